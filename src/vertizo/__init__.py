@@ -1,0 +1,35 @@
+"""Vertizo: vertical federated learning that never sends a gradient.
+
+The names below are imported when they are first used, so that ``import vertizo`` costs little.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Experiment": "vertizo.experiment",
+    "ExperimentConfig": "vertizo.config",
+    "Result": "vertizo.experiment",
+    "VertizoError": "vertizo.errors",
+}
+
+__all__ = ["Experiment", "ExperimentConfig", "Result", "VertizoError", "__version__"]
+
+if TYPE_CHECKING:
+    from vertizo.config import ExperimentConfig
+    from vertizo.errors import VertizoError
+    from vertizo.experiment import Experiment, Result
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'vertizo' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,5 @@
+"""``python -m vertizo``."""
+
+from vertizo.cli.main import main
+
+main()

@@ -1,0 +1,103 @@
+"""The command line: thin commands over `vertizo.experiment` and its neighbours.
+
+Heavy imports wait until a command runs, so that ``--help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vertizo import __version__
+from vertizo.errors import Interrupted, UserError
+
+app = typer.Typer(
+    name="vertizo",
+    help="Vertical federated learning that never sends a gradient.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+
+class Kind(StrEnum):
+    """What `vertizo list` can show."""
+
+    METHODS = "methods"
+    DATASETS = "datasets"
+    MODELS = "models"
+    CODECS = "codecs"
+
+
+@app.command()
+def train(
+    config: Annotated[
+        Path | None,
+        typer.Argument(help="YAML configuration; without one, DPZV on scikit-learn's digits."),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Override a key, e.g. method.name=vafl."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Run folder; without it, a new one under runs/."),
+    ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Continue the run in this folder."),
+    ] = None,
+    controls: Annotated[
+        bool,
+        typer.Option("--controls", help="Also run frozen clients and random updates."),
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the summary as the last line, for programs.")
+    ] = False,
+) -> None:
+    """Train one federation in one process and leave a run folder."""
+    from vertizo.cli.train import train as run
+
+    run(config, settings or [], out, resume, controls=controls, as_json=as_json)
+
+
+@app.command("list")
+def list_(kind: Annotated[Kind, typer.Argument(help="What to list.")]) -> None:
+    """Show what can be chosen, with a line on each."""
+    from vertizo.cli.listing import show
+
+    show(kind.value)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"vertizo {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """Vertical federated learning that never sends a gradient."""
+
+
+def main() -> None:
+    """Entry point: a person's mistake is one line and exit code 2."""
+    try:
+        app()
+    except Interrupted as error:
+        print(f"vertizo: {error}", file=sys.stderr)
+        sys.exit(130)
+    except UserError as error:
+        print(f"vertizo: {error}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:
+        sys.exit(141)

@@ -1,0 +1,181 @@
+"""``vertizo train``: a live bar while it runs, a table when it is done."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.progress import Progress as Bar
+from rich.table import Table
+from rich.text import Text
+
+from vertizo import config as configuration
+from vertizo.config import ExperimentConfig
+from vertizo.errors import ConfigError
+from vertizo.experiment import Experiment, Progress
+from vertizo.run_folder import RunFolder
+
+CONTROLS = ("frozen", "random")
+
+
+def train(
+    path: Path | None,
+    settings: Sequence[str],
+    out: Path | None,
+    resume: Path | None,
+    *,
+    controls: bool,
+    as_json: bool,
+) -> None:
+    """Run, or go on with, one experiment and its controls.
+
+    Raises:
+        UserError: one line that says what is wrong.
+    """
+    errors = Console(stderr=True)
+    if resume is not None:
+        if path is not None or settings or out is not None:
+            raise ConfigError("--resume goes on as configured; leave out CONFIG, --set and --out")
+        config, folder = RunFolder(resume).config(), resume
+    else:
+        config = configuration.load(path, settings)
+        folder = out if out is not None else _new_folder(config)
+        RunFolder(folder).check_is_new()
+    summaries = [_run(config, folder, resume is not None, "", errors)]
+    for control in CONTROLS if controls else ():
+        place = folder / "controls" / control
+        controlled = config.model_copy(update={"control": control})
+        begun = (place / "config.yaml").is_file()
+        summaries.append(_run(controlled, place, begun, f"control: {control} clients", errors))
+    if as_json:
+        print(json.dumps(summaries[0], ensure_ascii=False))
+    else:
+        _show(summaries, folder)
+
+
+def _new_folder(config: ExperimentConfig) -> Path:
+    base = Path("runs") / f"{config.data.name}-{config.method.name}-seed{config.seed}"
+    folder, count = base, 1
+    while folder.exists():
+        count += 1
+        folder = base.with_name(f"{base.name}-{count}")
+    return folder
+
+
+def _run(
+    config: ExperimentConfig, folder: Path, resume: bool, label: str, errors: Console
+) -> dict[str, Any]:
+    known = RunFolder(folder).summary() if resume else None
+    if known is not None:
+        return known
+    experiment = Experiment(config)
+    with _bar(label or f"{config.method.name} on {config.data.name}", errors) as show:
+        return experiment.run(folder, resume=resume, progress=show).summary
+
+
+class _Figures(ProgressColumn):
+    """Rounds a second, loss, accuracy, megabytes and ε."""
+
+    def render(self, task: Task) -> Text:
+        here: Progress | None = task.fields.get("here")
+        if here is None:
+            return Text("")
+        parts = [f"{here.round / here.seconds:,.0f} rounds/s"] if here.seconds else []
+        if here.loss is not None:
+            parts.append(f"loss {here.loss:.3f}")
+        if here.accuracy is not None:
+            parts.append(f"acc {100 * here.accuracy:.1f} %")
+        parts.append(f"{here.megabytes:,.1f} MB")
+        parts.append("no ε" if here.epsilon is None else f"ε {here.epsilon:.3g}")
+        return Text(" · ".join(parts), style="dim")
+
+
+@contextmanager
+def _bar(label: str, console: Console) -> Iterator[Callable[[Progress], None] | None]:
+    """A live bar on a terminal, nothing elsewhere."""
+    if not console.is_terminal:
+        yield None
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=None),
+        MofNCompleteColumn(),
+        _Figures(),
+        TimeRemainingColumn(),
+    )
+    with Bar(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(label, total=None)
+
+        def show(here: Progress) -> None:
+            bar.update(task, completed=here.round, total=here.total, here=here)
+
+        yield show
+
+
+def _show(summaries: list[dict[str, Any]], folder: Path) -> None:
+    """The closing table: the run, and its controls beside it."""
+    console = Console()
+    table = Table(title=f"{summaries[0]['method']} on {summaries[0]['dataset']}", title_style="bold")
+    table.add_column("")
+    for summary in summaries:
+        control = summary["control"]
+        table.add_column("run" if control == "none" else f"{control} clients", justify="right")
+    for label, figure in _rows(summaries[0]):
+        table.add_row(label, *(figure(summary) for summary in summaries))
+    console.print(table)
+    console.print(f"privacy: {summaries[0]['privacy']['words']}", soft_wrap=True, highlight=False)
+    console.print(f"run folder: {folder}", soft_wrap=True, highlight=False)
+
+
+def _rows(first: dict[str, Any]) -> list[tuple[str, Callable[[dict[str, Any]], str]]]:
+    rows: list[tuple[str, Callable[[dict[str, Any]], str]]] = []
+    if "test_accuracy" in first:
+        rows.append(("test accuracy", lambda s: f"{100 * s['test_accuracy']:.2f} %"))
+    if "test_auc" in first:
+        rows.append(("test AUC", lambda s: f"{s['test_auc']:.4f}"))
+    if "test_rmse" in first:
+        rows.append(("test RMSE", lambda s: f"{s['test_rmse']:.4g}"))
+    rows += [
+        ("test loss", lambda s: f"{s['test_loss']:.4f}"),
+        ("model", lambda s: "last" if s["model"] == "last" else _best(s)),
+        ("clients", lambda s: str(s["clients"])),
+        ("rounds", lambda s: f"{s['rounds']:,}"),
+        ("rounds/s", lambda s: f"{s['rounds_per_second']:,.0f}"),
+        ("seconds", lambda s: f"{s['seconds']:.1f}"),
+        ("bytes up", lambda s: _bytes(s["bytes_up"] + s["bytes_table"])),
+        ("bytes down", lambda s: _bytes(s["bytes_down"])),
+        ("staleness, mean / max", lambda s: "{mean:.1f} / {max}".format(**s["staleness"])),
+        ("peak memory", lambda s: f"{s['peak_memory_mib']:,.0f} MiB"),
+        ("privacy", _privacy),
+    ]
+    return rows
+
+
+def _best(summary: dict[str, Any]) -> str:
+    return f"best on validation (round {summary['best']['round']:,})"
+
+
+def _privacy(summary: dict[str, Any]) -> str:
+    privacy = summary["privacy"]
+    if privacy["epsilon"] is None:
+        return str(privacy["guarantee"])
+    return f"{privacy['guarantee']}: ε {privacy['epsilon']:.3g}, δ {privacy['delta']:g}"
+
+
+def _bytes(count: int) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.2f} {unit}"
+    return f"{count} B"

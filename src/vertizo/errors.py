@@ -1,0 +1,100 @@
+"""The one exception tree of the package.
+
+::
+
+    VertizoError
+    ├── UserError                  somebody's input is wrong; one line says what would be right
+    │   ├── ConfigError            a configuration key, value or combination
+    │   ├── DataError              a data set, a file of it, a column of it
+    │   └── RunError               a run folder that cannot be used, or a run that failed
+    ├── Interrupted                a run that was stopped and can be resumed
+    ├── WireError                  bytes that are not a message of ours
+    │   ├── TruncatedError         fewer bytes than announced
+    │   ├── OversizedError         more bytes than allowed
+    │   └── MalformedError         anything else: magic, version, types, lengths
+    └── RefusedError               a message that is well formed and still not accepted
+        ├── UnknownPartyError      from or for somebody who is not a member
+        ├── UnknownRecordError     record IDs outside the federation
+        ├── RepeatedRecordError    a record twice in one batch
+        ├── ShapeError             an array of another shape than agreed
+        ├── NonFiniteError         NaN or infinite values, or values beyond the agreed bound
+        ├── ConflictError          a query number that was used, or skipped, or answered otherwise
+        └── BudgetError            a record would be charged past its privacy budget
+
+``UserError`` ends a command with exit code 2 and its one line. ``WireError`` and ``RefusedError``
+are what one party holds against another's message: whoever raises one has changed nothing.
+"""
+
+from __future__ import annotations
+
+
+class VertizoError(Exception):
+    """Base of every error that this package raises on purpose."""
+
+
+class UserError(VertizoError):
+    """Wrong input of a person: the message is one line and says what would be right."""
+
+
+class ConfigError(UserError):
+    """A configuration key, its value, or a combination of them is wrong."""
+
+
+class DataError(UserError):
+    """A data set, or a file or column of it, is missing or wrong."""
+
+
+class RunError(UserError):
+    """A run folder is missing, in use, or of another run; or a run failed, as by diverging."""
+
+
+class Interrupted(VertizoError):
+    """A run was stopped on request; what it had done is kept where it has a folder."""
+
+
+class WireError(VertizoError):
+    """Bytes that are not a message of ours."""
+
+
+class TruncatedError(WireError):
+    """A frame has fewer bytes than its header announces."""
+
+
+class OversizedError(WireError):
+    """A frame, or an array in it, is larger than allowed."""
+
+
+class MalformedError(WireError):
+    """A frame has a wrong magic, version, type, field or length."""
+
+
+class RefusedError(VertizoError):
+    """A well-formed message that is not accepted; nothing was changed by it."""
+
+
+class UnknownPartyError(RefusedError):
+    """The sender, or the receiver, is not a member of the federation."""
+
+
+class UnknownRecordError(RefusedError):
+    """Record IDs that the federation does not have."""
+
+
+class RepeatedRecordError(RefusedError):
+    """A record occurs more than once in a batch."""
+
+
+class ShapeError(RefusedError):
+    """An array has another shape than the federation agreed on."""
+
+
+class NonFiniteError(RefusedError):
+    """An array holds NaN, an infinity, or values beyond the agreed bound."""
+
+
+class ConflictError(RefusedError):
+    """A query number was skipped, or used before with other content."""
+
+
+class BudgetError(RefusedError):
+    """Answering would charge a record more often than its privacy budget allows."""

@@ -1,0 +1,307 @@
+"""From a configuration and data to the parties of one simulated federation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vertizo.batches import Batches
+from vertizo.codecs.none import NoCompression
+from vertizo.config import (
+    ClientModelConfig,
+    CnnConfig,
+    ExperimentConfig,
+    FunctionConfig,
+    MlpConfig,
+    ModuleConfig,
+)
+from vertizo.data.vertical import VerticalData
+from vertizo.errors import ConfigError
+from vertizo.imports import load_object
+from vertizo.methods.base import ClientSide, ServerSide
+from vertizo.models import networks
+from vertizo.models.array import ArrayModel
+from vertizo.models.base import Model
+from vertizo.models.optimizers import Frozen, Optimizer, RandomUpdates, Sgd
+from vertizo.models.torch import wrap
+from vertizo.party import ClientParty, ServerParty
+from vertizo.privacy.accounting import noise_std_for
+from vertizo.privacy.ledger import Ledger
+from vertizo.privacy.mechanisms import SeededNoise
+from vertizo.privacy.plan import ClippedGaussian, NoPrivacy, Plan, Statement
+from vertizo.randomness import Stream
+from vertizo.server.head import Head
+from vertizo.server.table import EmbeddingTable
+from vertizo.server.updates import FirstOrder, NoUpdate, ServerUpdate, ZerothOrder
+from vertizo.simulation.simulator import Observer, Simulator
+from vertizo.zeroth_order.directions import Directions
+from vertizo.zeroth_order.estimators import Along
+
+
+@dataclass
+class Federation:
+    """The parties, the simulator that runs them, and what a checkpoint needs of both."""
+
+    data: VerticalData
+    models: list[Model]
+    """Each client's."""
+    optimizers: list[Optimizer]
+    server: ServerParty
+    clients: list[ClientParty]
+    simulator: Simulator
+    total_rounds: int
+
+    def start(self, *, upload_table: bool) -> None:
+        """Begin a new run."""
+        if upload_table:
+            self.simulator.upload("table", self.data.records)
+        self.simulator.start()
+
+    def statement(self) -> Statement:
+        """What the run guarantees."""
+        side = self.server.side
+        return side.plan.statement(server_is_private=side.update.is_private)
+
+    def parameters(self) -> dict[str, Any]:
+        """All parameters: the models alone."""
+        return {
+            "clients": [model.parameters for model in self.models],
+            "server": self.server.side.head.parameters,
+        }
+
+    def load_parameters(self, state: Mapping[str, Any]) -> None:
+        """Put parameters in place."""
+        for model, values in zip(self.models, state["clients"], strict=True):
+            model.parameters.copy_(values)
+        self.server.side.head.parameters.copy_(state["server"])
+
+    def state(self) -> dict[str, Any]:
+        """Everything a run needs to go on as if it had never stopped."""
+        return {
+            "parameters": self.parameters(),
+            "optimizers": [optimizer.state() for optimizer in self.optimizers],
+            "clients": [client.state() for client in self.clients],
+            "server": self.server.state(),
+            "simulator": self.simulator.state(),
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from ``state``."""
+        self.load_parameters(state["parameters"])
+        for optimizer, values in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load(values)
+        for client, values in zip(self.clients, state["clients"], strict=True):
+            client.load(values)
+        self.server.load(state["server"])
+        self.simulator.load(state["simulator"])
+
+
+def build(
+    config: ExperimentConfig, data: VerticalData, *, observer: Observer | None = None
+) -> Federation:
+    """All parties of one experiment, in one process.
+
+    Raises:
+        ConfigError: parts of the configuration do not fit each other or the data.
+    """
+    root = Stream.from_seed(config.seed)
+    parties = len(data.parties)
+    synchronous = config.simulation.timing == "synchronous"
+    if config.batch_size > data.records:
+        raise ConfigError(
+            f"batch_size is {config.batch_size} but there are {data.records} training records"
+        )
+    for straggler in config.simulation.stragglers:
+        if not 0 <= straggler < parties:
+            raise ConfigError(
+                f"simulation.stragglers names client {straggler}; clients are 0 to {parties - 1}"
+            )
+
+    models = [
+        _client_model(config.client.model, data.shape(m), root.child("client", m, "model"))
+        for m in range(parties)
+    ]
+    dims = [
+        _embedding_dim(model, data.features[m]["table"][:2], config.server.embedding_bound)
+        for m, model in enumerate(models)
+    ]
+    server = _server(config, data, dims, root.child("server"))
+    clients, optimizers = [], []
+    for m, model in enumerate(models):
+        own = root.child("client", m)
+        optimizer = _client_optimizer(config, model, own)
+        side = ClientSide(model, optimizer, own.child("directions"))
+        optimizers.append(optimizer)
+        clients.append(
+            ClientParty(
+                index=m,
+                half=config.method.client(side),
+                features=data.features[m],
+                embed=model,
+                batches=Batches(data.records, config.batch_size, own.child("batches")),
+                up=NoCompression(config.codecs.up.dtype),
+                down=NoCompression(config.codecs.down.dtype),
+                reply_shape=partial(config.method.reply_shape, embedding_dim=dims[m]),
+            )
+        )
+    per_epoch = clients[0].batches.per_epoch
+    queries = config.epochs * per_epoch
+    rounds = queries if synchronous else queries * parties
+    simulator = Simulator(
+        clients,
+        server,
+        config.simulation,
+        root.child("links"),
+        synchronous=synchronous,
+        queries_per_client=queries,
+        observer=observer,
+    )
+    total = min(rounds, config.rounds or rounds)
+    return Federation(data, models, optimizers, server, clients, simulator, total)
+
+
+def _client_model(config: ClientModelConfig, shape: tuple[int, ...], stream: Stream) -> Model:
+    if isinstance(config, FunctionConfig):
+        function = load_object("client.model.path", config.path)
+        initial = stream.generator().standard_normal(config.num_parameters) * config.initial_std
+        return ArrayModel(function, torch.from_numpy(initial).to(torch.float32))
+    with stream.torch_default():
+        if isinstance(config, MlpConfig):
+            inputs = int(torch.Size(shape).numel())
+            module: nn.Module = networks.mlp(
+                inputs, config.hidden, config.outputs, final_relu=config.final_relu
+            )
+        elif isinstance(config, CnnConfig):
+            if len(shape) != 3:
+                raise ConfigError(
+                    f"client.model is 'cnn' but a party's features have shape {list(shape)}; "
+                    "it needs images (data.split rows, patches, halves or sides)"
+                )
+            module = networks.cnn(shape, config.channels, config.outputs)
+        else:
+            module = _user_module("client.model", config)
+    return wrap(module)
+
+
+def _user_module(key: str, config: ModuleConfig) -> nn.Module:
+    factory = load_object(f"{key}.path", config.path)
+    try:
+        module = factory(**config.arguments)
+    except TypeError as error:
+        raise ConfigError(f"{key}.arguments do not fit {config.path}: {error}") from None
+    if not isinstance(module, nn.Module):
+        raise ConfigError(
+            f"{key}.path is {config.path!r}, which makes a {type(module).__name__}; "
+            "it must make a torch.nn.Module"
+        )
+    return module
+
+
+def _embedding_dim(model: Model, sample: Tensor, bound: float) -> int:
+    """d_h, by one evaluation; so that a model that does not fit its data fails here."""
+    try:
+        embeddings = model(sample)
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(
+            f"client.model does not accept features of shape {list(sample.shape[1:])}: {reason}"
+        ) from None
+    return int(embeddings.shape[1])
+
+
+def _client_optimizer(config: ExperimentConfig, model: Model, stream: Stream) -> Optimizer:
+    options = config.client.optimizer
+    sgd = Sgd(options.learning_rate, options.momentum)
+    if config.control == "frozen":
+        return Frozen()
+    if config.control == "random":
+        directions = Directions("sphere", model.parameters.numel(), stream.child("control"))
+        return RandomUpdates(sgd, lambda step, norm: Along(directions.draw(step), norm))
+    return sgd
+
+
+def _server(
+    config: ExperimentConfig, data: VerticalData, dims: list[int], stream: Stream
+) -> ServerParty:
+    method, options = config.method, config.server
+    table = EmbeddingTable(data.records, dims, options.join)
+    with stream.child("model").torch_default():
+        if isinstance(options.model, MlpConfig):
+            module: nn.Module = networks.mlp(
+                table.width,
+                options.model.hidden,
+                data.task.outputs,
+                final_relu=options.model.final_relu,
+            )
+        else:
+            module = _user_module("server.model", options.model)
+    model = wrap(module)
+    try:
+        outputs = model(torch.zeros(2, table.width)).shape[1]
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(
+            f"server.model does not accept {table.width} joined embeddings: {reason}"
+        ) from None
+    if outputs != data.task.outputs:
+        raise ConfigError(
+            f"server.model has {outputs} outputs; {data.name} needs {data.task.outputs}"
+        )
+    synchronous = config.simulation.timing == "synchronous"
+    order = Batches(data.records, config.batch_size, stream.child("batches"))
+    side = ServerSide(
+        head=Head(model, data.task),
+        table=table,
+        labels=data.labels["table"],
+        plan=_plan(config, data, stream.child("noise")),
+        update=_update(config, model, stream),
+    )
+    return ServerParty(
+        half=method.server(side),
+        side=side,
+        labels=data.labels,
+        points=method.points,
+        batch_size=config.batch_size,
+        up=NoCompression(config.codecs.up.dtype),
+        down=NoCompression(config.codecs.down.dtype),
+        bound=options.embedding_bound,
+        batches=order if synchronous else None,
+    )
+
+
+def _plan(config: ExperimentConfig, data: VerticalData, noise: Stream) -> Plan:
+    privacy, parties = config.privacy, len(data.parties)
+    if privacy.mechanism == "none" or privacy.clip is None:
+        return NoPrivacy(config.batch_size)
+    noise_std = privacy.noise_std
+    if noise_std is None:
+        assert privacy.epsilon is not None
+        noise_std = noise_std_for(
+            2 * privacy.clip, privacy.epsilon, privacy.delta, parties * config.epochs
+        )
+    return ClippedGaussian(
+        clip_norm=privacy.clip,
+        noise_std=noise_std,
+        batch_size=config.batch_size,
+        delta=privacy.delta,
+        ledger=Ledger(data.records, parties, config.epochs),
+        noise=SeededNoise(noise),
+    )
+
+
+def _update(config: ExperimentConfig, model: Model, stream: Stream) -> ServerUpdate:
+    options = config.server
+    sgd = Sgd(options.optimizer.learning_rate, options.optimizer.momentum)
+    if options.update == "none":
+        return NoUpdate()
+    if options.update == "sgd":
+        return FirstOrder(sgd, config.batch_size)
+    directions = Directions(
+        options.directions, model.parameters.numel(), stream.child("directions")
+    )
+    return ZerothOrder(sgd, directions, options.smoothing, config.batch_size)

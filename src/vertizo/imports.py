@@ -1,0 +1,41 @@
+"""Objects by import path, from installed packages or from a file beside the configuration."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+from vertizo.errors import ConfigError
+
+
+def load_object(key: str, path: str) -> Any:
+    """What ``package.module:name`` or ``file.py:name`` names.
+
+    Raises:
+        ConfigError: names ``key``, the path and what is missing.
+    """
+    where, separator, name = path.partition(":")
+    if not separator or not where or not name:
+        raise ConfigError(f"{key} is {path!r}; write package.module:name or file.py:name")
+    try:
+        if where.endswith(".py"):
+            file = Path(where)
+            if not file.is_file():
+                raise ConfigError(f"{key} is {path!r}: there is no file {file}")
+            spec = importlib.util.spec_from_file_location(file.stem, file)
+            assert spec is not None and spec.loader is not None
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+        else:
+            module = importlib.import_module(where)
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"{key} is {path!r}: importing {where} failed: {type(error).__name__}: {error}"
+        ) from None
+    if not hasattr(module, name):
+        raise ConfigError(f"{key} is {path!r}: {where} has no {name!r}")
+    return getattr(module, name)

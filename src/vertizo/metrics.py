@@ -1,0 +1,36 @@
+"""How good predictions are, by the task's usual measures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from vertizo.server.losses import Classification, Task
+
+Scores = Mapping[str, float]
+
+
+def scores(task: Task, logits: Tensor, labels: Tensor) -> Scores:
+    """Loss and quality of logits [rows, outputs] against labels [rows].
+
+    Classification: ``loss`` (mean cross-entropy, nats) and ``accuracy``; with two classes also
+    ``auc`` (area under the ROC curve) and ``average_precision``, where both classes occur.
+    Regression: ``loss`` (half the mean squared error), ``rmse`` and ``r2``.
+    """
+    loss = float(task.losses(logits, labels).values.mean(dtype=torch.float64))
+    rows = labels.numel()
+    if not isinstance(task, Classification):
+        residual = float((task.predict(logits) - labels).square().mean(dtype=torch.float64))
+        spread = float(labels.var(unbiased=False))
+        r2 = 1 - residual / spread if spread else float("nan")
+        return {"loss": loss, "rmse": residual**0.5, "r2": r2}
+    result = {"loss": loss, "accuracy": int(task.correct(logits, labels)) / rows}
+    if task.outputs == 2 and 0 < int(labels.sum()) < rows:
+        from sklearn.metrics import average_precision_score, roc_auc_score
+
+        positive = (logits[:, 1] - logits[:, 0]).double().nan_to_num().numpy()
+        result["auc"] = float(roc_auc_score(labels.numpy(), positive))
+        result["average_precision"] = float(average_precision_score(labels.numpy(), positive))
+    return result

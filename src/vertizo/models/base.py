@@ -1,0 +1,89 @@
+"""What a model must offer, on either side of the federation.
+
+A client model turns features into embeddings, a server model turns joined embeddings into
+predictions; both are a function of one flat parameter vector and nothing else, and both are
+trained in one of two ways:
+
+* zeroth order needs a `Model`: outputs at given parameters, nothing about how they come about;
+* first order needs a `DifferentiableModel`: outputs together with a `Pullback`.
+
+No method ever sees a layer or an autograd graph.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+
+class Model(Protocol):
+    """A function ``h(w; x)`` of a flat vector ``w``."""
+
+    parameters: Tensor
+    """w, shape [d]: the live storage; shifting it shifts the model."""
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """Outputs at the current parameters, shape [batch, outputs]; no graph is made."""
+
+    def at(self, rows: Tensor, inputs: Tensor) -> Tensor:
+        """Outputs at each row of parameters, [rows, d] → [rows, batch, outputs]."""
+
+
+class Pullback(Protocol):
+    """Carries gradients backwards through one evaluation of a model."""
+
+    def __call__(self, gradient: Tensor) -> Tensor:
+        """Gradient with respect to the parameters, shape [d].
+
+        ``gradient`` is the gradient with respect to the outputs, shape [batch, outputs].
+        The result may be a buffer that the next call overwrites.
+        """
+
+    def inputs(self, gradient: Tensor) -> Tensor:
+        """Gradient with respect to the inputs, of the inputs' shape."""
+
+
+@runtime_checkable
+class DifferentiableModel(Protocol):
+    """A `Model` that first-order training can use as well."""
+
+    parameters: Tensor
+
+    def __call__(self, inputs: Tensor) -> Tensor: ...
+
+    def at(self, rows: Tensor, inputs: Tensor) -> Tensor: ...
+
+    def forward(self, inputs: Tensor, differentiate: slice) -> tuple[Tensor, Pullback]:
+        """Outputs for all inputs, and the pullback for the ``differentiate`` rows of them."""
+
+
+EVERY_ROW = slice(None)
+
+
+class Gradient(Protocol):
+    """A direction of descent that can be added to a vector."""
+
+    def add_to(self, vector: Tensor, scale: float) -> None:
+        """``vector += scale · gradient``, in place."""
+
+    def norm(self) -> float:
+        """Its Euclidean norm."""
+
+
+@dataclass(frozen=True)
+class Dense:
+    """A gradient held as a vector, shape [d]."""
+
+    vector: Tensor
+
+    def add_to(self, vector: Tensor, scale: float) -> None:
+        """``vector += scale · gradient``, in place."""
+        vector.add_(self.vector, alpha=scale)
+
+    def norm(self) -> float:
+        """Its Euclidean norm."""
+        return math.sqrt(float(torch.dot(self.vector, self.vector)))

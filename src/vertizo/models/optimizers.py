@@ -1,0 +1,103 @@
+"""Stochastic gradient descent over a flat vector, and the two controls that replace it.
+
+Small enough to be ours: a zeroth-order gradient exists only as a seed and a coefficient
+(`vertizo.zeroth_order.estimators.Along`), which no optimiser of PyTorch accepts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from vertizo.models.base import Gradient
+
+
+class Optimizer(Protocol):
+    """Changes parameters by a gradient."""
+
+    def step(self, parameters: Tensor, gradient: Gradient) -> None:
+        """One step of descent, in place."""
+
+    def state(self) -> dict[str, Tensor]:
+        """What a checkpoint must hold."""
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        """Go on from ``state``."""
+
+
+class Sgd:
+    """``v ← m v + g``, ``w ← w − η v``; without momentum no velocity is held.
+
+    Args:
+        learning_rate: η.
+        momentum: m, in [0, 1).
+    """
+
+    def __init__(self, learning_rate: float, momentum: float = 0.0) -> None:
+        self.learning_rate = learning_rate
+        self.momentum = momentum
+        self._velocity: Tensor | None = None
+
+    def step(self, parameters: Tensor, gradient: Gradient) -> None:
+        """One step of descent, in place."""
+        if not self.momentum:
+            gradient.add_to(parameters, -self.learning_rate)
+            return
+        if self._velocity is None:
+            self._velocity = torch.zeros_like(parameters)
+        self._velocity.mul_(self.momentum)
+        gradient.add_to(self._velocity, 1.0)
+        parameters.add_(self._velocity, alpha=-self.learning_rate)
+
+    def state(self) -> dict[str, Tensor]:
+        """The velocity, once there is one."""
+        return {} if self._velocity is None else {"velocity": self._velocity}
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        """Go on from ``state``."""
+        self._velocity = state.get("velocity")
+
+
+class Frozen:
+    """The control that never moves: what the other side reaches alone."""
+
+    def step(self, parameters: Tensor, gradient: Gradient) -> None:
+        """Nothing."""
+
+    def state(self) -> dict[str, Tensor]:
+        """Nothing."""
+        return {}
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        """Nothing."""
+
+
+class RandomUpdates:
+    """The control that moves as far as the method would, in directions that know nothing.
+
+    Args:
+        inner: the optimiser that makes the steps.
+        draw: (step number, norm) → a gradient of that norm, independent of everything else.
+    """
+
+    def __init__(self, inner: Optimizer, draw: Callable[[int, float], Gradient]) -> None:
+        self._inner = inner
+        self._draw = draw
+        self._steps = 0
+
+    def step(self, parameters: Tensor, gradient: Gradient) -> None:
+        """One step of the gradient's length in a random direction."""
+        self._inner.step(parameters, self._draw(self._steps, gradient.norm()))
+        self._steps += 1
+
+    def state(self) -> dict[str, Tensor]:
+        """The inner optimiser's, and how many directions were drawn."""
+        return {**self._inner.state(), "random_steps": torch.tensor(self._steps)}
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        """Go on from ``state``."""
+        self._steps = int(state["random_steps"])
+        self._inner.load(state)

@@ -1,0 +1,142 @@
+"""Any ``torch.nn.Module`` as a model over one flat parameter vector."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from vertizo.errors import ConfigError
+from vertizo.models.base import EVERY_ROW, DifferentiableModel, Pullback
+from vertizo.models.linear_stack import LinearStack, layers_of
+
+
+def wrap(module: nn.Module) -> DifferentiableModel:
+    """The module as a model: in closed form where its shape allows that, by autograd else.
+
+    The module's parameters become views of one flat vector, so that a change of that vector is a
+    change of the module, and no second copy of the weights exists.
+
+    Raises:
+        ConfigError: the module has no parameters, several floating dtypes, or buffers (running
+            statistics mix records, which no privacy guarantee survives; use group normalisation).
+    """
+    _refuse_mixing(module)
+    parameters = flatten(module.parameters())
+    layers = layers_of(module)
+    return TorchModel(module, parameters) if layers is None else LinearStack(layers, parameters)
+
+
+def flatten(parameters: Iterable[nn.Parameter]) -> Tensor:
+    """One vector that holds all parameters in order; each becomes a view of its part."""
+    parts = list(parameters)
+    if not parts:
+        raise ConfigError("the model has no parameters; there is nothing to train")
+    kinds = {part.dtype for part in parts}
+    if len(kinds) > 1:
+        raise ConfigError(f"the model's parameters have dtypes {kinds}; they must be of one")
+    flat = torch.cat([part.detach().reshape(-1) for part in parts])
+    offset = 0
+    for part in parts:
+        part.requires_grad_(False)
+        part.data = flat[offset : offset + part.numel()].view(part.shape)
+        offset += part.numel()
+    return flat
+
+
+def _refuse_mixing(module: nn.Module) -> None:
+    for name, part in module.named_modules():
+        if isinstance(part, nn.modules.batchnorm._BatchNorm):
+            raise ConfigError(
+                f"the model's layer {name or 'itself'} is {type(part).__name__}, which mixes the "
+                "records of a batch; use GroupNorm or LayerNorm"
+            )
+
+
+class TorchModel:
+    """A module by autograd; zeroth-order training never builds a graph.
+
+    Modules run in evaluation mode: a random layer such as dropout would answer the two evaluations
+    of a zeroth-order query differently.
+    """
+
+    def __init__(self, module: nn.Module, parameters: Tensor) -> None:
+        self.module = module.eval()
+        self.parameters = parameters
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """Outputs at the current parameters, no graph."""
+        with torch.no_grad():
+            return self._outputs(inputs)
+
+    def at(self, rows: Tensor, inputs: Tensor) -> Tensor:
+        """Outputs at each row of parameters, one after the other; the parameters stay."""
+        saved = self.parameters.clone()
+        results = []
+        try:
+            for row in rows:
+                self.parameters.copy_(row)
+                results.append(self(inputs))
+        finally:
+            self.parameters.copy_(saved)
+        return torch.stack(results)
+
+    def forward(
+        self, inputs: Tensor, differentiate: slice = EVERY_ROW
+    ) -> tuple[Tensor, Pullback]:
+        """Outputs for all inputs, with a graph for the ``differentiate`` rows only."""
+        variable = inputs[differentiate].detach().requires_grad_(inputs.is_floating_point())
+        weights = list(self.module.parameters())
+        with torch.enable_grad():
+            for weight in weights:
+                weight.requires_grad_(True)
+            outputs = self._outputs(variable)
+        for weight in weights:
+            weight.requires_grad_(False)
+        pullback = GraphPullback(outputs, weights, variable)
+        if variable.shape[0] == inputs.shape[0]:
+            return outputs.detach(), pullback
+        return self._with(inputs, differentiate, outputs.detach()), pullback
+
+    def _outputs(self, inputs: Tensor) -> Tensor:
+        outputs = self.module(inputs)
+        if not isinstance(outputs, Tensor) or outputs.shape[:1] != inputs.shape[:1]:
+            found = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+            raise ConfigError(
+                f"the model {type(self.module).__name__} returned {found} for a batch of "
+                f"{inputs.shape[0]}; it must return one row for each record"
+            )
+        return outputs.reshape(outputs.shape[0], -1)
+
+    def _with(self, inputs: Tensor, rows: slice, known: Tensor) -> Tensor:
+        first, last, _ = rows.indices(inputs.shape[0])
+        parts = [known]
+        if first:
+            parts.insert(0, self(inputs[:first]))
+        if last < inputs.shape[0]:
+            parts.append(self(inputs[last:]))
+        return torch.cat(parts)
+
+
+class GraphPullback:
+    """Back-propagation through an autograd graph, which lives as long as this object."""
+
+    def __init__(self, outputs: Tensor, weights: list[nn.Parameter], inputs: Tensor) -> None:
+        self._outputs = outputs
+        self._weights = weights
+        self._inputs = inputs
+
+    def __call__(self, gradient: Tensor) -> Tensor:
+        """Gradient with respect to the parameters, [d]; unused parameters get zeros."""
+        parts = torch.autograd.grad(
+            self._outputs, self._weights, gradient, retain_graph=True, materialize_grads=True
+        )
+        return torch.cat([part.reshape(-1) for part in parts])
+
+    def inputs(self, gradient: Tensor) -> Tensor:
+        """Gradient with respect to the inputs, of their shape."""
+        (result,) = torch.autograd.grad(
+            self._outputs, [self._inputs], gradient, retain_graph=True, materialize_grads=True
+        )
+        return result

@@ -1,0 +1,77 @@
+"""Gaussian differential privacy in exact form (Dong, Roth and Su 2022).
+
+A mechanism that adds ``N(0, σ² I)`` to a quantity of L2 sensitivity ``s`` is μ-GDP with ``μ = s/σ``;
+adaptive composition adds squares, ``μ² = Σ μ_i²``, without loss. ``μ`` and ``(ε, δ)`` determine each
+other by ``δ(ε; μ) = Φ(−ε/μ + μ/2) − e^ε Φ(−ε/μ − μ/2)``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from scipy.optimize import brentq
+from scipy.special import log_ndtr
+
+from vertizo.validate import fraction, non_negative, positive
+
+
+def delta_of(mu: float, epsilon: float) -> float:
+    """The smallest δ at which a μ-GDP mechanism is (ε, δ)-DP."""
+    if mu == 0:
+        return 0.0
+    first = log_ndtr(-epsilon / mu + mu / 2)
+    second = epsilon + log_ndtr(-epsilon / mu - mu / 2)
+    return float(-math.exp(first) * math.expm1(min(second - first, 0.0)))
+
+
+def epsilon_of(mu: float, delta: float) -> float:
+    """The smallest ε at which a μ-GDP mechanism is (ε, δ)-DP.
+
+    >>> round(epsilon_of(1.0, 1e-5), 6)
+    4.377178
+    """
+    non_negative("mu", mu)
+    fraction("delta", delta)
+    if mu == 0 or delta_of(mu, 0.0) <= delta:
+        return 0.0
+    high = 1.0
+    while delta_of(mu, high) > delta:
+        high *= 2
+    return float(brentq(lambda x: delta_of(mu, x) - delta, 0.0, high, xtol=1e-12, rtol=1e-14))
+
+
+def mu_of(epsilon: float, delta: float) -> float:
+    """The largest μ at which a μ-GDP mechanism is (ε, δ)-DP.
+
+    >>> round(mu_of(1.0, 1e-5), 6)
+    0.268051
+    """
+    positive("epsilon", epsilon)
+    fraction("delta", delta)
+    high = 1.0
+    while delta_of(high, epsilon) < delta:
+        high *= 2
+    low = high
+    while delta_of(low, epsilon) > delta:
+        low /= 2
+    return float(brentq(lambda x: delta_of(x, epsilon) - delta, low, high, xtol=1e-15, rtol=1e-14))
+
+
+def compose(mus: Iterable[float]) -> float:
+    """μ of several Gaussian mechanisms in a row, chosen adaptively or not."""
+    return math.sqrt(math.fsum(mu * mu for mu in mus))
+
+
+def noise_std_for(
+    sensitivity: float, epsilon: float, delta: float, participations: int
+) -> float:
+    """σ at which ``participations`` releases of one record are together (ε, δ)-DP.
+
+    >>> sigma = noise_std_for(sensitivity=10.0, epsilon=1.0, delta=1e-5, participations=100)
+    >>> round(epsilon_of(compose([10.0 / sigma] * 100), 1e-5), 9)
+    1.0
+    """
+    positive("sensitivity", sensitivity)
+    positive("participations", participations)
+    return sensitivity * math.sqrt(participations) / mu_of(epsilon, delta)

@@ -1,0 +1,135 @@
+"""The folder that a run leaves behind.
+
+=======================  ============================================================
+config.yaml              complete; ``vertizo train DIR/config.yaml`` reruns the run
+metrics.jsonl            one line for each evaluation
+summary.json             the figures at the end; there is none while a run is unfinished
+checkpoints/last         everything needed to go on
+checkpoints/best         the parameters that were best on the validation records
+=======================  ============================================================
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from vertizo import checkpoint, config
+from vertizo.config import ExperimentConfig
+from vertizo.errors import RunError
+
+
+class RunFolder:
+    """Reads and writes one run's files.
+
+    Args:
+        path: of the folder; nothing is created before `create`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def metrics_file(self) -> Path:
+        """One JSON object a line."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def summary_file(self) -> Path:
+        """The closing figures."""
+        return self.path / "summary.json"
+
+    def check_is_new(self) -> None:
+        """Raises RunError if the folder holds a run already, or is a file."""
+        if self.path.exists() and not self.path.is_dir():
+            raise RunError(f"--out {self.path} is a file; name a folder")
+        if (self.path / "config.yaml").exists():
+            raise RunError(
+                f"--out {self.path} already holds a run; continue it with --resume {self.path}, "
+                "or name another folder"
+            )
+
+    def create(self, settings: ExperimentConfig) -> None:
+        """Make the folder and write the configuration."""
+        try:
+            (self.path / "checkpoints").mkdir(parents=True, exist_ok=True)
+            text = settings.to_yaml().encode()
+            checkpoint.write_atomically(self.path / "config.yaml", text)
+        except OSError as error:
+            raise RunError(f"{self.path} cannot be written: {error.strerror}") from None
+
+    def config(self) -> ExperimentConfig:
+        """The configuration that was written.
+
+        Raises:
+            RunError: the folder holds no run.
+        """
+        path = self.path / "config.yaml"
+        if not path.is_file():
+            raise RunError(f"{self.path} holds no run: there is no config.yaml in it")
+        return config.load(path)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Nobody else writes into the folder inside; released when the process ends, however."""
+        handle = os.open(self.path / ".lock", os.O_CREAT | os.O_RDWR)
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise RunError(f"{self.path} is in use by another process") from None
+            yield
+        finally:
+            os.close(handle)
+
+    def append_metrics(self, row: Mapping[str, Any]) -> None:
+        """Add one evaluation's figures."""
+        with self.metrics_file.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """All evaluations' figures; a last line cut off by a crash is left out."""
+        if not self.metrics_file.exists():
+            return []
+        rows = []
+        for line in self.metrics_file.read_text(encoding="utf-8").splitlines():
+            try:
+                rows.append(json.loads(line))
+            except json.JSONDecodeError:
+                break
+        return rows
+
+    def rewind_metrics(self, round_: int) -> None:
+        """Forget evaluations that a resumed run will make again."""
+        kept = [row for row in self.metrics() if row["round"] <= round_]
+        text = "".join(json.dumps(row) + "\n" for row in kept)
+        checkpoint.write_atomically(self.metrics_file, text.encode())
+
+    def save(self, name: str, state: Mapping[str, Any]) -> None:
+        """Write a checkpoint."""
+        checkpoint.save(self.path / "checkpoints" / f"{name}.safetensors", state)
+
+    def load(self, name: str) -> Any:
+        """Read a checkpoint, or raise RunError."""
+        return checkpoint.load(self.path / "checkpoints" / f"{name}.safetensors")
+
+    def has(self, name: str) -> bool:
+        """Whether a checkpoint of that name was written."""
+        return (self.path / "checkpoints" / f"{name}.safetensors").is_file()
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Write the closing figures."""
+        text = json.dumps(summary, indent=2, ensure_ascii=False) + "\n"
+        checkpoint.write_atomically(self.summary_file, text.encode())
+
+    def summary(self) -> dict[str, Any] | None:
+        """The closing figures, None if the run is unfinished."""
+        if not self.summary_file.is_file():
+            return None
+        result: dict[str, Any] = json.loads(self.summary_file.read_text(encoding="utf-8"))
+        return result

@@ -1,0 +1,123 @@
+"""How the server model moves once a query's losses are known."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from vertizo.models.base import Dense
+from vertizo.models.optimizers import Optimizer
+from vertizo.server.head import Evaluation, Head
+from vertizo.zeroth_order.directions import Directions
+from vertizo.zeroth_order.estimators import estimate, two_point
+
+
+class ServerUpdate(Protocol):
+    """One way to train the server model on the batch that was just answered."""
+
+    is_private: bool
+    """Whether later replies say nothing more about labels because of it."""
+    evaluations: int
+    """Evaluations of the server model it needs beside those that answer the query."""
+
+    def step(self, head: Head, evaluation: Evaluation, joined: Tensor, labels: Tensor) -> None:
+        """Move the model; ``joined`` is the point that ``evaluation`` differentiates at."""
+
+    def state(self) -> dict[str, Tensor]:
+        """What a checkpoint must hold."""
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        """Go on from ``state``."""
+
+
+class FirstOrder:
+    """Stochastic gradient descent on the raw labels.
+
+    Args:
+        optimizer: makes the steps.
+        batch_size: nominal B, by which the summed gradient is divided.
+    """
+
+    is_private = False
+    evaluations = 0
+
+    def __init__(self, optimizer: Optimizer, batch_size: int) -> None:
+        self._optimizer = optimizer
+        self._weight = 1.0 / batch_size
+
+    def step(self, head: Head, evaluation: Evaluation, joined: Tensor, labels: Tensor) -> None:
+        """One step along the gradient of the batch."""
+        self._optimizer.step(head.parameters, Dense(evaluation.gradient(self._weight)))
+
+    def state(self) -> dict[str, Tensor]:
+        """The optimiser's."""
+        return self._optimizer.state()
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        """Go on from ``state``."""
+        self._optimizer.load(state)
+
+
+class ZerothOrder:
+    """Two-point steps on the raw labels (DPZV eq. 3): the server model need not be differentiable.
+
+    Args:
+        optimizer: makes the steps.
+        directions: the server's own, of the dimension d_0.
+        smoothing: λ.
+        batch_size: nominal B.
+    """
+
+    is_private = False
+    evaluations = 2
+
+    def __init__(
+        self, optimizer: Optimizer, directions: Directions, smoothing: float, batch_size: int
+    ) -> None:
+        self._optimizer = optimizer
+        self._directions = directions
+        self._smoothing = smoothing
+        self._batch_size = batch_size
+        self._steps = 0
+
+    def step(self, head: Head, evaluation: Evaluation, joined: Tensor, labels: Tensor) -> None:
+        """One step along a random direction, as far as the losses on both sides say."""
+        direction = self._directions.draw(self._steps)
+        self._steps += 1
+        rows = head.parameters.repeat(2, 1)
+        for row, offset in zip(rows, (self._smoothing, -self._smoothing), strict=True):
+            direction.add_to(row, offset)
+        plus, minus = (
+            float(head.task.losses(logits, labels).values.sum()) / self._batch_size
+            for logits in head.model.at(rows, joined)
+        )
+        slope = two_point(plus, minus, self._smoothing)
+        self._optimizer.step(head.parameters, estimate(direction, slope))
+
+    def state(self) -> dict[str, Tensor]:
+        """The optimiser's, and how many directions were drawn."""
+        return {**self._optimizer.state(), "steps": torch.tensor(self._steps)}
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        """Go on from ``state``."""
+        self._steps = int(state["steps"])
+        self._optimizer.load(state)
+
+
+class NoUpdate:
+    """The server model stays as it was initialised: replies are all that depends on labels."""
+
+    is_private = True
+    evaluations = 0
+
+    def step(self, head: Head, evaluation: Evaluation, joined: Tensor, labels: Tensor) -> None:
+        """Nothing."""
+
+    def state(self) -> dict[str, Tensor]:
+        """Nothing."""
+        return {}
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        """Nothing."""

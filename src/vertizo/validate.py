@@ -1,0 +1,67 @@
+"""Small named checks, used at construction and on receipt.
+
+Each raises the error type of its caller's choice with the name, the value and the bound.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from vertizo.errors import ConfigError, NonFiniteError, ShapeError
+
+
+def positive(name: str, value: float) -> float:
+    """``value`` if it is finite and above zero.
+
+    >>> positive("clip", 1.5)
+    1.5
+    >>> positive("clip", 0)
+    Traceback (most recent call last):
+    ...
+    vertizo.errors.ConfigError: clip is 0; it must be a finite number above 0
+    """
+    if not (math.isfinite(value) and value > 0):
+        raise ConfigError(f"{name} is {value}; it must be a finite number above 0")
+    return value
+
+
+def non_negative(name: str, value: float) -> float:
+    """``value`` if it is finite and not below zero."""
+    if not (math.isfinite(value) and value >= 0):
+        raise ConfigError(f"{name} is {value}; it must be a finite number, 0 or above")
+    return value
+
+
+def fraction(name: str, value: float) -> float:
+    """``value`` if it lies in the open interval (0, 1).
+
+    >>> fraction("delta", 1e-5)
+    1e-05
+    """
+    if not 0 < value < 1:
+        raise ConfigError(f"{name} is {value}; it must lie strictly between 0 and 1")
+    return value
+
+
+def shape(name: str, array: Tensor, expected: tuple[int, ...]) -> Tensor:
+    """``array`` if it has exactly the ``expected`` shape, else ShapeError."""
+    if array.shape != expected:
+        raise ShapeError(f"{name} has shape {tuple(array.shape)}; agreed was {expected}")
+    return array
+
+
+def bounded(name: str, array: Tensor, bound: float) -> Tensor:
+    """``array`` if all its values are finite and at most ``bound`` in absolute value.
+
+    One pass: the extremes of an array that holds NaN are NaN, which no comparison accepts.
+    """
+    if array.numel():
+        low, high = torch.aminmax(array)
+        if not (-bound <= low.item() and high.item() <= bound):
+            raise NonFiniteError(
+                f"{name} holds values outside [-{bound:g}, {bound:g}] or NaN"
+            )
+    return array

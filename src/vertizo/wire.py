@@ -1,0 +1,195 @@
+"""Messages as bytes: framed, versioned, typed, limited in size.
+
+A frame is eight bytes of header and a body::
+
+    offset  size  meaning
+    0       2     b"VZ"
+    2       1     format version, 1
+    3       1     reserved, 0
+    4       4     length of the body, little endian
+
+The body is MessagePack of one of the structs below, fields in order, no names; msgspec checks every
+type and bound while it decodes, and nothing in it can name code to run. Record IDs take the
+narrowest of 1, 2, 4 or 8 bytes each; arrays are what a codec made of them.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Annotated, Any, Protocol
+
+import msgspec
+import numpy as np
+import torch
+from torch import Tensor
+
+from vertizo.errors import MalformedError, OversizedError, TruncatedError
+from vertizo.messages import Batch, Message, Purpose, Query, Reply, Upload
+
+VERSION = 1
+HEADER = struct.Struct("<2sBBI")
+MAGIC = b"VZ"
+MAX_BODY = 256 * 2**20
+"""Bytes of a body that are accepted unless a receiver sets a lower limit."""
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Small = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+
+
+class ArrayCodec(Protocol):
+    """Turns an array into bytes and back (see `vertizo.codecs`)."""
+
+    def encode(self, array: Tensor) -> bytes:
+        """The bytes that are sent for a float32 array."""
+
+    def decode(self, data: bytes, shape: tuple[int, ...]) -> Tensor:
+        """The float32 array of that shape; MalformedError where the bytes do not fit it."""
+
+
+class _Frame(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    pass
+
+
+class _Query(_Frame, tag=1):
+    client: Small
+    number: Count
+    id_width: Small
+    ids: bytes
+    shape: tuple[Small, Small, Small]
+    data: bytes
+
+
+class _Reply(_Frame, tag=2):
+    client: Small
+    number: Count
+    shape: Annotated[tuple[Small, ...], msgspec.Meta(max_length=3)]
+    data: bytes
+
+
+class _Upload(_Frame, tag=3):
+    client: Small
+    purpose: Purpose
+    id_width: Small
+    ids: bytes
+    shape: tuple[Small, Small, Small]
+    data: bytes
+
+
+class _Batch(_Frame, tag=4):
+    number: Count
+    id_width: Small
+    ids: bytes
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(_Query | _Reply | _Upload | _Batch)
+
+
+def encode(message: Message, codec: ArrayCodec) -> bytes:
+    """The frame of a message; its arrays go through ``codec``."""
+    body = _encoder.encode(_struct_of(message, codec))
+    return HEADER.pack(MAGIC, VERSION, 0, len(body)) + body
+
+
+def _struct_of(message: Message, codec: ArrayCodec) -> _Frame:
+    match message:
+        case Query(client, number, ids, embeddings):
+            width, packed = _pack_ids(ids)
+            data = codec.encode(embeddings)
+            return _Query(client, number, width, packed, _three(embeddings), data)
+        case Reply(client, number, values):
+            return _Reply(client, number, tuple(values.shape), codec.encode(values))
+        case Upload(client, purpose, ids, embeddings):
+            width, packed = _pack_ids(ids)
+            data = codec.encode(embeddings)
+            return _Upload(client, purpose, width, packed, _three(embeddings), data)
+        case Batch(number, ids):
+            width, packed = _pack_ids(ids)
+            return _Batch(number, width, packed)
+
+
+def decode(frame: bytes, codec: ArrayCodec, *, max_body: int = MAX_BODY) -> Message:
+    """The message of exactly one frame.
+
+    Raises:
+        TruncatedError: the frame ends before its announced length.
+        OversizedError: the announced body, or an array once decoded, is over ``max_body`` bytes.
+        MalformedError: anything else that is not a message of this version.
+    """
+    try:
+        body = _decoder.decode(_body(frame, max_body))
+    except msgspec.DecodeError as error:
+        raise MalformedError(f"not a message: {error}") from None
+    match body:
+        case _Query(client, number, width, ids, shape, data):
+            found = _unpack_ids(ids, width)
+            embeddings = _array(codec, data, shape, max_body)
+            _same_rows(found, shape[1])
+            return Query(client, number, found, embeddings)
+        case _Reply(client, number, shape, data):
+            return Reply(client, number, _array(codec, data, shape, max_body))
+        case _Upload(client, purpose, width, ids, shape, data):
+            found = _unpack_ids(ids, width)
+            embeddings = _array(codec, data, shape, max_body)
+            _same_rows(found, shape[1])
+            return Upload(client, purpose, found, embeddings)
+        case _Batch(number, width, ids):
+            return Batch(number, _unpack_ids(ids, width))
+
+
+def _body(frame: bytes, max_body: int) -> memoryview:
+    if len(frame) < HEADER.size:
+        raise TruncatedError(f"{len(frame)} bytes; a header alone has {HEADER.size}")
+    magic, version, reserved, length = HEADER.unpack_from(frame)
+    if magic != MAGIC:
+        raise MalformedError(f"the frame starts with {magic!r}, not {MAGIC!r}")
+    if version != VERSION or reserved:
+        raise MalformedError(f"format version {version}.{reserved}; this is version {VERSION}.0")
+    if length > max_body:
+        raise OversizedError(f"a body of {length} bytes; at most {max_body} are accepted")
+    present = len(frame) - HEADER.size
+    if present < length:
+        raise TruncatedError(f"{present} bytes of a body that has {length}")
+    if present > length:
+        raise MalformedError(f"{present - length} bytes follow the end of the message")
+    return memoryview(frame)[HEADER.size :]
+
+
+def _array(codec: ArrayCodec, data: bytes, shape: tuple[int, ...], max_body: int) -> Tensor:
+    size = 1
+    for side in shape:
+        size *= side
+    if 4 * size > max_body:
+        raise OversizedError(f"an array of shape {shape} is announced in {len(data)} bytes")
+    return codec.decode(data, shape)
+
+
+def _same_rows(ids: Tensor, rows: int) -> None:
+    if ids.numel() != rows:
+        raise MalformedError(f"{ids.numel()} record IDs for {rows} rows of embeddings")
+
+
+_WIDTHS = {1: np.dtype("<u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4"), 8: np.dtype("<u8")}
+
+
+def _pack_ids(ids: Tensor) -> tuple[int, bytes]:
+    """Width in bytes, and the IDs; they must not be negative."""
+    array = ids.numpy()
+    largest = int(array.max(initial=0))
+    width = 1 if largest < 2**8 else 2 if largest < 2**16 else 4 if largest < 2**32 else 8
+    return width, array.astype(_WIDTHS[width]).tobytes()
+
+
+def _unpack_ids(data: bytes, width: int) -> Tensor:
+    dtype = _WIDTHS.get(width)
+    if dtype is None or len(data) % width:
+        raise MalformedError(f"record IDs of {width} bytes each in {len(data)} bytes")
+    ids: np.ndarray[Any, np.dtype[np.int64]] = np.frombuffer(data, dtype).astype(np.int64)
+    if width == 8 and ids.size and ids.min() < 0:
+        raise MalformedError("record IDs of 2⁶³ and more")
+    return torch.from_numpy(ids)
+
+
+def _three(array: Tensor) -> tuple[int, int, int]:
+    points, rows, dim = array.shape
+    return points, rows, dim

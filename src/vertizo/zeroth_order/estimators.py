@@ -1,0 +1,56 @@
+"""Gradient estimators: from losses at perturbed parameters to the coefficient of a direction.
+
+An estimate is ``coefficient · u``, never formed: it is added to the parameters along the seed of
+``u`` (`Along`). ``φ`` is the law's dimension factor (see `directions`).
+
+==========================  =================================  =================================
+estimator                   coefficient of u                   used by
+==========================  =================================  =================================
+`two_point`                 φ (f(w + λu) − f(w − λu)) / (2λ)   DPZV; a zeroth-order server
+`forward_difference`        φ (f(w + μu) − f(w)) / μ           ZOO-VFL, Syn-ZOO-VFL, VFL-Cascaded
+==========================  =================================  =================================
+
+DPZV's eq. 7 divides by λ, its eq. 3 by 2λ; the unbiased 2λ is used here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+from torch import Tensor
+
+from vertizo.zeroth_order.directions import Direction
+
+Losses = TypeVar("Losses", float, Tensor)
+
+
+def two_point(plus: Losses, minus: Losses, smoothing: float) -> Losses:
+    """``(f(w + λu) − f(w − λu)) / (2λ)``: the slope along u, of a loss or of each record's."""
+    return (plus - minus) / (2 * smoothing)
+
+
+def forward_difference(shifted: Losses, plain: Losses, smoothing: float) -> Losses:
+    """``(f(w + μu) − f(w)) / μ``: the slope along u, of a loss or of each record's."""
+    return (shifted - plain) / smoothing
+
+
+@dataclass(frozen=True)
+class Along:
+    """The gradient estimate ``coefficient · u``, without ever holding it."""
+
+    direction: Direction
+    coefficient: float
+
+    def add_to(self, vector: Tensor, scale: float) -> None:
+        """``vector += scale · coefficient · u``."""
+        self.direction.add_to(vector, scale * self.coefficient)
+
+    def norm(self) -> float:
+        """The Euclidean norm of the estimate."""
+        return abs(self.coefficient) * self.direction.norm()
+
+
+def estimate(direction: Direction, slope: float) -> Along:
+    """The gradient estimate ``φ · slope · u``."""
+    return Along(direction, direction.factor * slope)
