@@ -1,7 +1,7 @@
 """State as one safetensors file that is either there whole or not at all.
 
-A state is nested dicts and lists of tensors, bytes and plain values. Tensors and bytes become tensors
-of the file, everything else JSON in its metadata; no pickle is involved.
+A state is nested dicts and lists of tensors, bytes and plain values. Tensors and bytes become
+tensors of the file, everything else JSON in its metadata; no pickle is involved.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One validated, frozen configuration of an experiment; every key has a default and a meaning.
 
-A configuration comes from YAML, from ``key=value`` overrides, or from Python, and is complete once it
-is built: written out again, it reruns the experiment.
+A configuration comes from YAML, from ``key=value`` overrides, or from Python, and is complete once
+it is built: written out again, it reruns the experiment.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class ModuleConfig(Options):
     name: Literal["module"] = "module"
     path: str
     """``package.module:Class`` or ``file.py:Class``; called with ``arguments``."""
-    arguments: dict[str, Any] = {}
+    arguments: dict[str, Any] = Field(default_factory=dict)
 
 
 class FunctionConfig(Options):

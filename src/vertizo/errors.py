@@ -48,7 +48,7 @@ class RunError(UserError):
     """A run folder is missing, in use, or of another run; or a run failed, as by diverging."""
 
 
-class Interrupted(VertizoError):
+class Interrupted(VertizoError):  # noqa: N818 - it is no error
     """A run was stopped on request; what it had done is kept where it has a folder."""
 
 

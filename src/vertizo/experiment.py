@@ -227,7 +227,7 @@ class _Run:
             total=self._federation.total_rounds,
             seconds=self._standing.seconds,
             megabytes=(simulator.traffic.up + simulator.traffic.down) / 1e6,
-            loss=float(meter.loss) / meter.records if meter.records else None,
+            loss=meter.loss / meter.records if meter.records else None,
             accuracy=scores.get("validation_accuracy", scores.get("test_accuracy")),
             epsilon=self._epsilon,
         )
@@ -248,11 +248,11 @@ class _Run:
             "virtual_seconds": simulator.now,
             "bytes_up": simulator.traffic.up,
             "bytes_down": simulator.traffic.down,
-            "train_loss": float(meter.loss) / meter.records if meter.records else None,
+            "train_loss": meter.loss / meter.records if meter.records else None,
         }
         if isinstance(server.side.head.task, Classification):
             seen = meter.records
-            row["train_accuracy"] = int(meter.correct) / seen if seen else None
+            row["train_accuracy"] = meter.correct / seen if seen else None
         meter.reset()
         purposes = ["validation"] if federation.data.labels["validation"].numel() else ["test"]
         for purpose in purposes:
@@ -351,7 +351,7 @@ class _Run:
             },
             "staleness": {
                 "mean": server.staleness.mean,
-                "max": int(server.staleness.largest),
+                "max": server.staleness.largest,
             },
             "activation_shares": [count / max(sum(activations), 1) for count in activations],
             "clip_fraction": side.plan.clip_fraction,
@@ -360,7 +360,7 @@ class _Run:
         }
 
     def _evaluations(self) -> int:
-        """Evaluations of the server model a round: the queries' points, the table's, the update's."""
+        """Evaluations of the server model a round: of the queries, the table, the update."""
         synchronous = self._config.simulation.timing == "synchronous"
         queries = len(self._federation.clients) if synchronous else 1
         replaced = queries * self._config.method.evaluations_per_query

@@ -25,7 +25,8 @@ def load_object(key: str, path: str) -> Any:
             if not file.is_file():
                 raise ConfigError(f"{key} is {path!r}: there is no file {file}")
             spec = importlib.util.spec_from_file_location(file.stem, file)
-            assert spec is not None and spec.loader is not None
+            assert spec is not None
+            assert spec.loader is not None
             module = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(module)
         else:

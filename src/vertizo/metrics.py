@@ -19,14 +19,15 @@ def scores(task: Task, logits: Tensor, labels: Tensor) -> Scores:
     ``auc`` (area under the ROC curve) and ``average_precision``, where both classes occur.
     Regression: ``loss`` (half the mean squared error), ``rmse`` and ``r2``.
     """
-    loss = float(task.losses(logits, labels).values.mean(dtype=torch.float64))
+    losses = task.losses(logits, labels)
+    loss = float(losses.values.mean(dtype=torch.float64))
     rows = labels.numel()
     if not isinstance(task, Classification):
         residual = float((task.predict(logits) - labels).square().mean(dtype=torch.float64))
         spread = float(labels.var(unbiased=False))
         r2 = 1 - residual / spread if spread else float("nan")
         return {"loss": loss, "rmse": residual**0.5, "r2": r2}
-    result = {"loss": loss, "accuracy": int(task.correct(logits, labels)) / rows}
+    result = {"loss": loss, "accuracy": losses.correct(slice(None)) / rows}
     if task.outputs == 2 and 0 < int(labels.sum()) < rows:
         from sklearn.metrics import average_precision_score, roc_auc_score
 

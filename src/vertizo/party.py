@@ -1,17 +1,18 @@
 """The two kinds of party: bytes in, bytes out, and no idea of how they travel.
 
-A party puts together a half of a method, a model, its data, a codec and, at the server, the privacy
-plan. It checks everything that comes from outside and changes nothing until all checks have passed;
-whatever it refuses it refuses with a `RefusedError` or a `WireError`. It owns no clock, no socket and
-no thread: a driver (the simulator, or a network link) calls it.
+A party puts together a half of a method, a model, its data, a codec and, at the server, the
+privacy plan. It checks everything that comes from outside and changes nothing until all checks have
+passed; whatever it refuses it refuses with a `RefusedError` or a `WireError`. It owns no clock, no
+socket and no thread: a driver (the simulator, or a network link) calls it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,7 +29,7 @@ from vertizo.errors import (
     UnknownRecordError,
 )
 from vertizo.messages import Batch, Message, Purpose, Query, Reply, Upload
-from vertizo.methods.base import ClientHalf, ServerHalf, ServerSide
+from vertizo.methods.base import ClientHalf, ServerHalf, ServerSide, TrainingMeter
 from vertizo.metrics import Scores, scores
 
 Partition = Mapping[Purpose, Tensor]
@@ -155,20 +156,22 @@ class _Peer:
 class Staleness:
     """Ages of the table entries that answers were computed from, other clients' entries only."""
 
-    total: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.int64))
+    total: int = 0
     count: int = 0
-    largest: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.int32))
+    largest: int = 0
 
-    def add(self, ages: Tensor) -> None:
-        """Ages of one batch, [batch, clients]; the asking client's own are zero."""
-        self.total += ages.sum()
-        self.count += ages.shape[0] * (ages.shape[1] - 1)
-        self.largest = torch.maximum(self.largest, ages.max())
+    def add(self, refreshed: Tensor, round_: int) -> None:
+        """Rounds in which one batch's entries were stored, [batch, clients]; the asker's: now."""
+        rounds = refreshed.numpy()
+        rows, clients = rounds.shape
+        self.total += round_ * rows * clients - int(rounds.sum())
+        self.count += rows * (clients - 1)
+        self.largest = max(self.largest, round_ - int(rounds.min()))
 
     @property
     def mean(self) -> float:
         """Mean age in rounds."""
-        return float(self.total) / self.count if self.count else 0.0
+        return self.total / self.count if self.count else 0.0
 
 
 class ServerParty:
@@ -217,8 +220,8 @@ class ServerParty:
         records = side.table.values.shape[0]
         widest = max(side.table.dims)
         self._max_body = points * batch_size * widest * 4 + 8 * batch_size + OVERHEAD
-        self._position = torch.zeros(records, dtype=torch.int64)
-        self._order = torch.arange(batch_size)
+        self._position = np.zeros(records, np.int32)
+        self._order = np.arange(batch_size, dtype=np.int32)
 
     def receive(self, frame: bytes) -> list[tuple[int, bytes]]:
         """Take in one frame of a client and say what to send, and to whom.
@@ -257,24 +260,22 @@ class ServerParty:
             return [] if peer.reply is None else [(query.client, peer.reply)]
         if query.number != peer.next_number:
             raise ConflictError(
-                f"query {query.number} of client {query.client}; "
-                f"{peer.next_number} is the next one"
+                f"query {query.number} of client {query.client}; {peer.next_number} is the next one"
             )
         return None
 
     def _check(self, query: Query) -> None:
-        records, dims = self._position.numel(), self.side.table.dims
+        records, dims = self._position.size, self.side.table.dims
         who = f"the embeddings of client {query.client}"
         _check_ids(query.ids, records, self._batch_size)
         batch = query.ids.numel()
         validate.shape(who, query.embeddings, (self._points, batch, dims[query.client]))
-        self._position.index_copy_(0, query.ids, self._order[:batch])
-        if not torch.equal(self._position.index_select(0, query.ids), self._order[:batch]):
+        ids, order = query.ids.numpy(), self._order[:batch]
+        self._position[ids] = order
+        if not np.array_equal(self._position[ids], order):
             raise RepeatedRecordError(f"client {query.client} names a record twice in one batch")
         validate.bounded(who, query.embeddings, self._bound)
-        if self._batches is not None and not torch.equal(
-            query.ids, self._batches.ids(self.round)
-        ):
+        if self._batches is not None and not torch.equal(query.ids, self._batches.ids(self.round)):
             raise UnknownRecordError(
                 f"client {query.client} answers for other records than round {self.round} names"
             )
@@ -292,7 +293,7 @@ class ServerParty:
         self._open = []
         self.round += 1
         replies = self._half.answer(queries, self.round)
-        self.staleness.add(side.table.staleness(query.ids, self.round))
+        self.staleness.add(side.table.stored_in(query.ids), self.round)
         sent = []
         for reply in replies:
             answered = self._peers[reply.client]
@@ -353,29 +354,22 @@ class ServerParty:
         return {
             "round": self.round,
             "peers": [[p.next_number, p.query, p.reply] for p in self._peers],
-            "staleness": [
-                int(self.staleness.total),
-                self.staleness.count,
-                int(self.staleness.largest),
-            ],
+            "staleness": asdict(self.staleness),
             "table": self.side.table.state(),
             "plan": self.side.plan.state(),
             "update": self.side.update.state(),
-            "meter": self.side.meter.state(),
+            "meter": asdict(self.side.meter),
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Go on from ``state``."""
         self.round = state["round"]
         self._peers = [_Peer(number, query, reply) for number, query, reply in state["peers"]]
-        total, count, largest = state["staleness"]
-        self.staleness = Staleness(
-            torch.tensor(total), count, torch.tensor(largest, dtype=torch.int32)
-        )
+        self.staleness = Staleness(**state["staleness"])
         self.side.table.load(state["table"])
         self.side.plan.load(state["plan"])
         self.side.update.load(state["update"])
-        self.side.meter.load(state["meter"])
+        self.side.meter = TrainingMeter(**state["meter"])
         self._open = []
         for peer in self._peers:
             if peer.query is not None and peer.reply is None:
@@ -388,7 +382,6 @@ def _check_ids(ids: Tensor, records: int, most: int) -> None:
     count = ids.numel()
     if not 0 < count <= most:
         raise ShapeError(f"a batch of {count} records; 1 to {most} are accepted")
-    if int(ids.max()) >= records:
-        raise UnknownRecordError(
-            f"record ID {int(ids.max())}; this federation has 0 to {records - 1}"
-        )
+    largest = int(ids.numpy().max())
+    if largest >= records:
+        raise UnknownRecordError(f"record ID {largest}; this federation has 0 to {records - 1}")

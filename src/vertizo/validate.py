@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-import torch
+import numpy as np
 from torch import Tensor
 
 from vertizo.errors import ConfigError, NonFiniteError, ShapeError
@@ -56,12 +56,11 @@ def shape(name: str, array: Tensor, expected: tuple[int, ...]) -> Tensor:
 def bounded(name: str, array: Tensor, bound: float) -> Tensor:
     """``array`` if all its values are finite and at most ``bound`` in absolute value.
 
-    One pass: the extremes of an array that holds NaN are NaN, which no comparison accepts.
+    Where even the norm is within the bound, one pass tells; else the extremes do. Both are NaN for
+    an array that holds NaN, which no comparison accepts.
     """
-    if array.numel():
-        low, high = torch.aminmax(array)
-        if not (-bound <= low.item() and high.item() <= bound):
-            raise NonFiniteError(
-                f"{name} holds values outside [-{bound:g}, {bound:g}] or NaN"
-            )
+    numbers = array.numpy().reshape(-1)
+    if numbers.size and not math.sqrt(np.dot(numbers, numbers)) <= bound:
+        if not (-bound <= numbers.min() and numbers.max() <= bound):
+            raise NonFiniteError(f"{name} holds values outside [-{bound:g}, {bound:g}] or NaN")
     return array

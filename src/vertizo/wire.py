@@ -39,10 +39,10 @@ Small = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 class ArrayCodec(Protocol):
     """Turns an array into bytes and back (see `vertizo.codecs`)."""
 
-    def encode(self, array: Tensor) -> bytes:
+    def encode(self, array: Tensor) -> memoryview:
         """The bytes that are sent for a float32 array."""
 
-    def decode(self, data: bytes, shape: tuple[int, ...]) -> Tensor:
+    def decode(self, data: memoryview, shape: tuple[int, ...]) -> Tensor:
         """The float32 array of that shape; MalformedError where the bytes do not fit it."""
 
 
@@ -54,31 +54,31 @@ class _Query(_Frame, tag=1):
     client: Small
     number: Count
     id_width: Small
-    ids: bytes
+    ids: memoryview
     shape: tuple[Small, Small, Small]
-    data: bytes
+    data: memoryview
 
 
 class _Reply(_Frame, tag=2):
     client: Small
     number: Count
     shape: Annotated[tuple[Small, ...], msgspec.Meta(max_length=3)]
-    data: bytes
+    data: memoryview
 
 
 class _Upload(_Frame, tag=3):
     client: Small
     purpose: Purpose
     id_width: Small
-    ids: bytes
+    ids: memoryview
     shape: tuple[Small, Small, Small]
-    data: bytes
+    data: memoryview
 
 
 class _Batch(_Frame, tag=4):
     number: Count
     id_width: Small
-    ids: bytes
+    ids: memoryview
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -88,7 +88,7 @@ _decoder = msgspec.msgpack.Decoder(_Query | _Reply | _Upload | _Batch)
 def encode(message: Message, codec: ArrayCodec) -> bytes:
     """The frame of a message; its arrays go through ``codec``."""
     body = _encoder.encode(_struct_of(message, codec))
-    return HEADER.pack(MAGIC, VERSION, 0, len(body)) + body
+    return b"".join((HEADER.pack(MAGIC, VERSION, 0, len(body)), body))
 
 
 def _struct_of(message: Message, codec: ArrayCodec) -> _Frame:
@@ -155,7 +155,7 @@ def _body(frame: bytes, max_body: int) -> memoryview:
     return memoryview(frame)[HEADER.size :]
 
 
-def _array(codec: ArrayCodec, data: bytes, shape: tuple[int, ...], max_body: int) -> Tensor:
+def _array(codec: ArrayCodec, data: memoryview, shape: tuple[int, ...], max_body: int) -> Tensor:
     size = 1
     for side in shape:
         size *= side
@@ -172,15 +172,15 @@ def _same_rows(ids: Tensor, rows: int) -> None:
 _WIDTHS = {1: np.dtype("<u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4"), 8: np.dtype("<u8")}
 
 
-def _pack_ids(ids: Tensor) -> tuple[int, bytes]:
+def _pack_ids(ids: Tensor) -> tuple[int, memoryview]:
     """Width in bytes, and the IDs; they must not be negative."""
     array = ids.numpy()
     largest = int(array.max(initial=0))
     width = 1 if largest < 2**8 else 2 if largest < 2**16 else 4 if largest < 2**32 else 8
-    return width, array.astype(_WIDTHS[width]).tobytes()
+    return width, array.astype(_WIDTHS[width]).data.cast("B")
 
 
-def _unpack_ids(data: bytes, width: int) -> Tensor:
+def _unpack_ids(data: memoryview, width: int) -> Tensor:
     dtype = _WIDTHS.get(width)
     if dtype is None or len(data) % width:
         raise MalformedError(f"record IDs of {width} bytes each in {len(data)} bytes")

@@ -127,7 +127,9 @@ def _bar(label: str, console: Console) -> Iterator[Callable[[Progress], None] | 
 def _show(summaries: list[dict[str, Any]], folder: Path) -> None:
     """The closing table: the run, and its controls beside it."""
     console = Console()
-    table = Table(title=f"{summaries[0]['method']} on {summaries[0]['dataset']}", title_style="bold")
+    table = Table(
+        title=f"{summaries[0]['method']} on {summaries[0]['dataset']}", title_style="bold"
+    )
     table.add_column("")
     for summary in summaries:
         control = summary["control"]

@@ -12,10 +12,10 @@ class Codec(Protocol):
 
     name: str
 
-    def encode(self, array: Tensor) -> bytes:
+    def encode(self, array: Tensor) -> memoryview:
         """The bytes that are sent for a float32 array."""
 
-    def decode(self, data: bytes, shape: tuple[int, ...]) -> Tensor:
+    def decode(self, data: memoryview, shape: tuple[int, ...]) -> Tensor:
         """The float32 array of that shape.
 
         Raises:

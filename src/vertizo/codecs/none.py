@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from vertizo.errors import MalformedError
 
 FloatName = Literal["float32", "float16", "bfloat16"]
-_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 class NoCompression:
@@ -25,19 +25,24 @@ class NoCompression:
     name = "none"
 
     def __init__(self, dtype: FloatName = "float32") -> None:
-        self._dtype = _DTYPES[dtype]
+        self._dtype = dtype
+        self._size = 4 if dtype == "float32" else 2
 
-    def encode(self, array: Tensor) -> bytes:
+    def encode(self, array: Tensor) -> memoryview:
         """4 or 2 bytes a number, little endian, row by row."""
-        return array.to(self._dtype).contiguous().view(torch.uint8).numpy().tobytes()
+        if self._dtype == "bfloat16":  # which NumPy does not have
+            numbers = array.to(torch.bfloat16).view(torch.int16).numpy()
+        else:
+            numbers = array.numpy().astype(self._dtype, copy=False)
+        return np.ascontiguousarray(numbers).reshape(-1).view(np.uint8).data
 
-    def decode(self, data: bytes, shape: tuple[int, ...]) -> Tensor:
+    def decode(self, data: memoryview, shape: tuple[int, ...]) -> Tensor:
         """The array; MalformedError unless ``data`` has exactly its size."""
-        expected = math.prod(shape) * self._dtype.itemsize
+        expected = math.prod(shape) * self._size
         if len(data) != expected:
             raise MalformedError(f"{len(data)} bytes for shape {shape}; {expected} were expected")
-        if not data:
-            return torch.zeros(shape)
-        # A copy, because PyTorch does not know read-only memory.
-        array = torch.frombuffer(bytearray(data), dtype=self._dtype)
-        return array.to(torch.float32).view(shape)
+        if self._dtype == "bfloat16":
+            bits = torch.from_numpy(np.frombuffer(data, np.int16).reshape(shape).copy())
+            return bits.view(torch.bfloat16).to(torch.float32)
+        numbers = np.frombuffer(data, self._dtype).reshape(shape)
+        return torch.from_numpy(numbers.astype(np.float32))  # a copy: frames are read-only

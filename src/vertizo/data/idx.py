@@ -100,8 +100,8 @@ FASHION_MNIST = IdxSet(
 def folder_of(files: IdxSet, root: Path | None, *, cache: Path) -> Path:
     """The folder that holds all four files, filled by download if need be.
 
-    ``root`` may hold them in a folder of the set's name, or directly. Without a root, a download goes
-    to ``cache``.
+    ``root`` may hold them in a folder of the set's name, or directly. Without a root, a download
+    goes to ``cache``.
 
     Raises:
         DataError: the files are nowhere and cannot be had; says what to put where.

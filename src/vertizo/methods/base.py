@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
-import torch
 from torch import Tensor
 
 from vertizo.messages import Query, Reply
@@ -44,30 +43,18 @@ class TrainingMeter:
     """Running sums over rounds, for the server's owner; nothing of it is ever sent."""
 
     records: int = 0
-    loss: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float64))
-    correct: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.int64))
+    loss: float = 0.0
+    correct: int = 0
 
-    def add(self, head: Head, evaluation: Evaluation, labels: Tensor) -> None:
-        """Count the batch at the point of the evaluation's last row of losses."""
-        self.records += labels.numel()
-        self.loss += evaluation.losses[-1].sum()
-        self.correct += head.task.correct(evaluation.logits, labels)
+    def add(self, evaluation: Evaluation) -> None:
+        """Count the batch at the last point, which is the one the server trains at."""
+        self.records += evaluation.losses.shape[1]
+        self.loss += float(evaluation.losses[-1].numpy().sum())
+        self.correct += evaluation.correct()
 
     def reset(self) -> None:
         """Start new sums."""
-        self.records = 0
-        self.loss.zero_()
-        self.correct.zero_()
-
-    def state(self) -> dict[str, Tensor]:
-        """What a checkpoint must hold."""
-        records = torch.tensor(self.records)
-        return {"records": records, "loss": self.loss, "correct": self.correct}
-
-    def load(self, state: dict[str, Tensor]) -> None:
-        """Go on from ``state``."""
-        self.records = int(state["records"])
-        self.loss, self.correct = state["loss"].clone(), state["correct"].clone()
+        self.records, self.loss, self.correct = 0, 0.0, 0
 
 
 @dataclass

@@ -83,11 +83,11 @@ class CascadedServer:
         points = side.table.points(ids, [(q.client, q.embeddings[1:]) for q in queries])
         labels = side.labels.index_select(0, ids)
         evaluation = side.head.evaluate(points, labels, differentiate=len(points) - 1)
-        plain = evaluation.losses[-1]
+        *shifted, plain = evaluation.losses
         replies = [
-            Reply(query.client, query.number, side.plan.total(torch.stack([plain, shifted], 1)))
-            for query, shifted in zip(queries, evaluation.losses[:-1], strict=True)
+            Reply(query.client, query.number, side.plan.total(torch.stack([plain, losses], 1)))
+            for query, losses in zip(queries, shifted, strict=True)
         ]
         side.update.step(side.head, evaluation, points[-1], labels)
-        side.meter.add(side.head, evaluation, labels)
+        side.meter.add(evaluation)
         return replies

@@ -99,5 +99,5 @@ class DpzvServer:
             slopes = two_point(losses[0], losses[1], self._smoothing)
             replies.append(Reply(query.client, query.number, side.plan.total(slopes)))
         side.update.step(side.head, evaluation, points[-1], labels)
-        side.meter.add(side.head, evaluation, labels)
+        side.meter.add(evaluation)
         return replies

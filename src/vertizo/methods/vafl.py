@@ -1,7 +1,7 @@
 """VAFL: asynchronous vertical federated learning by first-order gradients.
 
-A client sends its embeddings; the server answers with the gradient of the batch loss with respect to
-them, ``∂L/∂h_m`` [batch, d_h], and steps by its own; the client back-propagates. Every record's
+A client sends its embeddings; the server answers with the gradient of the batch loss with respect
+to them, ``∂L/∂h_m`` [batch, d_h], and steps by its own; the client back-propagates. Every record's
 label can be read off that answer: this is the baseline that the zeroth-order methods are held
 against.
 """
@@ -88,9 +88,11 @@ class VaflServer:
         evaluation = side.head.evaluate(points, labels, differentiate=0)
         gradient = evaluation.input_gradient(1.0)
         replies = [
-            Reply(query.client, query.number, side.plan.each(side.table.part(query.client, gradient)))
+            Reply(
+                query.client, query.number, side.plan.each(side.table.part(query.client, gradient))
+            )
             for query in queries
         ]
         side.update.step(side.head, evaluation, points[0], labels)
-        side.meter.add(side.head, evaluation, labels)
+        side.meter.add(evaluation)
         return replies

@@ -6,7 +6,7 @@ be written in PyTorch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -34,9 +34,12 @@ class ArrayModel:
         """Outputs at the current parameters."""
         return self._evaluate(self.parameters, inputs)
 
-    def at(self, rows: Tensor, inputs: Tensor) -> Tensor:
-        """Outputs at each row of parameters, [rows, batch, outputs]."""
-        return torch.stack([self._evaluate(row, inputs) for row in rows])
+    def along(self, direction: Tensor, offsets: Sequence[float], inputs: Tensor) -> Tensor:
+        """Outputs at ``w + offset · direction`` for each offset, [offsets, batch, outputs]."""
+        w = self.parameters
+        return torch.stack(
+            [self._evaluate(w.add(direction, alpha=offset), inputs) for offset in offsets]
+        )
 
     def _evaluate(self, parameters: Tensor, inputs: Tensor) -> Tensor:
         outputs = np.asarray(self.function(parameters.numpy(), inputs.numpy()), dtype=np.float32)

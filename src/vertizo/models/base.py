@@ -13,6 +13,7 @@ No method ever sees a layer or an autograd graph.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -29,8 +30,11 @@ class Model(Protocol):
     def __call__(self, inputs: Tensor) -> Tensor:
         """Outputs at the current parameters, shape [batch, outputs]; no graph is made."""
 
-    def at(self, rows: Tensor, inputs: Tensor) -> Tensor:
-        """Outputs at each row of parameters, [rows, d] → [rows, batch, outputs]."""
+    def along(self, direction: Tensor, offsets: Sequence[float], inputs: Tensor) -> Tensor:
+        """Outputs at ``w + offset · direction`` for each offset: [offsets, batch, outputs].
+
+        ``direction`` is [d]. The parameters are afterwards what they were.
+        """
 
 
 class Pullback(Protocol):
@@ -53,9 +57,11 @@ class DifferentiableModel(Protocol):
 
     parameters: Tensor
 
-    def __call__(self, inputs: Tensor) -> Tensor: ...
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """As of a `Model`."""
 
-    def at(self, rows: Tensor, inputs: Tensor) -> Tensor: ...
+    def along(self, direction: Tensor, offsets: Sequence[float], inputs: Tensor) -> Tensor:
+        """As of a `Model`."""
 
     def forward(self, inputs: Tensor, differentiate: slice) -> tuple[Tensor, Pullback]:
         """Outputs for all inputs, and the pullback for the ``differentiate`` rows of them."""

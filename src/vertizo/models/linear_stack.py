@@ -1,16 +1,18 @@
 """Stacks of linear layers with ReLU between, in closed form.
 
-The models of the papers' tables are such stacks, and small: at batch 64 autograd and one call per
-perturbation cost several times what the arithmetic does. This class evaluates several parameter
-vectors in one product and writes the gradient directly into one flat vector.
-`vertizo.models.torch.wrap` recognises modules of this shape; a test holds both to autograd.
+The models of the papers' tables are such stacks, and small: at batch 64 autograd and one call after
+another cost several times what the arithmetic does. This class shares the first layer's product
+between perturbed evaluations and writes gradients directly into one flat vector.
+`vertizo.models.torch.wrap` recognises modules of this shape; tests hold both to autograd.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -32,6 +34,13 @@ class Layer:
         return self.outputs * (self.inputs + self.bias)
 
 
+Weights = list[tuple[Tensor, Tensor]]
+"""Wᵀ [inputs, outputs] and b [outputs] of each layer; an empty b where there is none.
+
+Views are made by ``as_strided``: slicing, viewing and transposing cost more than a small product.
+"""
+
+
 class LinearStack:
     """Linear layers over one flat parameter vector; inputs are flattened behind the batch.
 
@@ -43,112 +52,130 @@ class LinearStack:
     def __init__(self, layers: Sequence[Layer], parameters: Tensor) -> None:
         self.layers = tuple(layers)
         self.parameters = parameters
-        self._gradient: Tensor | None = None
+        self._weights = self._views(parameters)
+        self._gradient = torch.zeros(0)
+        self._gradient_views: Weights = []
+
+    def _views(self, flat: Tensor) -> Weights:
+        """Every layer's Wᵀ and b as views of a flat vector."""
+        views, offset = [], 0
+        for layer in self.layers:
+            inputs, outputs, size = layer.inputs, layer.outputs, layer.inputs * layer.outputs
+            weight = flat.as_strided((inputs, outputs), (1, inputs), offset)
+            bias = flat.as_strided((outputs * layer.bias,), (1,), offset + size)
+            views.append((weight, bias))
+            offset += layer.size
+        return views
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Outputs at the current parameters, [batch, outputs]."""
-        return self._run(inputs.reshape(inputs.shape[0], -1))[-1]
+        return self._run(inputs.flatten(1))[-1]
 
-    def at(self, rows: Tensor, inputs: Tensor) -> Tensor:
-        """Outputs at each row of parameters, [rows, batch, outputs], by batched products."""
-        count = rows.shape[0]
-        values = inputs.reshape(inputs.shape[0], -1).expand(count, -1, -1)
-        offset = 0
-        for layer in self.layers:
-            weight, bias, offset = _slices(rows, layer, offset)
-            if bias is None:
-                values = torch.bmm(values, weight.transpose(1, 2))
+    def along(self, direction: Tensor, offsets: Sequence[float], inputs: Tensor) -> Tensor:
+        """Outputs at ``w + offset · direction``, [offsets, batch, outputs].
+
+        The first layer sees the same inputs at every offset, so that two products serve all:
+        ``x (W + aU)ᵀ = x Wᵀ + a · x Uᵀ``. It is also more precise than shifting W would be.
+        """
+        inputs = inputs.flatten(1)
+        directions = self._views(direction)
+        first = self.layers[0]
+        plain = _product(inputs, *self._weights[0]).numpy()
+        slope = _product(inputs, *directions[0]).numpy()
+        shifted = np.empty((len(offsets), *plain.shape), np.float32)
+        for offset, value in zip(offsets, shifted, strict=True):
+            np.multiply(slope, np.float32(offset), out=value)
+            value += plain
+        values = torch.from_numpy(shifted)
+        if first.relu:
+            values.relu_()
+        steps = values.new_tensor(offsets).view(-1, 1, 1) if len(self.layers) > 1 else None
+        for layer, (weight, bias), (along_weight, along_bias) in zip(
+            self.layers[1:], self._weights[1:], directions[1:], strict=True
+        ):
+            weights = weight + steps * along_weight
+            if layer.bias:
+                values = torch.baddbmm(bias + steps * along_bias, values, weights)
             else:
-                values = torch.baddbmm(bias.unsqueeze(1), values, weight.transpose(1, 2))
+                values = torch.bmm(values, weights)
             if layer.relu:
-                values = values.relu_()
+                values.relu_()
         return values
 
-    def forward(
-        self, inputs: Tensor, differentiate: slice = EVERY_ROW
-    ) -> tuple[Tensor, Pullback]:
+    def forward(self, inputs: Tensor, differentiate: slice = EVERY_ROW) -> tuple[Tensor, Pullback]:
         """Outputs for all inputs in one pass, and the pullback for some of the rows."""
-        values = self._run(inputs.reshape(inputs.shape[0], -1))
-        kept = [value[differentiate] for value in values]
-        return values[-1], StackPullback(self, kept, inputs[differentiate].shape)
+        steps = self._run(inputs.flatten(1))
+        return steps[-1], StackPullback(self, steps, differentiate, inputs.shape)
 
     def _run(self, values: Tensor) -> list[Tensor]:
         """Every layer's input, and the outputs last."""
         steps = [values]
-        offset = 0
-        for layer in self.layers:
-            weight, bias, offset = _slices(self.parameters, layer, offset)
-            values = steps[-1]
-            if bias is None:
-                values = torch.mm(values, weight.t())
-            else:
-                values = torch.addmm(bias, values, weight.t())
+        for layer, (weight, bias) in zip(self.layers, self._weights, strict=True):
+            values = _product(values, weight, bias)
             if layer.relu:
-                values = values.relu_()
+                values.relu_()
             steps.append(values)
         return steps
 
-    def gradient_buffer(self) -> Tensor:
-        """One vector of the parameters' size, made once."""
-        if self._gradient is None:
+    def gradient_of(self, steps: list[Tensor], gradient: Tensor) -> Tensor:
+        """Gradient of the parameters, [d], from every layer's input and that of the outputs."""
+        if not self._gradient_views:
             self._gradient = torch.empty_like(self.parameters)
+            self._gradient_views = [(w.t(), b) for w, b in self._views(self._gradient)]
+        for index in range(len(self.layers) - 1, -1, -1):
+            layer, (weight, bias) = self.layers[index], self._gradient_views[index]
+            if layer.relu:
+                _through_relu(gradient, steps[index + 1])
+            torch.mm(gradient.t(), steps[index], out=weight)
+            if layer.bias:
+                gradient.numpy().sum(0, out=bias.numpy())
+            if index:
+                gradient = torch.mm(gradient, self._weights[index][0].t())
         return self._gradient
+
+    def input_gradient_of(self, steps: list[Tensor], gradient: Tensor) -> Tensor:
+        """Gradient of the inputs, [batch, inputs]."""
+        for index in range(len(self.layers) - 1, -1, -1):
+            if self.layers[index].relu:
+                _through_relu(gradient, steps[index + 1])
+            gradient = torch.mm(gradient, self._weights[index][0].t())
+        return gradient
 
 
 class StackPullback:
     """Back-propagation through one evaluation of a `LinearStack`."""
 
-    def __init__(self, stack: LinearStack, steps: list[Tensor], shape: torch.Size) -> None:
+    def __init__(
+        self, stack: LinearStack, steps: list[Tensor], rows: slice, shape: torch.Size
+    ) -> None:
         self._stack = stack
-        self._steps = steps
-        self._shape = shape
+        self._steps = steps if rows == EVERY_ROW else [step[rows] for step in steps]
+        self._shape = shape[1:]
 
     def __call__(self, gradient: Tensor) -> Tensor:
         """Gradient with respect to the parameters, [d]; overwritten by the next call."""
-        result = self._stack.gradient_buffer()
-        self._back(gradient, result, to_inputs=False)
-        return result
+        return self._stack.gradient_of(self._steps, self._own(gradient))
+
+    def _own(self, gradient: Tensor) -> Tensor:
+        """A gradient that may be changed: a last ReLU would change the caller's."""
+        return gradient.clone() if self._stack.layers[-1].relu else gradient
 
     def inputs(self, gradient: Tensor) -> Tensor:
         """Gradient with respect to the inputs, of their shape."""
-        return self._back(gradient, None, to_inputs=True).reshape(self._shape)
-
-    def _back(self, gradient: Tensor, result: Tensor | None, *, to_inputs: bool) -> Tensor:
-        offset = self._stack.parameters.numel()
-        steps = self._steps
-        for index in range(len(self._stack.layers) - 1, -1, -1):
-            layer = self._stack.layers[index]
-            offset -= layer.size
-            if layer.relu:
-                gradient = torch.ops.aten.threshold_backward(gradient, steps[index + 1], 0)
-            if result is not None:
-                weight, bias, _ = _slices(result, layer, offset)
-                torch.mm(gradient.t(), steps[index], out=weight)
-                if bias is not None:
-                    torch.sum(gradient, 0, out=bias)
-            if index or to_inputs:
-                weight, _, _ = _slices(self._stack.parameters, layer, offset)
-                gradient = torch.mm(gradient, weight)
-        return gradient
+        return self._stack.input_gradient_of(self._steps, self._own(gradient)).unflatten(
+            1, self._shape
+        )
 
 
-def _slices(flat: Tensor, layer: Layer, offset: int) -> tuple[Tensor, Tensor | None, int]:
-    """Views of weight and bias in a flat vector (or in each row of several), and the next offset.
+def _product(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """``x Wᵀ + b``, or without b if that is empty."""
+    return torch.addmm(bias, inputs, weight) if bias.numel() else torch.mm(inputs, weight)
 
-    Strides are written out, because slicing and viewing one after the other costs more than a
-    small layer's product.
-    """
-    lead, lead_stride = flat.shape[:-1], flat.stride()[:-1]
-    base = flat.storage_offset() + offset
-    weight = flat.as_strided(
-        (*lead, layer.outputs, layer.inputs), (*lead_stride, layer.inputs, 1), base
-    )
-    if not layer.bias:
-        return weight, None, offset + layer.size
-    bias = flat.as_strided(
-        (*lead, layer.outputs), (*lead_stride, 1), base + layer.outputs * layer.inputs
-    )
-    return weight, bias, offset + layer.size
+
+def _through_relu(gradient: Tensor, outputs: Tensor) -> None:
+    """Set the gradient to 0 where the outputs are not positive, in place."""
+    numbers = gradient.numpy()
+    np.multiply(numbers, outputs.numpy() > 0, out=numbers)
 
 
 def layers_of(module: torch.nn.Module) -> tuple[Layer, ...] | None:
@@ -172,11 +199,10 @@ def layers_of(module: torch.nn.Module) -> tuple[Layer, ...] | None:
             layers[-1] = Layer(last.inputs, last.outputs, last.bias, relu=True)
         else:
             return None
-    widths_fit = all(a.outputs == b.inputs for a, b in zip(layers, layers[1:], strict=False))
+    widths_fit = all(a.outputs == b.inputs for a, b in pairwise(layers))
     own = sum(p.numel() for p in module.parameters())
     return tuple(layers) if layers and widths_fit and own == sum(x.size for x in layers) else None
 
 
 def _flattens_all(flatten: torch.nn.Flatten) -> bool:
     return flatten.start_dim == 1 and flatten.end_dim == -1
-

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 from torch import nn
 
@@ -12,11 +13,11 @@ def mlp(inputs: int, hidden: Sequence[int], outputs: int, *, final_relu: bool) -
     """Linear layers with ReLU between; inputs are flattened behind the batch.
 
     VFL-Cascaded's client is ``mlp(n, [], 128, final_relu=True)``, VFL-CZOFO's
-    ``mlp(n, [], 64, final_relu=False)``; the servers of all three papers ``mlp(n, [128], classes)``.
+    ``mlp(n, [], 64, final_relu=False)``; their servers are ``mlp(n, [128], classes)``.
     """
     widths = [inputs, *hidden, outputs]
     parts: list[nn.Module] = [nn.Flatten()]
-    for index, (before, after) in enumerate(zip(widths, widths[1:], strict=False)):
+    for index, (before, after) in enumerate(pairwise(widths)):
         parts.append(nn.Linear(before, after))
         if index < len(hidden) or final_relu:
             parts.append(nn.ReLU())

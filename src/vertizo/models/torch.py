@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -70,21 +70,19 @@ class TorchModel:
         with torch.no_grad():
             return self._outputs(inputs)
 
-    def at(self, rows: Tensor, inputs: Tensor) -> Tensor:
-        """Outputs at each row of parameters, one after the other; the parameters stay."""
+    def along(self, direction: Tensor, offsets: Sequence[float], inputs: Tensor) -> Tensor:
+        """Outputs at ``w + offset · direction``, one after the other, from a copy of w."""
         saved = self.parameters.clone()
         results = []
         try:
-            for row in rows:
-                self.parameters.copy_(row)
+            for offset in offsets:
+                torch.add(saved, direction, alpha=offset, out=self.parameters)
                 results.append(self(inputs))
         finally:
             self.parameters.copy_(saved)
         return torch.stack(results)
 
-    def forward(
-        self, inputs: Tensor, differentiate: slice = EVERY_ROW
-    ) -> tuple[Tensor, Pullback]:
+    def forward(self, inputs: Tensor, differentiate: slice = EVERY_ROW) -> tuple[Tensor, Pullback]:
         """Outputs for all inputs, with a graph for the ``differentiate`` rows only."""
         variable = inputs[differentiate].detach().requires_grad_(inputs.is_floating_point())
         weights = list(self.module.parameters())

@@ -1,8 +1,8 @@
 """Gaussian differential privacy in exact form (Dong, Roth and Su 2022).
 
-A mechanism that adds ``N(0, σ² I)`` to a quantity of L2 sensitivity ``s`` is μ-GDP with ``μ = s/σ``;
-adaptive composition adds squares, ``μ² = Σ μ_i²``, without loss. ``μ`` and ``(ε, δ)`` determine each
-other by ``δ(ε; μ) = Φ(−ε/μ + μ/2) − e^ε Φ(−ε/μ − μ/2)``.
+A mechanism that adds ``N(0, σ² I)`` to a quantity of L2 sensitivity ``s`` is μ-GDP with
+``μ = s/σ``; adaptive composition adds squares, ``μ² = Σ μ_i²``, without loss. ``μ`` and ``(ε, δ)``
+determine each other by ``δ(ε; μ) = Φ(−ε/μ + μ/2) − e^ε Φ(−ε/μ − μ/2)``.
 """
 
 from __future__ import annotations
@@ -63,9 +63,7 @@ def compose(mus: Iterable[float]) -> float:
     return math.sqrt(math.fsum(mu * mu for mu in mus))
 
 
-def noise_std_for(
-    sensitivity: float, epsilon: float, delta: float, participations: int
-) -> float:
+def noise_std_for(sensitivity: float, epsilon: float, delta: float, participations: int) -> float:
     """σ at which ``participations`` releases of one record are together (ε, δ)-DP.
 
     >>> sigma = noise_std_for(sensitivity=10.0, epsilon=1.0, delta=1e-5, participations=100)

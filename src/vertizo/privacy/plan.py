@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -94,7 +95,8 @@ class NoPrivacy:
 
     def total(self, values: Tensor) -> Tensor:
         """Σ / B."""
-        return (values.sum(0) / self._batch_size).reshape(-1)
+        mean = values.numpy().sum(0, keepdims=values.dim() == 1) / self._batch_size
+        return torch.from_numpy(mean.astype(np.float32))
 
     def each(self, values: Tensor) -> Tensor:
         """Values / B."""

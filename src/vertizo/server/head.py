@@ -21,6 +21,7 @@ class Head:
     def __init__(self, model: Model, task: Task) -> None:
         self.model = model
         self.task = task
+        self._differentiable = model if isinstance(model, DifferentiableModel) else None
 
     @property
     def parameters(self) -> Tensor:
@@ -39,17 +40,16 @@ class Head:
 
     def evaluate(self, points: Tensor, labels: Tensor, differentiate: int) -> Evaluation:
         """Losses at every point, in one pass, and the means to differentiate at one of them."""
-        model = self.model
-        if not isinstance(model, DifferentiableModel):
+        if self._differentiable is None:
             raise ConfigError(
-                f"the server model ({type(model).__name__}) is not differentiable; "
+                f"the server model ({type(self.model).__name__}) is not differentiable; "
                 "train it with server.update: zeroth-order"
             )
         count, batch = points.shape[:2]
         rows = slice(differentiate * batch, (differentiate + 1) * batch)
-        logits, pullback = model.forward(points.reshape(count * batch, -1), rows)
+        logits, pullback = self._differentiable.forward(points.reshape(count * batch, -1), rows)
         losses = self.task.losses(logits, labels)
-        return Evaluation(losses.values.view(count, batch), logits[rows], losses, pullback, rows)
+        return Evaluation(losses.values.view(count, batch), losses, pullback, rows)
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,13 @@ class Evaluation:
 
     losses: Tensor
     """Per-record losses, [points, batch]."""
-    logits: Tensor
-    """Logits at the differentiated point, [batch, outputs]."""
     _records: RecordLosses
     _pullback: Pullback
     _rows: slice
+
+    def correct(self) -> int:
+        """How many records are predicted right at the differentiated point."""
+        return self._records.correct(self._rows)
 
     def gradient(self, weights: Tensor | float) -> Tensor:
         """With respect to the server's parameters, [d_0]; the next call may overwrite it."""

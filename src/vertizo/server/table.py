@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from vertizo.errors import ConfigError
 
 Join = Literal["concat", "sum", "mean"]
+Array = NDArray[np.float32]
 
 
 class EmbeddingTable:
@@ -34,6 +37,9 @@ class EmbeddingTable:
         self.values = torch.zeros(records, sum(dims))
         self.refreshed = torch.zeros(records, len(dims), dtype=torch.int32)
         """The round in which each entry was stored, [records, clients]."""
+        self._values, self._rounds = self.values.numpy(), self.refreshed.numpy()
+        stops = [start + dim for start, dim in zip(self._start, dims, strict=True)]
+        self._entries = [self._values[:, a:b] for a, b in zip(self._start, stops, strict=True)]
 
     @property
     def width(self) -> int:
@@ -42,12 +48,13 @@ class EmbeddingTable:
 
     def store(self, client: int, ids: Tensor, embeddings: Tensor, round_: int) -> None:
         """Replace the client's entries of those records, [batch] and [batch, d_h]."""
-        self._columns(self.values, client).index_copy_(0, ids, embeddings)
-        self.refreshed[:, client].index_fill_(0, ids, round_)
+        rows = ids.numpy()
+        self._entries[client][rows] = embeddings.numpy()
+        self._rounds[rows, client] = round_
 
-    def staleness(self, ids: Tensor, round_: int) -> Tensor:
-        """Rounds since each entry was stored, int32 [batch, clients]."""
-        return round_ - self.refreshed.index_select(0, ids)
+    def stored_in(self, ids: Tensor) -> Tensor:
+        """The round in which each entry of those records was stored, int32 [batch, clients]."""
+        return torch.from_numpy(self._rounds.take(ids.numpy(), 0))
 
     def points(self, ids: Tensor, replacements: Sequence[tuple[int, Tensor]]) -> Tensor:
         """The server model's inputs at several points, [points, batch, width].
@@ -55,15 +62,26 @@ class EmbeddingTable:
         One point for each embedding of each (client, [points, batch, d_h]) pair, in order: the
         table's rows with that client's part replaced. Then the rows as they are, last.
         """
-        rows = self.values.index_select(0, ids)
         count = sum(embeddings.shape[0] for _, embeddings in replacements)
-        points = rows.expand(count + 1, -1, -1).contiguous() if count else rows.unsqueeze(0)
+        points = np.empty((count + 1, ids.numel(), self.values.shape[1]), np.float32)
+        rows = points[-1]
+        self._values.take(ids.numpy(), 0, out=rows, mode="clip")  # IDs were checked; no copy
         first = 0
         for client, embeddings in replacements:
             last = first + embeddings.shape[0]
-            self._columns(points[first:last], client).copy_(embeddings)
+            self._replace(points[first:last], rows, client, embeddings.numpy())
             first = last
-        return self.combine(points)
+        return self.combine(torch.from_numpy(points))
+
+    def _replace(self, points: Array, rows: Array, client: int, embeddings: Array) -> None:
+        """Rows with one client's part replaced, each column written once."""
+        start = self._start[client]
+        stop = start + self.dims[client]
+        if start:
+            points[..., :start] = rows[:, :start]
+        points[..., start:stop] = embeddings
+        if stop < rows.shape[1]:
+            points[..., stop:] = rows[:, stop:]
 
     def combine(self, rows: Tensor) -> Tensor:
         """Rows of all clients' embeddings, [..., Σ d_h], joined to [..., width]."""

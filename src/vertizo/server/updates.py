@@ -12,6 +12,7 @@ from vertizo.models.optimizers import Optimizer
 from vertizo.server.head import Evaluation, Head
 from vertizo.zeroth_order.directions import Directions
 from vertizo.zeroth_order.estimators import estimate, two_point
+from vertizo.zeroth_order.perturbation import outputs
 
 
 class ServerUpdate(Protocol):
@@ -86,12 +87,11 @@ class ZerothOrder:
         """One step along a random direction, as far as the losses on both sides say."""
         direction = self._directions.draw(self._steps)
         self._steps += 1
-        rows = head.parameters.repeat(2, 1)
-        for row, offset in zip(rows, (self._smoothing, -self._smoothing), strict=True):
-            direction.add_to(row, offset)
         plus, minus = (
             float(head.task.losses(logits, labels).values.sum()) / self._batch_size
-            for logits in head.model.at(rows, joined)
+            for logits in outputs(
+                head.model, joined, direction, (self._smoothing, -self._smoothing)
+            )
         )
         slope = two_point(plus, minus, self._smoothing)
         self._optimizer.step(head.parameters, estimate(direction, slope))

@@ -2,8 +2,8 @@
 
 Times are seconds of a virtual clock. A client's round takes a time drawn from its `Delay`, times
 its slowdown if it is a straggler, plus the time its bytes need at the given bandwidth. A message,
-in either direction, is lost with probability ``drop``; the client notices after ``timeout`` and sends
-its query again.
+in either direction, is lost with probability ``drop``; the client notices after ``timeout`` and
+sends its query again.
 """
 
 from __future__ import annotations
@@ -67,16 +67,14 @@ class Trace(Options):
         return generator.choice(np.asarray(self.seconds), count).tolist()
 
 
-Delay = Annotated[
-    Constant | Exponential | LogNormal | Trace, Field(discriminator="distribution")
-]
+Delay = Annotated[Constant | Exponential | LogNormal | Trace, Field(discriminator="distribution")]
 
 
 class Links(Options):
     """Delays and losses of all clients."""
 
     delay: Delay = Exponential()
-    stragglers: dict[int, Annotated[float, Field(gt=0)]] = {}
+    stragglers: dict[int, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
     """Client index → how many times slower it is."""
     bandwidth: float | None = Field(default=None, gt=0)
     """Bytes a second of each link; None for no limit."""

@@ -4,9 +4,9 @@ The simulator is one driver of the parties among others: it hands bytes from one
 order that the links' random draws decide, counts them, and loses some. Given its seed, every
 transcript is the same, bit for bit, on one machine.
 
-*Asynchronous*: each client works at its own pace; whenever a query arrives the server answers it and
-steps, and the client, told, starts its next. *Synchronous*: the server names a batch, all clients
-answer for it, and the step waits for the slowest.
+*Asynchronous*: each client works at its own pace; whenever a query arrives the server answers it
+and steps, and the client, told, starts its next. *Synchronous*: the server names a batch, all
+clients answer for it, and the step waits for the slowest.
 """
 
 from __future__ import annotations

@@ -22,11 +22,12 @@ coordinate        a unit vector, its axis uniform             1            d
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Literal, get_args
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from vertizo.errors import ConfigError
@@ -42,29 +43,35 @@ KEEP_UP_TO = 1 << 20
 """Directions of at most so many numbers (4 MiB) are kept between their uses."""
 
 
-def _gaussian_block(rng: np.random.Generator, size: int) -> Tensor:
+Block = NDArray[np.float32]
+
+
+def _gaussian_block(rng: np.random.Generator, size: int) -> Block:
     """Box–Muller, two normals from 64 random bits; cut off beyond 6.8 standard deviations."""
-    bits = rng.integers(0, 1 << 64, (size + 1) // 2, dtype=np.uint64)
-    uniform = torch.from_numpy(bits.view(np.int32)).view(-1, 2).t().to(torch.float32)
-    radius, angle = uniform.mul_(2.0**-32).unbind()  # in [-1/2, 1/2]
-    radius.abs_().mul_(2).clamp_(2.0**-33, 1).log_().mul_(-2).sqrt_()
-    angle.mul_(2 * math.pi)
-    return torch.cat([angle.cos().mul_(radius), angle.sin_().mul_(radius)])[:size]
+    pairs = (size + 1) // 2
+    bits = rng.bit_generator.random_raw(pairs)
+    uniform = bits.view(np.int32).astype(np.float32)
+    uniform *= np.float32(2.0**-31)  # in [-1, 1]
+    radius, angle = uniform[:pairs], uniform[pairs:]
+    radius *= radius
+    radius += np.float32(2.0**-66)
+    np.log(radius, out=radius)
+    np.negative(radius, out=radius)
+    np.sqrt(radius, out=radius)  # √(−2 ln |v|)
+    angle *= np.float32(np.pi)
+    normals = np.empty((2, pairs), np.float32)
+    np.cos(angle, out=normals[0])
+    np.sin(angle, out=normals[1])
+    normals *= radius
+    return normals.reshape(-1)[:size]
 
 
-def _rademacher_block(rng: np.random.Generator, size: int) -> Tensor:
-    bits = rng.integers(0, 1 << 64, (size + 63) // 64, dtype=np.uint64)
-    signs = np.unpackbits(bits.view(np.uint8), count=size)
-    return torch.from_numpy(signs).to(torch.float32).mul_(2).sub_(1)
-
-
-def _blocks(
-    draw: Callable[[np.random.Generator, int], Tensor], dimension: int, seed: int
-) -> Iterator[tuple[int, Tensor]]:
-    """(offset, block) pairs that make up the direction of one seed."""
-    rng = generator(seed)
-    for start in range(0, dimension, BLOCK):
-        yield start, draw(rng, min(BLOCK, dimension - start))
+def _rademacher_block(rng: np.random.Generator, size: int) -> Block:
+    bits = rng.bit_generator.random_raw((size + 63) // 64)
+    signs = np.unpackbits(bits.view(np.uint8), count=size).astype(np.float32)
+    signs *= np.float32(2)
+    signs -= np.float32(1)
+    return signs
 
 
 class Direction:
@@ -77,31 +84,44 @@ class Direction:
         keep: hold the numbers after their first use instead of drawing them again.
     """
 
-    __slots__ = ("_blocks", "_scale", "dimension", "keep", "law", "seed")
+    __slots__ = ("_numbers", "_scale", "dimension", "keep", "law", "seed")
 
     def __init__(self, law: LawName, dimension: int, seed: int, *, keep: bool) -> None:
         self.law = law
         self.dimension = dimension
         self.seed = seed
         self.keep = keep
-        self._blocks: list[tuple[int, Tensor]] | None = None
+        self._numbers: Tensor | None = None
         self._scale: float | None = None
 
-    def blocks(self) -> Iterator[tuple[int, Tensor]]:
+    def _blocks(self) -> Iterator[tuple[int, Tensor]]:
         """(offset, numbers) pairs, before the scale of the law is applied."""
-        if self._blocks is not None:
-            return iter(self._blocks)
         if self.law == "coordinate":
-            axis = int(generator(self.seed).integers(self.dimension))
-            drawn: Iterator[tuple[int, Tensor]] = iter([(axis, torch.ones(1))])
-        elif self.law == "rademacher":
-            drawn = _blocks(_rademacher_block, self.dimension, self.seed)
+            yield int(generator(self.seed).integers(self.dimension)), torch.ones(1)
+        elif self._numbers is not None and self.dimension <= BLOCK:
+            yield 0, self._numbers
+        elif self._numbers is not None:
+            for start in range(0, self.dimension, BLOCK):
+                yield start, self._numbers[start : start + BLOCK]
         else:
-            drawn = _blocks(_gaussian_block, self.dimension, self.seed)
+            draw = _rademacher_block if self.law == "rademacher" else _gaussian_block
+            rng = generator(self.seed)
+            for start in range(0, self.dimension, BLOCK):
+                yield start, torch.from_numpy(draw(rng, min(BLOCK, self.dimension - start)))
+
+    def numbers(self) -> Tensor:
+        """u without its `scale`, as one float32 vector [d]; kept if the direction is."""
+        if self._numbers is not None:
+            return self._numbers
+        if self.dimension <= BLOCK and self.law != "coordinate":
+            (_, numbers), *_ = self._blocks()
+        else:
+            numbers = torch.zeros(self.dimension)
+            for start, block in self._blocks():
+                numbers[start : start + block.numel()] = block
         if self.keep:
-            self._blocks = list(drawn)
-            return iter(self._blocks)
-        return drawn
+            self._numbers = numbers
+        return numbers
 
     @property
     def scale(self) -> float:
@@ -109,10 +129,14 @@ class Direction:
         if self._scale is None:
             self._scale = 1.0
             if self.law in ("sphere", "scaled-sphere"):
-                norm = math.sqrt(sum(float(torch.dot(b, b)) for _, b in self.blocks()))
                 radius = 1.0 if self.law == "sphere" else math.sqrt(self.dimension)
-                self._scale = radius / norm
+                self._scale = radius / self._norm_of_numbers()
         return self._scale
+
+    def _norm_of_numbers(self) -> float:
+        if self.keep:
+            self.numbers()
+        return math.sqrt(sum(float(torch.dot(block, block)) for _, block in self._blocks()))
 
     @property
     def factor(self) -> float:
@@ -125,19 +149,17 @@ class Direction:
             return 1.0
         if self.law in ("scaled-sphere", "rademacher"):
             return math.sqrt(self.dimension)
-        return math.sqrt(sum(float(torch.dot(b, b)) for _, b in self.blocks()))
+        return self._norm_of_numbers()
 
     def add_to(self, vector: Tensor, scale: float) -> None:
         """``vector += scale · u``, in place, one block at a time."""
+        if self.keep:
+            self.numbers()
         factor = scale * self.scale
-        for start, block in self.blocks():
-            vector[start : start + block.numel()].add_(block.to(vector), alpha=factor)
-
-    def dense(self) -> Tensor:
-        """u as one float32 vector of ``dimension`` numbers."""
-        vector = torch.zeros(self.dimension)
-        self.add_to(vector, 1.0)
-        return vector
+        for start, block in self._blocks():
+            size = block.numel()
+            part = vector if size == vector.numel() else vector[start : start + size]
+            part.add_(block.to(part), alpha=factor)
 
 
 class Directions:

@@ -4,8 +4,8 @@ Two ways, same numbers up to rounding, chosen by the size of the model:
 
 * `in_place` shifts the parameters from offset to offset along the direction's seed, evaluates,
   and shifts them back: no memory beyond the model and one evaluation (MeZO's algorithm 1).
-* `at_once` makes one parameter vector per offset and evaluates them together, which lets a
-  model use one wide product for all, and never touches the parameters.
+* `at_once` hands the whole direction to the model, which may share work between the offsets and
+  leaves its parameters untouched.
 
 Shifting back leaves a rounding error of about one unit in the last place, which float32 stands
 for millions of rounds (a test says so) and 16-bit formats do not: those are restored from a copy.
@@ -19,27 +19,19 @@ import torch
 from torch import Tensor
 
 from vertizo.models.base import Model
-from vertizo.zeroth_order.directions import KEEP_UP_TO, Direction
+from vertizo.zeroth_order.directions import Direction
 
 
-def outputs(
-    model: Model, inputs: Tensor, direction: Direction, offsets: Sequence[float]
-) -> Tensor:
-    """Outputs at ``w + offset · u`` for each offset, shape [offsets, batch, ...]."""
-    if model.parameters.numel() <= KEEP_UP_TO:
-        return at_once(model, inputs, direction, offsets)
-    return in_place(model, inputs, direction, offsets)
+def outputs(model: Model, inputs: Tensor, direction: Direction, offsets: Sequence[float]) -> Tensor:
+    """Outputs at ``w + offset · u`` for each offset, shape [offsets, batch, outputs]."""
+    way = at_once if direction.keep else in_place
+    return way(model, inputs, direction, offsets)
 
 
-def at_once(
-    model: Model, inputs: Tensor, direction: Direction, offsets: Sequence[float]
-) -> Tensor:
-    """All offsets evaluated together, on one row of parameters each."""
-    rows = model.parameters.repeat(len(offsets), 1)
-    for row, offset in zip(rows, offsets, strict=True):
-        if offset:
-            direction.add_to(row, offset)
-    return model.at(rows, inputs)
+def at_once(model: Model, inputs: Tensor, direction: Direction, offsets: Sequence[float]) -> Tensor:
+    """All offsets together, along the direction as one vector."""
+    scale = direction.scale
+    return model.along(direction.numbers(), [offset * scale for offset in offsets], inputs)
 
 
 def in_place(

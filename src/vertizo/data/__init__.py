@@ -1,0 +1,1 @@
+"""Named data sets, and how they are cut between parties."""

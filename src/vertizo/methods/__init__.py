@@ -1,0 +1,1 @@
+"""The methods: one file each, both halves, to be read beside the paper."""

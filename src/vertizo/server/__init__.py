@@ -1,0 +1,1 @@
+"""What the label holder has: the joined model, the embedding table, its own updates."""

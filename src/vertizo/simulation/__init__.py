@@ -1,0 +1,1 @@
+"""All parties in one process, on a virtual clock."""
