@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import yaml
-from pydantic import Field, PositiveInt, ValidationError, model_validator
+from pydantic import Field, PositiveInt, Tag, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from vertizo.codecs.none import FloatName
@@ -21,7 +21,7 @@ from vertizo.errors import ConfigError
 from vertizo.methods.cascaded import Cascaded
 from vertizo.methods.dpzv import Dpzv
 from vertizo.methods.vafl import Vafl
-from vertizo.options import Options
+from vertizo.options import Options, chosen_by
 from vertizo.server.table import Join
 from vertizo.simulation.links import Links
 from vertizo.zeroth_order.directions import LawName
@@ -51,8 +51,8 @@ class MlpConfig(Options):
 
     name: Literal["mlp"] = "mlp"
     hidden: tuple[PositiveInt, ...] = ()
-    outputs: PositiveInt = 64
-    """Embedding size of a client; the server's outputs follow from the task instead."""
+    outputs: PositiveInt = 4
+    """Embedding size d_h."""
     final_relu: bool = False
     """ReLU after the last layer as well."""
 
@@ -62,8 +62,8 @@ class CnnConfig(Options):
 
     name: Literal["cnn"] = "cnn"
     channels: tuple[PositiveInt, ...] = Field(default=(8, 16), min_length=1)
-    outputs: PositiveInt = 64
-    """Embedding size."""
+    outputs: PositiveInt = 16
+    """Embedding size d_h."""
 
 
 class ModuleConfig(Options):
@@ -86,32 +86,60 @@ class FunctionConfig(Options):
     """Standard deviation of the normal numbers that training starts from."""
 
 
+class ServerMlpConfig(Options):
+    """Linear layers with ReLU between; as many outputs as the task needs."""
+
+    name: Literal["mlp"] = "mlp"
+    hidden: tuple[PositiveInt, ...] = (64,)
+
+
 ClientModelConfig = Annotated[
-    MlpConfig | CnnConfig | ModuleConfig | FunctionConfig, Field(discriminator="name")
+    Annotated[MlpConfig, Tag("mlp")]
+    | Annotated[CnnConfig, Tag("cnn")]
+    | Annotated[ModuleConfig, Tag("module")]
+    | Annotated[FunctionConfig, Tag("function")],
+    chosen_by("name", "mlp"),
 ]
-ServerModelConfig = Annotated[MlpConfig | ModuleConfig, Field(discriminator="name")]
-MethodConfig = Annotated[Dpzv | Cascaded | Vafl, Field(discriminator="name")]
+ServerModelConfig = Annotated[
+    Annotated[ServerMlpConfig, Tag("mlp")] | Annotated[ModuleConfig, Tag("module")],
+    chosen_by("name", "mlp"),
+]
+MethodConfig = Annotated[
+    Annotated[Dpzv, Tag("dpzv")]
+    | Annotated[Cascaded, Tag("cascaded")]
+    | Annotated[Vafl, Tag("vafl")],
+    chosen_by("name", "dpzv"),
+]
+TAGS = ("name", "distribution")
+"""Keys that say which of several options is meant."""
 
 
-class OptimizerConfig(Options):
-    """Stochastic gradient descent."""
+class ClientOptimizerConfig(Options):
+    """Stochastic gradient descent of a client."""
 
-    learning_rate: float = Field(gt=0)
-    momentum: float = Field(default=0.0, ge=0, lt=1)
+    learning_rate: float = Field(default=0.002, gt=0)
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+
+
+class ServerOptimizerConfig(Options):
+    """Stochastic gradient descent of the server."""
+
+    learning_rate: float = Field(default=0.02, gt=0)
+    momentum: float = Field(default=0.9, ge=0, lt=1)
 
 
 class ClientConfig(Options):
     """Every client's model and optimiser."""
 
-    model: ClientModelConfig = MlpConfig(outputs=16)
-    optimizer: OptimizerConfig = OptimizerConfig(learning_rate=0.005, momentum=0.9)
+    model: ClientModelConfig = MlpConfig()
+    optimizer: ClientOptimizerConfig = ClientOptimizerConfig()
 
 
 class ServerConfig(Options):
     """The server's model, and how it is trained."""
 
-    model: ServerModelConfig = MlpConfig(hidden=(64,))
-    optimizer: OptimizerConfig = OptimizerConfig(learning_rate=0.02, momentum=0.9)
+    model: ServerModelConfig = ServerMlpConfig()
+    optimizer: ServerOptimizerConfig = ServerOptimizerConfig()
     update: Literal["sgd", "zeroth-order", "none"] = "sgd"
     """sgd and zeroth-order train on the raw labels; none leaves the model as initialised."""
     smoothing: float = Field(default=1e-3, gt=0)
@@ -232,8 +260,9 @@ def load(path: Path | None, overrides: Sequence[str] = ()) -> ExperimentConfig:
     source = "--set" if path is None else str(path)
     if path is not None:
         tree = _read(path)
-    for override in overrides:
-        _set(tree, override)
+    settings = [_setting(override) for override in overrides]
+    for keys, value in sorted(settings, key=lambda setting: setting[0][-1] not in TAGS):
+        _set(tree, keys, value)
     return parse(tree, source)
 
 
@@ -263,20 +292,28 @@ def _read(path: Path) -> dict[str, Any]:
     return tree
 
 
-def _set(tree: dict[str, Any], override: str) -> None:
+def _setting(override: str) -> tuple[list[str], Any]:
+    """Keys and value of one ``key=value``."""
     key, separator, text = override.partition("=")
-    if not separator or not key:
+    if not separator or not all(key.split(".")):
         raise ConfigError(f"--set {override}: write key=value, for example epochs=20")
-    *parents, last = key.split(".")
+    try:
+        return key.split("."), _number(yaml.safe_load(text))
+    except yaml.YAMLError:
+        raise ConfigError(f"--set {override}: {text!r} is not a YAML value") from None
+
+
+def _set(tree: dict[str, Any], keys: Sequence[str], value: Any) -> None:
+    """Put a value in its place; another choice of option leaves the first one's keys behind."""
+    *parents, last = keys
     node = tree
     for parent in parents:
         if not isinstance(node.get(parent), dict):
             node[parent] = {}
         node = node[parent]
-    try:
-        node[last] = _number(yaml.safe_load(text))
-    except yaml.YAMLError:
-        raise ConfigError(f"--set {override}: {text!r} is not a YAML value") from None
+    if last in TAGS and parents != ["data"] and node.get(last) != value:
+        node.clear()
+    node[last] = value
 
 
 def _number(value: Any) -> Any:
@@ -291,31 +328,60 @@ def _number(value: Any) -> Any:
 
 def _explain(error: ErrorDetails, count: int) -> str:
     """One line of a validation error: the key, its value, what would be right."""
-    tags = {"mlp", "cnn", "module", "function", "dpzv", "cascaded", "vafl"}
-    tags |= {"constant", "exponential", "log-normal", "trace"}
-    parts = [str(p) for p in error["loc"] if str(p) not in tags]
-    key = ".".join(parts) or "configuration"
-    context = error.get("ctx", {})
+    path, known = _follow(error["loc"])
+    key = ".".join(path) or "configuration"
     more = f" (and {count - 1} more)" if count > 1 else ""
-    if error["type"] == "extra_forbidden":
-        known = _keys_beside(error["loc"])
-        near = get_close_matches(parts[-1], known, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(known)}"
-        return f"unknown key {key!r}{hint if known else ''}{more}"
-    if error["type"] in ("union_tag_invalid", "union_tag_not_found"):
-        field = str(context["discriminator"]).strip("'")
-        given = f"is {context['tag']!r}" if "tag" in context else "is missing"
-        known_tags = context.get("expected_tags", "one of the known names")
-        return f"{key}.{field} {given}; known are {known_tags}{more}"
-    if error["type"] == "value_error":
-        return f"{context['error']}{more}"
-    message = error["msg"][0].lower() + error["msg"][1:]
-    return f"{key} is {error['input']!r}: {message}{more}"
+    given, kind = error["input"], error["type"]
+    if kind == "extra_forbidden":
+        near = get_close_matches(path[-1], known, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+        return f"unknown key {key!r}; {hint}{more}"
+    if kind == "union_tag_invalid":
+        tag = next((tag for tag in TAGS if tag in given), "name")
+        expected = error["ctx"]["expected_tags"]
+        return f"{key}.{tag} is {given.get(tag)!r}; known are {expected}{more}"
+    if kind in ("union_tag_not_found", "model_type", "model_attributes_type", "dict_type"):
+        return f"{key} is {given!r}; keys and values were expected there{more}"
+    if kind == "missing":
+        return f"{key} is missing{more}"
+    if kind == "value_error":
+        return f"{error['ctx']['error']}{more}"
+    message = error["msg"].removeprefix("Input should be ").removeprefix("Value should be ")
+    message = message.split(", unable to parse")[0].split(", got a number")[0]
+    return f"{key} is {given!r}; it must be {message}{more}"
 
 
-def _keys_beside(location: Sequence[str | int]) -> list[str]:
-    """The keys that are known where an unknown one was found."""
-    node: Any = ExperimentConfig()
-    for part in location[:-1]:
-        node = getattr(node, str(part), node)
-    return list(type(node).model_fields) if isinstance(node, Options) else []
+def _follow(location: Sequence[str | int]) -> tuple[list[str], list[str]]:
+    """The keys that lead to an error, and those known beside the last.
+
+    pydantic's own location also names the option of a choice, which is no key.
+    """
+    path: list[str] = []
+    here: Any = ExperimentConfig
+    known: list[str] = []
+    for part in location:
+        fields = getattr(here, "model_fields", {})
+        option = next((option for option in _members(here) if _tag(option) == part), None)
+        if part in fields:
+            known, here = list(fields), fields[part].annotation
+            path.append(str(part))
+        elif option is not None:
+            here = option
+        else:
+            known, here = list(fields), None
+            path.append(str(part))
+    return path, known
+
+
+def options_of(choice: Any) -> list[Any]:
+    """The option classes of a choice such as `MethodConfig`."""
+    return _members(get_args(choice)[0])
+
+
+def _members(union: Any) -> list[Any]:
+    return [get_args(member)[0] for member in get_args(union) if get_args(member)]
+
+
+def _tag(option: Any) -> Any:
+    fields = getattr(option, "model_fields", {})
+    return next((fields[tag].default for tag in TAGS if tag in fields), None)

@@ -19,6 +19,7 @@ from vertizo.config import (
     FunctionConfig,
     MlpConfig,
     ModuleConfig,
+    ServerMlpConfig,
 )
 from vertizo.data.vertical import VerticalData
 from vertizo.errors import ConfigError
@@ -231,12 +232,9 @@ def _server(
     method, options = config.method, config.server
     table = EmbeddingTable(data.records, dims, options.join)
     with stream.child("model").torch_default():
-        if isinstance(options.model, MlpConfig):
+        if isinstance(options.model, ServerMlpConfig):
             module: nn.Module = networks.mlp(
-                table.width,
-                options.model.hidden,
-                data.task.outputs,
-                final_relu=options.model.final_relu,
+                table.width, options.model.hidden, data.task.outputs, final_relu=False
             )
         else:
             module = _user_module("server.model", options.model)

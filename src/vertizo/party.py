@@ -90,11 +90,17 @@ class ClientParty:
             else:
                 ids = self._announced(announcement)
             self._ids = ids
-            self._batch = self._features["table"].index_select(0, ids)
+            self._batch = self._rows(ids)
             embeddings = self._half.ask(self.answered, self._batch)
             query = Query(self.index, self.answered, ids, embeddings)
             self._frame = wire.encode(query, self._up)
         return self._frame
+
+    def _rows(self, ids: Tensor) -> Tensor:
+        features = self._features["table"]
+        if features.is_cuda:
+            return features.index_select(0, ids.to(features.device))
+        return torch.from_numpy(features.numpy().take(ids.numpy(), 0))
 
     def _announced(self, frame: bytes) -> Tensor:
         message = wire.decode(frame, self._down)
@@ -120,7 +126,7 @@ class ClientParty:
         validate.shape("the reply", reply.values, self._reply_shape(self._ids.numel()))
         validate.bounded("the reply", reply.values, torch.finfo(torch.float32).max)
         if self._batch is None:
-            self._batch = self._features["table"].index_select(0, self._ids)
+            self._batch = self._rows(self._ids)
         self._half.tell(reply.number, self._batch, reply.values)
         self._ids = self._batch = self._frame = None
         self.answered += 1

@@ -87,8 +87,10 @@ _decoder = msgspec.msgpack.Decoder(_Query | _Reply | _Upload | _Batch)
 
 def encode(message: Message, codec: ArrayCodec) -> bytes:
     """The frame of a message; its arrays go through ``codec``."""
-    body = _encoder.encode(_struct_of(message, codec))
-    return b"".join((HEADER.pack(MAGIC, VERSION, 0, len(body)), body))
+    frame = bytearray(HEADER.size)
+    _encoder.encode_into(_struct_of(message, codec), frame, HEADER.size)
+    HEADER.pack_into(frame, 0, MAGIC, VERSION, 0, len(frame) - HEADER.size)
+    return bytes(frame)
 
 
 def _struct_of(message: Message, codec: ArrayCodec) -> _Frame:

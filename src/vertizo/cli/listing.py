@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from vertizo import config
 from vertizo.data.catalog import CATALOG
@@ -17,7 +18,7 @@ def show(kind: str) -> None:
     table.add_column(style="bold")
     table.add_column()
     for name, text in _entries(kind):
-        table.add_row(name, text)
+        table.add_row(Text(name), Text(text))
     Console().print(table)
 
 
@@ -25,28 +26,22 @@ def _entries(kind: str) -> list[tuple[str, str]]:
     if kind == "datasets":
         return [(name, entry.summary) for name, entry in CATALOG.items()]
     if kind == "methods":
-        return [(_name(option), f"{option.paper}. {_doc(option)}") for option in _methods()]
+        methods = config.options_of(config.MethodConfig)
+        return [(_name(method), f"{method.paper}: {_doc(method)}") for method in methods]
     if kind == "models":
-        sides = (("client", config.ClientModelConfig), ("server", config.ServerModelConfig))
-        places: dict[type, list[str]] = {}
-        for side, union in sides:
-            for option in get_args(get_args(union)[0]):
-                places.setdefault(option, []).append(side)
-        return [
-            (_name(option), f"{_doc(option)} ({' and '.join(where)})")
-            for option, where in places.items()
-        ]
-    return [("none", "numbers as they are: float32, or rounded to float16 or bfloat16 (dtype)")]
+        places: dict[str, list[str]] = {}
+        for side, choice in (
+            ("client", config.ClientModelConfig),
+            ("server", config.ServerModelConfig),
+        ):
+            for option in config.options_of(choice):
+                places.setdefault(_name(option), [_doc(option)]).append(side)
+        return [(name, f"{doc} ({' and '.join(on)})") for name, (doc, *on) in places.items()]
+    return [("none", "Numbers as they are: float32, or rounded to float16 or bfloat16 (dtype).")]
 
 
-def _methods() -> tuple[type[config.Dpzv], ...]:
-    methods: tuple[type[config.Dpzv], ...] = get_args(get_args(config.MethodConfig)[0])
-    return methods
-
-
-def _name(option: type) -> str:
-    name: str = option.model_fields["name"].default  # type: ignore[attr-defined]
-    return name
+def _name(option: Any) -> str:
+    return str(option.model_fields["name"].default)
 
 
 def _doc(option: type) -> str:

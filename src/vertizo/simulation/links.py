@@ -12,9 +12,9 @@ import math
 from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, Tag
 
-from vertizo.options import Options
+from vertizo.options import Options, chosen_by
 from vertizo.randomness import Stream
 
 CHUNK = 256
@@ -67,7 +67,13 @@ class Trace(Options):
         return generator.choice(np.asarray(self.seconds), count).tolist()
 
 
-Delay = Annotated[Constant | Exponential | LogNormal | Trace, Field(discriminator="distribution")]
+Delay = Annotated[
+    Annotated[Constant, Tag("constant")]
+    | Annotated[Exponential, Tag("exponential")]
+    | Annotated[LogNormal, Tag("log-normal")]
+    | Annotated[Trace, Tag("trace")],
+    chosen_by("distribution", "exponential"),
+]
 
 
 class Links(Options):
