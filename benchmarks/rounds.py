@@ -1,8 +1,8 @@
 """Rounds per CPU second: the whole house against a plain PyTorch loop and the bare products.
 
 One VFL-Cascaded round on MNIST: 2 clients of one linear layer 392→64, a server 128→128→10, one
-thread. Three ways to make it, measured in turn within one run, so that their ratios mean something on
-a shared machine:
+thread. Three ways to make it, measured in turn within one run, so that their ratios mean something
+on a shared machine:
 
 * **house**: client party, method, codec, wire, simulator, server party: what `vertizo train` runs;
 * **plain**: the loop that one would write by hand in PyTorch, with autograd at the server and
@@ -32,6 +32,7 @@ from vertizo.data import catalog, vertical
 from vertizo.data.vertical import Pooled, VerticalData
 from vertizo.errors import DataError
 from vertizo.federation import build
+from vertizo.memory import keep_freed_memory
 from vertizo.randomness import Stream
 from vertizo.server.losses import Classification
 
@@ -167,6 +168,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the figures to this file as well")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    keep_freed_memory()  # for all three alike
     data, note = mnist_halves()
     print(f"VFL-Cascaded rounds per CPU second, one thread, {note}; medians of {options.repeats}")
     print(f"{'batch':>6} {'house':>9} {'plain':>9} {'products':>9}   house/plain  house/products")

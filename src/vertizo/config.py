@@ -51,7 +51,7 @@ class MlpConfig(Options):
 
     name: Literal["mlp"] = "mlp"
     hidden: tuple[PositiveInt, ...] = ()
-    outputs: PositiveInt = 4
+    outputs: PositiveInt = 3
     """Embedding size d_h."""
     final_relu: bool = False
     """ReLU after the last layer as well."""
@@ -117,14 +117,14 @@ TAGS = ("name", "distribution")
 class ClientOptimizerConfig(Options):
     """Stochastic gradient descent of a client."""
 
-    learning_rate: float = Field(default=0.002, gt=0)
+    learning_rate: float = Field(default=0.003, gt=0)
     momentum: float = Field(default=0.9, ge=0, lt=1)
 
 
 class ServerOptimizerConfig(Options):
     """Stochastic gradient descent of the server."""
 
-    learning_rate: float = Field(default=0.02, gt=0)
+    learning_rate: float = Field(default=0.01, gt=0)
     momentum: float = Field(default=0.9, ge=0, lt=1)
 
 
@@ -208,7 +208,7 @@ class ExperimentConfig(Options):
     """Everything that decides a run's numbers."""
 
     seed: int = Field(default=0, ge=0)
-    epochs: PositiveInt = 60
+    epochs: PositiveInt = 120
     """Passes of every client over its records."""
     rounds: PositiveInt | None = None
     """Stop after so many server steps, if that is earlier."""
@@ -260,6 +260,8 @@ def load(path: Path | None, overrides: Sequence[str] = ()) -> ExperimentConfig:
     source = "--set" if path is None else str(path)
     if path is not None:
         tree = _read(path)
+        for side in ("client", "server"):
+            _find_beside(path, tree, side)
     settings = [_setting(override) for override in overrides]
     for keys, value in sorted(settings, key=lambda setting: setting[0][-1] not in TAGS):
         _set(tree, keys, value)
@@ -290,6 +292,18 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(tree, dict):
         raise ConfigError(f"{path}: holds a {type(tree).__name__}; keys and values were expected")
     return tree
+
+
+def _find_beside(config: Path, tree: dict[str, Any], side: str) -> None:
+    """Make the path of a user's model file absolute if the file lies beside the configuration."""
+    section = tree.get(side)
+    model = section.get("model") if isinstance(section, dict) else None
+    path = model.get("path") if isinstance(model, dict) else None
+    if isinstance(model, dict) and isinstance(path, str):
+        file, _, name = path.partition(":")
+        beside = config.parent / file
+        if file.endswith(".py") and not Path(file).is_file() and beside.is_file():
+            model["path"] = f"{beside.resolve()}:{name}"
 
 
 def _setting(override: str) -> tuple[list[str], Any]:

@@ -6,7 +6,7 @@ import resource
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,12 +15,14 @@ from typing import Any
 
 import torch
 
+from vertizo import __version__
 from vertizo import config as configuration
 from vertizo.config import ExperimentConfig
 from vertizo.data import catalog, vertical
 from vertizo.data.vertical import VerticalData
 from vertizo.errors import Interrupted, NonFiniteError, RunError
 from vertizo.federation import Federation, build
+from vertizo.memory import keep_freed_memory
 from vertizo.metrics import Scores
 from vertizo.randomness import Stream
 from vertizo.run_folder import RunFolder
@@ -132,6 +134,7 @@ class Experiment:
             Interrupted: stopped by SIGINT after a checkpoint was written.
         """
         torch.set_num_threads(self.config.threads)
+        keep_freed_memory()
         data = self.data()
         federation = build(self.config, data, observer=observer)
         if out is None:
@@ -277,9 +280,7 @@ class _Run:
         best = self._standing.best
         if best is None:
             return True
-        if "validation_accuracy" in row:
-            return bool(row["validation_accuracy"] > best["validation_accuracy"])
-        return bool(row["validation_loss"] < best["validation_loss"])
+        return _quality(row) > _quality(best)
 
     def _rounds_per_epoch(self) -> int:
         federation = self._federation
@@ -322,6 +323,7 @@ class _Run:
         statement = federation.statement().as_dict()
         activations = simulator.activations
         return {
+            "version": __version__,
             "method": config.method.name,
             "dataset": federation.data.name,
             "parties": list(federation.data.parties),
@@ -365,6 +367,11 @@ class _Run:
         queries = len(self._federation.clients) if synchronous else 1
         replaced = queries * self._config.method.evaluations_per_query
         return replaced + 1 + self._federation.server.side.update.evaluations
+
+
+def _quality(row: Mapping[str, float]) -> tuple[float, float]:
+    """Validation accuracy where there is one, and among equals the loss."""
+    return row.get("validation_accuracy", 0.0), -row["validation_loss"]
 
 
 @contextmanager

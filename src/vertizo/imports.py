@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ def load_object(key: str, path: str) -> Any:
             module = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(module)
         else:
+            if (here := str(Path.cwd())) not in sys.path:  # which an installed command lacks
+                sys.path.insert(0, here)
             module = importlib.import_module(where)
     except ConfigError:
         raise

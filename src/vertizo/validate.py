@@ -60,7 +60,9 @@ def bounded(name: str, array: Tensor, bound: float) -> Tensor:
     an array that holds NaN, which no comparison accepts.
     """
     numbers = array.numpy().reshape(-1)
-    if numbers.size and not math.sqrt(np.dot(numbers, numbers)) <= bound:
-        if not (-bound <= numbers.min() and numbers.max() <= bound):
-            raise NonFiniteError(f"{name} holds values outside [-{bound:g}, {bound:g}] or NaN")
-    return array
+    with np.errstate(over="ignore", invalid="ignore"):
+        if not numbers.size or math.sqrt(np.dot(numbers, numbers)) <= bound:
+            return array
+    if -bound <= numbers.min() and numbers.max() <= bound:
+        return array
+    raise NonFiniteError(f"{name} holds values outside [-{bound:g}, {bound:g}] or NaN")

@@ -1,0 +1,241 @@
+"""Estimates converge to the gradient, and their second moments are what theory says.
+
+On a quadratic ``f(w) = ½ wᵀA w + bᵀw`` the two-point slope along u is exactly ``g·u`` and the
+forward difference ``g·u + μ/2 uᵀA u``, so that moments are known in closed form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.nn import functional as F
+
+from vertizo.models.networks import cnn, mlp
+from vertizo.models.torch import wrap
+from vertizo.randomness import Stream
+from vertizo.zeroth_order.directions import LAWS, Direction, Directions
+from vertizo.zeroth_order.estimators import Along, estimate, forward_difference, two_point
+from vertizo.zeroth_order.perturbation import outputs
+
+Array = NDArray[np.float64]
+Function = Callable[[Array], float]
+
+D = 6
+N = 6_000
+RNG = np.random.default_rng(1)
+HALF = RNG.standard_normal((D, D))
+A = HALF @ HALF.T / D + np.diag([2.0, 0.0, 1.0, -1.0, 0.5, 0.0])
+B = RNG.standard_normal(D)
+W = RNG.standard_normal(D)
+G = A @ W + B
+
+
+def quadratic(w: Array) -> float:
+    return float(w @ A @ w / 2 + B @ w)
+
+
+def central(f: Function, w: Array, u: Array, smoothing: float) -> float:
+    return two_point(f(w + smoothing * u), f(w - smoothing * u), smoothing)
+
+
+def forward(f: Function, w: Array, u: Array, smoothing: float) -> float:
+    return forward_difference(f(w + smoothing * u), f(w), smoothing)
+
+
+Slope = Callable[[Function, Array, Array, float], float]
+
+
+def vector(direction: Direction) -> Array:
+    """u in double precision."""
+    u = torch.zeros(direction.dimension, dtype=torch.float64)
+    direction.add_to(u, 1.0)
+    return u.numpy()
+
+
+@cache
+def drawn(law: str) -> list[tuple[Direction, Array]]:
+    directions = Directions(law, D, Stream.from_seed(31).child(law))
+    kept = [directions.draw(n) for n in range(N)]
+    return [(direction, vector(direction)) for direction in kept]
+
+
+def estimates(law: str, slope: Slope, f: Function, w: Array, smoothing: float) -> Array:
+    """One gradient estimate for each direction, [N, D]."""
+    result = torch.zeros(N, D, dtype=torch.float64)
+    for row, (direction, u) in zip(result, drawn(law), strict=True):
+        estimate(direction, slope(f, w, u, smoothing)).add_to(row, 1.0)
+    return result.numpy()
+
+
+def mean_and_error(values: Array) -> tuple[Array, Array]:
+    return values.mean(0), values.std(0) / len(values) ** 0.5
+
+
+def test_two_point_divides_by_twice_the_smoothing() -> None:
+    plus, minus = torch.tensor([3.0, 1.0]), torch.tensor([1.0, 2.0])
+    assert two_point(3.0, 1.0, 0.25) == 4.0
+    assert two_point(plus, minus, 0.25).tolist() == [4.0, -2.0]
+
+
+def test_forward_difference_divides_by_the_smoothing() -> None:
+    assert forward_difference(3.0, 1.0, 0.25) == 8.0
+    assert forward_difference(torch.tensor([3.0]), torch.tensor([1.0]), 0.25).tolist() == [8.0]
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_along_is_the_vector_it_stands_for(law: str) -> None:
+    direction = Direction(law, 300, 9, keep=False)
+    along = estimate(direction, -0.7)
+    dense = torch.ones(300, dtype=torch.float64)
+    along.add_to(dense, 0.1)
+    expected = 1 - 0.1 * 0.7 * direction.factor * vector(direction)
+    assert np.allclose(dense.numpy(), expected, rtol=1e-9)
+    assert along.norm() == pytest.approx(
+        0.7 * direction.factor * np.linalg.norm(vector(direction)), rel=1e-6
+    )
+    assert Along(direction, 3.0).norm() == pytest.approx(3 * direction.norm())
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("smoothing", [1e-3, 1.0])
+def test_two_point_mean_on_a_quadratic(law: str, smoothing: float) -> None:
+    mean, error = mean_and_error(estimates(law, central, quadratic, W, smoothing))
+    assert np.all(np.abs(mean - G) <= 5 * error)
+    assert np.all(error < 0.05 * np.linalg.norm(G))  # so that a wrong factor could not hide
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("smoothing", [1e-3, 0.5])
+def test_forward_difference_mean_on_a_quadratic(law: str, smoothing: float) -> None:
+    mean, error = mean_and_error(estimates(law, forward, quadratic, W, smoothing))
+    bias = smoothing / 2 * np.diag(A) if law == "coordinate" else 0.0
+    assert np.all(np.abs(mean - G - bias) <= 5 * error)
+    assert np.all(error < 0.05 * np.linalg.norm(G))
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_two_point_second_moment(law: str) -> None:
+    """``E‖ĝ‖² = φ² E[(g·u)² ‖u‖²]`` is d‖g‖², and (d + 2)‖g‖² where the norm varies as well."""
+    expected = (D + 2 if law == "gaussian" else D) * G @ G
+    norms = [
+        estimate(direction, central(quadratic, W, u, 0.1)).norm() ** 2
+        for direction, u in drawn(law)
+    ]
+    mean, error = mean_and_error(np.array(norms))
+    assert abs(mean - expected) <= 5 * error
+    assert error < 0.05 * expected
+
+
+def second_moment_of_forward_difference(law: str, smoothing: float) -> float:
+    """Exact: ``φ² E[‖u‖² (g·u + μ/2 uᵀA u)²]``; the cross term vanishes for symmetric laws."""
+    g2, trace, squares = G @ G, np.trace(A), (A * A).sum()
+    curved = smoothing**2 / 4
+    off = squares - (np.diag(A) ** 2).sum()
+    return float(
+        {
+            "sphere": D * (g2 + curved * (trace**2 + 2 * squares) / (D + 2)),
+            "scaled-sphere": D * (g2 + curved * D / (D + 2) * (trace**2 + 2 * squares)),
+            "gaussian": (D + 2) * g2 + curved * (D + 4) * (trace**2 + 2 * squares),
+            "rademacher": D * (g2 + curved * (trace**2 + 2 * off)),
+            "coordinate": D * ((G + smoothing / 2 * np.diag(A)) ** 2).sum(),
+        }[law]
+    )
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("smoothing", [0.01, 1.0])
+def test_forward_difference_second_moment(law: str, smoothing: float) -> None:
+    norms = (estimates(law, forward, quadratic, W, smoothing) ** 2).sum(1)
+    mean, error = mean_and_error(norms)
+    assert abs(mean - second_moment_of_forward_difference(law, smoothing)) <= 5 * error
+    assert error < 0.05 * mean
+
+
+AMPLITUDES = np.array([1.0, 2.0, 0.5, 1.5, 0.1, 2.0])
+SMOOTHNESS = AMPLITUDES.max()
+
+
+def waves(w: Array) -> float:
+    """2-smooth and not convex."""
+    return float(AMPLITUDES @ np.sin(w))
+
+
+@pytest.mark.parametrize("law", ["scaled-sphere", "rademacher"])
+@pytest.mark.parametrize("smoothing", [0.01, 0.3, 1.0, 3.0])
+@pytest.mark.parametrize("where", [0.0, 1.0, 1.4])
+def test_dpzv_lemma_5_6(law: str, smoothing: float, where: float) -> None:
+    """DPZV's bounds (13) to (15) on the two-point estimate of an L-smooth function."""
+    w = where * np.linspace(0.5, 1.1, D)
+    gradient = AMPLITUDES * np.cos(w)
+    g2, curved = gradient @ gradient, SMOOTHNESS**2 * smoothing**2 * D**3 / 2
+    values = estimates(law, central, waves, w, smoothing)
+    norms, norms_error = mean_and_error((values**2).sum(1))
+    assert norms <= 2 * D * g2 + curved + 5 * norms_error
+    mean, error = mean_and_error(values)
+    bias = np.linalg.norm(mean - gradient)
+    assert bias <= SMOOTHNESS / 2 * smoothing * D**1.5 + 5 * np.linalg.norm(error)
+    smoothed = np.array([waves(w + smoothing * u) for _, u in drawn(law)])
+    value, value_error = mean_and_error(smoothed)
+    assert abs(value - waves(w)) <= SMOOTHNESS / 2 * smoothing**2 * D + 5 * value_error
+
+
+def test_a_factor_of_two_breaks_the_lemma() -> None:
+    """DPZV's eq. 7 divides by λ; the bound of its own lemma refuses that."""
+    w = np.zeros(D)
+    doubled = 2 * estimates("scaled-sphere", central, waves, w, 0.01)
+    gradient = AMPLITUDES * np.cos(w)
+    bound = 2 * D * gradient @ gradient + SMOOTHNESS**2 * 0.01**2 * D**3 / 2
+    norms, error = mean_and_error((doubled**2).sum(1))
+    assert norms > bound + 5 * error
+
+
+def relative_errors(
+    module: nn.Module, inputs: torch.Tensor, law: str, counts: list[int]
+) -> tuple[list[float], list[float]]:
+    """Relative error and cosine of the mean of so many estimates against autograd."""
+    labels = torch.arange(len(inputs)) % 3
+    loss = F.cross_entropy(module(inputs), labels)
+    true = torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(module.parameters()))])
+    model = wrap(module)
+    directions = Directions(law, model.parameters.numel(), Stream.from_seed(3).child(law))
+    total, errors, cosines = torch.zeros_like(true), [], []
+    for n in range(counts[-1]):
+        direction = directions.draw(n)
+        plus, minus = (
+            float(F.cross_entropy(logits, labels))
+            for logits in outputs(model, inputs, direction, (1e-2, -1e-2))
+        )
+        estimate(direction, two_point(plus, minus, 1e-2)).add_to(total, 1.0)
+        if n + 1 in counts:
+            errors.append(float((total / (n + 1) - true).norm() / true.norm()))
+            cosines.append(float(F.cosine_similarity(total, true, 0)))
+    return errors, cosines
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_many_directions_approach_the_gradient_of_a_network(law: str) -> None:
+    torch.manual_seed(4)
+    module = mlp(4, [6], 3, final_relu=False)
+    counts = [100, 800, 3200]
+    errors, cosines = relative_errors(module, torch.randn(16, 4), law, counts)
+    size = sum(p.numel() for p in module.parameters())
+    for count, error, cosine in zip(counts, errors, cosines, strict=True):
+        expected = ((size + 1 if law == "gaussian" else size - 1) / count) ** 0.5
+        assert 0.5 * expected < error < 1.6 * expected
+        assert cosine > 1 / (1 + (1.6 * expected) ** 2) ** 0.5 - 0.05
+    assert errors[0] > 1.7 * errors[1] > 1.7**1.5 * errors[2]
+    assert cosines[-1] > 0.97
+
+
+def test_many_directions_approach_the_gradient_of_a_convolution() -> None:
+    torch.manual_seed(4)
+    module = cnn((1, 4, 4), [2], 3)
+    errors, cosines = relative_errors(module, torch.randn(8, 1, 4, 4), "rademacher", [100, 1600])
+    assert errors[0] > 2.5 * errors[1]
+    assert cosines[-1] > 0.96

@@ -1,0 +1,193 @@
+"""Perturbed evaluation gives the parameters back, also after errors and in low precision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from vertizo.models.array import ArrayModel
+from vertizo.models.base import Model
+from vertizo.models.networks import mlp
+from vertizo.models.torch import wrap
+from vertizo.randomness import Stream
+from vertizo.zeroth_order.directions import BLOCK, LAWS, Direction, Directions
+from vertizo.zeroth_order.perturbation import at_once, in_place, outputs
+
+Array = NDArray[np.float32]
+Way = Callable[[Model, Tensor, Direction, Sequence[float]], Tensor]
+
+INPUTS = torch.randn(4, 8, generator=torch.Generator().manual_seed(1))
+WAYS = pytest.mark.parametrize("way", [in_place, at_once])
+
+
+def small() -> Model:
+    torch.manual_seed(0)
+    return wrap(mlp(8, [16], 4, final_relu=False))
+
+
+def directions_for(model: Model, law: str = "scaled-sphere") -> Directions:
+    return Directions(law, model.parameters.numel(), Stream.from_seed(5))
+
+
+class Identity:
+    """Outputs are the parameters, so that a test sees what they were."""
+
+    def __init__(self, parameters: Tensor) -> None:
+        self.parameters = parameters
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        return self.parameters.clone().unsqueeze(0)
+
+    def along(self, direction: Tensor, offsets: Sequence[float], inputs: Tensor) -> Tensor:
+        return torch.stack([(self.parameters + a * direction).unsqueeze(0) for a in offsets])
+
+
+@WAYS
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("dimension", [12, BLOCK + 12])
+def test_offsets_are_lengths_along_the_direction(way: Way, law: str, dimension: int) -> None:
+    model = Identity(torch.linspace(-1, 1, dimension))
+    direction = Direction(law, dimension, 3, keep=False)
+    offsets = (0.5, -0.5, 0.0, 2.0)
+    found = way(model, torch.zeros(1, 1), direction, offsets)
+    for offset, row in zip(offsets, found, strict=True):
+        expected = torch.linspace(-1, 1, dimension)
+        direction.add_to(expected, offset)
+        assert torch.allclose(row[0], expected, rtol=1e-5, atol=1e-5)
+
+
+@WAYS
+def test_an_offset_of_zero_is_the_plain_model(way: Way) -> None:
+    model = small()
+    plain = model(INPUTS).clone()
+    shifted, unshifted = way(model, INPUTS, directions_for(model).draw(0), (1e-2, 0.0))
+    assert torch.allclose(unshifted, plain, rtol=1e-5, atol=1e-6)
+    assert not torch.allclose(shifted, plain, rtol=1e-3)
+
+
+def test_an_unkept_direction_leads_to_the_same_outputs() -> None:
+    model, seed = small(), 77
+    d = model.parameters.numel()
+    one, other = (
+        outputs(model, INPUTS, Direction("gaussian", d, seed, keep=keep), (1e-3, -1e-3))
+        for keep in (True, False)
+    )
+    assert torch.allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_at_once_does_not_touch_the_parameters() -> None:
+    model = small()
+    before = model.parameters.clone()
+    for number in range(50):
+        at_once(model, INPUTS, directions_for(model).draw(number), (1e-3, -1e-3))
+    assert torch.equal(model.parameters, before)
+
+
+def test_float32_drifts_by_rounding_only() -> None:
+    """A step of a run is about 1e-3 · √d; this is what thousands of rounds without one leave."""
+    model = small()
+    before, directions = model.parameters.clone(), directions_for(model)
+    for number in range(4000):
+        in_place(model, INPUTS[:1], directions.draw(number), (1e-3, -1e-3))
+    drift = (model.parameters - before).abs()
+    assert float(drift.max()) < 1e-5
+    assert float(drift.double().square().mean().sqrt()) < 2e-6
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("module", [nn.Linear(8, 3), nn.Sequential(nn.Linear(8, 3), nn.Tanh())])
+def test_16_bit_parameters_come_back_exactly(dtype: torch.dtype, module: nn.Module) -> None:
+    model = wrap(module.to(dtype))
+    before, directions = model.parameters.clone(), directions_for(model, "gaussian")
+    inputs = INPUTS.to(dtype)
+    for number in range(300):
+        plus, minus = in_place(model, inputs, directions.draw(number), (5e-2, -5e-2))
+        assert torch.equal(model.parameters, before)
+    assert not torch.equal(plus, minus)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("module", [nn.Linear(8, 3), nn.Sequential(nn.Linear(8, 3), nn.Tanh())])
+def test_other_precisions_agree_both_ways(dtype: torch.dtype, module: nn.Module) -> None:
+    model = wrap(module.to(dtype))
+    direction, inputs = directions_for(model).draw(0), INPUTS.to(dtype)
+    one = in_place(model, inputs, direction, (0.1, -0.1))
+    other = at_once(model, inputs, direction, (0.1, -0.1))
+    tolerance = 0.05 if dtype == torch.bfloat16 else 1e-6
+    assert torch.allclose(one.double(), other.double(), rtol=tolerance, atol=tolerance)
+
+
+class Failing(nn.Module):
+    """Raises at one of its evaluations."""
+
+    def __init__(self, good: int) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 3)
+        self.good = good
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.good -= 1
+        if self.good < 0:
+            raise KeyError("out of order")
+        return self.inner(inputs)
+
+
+def failing_function(good: int) -> Callable[[Array, Array], Array]:
+    left = iter(range(good))
+
+    def function(w: Array, x: Array) -> Array:
+        if next(left, None) is None:
+            raise KeyError("out of order")
+        return x[:, :3] * w[:3]
+
+    return function
+
+
+def failing(kind: str, good: int) -> Model:
+    if kind == "array":
+        return ArrayModel(failing_function(good), torch.randn(27))
+    return wrap(Failing(good))
+
+
+@WAYS
+@pytest.mark.parametrize("kind", ["module", "array"])
+@pytest.mark.parametrize("good", [0, 1, 2])
+def test_a_raising_model_gets_its_parameters_back(way: Way, kind: str, good: int) -> None:
+    torch.manual_seed(0)
+    model = failing(kind, good)
+    before = model.parameters.clone()
+    with pytest.raises(KeyError, match="out of order"):
+        way(model, INPUTS, directions_for(model).draw(0), (1e-2, -1e-2, 0.5))
+    assert torch.allclose(model.parameters, before, rtol=0, atol=2e-7)
+
+
+def test_a_raising_bfloat16_model_gets_them_back_exactly() -> None:
+    model = wrap(Failing(1).to(torch.bfloat16))
+    before = model.parameters.clone()
+    with pytest.raises(KeyError):
+        in_place(model, INPUTS.bfloat16(), directions_for(model).draw(0), (1e-2, -1e-2))
+    assert torch.equal(model.parameters, before)
+
+
+@WAYS
+def test_outputs_that_are_parameters_are_kept_apart(way: Way) -> None:
+    """A party without features of weight may answer with a bias alone."""
+
+    class Constant(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bias = nn.Parameter(torch.zeros(3))
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            return self.bias.expand(inputs.shape[0], 3)
+
+    model = wrap(Constant())
+    direction = directions_for(model, "rademacher").draw(0)
+    plus, minus = way(model, INPUTS, direction, (1.0, -1.0))
+    assert torch.equal(plus.abs(), torch.ones(4, 3))
+    assert torch.equal(minus, -plus)
