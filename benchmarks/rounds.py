@@ -122,7 +122,7 @@ def plain(data: VerticalData, batch: int) -> Round:
         with torch.no_grad():
             shifted_loss = F.cross_entropy(server(join(shifted)), y)
         optimizer.zero_grad()
-        loss.backward()
+        torch.autograd.backward(loss)
         optimizer.step()
         slope = (shifted_loss.item() - loss.item()) / SMOOTHING
         with torch.no_grad():

@@ -36,7 +36,7 @@ def load(path: Path) -> Any:
         RunError: no such file, or not one that `save` wrote.
     """
     try:
-        with safetensors.safe_open(str(path), framework="pt") as file:  # type: ignore[no-untyped-call]
+        with safetensors.safe_open(str(path), framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     except FileNotFoundError:

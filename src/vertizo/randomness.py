@@ -88,4 +88,4 @@ class _Words(ISeedSequence):
 
 def generator(seed: int) -> np.random.Generator:
     """The NumPy generator of a 64-bit seed (SFC64: small, fast, passes PractRand)."""
-    return np.random.Generator(np.random.SFC64(_Words(seed)))
+    return np.random.Generator(np.random.SFC64(_Words(seed)))  # type: ignore[arg-type]

@@ -46,11 +46,7 @@ class ArrayCodec(Protocol):
         """The float32 array of that shape; MalformedError where the bytes do not fit it."""
 
 
-class _Frame(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    pass
-
-
-class _Query(_Frame, tag=1):
+class _Query(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True, tag=1):
     client: Small
     number: Count
     id_width: Small
@@ -59,14 +55,14 @@ class _Query(_Frame, tag=1):
     data: memoryview
 
 
-class _Reply(_Frame, tag=2):
+class _Reply(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True, tag=2):
     client: Small
     number: Count
     shape: Annotated[tuple[Small, ...], msgspec.Meta(max_length=3)]
     data: memoryview
 
 
-class _Upload(_Frame, tag=3):
+class _Upload(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True, tag=3):
     client: Small
     purpose: Purpose
     id_width: Small
@@ -75,14 +71,15 @@ class _Upload(_Frame, tag=3):
     data: memoryview
 
 
-class _Batch(_Frame, tag=4):
+class _Batch(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True, tag=4):
     number: Count
     id_width: Small
     ids: memoryview
 
 
+_Body = _Query | _Reply | _Upload | _Batch
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(_Query | _Reply | _Upload | _Batch)
+_decoder = msgspec.msgpack.Decoder(_Body)
 
 
 def encode(message: Message, codec: ArrayCodec) -> bytes:
@@ -93,7 +90,7 @@ def encode(message: Message, codec: ArrayCodec) -> bytes:
     return bytes(frame)
 
 
-def _struct_of(message: Message, codec: ArrayCodec) -> _Frame:
+def _struct_of(message: Message, codec: ArrayCodec) -> _Body:
     match message:
         case Query(client, number, ids, embeddings):
             width, packed = _pack_ids(ids)
@@ -119,7 +116,7 @@ def decode(frame: bytes, codec: ArrayCodec, *, max_body: int = MAX_BODY) -> Mess
         MalformedError: anything else that is not a message of this version.
     """
     try:
-        body = _decoder.decode(_body(frame, max_body))
+        body: _Body = _decoder.decode(_body(frame, max_body))
     except msgspec.DecodeError as error:
         raise MalformedError(f"not a message: {error}") from None
     match body:
@@ -171,7 +168,7 @@ def _same_rows(ids: Tensor, rows: int) -> None:
         raise MalformedError(f"{ids.numel()} record IDs for {rows} rows of embeddings")
 
 
-_WIDTHS = {1: np.dtype("<u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4"), 8: np.dtype("<u8")}
+_WIDTHS = {1: "<u1", 2: "<u2", 4: "<u4", 8: "<u8"}
 
 
 def _pack_ids(ids: Tensor) -> tuple[int, memoryview]:

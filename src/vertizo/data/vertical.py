@@ -108,11 +108,15 @@ def cut(
     if limit is not None:
         order = order[:limit]
     held_out = round(validation * order.numel())
-    chosen = {"table": order[held_out:].sort()[0], "validation": order[:held_out].sort()[0]}
-    partitions = {p: pooled.train.index_select(0, ids) for p, ids in chosen.items()}
-    partitions["test"] = pooled.test
-    labels = {p: pooled.train_labels.index_select(0, ids) for p, ids in chosen.items()}
-    labels["test"] = pooled.test_labels
+    chosen: dict[Purpose, Tensor] = {
+        "table": order[held_out:].sort()[0],
+        "validation": order[:held_out].sort()[0],
+    }
+    partitions: dict[Purpose, Tensor] = {"test": pooled.test}
+    labels: dict[Purpose, Tensor] = {"test": pooled.test_labels}
+    for purpose, ids in chosen.items():
+        partitions[purpose] = pooled.train.index_select(0, ids)
+        labels[purpose] = pooled.train_labels.index_select(0, ids)
 
     names, pieces = _pieces(pooled, split, parties, columns)
     features = tuple(

@@ -95,8 +95,9 @@ class DpzvServer:
         labels = side.labels.index_select(0, ids)
         evaluation = side.head.evaluate(points, labels, differentiate=len(points) - 1)
         replies = []
-        for query, losses in zip(queries, evaluation.losses[:-1].split(2), strict=True):
-            slopes = two_point(losses[0], losses[1], self._smoothing)
+        pairs = evaluation.losses[:-1].view(len(queries), 2, -1)
+        for query, (plus, minus) in zip(queries, pairs, strict=True):
+            slopes = two_point(plus, minus, self._smoothing)
             replies.append(Reply(query.client, query.number, side.plan.total(slopes)))
         side.update.step(side.head, evaluation, points[-1], labels)
         side.meter.add(evaluation)

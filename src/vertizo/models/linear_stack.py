@@ -89,7 +89,7 @@ class LinearStack:
         values = torch.from_numpy(shifted)
         if first.relu:
             values.relu_()
-        steps = values.new_tensor(offsets).view(-1, 1, 1) if len(self.layers) > 1 else None
+        steps = torch.tensor(offsets, dtype=values.dtype).view(-1, 1, 1)
         for layer, (weight, bias), (along_weight, along_bias) in zip(
             self.layers[1:], self._weights[1:], directions[1:], strict=True
         ):
@@ -162,9 +162,8 @@ class StackPullback:
 
     def inputs(self, gradient: Tensor) -> Tensor:
         """Gradient with respect to the inputs, of their shape."""
-        return self._stack.input_gradient_of(self._steps, self._own(gradient)).unflatten(
-            1, self._shape
-        )
+        result = self._stack.input_gradient_of(self._steps, self._own(gradient))
+        return result.view(-1, *self._shape)
 
 
 def _product(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

@@ -39,8 +39,9 @@ def clip(values: Tensor, clip_norm: float) -> Tensor:
     finite = torch.where(values.isfinite().all(1, keepdim=True), values, 0.0)
     # By the largest entry first: squares of large finite numbers would overflow.
     largest = finite.abs().amax(1, keepdim=True).clamp_(min=torch.finfo(torch.float64).tiny)
-    norm = (finite / largest).norm(dim=1, keepdim=True) * largest
-    return finite * (clip_norm / norm.clamp_(min=clip_norm))
+    norm = torch.linalg.vector_norm(finite / largest, dim=1, keepdim=True) * largest
+    shrink = clip_norm / norm.clamp_(min=clip_norm)
+    return finite.mul(shrink)
 
 
 def bounded_sum(values: Tensor, clip_norm: float) -> BoundedSum:

@@ -87,8 +87,8 @@ class EmbeddingTable:
         """Rows of all clients' embeddings, [..., Σ d_h], joined to [..., width]."""
         if self.join == "concat":
             return rows
-        parts = rows.unflatten(-1, (len(self.dims), self.dims[0]))
-        return parts.sum(-2) if self.join == "sum" else parts.mean(-2)
+        total = rows.reshape(*rows.shape[:-1], len(self.dims), self.dims[0]).sum(-2)
+        return total if self.join == "sum" else total / len(self.dims)
 
     def part(self, client: int, gradient: Tensor) -> Tensor:
         """The client's share of a gradient on the joined input, [..., width] → [..., d_h]."""

@@ -40,7 +40,7 @@ class Exponential(Options):
 
     def draw(self, generator: np.random.Generator, count: int) -> list[float]:
         """``count`` times in seconds."""
-        return generator.exponential(self.mean, count).tolist()
+        return list(map(float, generator.exponential(self.mean, count)))
 
 
 class LogNormal(Options):
@@ -53,7 +53,7 @@ class LogNormal(Options):
     def draw(self, generator: np.random.Generator, count: int) -> list[float]:
         """``count`` times in seconds, with the given mean."""
         location = math.log(self.mean) - self.sigma**2 / 2
-        return generator.lognormal(location, self.sigma, count).tolist()
+        return list(map(float, generator.lognormal(location, self.sigma, count)))
 
 
 class Trace(Options):
@@ -64,7 +64,7 @@ class Trace(Options):
 
     def draw(self, generator: np.random.Generator, count: int) -> list[float]:
         """``count`` of the measured times."""
-        return generator.choice(np.asarray(self.seconds), count).tolist()
+        return list(map(float, generator.choice(np.asarray(self.seconds), count)))
 
 
 Delay = Annotated[

@@ -1,0 +1,96 @@
+"""Functions of a parameter vector as models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from vertizo.errors import ConfigError
+from vertizo.models.array import ArrayModel
+
+Array = NDArray[Any]
+INPUTS = torch.randn(5, 2, 2, generator=torch.Generator().manual_seed(1))
+
+
+def linear(w: Array, x: Array) -> Array:
+    return x.reshape(len(x), -1) @ w.reshape(4, 3)
+
+
+def test_outputs_are_the_function_s() -> None:
+    w = torch.randn(12)
+    found = ArrayModel(linear, w)(INPUTS)
+    assert torch.allclose(found, INPUTS.flatten(1) @ w.view(4, 3), atol=1e-6)
+    assert found.dtype == torch.float32
+
+
+def test_the_function_sees_float32_arrays() -> None:
+    seen = []
+
+    def function(w: Array, x: Array) -> Array:
+        seen.append((type(w), w.dtype, w.shape, type(x), x.dtype, x.shape))
+        return np.zeros((len(x), 1), np.float32)
+
+    model = ArrayModel(function, torch.zeros(7))
+    model(INPUTS)
+    model.along(torch.ones(7), [0.5], INPUTS)
+    expected = (np.ndarray, np.dtype("float32"), (7,), np.ndarray, np.dtype("float32"), (5, 2, 2))
+    assert seen == [expected, expected]
+
+
+def test_along_asks_once_for_each_offset_in_order() -> None:
+    asked = []
+
+    def function(w: Array, x: Array) -> Array:
+        asked.append(w.copy())
+        return np.full((len(x), 1), w[0])
+
+    model = ArrayModel(function, torch.tensor([1.0, 2.0]))
+    found = model.along(torch.tensor([1.0, -1.0]), [0.5, 0.0, -2.0], INPUTS)
+    assert np.array_equal(np.stack(asked), [[1.5, 1.5], [1, 2], [-1, 4]])
+    assert found[:, 0, 0].tolist() == [1.5, 1.0, -1.0]
+
+
+def test_parameters_are_kept_not_copied() -> None:
+    w = torch.zeros(12)
+    model = ArrayModel(linear, w)
+    assert model.parameters is w
+    w.fill_(1.0)
+    assert torch.allclose(model(INPUTS)[:, 0], INPUTS.flatten(1).sum(1), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: np.ones((len(x), 3)),
+        lambda x: np.ones((len(x), 3), np.int64),
+        lambda x: np.ones((3, len(x))).T,
+        lambda x: np.ones((len(x), 6))[:, ::2],
+        lambda x: [[1, 1, 1]] * len(x),
+    ],
+)
+def test_results_become_float32(make: Any) -> None:
+    found = ArrayModel(lambda w, x: make(x), torch.zeros(1))(INPUTS)
+    assert found.dtype == torch.float32
+    assert torch.equal(found, torch.ones(5, 3))
+    assert found.is_contiguous()
+
+
+@pytest.mark.parametrize("shape", [(5,), (4, 3), (5, 3, 1), (), (3, 5)])
+def test_other_shapes_are_refused(shape: tuple[int, ...]) -> None:
+    model = ArrayModel(lambda w, x: np.zeros(shape), torch.zeros(1))
+    message = "returned shape .* for a batch of 5; it must return"
+    with pytest.raises(ConfigError, match=message):
+        model(INPUTS)
+    with pytest.raises(ConfigError, match=message):
+        model.along(torch.ones(1), [0.1], INPUTS)
+
+
+def test_thresholds_are_no_obstacle() -> None:
+    model = ArrayModel(lambda w, x: (x[:, 0] > w[0]).astype(float), torch.zeros(1))
+    inputs = torch.tensor([[-1.0], [0.05], [1.0]])
+    found = model.along(torch.ones(1), [0.1, -0.1], inputs)
+    assert found[:, :, 0].tolist() == [[0, 0, 1], [0, 1, 1]]

@@ -1,0 +1,252 @@
+"""The closed forms equal autograd, on the same weights."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from vertizo.models.linear_stack import Layer, LinearStack
+from vertizo.models.torch import TorchModel, wrap
+
+ROWS = [slice(None), slice(0, 4), slice(2, 5), slice(8, 9), slice(0, 9)]
+
+
+def linear(bias: bool = True) -> nn.Module:
+    return nn.Linear(6, 3, bias=bias)
+
+
+def chain(*parts: nn.Module) -> nn.Module:
+    return nn.Sequential(*parts)
+
+
+STACKS = {
+    "linear": lambda: linear(),
+    "linear without bias": lambda: linear(bias=False),
+    "one output": lambda: nn.Linear(6, 1),
+    "relu last": lambda: chain(nn.Linear(6, 4), nn.ReLU()),
+    "two layers": lambda: chain(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)),
+    "two layers, relu last": lambda: chain(
+        nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3, bias=False), nn.ReLU()
+    ),
+    "no bias": lambda: chain(nn.Linear(6, 5, bias=False), nn.ReLU(), nn.Linear(5, 3, bias=False)),
+    "first bias only": lambda: chain(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3, bias=False)),
+    "no relu": lambda: chain(nn.Linear(6, 5), nn.Linear(5, 2), nn.Linear(2, 4)),
+    "flattened": lambda: chain(nn.Flatten(), nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2)),
+    "three layers": lambda: chain(
+        nn.Flatten(), nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 7), nn.ReLU(), nn.Linear(7, 3)
+    ),
+}
+
+
+@pytest.fixture(params=STACKS)
+def pair(request: pytest.FixtureRequest) -> tuple[nn.Module, LinearStack]:
+    """A module with its own weights, and the stack over a copy of it."""
+    torch.manual_seed(3)
+    module = STACKS[request.param]()
+    stack = wrap(copy.deepcopy(module))
+    assert type(stack) is LinearStack
+    return module, stack
+
+
+def batch(rows: int = 9) -> Tensor:
+    return torch.randn(rows, 6, generator=torch.Generator().manual_seed(1))
+
+
+def close(found: Tensor, expected: Tensor) -> bool:
+    return found.shape == expected.shape and torch.allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def flat(module: nn.Module) -> Tensor:
+    return torch.cat([part.detach().reshape(-1) for part in module.parameters()])
+
+
+def gradients(module: nn.Module, inputs: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Of ``Σ weights · outputs``: to the parameters, and to the inputs."""
+    inputs = inputs.clone().requires_grad_()
+    wanted = [inputs, *module.parameters()]
+    first, *others = torch.autograd.grad((module(inputs) * weights).sum(), wanted)
+    return torch.cat([part.reshape(-1) for part in others]), first
+
+
+def test_parameters_in_order(pair: tuple[nn.Module, LinearStack]) -> None:
+    module, stack = pair
+    assert torch.equal(stack.parameters, flat(module))
+    assert sum(layer.size for layer in stack.layers) == stack.parameters.numel()
+
+
+def test_outputs(pair: tuple[nn.Module, LinearStack]) -> None:
+    module, stack = pair
+    for rows in (1, 9):
+        assert close(stack(batch(rows)), module(batch(rows)).detach())
+
+
+def test_along(pair: tuple[nn.Module, LinearStack]) -> None:
+    module, stack = pair
+    direction = torch.randn(stack.parameters.shape, generator=torch.Generator().manual_seed(2))
+    for offsets in [(0.1, -0.1), (0.5,), (0.0, 1.0, -1.0, 0.2, 2.0)]:
+        found = stack.along(direction, offsets, batch())
+        for offset, values in zip(offsets, found, strict=True):
+            shifted = copy.deepcopy(module)
+            nn.utils.vector_to_parameters(flat(module) + offset * direction, shifted.parameters())
+            assert close(values, shifted(batch()).detach())
+
+
+def test_small_steps_along_are_resolved(pair: tuple[nn.Module, LinearStack]) -> None:
+    """At λ = 1e-3 the difference of the two outputs is the derivative to a per cent."""
+    module, stack = pair
+    direction = torch.randn(stack.parameters.shape, generator=torch.Generator().manual_seed(2))
+    plus, minus = stack.along(direction, (1e-3, -1e-3), batch())
+    slope = ((plus - minus) / 2e-3).double()
+    exact = copy.deepcopy(module).double()
+    names = [name for name, _ in exact.named_parameters()]
+    sizes = [part.numel() for part in exact.parameters()]
+    tangents = [
+        part.view_as(exact.get_parameter(name))
+        for name, part in zip(names, direction.double().split(sizes), strict=True)
+    ]
+    _, expected = torch.func.jvp(
+        lambda *parts: torch.func.functional_call(
+            exact, dict(zip(names, parts, strict=True)), batch().double()
+        ),
+        tuple(part.detach() for part in exact.parameters()),
+        tuple(tangents),
+    )
+    error = (slope - expected).norm() / expected.norm()
+    assert float(error) < 0.01
+
+
+@pytest.mark.parametrize("rows", ROWS, ids=str)
+def test_gradients(pair: tuple[nn.Module, LinearStack], rows: slice) -> None:
+    module, stack = pair
+    outputs, pullback = stack.forward(batch(), rows)
+    assert close(outputs, module(batch()).detach())
+    weights = torch.randn(outputs[rows].shape, generator=torch.Generator().manual_seed(4))
+    kept = weights.clone()
+    to_parameters, to_inputs = gradients(module, batch()[rows], weights)
+    assert close(pullback(weights), to_parameters)
+    assert close(pullback.inputs(weights), to_inputs)
+    assert close(pullback(weights), to_parameters)
+    assert torch.equal(weights, kept)
+    assert close(outputs, module(batch()).detach())
+
+
+def test_gradients_of_a_transposed_array(pair: tuple[nn.Module, LinearStack]) -> None:
+    module, stack = pair
+    outputs, pullback = stack.forward(batch(), slice(None))
+    weights = torch.randn(outputs.T.shape, generator=torch.Generator().manual_seed(4)).T
+    to_parameters, to_inputs = gradients(module, batch(), weights)
+    assert close(pullback(weights), to_parameters)
+    assert close(pullback.inputs(weights), to_inputs)
+
+
+def test_dead_units_get_nothing() -> None:
+    stack = LinearStack([Layer(1, 2, bias=True, relu=True)], torch.tensor([1.0, 1.0, -5.0, 0.0]))
+    outputs, pullback = stack.forward(torch.tensor([[2.0]]), slice(None))
+    assert outputs.tolist() == [[0.0, 2.0]]
+    assert pullback(torch.ones(1, 2)).tolist() == [0.0, 2.0, 0.0, 1.0]
+    assert pullback.inputs(torch.ones(1, 2)).tolist() == [[1.0]]
+
+
+def test_inputs_are_flattened_and_their_gradient_is_not() -> None:
+    stack = LinearStack([Layer(6, 2, bias=True, relu=False)], torch.randn(14))
+    inputs = torch.randn(4, 1, 2, 3)
+    assert torch.equal(stack(inputs), stack(inputs.flatten(1)))
+    _, pullback = stack.forward(inputs, slice(1, 3))
+    assert pullback.inputs(torch.ones(2, 2)).shape == (2, 1, 2, 3)
+
+
+def test_parameters_are_kept_not_copied() -> None:
+    parameters = torch.zeros(8)
+    stack = LinearStack([Layer(3, 2, bias=True, relu=False)], parameters)
+    assert stack.parameters is parameters
+    parameters[6:] = torch.tensor([1.0, 2.0])
+    assert stack(torch.randn(1, 3)).tolist() == [[1.0, 2.0]]
+
+
+def test_parameters_may_be_a_part_of_a_longer_vector() -> None:
+    whole = torch.randn(20, generator=torch.Generator().manual_seed(0))
+    layers = [Layer(3, 2, bias=True, relu=False)]
+    inputs = torch.randn(4, 3)
+    expected = LinearStack(layers, whole[5:13].clone())(inputs)
+    assert torch.equal(LinearStack(layers, whole[5:13])(inputs), expected)
+
+
+def tied() -> nn.Module:
+    shared = nn.Linear(4, 4)
+    return chain(shared, nn.ReLU(), shared)
+
+
+def hooked() -> nn.Module:
+    module = chain(nn.Linear(6, 3))
+    module[0].register_forward_hook(lambda layer, inputs, outputs: 2 * outputs)
+    return module
+
+
+def hooked_before() -> nn.Module:
+    module = nn.Linear(6, 3)
+    module.register_forward_pre_hook(lambda layer, inputs: (inputs[0] + 1,))
+    return module
+
+
+def parametrised() -> nn.Module:
+    return nn.utils.parametrizations.weight_norm(nn.Linear(6, 3))
+
+
+def spectral() -> nn.Module:
+    return nn.utils.spectral_norm(nn.Linear(6, 3)).eval()
+
+
+class Own(nn.Linear):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs).sigmoid()
+
+
+class Backwards(nn.Sequential):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs.flip(1))
+
+
+OTHERS = {
+    "relu first": lambda: chain(nn.ReLU(), nn.Linear(6, 3)),
+    "relu twice": lambda: chain(nn.Linear(6, 3), nn.ReLU(), nn.ReLU()),
+    "another activation": lambda: chain(nn.Linear(6, 3), nn.Tanh()),
+    "capped relu": lambda: chain(nn.Linear(6, 3), nn.ReLU6()),
+    "flatten last": lambda: chain(nn.Linear(6, 3), nn.Flatten()),
+    "nested": lambda: chain(chain(nn.Linear(6, 3)), nn.ReLU()),
+    "convolution": lambda: chain(
+        nn.Unflatten(1, (1, 6)), nn.Conv1d(1, 2, 3), nn.Flatten(), nn.Linear(8, 3)
+    ),
+    "layer norm": lambda: chain(nn.Linear(6, 3), nn.LayerNorm(3)),
+    "dropout": lambda: chain(nn.Linear(6, 3), nn.Dropout(0.5)),
+    "tied": lambda: chain(nn.Linear(6, 4), nn.ReLU(), *tied()),
+    "hook": hooked,
+    "hook before": hooked_before,
+    "parametrised": parametrised,
+    "spectral norm": spectral,
+    "subclass of a layer": lambda: Own(6, 3),
+    "subclass of a chain": lambda: Backwards(nn.Linear(6, 3)),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_modules_are_left_to_autograd(name: str) -> None:
+    """Where the closed form would be wrong the module itself is asked."""
+    torch.manual_seed(3)
+    module = OTHERS[name]().eval()
+    expected = module(batch()).detach()
+    model = wrap(module)
+    assert close(model(batch()), expected)
+    if name not in ("relu twice",):
+        assert type(model) is TorchModel
+
+
+def test_a_linear_layer_over_the_last_of_many_axes() -> None:
+    """Without a Flatten, PyTorch applies it to every row of a record."""
+    torch.manual_seed(3)
+    module = nn.Linear(4, 3)
+    inputs = torch.randn(5, 2, 4)
+    expected = module(inputs).detach().flatten(1)
+    assert close(wrap(module)(inputs), expected)

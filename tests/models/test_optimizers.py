@@ -1,0 +1,154 @@
+"""Descent over a flat vector against torch.optim, and the two controls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from vertizo.models.base import Dense, Gradient
+from vertizo.models.optimizers import Frozen, Optimizer, RandomUpdates, Sgd
+from vertizo.randomness import Stream
+from vertizo.zeroth_order.directions import Directions
+from vertizo.zeroth_order.estimators import Along
+
+SIZE, STEPS = 11, 12
+
+
+def gradients() -> list[Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(SIZE, generator=generator) for _ in range(STEPS)]
+
+
+def start() -> Tensor:
+    return torch.linspace(-1, 1, SIZE)
+
+
+def copied(optimizer: Optimizer) -> dict[str, Tensor]:
+    return {key: value.clone() for key, value in optimizer.state().items()}
+
+
+def random_updates(inner: Optimizer, seed: int = 4) -> RandomUpdates:
+    directions = Directions("sphere", SIZE, Stream.from_seed(seed))
+    return RandomUpdates(inner, lambda step, norm: Along(directions.draw(step), norm))
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
+def test_sgd_equals_pytorch(momentum: float) -> None:
+    parameters, reference = start(), start().requires_grad_()
+    mine, theirs = Sgd(0.1, momentum), torch.optim.SGD([reference], lr=0.1, momentum=momentum)
+    for gradient in gradients():
+        mine.step(parameters, Dense(gradient))
+        reference.grad = gradient.clone()
+        theirs.step()
+        assert torch.allclose(parameters, reference.detach(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_sgd_along_a_direction_equals_the_dense_step(momentum: float) -> None:
+    directions = Directions("gaussian", SIZE, Stream.from_seed(1))
+    one, other = start(), start()
+    sparse, dense = Sgd(0.05, momentum), Sgd(0.05, momentum)
+    for number in range(STEPS):
+        along = Along(directions.draw(number), 0.3 * (number - 5))
+        vector = torch.zeros(SIZE)
+        along.add_to(vector, 1.0)
+        sparse.step(one, along)
+        dense.step(other, Dense(vector))
+    assert torch.allclose(one, other, rtol=1e-5, atol=1e-6)
+    assert not torch.allclose(one, start(), atol=0.1)
+
+
+def test_gradients_are_left_alone() -> None:
+    gradient = gradients()[0]
+    kept = gradient.clone()
+    optimizer, parameters = Sgd(0.1, 0.9), start()
+    for _ in range(3):
+        optimizer.step(parameters, Dense(gradient))
+    assert torch.equal(gradient, kept)
+
+
+def test_no_velocity_without_momentum() -> None:
+    optimizer = Sgd(0.1)
+    optimizer.step(start(), Dense(gradients()[0]))
+    assert optimizer.state() == {}
+
+
+MAKERS: dict[str, Callable[[], Optimizer]] = {
+    "sgd": lambda: Sgd(0.1),
+    "momentum": lambda: Sgd(0.1, 0.9),
+    "random": lambda: random_updates(Sgd(0.1, 0.9)),
+    "frozen": Frozen,
+}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("after", [0, 5])
+def test_a_loaded_state_goes_on_the_same_way(name: str, after: int) -> None:
+    whole, parameters = MAKERS[name](), start()
+    for gradient in gradients()[:after]:
+        whole.step(parameters, Dense(gradient))
+    saved, other = copied(whole), parameters.clone()
+    resumed = MAKERS[name]()
+    resumed.load(saved)
+    for gradient in gradients()[after:]:
+        whole.step(parameters, Dense(gradient))
+        resumed.step(other, Dense(gradient))
+    assert torch.equal(parameters, other)
+
+
+def test_loading_drops_what_was_before() -> None:
+    optimizer = Sgd(0.1, 0.9)
+    optimizer.step(start(), Dense(gradients()[0]))
+    optimizer.load({})
+    parameters = start()
+    optimizer.step(parameters, Dense(gradients()[1]))
+    assert torch.allclose(parameters, start() - 0.1 * gradients()[1])
+
+
+def test_frozen_never_moves() -> None:
+    parameters = start()
+    Frozen().step(parameters, Dense(gradients()[0]))
+    assert torch.equal(parameters, start())
+    assert Frozen().state() == {}
+
+
+class Length:
+    """A gradient of which only the length is known."""
+
+    def add_to(self, vector: Tensor, scale: float) -> None:
+        raise AssertionError("the control must not look at the gradient")
+
+    def norm(self) -> float:
+        return 2.5
+
+
+def test_random_updates_know_the_length_only() -> None:
+    optimizer, parameters = random_updates(Sgd(0.1)), start()
+    gradient: Gradient = Length()
+    steps = []
+    for _ in range(STEPS):
+        before = parameters.clone()
+        optimizer.step(parameters, gradient)
+        steps.append(parameters - before)
+    lengths = torch.stack(steps).norm(dim=1)
+    assert torch.allclose(lengths, torch.full((STEPS,), 0.25), rtol=1e-4)
+    cosines = torch.corrcoef(torch.stack(steps)) - torch.eye(STEPS)
+    assert float(cosines.abs().max()) < 0.95
+
+
+def test_random_updates_are_of_their_stream() -> None:
+    paths = []
+    for seed in (4, 4, 5):
+        optimizer, parameters = random_updates(Sgd(0.1), seed), start()
+        for gradient in gradients():
+            optimizer.step(parameters, Dense(gradient))
+        paths.append(parameters)
+    assert torch.equal(paths[0], paths[1])
+    assert not torch.equal(paths[0], paths[2])
+
+
+def test_norm_of_a_dense_gradient() -> None:
+    assert Dense(torch.tensor([3.0, 0.0, -4.0])).norm() == 5.0

@@ -1,0 +1,247 @@
+"""Any module as a model over one flat vector; what is refused."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from vertizo.errors import ConfigError
+from vertizo.models.base import EVERY_ROW
+from vertizo.models.linear_stack import LinearStack
+from vertizo.models.networks import cnn, mlp
+from vertizo.models.torch import TorchModel, flatten, wrap
+
+IMAGES = torch.randn(6, 1, 4, 8, generator=torch.Generator().manual_seed(1))
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return cnn((1, 4, 8), [2, 3], 5)
+
+
+def flat(module: nn.Module) -> Tensor:
+    return torch.cat([part.detach().reshape(-1) for part in module.parameters()])
+
+
+@pytest.mark.parametrize("make", [network, lambda: mlp(32, [7], 5, final_relu=True)])
+def test_parameters_are_views_of_one_vector(make: type[nn.Module]) -> None:
+    module = make()
+    before = flat(module)
+    model = wrap(module)
+    assert torch.equal(model.parameters, before)
+    assert torch.equal(flat(module), before)
+    model.parameters.mul_(2.0)
+    assert torch.equal(flat(module), 2 * before)
+    with torch.no_grad():
+        next(module.parameters()).zero_()
+    assert not torch.equal(model.parameters, 2 * before)
+    assert torch.equal(model.parameters, flat(module))
+    storages = {part.untyped_storage().data_ptr() for part in module.parameters()}
+    assert storages == {model.parameters.untyped_storage().data_ptr()}
+
+
+def test_the_kind_follows_the_module() -> None:
+    assert type(wrap(network())) is TorchModel
+    assert type(wrap(mlp(3, [], 2, final_relu=False))) is LinearStack
+
+
+def test_no_graph_is_built_by_zeroth_order() -> None:
+    model = wrap(network())
+    with torch.enable_grad():
+        assert not model(IMAGES).requires_grad
+        direction = torch.ones_like(model.parameters)
+        assert not model.along(direction, (1e-3, -1e-3), IMAGES).requires_grad
+    assert not any(part.requires_grad for part in model.module.parameters())
+
+
+@pytest.mark.parametrize("rows", [EVERY_ROW, slice(0, 2), slice(2, 5), slice(4, 6)], ids=str)
+def test_gradients_equal_autograd(rows: slice) -> None:
+    module = network()
+    model = wrap(copy.deepcopy(module))
+    outputs, pullback = model.forward(IMAGES, rows)
+    weights = torch.randn(outputs[rows].shape, generator=torch.Generator().manual_seed(2))
+    inputs = IMAGES[rows].clone().requires_grad_()
+    wanted = [inputs, *module.parameters()]
+    first, *others = torch.autograd.grad((module(inputs) * weights).sum(), wanted)
+    assert torch.allclose(outputs, module(IMAGES).detach(), atol=1e-6)
+    assert torch.allclose(pullback.inputs(weights), first, atol=1e-6)
+    expected = torch.cat([part.reshape(-1) for part in others])
+    assert torch.allclose(pullback(weights), expected, rtol=1e-4, atol=1e-6)
+    assert torch.allclose(pullback(weights), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_training_goes_on_after_a_gradient() -> None:
+    model = wrap(network())
+    for _ in range(3):
+        _, pullback = model.forward(IMAGES, EVERY_ROW)
+        gradient = pullback(torch.ones(6, 5))
+        before = model(IMAGES).sum()
+        model.parameters.add_(gradient, alpha=-1e-4)
+        assert model(IMAGES).sum() < before
+
+
+class Spare(nn.Module):
+    """One parameter of it is not used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used = nn.Linear(3, 2)
+        self.spare = nn.Parameter(torch.ones(4))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.used(inputs).tanh()
+
+
+def test_unused_parameters_get_zeros() -> None:
+    model = wrap(Spare())
+    _, pullback = model.forward(torch.randn(5, 3), EVERY_ROW)
+    gradient = pullback(torch.ones(5, 2))
+    names = dict(model.module.named_parameters())
+    offset = next(iter(names)) == "spare"
+    spare = gradient[:4] if offset else gradient[-4:]
+    assert gradient.numel() == 12
+    assert not spare.any()
+    assert gradient.any()
+
+
+def test_frozen_parameters_are_trained_like_the_others() -> None:
+    module = nn.Sequential(nn.Linear(3, 2), nn.Tanh()).requires_grad_(False)
+    model = wrap(module)
+    _, pullback = model.forward(torch.randn(5, 3), EVERY_ROW)
+    assert bool((pullback(torch.ones(5, 2)) != 0).all())
+
+
+def test_tied_parameters_are_counted_once() -> None:
+    shared = nn.Linear(3, 3)
+    module = nn.Sequential(shared, nn.Tanh(), shared)
+    model = wrap(module)
+    assert model.parameters.numel() == 12
+    inputs = torch.randn(4, 3)
+    model.parameters.zero_()
+    assert not model(inputs).any()
+
+
+def test_modules_run_in_evaluation_mode() -> None:
+    module = nn.Sequential(nn.Linear(3, 20), nn.Dropout(0.5)).train()
+    model = wrap(module)
+    inputs = torch.randn(4, 3)
+    assert torch.equal(model(inputs), model(inputs))
+    assert not module.training
+
+
+class Embedding(nn.Module):
+    """Of token numbers, which have no gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(10, 4)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.table(inputs).mean(1)
+
+
+def test_integer_inputs() -> None:
+    model = wrap(Embedding())
+    tokens = torch.tensor([[1, 2], [2, 2], [9, 0]])
+    outputs, pullback = model.forward(tokens, slice(0, 2))
+    assert torch.equal(outputs, model(tokens))
+    gradient = pullback(torch.ones(2, 4)).view(10, 4)
+    assert gradient.sum(1).tolist() == [0, 2, 6, 0, 0, 0, 0, 0, 0, 0]
+
+
+class Shaped(nn.Module):
+    """Returns whatever it is told to."""
+
+    def __init__(self, result: object) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+        self.result = result
+
+    def forward(self, inputs: Tensor) -> object:
+        return self.result
+
+
+def test_further_axes_of_the_outputs_are_flattened() -> None:
+    assert wrap(Shaped(torch.ones(6, 2, 3)))(IMAGES).shape == (6, 6)
+    assert wrap(Shaped(torch.ones(6)))(IMAGES).shape == (6, 1)
+
+
+@pytest.mark.parametrize(
+    ("result", "told"),
+    [
+        (torch.ones(5, 2), r"\(5, 2\)"),
+        (torch.ones(()), r"\(\)"),
+        ((torch.ones(6, 2),), "tuple"),
+        (None, "NoneType"),
+    ],
+)
+def test_outputs_must_be_a_row_for_each_record(result: object, told: str) -> None:
+    with pytest.raises(ConfigError, match=f"Shaped returned {told} for a batch of 6"):
+        wrap(Shaped(result))(IMAGES)
+
+
+MIXING = [
+    nn.BatchNorm1d(3),
+    nn.BatchNorm1d(3, affine=True, track_running_stats=False),
+    nn.LazyBatchNorm1d(),
+    nn.SyncBatchNorm(3),
+]
+
+
+@pytest.mark.parametrize("part", MIXING, ids=lambda part: type(part).__name__)
+def test_batch_normalisation_is_refused(part: nn.Module) -> None:
+    for module in (
+        nn.Sequential(nn.Linear(3, 3), part),
+        nn.Sequential(nn.Linear(3, 3), nn.Sequential(nn.ReLU(), part), nn.Linear(3, 2)),
+    ):
+        with pytest.raises(ConfigError, match=f"{type(part).__name__}, which mixes the records"):
+            wrap(module)
+
+
+def test_batch_normalisation_alone_is_refused() -> None:
+    with pytest.raises(ConfigError, match="layer itself is BatchNorm2d"):
+        wrap(nn.BatchNorm2d(3))
+
+
+@pytest.mark.parametrize("part", [nn.GroupNorm(1, 3), nn.LayerNorm(3)])
+def test_normalisation_within_a_record_is_welcome(part: nn.Module) -> None:
+    model = wrap(nn.Sequential(nn.Linear(3, 3), part))
+    assert model(torch.randn(2, 3)).shape == (2, 3)
+
+
+def test_nothing_to_train_is_refused() -> None:
+    for module in (nn.ReLU(), nn.Sequential(), nn.Flatten()):
+        with pytest.raises(ConfigError, match="no parameters"):
+            wrap(module)
+
+
+def test_mixed_types_are_refused() -> None:
+    module = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2).double())
+    with pytest.raises(ConfigError, match=r"dtypes .*float64"):
+        wrap(module)
+
+
+def test_flatten_keeps_values_order_and_shapes() -> None:
+    parts = [
+        nn.Parameter(torch.randn(2, 3)),
+        nn.Parameter(torch.randn(())),
+        nn.Parameter(torch.randn(4)),
+    ]
+    copies = [part.detach().clone() for part in parts]
+    vector = flatten(parts)
+    assert torch.equal(vector, torch.cat([part.reshape(-1) for part in copies]))
+    for part, copied in zip(parts, copies, strict=True):
+        assert torch.equal(part, copied)
+
+
+def test_non_contiguous_parameters_are_flattened_in_reading_order() -> None:
+    module = nn.Linear(3, 2)
+    module.weight = nn.Parameter(torch.arange(6.0).view(3, 2).t())
+    inputs = torch.randn(4, 3)
+    expected = module(inputs).detach()
+    model = wrap(module)
+    assert model.parameters[:6].tolist() == [0, 2, 4, 1, 3, 5]
+    assert torch.allclose(model(inputs), expected)
