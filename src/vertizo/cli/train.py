@@ -8,15 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    ProgressColumn,
-    Task,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
@@ -58,7 +52,7 @@ def train(
         place = folder / "controls" / control
         controlled = config.model_copy(update={"control": control})
         begun = (place / "config.yaml").is_file()
-        summaries.append(_run(controlled, place, begun, f"control: {control} clients", errors))
+        summaries.append(_run(controlled, place, begun, f"{control} clients", errors))
     if as_json:
         print(json.dumps(summaries[0], ensure_ascii=False))
     else:
@@ -81,46 +75,45 @@ def _run(
     if known is not None:
         return known
     experiment = Experiment(config)
-    with _bar(label or f"{config.method.name} on {config.data.name}", errors) as show:
+    with _bar(label or config.method.name, errors) as show:
         return experiment.run(folder, resume=resume, progress=show).summary
 
 
-class _Figures(ProgressColumn):
-    """Rounds a second, loss, accuracy, megabytes and ε."""
-
-    def render(self, task: Task) -> Text:
-        here: Progress | None = task.fields.get("here")
-        if here is None:
-            return Text("")
-        parts = [f"{here.round / here.seconds:,.0f} rounds/s"] if here.seconds else []
-        if here.loss is not None:
-            parts.append(f"loss {here.loss:.3f}")
-        if here.accuracy is not None:
-            parts.append(f"acc {100 * here.accuracy:.1f} %")
-        parts.append(f"{here.megabytes:,.1f} MB")
-        parts.append("no ε" if here.epsilon is None else f"ε {here.epsilon:.3g}")
-        return Text(" · ".join(parts), style="dim")
+def _figures(here: Progress) -> str:
+    """Rounds, loss, accuracy, megabytes and ε."""
+    parts = [f"{here.round:,} of {here.total:,} rounds"]
+    if here.seconds:
+        parts.append(f"{here.round / here.seconds:,.0f}/s")
+    if here.loss is not None:
+        parts.append(f"loss {here.loss:.3f}")
+    if here.accuracy is not None:
+        parts.append(f"acc {100 * here.accuracy:.1f} %")
+    parts.append(f"{here.megabytes:,.1f} MB")
+    parts.append("no ε" if here.epsilon is None else f"ε {here.epsilon:.3g}")
+    return " · ".join(parts)
 
 
 @contextmanager
 def _bar(label: str, console: Console) -> Iterator[Callable[[Progress], None] | None]:
-    """A live bar on a terminal, nothing elsewhere."""
+    """A live bar and a line of figures on a terminal, nothing elsewhere."""
     if not console.is_terminal:
         yield None
         return
-    columns = (
+    bar = Bar(
         TextColumn("{task.description}"),
         BarColumn(bar_width=None),
-        MofNCompleteColumn(),
-        _Figures(),
+        TaskProgressColumn(),
         TimeRemainingColumn(),
+        console=console,
+        expand=True,
     )
-    with Bar(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(label, total=None)
+    task, figures = bar.add_task(label, total=None), Text(style="dim", overflow="ellipsis")
 
-        def show(here: Progress) -> None:
-            bar.update(task, completed=here.round, total=here.total, here=here)
+    def show(here: Progress) -> None:
+        bar.update(task, completed=here.round, total=here.total)
+        figures.plain = _figures(here)
 
+    with Live(Group(bar, figures), console=console, transient=True):
         yield show
 
 
@@ -158,7 +151,7 @@ def _rows(first: dict[str, Any]) -> list[tuple[str, Callable[[dict[str, Any]], s
         ("seconds", lambda s: f"{s['seconds']:.1f}"),
         ("bytes up", lambda s: _bytes(s["bytes_up"] + s["bytes_table"])),
         ("bytes down", lambda s: _bytes(s["bytes_down"])),
-        ("staleness, mean / max", lambda s: "{mean:.1f} / {max}".format(**s["staleness"])),
+        ("staleness", lambda s: "mean {mean:.0f}, max {max}".format(**s["staleness"])),
         ("peak memory", lambda s: f"{s['peak_memory_mib']:,.0f} MiB"),
         ("privacy", _privacy),
     ]
@@ -166,7 +159,7 @@ def _rows(first: dict[str, Any]) -> list[tuple[str, Callable[[dict[str, Any]], s
 
 
 def _best(summary: dict[str, Any]) -> str:
-    return f"best on validation (round {summary['best']['round']:,})"
+    return f"best, round {summary['best']['round']:,}"
 
 
 def _privacy(summary: dict[str, Any]) -> str:
