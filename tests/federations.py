@@ -19,7 +19,15 @@ from vertizo.errors import ConflictError
 from vertizo.federation import Federation
 from vertizo.federation import build as build_federation
 from vertizo.messages import Message, Query, Reply
+from vertizo.methods.base import ClientSide, Method, ServerSide
+from vertizo.models.base import Gradient
+from vertizo.models.torch import wrap
+from vertizo.privacy.plan import NoPrivacy
+from vertizo.randomness import Stream
+from vertizo.server.head import Head
 from vertizo.server.losses import Classification
+from vertizo.server.table import EmbeddingTable
+from vertizo.server.updates import NoUpdate
 
 CODEC = NoCompression()
 GAUSSIAN = {"privacy.mechanism": "gaussian", "privacy.clip": 0.5, "privacy.noise_std": 0.3}
@@ -63,6 +71,21 @@ def data(
         labels=labels,
         fitted_scaling=False,
     )
+
+
+def two_bits(records: int) -> VerticalData:
+    """Each of two clients holds what decides one bit of the label: the side of a line."""
+    generator = torch.Generator().manual_seed(0)
+    lines = torch.tensor([[1.0, -1.0, 1.0, -1.0], [1.0, 1.0, -1.0, -1.0]])
+    features: tuple[dict[Any, Tensor], ...] = ({}, {})
+    labels: dict[Any, Tensor] = {}
+    for purpose, rows in (("table", records), ("validation", 4), ("test", 400)):
+        values = torch.randn(2, rows, 4, generator=generator)
+        sides = [(own @ line > 0).long() for own, line in zip(values, lines, strict=True)]
+        labels[purpose] = 2 * sides[0] + sides[1]
+        for party, own in zip(features, values, strict=True):
+            party[purpose] = own.contiguous()
+    return VerticalData("two bits", Classification(4), ("a", "b"), features, labels, False)
 
 
 def config(
@@ -253,6 +276,50 @@ def twin(parameters: Tensor, widths: list[int]) -> nn.Sequential:
     module = nn.Sequential(*layers)
     nn.utils.vector_to_parameters(parameters.detach().double(), module.parameters())
     return module
+
+
+class GradientSum:
+    """An optimiser that adds gradients up and moves nothing."""
+
+    def __init__(self, dimension: int) -> None:
+        self.total = torch.zeros(dimension, dtype=torch.float64)
+
+    def step(self, parameters: Tensor, gradient: Gradient) -> None:
+        """One gradient more."""
+        gradient.add_to(self.total, 1.0)
+
+    def state(self) -> dict[str, Tensor]:
+        """Nothing."""
+        return {}
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        """Nothing."""
+
+
+def estimated_gradient(method: Method, rounds: int) -> tuple[Tensor, Tensor]:
+    """The mean update of one client on one batch over many rounds, and autograd's gradient."""
+    torch.manual_seed(3)
+    features, labels, ids = torch.randn(6, 3), torch.tensor([0, 1, 2, 1, 0, 2]), torch.arange(6)
+    client, server = nn.Linear(3, 2), nn.Linear(2, 3)
+    nn.functional.cross_entropy(server(client(features)), labels).backward()
+    gradient = torch.cat([w.grad.reshape(-1) for w in client.parameters() if w.grad is not None])
+
+    model = wrap(client)
+    sums = GradientSum(model.parameters.numel())
+    half = method.client(ClientSide(model, sums, Stream.from_seed(1)))
+    side = ServerSide(
+        head=Head(wrap(server), Classification(3)),
+        table=EmbeddingTable(6, [2]),
+        labels=labels,
+        plan=NoPrivacy(6),
+        update=NoUpdate(),
+    )
+    other = method.server(side)
+    for number in range(rounds):
+        asked = Query(0, number, ids, half.ask(number, features))
+        (answer,) = other.answer([asked], number + 1)
+        half.tell(number, features, answer.values)
+    return (sums.total / rounds).float(), gradient
 
 
 def flat(module: nn.Module) -> Tensor:

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

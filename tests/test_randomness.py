@@ -76,6 +76,16 @@ def test_roots_of_other_seeds_differ() -> None:
     assert len({Stream.from_seed(seed).seed() for seed in seeds}) == len(seeds)
 
 
+def test_children_are_their_parents_own() -> None:
+    """The same name below other streams is another stream."""
+    roots = [Stream.from_seed(0), Stream.from_seed(1), Stream.from_os(), Stream.from_os()]
+    parents = [*roots, *(root.child("client", 0) for root in roots)]
+    assert len({parent.child("noise").seed() for parent in parents}) == len(parents)
+    nested = Stream.from_seed(0).child("a").child("b").seed()
+    assert nested != Stream.from_seed(0).child("b").seed()
+    assert nested == Stream.from_seed(0).child("a").child("b").seed()
+
+
 def test_the_operating_system_never_repeats_itself() -> None:
     assert len({Stream.from_os().seed() for _ in range(20)}) == 20
 
@@ -126,7 +136,12 @@ def test_torch_draws_from_the_stream_inside_only() -> None:
 
 def test_torch_is_given_back_after_an_error() -> None:
     before = torch.get_rng_state()
-    with pytest.raises(KeyError), Stream.from_seed(4).torch_default():
-        torch.rand(3)
-        raise KeyError
+
+    def failing() -> None:
+        with Stream.from_seed(4).torch_default():
+            torch.rand(3)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        failing()
     assert torch.equal(torch.get_rng_state(), before)

@@ -7,13 +7,11 @@ it is built: written out again, it reruns the experiment.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import Field, PositiveInt, Tag, ValidationError, model_validator
-from pydantic_core import ErrorDetails
 
 from vertizo.codecs.none import FloatName
 from vertizo.data.vertical import SplitName
@@ -21,6 +19,7 @@ from vertizo.errors import ConfigError
 from vertizo.methods.cascaded import Cascaded
 from vertizo.methods.dpzv import Dpzv
 from vertizo.methods.vafl import Vafl
+from vertizo.option_text import explain, override, read_yaml
 from vertizo.options import Options, chosen_by
 from vertizo.server.table import Join
 from vertizo.simulation.links import Links
@@ -110,8 +109,6 @@ MethodConfig = Annotated[
     | Annotated[Vafl, Tag("vafl")],
     chosen_by("name", "dpzv"),
 ]
-TAGS = ("name", "distribution")
-"""Keys that say which of several options is meant."""
 
 
 class ClientOptimizerConfig(Options):
@@ -226,7 +223,7 @@ class ExperimentConfig(Options):
     """Server steps between two evaluations; unset: once an epoch of all clients."""
     checkpoint_seconds: float = Field(default=30.0, ge=0)
     """Wall-clock seconds between two checkpoints."""
-    threads: PositiveInt = 1
+    threads: int = Field(default=1, gt=0, le=256)
     """Threads of one tensor operation; small models are fastest with one."""
 
     @model_validator(mode="after")
@@ -256,16 +253,12 @@ def load(path: Path | None, overrides: Sequence[str] = ()) -> ExperimentConfig:
     Raises:
         ConfigError: one line that names the file, the key, its value and what would be right.
     """
-    tree: dict[str, Any] = {}
-    source = "--set" if path is None else str(path)
+    tree = {} if path is None else read_yaml(path)
     if path is not None:
-        tree = _read(path)
         for side in ("client", "server"):
             _find_beside(path, tree, side)
-    settings = [_setting(override) for override in overrides]
-    for keys, value in sorted(settings, key=lambda setting: setting[0][-1] not in TAGS):
-        _set(tree, keys, value)
-    return parse(tree, source)
+    override(tree, overrides, ExperimentConfig())
+    return parse(tree, "--set" if path is None else str(path))
 
 
 def parse(tree: Mapping[str, Any], source: str = "configuration") -> ExperimentConfig:
@@ -273,25 +266,7 @@ def parse(tree: Mapping[str, Any], source: str = "configuration") -> ExperimentC
     try:
         return ExperimentConfig.model_validate(tree)
     except ValidationError as error:
-        raise ConfigError(f"{source}: {_explain(error.errors()[0], error.error_count())}") from None
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path}: not a text file") from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" in line {mark.line + 1}" if mark else ""
-        raise ConfigError(f"{path}: not YAML{where}: {getattr(error, 'problem', error)}") from None
-    if tree is None:
-        return {}
-    if not isinstance(tree, dict):
-        raise ConfigError(f"{path}: holds a {type(tree).__name__}; keys and values were expected")
-    return tree
+        raise ConfigError(f"{source}: {explain(error, ExperimentConfig)}") from None
 
 
 def _find_beside(config: Path, tree: dict[str, Any], side: str) -> None:
@@ -304,98 +279,3 @@ def _find_beside(config: Path, tree: dict[str, Any], side: str) -> None:
         beside = config.parent / file
         if file.endswith(".py") and not Path(file).is_file() and beside.is_file():
             model["path"] = f"{beside.resolve()}:{name}"
-
-
-def _setting(override: str) -> tuple[list[str], Any]:
-    """Keys and value of one ``key=value``."""
-    key, separator, text = override.partition("=")
-    if not separator or not all(key.split(".")):
-        raise ConfigError(f"--set {override}: write key=value, for example epochs=20")
-    try:
-        return key.split("."), _number(yaml.safe_load(text))
-    except yaml.YAMLError:
-        raise ConfigError(f"--set {override}: {text!r} is not a YAML value") from None
-
-
-def _set(tree: dict[str, Any], keys: Sequence[str], value: Any) -> None:
-    """Put a value in its place; another choice of option leaves the first one's keys behind."""
-    *parents, last = keys
-    node = tree
-    for parent in parents:
-        if not isinstance(node.get(parent), dict):
-            node[parent] = {}
-        node = node[parent]
-    if last in TAGS and parents != ["data"] and node.get(last) != value:
-        node.clear()
-    node[last] = value
-
-
-def _number(value: Any) -> Any:
-    """YAML 1.1 reads 1e-3 as text; people mean a number."""
-    if isinstance(value, str):
-        try:
-            return float(value)
-        except ValueError:
-            return value
-    return value
-
-
-def _explain(error: ErrorDetails, count: int) -> str:
-    """One line of a validation error: the key, its value, what would be right."""
-    path, known = _follow(error["loc"])
-    key = ".".join(path) or "configuration"
-    more = f" (and {count - 1} more)" if count > 1 else ""
-    given, kind = error["input"], error["type"]
-    if kind == "extra_forbidden":
-        near = get_close_matches(path[-1], known, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
-        return f"unknown key {key!r}; {hint}{more}"
-    if kind == "union_tag_invalid":
-        tag = next((tag for tag in TAGS if tag in given), "name")
-        expected = error["ctx"]["expected_tags"]
-        return f"{key}.{tag} is {given.get(tag)!r}; known are {expected}{more}"
-    if kind in ("union_tag_not_found", "model_type", "model_attributes_type", "dict_type"):
-        return f"{key} is {given!r}; keys and values were expected there{more}"
-    if kind == "missing":
-        return f"{key} is missing{more}"
-    if kind == "value_error":
-        return f"{error['ctx']['error']}{more}"
-    message = error["msg"].removeprefix("Input should be ").removeprefix("Value should be ")
-    message = message.split(", unable to parse")[0].split(", got a number")[0]
-    return f"{key} is {given!r}; it must be {message}{more}"
-
-
-def _follow(location: Sequence[str | int]) -> tuple[list[str], list[str]]:
-    """The keys that lead to an error, and those known beside the last.
-
-    pydantic's own location also names the option of a choice, which is no key.
-    """
-    path: list[str] = []
-    here: Any = ExperimentConfig
-    known: list[str] = []
-    for part in location:
-        fields = getattr(here, "model_fields", {})
-        option = next((option for option in _members(here) if _tag(option) == part), None)
-        if part in fields:
-            known, here = list(fields), fields[part].annotation
-            path.append(str(part))
-        elif option is not None:
-            here = option
-        else:
-            known, here = list(fields), None
-            path.append(str(part))
-    return path, known
-
-
-def options_of(choice: Any) -> list[Any]:
-    """The option classes of a choice such as `MethodConfig`."""
-    return _members(get_args(choice)[0])
-
-
-def _members(union: Any) -> list[Any]:
-    return [get_args(member)[0] for member in get_args(union) if get_args(member)]
-
-
-def _tag(option: Any) -> Any:
-    fields = getattr(option, "model_fields", {})
-    return next((fields[tag].default for tag in TAGS if tag in fields), None)

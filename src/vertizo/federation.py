@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vertizo import validate
 from vertizo.batches import Batches
 from vertizo.codecs.none import NoCompression
 from vertizo.config import (
@@ -22,12 +24,12 @@ from vertizo.config import (
     ServerMlpConfig,
 )
 from vertizo.data.vertical import VerticalData
-from vertizo.errors import ConfigError
+from vertizo.errors import ConfigError, NonFiniteError
 from vertizo.imports import load_object
 from vertizo.methods.base import ClientSide, ServerSide
 from vertizo.models import networks
 from vertizo.models.array import ArrayModel
-from vertizo.models.base import Model
+from vertizo.models.base import DifferentiableModel, Model, Points
 from vertizo.models.optimizers import Frozen, Optimizer, RandomUpdates, Sgd
 from vertizo.models.torch import wrap
 from vertizo.party import ClientParty, ServerParty
@@ -113,6 +115,10 @@ def build(
     root = Stream.from_seed(config.seed)
     parties = len(data.parties)
     synchronous = config.simulation.timing == "synchronous"
+    if not data.records:
+        raise ConfigError(
+            f"data.validation is {config.data.validation}, which leaves no record to train on"
+        )
     if config.batch_size > data.records:
         raise ConfigError(
             f"batch_size is {config.batch_size} but there are {data.records} training records"
@@ -128,7 +134,12 @@ def build(
         for m in range(parties)
     ]
     dims = [
-        _embedding_dim(model, data.features[m]["table"][:2], config.server.embedding_bound)
+        _embedding_dim(
+            model,
+            data.features[m]["table"][:2],
+            config.server.embedding_bound,
+            first_order=config.method.first_order_client,
+        )
         for m, model in enumerate(models)
     ]
     server = _server(config, data, dims, root.child("server"))
@@ -169,6 +180,11 @@ def build(
 def _client_model(config: ClientModelConfig, shape: tuple[int, ...], stream: Stream) -> Model:
     if isinstance(config, FunctionConfig):
         function = load_object("client.model.path", config.path)
+        if not callable(function):
+            raise ConfigError(
+                f"client.model.path is {config.path!r}, which is a {type(function).__name__}; "
+                "it must be a function"
+            )
         initial = stream.generator().standard_normal(config.num_parameters) * config.initial_std
         return ArrayModel(function, torch.from_numpy(initial).to(torch.float32))
     with stream.torch_default():
@@ -186,15 +202,23 @@ def _client_model(config: ClientModelConfig, shape: tuple[int, ...], stream: Str
             module = networks.cnn(shape, config.channels, config.outputs)
         else:
             module = _user_module("client.model", config)
-    return wrap(module)
+    with _named("client.model"):
+        return wrap(module)
 
 
 def _user_module(key: str, config: ModuleConfig) -> nn.Module:
     factory = load_object(f"{key}.path", config.path)
+    if not callable(factory):
+        raise ConfigError(
+            f"{key}.path is {config.path!r}, which is a {type(factory).__name__}; "
+            "it must make a torch.nn.Module"
+        )
     try:
         module = factory(**config.arguments)
     except TypeError as error:
-        raise ConfigError(f"{key}.arguments do not fit {config.path}: {error}") from None
+        raise ConfigError(f"{key}.arguments do not fit {config.path}: {_line(error)}") from None
+    except Exception as error:
+        raise ConfigError(f"{key}: making {config.path} failed: {_line(error)}") from None
     if not isinstance(module, nn.Module):
         raise ConfigError(
             f"{key}.path is {config.path!r}, which makes a {type(module).__name__}; "
@@ -203,16 +227,41 @@ def _user_module(key: str, config: ModuleConfig) -> nn.Module:
     return module
 
 
-def _embedding_dim(model: Model, sample: Tensor, bound: float) -> int:
+def _embedding_dim(model: Model, sample: Tensor, bound: float, *, first_order: bool) -> int:
     """d_h, by one evaluation; so that a model that does not fit its data fails here."""
+    with _named("client.model"):
+        try:
+            embeddings = model(sample)
+            if first_order and isinstance(model, DifferentiableModel):
+                model.forward(Points(sample))
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise ConfigError(
+                f"it fails for features of shape {list(sample.shape[1:])}: {_line(error)}"
+            ) from None
     try:
-        embeddings = model(sample)
-    except (RuntimeError, ValueError, IndexError, TypeError) as error:
-        reason = str(error).splitlines()[0]
+        validate.bounded("its first embeddings", embeddings, bound)
+    except NonFiniteError:
         raise ConfigError(
-            f"client.model does not accept features of shape {list(sample.shape[1:])}: {reason}"
+            f"client.model: its first embeddings are infinite, NaN or beyond {bound:g}"
         ) from None
     return int(embeddings.shape[1])
+
+
+@contextmanager
+def _named(key: str) -> Iterator[None]:
+    """Put the key of a model in front of what is wrong with it."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{key}: {error}") from None
+
+
+def _line(error: Exception) -> str:
+    """The first line of somebody else's error."""
+    first = (str(error).splitlines() or [""])[0]
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
 def _client_optimizer(config: ExperimentConfig, model: Model, stream: Stream) -> Optimizer:
@@ -238,14 +287,17 @@ def _server(
             )
         else:
             module = _user_module("server.model", options.model)
-    model = wrap(module)
-    try:
-        outputs = model(torch.zeros(2, table.width)).shape[1]
-    except RuntimeError as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(
-            f"server.model does not accept {table.width} joined embeddings: {reason}"
-        ) from None
+    with _named("server.model"):
+        model = wrap(module)
+        try:
+            outputs = model(torch.zeros(2, table.width)).shape[1]
+            model.forward(Points(torch.zeros(2, table.width)))
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise ConfigError(
+                f"it fails for {table.width} joined embeddings: {_line(error)}"
+            ) from None
     if outputs != data.task.outputs:
         raise ConfigError(
             f"server.model has {outputs} outputs; {data.name} needs {data.task.outputs}"

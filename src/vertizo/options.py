@@ -4,13 +4,30 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Discriminator
+from pydantic import BaseModel, ConfigDict, Discriminator, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
+
+TAGS = ("name", "distribution")
+"""Keys that say which of several options is meant."""
 
 
 class Options(BaseModel):
     """Public fields, validated once at construction; unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """True is no 1: somebody meant another key."""
+        if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation in (
+            int,
+            float,
+            int | None,
+            float | None,
+        ):
+            raise PydanticCustomError("no_number", "a number")
+        return value
 
 
 def chosen_by(key: str, default: str) -> Discriminator:

@@ -35,6 +35,9 @@ from vertizo.metrics import Scores, scores
 Partition = Mapping[Purpose, Tensor]
 """Features or labels by purpose: ``table`` holds the training records."""
 
+REPLY_BOUND = 1e12
+"""Largest absolute value in a reply that a client applies; divided by λ it is still a float32."""
+
 OVERHEAD = 4096
 """Bytes of a body beside its arrays and IDs."""
 
@@ -106,6 +109,8 @@ class ClientParty:
         message = wire.decode(frame, self._down)
         if not isinstance(message, Batch):
             raise MalformedError(f"a {type(message).__name__} where a Batch was expected")
+        if message.number != self.answered:
+            raise ConflictError(f"batch {message.number}; {self.answered} is the next one")
         _check_ids(message.ids, self.batches.records, self.batches.size)
         return message.ids
 
@@ -124,7 +129,7 @@ class ClientParty:
         if self._ids is None or self._frame is None or reply.number != self.answered:
             raise ConflictError(f"a reply to query {reply.number}; {self.answered} is the next one")
         validate.shape("the reply", reply.values, self._reply_shape(self._ids.numel()))
-        validate.bounded("the reply", reply.values, torch.finfo(torch.float32).max)
+        validate.bounded("the reply", reply.values, REPLY_BOUND)
         if self._batch is None:
             self._batch = self._rows(self._ids)
         self._half.tell(reply.number, self._batch, reply.values)
@@ -298,7 +303,8 @@ class ServerParty:
         queries = sorted(self._open, key=lambda q: q.client) if self._open else [query]
         self._open = []
         self.round += 1
-        replies = self._half.answer(queries, self.round)
+        with np.errstate(all="ignore"):  # overflow is the plan's to clip, or the client's to refuse
+            replies = self._half.answer(queries, self.round)
         self.staleness.add(side.table.stored_in(query.ids), self.round)
         sent = []
         for reply in replies:

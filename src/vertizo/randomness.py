@@ -54,8 +54,7 @@ class Stream:
 
     def child(self, *name: str | int) -> Stream:
         """The stream of that name below this one; names of different parts never collide."""
-        path = "\x1f".join(f"{type(part).__name__}:{part}" for part in name)
-        return Stream(blake2b(path.encode(), key=self._key, digest_size=32).digest())
+        return Stream(blake2b(repr(name).encode(), key=self._key, digest_size=32).digest())
 
     def seed(self, counter: int = 0) -> int:
         """The 64-bit seed of draw number ``counter``."""

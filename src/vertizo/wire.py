@@ -117,7 +117,7 @@ def decode(frame: bytes, codec: ArrayCodec, *, max_body: int = MAX_BODY) -> Mess
     """
     try:
         body: _Body = _decoder.decode(_body(frame, max_body))
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise MalformedError(f"not a message: {error}") from None
     match body:
         case _Query(client, number, width, ids, shape, data):
@@ -157,7 +157,7 @@ def _body(frame: bytes, max_body: int) -> memoryview:
 def _array(codec: ArrayCodec, data: memoryview, shape: tuple[int, ...], max_body: int) -> Tensor:
     size = 1
     for side in shape:
-        size *= side
+        size *= max(side, 1)  # an empty array of absurd sides is absurd as well
     if 4 * size > max_body:
         raise OversizedError(f"an array of shape {shape} is announced in {len(data)} bytes")
     return codec.decode(data, shape)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vertizo.models.array import ArrayModel
-from vertizo.models.base import EVERY_ROW, DifferentiableModel, Model
+from vertizo.models.base import DifferentiableModel, Model, Points
 from vertizo.models.linear_stack import LinearStack
 from vertizo.models.networks import cnn, mlp
 from vertizo.models.torch import TorchModel, wrap
@@ -60,6 +60,10 @@ def normalised() -> nn.Module:
     )
 
 
+def smooth() -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
+
+
 def of_rules() -> Model:
     return ArrayModel(rules, torch.randn(20))
 
@@ -68,12 +72,14 @@ KINDS = {
     "linear": Kind(lambda: wrap(nn.Linear(5, 3, bias=False)), LinearStack, (5,)),
     "mlp": Kind(lambda: wrap(mlp(6, [8, 5], 3, final_relu=False)), LinearStack, (2, 3)),
     "mlp-relu": Kind(lambda: wrap(mlp(6, [], 3, final_relu=True)), LinearStack, (6,)),
+    "tanh": Kind(lambda: wrap(smooth()), TorchModel, (5,)),
     "cnn": Kind(lambda: wrap(cnn((1, 4, 6), [3, 4], 3)), TorchModel, (1, 4, 6)),
     "group-norm": Kind(lambda: wrap(normalised()), TorchModel, (1, 4, 6)),
     "thresholds": Kind(lambda: wrap(Thresholds()), TorchModel, (5,), rough=True),
     "array": Kind(of_rules, ArrayModel, (5,)),
 }
-DIFFERENTIABLE = ["linear", "mlp", "mlp-relu", "cnn", "group-norm"]
+DIFFERENTIABLE = ["linear", "mlp", "mlp-relu", "tanh", "cnn", "group-norm"]
+FLAT = ["linear", "mlp-relu", "tanh"]
 
 
 @pytest.fixture(params=KINDS)
@@ -232,33 +238,91 @@ def test_only_array_models_cannot_be_differentiated(kind: Kind, model: Model) ->
     assert isinstance(model, DifferentiableModel) == (kind.type is not ArrayModel)
 
 
-ROWS = [EVERY_ROW, slice(0, 3), slice(2, 5), slice(3, BATCH), slice(0, BATCH), slice(6, 7)]
+def shift(points: int, columns: int, seed: int = 4) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return 0.5 * torch.randn(points, BATCH, columns, generator=generator)
 
 
-@pytest.mark.parametrize("rows", ROWS, ids=str)
-def test_forward_gives_all_outputs(
-    differentiable: tuple[DifferentiableModel, Tensor], rows: slice
-) -> None:
+SHIFTS = {
+    "none": (),
+    "all columns": ((0, shift(1, 5)),),
+    "some columns": ((1, shift(2, 3)),),
+    "two clients": ((3, shift(2, 2)), (0, shift(1, 3))),
+    "the same columns twice": ((2, shift(1, 2)), (2, shift(3, 2, seed=5))),
+}
+
+
+def written_out(rows: Tensor, shifts: tuple[tuple[int, Tensor], ...]) -> Tensor:
+    """All points, [points, batch, width], in order; the rows themselves last."""
+    points = []
+    for start, shifts_of_one in shifts:
+        for one in shifts_of_one:
+            point = rows.clone()
+            point[:, start : start + one.shape[1]] += one
+            points.append(point)
+    return torch.stack([*points, rows])
+
+
+@pytest.mark.parametrize("name", FLAT)
+@pytest.mark.parametrize("shifts", SHIFTS.values(), ids=SHIFTS)
+def test_forward_at_several_points(name: str, shifts: tuple[tuple[int, Tensor], ...]) -> None:
+    torch.manual_seed(0)
+    model, rows = KINDS[name].make(), KINDS[name].inputs()
+    assert isinstance(model, DifferentiableModel)
+    points = written_out(rows, shifts)
+    result, pullback = model.forward(Points(rows, shifts))
+    assert result.shape == (len(points) * BATCH, OUTPUTS)
+    assert not result.requires_grad
+    expected = torch.cat([model(point) for point in points])
+    assert torch.allclose(result, expected, rtol=1e-5, atol=1e-5)
+    alone, at_rows = model.forward(Points(rows))
+    weights = torch.randn(alone.shape, generator=torch.Generator().manual_seed(2))
+    assert torch.allclose(pullback.inputs(weights), at_rows.inputs(weights), atol=1e-6)
+    kept = pullback(weights).clone()
+    assert torch.allclose(kept, at_rows(weights), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", FLAT)
+@pytest.mark.parametrize("value", [3.0, 1e25, torch.nan])
+def test_a_record_leaves_the_others_alone_at_every_point(name: str, value: float) -> None:
+    torch.manual_seed(0)
+    model, rows, moved = KINDS[name].make(), KINDS[name].inputs(), shift(2, 3)
+    assert isinstance(model, DifferentiableModel)
+    others = [i for i in range(BATCH) if i != 2]
+    results = []
+    for replaced in (False, True):
+        if replaced:
+            rows, moved = rows.clone(), moved.clone()
+            rows[2], moved[:, 2] = value, -value
+        result, pullback = model.forward(Points(rows, ((1, moved),)))
+        ones = torch.ones(BATCH, OUTPUTS)
+        results.append((result.view(3, BATCH, OUTPUTS)[:, others], pullback.inputs(ones)[others]))
+    assert torch.equal(results[0][0], results[1][0])
+    assert torch.equal(results[0][1], results[1][1])
+
+
+def test_forward_gives_all_outputs(differentiable: tuple[DifferentiableModel, Tensor]) -> None:
     model, inputs = differentiable
-    result, _ = model.forward(inputs, rows)
+    kept = inputs.clone()
+    result, _ = model.forward(Points(inputs))
     assert not result.requires_grad
     assert torch.allclose(result, model(inputs), rtol=1e-5, atol=1e-6)
+    assert torch.equal(inputs, kept)
 
 
-@pytest.mark.parametrize("rows", ROWS, ids=str)
 def test_pullback_is_the_slope_of_the_outputs(
-    differentiable: tuple[DifferentiableModel, Tensor], rows: slice
+    differentiable: tuple[DifferentiableModel, Tensor],
 ) -> None:
     """``pullback(g) · u`` is the derivative of ``Σ g·h`` along u, taken by differences."""
     model, inputs = differentiable
-    result, pullback = model.forward(inputs, rows)
-    weights = torch.randn(result[rows].shape, generator=torch.Generator().manual_seed(2))
+    result, pullback = model.forward(Points(inputs))
+    weights = torch.randn(result.shape, generator=torch.Generator().manual_seed(2))
     kept = weights.clone()
     gradient = pullback(weights).clone()
     assert gradient.shape == model.parameters.shape
     direction = direction_for(model)
     direction /= direction.norm()
-    plus, minus = model.along(direction, (5e-3, -5e-3), inputs[rows])
+    plus, minus = model.along(direction, (5e-3, -5e-3), inputs)
     slope = float(((plus - minus) / 1e-2 * weights).sum())
     assert float(gradient @ direction) == pytest.approx(slope, rel=2e-2, abs=2e-2)
     assert torch.equal(weights, kept)
@@ -266,7 +330,7 @@ def test_pullback_is_the_slope_of_the_outputs(
 
 def test_pullback_to_the_inputs(differentiable: tuple[DifferentiableModel, Tensor]) -> None:
     model, inputs = differentiable
-    result, pullback = model.forward(inputs, EVERY_ROW)
+    result, pullback = model.forward(Points(inputs))
     weights = torch.randn(result.shape, generator=torch.Generator().manual_seed(2))
     gradient = pullback.inputs(weights)
     assert gradient.shape == inputs.shape
@@ -278,13 +342,13 @@ def test_pullback_to_the_inputs(differentiable: tuple[DifferentiableModel, Tenso
 def test_pullbacks_add_up(differentiable: tuple[DifferentiableModel, Tensor]) -> None:
     """Linear in the gradient, and the rows' gradients sum to the batch's."""
     model, inputs = differentiable
-    result, pullback = model.forward(inputs, EVERY_ROW)
+    result, pullback = model.forward(Points(inputs))
     weights = torch.randn(result.shape, generator=torch.Generator().manual_seed(2))
     whole = pullback(weights).clone()
     assert torch.allclose(pullback(2 * weights), 2 * whole, rtol=1e-5, atol=1e-5)
     parts = torch.zeros_like(whole)
     for row in range(BATCH):
-        _, one = model.forward(inputs, slice(row, row + 1))
+        _, one = model.forward(Points(inputs[row : row + 1]))
         parts += one(weights[row : row + 1])
     assert torch.allclose(parts, whole, rtol=1e-4, atol=1e-4)
 
@@ -297,7 +361,7 @@ def test_an_input_gradient_is_its_records_own(
     replaced[2] += 5.0
     gradients = []
     for batch in (inputs, replaced):
-        result, pullback = model.forward(batch, EVERY_ROW)
+        result, pullback = model.forward(Points(batch))
         gradients.append(pullback.inputs(torch.ones_like(result)))
     others = [i for i in range(BATCH) if i != 2]
     assert torch.equal(gradients[0][others], gradients[1][others])

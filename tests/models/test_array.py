@@ -90,7 +90,7 @@ def test_other_shapes_are_refused(shape: tuple[int, ...]) -> None:
 
 
 def test_thresholds_are_no_obstacle() -> None:
-    model = ArrayModel(lambda w, x: (x[:, 0] > w[0]).astype(float), torch.zeros(1))
+    model = ArrayModel(lambda w, x: (x[:, :1] > w[0]).astype(float), torch.zeros(1))
     inputs = torch.tensor([[-1.0], [0.05], [1.0]])
     found = model.along(torch.ones(1), [0.1, -0.1], inputs)
     assert found[:, :, 0].tolist() == [[0, 0, 1], [0, 1, 1]]

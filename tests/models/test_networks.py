@@ -11,6 +11,11 @@ from vertizo.models.networks import cnn, mlp
 from vertizo.models.torch import wrap
 
 
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
 def kinds(module: nn.Module) -> list[str]:
     return [type(part).__name__ for part in module.children()]
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from vertizo.errors import ConfigError
+from vertizo.models.base import Points
 from vertizo.server.table import EmbeddingTable, Join
 
 RECORDS = 9
@@ -35,6 +36,14 @@ def joined(join: Join, parts: list[Tensor]) -> Tensor:
     return total if join == "sum" else total / len(parts)
 
 
+def written_out(points: Points) -> Tensor:
+    """Every point as one array, [points, batch, width]."""
+    rows = points.rows.unsqueeze(0)
+    if not points.shifts:
+        return rows
+    return torch.cat([points.changed().view(len(points) - 1, *points.rows.shape), rows])
+
+
 def test_it_starts_with_zeros_of_round_zero() -> None:
     table = EmbeddingTable(4, [2, 3])
     assert torch.equal(table.values, torch.zeros(4, 5))
@@ -56,7 +65,8 @@ def test_adding_needs_equal_sizes(join: Join) -> None:
 
 stores = st.lists(
     st.tuples(
-        st.integers(0, 2), st.lists(st.integers(0, RECORDS - 1), min_size=1, unique=True, max_size=5)
+        st.integers(0, 2),
+        st.lists(st.integers(0, RECORDS - 1), min_size=1, unique=True, max_size=5),
     ),
     max_size=12,
 )
@@ -98,7 +108,7 @@ def test_points_are_rows_with_one_part_replaced_then_the_rows(join: Join, client
     ids = torch.tensor([5, 2, 8, 0])
     rows = [part[ids] for part in parts]
     replacements = torch.randn(2, 4, dims_of(join)[client])
-    points = table.points(ids, [(client, replacements)])
+    points = written_out(table.points(ids, [(client, replacements)]))
     assert points.shape == (3, 4, table.width)
     for point, own in zip(points, replacements, strict=False):
         expected = [own if other == client else row for other, row in enumerate(rows)]
@@ -114,7 +124,7 @@ def test_points_of_several_clients_come_in_order(join: Join) -> None:
     rows = [part[ids] for part in parts]
     dims = dims_of(join)
     pairs = [(2, torch.randn(2, 2, dims[2])), (0, torch.randn(1, 2, dims[0]))]
-    points = table.points(ids, pairs)
+    points = written_out(table.points(ids, pairs))
     expected = [
         [rows[0], rows[1], pairs[0][1][0]],
         [rows[0], rows[1], pairs[0][1][1]],
@@ -128,7 +138,9 @@ def test_points_of_several_clients_come_in_order(join: Join) -> None:
 def test_points_are_a_copy(join: Join) -> None:
     table, _ = filled(join)
     before = table.values.clone()
-    table.points(torch.tensor([0, 1]), []).add_(1)
+    points = table.points(torch.tensor([0, 1]), [(1, torch.ones(1, 2, dims_of(join)[1]))])
+    points.rows.add_(1)
+    points.shifts[0][1].add_(1)
     assert torch.equal(table.values, before)
 
 
@@ -136,7 +148,7 @@ def test_points_are_a_copy(join: Join) -> None:
 def test_no_replacement_gives_the_rows_alone(join: Join) -> None:
     table, parts = filled(join)
     ids = torch.tensor([8, 0, 3])
-    (points,) = table.points(ids, [])
+    (points,) = written_out(table.points(ids, []))
     assert torch.allclose(points, joined(join, [part[ids] for part in parts]), atol=1e-6)
 
 
@@ -171,4 +183,4 @@ def test_state_comes_back_in_another_table(join: Join) -> None:
     other.store(1, ids, torch.zeros(2, dims_of(join)[1]), 99)
     assert torch.equal(other.stored_in(ids)[:, 1], torch.tensor([99, 99], dtype=torch.int32))
     assert int(table.refreshed.max()) == 3
-    assert torch.equal(other.points(ids, [])[0], other.combine(other.values[ids]))
+    assert torch.equal(other.points(ids, []).rows, other.combine(other.values[ids]))

@@ -23,6 +23,12 @@ Way = Callable[[Model, Tensor, Direction, Sequence[float]], Tensor]
 
 INPUTS = torch.randn(4, 8, generator=torch.Generator().manual_seed(1))
 WAYS = pytest.mark.parametrize("way", [in_place, at_once])
+MODULES = [lambda: nn.Linear(8, 3), lambda: nn.Sequential(nn.Linear(8, 3), nn.Tanh())]
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
 
 
 def small() -> Model:
@@ -88,21 +94,42 @@ def test_at_once_does_not_touch_the_parameters() -> None:
     assert torch.equal(model.parameters, before)
 
 
-def test_float32_drifts_by_rounding_only() -> None:
-    """A step of a run is about 1e-3 · √d; this is what thousands of rounds without one leave."""
+def drift(law: str, rounds: list[int]) -> list[Tensor]:
+    """How far the parameters are off after so many rounds without an update."""
     model = small()
-    before, directions = model.parameters.clone(), directions_for(model)
-    for number in range(4000):
+    before, directions, found = model.parameters.clone(), directions_for(model, law), []
+    for number in range(rounds[-1]):
         in_place(model, INPUTS[:1], directions.draw(number), (1e-3, -1e-3))
-    drift = (model.parameters - before).abs()
-    assert float(drift.max()) < 1e-5
-    assert float(drift.double().square().mean().sqrt()) < 2e-6
+        if number + 1 in rounds:
+            found.append((model.parameters - before).double())
+    return found
+
+
+def root_mean_square(values: Tensor) -> float:
+    return float(values.square().mean().sqrt())
+
+
+def test_float32_drifts_by_rounding_only() -> None:
+    """Like a random walk of roundings: four times the rounds, twice the drift."""
+    early, late = drift("scaled-sphere", [500, 4000])
+    assert float(late.abs().max()) < 1e-5
+    assert root_mean_square(late) < 1.5e-6
+    assert 2.0 < root_mean_square(late) / root_mean_square(early) < 4.0
+
+
+def test_steps_of_equal_length_drift_a_little_more() -> None:
+    """Signs shift a parameter by the same two numbers each time, which round alike."""
+    (late,) = drift("rademacher", [4000])
+    assert float(late.abs().max()) < 3e-5
+    assert root_mean_square(late) < 3e-6
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("module", [nn.Linear(8, 3), nn.Sequential(nn.Linear(8, 3), nn.Tanh())])
-def test_16_bit_parameters_come_back_exactly(dtype: torch.dtype, module: nn.Module) -> None:
-    model = wrap(module.to(dtype))
+@pytest.mark.parametrize("make", MODULES)
+def test_16_bit_parameters_come_back_exactly(
+    dtype: torch.dtype, make: Callable[[], nn.Module]
+) -> None:
+    model = wrap(make().to(dtype))
     before, directions = model.parameters.clone(), directions_for(model, "gaussian")
     inputs = INPUTS.to(dtype)
     for number in range(300):
@@ -112,9 +139,11 @@ def test_16_bit_parameters_come_back_exactly(dtype: torch.dtype, module: nn.Modu
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-@pytest.mark.parametrize("module", [nn.Linear(8, 3), nn.Sequential(nn.Linear(8, 3), nn.Tanh())])
-def test_other_precisions_agree_both_ways(dtype: torch.dtype, module: nn.Module) -> None:
-    model = wrap(module.to(dtype))
+@pytest.mark.parametrize("make", MODULES)
+def test_other_precisions_agree_both_ways(
+    dtype: torch.dtype, make: Callable[[], nn.Module]
+) -> None:
+    model = wrap(make().to(dtype))
     direction, inputs = directions_for(model).draw(0), INPUTS.to(dtype)
     one = in_place(model, inputs, direction, (0.1, -0.1))
     other = at_once(model, inputs, direction, (0.1, -0.1))
@@ -176,7 +205,7 @@ def test_a_raising_bfloat16_model_gets_them_back_exactly() -> None:
 
 @WAYS
 def test_outputs_that_are_parameters_are_kept_apart(way: Way) -> None:
-    """A party without features of weight may answer with a bias alone."""
+    """A model may answer with a bias alone, which is then a view of its parameters."""
 
     class Constant(nn.Module):
         def __init__(self) -> None:

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from vertizo import config
 from vertizo.data.catalog import CATALOG
+from vertizo.option_text import options_of
 
 
 def show(kind: str) -> None:
@@ -26,7 +27,7 @@ def _entries(kind: str) -> list[tuple[str, str]]:
     if kind == "datasets":
         return [(name, entry.summary) for name, entry in CATALOG.items()]
     if kind == "methods":
-        methods = config.options_of(config.MethodConfig)
+        methods = options_of(config.MethodConfig)
         return [(_name(method), f"{method.paper}: {_doc(method)}") for method in methods]
     if kind == "models":
         places: dict[str, list[str]] = {}
@@ -34,7 +35,7 @@ def _entries(kind: str) -> list[tuple[str, str]]:
             ("client", config.ClientModelConfig),
             ("server", config.ServerModelConfig),
         ):
-            for option in config.options_of(choice):
+            for option in options_of(choice):
                 places.setdefault(_name(option), [_doc(option)]).append(side)
         return [(name, f"{doc} ({' and '.join(on)})") for name, (doc, *on) in places.items()]
     return [("none", "Numbers as they are: float32, or rounded to float16 or bfloat16 (dtype).")]

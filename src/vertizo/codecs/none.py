@@ -33,13 +33,14 @@ class NoCompression:
         if self._dtype == "bfloat16":  # which NumPy does not have
             numbers = array.to(torch.bfloat16).view(torch.int16).numpy()
         else:
-            numbers = array.numpy().astype(self._dtype, copy=False)
+            with np.errstate(over="ignore"):  # what float16 cannot hold becomes infinite
+                numbers = array.numpy().astype(self._dtype, copy=False)
         return np.ascontiguousarray(numbers).reshape(-1).view(np.uint8).data
 
     def decode(self, data: memoryview, shape: tuple[int, ...]) -> Tensor:
         """The array; MalformedError unless ``data`` has exactly its size."""
         expected = math.prod(shape) * self._size
-        if len(data) != expected:
+        if len(data) != expected or math.prod(max(side, 1) for side in shape) >= 2**48:
             raise MalformedError(f"{len(data)} bytes for shape {shape}; {expected} were expected")
         if self._dtype == "bfloat16":
             bits = torch.from_numpy(np.frombuffer(data, np.int16).reshape(shape).copy())

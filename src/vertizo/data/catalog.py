@@ -41,10 +41,11 @@ def load(name: str, root: Path | None = None) -> Pooled:
     """
     if name not in CATALOG:
         raise ConfigError(f"data.name is {name!r}; known are {', '.join(CATALOG)}")
+    source = "data.root"
     if root is None and os.environ.get(ROOT_VARIABLE):
-        root = Path(os.environ[ROOT_VARIABLE])
+        source, root = ROOT_VARIABLE, Path(os.environ[ROOT_VARIABLE])
     if root is not None and not root.is_dir():
-        raise DataError(f"data.root is {root}, which is not a folder")
+        raise DataError(f"{source} is {root}, which is not a folder")
     return CATALOG[name].load(root)
 
 
@@ -99,14 +100,17 @@ def standardise(train: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
 
 def _idx(files: idx.IdxSet, mean: float, spread: float) -> Callable[[Path | None], Pooled]:
     def load_files(root: Path | None) -> Pooled:
-        cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "vertizo"
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "vertizo"
         folder = idx.folder_of(files, root, cache=cache)
 
         def images(file: idx.IdxFile) -> Tensor:
-            return _scaled(idx.read(folder, file), mean, spread)
+            return _scaled(_read(folder, file, sides=3), mean, spread)
 
         def labels(file: idx.IdxFile) -> Tensor:
-            return torch.from_numpy(idx.read(folder, file).astype(np.int64))
+            values = _read(folder, file, sides=1)
+            if values.max(initial=0) > 9:
+                raise DataError(f"{folder / file.name}: label {values.max()}; there are 0 to 9")
+            return torch.from_numpy(values.astype(np.int64))
 
         pooled = Pooled(
             name=files.name,
@@ -123,6 +127,15 @@ def _idx(files: idx.IdxSet, mean: float, spread: float) -> Callable[[Path | None
         return pooled
 
     return load_files
+
+
+def _read(folder: Path, file: idx.IdxFile, *, sides: int) -> NDArray[np.uint8]:
+    values = idx.read(folder, file)
+    if values.ndim != sides:
+        raise DataError(
+            f"{folder / file.name} holds an array of {values.ndim} sides; it must have {sides}"
+        )
+    return values
 
 
 def _scaled(pixels: NDArray[np.uint8], mean: float, spread: float) -> Tensor:

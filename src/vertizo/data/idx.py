@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import http.client
+import math
 import os
 import struct
-import tempfile
 import urllib.error
 import urllib.request
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,16 +114,21 @@ def folder_of(files: IdxSet, root: Path | None, *, cache: Path) -> Path:
         if all(_present(folder, file) is not None for file in files.files):
             return folder
     target = candidates[0]
-    missing = [file for file in files.files if _present(target, file) is None]
-    for file in missing:
+    for file in files.files:
+        if _present(target, file) is not None:
+            continue
         problem = _download(file, files.mirrors, target)
         if problem is not None:
             raise DataError(
                 f"{files.name}: {file.name} is not in {target} and could not be downloaded "
-                f"({problem}); put {', '.join(f.name for f in missing)} there, or set data.root or "
+                f"({problem}); put {', '.join(_missing(target, files))} there, or set data.root or "
                 "VERTIZO_DATA to the folder that has them"
             )
     return target
+
+
+def _missing(folder: Path, files: IdxSet) -> list[str]:
+    return [file.name for file in files.files if _present(folder, file) is None]
 
 
 def _present(folder: Path, file: IdxFile) -> Path | None:
@@ -139,21 +146,28 @@ def _download(file: IdxFile, mirrors: Sequence[str], target: Path) -> str | None
         try:
             with urllib.request.urlopen(mirror + file.name, timeout=TIMEOUT) as response:
                 content: bytes = response.read()
-        except (urllib.error.URLError, OSError) as error:
-            problem = str(getattr(error, "reason", error))
+        except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
+            problem = str(getattr(error, "reason", None) or error or type(error).__name__)
             continue
         if hashlib.sha256(content).hexdigest() != file.sha256:
             problem = f"{mirror} has another file under that name"
             continue
-        try:
-            target.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=target, delete=False) as temporary:
-                temporary.write(content)
-            os.replace(temporary.name, target / file.name)
-        except OSError as error:
-            return f"{target} cannot be written: {error.strerror}"
-        return None
+        return _put(content, target, file.name)
     return problem
+
+
+def _put(content: bytes, target: Path, name: str) -> str | None:
+    """Write a file whole or not at all; None, or why it could not be written."""
+    partial = target / f"{name}.partial"
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        partial.write_bytes(content)
+        os.replace(partial, target / name)
+    except OSError as error:
+        if partial.exists():
+            partial.unlink()
+        return f"{target} cannot be written: {error.strerror}"
+    return None
 
 
 def read(folder: Path, file: IdxFile) -> NDArray[np.uint8]:
@@ -169,13 +183,15 @@ def read(folder: Path, file: IdxFile) -> NDArray[np.uint8]:
         content = path.read_bytes()
         if path.suffix == ".gz":
             content = gzip.decompress(content)
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} cannot be read: {error}") from None
     if len(content) < 4 or content[:3] != b"\x00\x00\x08" or not 1 <= content[3] <= 4:
         raise DataError(f"{path} is not an IDX file of bytes: it starts with {content[:4]!r}")
     sides = content[3]
     start = 4 + 4 * sides
-    shape = struct.unpack_from(f">{sides}I", content, 4) if len(content) >= start else (0,)
-    if len(content) - start != int(np.prod(shape, dtype=np.int64)):
+    if len(content) < start:
+        raise DataError(f"{path} ends in its header, after {len(content)} bytes")
+    shape = struct.unpack_from(f">{sides}I", content, 4)
+    if len(content) - start != math.prod(shape):
         raise DataError(f"{path} has {len(content) - start} bytes of data for shape {shape}")
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)

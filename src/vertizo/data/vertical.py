@@ -156,6 +156,11 @@ def _pieces(
     elif split == "patches":
         count = parties or 4
         down = next(n for n in range(math.isqrt(count), 0, -1) if count % n == 0)
+        if down > shape[-2] or count // down > shape[-1]:
+            raise ConfigError(
+                f"data.parties is {count}, which makes {down} by {count // down} patches of images "
+                f"of {shape[-2]} by {shape[-1]} pixels; use a number with smaller factors"
+            )
         lines, bands = _strips(shape[-2], down, -2), _strips(shape[-1], count // down, -1)
         pieces = [_after(line, band) for line in lines for band in bands]
     else:
@@ -190,7 +195,12 @@ def _named(
     pooled: Pooled, parties: int | None, columns: Mapping[str, Sequence[str]] | None
 ) -> tuple[tuple[str, ...], list[Piece]]:
     known = pooled.columns or ()
-    groups = columns or pooled.groups or {}
+    groups = (pooled.groups or {}) if columns is None else columns
+    if not groups and (parties is None or columns is not None):
+        raise ConfigError(
+            f"{pooled.name} has no parties of its own; name them and their columns in data.columns,"
+            " or give data.parties"
+        )
     if columns is None and parties is not None and parties != len(groups):
         strips = _strips(len(known), parties, -1)
         return tuple(f"party{index}" for index in range(parties)), strips
@@ -209,9 +219,10 @@ def _named(
                     f"which {pooled.name} does not have{hint}"
                 )
             if column in owner:
-                raise ConfigError(
-                    f"data.columns gives {column!r} to both {owner[column]!r} and {party!r}"
-                )
+                whom = f"both {owner[column]!r} and {party!r}"
+                if owner[column] == party:
+                    whom = f"{party!r} twice"
+                raise ConfigError(f"data.columns gives {column!r} to {whom}")
             owner[column] = party
 
     def select(wanted: Sequence[str]) -> Piece:

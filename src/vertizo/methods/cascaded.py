@@ -82,12 +82,12 @@ class CascadedServer:
             side.table.store(query.client, ids, query.embeddings[0], round_)
         points = side.table.points(ids, [(q.client, q.embeddings[1:]) for q in queries])
         labels = side.labels.index_select(0, ids)
-        evaluation = side.head.evaluate(points, labels, differentiate=len(points) - 1)
+        evaluation = side.head.evaluate(points, labels)
         *shifted, plain = evaluation.losses
         replies = [
             Reply(query.client, query.number, side.plan.total(torch.stack([plain, losses], 1)))
             for query, losses in zip(queries, shifted, strict=True)
         ]
-        side.update.step(side.head, evaluation, points[-1], labels)
+        side.update.step(side.head, evaluation, points.rows, labels)
         side.meter.add(evaluation)
         return replies

@@ -93,12 +93,12 @@ class DpzvServer:
             side.table.store(query.client, ids, torch.lerp(plus, minus, 0.5), round_)
         points = side.table.points(ids, [(q.client, q.embeddings) for q in queries])
         labels = side.labels.index_select(0, ids)
-        evaluation = side.head.evaluate(points, labels, differentiate=len(points) - 1)
+        evaluation = side.head.evaluate(points, labels)
         replies = []
         pairs = evaluation.losses[:-1].view(len(queries), 2, -1)
         for query, (plus, minus) in zip(queries, pairs, strict=True):
             slopes = two_point(plus, minus, self._smoothing)
             replies.append(Reply(query.client, query.number, side.plan.total(slopes)))
-        side.update.step(side.head, evaluation, points[-1], labels)
+        side.update.step(side.head, evaluation, points.rows, labels)
         side.meter.add(evaluation)
         return replies

@@ -16,7 +16,7 @@ from torch import Tensor
 from vertizo.errors import ConfigError
 from vertizo.messages import Query, Reply
 from vertizo.methods.base import ClientSide, Method, ServerSide
-from vertizo.models.base import Dense, DifferentiableModel, Pullback
+from vertizo.models.base import Dense, DifferentiableModel, Points, Pullback
 
 
 class Vafl(Method):
@@ -58,7 +58,7 @@ class VaflClient:
 
     def ask(self, number: int, features: Tensor) -> Tensor:
         """``h``, [1, batch, d_h]."""
-        embeddings, pullback = self._model.forward(features, slice(None))
+        embeddings, pullback = self._model.forward(Points(features))
         self._pending = number, pullback
         return embeddings.unsqueeze(0)
 
@@ -83,9 +83,9 @@ class VaflServer:
         side, ids = self._side, queries[0].ids
         for query in queries:
             side.table.store(query.client, ids, query.embeddings[0], round_)
-        points = side.table.points(ids, [])
+        points = side.table.points(ids)
         labels = side.labels.index_select(0, ids)
-        evaluation = side.head.evaluate(points, labels, differentiate=0)
+        evaluation = side.head.evaluate(points, labels)
         gradient = evaluation.input_gradient(1.0)
         replies = [
             Reply(
@@ -93,6 +93,6 @@ class VaflServer:
             )
             for query in queries
         ]
-        side.update.step(side.head, evaluation, points[0], labels)
+        side.update.step(side.head, evaluation, points.rows, labels)
         side.meter.add(evaluation)
         return replies

@@ -51,6 +51,33 @@ class Pullback(Protocol):
         """Gradient with respect to the inputs, of the inputs' shape."""
 
 
+@dataclass(frozen=True)
+class Points:
+    """Several inputs for the same records that differ in some columns only.
+
+    A zeroth-order query changes one client's embedding and leaves the others' alone; a model that
+    knows this can share what they have in common.
+    """
+
+    rows: Tensor
+    """The unchanged input, [batch, ...]; the last of the points."""
+    shifts: tuple[tuple[int, Tensor], ...] = ()
+    """(first column, [points, batch, columns]): what each point adds to those columns of rows."""
+
+    def __len__(self) -> int:
+        """Number of points."""
+        return 1 + sum(shift.shape[0] for _, shift in self.shifts)
+
+    def changed(self) -> Tensor:
+        """All points but the last, written out: [(points − 1) · batch, width]."""
+        parts = []
+        for start, shift in self.shifts:
+            rows = self.rows.expand(shift.shape[0], -1, -1).clone()
+            rows.narrow(2, start, shift.shape[2]).add_(shift)
+            parts.append(rows.flatten(0, 1))
+        return torch.cat(parts)
+
+
 @runtime_checkable
 class DifferentiableModel(Protocol):
     """A `Model` that first-order training can use as well."""
@@ -63,11 +90,8 @@ class DifferentiableModel(Protocol):
     def along(self, direction: Tensor, offsets: Sequence[float], inputs: Tensor) -> Tensor:
         """As of a `Model`."""
 
-    def forward(self, inputs: Tensor, differentiate: slice) -> tuple[Tensor, Pullback]:
-        """Outputs for all inputs, and the pullback for the ``differentiate`` rows of them."""
-
-
-EVERY_ROW = slice(None)
+    def forward(self, points: Points) -> tuple[Tensor, Pullback]:
+        """Outputs at every point, [points · batch, outputs], and the pullback at the last."""
 
 
 class Gradient(Protocol):

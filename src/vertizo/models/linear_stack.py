@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vertizo.models.base import EVERY_ROW, Pullback
+from vertizo.models.base import Points, Pullback
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,15 @@ class LinearStack:
     Args:
         layers: from inputs to outputs; neighbours must fit.
         parameters: [d], each layer's weights (row by row) and bias in order; kept, not copied.
+        flatten: whether inputs are flattened behind the batch, or the layers apply to their last
+            axis and the outputs are flattened.
     """
 
-    def __init__(self, layers: Sequence[Layer], parameters: Tensor) -> None:
+    def __init__(
+        self, layers: Sequence[Layer], parameters: Tensor, *, flatten: bool = True
+    ) -> None:
         self.layers = tuple(layers)
+        self._flatten = flatten
         self.parameters = parameters
         self._weights = self._views(parameters)
         self._gradient = torch.zeros(0)
@@ -58,7 +63,7 @@ class LinearStack:
 
     def _views(self, flat: Tensor) -> Weights:
         """Every layer's Wᵀ and b as views of a flat vector."""
-        views, offset = [], 0
+        views, offset = [], flat.storage_offset()
         for layer in self.layers:
             inputs, outputs, size = layer.inputs, layer.outputs, layer.inputs * layer.outputs
             weight = flat.as_strided((inputs, outputs), (1, inputs), offset)
@@ -67,9 +72,16 @@ class LinearStack:
             offset += layer.size
         return views
 
+    def _flat(self, inputs: Tensor) -> Tensor:
+        """Inputs as rows of the first layer, [batch · times, inputs]."""
+        if inputs.dim() > 2:
+            inputs = inputs.flatten(1) if self._flatten else inputs.flatten(0, -2)
+        return inputs
+
     def __call__(self, inputs: Tensor) -> Tensor:
         """Outputs at the current parameters, [batch, outputs]."""
-        return self._run(inputs.flatten(1))[-1]
+        steps = self._finish(_product(self._flat(inputs), *self._weights[0]))
+        return steps[-1].view(inputs.shape[0], -1)
 
     def along(self, direction: Tensor, offsets: Sequence[float], inputs: Tensor) -> Tensor:
         """Outputs at ``w + offset · direction``, [offsets, batch, outputs].
@@ -77,11 +89,11 @@ class LinearStack:
         The first layer sees the same inputs at every offset, so that two products serve all:
         ``x (W + aU)ᵀ = x Wᵀ + a · x Uᵀ``. It is also more precise than shifting W would be.
         """
-        inputs = inputs.flatten(1)
+        rows = self._flat(inputs)
         directions = self._views(direction)
         first = self.layers[0]
-        plain = _product(inputs, *self._weights[0]).numpy()
-        slope = _product(inputs, *directions[0]).numpy()
+        plain = _product(rows, *self._weights[0]).numpy()
+        slope = _product(rows, *directions[0]).numpy()
         shifted = np.empty((len(offsets), *plain.shape), np.float32)
         for offset, value in zip(offsets, shifted, strict=True):
             np.multiply(slope, np.float32(offset), out=value)
@@ -100,18 +112,41 @@ class LinearStack:
                 values = torch.bmm(values, weights)
             if layer.relu:
                 values.relu_()
-        return values
+        return values.view(len(offsets), inputs.shape[0], -1)
 
-    def forward(self, inputs: Tensor, differentiate: slice = EVERY_ROW) -> tuple[Tensor, Pullback]:
-        """Outputs for all inputs in one pass, and the pullback for some of the rows."""
-        steps = self._run(inputs.flatten(1))
-        return steps[-1], StackPullback(self, steps, differentiate, inputs.shape)
+    def forward(self, points: Points) -> tuple[Tensor, Pullback]:
+        """Outputs at every point, and the pullback at the last.
 
-    def _run(self, values: Tensor) -> list[Tensor]:
-        """Every layer's input, and the outputs last."""
-        steps = [values]
+        The first layer multiplies what the points have in common once, and their shifts apart.
+        """
+        rows = self._flat(points.rows)
+        weight, bias = self._weights[0]
+        common = _product(rows, weight, bias)
+        values = common
+        if points.shifts:
+            hidden = np.empty((len(points), *common.shape), np.float32)
+            hidden[-1] = common.numpy()
+            first = 0
+            for start, shift in points.shifts:
+                count, batch, columns = shift.shape
+                part = torch.mm(shift.reshape(-1, columns), weight[start : start + columns])
+                moved = part.view(count, batch, -1).numpy()
+                with np.errstate(invalid="ignore", over="ignore"):  # as PyTorch would
+                    np.add(moved, hidden[-1], out=hidden[first : first + count])
+                first += count
+            values = torch.from_numpy(hidden).flatten(0, 1)
+        steps = self._finish(values)
+        batch = rows.shape[0]
+        at_rows = [rows, *(step[-batch:] for step in steps)]
+        outputs = steps[-1].view(len(points) * points.rows.shape[0], -1)
+        return outputs, StackPullback(self, at_rows, points.rows.shape)
+
+    def _finish(self, values: Tensor) -> list[Tensor]:
+        """Every layer's outputs, from the first layer's before its ReLU (which is overwritten)."""
+        steps: list[Tensor] = []
         for layer, (weight, bias) in zip(self.layers, self._weights, strict=True):
-            values = _product(values, weight, bias)
+            if steps:
+                values = _product(values, weight, bias)
             if layer.relu:
                 values.relu_()
             steps.append(values)
@@ -145,12 +180,10 @@ class LinearStack:
 class StackPullback:
     """Back-propagation through one evaluation of a `LinearStack`."""
 
-    def __init__(
-        self, stack: LinearStack, steps: list[Tensor], rows: slice, shape: torch.Size
-    ) -> None:
+    def __init__(self, stack: LinearStack, steps: list[Tensor], shape: torch.Size) -> None:
         self._stack = stack
-        self._steps = steps if rows == EVERY_ROW else [step[rows] for step in steps]
-        self._shape = shape[1:]
+        self._steps = steps
+        self._shape = shape
 
     def __call__(self, gradient: Tensor) -> Tensor:
         """Gradient with respect to the parameters, [d]; overwritten by the next call."""
@@ -158,12 +191,13 @@ class StackPullback:
 
     def _own(self, gradient: Tensor) -> Tensor:
         """A gradient that may be changed: a last ReLU would change the caller's."""
+        gradient = gradient.reshape(self._steps[-1].shape)
         return gradient.clone() if self._stack.layers[-1].relu else gradient
 
     def inputs(self, gradient: Tensor) -> Tensor:
         """Gradient with respect to the inputs, of their shape."""
         result = self._stack.input_gradient_of(self._steps, self._own(gradient))
-        return result.view(-1, *self._shape)
+        return result.view(self._shape)
 
 
 def _product(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -178,18 +212,20 @@ def _through_relu(gradient: Tensor, outputs: Tensor) -> None:
 
 
 def layers_of(module: torch.nn.Module) -> tuple[Layer, ...] | None:
-    """The layers of a module that is such a stack, None for any other module."""
-    if type(module) is torch.nn.Linear:
-        parts: list[torch.nn.Module] = [module]
-    elif type(module) is torch.nn.Sequential:
-        parts = list(module)
-    else:
+    """The layers of a module that is such a stack, None for any other module.
+
+    Hooks and parametrisations may do anything; a module that has some is no stack.
+    """
+    if any(map(_is_customised, module.modules())):
         return None
-    if parts and type(parts[0]) is torch.nn.Flatten and _flattens_all(parts[0]):
+    parts = list(module) if type(module) is torch.nn.Sequential else [module]
+    if parts and type(parts[0]) is torch.nn.Flatten:
+        if (parts[0].start_dim, parts[0].end_dim) != (1, -1):
+            return None
         parts = parts[1:]
     layers: list[Layer] = []
     for part in parts:
-        if type(part) is torch.nn.Linear:
+        if type(part) is torch.nn.Linear and part.weight.dtype == torch.float32:
             layers.append(
                 Layer(part.in_features, part.out_features, part.bias is not None, relu=False)
             )
@@ -203,5 +239,7 @@ def layers_of(module: torch.nn.Module) -> tuple[Layer, ...] | None:
     return tuple(layers) if layers and widths_fit and own == sum(x.size for x in layers) else None
 
 
-def _flattens_all(flatten: torch.nn.Flatten) -> bool:
-    return flatten.start_dim == 1 and flatten.end_dim == -1
+def _is_customised(module: torch.nn.Module) -> bool:
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    names = {name for name, _ in module.named_parameters(recurse=False)}
+    return any(getattr(module, hook) for hook in hooks) or not names <= {"weight", "bias"}

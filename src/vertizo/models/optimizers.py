@@ -58,7 +58,8 @@ class Sgd:
 
     def load(self, state: dict[str, Tensor]) -> None:
         """Go on from ``state``."""
-        self._velocity = state.get("velocity")
+        velocity = state.get("velocity")
+        self._velocity = None if velocity is None else velocity.clone()
 
 
 class Frozen:

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from vertizo.errors import ConfigError
-from vertizo.models.base import EVERY_ROW, DifferentiableModel, Pullback
+from vertizo.models.base import DifferentiableModel, Points, Pullback
 from vertizo.models.linear_stack import LinearStack, layers_of
 
 
@@ -19,13 +20,16 @@ def wrap(module: nn.Module) -> DifferentiableModel:
     change of the module, and no second copy of the weights exists.
 
     Raises:
-        ConfigError: the module has no parameters, several floating dtypes, or buffers (running
-            statistics mix records, which no privacy guarantee survives; use group normalisation).
+        ConfigError: the module has no parameters, several dtypes, or batch normalisation (it mixes
+            records, which no privacy guarantee survives; use group normalisation).
     """
     _refuse_mixing(module)
     parameters = flatten(module.parameters())
     layers = layers_of(module)
-    return TorchModel(module, parameters) if layers is None else LinearStack(layers, parameters)
+    if layers is None:
+        return TorchModel(module, parameters)
+    flattens = any(type(part) is nn.Flatten for part in module.children())
+    return LinearStack(layers, parameters, flatten=flattens)
 
 
 def flatten(parameters: Iterable[nn.Parameter]) -> Tensor:
@@ -68,7 +72,7 @@ class TorchModel:
     def __call__(self, inputs: Tensor) -> Tensor:
         """Outputs at the current parameters, no graph."""
         with torch.no_grad():
-            return self._outputs(inputs)
+            return self._rows(self.module(inputs), inputs)
 
     def along(self, direction: Tensor, offsets: Sequence[float], inputs: Tensor) -> Tensor:
         """Outputs at ``w + offset · direction``, one after the other, from a copy of w."""
@@ -82,45 +86,40 @@ class TorchModel:
             self.parameters.copy_(saved)
         return torch.stack(results)
 
-    def forward(self, inputs: Tensor, differentiate: slice = EVERY_ROW) -> tuple[Tensor, Pullback]:
-        """Outputs for all inputs, with a graph for the ``differentiate`` rows only."""
-        variable = inputs[differentiate].detach().requires_grad_(inputs.is_floating_point())
-        weights = list(self.module.parameters())
+    def forward(self, points: Points) -> tuple[Tensor, Pullback]:
+        """Outputs at every point, with a graph for the last only."""
+        variable = points.rows.detach().requires_grad_(points.rows.is_floating_point())
+        weights = {
+            name: weight.detach().requires_grad_(True)  # the same storage, with a graph of its own
+            for name, weight in self.module.named_parameters()
+        }
         with torch.enable_grad():
-            for weight in weights:
-                weight.requires_grad_(True)
-            outputs = self._outputs(variable)
-        for weight in weights:
-            weight.requires_grad_(False)
-        pullback = GraphPullback(outputs, weights, variable)
-        if variable.shape[0] == inputs.shape[0]:
-            return outputs.detach(), pullback
-        return self._with(inputs, differentiate, outputs.detach()), pullback
+            outputs = self._rows(functional_call(self.module, weights, (variable,)), variable)
+        if not outputs.requires_grad:
+            raise ConfigError(
+                f"the model {type(self.module).__name__} is not differentiable: its outputs do not "
+                "depend on its parameters by operations that have gradients; train it with "
+                "method 'dpzv' or 'cascaded'"
+            )
+        values = outputs.detach()
+        if points.shifts:
+            values = torch.cat([self(points.changed()), values])
+        return values, GraphPullback(outputs, list(weights.values()), variable)
 
-    def _outputs(self, inputs: Tensor) -> Tensor:
-        outputs = self.module(inputs)
+    def _rows(self, outputs: object, inputs: Tensor) -> Tensor:
         if not isinstance(outputs, Tensor) or outputs.shape[:1] != inputs.shape[:1]:
             found = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
             raise ConfigError(
                 f"the model {type(self.module).__name__} returned {found} for a batch of "
                 f"{inputs.shape[0]}; it must return one row for each record"
             )
-        return outputs.reshape(outputs.shape[0], -1)
-
-    def _with(self, inputs: Tensor, rows: slice, known: Tensor) -> Tensor:
-        first, last, _ = rows.indices(inputs.shape[0])
-        parts = [known]
-        if first:
-            parts.insert(0, self(inputs[:first]))
-        if last < inputs.shape[0]:
-            parts.append(self(inputs[last:]))
-        return torch.cat(parts)
+        return outputs.reshape(outputs.shape[0], -1).clone()  # it may be a view of the parameters
 
 
 class GraphPullback:
     """Back-propagation through an autograd graph, which lives as long as this object."""
 
-    def __init__(self, outputs: Tensor, weights: list[nn.Parameter], inputs: Tensor) -> None:
+    def __init__(self, outputs: Tensor, weights: list[Tensor], inputs: Tensor) -> None:
         self._outputs = outputs
         self._weights = weights
         self._inputs = inputs

@@ -18,7 +18,7 @@ from vertizo.validate import fraction, non_negative, positive
 
 def delta_of(mu: float, epsilon: float) -> float:
     """The smallest δ at which a μ-GDP mechanism is (ε, δ)-DP."""
-    if mu == 0:
+    if mu < 1e-100:
         return 0.0
     first = log_ndtr(-epsilon / mu + mu / 2)
     second = epsilon + log_ndtr(-epsilon / mu - mu / 2)

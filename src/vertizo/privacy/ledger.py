@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from vertizo.errors import BudgetError
+from vertizo.errors import BudgetError, RepeatedRecordError
 from vertizo.validate import positive
 
 
@@ -43,7 +44,10 @@ class Ledger:
 
         Raises:
             BudgetError: some record is at its limit; nothing was charged.
+            RepeatedRecordError: a record occurs twice; nothing was charged.
         """
+        if np.unique(ids.numpy()).size != ids.numel():
+            raise RepeatedRecordError("a record occurs twice in one batch")
         counts = self._counts[client]
         after = counts.index_select(0, ids) + 1
         over = int((after > self.per_client).sum())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from vertizo.errors import ConfigError
-from vertizo.models.base import DifferentiableModel, Model, Pullback
+from vertizo.models.base import DifferentiableModel, Model, Points, Pullback
 from vertizo.server.losses import RecordLosses, Task
 
 
@@ -15,7 +15,8 @@ class Head:
     """Server model and task: ``f_i = L(w_0, h_{1,i}, …, h_{M,i}; y_i)`` (SPEC section 1).
 
     A *point* is one value of the joined embeddings of a batch, shape [batch, width]; a zeroth-order
-    query asks for the losses at two or three of them. All are evaluated on the same weights.
+    query asks for the losses at two or three of them. All are evaluated on the same weights, and
+    the last is where the server may differentiate.
     """
 
     def __init__(self, model: Model, task: Task) -> None:
@@ -32,38 +33,39 @@ class Head:
         """Logits of joined embeddings, [batch, width] → [batch, outputs]."""
         return self.model(joined)
 
-    def losses(self, points: Tensor, labels: Tensor) -> Tensor:
-        """Per-record losses at every point, [points, batch, width] → [points, batch]."""
-        count, batch = points.shape[:2]
-        logits = self.model(points.reshape(count * batch, -1))
-        return self.task.losses(logits, labels).values.view(count, batch)
+    def evaluate(self, points: Points, labels: Tensor) -> Evaluation:
+        """Losses at every point, and the means to differentiate at the last.
 
-    def evaluate(self, points: Tensor, labels: Tensor, differentiate: int) -> Evaluation:
-        """Losses at every point, in one pass, and the means to differentiate at one of them."""
+        Raises:
+            ConfigError: the model is not differentiable.
+        """
         if self._differentiable is None:
             raise ConfigError(
                 f"the server model ({type(self.model).__name__}) is not differentiable; "
-                "train it with server.update: zeroth-order"
+                "it must be a torch.nn.Module"
             )
-        count, batch = points.shape[:2]
-        rows = slice(differentiate * batch, (differentiate + 1) * batch)
-        logits, pullback = self._differentiable.forward(points.reshape(count * batch, -1), rows)
-        losses = self.task.losses(logits, labels)
-        return Evaluation(losses.values.view(count, batch), losses, pullback, rows)
+        outputs, pullback = self._differentiable.forward(points)
+        losses = self.task.losses(outputs, labels)
+        return Evaluation(losses.values.view(len(points), -1), losses, pullback)
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Losses at some points, and gradients of ``Σ_i weights_i · f_i`` at one of them."""
+    """Losses at some points, and gradients of ``Σ_i weights_i · f_i`` at the last."""
 
     losses: Tensor
     """Per-record losses, [points, batch]."""
     _records: RecordLosses
     _pullback: Pullback
-    _rows: slice
+
+    @property
+    def _rows(self) -> slice:
+        """The rows of the last point among those of all."""
+        points, batch = self.losses.shape
+        return slice((points - 1) * batch, points * batch)
 
     def correct(self) -> int:
-        """How many records are predicted right at the differentiated point."""
+        """How many records are predicted right at the last point."""
         return self._records.correct(self._rows)
 
     def gradient(self, weights: Tensor | float) -> Tensor:

@@ -22,7 +22,7 @@ class RecordLosses(Protocol):
     """Each row's loss, shape [rows]."""
 
     def slopes(self, rows: slice, weights: Tensor | float) -> Tensor:
-        """``weights_i · ∂loss_i/∂logits_i`` of those rows, shape [rows, outputs]."""
+        """``weights_i · ∂loss_i/∂logits_i`` of the rows of one point, shape [records, outputs]."""
 
     def correct(self, rows: slice) -> int:
         """How many of those rows are predicted right; 0 where nothing is right or wrong."""
@@ -64,17 +64,19 @@ class _SoftmaxLosses:
         rows, records = logits.shape[0], labels.shape[0]
         self._labels = labels.numpy()
         self._order = np.arange(rows)
-        scores = np.ascontiguousarray(logits.numpy().T)
-        scores -= scores.max(0)
-        self._exponentials = np.exp(scores)
-        self._totals = self._exponentials.sum(0)
+        with np.errstate(all="ignore"):  # infinite logits give NaN, which the clip makes 0
+            scores = logits.numpy().T.copy()
+            scores -= scores.max(0)
+            self._exponentials = np.exp(scores)
+            self._totals = self._exponentials.sum(0)
         picked = np.tile(self._labels, rows // records) if rows > records else self._labels
         self._at_label = scores[picked, self._order]
         self.values = torch.from_numpy(np.log(self._totals) - self._at_label)
 
     def slopes(self, rows: slice, weights: Tensor | float) -> Tensor:
         """Softmax minus one-hot, times the weights."""
-        result = self._exponentials[:, rows] / self._totals[rows]
+        with np.errstate(all="ignore"):
+            result = self._exponentials[:, rows] / self._totals[rows]
         result[self._labels, self._order[: len(self._labels)]] -= 1
         result *= weights.numpy() if isinstance(weights, Tensor) else np.float32(weights)
         return torch.from_numpy(result).t()

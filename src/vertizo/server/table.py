@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vertizo.errors import ConfigError
+from vertizo.models.base import Points
 
 Join = Literal["concat", "sum", "mean"]
 Array = NDArray[np.float32]
@@ -56,32 +57,21 @@ class EmbeddingTable:
         """The round in which each entry of those records was stored, int32 [batch, clients]."""
         return torch.from_numpy(self._rounds.take(ids.numpy(), 0))
 
-    def points(self, ids: Tensor, replacements: Sequence[tuple[int, Tensor]]) -> Tensor:
-        """The server model's inputs at several points, [points, batch, width].
+    def points(self, ids: Tensor, replacements: Sequence[tuple[int, Tensor]] = ()) -> Points:
+        """The server model's inputs for those records, with some clients' parts replaced.
 
         One point for each embedding of each (client, [points, batch, d_h]) pair, in order: the
         table's rows with that client's part replaced. Then the rows as they are, last.
         """
-        count = sum(embeddings.shape[0] for _, embeddings in replacements)
-        points = np.empty((count + 1, ids.numel(), self.values.shape[1]), np.float32)
-        rows = points[-1]
-        self._values.take(ids.numpy(), 0, out=rows, mode="clip")  # IDs were checked; no copy
-        first = 0
+        rows = torch.from_numpy(self._values.take(ids.numpy(), 0))
+        shifts = []
         for client, embeddings in replacements:
-            last = first + embeddings.shape[0]
-            self._replace(points[first:last], rows, client, embeddings.numpy())
-            first = last
-        return self.combine(torch.from_numpy(points))
-
-    def _replace(self, points: Array, rows: Array, client: int, embeddings: Array) -> None:
-        """Rows with one client's part replaced, each column written once."""
-        start = self._start[client]
-        stop = start + self.dims[client]
-        if start:
-            points[..., :start] = rows[:, :start]
-        points[..., start:stop] = embeddings
-        if stop < rows.shape[1]:
-            points[..., stop:] = rows[:, stop:]
+            moved = embeddings.numpy() - self._columns(rows, client).numpy()
+            if self.join == "mean":
+                moved /= np.float32(len(self.dims))
+            start = self._start[client] if self.join == "concat" else 0
+            shifts.append((start, torch.from_numpy(moved)))
+        return Points(self.combine(rows), tuple(shifts))
 
     def combine(self, rows: Tensor) -> Tensor:
         """Rows of all clients' embeddings, [..., Σ d_h], joined to [..., width]."""

@@ -1,0 +1,219 @@
+"""Options as people write them: YAML, ``key=value``, and one line for what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from vertizo.errors import ConfigError
+from vertizo.options import TAGS, Options
+
+Tree = dict[str, Any]
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML without surprises: no key twice, and 1e-3 is a number."""
+
+
+def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Hashable, Any]:
+    seen: set[Any] = set()
+    for key_node, _ in node.value:
+        key = loader.construct_object(key_node, deep=True)
+        problem = None
+        if not isinstance(key, Hashable):
+            problem = f"{key!r} cannot be a key"
+        elif key in seen:
+            problem = f"the key {key!r} occurs twice"
+        if problem is not None:
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=key_node.start_mark)
+        seen.add(key)
+    return loader.construct_mapping(node, deep=True)
+
+
+def _scalar(loader: _Loader, node: yaml.ScalarNode) -> Any:
+    """Text, or the number that YAML 1.1 does not see in 1e-3."""
+    text = str(loader.construct_scalar(node))
+    if node.style is None and text[:1] in "+-.0123456789":
+        try:
+            return float(text)
+        except ValueError:
+            return text
+    return text
+
+
+def _timestamp(loader: _Loader, node: yaml.ScalarNode) -> str:
+    """Nothing here is a date; what looks like one is text."""
+    return str(loader.construct_scalar(node))
+
+
+_Loader.add_constructor("tag:yaml.org,2002:timestamp", _timestamp)
+_Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
+_Loader.add_constructor("tag:yaml.org,2002:str", _scalar)
+
+
+def _parse(text: str) -> Any:
+    return yaml.load(text, _Loader)
+
+
+def read_yaml(path: Path) -> Tree:
+    """The keys and values of a file.
+
+    Raises:
+        ConfigError: names the file, and the line where there is one.
+    """
+    try:
+        tree = _parse(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: not a text file") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" in line {mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "unreadable"
+        raise ConfigError(f"{path}: not YAML{where}: {problem}") from None
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    if tree is None:
+        return {}
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{path}: holds a {type(tree).__name__}; keys and values were expected")
+    for key in tree:
+        if not isinstance(key, str):
+            raise ConfigError(f"{path}: unknown key {key!r}; keys are names")
+    return tree
+
+
+def override(tree: Tree, settings: Sequence[str], defaults: Options) -> None:
+    """Put ``key=value`` settings in their places; choices first, then their own keys.
+
+    Raises:
+        ConfigError: a setting that is not of that form.
+    """
+    parsed = [_setting(setting) for setting in settings]
+    for keys, value in sorted(parsed, key=lambda setting: setting[0][-1] not in TAGS):
+        _set(tree, keys, value, defaults)
+
+
+def _setting(text: str) -> tuple[list[str], Any]:
+    key, separator, value = text.partition("=")
+    if not separator or not all(key.split(".")):
+        raise ConfigError(f"--set {text}: write key=value, for example epochs=20")
+    try:
+        return key.split("."), _parse(value)
+    except (yaml.YAMLError, ValueError):
+        raise ConfigError(f"--set {text}: {value!r} is not a YAML value") from None
+
+
+def _set(tree: Tree, keys: Sequence[str], value: Any, defaults: Options) -> None:
+    """Put a value in its place; another choice of option leaves the first one's keys behind."""
+    *parents, last = keys
+    node, annotation = tree, None
+    default: Any = defaults
+    for parent in parents:
+        if not isinstance(node.get(parent), dict):
+            node[parent] = {}
+        node = node[parent]
+        fields = getattr(type(default), "model_fields", {})
+        annotation = fields[parent].annotation if parent in fields else None
+        default = getattr(default, parent, None)
+    if last in TAGS and _members(annotation) and node.get(last, getattr(default, last)) != value:
+        node.clear()
+    node[last] = value
+
+
+def explain(problem: ValidationError, root: type[Options]) -> str:
+    """One line: the first wrong key, its value, what would be right."""
+    error = problem.errors()[0]
+    more = f" (and {problem.error_count() - 1} more)" if problem.error_count() > 1 else ""
+    return " ".join(_line(error, root).split()) + more
+
+
+def _line(error: ErrorDetails, root: type[Options]) -> str:
+    path, known, choice = _follow(error["loc"], root)
+    key = ".".join(path) or "configuration"
+    given, kind, context = error["input"], error["type"], error.get("ctx", {})
+    if kind == "extra_forbidden":
+        near = get_close_matches(path[-1], known, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+        return f"unknown key {key!r}; {hint}"
+    if kind.startswith("union_tag"):
+        names = {tag: [_tag(option) for option in _members(choice)] for tag in TAGS}
+        tag = next((tag for tag in TAGS if isinstance(given, dict) and tag in given), None)
+        if tag is None:
+            return f"{key} is {given!r}; keys and values were expected there"
+        expected = ", ".join(repr(name) for name in names[tag])
+        return f"{key}.{tag} is {given[tag]!r}; known are {expected}"
+    if kind in ("model_type", "model_attributes_type", "dict_type"):
+        return f"{key} is {given!r}; keys and values were expected there"
+    if kind == "invalid_key":
+        return f"unknown key {key!r}; keys are names"
+    if kind == "missing":
+        return f"{key} is missing"
+    if kind == "value_error":
+        return str(context["error"])
+    return f"{key} is {given!r}; it must be {_expected(error)}"
+
+
+def _expected(error: ErrorDetails) -> str:
+    kind, context = error["type"], error.get("ctx", {})
+    plain = {
+        "tuple_type": "a list",
+        "list_type": "a list",
+        "path_type": "a path",
+        "bool_parsing": "a boolean: true or false",
+        "bool_type": "a boolean: true or false",
+        "string_type": "a string",
+        "int_type": "an integer",
+        "int_parsing": "an integer",
+        "int_from_float": "an integer",
+        "float_type": "a number",
+        "float_parsing": "a number",
+        "no_number": "a number",
+        "finite_number": "a finite number",
+    }
+    if kind == "too_short":
+        return f"a list of at least {context['min_length']}"
+    return plain.get(kind) or error["msg"].removeprefix("Input should be ")
+
+
+def _follow(location: Sequence[str | int], root: type[Options]) -> tuple[list[str], list[str], Any]:
+    """The keys that lead to an error, those known beside the last, and what stands there.
+
+    pydantic's own location also names the option of a choice, which is no key.
+    """
+    path: list[str] = []
+    here: Any = root
+    known: list[str] = []
+    for part in location:
+        fields = getattr(here, "model_fields", {})
+        option = next((option for option in _members(here) if _tag(option) == part), None)
+        if part in fields:
+            known, here = list(fields), fields[part].annotation
+            path.append(str(part))
+        elif option is not None:
+            here = option
+        elif part != "[key]":
+            known, here = list(fields), None
+            path.append(str(part))
+    return path, known, here
+
+
+def options_of(choice: Any) -> list[Any]:
+    """The option classes of a choice, such as `vertizo.config.MethodConfig`."""
+    return _members(get_args(choice)[0])
+
+
+def _members(union: Any) -> list[Any]:
+    members = [get_args(member)[0] for member in get_args(union) if get_args(member)]
+    return [member for member in members if hasattr(member, "model_fields")]
+
+
+def _tag(option: Any) -> Any:
+    return next((option.model_fields[t].default for t in TAGS if t in option.model_fields), None)

@@ -1,0 +1,86 @@
+"""``vertizo --help``, ``--version`` and ``list``."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import vertizo as package
+from vertizo import config
+from vertizo.data.catalog import CATALOG
+
+
+class TestRoot:
+    def test_help(self, vertizo: Callable[..., Any]) -> None:
+        result = vertizo("--help")
+        assert result.code == 0
+        assert result.err == ""
+        for word in ("Vertical federated learning", "train", "list", "--version"):
+            assert word in result.out
+
+    def test_no_arguments_show_the_help(self, vertizo: Callable[..., Any]) -> None:
+        result = vertizo()
+        assert "train" in result.out + result.err
+
+    def test_help_of_train_names_every_option(self, vertizo: Callable[..., Any]) -> None:
+        result = vertizo("train", "--help")
+        assert result.code == 0
+        for word in ("--set", "--out", "--resume", "--controls", "--json", "YAML"):
+            assert word in result.out
+
+    def test_version(self, vertizo: Callable[..., Any]) -> None:
+        result = vertizo("--version")
+        assert (result.code, result.out, result.err) == (0, f"vertizo {package.__version__}\n", "")
+
+    def test_as_a_module(self) -> None:
+        command = [sys.executable, "-m", "vertizo", "--version"]
+        answer = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert answer.stdout == f"vertizo {package.__version__}\n"
+        assert answer.stderr == ""
+
+    def test_help_imports_nothing_heavy(self) -> None:
+        text = (
+            "import sys\nfrom vertizo.cli.main import main\nsys.argv = ['vertizo', '--help']\n"
+            "try:\n    main()\nexcept SystemExit:\n    pass\n"
+            "print({'torch', 'pydantic', 'sklearn', 'scipy'} & set(sys.modules))\n"
+        )
+        answer = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
+        assert answer.stdout.splitlines()[-1] == "set()"
+
+
+NAMES = {
+    "methods": {"dpzv", "cascaded", "vafl"},
+    "datasets": set(CATALOG),
+    "models": {"mlp", "cnn", "module", "function"},
+    "codecs": {"none"},
+}
+
+
+class TestList:
+    @pytest.mark.parametrize("kind", NAMES)
+    def test_every_name_with_words_on_it(self, kind: str, vertizo: Callable[..., Any]) -> None:
+        result = vertizo("list", kind)
+        assert (result.code, result.err) == (0, "")
+        first = {line.split()[0]: line.split()[1:] for line in result.out.splitlines() if line}
+        assert set(first) >= NAMES[kind]
+        for name in NAMES[kind]:
+            assert len(first[name]) > 2
+
+    def test_all_that_the_configuration_knows_is_listed(self, vertizo: Callable[..., Any]) -> None:
+        for kind, key in (("methods", "method"), ("models", "client.model")):
+            with pytest.raises(config.ConfigError) as caught:
+                config.load(None, [f"{key}.name=nothing"])
+            known = str(caught.value).partition("known are ")[2].split(", ")
+            out = vertizo("list", kind).out
+            assert len(known) >= 3
+            for name in known:
+                assert name.strip("'") in out
+
+    def test_where_a_model_can_be_used(self, vertizo: Callable[..., Any]) -> None:
+        lines = vertizo("list", "models").out.replace("\n", " ")
+        assert "client and server" in lines
+        assert "(client)" in lines

@@ -1,0 +1,334 @@
+"""Cutting records between parties."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from vertizo.data import vertical
+from vertizo.data.vertical import SPLITS, Pooled, VerticalData
+from vertizo.errors import ConfigError
+from vertizo.randomness import Stream
+from vertizo.server.losses import Classification
+
+
+def images(height: int = 6, width: int = 5, channels: int = 1, records: int = 9) -> Pooled:
+    """Images in which no two numbers are the same."""
+    count = (records + 3) * channels * height * width
+    values = torch.arange(count, dtype=torch.float32).reshape(-1, channels, height, width)
+    return _pooled("pictures", values, records)
+
+
+def table(columns: int = 6, records: int = 9, *, grouped: bool = True) -> Pooled:
+    """A table in which no two numbers are the same; columns are called c0, c1, ..."""
+    values = torch.arange((records + 3) * columns, dtype=torch.float32).reshape(-1, columns)
+    names = tuple(f"c{index}" for index in range(columns))
+    return _pooled(
+        "ledger",
+        values,
+        records,
+        names,
+        {"odd": names[1::2], "even": names[::2]} if grouped else None,
+    )
+
+
+def _pooled(
+    name: str, values: Tensor, records: int, columns: Any = None, groups: Any = None
+) -> Pooled:
+    labels = torch.arange(len(values))
+    return Pooled(
+        name=name,
+        train=values[:records],
+        train_labels=labels[:records],
+        test=values[records:],
+        test_labels=labels[records:],
+        task=Classification(2),
+        columns=columns,
+        groups=groups,
+    )
+
+
+def cut(pooled: Pooled, split: Any = None, parties: int | None = None, **more: Any) -> VerticalData:
+    settings = {"columns": None, "validation": 0.0, "limit": None, "stream": Stream.from_seed(0)}
+    return vertical.cut(pooled, split=split, parties=parties, **{**settings, **more})
+
+
+def parts(data: VerticalData, purpose: Any = "table") -> list[Tensor]:
+    return [own[purpose] for own in data.features]
+
+
+def numbers(tensors: list[Tensor]) -> list[float]:
+    return [number for tensor in tensors for number in tensor.flatten().tolist()]
+
+
+def refusal(*args: Any, **more: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        cut(*args, **more)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def fits(size: tuple[int, int, int], split: str, parties: int) -> bool:
+    """Whether every party gets something."""
+    height, width, channels = size
+    down = max(n for n in range(1, parties + 1) if parties % n == 0 and n * n <= parties)
+    return {
+        "rows": parties <= height,
+        "patches": down <= height and parties // down <= width,
+        "halves": height > 1,
+        "sides": width > 1,
+        "even": parties <= height * width * channels,
+    }[split]
+
+
+SIZES = st.tuples(st.integers(1, 7), st.integers(1, 7), st.integers(1, 2))
+
+
+class TestPieces:
+    @settings(max_examples=80, deadline=None)
+    @given(
+        SIZES, st.sampled_from(["rows", "patches", "halves", "sides", "even"]), st.integers(1, 12)
+    )
+    def test_pieces_are_disjoint_and_complete_for_every_purpose(
+        self, size: tuple[int, int, int], split: str, parties: int
+    ) -> None:
+        pooled = images(*size)
+        asked = None if split in ("halves", "sides") else parties
+        if not fits(size, split, parties):
+            assert "data.parties" in refusal(pooled, split, asked)
+            return
+        data = cut(pooled, split, asked, validation=0.3)
+        whole = {"table": 6, "validation": 3, "test": 3}
+        for purpose, records in whole.items():
+            pieces = parts(data, purpose)
+            assert len(pieces) == len(data.parties)
+            assert {piece.shape[0] for piece in pieces} == {records}
+            assert all(piece.numel() and piece.is_contiguous() for piece in pieces)
+        everything = numbers([*parts(data), *parts(data, "validation")])
+        assert sorted(everything) == sorted(numbers([pooled.train]))
+        assert sorted(numbers(parts(data, "test"))) == sorted(numbers([pooled.test]))
+
+    @settings(max_examples=40, deadline=None)
+    @given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 9))
+    def test_strips_reassemble_the_image_and_the_last_takes_the_remainder(
+        self, height: int, width: int, parties: int
+    ) -> None:
+        pooled = images(height, width, channels=2)
+        if parties > height:
+            assert "data.parties" in refusal(pooled, "rows", parties)
+            return
+        pieces = parts(cut(pooled, "rows", parties))
+        assert torch.equal(torch.cat(pieces, 2), pooled.train)
+        heights = [piece.shape[2] for piece in pieces]
+        assert heights[:-1] == [height // parties] * (parties - 1)
+        assert heights[-1] == height // parties + height % parties
+
+    @pytest.mark.parametrize(("split", "side"), [("halves", 2), ("sides", 3)])
+    @pytest.mark.parametrize("parties", [None, 2])
+    def test_two_halves(self, split: str, side: int, parties: int | None) -> None:
+        pooled = images(5, 7)
+        data = cut(pooled, split, parties)
+        assert [piece.shape[side] for piece in parts(data)] == [[2, 3], [3, 4]][side - 2]
+        assert torch.equal(torch.cat(parts(data), side), pooled.train)
+
+    @pytest.mark.parametrize(
+        ("parties", "down", "across"),
+        [(1, 1, 1), (2, 1, 2), (4, 2, 2), (6, 2, 3), (7, 1, 7), (9, 3, 3), (12, 3, 4), (16, 4, 4)],
+    )
+    def test_patches_are_a_grid_as_square_as_can_be(
+        self, parties: int, down: int, across: int
+    ) -> None:
+        pooled = images(9, 11)
+        pieces = parts(cut(pooled, "patches", parties))
+        lines = [torch.cat(pieces[at : at + across], 3) for at in range(0, parties, across)]
+        assert len(lines) == down
+        assert torch.equal(torch.cat(lines, 2), pooled.train)
+        assert pieces[0].shape[2:] == (9 // down, 11 // across)
+        assert pieces[-1].shape[2:] == (9 // down + 9 % down, 11 // across + 11 % across)
+
+    @pytest.mark.parametrize("pooled", [images(3, 5), table(7)], ids=["images", "table"])
+    def test_even_runs_of_the_flattened_record(self, pooled: Pooled) -> None:
+        data = cut(pooled, "even", 3)
+        pieces = parts(data)
+        assert torch.equal(torch.cat(pieces, 1), pooled.train.flatten(1))
+        size = pooled.train[0].numel()
+        assert [piece.shape[1] for piece in pieces] == [
+            size // 3,
+            size // 3,
+            size - 2 * (size // 3),
+        ]
+        assert data.shape(2) == (size - 2 * (size // 3),)
+
+    @pytest.mark.parametrize("split", [None, "rows", "patches", "even"])
+    def test_images_have_four_parties_unless_said_otherwise(self, split: str | None) -> None:
+        data = cut(images(8, 8), split)
+        assert data.parties == ("party0", "party1", "party2", "party3")
+        if split is None:
+            assert torch.equal(torch.cat(parts(data), 2), images(8, 8).train)
+
+    def test_shapes_of_one_record(self) -> None:
+        data = cut(images(8, 5, channels=3), "rows", 3)
+        assert [data.shape(party) for party in range(3)] == [(3, 2, 5), (3, 2, 5), (3, 4, 5)]
+
+
+class TestColumns:
+    def test_the_natural_parties_of_a_table(self) -> None:
+        data = cut(table(6))
+        assert data.parties == ("odd", "even")
+        assert torch.equal(parts(data)[0], table(6).train[:, 1::2])
+        assert torch.equal(parts(data)[1], table(6).train[:, ::2])
+
+    def test_named_columns_in_their_order(self) -> None:
+        columns = {"bank": ["c4", "c0"], "shop": ["c1"]}
+        data = cut(table(6), columns=columns)
+        assert data.parties == ("bank", "shop")
+        assert torch.equal(parts(data)[0], table(6).train[:, [4, 0]])
+        assert torch.equal(parts(data, "test")[1], table(6).test[:, [1]])
+
+    def test_another_number_of_parties_takes_runs_of_columns(self) -> None:
+        pooled = table(7)
+        data = cut(pooled, parties=3)
+        assert data.parties == ("party0", "party1", "party2")
+        assert torch.equal(torch.cat(parts(data), 1), pooled.train)
+        assert [piece.shape[1] for piece in parts(data)] == [2, 2, 3]
+
+    def test_as_many_parties_as_there_are_groups(self) -> None:
+        assert cut(table(6), parties=2).parties == ("odd", "even")
+
+    @pytest.mark.parametrize(
+        ("columns", "words"),
+        [
+            ({"a": ["c1"], "b": ["c9"]}, ["data.columns", "'b'", "'c9'", "ledger"]),
+            ({"a": ["cc1"]}, ["'cc1'", "did you mean 'c1'?"]),
+            ({"a": ["c1"], "b": ["c2", "c1"]}, ["data.columns", "'c1'", "'a'", "'b'"]),
+            ({"a": ["c1", "c1"]}, ["data.columns", "'c1'", "'a'"]),
+            ({"a": ["c1"], "b": []}, ["data.columns", "'b'", "no columns"]),
+            ({}, ["data.columns"]),
+        ],
+        ids=["unknown", "misspelt", "at two parties", "twice at one party", "none", "no party"],
+    )
+    def test_wrong_columns_are_refused(
+        self, columns: dict[str, list[str]], words: list[str]
+    ) -> None:
+        text = refusal(table(6), columns=columns)
+        for word in words:
+            assert word in text
+
+    def test_twice_at_one_party_is_not_called_both(self) -> None:
+        assert "both 'a' and 'a'" not in refusal(table(6), columns={"a": ["c1", "c1"]})
+
+    def test_a_table_without_groups_needs_to_be_told(self) -> None:
+        text = refusal(table(6, grouped=False))
+        assert "data.columns" in text
+        assert "data.parties" in text
+
+    def test_parties_that_columns_contradict(self) -> None:
+        text = refusal(table(6), parties=3, columns={"a": ["c1"], "b": ["c2"]})
+        for word in ("data.parties is 3", "data.columns", "2"):
+            assert word in text
+
+
+class TestCombinations:
+    @pytest.mark.parametrize("split", ["rows", "patches", "halves", "sides"])
+    def test_a_table_has_no_pixels(self, split: str) -> None:
+        text = refusal(table(), split)
+        for word in ("data.split", repr(split), "ledger", "table", "'columns'"):
+            assert word in text
+
+    def test_images_have_no_columns(self) -> None:
+        text = refusal(images(), "columns")
+        for word in ("data.split", "'columns'", "pictures", "images", "'rows'"):
+            assert word in text
+
+    @pytest.mark.parametrize("pooled", [images(), table()], ids=["images", "table"])
+    def test_columns_need_the_split_by_columns(self, pooled: Pooled) -> None:
+        text = refusal(pooled, "even", columns={"a": ["c1"]})
+        for word in ("data.columns", "data.split", "'columns'", "'even'"):
+            assert word in text
+
+    @pytest.mark.parametrize("split", ["halves", "sides"])
+    @pytest.mark.parametrize("parties", [1, 3])
+    def test_halves_are_two(self, split: str, parties: int) -> None:
+        text = refusal(images(), split, parties)
+        for word in (f"data.parties is {parties}", "data.split", repr(split), "2"):
+            assert word in text
+
+    @pytest.mark.parametrize(
+        ("split", "parties", "most"), [("rows", 7, "6"), ("even", 31, "30"), ("columns", 31, "30")]
+    )
+    def test_too_many_parties_say_how_many_there_can_be(
+        self, split: str, parties: int, most: str
+    ) -> None:
+        text = refusal(table(30) if split == "columns" else images(6, 5), split, parties)
+        for word in (f"data.parties is {parties}", f"1 to {most}"):
+            assert word in text
+
+    def test_a_grid_that_does_not_fit_gives_no_wrong_advice(self) -> None:
+        """11 patches would be 11 side by side; 12 fit, as 3 lines of 4."""
+        pooled = images(8, 8)
+        assert len(cut(pooled, "patches", 12).parties) == 12
+        text = refusal(pooled, "patches", 11)
+        assert "data.parties is 11" in text
+        assert "use 1 to 8" not in text
+
+    def test_the_splits_are_listed(self) -> None:
+        assert set(SPLITS) == {"rows", "patches", "halves", "sides", "even", "columns"}
+
+
+class TestValidation:
+    @settings(max_examples=40, deadline=None)
+    @given(
+        st.floats(0, 0.9),
+        st.none() | st.integers(2, 40),
+        st.integers(0, 3),
+    )
+    def test_validation_and_training_share_no_record(
+        self, share: float, limit: int | None, seed: int
+    ) -> None:
+        pooled = images(2, 2, records=30)
+        data = cut(pooled, "rows", 2, validation=share, limit=limit, stream=Stream.from_seed(seed))
+        training, validation = (
+            set(data.labels["table"].tolist()),
+            set(data.labels["validation"].tolist()),
+        )
+        used = min(limit or 30, 30)
+        assert not training & validation
+        assert len(training) + len(validation) == used
+        assert len(validation) == round(share * used)
+        assert training | validation <= set(range(30))
+        assert data.labels["test"].tolist() == [30, 31, 32]
+        assert data.records == len(training)
+        for purpose in ("table", "validation", "test"):
+            whole = torch.cat(parts(data, purpose), 2)
+            source = torch.cat([pooled.train, pooled.test])
+            assert torch.equal(whole, source[data.labels[purpose]])
+
+    def test_the_choice_is_the_seeds(self) -> None:
+        first, again, other = (
+            cut(images(records=40), validation=0.5, stream=Stream.from_seed(seed)).labels
+            for seed in (1, 1, 2)
+        )
+        assert first["validation"].tolist() == again["validation"].tolist()
+        assert first["table"].tolist() == again["table"].tolist()
+        assert first["validation"].tolist() != other["validation"].tolist()
+
+    def test_a_limit_beyond_the_records_changes_nothing(self) -> None:
+        all_, limited = (cut(images(), validation=0.3, limit=limit) for limit in (None, 10**6))
+        assert all_.labels["table"].tolist() == limited.labels["table"].tolist()
+
+    def test_all_parties_hold_the_same_records_in_the_same_order(self) -> None:
+        pooled = table(4, records=20)
+        data = cut(pooled, "even", 4, validation=0.25)
+        records = [(piece[:, 0] // 4).long().tolist() for piece in parts(data)]
+        assert records == [data.labels["table"].tolist()] * 4
+
+    def test_facts_are_carried_over(self) -> None:
+        data = cut(table())
+        assert data.name == "ledger"
+        assert data.task.outputs == 2
+        assert data.fitted_scaling is False

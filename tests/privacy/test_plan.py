@@ -1,0 +1,383 @@
+"""What passes through a plan is clipped, noised and divided, and the statement says what holds.
+
+Statistical tests draw 8,000 replies: a noise scale that is 5 % off is then more than six standard
+errors away, and a test shows that it is rejected.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from scipy import stats
+from torch import Tensor, nn
+
+from vertizo.errors import BudgetError, ConfigError
+from vertizo.models.base import Points
+from vertizo.models.torch import wrap
+from vertizo.privacy.accounting import epsilon_of
+from vertizo.privacy.ledger import Ledger
+from vertizo.privacy.mechanisms import SeededNoise
+from vertizo.privacy.plan import ClippedGaussian, NoPrivacy, Plan, Statement
+from vertizo.randomness import Stream
+from vertizo.server.head import Head
+from vertizo.server.losses import Classification
+from vertizo.zeroth_order.directions import Directions
+from vertizo.zeroth_order.estimators import two_point
+
+Array = NDArray[np.float64]
+
+CLIP, SIGMA, BATCH, DRAWS = 2.0, 30.0, 64, 8000
+
+
+def noise(seed: int = 0) -> SeededNoise:
+    return SeededNoise(Stream.from_seed(seed).child("noise"))
+
+
+def plan(
+    *,
+    clip_norm: float = CLIP,
+    noise_std: float = SIGMA,
+    batch_size: int = BATCH,
+    delta: float = 1e-5,
+    seed: int = 0,
+    ledger: Ledger | None = None,
+) -> ClippedGaussian:
+    return ClippedGaussian(
+        clip_norm=clip_norm,
+        noise_std=noise_std,
+        batch_size=batch_size,
+        delta=delta,
+        ledger=ledger or Ledger(records=10, clients=2, per_client=8),
+        noise=noise(seed),
+    )
+
+
+def quiet(batch_size: int = BATCH) -> ClippedGaussian:
+    """So little noise that the rest can be seen."""
+    return plan(noise_std=1e-9, batch_size=batch_size)
+
+
+def plausible(sample: Array, std: float) -> bool:
+    """Whether the sample may be of N(0, std²): by its variance and by its shape."""
+    squares = float((sample**2).sum()) / std**2
+    tail = min(stats.chi2.cdf(squares, len(sample)), stats.chi2.sf(squares, len(sample)))
+    return tail > 1e-4 and stats.kstest(sample / std, "norm").pvalue > 1e-4
+
+
+def totals(made: Plan, values: Tensor, draws: int = DRAWS) -> Array:
+    return torch.cat([made.total(values) for _ in range(draws)]).double().numpy()
+
+
+@pytest.mark.parametrize("batch_size", [1, 64, 1000])
+def test_noise_is_on_the_sum(batch_size: int) -> None:
+    """σ belongs to the sum: the mean's noise is σ/B, whatever B is."""
+    values = torch.tensor([1.0, -0.5, 7.0, math.nan])  # clipped sum 2.5
+    sample = totals(plan(batch_size=batch_size), values) * batch_size - 2.5
+    assert plausible(sample, SIGMA)
+    for wrong in (0.95, 1.05):
+        assert not plausible(sample, wrong * SIGMA)
+
+
+def test_noise_does_not_depend_on_how_many_records_came() -> None:
+    short, full = (totals(plan(), torch.zeros(rows), 500) * BATCH for rows in (3, BATCH))
+    assert np.array_equal(short, full)
+
+
+def test_noise_on_each_record() -> None:
+    values = torch.full((20, 4), 0.1)
+    made = plan()
+    sample = torch.stack([made.each(values) for _ in range(100)]).double() * BATCH - 0.1
+    assert sample.shape == (100, 20, 4)
+    assert plausible(sample.flatten().numpy(), SIGMA)
+    rows = np.corrcoef(sample.flatten(1).numpy().T) - np.eye(80)
+    assert np.abs(rows).max() < 5.5 / 100**0.5
+
+
+def test_replies_have_independent_noise() -> None:
+    made = plan()
+    sample = torch.stack([made.total(torch.zeros(4, 2)) for _ in range(DRAWS)]).double().numpy()
+    following = np.concatenate([sample[:-1], sample[1:]], axis=1)
+    correlations = np.corrcoef(following.T) - np.eye(4)
+    assert np.abs(correlations).max() < 5 / DRAWS**0.5
+
+
+@pytest.mark.parametrize("rows", [3, BATCH])
+def test_division_is_by_the_nominal_batch_size(rows: int) -> None:
+    """A short batch is divided by B as well, so that each record weighs the same."""
+    values = torch.full((rows,), 1.5)
+    assert quiet().total(values).tolist() == pytest.approx([rows * 1.5 / BATCH])
+    assert NoPrivacy(BATCH).total(values).tolist() == pytest.approx([rows * 1.5 / BATCH])
+    for made in (quiet(), NoPrivacy(BATCH)):
+        each = made.each(torch.ones(rows, 2))
+        assert torch.allclose(each, torch.full((rows, 2), 1 / BATCH))
+
+
+def test_values_are_clipped_record_by_record() -> None:
+    scalars = torch.tensor([9.0, -9.0, 1.0, math.nan, math.inf])
+    assert quiet(1).total(scalars).item() == pytest.approx(1.0)
+    vectors = torch.tensor([[30.0, 40.0], [0.3, 0.4], [math.nan, 1.0]])
+    assert quiet(1).total(vectors).tolist() == pytest.approx([1.5, 2.0])
+    expected = torch.tensor([[1.2, 1.6], [0.3, 0.4], [0.0, 0.0]])
+    assert torch.allclose(quiet(1).each(vectors), expected)
+
+
+@pytest.mark.parametrize("made", [plan(), NoPrivacy(BATCH)], ids=["gaussian", "none"])
+def test_shapes_and_types(made: Plan) -> None:
+    assert made.total(torch.zeros(5)).shape == (1,)
+    assert made.total(torch.zeros(5, 3)).shape == (3,)
+    assert made.each(torch.zeros(5, 3)).shape == (5, 3)
+    assert made.total(torch.zeros(5)).dtype == torch.float32
+    assert made.each(torch.zeros(5, 3)).dtype == torch.float32
+
+
+def test_no_privacy_passes_values_through() -> None:
+    made = NoPrivacy(2)
+    assert made.total(torch.tensor([1.0, -5.0, 100.0])).tolist() == [48.0]
+    assert made.total(torch.tensor([[1.0, 2.0], [3.0, 1e6]])).tolist() == [2.0, 500_001.0]
+    assert made.each(torch.tensor([[1e9, 2.0]])).tolist() == [[5e8, 1.0]]
+    made.admit(0, torch.tensor([0, 0, 0]))
+    assert made.clip_fraction is None
+
+
+def test_clip_fraction() -> None:
+    made = plan()
+    assert made.clip_fraction is None
+    made.total(torch.tensor([CLIP, -CLIP, 0.0, 2 * CLIP]))
+    assert made.clip_fraction == pytest.approx(1 / 4)
+    made.total(torch.tensor([math.nan, math.inf, -1e9, 0.0]))
+    assert made.clip_fraction == pytest.approx(4 / 8)
+    made.each(torch.tensor([[3.0, 4.0], [0.3, 0.4]]))
+    assert made.clip_fraction == pytest.approx(5 / 10)
+
+
+@pytest.mark.parametrize("global_seed", [0, 1])
+def test_global_seeds_do_not_fix_the_noise(global_seed: int) -> None:
+    made = plan()
+    replies = []
+    for _ in range(4):
+        torch.manual_seed(global_seed)
+        replies.append(made.total(torch.zeros(4)).item())
+    assert len(set(replies)) == 4
+    again = plan()
+    assert [again.total(torch.zeros(4)).item() for _ in range(4)] == replies
+
+
+def direction_numbers(seed: int, number: int) -> Tensor:
+    stream = Stream.from_seed(seed).child("client", 0)
+    vector = torch.zeros(2000)
+    Directions("gaussian", 2000, stream).draw(number).add_to(vector, 1.0)
+    return vector
+
+
+def test_fixed_directions_leave_the_noise_free() -> None:
+    """Drawing the same direction before every reply, as a reseeded generator would."""
+    made = plan()
+    replies = []
+    for _ in range(4):
+        first = direction_numbers(7, 0)
+        replies.append(made.total(torch.zeros(4)).item())
+        assert torch.equal(direction_numbers(7, 0), first)
+    assert len(set(replies)) == 4
+    undisturbed = plan()
+    assert [undisturbed.total(torch.zeros(4)).item() for _ in range(4)] == replies
+
+
+def test_fixed_noise_leaves_the_directions_free() -> None:
+    drawn = []
+    for seed in (1, 2, 3):
+        reply = plan(seed=5).total(torch.zeros(4)).item()
+        assert reply == plan(seed=5).total(torch.zeros(4)).item()
+        drawn.append(direction_numbers(seed, 0))
+    correlations = torch.corrcoef(torch.stack(drawn)) - torch.eye(3)
+    assert float(correlations.abs().max()) < 5 / 2000**0.5
+
+
+def test_noise_and_directions_of_one_seed_are_unrelated() -> None:
+    numbers = direction_numbers(0, 0).double()
+    drawn = noise(0).normal(0, (2000,))
+    assert abs(np.corrcoef(numbers, drawn)[0, 1]) < 5 / 2000**0.5
+    assert not np.intersect1d(numbers.numpy(), drawn.float().double().numpy()).size
+
+
+def test_noise_is_a_function_of_seed_and_release() -> None:
+    assert torch.equal(noise(1).normal(3, (2, 2)), noise(1).normal(3, (2, 2)))
+    others = [noise(1).normal(4, (1,)), noise(2).normal(3, (1,)), noise(1).normal(3, (1,))]
+    assert len({other.item() for other in others}) == 3
+    assert noise().normal(0, (3, 2)).dtype == torch.float64
+
+
+def test_admitting_charges_the_records() -> None:
+    made = plan(ledger=Ledger(records=4, clients=1, per_client=1))
+    made.admit(0, torch.tensor([0, 1]))
+    before = made.state()["counts"].clone()
+    with pytest.raises(BudgetError):
+        made.admit(0, torch.tensor([1, 2]))
+    assert torch.equal(made.state()["counts"], before)
+    made.admit(0, torch.tensor([2, 3]))
+
+
+def test_charges_do_not_depend_on_values() -> None:
+    states = []
+    for values in (torch.zeros(2), torch.full((2,), math.nan), torch.tensor([1e30, -math.inf])):
+        made = plan()
+        made.admit(1, torch.tensor([3, 4]))
+        made.total(values)
+        states.append(made.state()["counts"].clone())
+    assert all(torch.equal(state, states[0]) for state in states)
+    assert states[0].sum() == 2
+
+
+def test_a_loaded_plan_repeats_no_noise_and_no_charge() -> None:
+    whole = plan()
+    whole.admit(0, torch.tensor([1]))
+    first = whole.total(torch.tensor([9.0, 0.0])).item()
+    saved = {key: value.clone() for key, value in whole.state().items()}
+    rest = [whole.total(torch.zeros(2)).item() for _ in range(3)]
+    resumed = plan()
+    resumed.load(saved)
+    assert [resumed.total(torch.zeros(2)).item() for _ in range(3)] == rest
+    assert first not in rest
+    assert resumed.clip_fraction == whole.clip_fraction == pytest.approx(1 / 8)
+    assert torch.equal(resumed.state()["counts"], whole.state()["counts"])
+
+
+@pytest.mark.parametrize("clients", [1, 7])
+@pytest.mark.parametrize("per_client", [1, 100])
+def test_mu_of_all_replies(clients: int, per_client: int) -> None:
+    """``μ = 2C√k/σ``, k over all clients; B and D do not enter."""
+    for batch_size, records in ((1, 10), (64, 60_000)):
+        made = plan(batch_size=batch_size, ledger=Ledger(records, clients, per_client))
+        expected = 2 * CLIP * math.sqrt(clients * per_client) / SIGMA
+        assert made.mu == pytest.approx(expected, rel=1e-12)
+
+
+def published(statement: Statement) -> str:
+    return " ".join(f"{key}={value}" for key, value in statement.as_dict().items())
+
+
+def test_statement_with_a_private_server() -> None:
+    made = plan(ledger=Ledger(10, 2, 8), noise_std=16.0)
+    statement = made.statement(server_is_private=True)
+    assert statement.guarantee == "exact"
+    assert statement.mu == pytest.approx(1.0)
+    assert statement.epsilon == pytest.approx(4.3771781, abs=1e-7)
+    assert statement.epsilon == pytest.approx(epsilon_of(1.0, 1e-5))
+    assert statement.delta == 1e-5
+    assert (statement.noise_std, statement.clip) == (16.0, CLIP)
+    assert statement.max_participations == 16
+    assert statement.replies_alone_mu == statement.mu
+    assert "4.377" in statement.words
+    assert "1e-05" in statement.words
+    assert "simulation" in str(statement.noise_source)
+
+
+def test_statement_with_a_server_trained_on_raw_labels() -> None:
+    """No ε, no δ and no μ of a guarantee anywhere; the replies' own μ by its own name only."""
+    made = plan(ledger=Ledger(10, 2, 8), noise_std=16.0)
+    statement = made.statement(server_is_private=False)
+    assert statement.guarantee == "none"
+    assert statement.epsilon is None
+    assert statement.delta is None
+    assert statement.mu is None
+    assert statement.replies_alone_mu == pytest.approx(1.0)
+    assert statement.words.startswith("No privacy guarantee")
+    assert "ε" not in statement.words
+    assert "4.377" not in published(statement)
+
+
+@pytest.mark.parametrize("server_is_private", [True, False])
+def test_statement_without_noise(server_is_private: bool) -> None:
+    statement = NoPrivacy(4).statement(server_is_private=server_is_private)
+    assert statement.guarantee == "none"
+    figures = statement.as_dict()
+    assert figures.pop("words").startswith("No privacy guarantee")
+    assert figures.pop("guarantee") == "none"
+    assert set(figures.values()) == {None}
+
+
+def test_a_statement_is_about_what_may_happen_not_what_did() -> None:
+    made = plan()
+    before = made.statement(server_is_private=True)
+    made.admit(0, torch.tensor([0]))
+    made.total(torch.tensor([math.nan]))
+    assert made.statement(server_is_private=True) == before
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("clip_norm", 0.0),
+        ("clip_norm", math.inf),
+        ("clip_norm", -1.0),
+        ("noise_std", 0.0),
+        ("noise_std", math.nan),
+        ("delta", 0.0),
+        ("delta", 1.0),
+    ],
+)
+def test_nonsense_is_refused(key: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=r"privacy\."):
+        plan(**{key: value})
+
+
+def one_sided() -> Head:
+    """Embeddings [batch, 1]; logits are −1e30 h and 0, so that a large h overflows one of them."""
+    model = nn.Linear(1, 2, bias=False)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[-1e30], [0.0]]))
+    return Head(wrap(model), Classification(2))
+
+
+def losses_at(points: Tensor, labels: Tensor, stored: str = "zeros") -> Tensor:
+    """As of a query that changes every embedding, which the table holds as zeros or as the mean."""
+    rows = points.mean(0) if stored == "mean" else torch.zeros_like(points[0])
+    given = Points(rows, ((0, points - rows),))
+    return one_sided().evaluate(given, labels).losses[:-1]
+
+
+def reply(points: Tensor, labels: Tensor, stored: str) -> float:
+    losses = losses_at(points, labels, stored)
+    return plan().total(two_point(losses[0], losses[1], 1e-3)).item()
+
+
+LARGE = 1e20
+POINTS = {
+    "both overflow": (LARGE, LARGE),
+    "one overflows": (LARGE, 0.0),
+    "the other overflows": (0.0, LARGE),
+    "to plus infinity": (-LARGE, -LARGE),
+    "to either side": (LARGE, -LARGE),
+}
+
+
+@pytest.mark.parametrize("name", POINTS)
+@pytest.mark.parametrize("stored", ["zeros", "mean"])
+def test_logits_that_overflow_for_one_label_yield_a_finite_reply(name: str, stored: str) -> None:
+    """Finite embeddings, logits of ±∞ and 0: losses of label 0 are not finite, those of 1 are."""
+    points = torch.tensor(POINTS[name]).view(2, 1, 1).repeat(1, 4, 1)
+    assert bool(points.isfinite().all())
+    for label in (0, 1):
+        assert math.isfinite(reply(points, torch.full((4,), label), stored))
+
+
+@pytest.mark.parametrize("name", POINTS)
+@pytest.mark.parametrize("stored", ["zeros", "mean"])
+def test_one_label_moves_the_reply_by_its_sensitivity_at_most(name: str, stored: str) -> None:
+    """From the embeddings to what is sent, with the same noise."""
+    points = torch.linspace(-1, 1, 8).view(2, 4, 1).clone()
+    points[:, 2, 0] = torch.tensor(POINTS[name])
+    labels = torch.tensor([0, 1, 0, 1])
+    other = torch.tensor([0, 1, 1, 1])
+    moved = abs(reply(points, labels, stored) - reply(points, other, stored))
+    assert moved <= 2 * CLIP / BATCH * (1 + 1e-5)
+
+
+def test_the_overflow_is_real() -> None:
+    points = torch.full((1, 1, 1), LARGE)
+    assert one_sided().logits(points[0]).tolist() == [[-math.inf, 0.0]]
+    assert losses_at(points, torch.tensor([0])).tolist() == [[math.inf]]
+    assert losses_at(points, torch.tensor([1])).tolist() == [[0.0]]
