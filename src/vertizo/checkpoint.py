@@ -19,14 +19,14 @@ from torch import Tensor
 from vertizo.errors import RunError
 
 FORMAT = "vertizo-1"
+"""Key of the metadata that holds the JSON."""
 
 
 def save(path: Path, state: Any) -> None:
     """Write ``state``; a crash at any moment leaves the old file or the new one."""
     tensors: dict[str, Tensor] = {}
-    skeleton = json.dumps(_pack(state, "", tensors))
-    content = safetensors.torch.save(tensors, {"format": FORMAT, "skeleton": skeleton})
-    write_atomically(path, content)
+    skeleton = json.dumps(_pack(state, tensors))
+    write_atomically(path, safetensors.torch.save(tensors, {FORMAT: skeleton}))
 
 
 def load(path: Path) -> Any:
@@ -43,9 +43,12 @@ def load(path: Path) -> Any:
         raise RunError(f"{path}: there is no such checkpoint") from None
     except (safetensors.SafetensorError, OSError) as error:
         raise RunError(f"{path}: not a readable checkpoint: {error}") from None
-    if metadata.get("format") != FORMAT:
-        raise RunError(f"{path}: its format is {metadata.get('format')!r}; this is {FORMAT!r}")
-    return _unpack(json.loads(metadata["skeleton"]), tensors)
+    if FORMAT not in metadata:
+        raise RunError(f"{path}: not a checkpoint of the format {FORMAT}")
+    try:
+        return _unpack(json.loads(metadata[FORMAT]), tensors)
+    except (json.JSONDecodeError, KeyError) as error:
+        raise RunError(f"{path}: not a readable checkpoint: {error}") from None
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -63,17 +66,19 @@ def write_atomically(path: Path, content: bytes) -> None:
         os.close(folder)
 
 
-def _pack(value: Any, key: str, tensors: dict[str, Tensor]) -> Any:
-    if isinstance(value, Tensor):
-        tensors[key] = value.detach().clone().contiguous()
-        return {"$tensor": key}
-    if isinstance(value, bytes):
-        tensors[key] = torch.frombuffer(bytearray(value), dtype=torch.uint8)
+def _pack(value: Any, tensors: dict[str, Tensor]) -> Any:
+    if isinstance(value, (Tensor, bytes)):
+        key = str(len(tensors))
+        if isinstance(value, Tensor):
+            tensors[key] = value.detach().clone().contiguous()
+            return {"$tensor": key}
+        data = torch.frombuffer(bytearray(value), dtype=torch.uint8) if value else torch.empty(0)
+        tensors[key] = data
         return {"$bytes": key}
     if isinstance(value, dict):
-        return {name: _pack(item, f"{key}/{name}", tensors) for name, item in value.items()}
+        return {name: _pack(item, tensors) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_pack(item, f"{key}/{index}", tensors) for index, item in enumerate(value)]
+        return [_pack(item, tensors) for item in value]
     return value
 
 

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import Field, PositiveInt, Tag, ValidationError, model_validator
 
 from vertizo.codecs.none import FloatName
@@ -19,7 +18,7 @@ from vertizo.errors import ConfigError
 from vertizo.methods.cascaded import Cascaded
 from vertizo.methods.dpzv import Dpzv
 from vertizo.methods.vafl import Vafl
-from vertizo.option_text import explain, override, read_yaml
+from vertizo.option_text import explain, override, read_yaml, write_yaml
 from vertizo.options import Options, chosen_by
 from vertizo.server.table import Join
 from vertizo.simulation.links import Links
@@ -244,7 +243,7 @@ class ExperimentConfig(Options):
 
     def to_yaml(self) -> str:
         """The complete configuration."""
-        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+        return write_yaml(self.model_dump(mode="json"))
 
 
 def load(path: Path | None, overrides: Sequence[str] = ()) -> ExperimentConfig:

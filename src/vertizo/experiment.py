@@ -1,69 +1,25 @@
-"""One configuration → one run: train, evaluate, keep the best, checkpoint, sum up."""
+"""One configuration → one run, in memory or in a run folder."""
 
 from __future__ import annotations
 
-import resource
-import signal
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import torch
 
-from vertizo import __version__
 from vertizo import config as configuration
 from vertizo.config import ExperimentConfig
 from vertizo.data import catalog, vertical
 from vertizo.data.vertical import VerticalData
-from vertizo.errors import Interrupted, NonFiniteError, RunError
-from vertizo.federation import Federation, build
+from vertizo.errors import RunError
+from vertizo.federation import build
 from vertizo.memory import keep_freed_memory
-from vertizo.metrics import Scores
 from vertizo.randomness import Stream
 from vertizo.run_folder import RunFolder
-from vertizo.server.losses import Classification
 from vertizo.simulation.simulator import Observer
+from vertizo.training import Progress, Result, Training
 
-
-@dataclass(frozen=True)
-class Progress:
-    """Where a run stands, for a display."""
-
-    round: int
-    total: int
-    seconds: float
-    megabytes: float
-    loss: float | None
-    """Mean training loss since the last evaluation."""
-    accuracy: float | None
-    """Accuracy at the last evaluation, on validation records or else test records."""
-    epsilon: float | None
-    """ε of the whole run, where a guarantee holds."""
-
-
-@dataclass
-class Result:
-    """A finished run."""
-
-    summary: dict[str, Any]
-    metrics: list[dict[str, Any]]
-    federation: Federation
-    folder: Path | None
-
-
-@dataclass
-class _Standing:
-    """What the loop itself knows, and a checkpoint must hold."""
-
-    seconds: float = 0.0
-    training_seconds: float = 0.0
-    best: dict[str, Any] | None = None
-    last: dict[str, Any] = field(default_factory=dict)
+__all__ = ["Experiment", "Progress", "Result"]
 
 
 class Experiment:
@@ -135,260 +91,42 @@ class Experiment:
         """
         torch.set_num_threads(self.config.threads)
         keep_freed_memory()
-        data = self.data()
-        federation = build(self.config, data, observer=observer)
         if out is None:
-            return _Run(self.config, federation, None, progress).run(resume=False)
+            return self._run(None, resume=False, progress=progress, observer=observer)
         folder = RunFolder(Path(out))
-        if not resume:
+        if resume:
+            self._check_same(folder)
+            return self._run(folder, resume=True, progress=progress, observer=observer)
+        folder.check_is_new()
+        federation = build(self.config, self.data(), observer=observer)
+        folder.make()
+        with folder.locked():
             folder.check_is_new()
             folder.create(self.config)
-        with folder.locked():
-            return _Run(self.config, federation, folder, progress).run(resume=resume)
+            return Training(self.config, federation, folder, progress).run(resume=False)
 
-
-class _Run:
-    """The loop of one run."""
-
-    def __init__(
-        self,
-        config: ExperimentConfig,
-        federation: Federation,
-        folder: RunFolder | None,
-        progress: Callable[[Progress], None] | None,
-    ) -> None:
-        self._config = config
-        self._federation = federation
-        self._folder = folder
-        self._progress = progress
-        self._standing = _Standing()
-        self._best_parameters: Any = None
-        self._metrics: list[dict[str, Any]] = []
-        self._epsilon = federation.statement().epsilon
-        per_epoch = federation.clients[0].batches.per_epoch
-        clients = 1 if config.simulation.timing == "synchronous" else len(federation.clients)
-        self._every = config.evaluate_every or per_epoch * clients
-
-    def run(self, *, resume: bool) -> Result:
-        folder = self._folder
-        if resume and folder is not None and folder.has("last"):
-            self._load(folder)
-        else:
-            if folder is not None:
-                folder.rewind_metrics(-1)
-            self._federation.start(upload_table=self._config.simulation.table == "upload")
-            self._evaluate()
-        self._train()
-        summary = self._summary()
-        if folder is not None:
-            self._save()
-            folder.write_summary(summary)
-        path = folder.path if folder else None
-        return Result(summary, self._metrics, self._federation, path)
-
-    def _train(self) -> None:
-        federation, standing = self._federation, self._standing
-        server, simulator = federation.server, federation.simulator
-        started = shown = saved = time.perf_counter()
-        before = standing.seconds
-        with _stop_requests() as stopped:
-            while server.round < federation.total_rounds:
-                step_started = time.perf_counter()
-                try:
-                    going = simulator.step()
-                except NonFiniteError as error:
-                    raise RunError(
-                        f"training diverged in round {server.round + 1}: {error}; "
-                        "lower client.optimizer.learning_rate or server.optimizer.learning_rate"
-                    ) from None
-                now = time.perf_counter()
-                standing.training_seconds += now - step_started
-                standing.seconds = before + now - started
-                if not going:
-                    break
-                if server.round % self._every == 0 or server.round == federation.total_rounds:
-                    self._evaluate()
-                if self._progress is not None and now - shown > 0.1:
-                    shown = now
-                    self._progress(self._where())
-                if stopped.is_set() or now - saved > self._config.checkpoint_seconds:
-                    self._save()
-                    saved = time.perf_counter()
-                if stopped.is_set():
-                    where = f" {self._folder.path}" if self._folder else ""
-                    hint = f"; continue with --resume{where}" if where else ""
-                    raise Interrupted(f"stopped in round {server.round}{hint}")
-            standing.seconds = before + time.perf_counter() - started
-        if self._progress is not None:
-            self._progress(self._where())
-
-    def _where(self) -> Progress:
-        meter, simulator = self._federation.server.side.meter, self._federation.simulator
-        scores = self._standing.last
-        return Progress(
-            round=self._federation.server.round,
-            total=self._federation.total_rounds,
-            seconds=self._standing.seconds,
-            megabytes=(simulator.traffic.up + simulator.traffic.down) / 1e6,
-            loss=meter.loss / meter.records if meter.records else None,
-            accuracy=scores.get("validation_accuracy", scores.get("test_accuracy")),
-            epsilon=self._epsilon,
+    def _check_same(self, folder: RunFolder) -> None:
+        ours, theirs = (
+            settings.model_copy(update={"checkpoint_seconds": 0.0, "threads": 1})
+            for settings in (self.config, folder.config())
         )
+        if ours != theirs:
+            raise RunError(
+                f"{folder.path} holds a run of another configuration; "
+                "resume it with the config.yaml that is in it"
+            )
 
-    def _score(self, purpose: Any) -> Scores:
-        labels = self._federation.data.labels[purpose]
-        self._federation.simulator.upload(purpose, labels.shape[0])
-        return self._federation.server.score(purpose)
-
-    def _evaluate(self) -> None:
-        federation, standing = self._federation, self._standing
-        server, simulator = federation.server, federation.simulator
-        meter = server.side.meter
-        row: dict[str, Any] = {
-            "round": server.round,
-            "epoch": server.round / self._rounds_per_epoch(),
-            "seconds": standing.seconds,
-            "virtual_seconds": simulator.now,
-            "bytes_up": simulator.traffic.up,
-            "bytes_down": simulator.traffic.down,
-            "train_loss": meter.loss / meter.records if meter.records else None,
-        }
-        if isinstance(server.side.head.task, Classification):
-            seen = meter.records
-            row["train_accuracy"] = meter.correct / seen if seen else None
-        meter.reset()
-        purposes = ["validation"] if federation.data.labels["validation"].numel() else ["test"]
-        for purpose in purposes:
-            for name, value in self._score(purpose).items():
-                row[f"{purpose}_{name}"] = value
-        standing.last = row
-        self._metrics.append(row)
-        if self._folder is not None:
-            self._folder.append_metrics(row)
-        if purposes == ["validation"] and server.round and self._improved(row):
-            standing.best = {k: row[k] for k in row if k.startswith("validation_")}
-            standing.best["round"] = server.round
-            parameters = federation.parameters()
-            self._best_parameters = {
-                "clients": [values.clone() for values in parameters["clients"]],
-                "server": parameters["server"].clone(),
-            }
-            if self._folder is not None:
-                self._folder.save("best", {**self._best_parameters, "round": server.round})
-
-    def _improved(self, row: dict[str, Any]) -> bool:
-        best = self._standing.best
-        if best is None:
-            return True
-        return _quality(row) > _quality(best)
-
-    def _rounds_per_epoch(self) -> int:
-        federation = self._federation
-        synchronous = self._config.simulation.timing == "synchronous"
-        clients = 1 if synchronous else len(federation.clients)
-        return federation.clients[0].batches.per_epoch * clients
-
-    def _save(self) -> None:
-        if self._folder is not None:
-            state = self._federation.state()
-            state["standing"] = asdict(self._standing)
-            state["best_parameters"] = self._best_parameters
-            self._folder.save("last", state)
-
-    def _load(self, folder: RunFolder) -> None:
-        state = folder.load("last")
-        self._federation.load(state)
-        self._standing = _Standing(**state["standing"])
-        self._best_parameters = state["best_parameters"]
-        folder.rewind_metrics(self._federation.server.round)
-        self._metrics = folder.metrics()
-        if self._best_parameters is not None and self._standing.best is not None:
-            round_ = self._standing.best["round"]
-            folder.save("best", {**self._best_parameters, "round": round_})
-
-    def _summary(self) -> dict[str, Any]:
-        federation, standing, config = self._federation, self._standing, self._config
-        server, simulator = federation.server, federation.simulator
-        side, rounds = server.side, server.round
-        last_scores = self._score("test")
-        selected, scores = "last", last_scores
-        if self._best_parameters is not None:
-            current = {
-                "clients": [model.parameters.clone() for model in federation.models],
-                "server": side.head.parameters.clone(),
-            }
-            federation.load_parameters(self._best_parameters)
-            selected, scores = "best", self._score("test")
-            federation.load_parameters(current)
-        statement = federation.statement().as_dict()
-        activations = simulator.activations
-        return {
-            "version": __version__,
-            "method": config.method.name,
-            "dataset": federation.data.name,
-            "parties": list(federation.data.parties),
-            "clients": len(federation.clients),
-            "records": federation.data.records,
-            "control": config.control,
-            "timing": config.simulation.timing,
-            "rounds": rounds,
-            "epochs": rounds / self._rounds_per_epoch(),
-            "seed": config.seed,
-            "model": selected,
-            **{f"test_{name}": value for name, value in scores.items()},
-            "last": {f"test_{name}": value for name, value in last_scores.items()},
-            "best": standing.best,
-            "bytes_up": simulator.traffic.up,
-            "bytes_down": simulator.traffic.down,
-            "bytes_table": simulator.traffic.table,
-            "bytes_evaluation": simulator.traffic.evaluation,
-            "messages_lost": simulator.traffic.lost,
-            "seconds": standing.seconds,
-            "virtual_seconds": simulator.now,
-            "rounds_per_second": rounds / standing.training_seconds if rounds else 0.0,
-            "peak_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-            "parameters": {
-                "clients": [model.parameters.numel() for model in federation.models],
-                "server": side.head.parameters.numel(),
-            },
-            "staleness": {
-                "mean": server.staleness.mean,
-                "max": server.staleness.largest,
-            },
-            "activation_shares": [count / max(sum(activations), 1) for count in activations],
-            "clip_fraction": side.plan.clip_fraction,
-            "server_evaluations_per_round": self._evaluations(),
-            "privacy": {**statement, "covers": "this run alone; tuning is not counted"},
-        }
-
-    def _evaluations(self) -> int:
-        """Evaluations of the server model a round: of the queries, the table, the update."""
-        synchronous = self._config.simulation.timing == "synchronous"
-        queries = len(self._federation.clients) if synchronous else 1
-        replaced = queries * self._config.method.evaluations_per_query
-        return replaced + 1 + self._federation.server.side.update.evaluations
-
-
-def _quality(row: Mapping[str, float]) -> tuple[float, float]:
-    """Validation accuracy where there is one, and among equals the loss."""
-    return row.get("validation_accuracy", 0.0), -row["validation_loss"]
-
-
-@contextmanager
-def _stop_requests() -> Iterator[threading.Event]:
-    """Ctrl-C asks to stop after the current round; a second one stops at once."""
-    stopped = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stopped
-        return
-
-    def handle(signum: int, frame: FrameType | None) -> None:
-        if stopped.is_set():
-            raise KeyboardInterrupt
-        stopped.set()
-
-    before = signal.signal(signal.SIGINT, handle)
-    try:
-        yield stopped
-    finally:
-        signal.signal(signal.SIGINT, before)
+    def _run(
+        self,
+        folder: RunFolder | None,
+        *,
+        resume: bool,
+        progress: Callable[[Progress], None] | None,
+        observer: Observer | None,
+    ) -> Result:
+        federation = build(self.config, self.data(), observer=observer)
+        run = Training(self.config, federation, folder, progress)
+        if folder is None:
+            return run.run(resume=resume)
+        with folder.locked():
+            return run.run(resume=resume)

@@ -25,10 +25,11 @@ def load_object(key: str, path: str) -> Any:
             file = Path(where)
             if not file.is_file():
                 raise ConfigError(f"{key} is {path!r}: there is no file {file}")
-            spec = importlib.util.spec_from_file_location(file.stem, file)
+            spec = importlib.util.spec_from_file_location(_name_of(file), file)
             assert spec is not None
             assert spec.loader is not None
             module = importlib.util.module_from_spec(spec)
+            sys.modules[spec.name] = module  # which dataclasses look themselves up in
             spec.loader.exec_module(module)
         else:
             if (here := str(Path.cwd())) not in sys.path:  # which an installed command lacks
@@ -36,10 +37,16 @@ def load_object(key: str, path: str) -> Any:
             module = importlib.import_module(where)
     except ConfigError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
+        reason = (str(error).splitlines() or [""])[0]
         raise ConfigError(
-            f"{key} is {path!r}: importing {where} failed: {type(error).__name__}: {error}"
+            f"{key} is {path!r}: importing {where} failed: {type(error).__name__}: {reason}"
         ) from None
     if not hasattr(module, name):
         raise ConfigError(f"{key} is {path!r}: {where} has no {name!r}")
     return getattr(module, name)
+
+
+def _name_of(file: Path) -> str:
+    """A module name for a user's file that hides no installed module."""
+    return f"vertizo_user_{file.stem}"

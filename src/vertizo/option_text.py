@@ -61,6 +61,30 @@ def _parse(text: str) -> Any:
     return yaml.load(text, _Loader)
 
 
+class _Dumper(yaml.SafeDumper):
+    """Writes what `_Loader` reads back as it was."""
+
+
+def _text(dumper: _Dumper, value: str) -> yaml.ScalarNode:
+    """Text, in quotes where it would be read as a number."""
+    style = None
+    if value[:1] in "+-.0123456789":
+        try:
+            float(value)
+            style = "'"
+        except ValueError:
+            pass
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def write_yaml(tree: Tree) -> str:
+    """The text that `read_yaml` reads."""
+    return yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+
+
 def read_yaml(path: Path) -> Tree:
     """The keys and values of a file.
 
@@ -123,7 +147,8 @@ def _set(tree: Tree, keys: Sequence[str], value: Any, defaults: Options) -> None
         fields = getattr(type(default), "model_fields", {})
         annotation = fields[parent].annotation if parent in fields else None
         default = getattr(default, parent, None)
-    if last in TAGS and _members(annotation) and node.get(last, getattr(default, last)) != value:
+    chooses = last in TAGS and hasattr(default, last) and _members(annotation)
+    if chooses and node.get(last, getattr(default, last)) != value:
         node.clear()
     node[last] = value
 

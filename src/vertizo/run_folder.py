@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,19 +47,30 @@ class RunFolder:
         return self.path / "summary.json"
 
     def check_is_new(self) -> None:
-        """Raises RunError if the folder holds a run already, or is a file."""
-        if self.path.exists() and not self.path.is_dir():
-            raise RunError(f"--out {self.path} is a file; name a folder")
-        if (self.path / "config.yaml").exists():
+        """Raises RunError if the folder holds a run already, or cannot be one."""
+        try:
+            if self.path.exists() and not self.path.is_dir():
+                raise RunError(f"--out {self.path} is a file; name a folder")
+            taken = (self.path / "config.yaml").exists()
+        except OSError as error:
+            raise RunError(f"--out {self.path} cannot be used: {error.strerror}") from None
+        if taken:
             raise RunError(
-                f"--out {self.path} already holds a run; continue it with --resume {self.path}, "
-                "or name another folder"
+                f"--out {self.path} already holds a run; continue it with "
+                f"--resume {shlex.quote(str(self.path))}, or name another folder"
             )
+
+    def make(self) -> None:
+        """Make the folder and those in it, or raise RunError."""
+        try:
+            (self.path / "checkpoints").mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(f"{self.path} cannot be written: {error.strerror}") from None
 
     def create(self, settings: ExperimentConfig) -> None:
         """Make the folder and write the configuration."""
+        self.make()
         try:
-            (self.path / "checkpoints").mkdir(parents=True, exist_ok=True)
             text = settings.to_yaml().encode()
             checkpoint.write_atomically(self.path / "config.yaml", text)
         except OSError as error:
@@ -70,14 +83,21 @@ class RunFolder:
             RunError: the folder holds no run.
         """
         path = self.path / "config.yaml"
-        if not path.is_file():
+        try:
+            found = path.is_file()
+        except OSError as error:
+            raise RunError(f"{self.path} cannot be read: {error.strerror}") from None
+        if not found:
             raise RunError(f"{self.path} holds no run: there is no config.yaml in it")
         return config.load(path)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Nobody else writes into the folder inside; released when the process ends, however."""
-        handle = os.open(self.path / ".lock", os.O_CREAT | os.O_RDWR)
+        try:
+            handle = os.open(self.path / ".lock", os.O_CREAT | os.O_RDWR)
+        except OSError as error:
+            raise RunError(f"{self.path} cannot be used: {error.strerror}") from None
         try:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -90,7 +110,7 @@ class RunFolder:
     def append_metrics(self, row: Mapping[str, Any]) -> None:
         """Add one evaluation's figures."""
         with self.metrics_file.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+            file.write(_json(row) + "\n")
 
     def metrics(self) -> list[dict[str, Any]]:
         """All evaluations' figures; a last line cut off by a crash is left out."""
@@ -107,7 +127,7 @@ class RunFolder:
     def rewind_metrics(self, round_: int) -> None:
         """Forget evaluations that a resumed run will make again."""
         kept = [row for row in self.metrics() if row["round"] <= round_]
-        text = "".join(json.dumps(row) + "\n" for row in kept)
+        text = "".join(_json(row) + "\n" for row in kept)
         checkpoint.write_atomically(self.metrics_file, text.encode())
 
     def save(self, name: str, state: Mapping[str, Any]) -> None:
@@ -124,12 +144,30 @@ class RunFolder:
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write the closing figures."""
-        text = json.dumps(summary, indent=2, ensure_ascii=False) + "\n"
+        text = _json(summary, indent=2) + "\n"
         checkpoint.write_atomically(self.summary_file, text.encode())
 
     def summary(self) -> dict[str, Any] | None:
         """The closing figures, None if the run is unfinished."""
         if not self.summary_file.is_file():
             return None
-        result: dict[str, Any] = json.loads(self.summary_file.read_text(encoding="utf-8"))
+        try:
+            result: dict[str, Any] = json.loads(self.summary_file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise RunError(f"{self.summary_file}: not a summary: {error}") from None
         return result
+
+
+def _json(value: Any, indent: int | None = None) -> str:
+    """JSON, which has no NaN and no infinity: they become null."""
+    return json.dumps(_finite(value), indent=indent, ensure_ascii=False, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from vertizo import checkpoint, wire
-from vertizo.config import MethodConfig, options_of
+from vertizo.config import MethodConfig
 from vertizo.data.vertical import VerticalData
 from vertizo.errors import ShapeError
 from vertizo.messages import Query, Reply
+from vertizo.option_text import options_of
 from vertizo.privacy.plan import NoPrivacy
 
 METHODS = [method.model_fields["name"].default for method in options_of(MethodConfig)]

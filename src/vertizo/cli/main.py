@@ -5,15 +5,16 @@ Heavy imports wait until a command runs, so that ``--help`` answers at once.
 
 from __future__ import annotations
 
+import io
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
-from vertizo import __version__
 from vertizo.errors import Interrupted, UserError
+from vertizo.version import VERSION
 
 app = typer.Typer(
     name="vertizo",
@@ -62,7 +63,10 @@ def train(
     """Train one federation in one process and leave a run folder."""
     from vertizo.cli.train import train as run
 
-    run(config, settings or [], out, resume, controls=controls, as_json=as_json)
+    try:
+        run(config, settings or [], out, resume, controls=controls, as_json=as_json)
+    except KeyboardInterrupt:
+        raise Interrupted("stopped") from None
 
 
 @app.command("list")
@@ -75,7 +79,7 @@ def list_(kind: Annotated[Kind, typer.Argument(help="What to list.")]) -> None:
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"vertizo {__version__}")
+        typer.echo(f"vertizo {VERSION}")
         raise typer.Exit
 
 
@@ -91,13 +95,27 @@ def root(
 
 def main() -> None:
     """Entry point: a person's mistake is one line and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal may know no Greek
     try:
-        app()
-    except Interrupted as error:
-        print(f"vertizo: {error}", file=sys.stderr)
-        sys.exit(130)
+        sys.exit(app(sys.argv[1:] or ["--help"], standalone_mode=False))
+    except (Interrupted, KeyboardInterrupt) as error:
+        _end(str(error) or "stopped", 130)
     except UserError as error:
-        print(f"vertizo: {error}", file=sys.stderr)
-        sys.exit(2)
+        _end(str(error), 2)
     except BrokenPipeError:
         sys.exit(141)
+    except Exception as error:
+        # Typer carries its own copy of click, whose errors have no public name.
+        if not hasattr(error, "format_message"):
+            if type(error).__name__ == "Abort":
+                _end("stopped", 130)
+            raise
+        message = " ".join(error.format_message().split()).replace("Value error, ", "")
+        _end(f"{message.rstrip('.')}; see --help", 2)
+
+
+def _end(line: str, code: int) -> NoReturn:
+    print(f"vertizo: {line}", file=sys.stderr)
+    sys.exit(code)

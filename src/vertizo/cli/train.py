@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ from rich.text import Text
 
 from vertizo import config as configuration
 from vertizo.config import ExperimentConfig
-from vertizo.errors import ConfigError
+from vertizo.errors import ConfigError, Interrupted
 from vertizo.experiment import Experiment, Progress
 from vertizo.run_folder import RunFolder
 
@@ -43,18 +44,26 @@ def train(
         if path is not None or settings or out is not None:
             raise ConfigError("--resume goes on as configured; leave out CONFIG, --set and --out")
         config, folder = RunFolder(resume).config(), resume
+        controls = controls or (folder / "controls").is_dir()
     else:
         config = configuration.load(path, settings)
         folder = out if out is not None else _new_folder(config)
         RunFolder(folder).check_is_new()
-    summaries = [_run(config, folder, resume is not None, "", errors)]
-    for control in CONTROLS if controls else ():
-        place = folder / "controls" / control
-        controlled = config.model_copy(update={"control": control})
-        begun = (place / "config.yaml").is_file()
-        summaries.append(_run(controlled, place, begun, f"{control} clients", errors))
+    try:
+        summaries = [_run(config, folder, resume is not None, "", errors)]
+        for control in CONTROLS if controls else ():
+            (folder / "controls").mkdir(exist_ok=True)
+            place = folder / "controls" / control
+            controlled = config.model_copy(update={"control": control})
+            begun = (place / "config.yaml").is_file()
+            summaries.append(_run(controlled, place, begun, f"{control} clients", errors))
+    except Interrupted as error:
+        if not (folder / "config.yaml").is_file():
+            raise
+        hint = f"continue with --resume {shlex.quote(str(folder))}"
+        raise Interrupted(f"{error}; {hint}") from None
     if as_json:
-        print(json.dumps(summaries[0], ensure_ascii=False))
+        print(json.dumps(summaries[0]))
     else:
         _show(summaries, folder)
 
@@ -130,8 +139,8 @@ def _show(summaries: list[dict[str, Any]], folder: Path) -> None:
     for label, figure in _rows(summaries[0]):
         table.add_row(label, *(figure(summary) for summary in summaries))
     console.print(table)
-    console.print(f"privacy: {summaries[0]['privacy']['words']}", soft_wrap=True, highlight=False)
-    console.print(f"run folder: {folder}", soft_wrap=True, highlight=False)
+    for line in (f"privacy: {summaries[0]['privacy']['words']}", f"run folder: {folder}"):
+        console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
 def _rows(first: dict[str, Any]) -> list[tuple[str, Callable[[dict[str, Any]], str]]]:

@@ -28,6 +28,9 @@ class Optimizer(Protocol):
         """Go on from ``state``."""
 
 
+LARGEST = float(torch.finfo(torch.float32).max)
+
+
 class Sgd:
     """``v ← m v + g``, ``w ← w − η v``; without momentum no velocity is held.
 
@@ -37,7 +40,7 @@ class Sgd:
     """
 
     def __init__(self, learning_rate: float, momentum: float = 0.0) -> None:
-        self.learning_rate = learning_rate
+        self.learning_rate = min(learning_rate, LARGEST)
         self.momentum = momentum
         self._velocity: Tensor | None = None
 

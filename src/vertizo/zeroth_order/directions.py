@@ -39,6 +39,8 @@ LAWS: tuple[str, ...] = get_args(LawName)
 BLOCK = 1 << 15
 """Numbers drawn at a time. Part of every law's definition: another block, other directions."""
 
+FLOAT32_MAX = float(np.finfo(np.float32).max)
+
 KEEP_UP_TO = 1 << 20
 """Directions of at most so many numbers (4 MiB) are kept between their uses."""
 
@@ -155,7 +157,7 @@ class Direction:
         """``vector += scale · u``, in place, one block at a time."""
         if self.keep:
             self.numbers()
-        factor = scale * self.scale
+        factor = max(-FLOAT32_MAX, min(scale * self.scale, FLOAT32_MAX))
         for start, block in self._blocks():
             size = block.numel()
             part = vector if size == vector.numel() else vector[start : start + size]

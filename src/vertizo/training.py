@@ -1,0 +1,320 @@
+"""The loop of one run: train, evaluate, keep the best, checkpoint, stop and go on, sum up."""
+
+from __future__ import annotations
+
+import math
+import resource
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+
+from vertizo.config import ExperimentConfig
+from vertizo.errors import Interrupted, NonFiniteError, RunError
+from vertizo.federation import Federation
+from vertizo.metrics import Scores
+from vertizo.run_folder import RunFolder
+from vertizo.server.losses import Classification
+from vertizo.version import VERSION
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands, for a display."""
+
+    round: int
+    total: int
+    seconds: float
+    megabytes: float
+    loss: float | None
+    """Mean training loss since the last evaluation."""
+    accuracy: float | None
+    """Accuracy at the last evaluation, on validation records or else test records."""
+    epsilon: float | None
+    """ε of the whole run, where a guarantee holds."""
+
+
+@dataclass
+class Result:
+    """A finished run."""
+
+    summary: dict[str, Any]
+    metrics: list[dict[str, Any]]
+    federation: Federation
+    folder: Path | None
+
+
+@dataclass
+class _Standing:
+    """What the loop itself knows, and a checkpoint must hold."""
+
+    seconds: float = 0.0
+    training_seconds: float = 0.0
+    best: dict[str, Any] | None = None
+    last: dict[str, Any] = field(default_factory=dict)
+
+
+class Training:
+    """One run of a federation, new or resumed."""
+
+    def __init__(
+        self,
+        config: ExperimentConfig,
+        federation: Federation,
+        folder: RunFolder | None,
+        progress: Callable[[Progress], None] | None,
+    ) -> None:
+        self._config = config
+        self._federation = federation
+        self._folder = folder
+        self._progress = progress
+        self._standing = _Standing()
+        self._best_parameters: Any = None
+        self._metrics: list[dict[str, Any]] = []
+        self._epsilon = federation.statement().epsilon
+        per_epoch = federation.clients[0].batches.per_epoch
+        clients = 1 if config.simulation.timing == "synchronous" else len(federation.clients)
+        self._every = config.evaluate_every or per_epoch * clients
+
+    def run(self, *, resume: bool) -> Result:
+        """Train, from the start or the last checkpoint, and sum up."""
+        folder, server = self._folder, self._federation.server
+        try:
+            with _stop_requests() as stopped, np.errstate(all="ignore"):
+                if resume and folder is not None and folder.has("last"):
+                    self._load(folder)
+                else:
+                    if folder is not None:
+                        folder.rewind_metrics(-1)
+                    self._federation.start(upload_table=self._config.simulation.table == "upload")
+                    self._evaluate()
+                self._train(stopped)
+                summary = folder.summary() if folder is not None else None
+                if summary is None:
+                    self._save()
+                    summary = self._summary()
+                    self._check_stop(stopped)
+        except NonFiniteError as error:
+            raise RunError(
+                f"training diverged in round {server.round}: {error}; "
+                "lower client.optimizer.learning_rate or server.optimizer.learning_rate"
+            ) from None
+        if folder is not None:
+            folder.write_summary(summary)
+        path = folder.path if folder else None
+        return Result(summary, self._metrics, self._federation, path)
+
+    def _train(self, stopped: threading.Event) -> None:
+        federation, standing = self._federation, self._standing
+        server, simulator = federation.server, federation.simulator
+        started = shown = saved = time.perf_counter()
+        before = standing.seconds
+        self._check_stop(stopped)
+        while server.round < federation.total_rounds:
+            step_started = time.perf_counter()
+            going = simulator.step()
+            now = time.perf_counter()
+            standing.training_seconds += now - step_started
+            standing.seconds = before + now - started
+            if not going:
+                break
+            if server.round % self._every == 0 or server.round == federation.total_rounds:
+                self._evaluate()
+            if self._progress is not None and now - shown > 0.1:
+                shown = now
+                self._progress(self._where())
+            self._check_stop(stopped)
+            if now - saved > self._config.checkpoint_seconds:
+                self._save()
+                saved = time.perf_counter()
+        standing.seconds = before + time.perf_counter() - started
+        if self._progress is not None:
+            self._progress(self._where())
+
+    def _check_stop(self, stopped: threading.Event) -> None:
+        """Leave a checkpoint and stop, if somebody asked for it."""
+        if stopped.is_set():
+            if self._federation.server.round < self._federation.total_rounds:
+                self._save()
+            raise Interrupted(f"stopped in round {self._federation.server.round}")
+
+    def _where(self) -> Progress:
+        meter, simulator = self._federation.server.side.meter, self._federation.simulator
+        scores = self._standing.last
+        return Progress(
+            round=self._federation.server.round,
+            total=self._federation.total_rounds,
+            seconds=self._standing.seconds,
+            megabytes=(simulator.traffic.up + simulator.traffic.down) / 1e6,
+            loss=meter.loss / meter.records if meter.records else None,
+            accuracy=scores.get("validation_accuracy", scores.get("test_accuracy")),
+            epsilon=self._epsilon,
+        )
+
+    def _score(self, purpose: Any) -> Scores:
+        labels = self._federation.data.labels[purpose]
+        self._federation.simulator.upload(purpose, labels.shape[0])
+        found = self._federation.server.score(purpose)
+        if not math.isfinite(found["loss"]):
+            raise NonFiniteError(f"the {purpose} loss is {found['loss']}")
+        return found
+
+    def _evaluate(self) -> None:
+        federation, standing = self._federation, self._standing
+        server, simulator = federation.server, federation.simulator
+        meter = server.side.meter
+        row: dict[str, Any] = {
+            "round": server.round,
+            "epoch": server.round / self._rounds_per_epoch(),
+            "seconds": standing.seconds,
+            "virtual_seconds": simulator.now,
+            "bytes_up": simulator.traffic.up,
+            "bytes_down": simulator.traffic.down,
+            "train_loss": meter.loss / meter.records if meter.records else None,
+        }
+        if isinstance(server.side.head.task, Classification):
+            seen = meter.records
+            row["train_accuracy"] = meter.correct / seen if seen else None
+        meter.reset()
+        purposes = ["validation"] if federation.data.labels["validation"].numel() else ["test"]
+        for purpose in purposes:
+            for name, value in self._score(purpose).items():
+                row[f"{purpose}_{name}"] = value
+        standing.last = row
+        self._metrics.append(row)
+        if self._folder is not None:
+            self._folder.append_metrics(row)
+        if purposes == ["validation"] and server.round and self._improved(row):
+            standing.best = {k: row[k] for k in row if k.startswith("validation_")}
+            standing.best["round"] = server.round
+            parameters = federation.parameters()
+            self._best_parameters = {
+                "clients": [values.clone() for values in parameters["clients"]],
+                "server": parameters["server"].clone(),
+            }
+            if self._folder is not None:
+                self._folder.save("best", {**self._best_parameters, "round": server.round})
+
+    def _improved(self, row: dict[str, Any]) -> bool:
+        best = self._standing.best
+        if best is None:
+            return True
+        return _quality(row) > _quality(best)
+
+    def _rounds_per_epoch(self) -> int:
+        federation = self._federation
+        synchronous = self._config.simulation.timing == "synchronous"
+        clients = 1 if synchronous else len(federation.clients)
+        return federation.clients[0].batches.per_epoch * clients
+
+    def _save(self) -> None:
+        if self._folder is not None:
+            state = self._federation.state()
+            state["standing"] = asdict(self._standing)
+            state["best_parameters"] = self._best_parameters
+            self._folder.save("last", state)
+
+    def _load(self, folder: RunFolder) -> None:
+        state = folder.load("last")
+        self._federation.load(state)
+        self._standing = _Standing(**state["standing"])
+        self._best_parameters = state["best_parameters"]
+        folder.rewind_metrics(self._federation.server.round)
+        self._metrics = folder.metrics()
+        if self._best_parameters is not None and self._standing.best is not None:
+            round_ = self._standing.best["round"]
+            folder.save("best", {**self._best_parameters, "round": round_})
+
+    def _summary(self) -> dict[str, Any]:
+        federation, standing, config = self._federation, self._standing, self._config
+        server, simulator = federation.server, federation.simulator
+        side, rounds = server.side, server.round
+        last_scores = self._score("test")
+        selected, scores = "last", last_scores
+        if self._best_parameters is not None:
+            current = {
+                "clients": [model.parameters.clone() for model in federation.models],
+                "server": side.head.parameters.clone(),
+            }
+            federation.load_parameters(self._best_parameters)
+            selected, scores = "best", self._score("test")
+            federation.load_parameters(current)
+        statement = federation.statement().as_dict()
+        activations = simulator.activations
+        return {
+            "version": VERSION,
+            "method": config.method.name,
+            "dataset": federation.data.name,
+            "parties": list(federation.data.parties),
+            "clients": len(federation.clients),
+            "records": federation.data.records,
+            "control": config.control,
+            "timing": config.simulation.timing,
+            "rounds": rounds,
+            "epochs": rounds / self._rounds_per_epoch(),
+            "seed": config.seed,
+            "model": selected,
+            **{f"test_{name}": value for name, value in scores.items()},
+            "last": {f"test_{name}": value for name, value in last_scores.items()},
+            "best": standing.best,
+            "bytes_up": simulator.traffic.up,
+            "bytes_down": simulator.traffic.down,
+            "bytes_table": simulator.traffic.table,
+            "bytes_evaluation": simulator.traffic.evaluation,
+            "messages_lost": simulator.traffic.lost,
+            "seconds": standing.seconds,
+            "virtual_seconds": simulator.now,
+            "rounds_per_second": rounds / standing.training_seconds if rounds else 0.0,
+            "peak_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+            "parameters": {
+                "clients": [model.parameters.numel() for model in federation.models],
+                "server": side.head.parameters.numel(),
+            },
+            "staleness": {
+                "mean": server.staleness.mean,
+                "max": server.staleness.largest,
+            },
+            "activation_shares": [count / max(sum(activations), 1) for count in activations],
+            "clip_fraction": side.plan.clip_fraction,
+            "server_evaluations_per_round": self._evaluations(),
+            "privacy": {**statement, "covers": "this run alone; tuning is not counted"},
+        }
+
+    def _evaluations(self) -> int:
+        """Evaluations of the server model a round: of the queries, the table, the update."""
+        synchronous = self._config.simulation.timing == "synchronous"
+        queries = len(self._federation.clients) if synchronous else 1
+        replaced = queries * self._config.method.evaluations_per_query
+        return replaced + 1 + self._federation.server.side.update.evaluations
+
+
+def _quality(row: Mapping[str, float]) -> tuple[float, float]:
+    """Validation accuracy where there is one, and among equals the loss."""
+    return row.get("validation_accuracy", 0.0), -row["validation_loss"]
+
+
+@contextmanager
+def _stop_requests() -> Iterator[threading.Event]:
+    """Ctrl-C asks to stop after the current round; a second one stops at once."""
+    stopped = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stopped
+        return
+
+    def handle(signum: int, frame: FrameType | None) -> None:
+        if stopped.is_set():
+            raise KeyboardInterrupt
+        stopped.set()
+
+    before = signal.signal(signal.SIGINT, handle)
+    try:
+        yield stopped
+    finally:
+        signal.signal(signal.SIGINT, before)
