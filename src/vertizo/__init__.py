@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from vertizo.version import VERSION as __version__
+from vertizo.version import VERSION
 
 _HOMES = {
     "Experiment": "vertizo.experiment",
@@ -17,6 +17,7 @@ _HOMES = {
     "VertizoError": "vertizo.errors",
 }
 
+__version__ = VERSION
 __all__ = ["Experiment", "ExperimentConfig", "Result", "VertizoError", "__version__"]
 
 if TYPE_CHECKING:
