@@ -71,11 +71,11 @@ def house(data: VerticalData, batch: int) -> Round:
             "method": {"name": "cascaded", "smoothing": SMOOTHING, "directions": "gaussian"},
             "client": {
                 "model": {"name": "mlp", "outputs": 64},
-                "optimizer": {"learning_rate": CLIENT_RATE},
+                "optimizer": {"learning_rate": CLIENT_RATE, "momentum": 0},
             },
             "server": {
                 "model": {"name": "mlp", "hidden": [128]},
-                "optimizer": {"learning_rate": SERVER_RATE},
+                "optimizer": {"learning_rate": SERVER_RATE, "momentum": 0},
             },
         }
     )

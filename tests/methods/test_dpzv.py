@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -223,20 +224,22 @@ def test_noise_is_on_the_sum_and_divided_by_the_nominal_batch(
 
 
 def test_the_clip_bounds_each_records_slope_on_both_sides(federations: SimpleNamespace) -> None:
-    clip = 0.05
-    plan = {"privacy.mechanism": "gaussian", "privacy.clip": clip, "privacy.noise_std": 1e-9}
-    federation = federations.build("dpzv", changes={**LARGE, **plan})
-    server = server_twin(federations, federation)
-    frame = federations.ask(federation, 0)
-    query = federations.query(frame)
-    rows = torch.zeros(2, 8, federation.server.side.table.width)
+    plain = federations.build("dpzv", changes=LARGE)
+    query = federations.query(federations.ask(plain, 0))
+    shifts = torch.randn(1, 8, federations.DIM, generator=torch.Generator().manual_seed(0))
+    query = replace(query, embeddings=torch.cat([shifts, -shifts]))
+    rows = torch.zeros(2, 8, plain.server.side.table.width)
     rows[..., : federations.DIM] = query.embeddings
-    labels = federation.data.labels["table"][query.ids]
+    labels = plain.data.labels["table"][query.ids]
+    server = server_twin(federations, plain)
     plus, minus = (losses(server, point, labels).detach() for point in rows)
     slopes = (plus - minus) / (2 * SMOOTHING)
-    assert (slopes > clip).any()
-    assert (slopes < -clip).any()
-    ((_, answer),) = federation.server.receive(frame)
+    clip = min(slopes.max().item(), -slopes.min().item()) / 2
+    assert clip > 0.1
+
+    plan = {"privacy.mechanism": "gaussian", "privacy.clip": clip, "privacy.noise_std": 1e-9}
+    federation = federations.build("dpzv", changes={**LARGE, **plan})
+    ((_, answer),) = federation.server.receive(federations.encoded(query))
     expected = slopes.clamp(-clip, clip).sum() / 8
     assert federations.reply(answer).values.item() == pytest.approx(expected.item(), abs=1e-5)
     clipped = float((slopes.abs() > clip).double().mean())

@@ -83,7 +83,7 @@ class CascadedServer:
         points = side.table.points(ids, [(q.client, q.embeddings[1:]) for q in queries])
         labels = side.labels.index_select(0, ids)
         evaluation = side.head.evaluate(points, labels)
-        *shifted, plain = evaluation.losses
+        *shifted, plain = evaluation.losses.unbind()
         replies = [
             Reply(query.client, query.number, side.plan.total(torch.stack([plain, losses], 1)))
             for query, losses in zip(queries, shifted, strict=True)

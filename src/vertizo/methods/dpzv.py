@@ -89,7 +89,7 @@ class DpzvServer:
         """One scalar for each query, then one step of the server model."""
         side, ids = self._side, queries[0].ids
         for query in queries:
-            plus, minus = query.embeddings
+            plus, minus = query.embeddings.unbind()
             side.table.store(query.client, ids, torch.lerp(plus, minus, 0.5), round_)
         points = side.table.points(ids, [(q.client, q.embeddings) for q in queries])
         labels = side.labels.index_select(0, ids)

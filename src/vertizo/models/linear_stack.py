@@ -101,6 +101,12 @@ class LinearStack:
         values = torch.from_numpy(shifted)
         if first.relu:
             values.relu_()
+        if len(self.layers) > 1:
+            values = self._rest_along(directions, offsets, values)
+        return values.view(len(offsets), inputs.shape[0], -1)
+
+    def _rest_along(self, directions: Weights, offsets: Sequence[float], values: Tensor) -> Tensor:
+        """The layers after the first, each with weights of its own at every offset."""
         steps = torch.tensor(offsets, dtype=values.dtype).view(-1, 1, 1)
         for layer, (weight, bias), (along_weight, along_bias) in zip(
             self.layers[1:], self._weights[1:], directions[1:], strict=True
@@ -112,7 +118,7 @@ class LinearStack:
                 values = torch.bmm(values, weights)
             if layer.relu:
                 values.relu_()
-        return values.view(len(offsets), inputs.shape[0], -1)
+        return values
 
     def forward(self, points: Points) -> tuple[Tensor, Pullback]:
         """Outputs at every point, and the pullback at the last.
@@ -120,24 +126,24 @@ class LinearStack:
         The first layer multiplies what the points have in common once, and their shifts apart.
         """
         rows = self._flat(points.rows)
+        batch = rows.shape[0]
         weight, bias = self._weights[0]
-        common = _product(rows, weight, bias)
-        values = common
         if points.shifts:
-            hidden = np.empty((len(points), *common.shape), np.float32)
-            hidden[-1] = common.numpy()
+            values = rows.new_empty(len(points) * batch, weight.shape[1])
+            common = values[-batch:]
+            torch.mm(rows, weight, out=common)
+            if bias.numel():
+                common += bias
             first = 0
             for start, shift in points.shifts:
-                count, batch, columns = shift.shape
-                part = torch.mm(shift.reshape(-1, columns), weight[start : start + columns])
-                moved = part.view(count, batch, -1).numpy()
-                with np.errstate(invalid="ignore", over="ignore"):  # as PyTorch would
-                    np.add(moved, hidden[-1], out=hidden[first : first + count])
-                first += count
-            values = torch.from_numpy(hidden).flatten(0, 1)
+                columns = weight[start : start + shift.shape[2]]
+                for moved in shift.unbind():
+                    torch.addmm(common, moved, columns, out=values[first : first + batch])
+                    first += batch
+        else:
+            values = _product(rows, weight, bias)
         steps = self._finish(values)
-        batch = rows.shape[0]
-        at_rows = [rows, *(step[-batch:] for step in steps)]
+        at_rows = [rows, *(step[-batch:] for step in steps)] if points.shifts else [rows, *steps]
         outputs = steps[-1].view(len(points) * points.rows.shape[0], -1)
         return outputs, StackPullback(self, at_rows, points.rows.shape)
 
@@ -191,7 +197,8 @@ class StackPullback:
 
     def _own(self, gradient: Tensor) -> Tensor:
         """A gradient that may be changed: a last ReLU would change the caller's."""
-        gradient = gradient.reshape(self._steps[-1].shape)
+        if gradient.shape != self._steps[-1].shape:
+            gradient = gradient.reshape(self._steps[-1].shape)
         return gradient.clone() if self._stack.layers[-1].relu else gradient
 
     def inputs(self, gradient: Tensor) -> Tensor:

@@ -63,15 +63,16 @@ class EmbeddingTable:
         One point for each embedding of each (client, [points, batch, d_h]) pair, in order: the
         table's rows with that client's part replaced. Then the rows as they are, last.
         """
-        rows = torch.from_numpy(self._values.take(ids.numpy(), 0))
+        rows = self._values.take(ids.numpy(), 0)
         shifts = []
         for client, embeddings in replacements:
-            moved = embeddings.numpy() - self._columns(rows, client).numpy()
+            stored = rows[:, self._start[client] : self._start[client] + self.dims[client]]
+            moved = embeddings.numpy() - stored
             if self.join == "mean":
                 moved /= np.float32(len(self.dims))
             start = self._start[client] if self.join == "concat" else 0
             shifts.append((start, torch.from_numpy(moved)))
-        return Points(self.combine(rows), tuple(shifts))
+        return Points(self.combine(torch.from_numpy(rows)), tuple(shifts))
 
     def combine(self, rows: Tensor) -> Tensor:
         """Rows of all clients' embeddings, [..., Σ d_h], joined to [..., width]."""
