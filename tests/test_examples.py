@@ -63,7 +63,7 @@ def test_private_replies_learn_within_their_budget(tmp_path: Path) -> None:
     assert isinstance(privacy, dict)
     assert privacy["guarantee"] == "exact"
     assert privacy["epsilon"] == pytest.approx(8.0)
-    assert float(str(trained["test_accuracy"])) > float(str(frozen["test_accuracy"])) + 0.5
+    assert float(str(trained["test_accuracy"])) > float(str(frozen["test_accuracy"])) + 0.3
 
 
 def test_own_client_model_is_trained(tmp_path: Path) -> None:

@@ -386,6 +386,19 @@ class TestRefused:
             assert str(out) in str(caught.value)
         assert (tmp_path / "file").read_text() == "mine"
 
+    @pytest.mark.parametrize(
+        "name", ["summary.json", "metrics.jsonl", "checkpoints/last.safetensors"]
+    )
+    def test_a_folder_with_the_remains_of_a_run(self, name: str, tmp_path: Path) -> None:
+        """Or with such a file of another program: it is neither overwritten nor believed."""
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text('{"round": 0, "mine": true}\n')
+        with pytest.raises(RunError) as caught:
+            ran("rounds=2", out=tmp_path)
+        assert str(tmp_path) in str(caught.value)
+        assert path.read_text() == '{"round": 0, "mine": true}\n'
+
     def test_a_folder_in_use(self, tmp_path: Path) -> None:
         RunFolder(tmp_path).create(tiny())
         with RunFolder(tmp_path).locked(), pytest.raises(RunError, match="in use"):

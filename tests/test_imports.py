@@ -51,6 +51,10 @@ class TestFound:
         write("some folder/my-models.v2.py", "answer = 42\n")
         assert load_object("key", "some folder/my-models.v2.py:answer") == 42
 
+    def test_in_a_folder_with_a_colon_in_its_name(self, write: Callable[..., Path]) -> None:
+        path = write("run 12:30/mine.py", "answer = 42\n")
+        assert load_object("key", f"{path}:answer") == 42
+
     def test_in_an_installed_package(self) -> None:
         assert load_object("key", "torch.nn:Linear") is nn.Linear
         assert load_object("key", "vertizo.models.networks:mlp").__name__ == "mlp"

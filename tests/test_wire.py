@@ -339,6 +339,15 @@ def test_ids_that_are_no_multiple_of_their_width_are_refused() -> None:
         refuse(raw_query(ids=b"\1" * (width + 1), width=width), MalformedError)
 
 
+@pytest.mark.parametrize(("width", "letter"), [(1, "B"), (2, "H"), (4, "I"), (8, "Q")])
+def test_ids_are_little_endian(width: int, letter: str) -> None:
+    ids = [1, 2 ** (8 * width - 1) - 2]
+    packed = struct.pack(f"<2{letter}", *ids)
+    message = wire.decode(raw_query(ids=packed, width=width), CODEC)
+    assert message.ids.tolist() == ids
+    assert packed in frame_of(message)
+
+
 def test_ids_beyond_the_range_of_int64_are_refused() -> None:
     good = struct.pack("<QQ", 1, 2**63 - 1)
     assert wire.decode(raw_query(ids=good, width=8), CODEC).ids.tolist() == [1, 2**63 - 1]

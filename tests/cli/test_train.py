@@ -133,6 +133,33 @@ class TestOutput:
         assert (again.code, again.err) == (0, "")
         assert timeless(json.loads(again.out)) == timeless(json.loads(first.out))
 
+    @pytest.mark.parametrize("resume", [True, False])
+    def test_a_run_does_not_depend_on_where_it_is_continued(
+        self,
+        resume: bool,
+        vertizo: Callable[..., Any],
+        tiny: tuple[str, ...],
+        here: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """Files that were named by relative paths are found from another folder, too."""
+        (here / "files").mkdir()
+        (here / "rules.py").write_text("def apply(w, x):\n    return x[:, 0, 0, :2] * w\n")
+        (here / "run.yaml").write_text(
+            "data: {root: files}\n"
+            "client: {model: {name: function, path: 'rules.py:apply', num_parameters: 2}}\n"
+        )
+        first = vertizo("train", "run.yaml", *tiny, "--out", "run", "--json")
+        assert first.code == 0
+        (here / "run" / "summary.json").unlink()
+        (here / "elsewhere").mkdir()
+        monkeypatch.chdir(here / "elsewhere")
+        again = vertizo(
+            "train", *(["--resume", "../run"] if resume else ["../run/config.yaml"]), "--json"
+        )
+        assert (again.code, again.err) == (0, "")
+        assert timeless(json.loads(again.out)) == timeless(json.loads(first.out))
+
 
 class TestControls:
     def test_both_controls_stand_beside_the_run(
