@@ -1,9 +1,9 @@
 """A client model that nobody can differentiate, trained by DPZV; VAFL refuses it.
 
-Every client runs integer arithmetic: its weights are rounded to whole multiples of 1/4 before use, as
-on a device without floating point. The gradient of a rounded number is zero almost everywhere, so
-back-propagation learns nothing; a zeroth-order method only asks how the loss differs between two
-settings. Its smoothing λ has to be as wide as the steps.
+Every client rounds its weights to whole multiples of 1/4 before it uses them, as integer
+arithmetic on a device without floating point does. The gradient of a rounded number is zero almost
+everywhere, so back-propagation learns nothing; a zeroth-order method only asks how the loss differs
+between two settings. Its smoothing λ has to be as wide as the steps.
 
 Run: python examples/own_client_model.py
 """

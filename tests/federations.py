@@ -124,6 +124,7 @@ class Tape:
     seen: list[tuple[float, str, int, bytes]] = field(default_factory=list)
 
     def __call__(self, now: float, way: str, client: int, frame: bytes) -> None:
+        assert len(self.seen) < 100_000, "a run that does not end"
         self.seen.append((now, way, client, bytes(frame)))
 
     def messages(self) -> list[tuple[float, str, int, Message]]:

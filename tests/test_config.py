@@ -153,7 +153,7 @@ def _delays() -> st.SearchStrategy[dict[str, Any]]:
 
 def _trees() -> st.SearchStrategy[dict[str, Any]]:
     data = {
-        "root": st.sampled_from([None, "data", "/some/where else/ä"]),
+        "root": st.sampled_from([None, "/data", "/some/where else/ä"]),
         "parties": st.none() | st.integers(1, 9),
         "split": st.sampled_from([None, "rows", "columns"]),
         "columns": st.none() | st.dictionaries(st.text("ab: #", min_size=1), st.just(["x", "y"])),

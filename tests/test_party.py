@@ -33,6 +33,7 @@ from vertizo.errors import (
 )
 from vertizo.federation import Federation
 from vertizo.messages import Batch, Message, Query, Reply, Upload
+from vertizo.party import REPLY_BOUND
 
 fed = SimpleNamespace(**run_path(str(Path(__file__).with_name("federations.py"))))
 
@@ -540,7 +541,8 @@ def test_mutated_replies_are_refused_or_applied(kind: Kind) -> None:
         told = fed.reply(mutated)
         assert (told.client, told.number) == (1, expected.number)
         assert told.values.shape == expected.values.shape
-        assert told.values.isfinite().all()
+        assert (told.values.abs() <= REPLY_BOUND).all()
+        assert federation.models[1].parameters.isfinite().all()
         assert federation.clients[1].answered == expected.number + 1
         fed.restore_client(federation, 1, before)
 
@@ -559,6 +561,10 @@ def bad_replies(reply: Reply) -> dict[str, tuple[bytes, type[VertizoError]]]:
         "one NaN": (replace(reply, values=with_nan(values)), NonFiniteError),
         "infinite": (replace(reply, values=torch.full_like(values, INF)), NonFiniteError),
         "minus infinite": (replace(reply, values=torch.full_like(values, -INF)), NonFiniteError),
+        "beyond any honest one": (
+            replace(reply, values=torch.full_like(values, 2 * REPLY_BOUND)),
+            NonFiniteError,
+        ),
         "one value more": (replace(reply, values=more), ShapeError),
         "no values": (replace(reply, values=values[:0]), ShapeError),
         "a number without a shape": (replace(reply, values=torch.tensor(1.0)), ShapeError),
@@ -791,7 +797,8 @@ def test_an_upload_that_lacks_a_client_or_a_row_is_not_scored() -> None:
         federation.server.receive_upload(federation.clients[client].upload("test", 0, 11))
     with pytest.raises(RefusedError):
         federation.server.score("test")
-    for client, rows in ((0, 11), (1, 10), (2, 11)):
-        federation.server.receive_upload(federation.clients[client].upload("test", 0, rows))
+    federation.server.receive_upload(federation.clients[2].upload("test", 0, 10))
     with pytest.raises(RefusedError):
         federation.server.score("test")
+    federation.server.receive_upload(federation.clients[2].upload("test", 10, 11))
+    assert federation.server.score("test")

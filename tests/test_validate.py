@@ -65,7 +65,7 @@ def test_bounded_accepts_exactly_what_is_within(values: list[float], bound: floa
     if all(abs(value) <= torch.tensor(bound).item() for value in array.tolist()):
         assert validate.bounded("embeddings", array, bound) is array
     else:
-        with pytest.raises(NonFiniteError, match=r"^embeddings holds values outside"):
+        with pytest.raises(NonFiniteError, match=r"^values of embeddings are NaN or outside"):
             validate.bounded("embeddings", array, bound)
 
 

@@ -253,10 +253,8 @@ def load(path: Path | None, overrides: Sequence[str] = ()) -> ExperimentConfig:
         ConfigError: one line that names the file, the key, its value and what would be right.
     """
     tree = {} if path is None else read_yaml(path)
-    if path is not None:
-        for side in ("client", "server"):
-            _find_beside(path, tree, side)
     override(tree, overrides, ExperimentConfig())
+    _make_absolute(tree, Path.cwd() if path is None else path.parent)
     return parse(tree, "--set" if path is None else str(path))
 
 
@@ -268,13 +266,21 @@ def parse(tree: Mapping[str, Any], source: str = "configuration") -> ExperimentC
         raise ConfigError(f"{source}: {explain(error, ExperimentConfig)}") from None
 
 
-def _find_beside(config: Path, tree: dict[str, Any], side: str) -> None:
-    """Make the path of a user's model file absolute if the file lies beside the configuration."""
-    section = tree.get(side)
-    model = section.get("model") if isinstance(section, dict) else None
-    path = model.get("path") if isinstance(model, dict) else None
-    if isinstance(model, dict) and isinstance(path, str):
-        file, _, name = path.partition(":")
-        beside = config.parent / file
-        if file.endswith(".py") and not Path(file).is_file() and beside.is_file():
-            model["path"] = f"{beside.resolve()}:{name}"
+def _make_absolute(tree: dict[str, Any], beside: Path) -> None:
+    """Make relative paths absolute, so that the run can go on from any folder.
+
+    The file of a user's model is looked for where we are, then beside the configuration.
+    """
+    data = tree.get("data")
+    if isinstance(data, dict) and isinstance(data.get("root"), str):
+        data["root"] = str(Path(data["root"]).expanduser().absolute())
+    for side in ("client", "server"):
+        section = tree.get(side)
+        model = section.get("model") if isinstance(section, dict) else None
+        path = model.get("path") if isinstance(model, dict) else None
+        if isinstance(model, dict) and isinstance(path, str):
+            file, _, name = path.rpartition(":")
+            for place in (Path(file), beside / file):
+                if file.endswith(".py") and place.is_file():
+                    model["path"] = f"{place.absolute()}:{name}"
+                    break

@@ -17,7 +17,7 @@ def load_object(key: str, path: str) -> Any:
     Raises:
         ConfigError: names ``key``, the path and what is missing.
     """
-    where, separator, name = path.partition(":")
+    where, separator, name = path.rpartition(":")
     if not separator or not where or not name:
         raise ConfigError(f"{key} is {path!r}; write package.module:name or file.py:name")
     try:

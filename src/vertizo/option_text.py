@@ -107,11 +107,17 @@ def read_yaml(path: Path) -> Tree:
     if tree is None:
         return {}
     if not isinstance(tree, dict):
-        raise ConfigError(f"{path}: holds a {type(tree).__name__}; keys and values were expected")
+        raise ConfigError(
+            f"{path}: holds {_article(type(tree).__name__)}; keys and values were expected"
+        )
     for key in tree:
         if not isinstance(key, str):
             raise ConfigError(f"{path}: unknown key {key!r}; keys are names")
     return tree
+
+
+def _article(word: str) -> str:
+    return f"{'an' if word[0].lower() in 'aeiou' else 'a'} {word}"
 
 
 def override(tree: Tree, settings: Sequence[str], defaults: Options) -> None:
@@ -200,7 +206,7 @@ def _expected(error: ErrorDetails) -> str:
         "int_from_float": "an integer",
         "float_type": "a number",
         "float_parsing": "a number",
-        "no_number": "a number",
+        "no_number": "a number, not true or false",
         "finite_number": "a finite number",
     }
     if kind == "too_short":

@@ -31,6 +31,7 @@ from vertizo.errors import (
 from vertizo.messages import Batch, Message, Purpose, Query, Reply, Upload
 from vertizo.methods.base import ClientHalf, ServerHalf, ServerSide, TrainingMeter
 from vertizo.metrics import Scores, scores
+from vertizo.server.table import Staleness
 
 Partition = Mapping[Purpose, Tensor]
 """Features or labels by purpose: ``table`` holds the training records."""
@@ -161,28 +162,6 @@ class _Peer:
     """The last query that was answered, or the one that waits in a synchronous round."""
     reply: bytes | None = None
     """The answer to it; None while it waits."""
-
-
-@dataclass
-class Staleness:
-    """Ages of the table entries that answers were computed from, other clients' entries only."""
-
-    total: int = 0
-    count: int = 0
-    largest: int = 0
-
-    def add(self, refreshed: Tensor, round_: int) -> None:
-        """Rounds in which one batch's entries were stored, [batch, clients]; the asker's: now."""
-        rounds = refreshed.numpy()
-        rows, clients = rounds.shape
-        self.total += round_ * rows * clients - int(rounds.sum())
-        self.count += rows * (clients - 1)
-        self.largest = max(self.largest, round_ - int(rounds.min()))
-
-    @property
-    def mean(self) -> float:
-        """Mean age in rounds."""
-        return self.total / self.count if self.count else 0.0
 
 
 class ServerParty:
@@ -342,6 +321,8 @@ class ServerParty:
         validate.shape(who, upload.embeddings, (1, count, dims[upload.client]))
         validate.bounded(who, upload.embeddings, self._bound)
         if upload.purpose == "table":
+            if self.round:
+                raise ConflictError(f"a table upload after round {self.round}; it comes first")
             self.side.table.store(upload.client, upload.ids, upload.embeddings[0], self.round)
             return
         if upload.purpose not in self._uploads:
@@ -352,9 +333,10 @@ class ServerParty:
 
     def logits(self, purpose: Purpose) -> Tensor:
         """Logits of the uploaded records; the upload is used up."""
-        rows = self._uploads.pop(purpose, None)
+        rows = self._uploads.get(purpose)
         if rows is None or bool(rows.isnan().any()):
             raise RefusedError(f"some client has not uploaded its {purpose} embeddings")
+        del self._uploads[purpose]
         return self.side.head.logits(self.side.table.combine(rows))
 
     def score(self, purpose: Purpose) -> Scores:

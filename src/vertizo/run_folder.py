@@ -25,6 +25,9 @@ from vertizo import checkpoint, config
 from vertizo.config import ExperimentConfig
 from vertizo.errors import RunError
 
+FILES = ("metrics.jsonl", "summary.json", "checkpoints/last.safetensors")
+"""What a run writes beside its configuration."""
+
 
 class RunFolder:
     """Reads and writes one run's files.
@@ -52,12 +55,17 @@ class RunFolder:
             if self.path.exists() and not self.path.is_dir():
                 raise RunError(f"--out {self.path} is a file; name a folder")
             taken = (self.path / "config.yaml").exists()
+            others = [name for name in FILES if (self.path / name).exists()]
         except OSError as error:
             raise RunError(f"--out {self.path} cannot be used: {error.strerror}") from None
         if taken:
             raise RunError(
                 f"--out {self.path} already holds a run; continue it with "
                 f"--resume {shlex.quote(str(self.path))}, or name another folder"
+            )
+        if others:
+            raise RunError(
+                f"--out {self.path} holds {others[0]} but no config.yaml; name another folder"
             )
 
     def make(self) -> None:

@@ -104,7 +104,8 @@ class Training:
         except NonFiniteError as error:
             raise RunError(
                 f"training diverged in round {server.round}: {error}; "
-                "lower client.optimizer.learning_rate or server.optimizer.learning_rate"
+                "lower client.optimizer.learning_rate or server.optimizer.learning_rate, or raise "
+                "method.smoothing if it is very small"
             ) from None
         if folder is not None:
             folder.write_summary(summary)

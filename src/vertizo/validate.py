@@ -65,4 +65,4 @@ def bounded(name: str, array: Tensor, bound: float) -> Tensor:
             return array
     if -bound <= numbers.min() and numbers.max() <= bound:
         return array
-    raise NonFiniteError(f"{name} holds values outside [-{bound:g}, {bound:g}] or NaN")
+    raise NonFiniteError(f"values of {name} are NaN or outside [-{bound:g}, {bound:g}]")

@@ -26,6 +26,7 @@ class Entry:
 
     summary: str
     load: Callable[[Path | None], Pooled]
+    needs_files: bool = False
 
 
 def load(name: str, root: Path | None = None) -> Pooled:
@@ -41,12 +42,12 @@ def load(name: str, root: Path | None = None) -> Pooled:
     """
     if name not in CATALOG:
         raise ConfigError(f"data.name is {name!r}; known are {', '.join(CATALOG)}")
-    source = "data.root"
-    if root is None and os.environ.get(ROOT_VARIABLE):
+    entry, source = CATALOG[name], "data.root"
+    if root is None and entry.needs_files and os.environ.get(ROOT_VARIABLE):
         source, root = ROOT_VARIABLE, Path(os.environ[ROOT_VARIABLE])
     if root is not None and not root.is_dir():
         raise DataError(f"{source} is {root}, which is not a folder")
-    return CATALOG[name].load(root)
+    return entry.load(root)
 
 
 def _digits(_: Path | None) -> Pooled:
@@ -152,9 +153,11 @@ CATALOG: dict[str, Entry] = {
     "mnist": Entry(
         "70,000 digits of 28×28 pixels; found in data.root or downloaded (11 MB)",
         _idx(idx.MNIST, 0.1307, 0.3081),
+        needs_files=True,
     ),
     "fashion-mnist": Entry(
         "70,000 pieces of clothing of 28×28 pixels; found in data.root or downloaded (30 MB)",
         _idx(idx.FASHION_MNIST, 0.2860, 0.3530),
+        needs_files=True,
     ),
 }

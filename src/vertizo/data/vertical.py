@@ -96,7 +96,9 @@ def cut(
     is_image = pooled.train.dim() == 4
     split = split or ("rows" if is_image else "columns")
     if is_image and split == "columns":
-        raise ConfigError(f"data.split is 'columns' but {pooled.name} is images; use 'rows'")
+        raise ConfigError(
+            f"data.split is 'columns' but {pooled.name} consists of images; use 'rows'"
+        )
     if not is_image and split in ("rows", "patches", "halves", "sides"):
         raise ConfigError(
             f"data.split is {split!r} but {pooled.name} is a table; use 'columns' or 'even'"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -98,3 +99,25 @@ class EmbeddingTable:
         """Go on from ``state``."""
         self.values.copy_(state["values"])
         self.refreshed.copy_(state["refreshed"])
+
+
+@dataclass
+class Staleness:
+    """Ages of the table entries that answers were computed from, other clients' entries only."""
+
+    total: int = 0
+    count: int = 0
+    largest: int = 0
+
+    def add(self, refreshed: Tensor, round_: int) -> None:
+        """Rounds in which one batch's entries were stored, [batch, clients]; the asker's: now."""
+        rounds = refreshed.numpy()
+        rows, clients = rounds.shape
+        self.total += round_ * rows * clients - int(rounds.sum())
+        self.count += rows * (clients - 1)
+        self.largest = max(self.largest, round_ - int(rounds.min()))
+
+    @property
+    def mean(self) -> float:
+        """Mean age in rounds."""
+        return self.total / self.count if self.count else 0.0

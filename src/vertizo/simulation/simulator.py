@@ -22,7 +22,8 @@ from vertizo.simulation.links import LinkDraws, Links
 
 Way = Literal["up", "down"]
 Observer = Callable[[float, Way, int, bytes], None]
-"""Called with (virtual time, way, client, frame) for every frame that is sent, lost ones too."""
+"""Called with (virtual time, way, client, frame) for every query, reply and announcement, lost ones
+too; uploads are not part of the rounds."""
 
 
 @dataclass
@@ -98,7 +99,7 @@ class Simulator:
         heapq.heappush(self._events, (self.now + delay, self._sequence, index))
         self._sequence += 1
 
-    def _begin(self, client: ClientParty) -> None:
+    def _begin(self, client: ClientParty, after: float = 0.0) -> None:
         """A client makes its next query, which will be at the server after its delay."""
         if self._limit is not None and client.answered >= self._limit:
             return
@@ -107,7 +108,8 @@ class Simulator:
             self._count("down", client.index, announcement)
         link = self._links[client.index]
         frame = client.ask(announcement)
-        self._schedule(client.index, link.delay(client.answered) + link.transfer(len(frame)))
+        taken = link.delay(client.answered) + link.transfer(len(frame))
+        self._schedule(client.index, after + taken)
 
     def _deliver(self, index: int) -> None:
         """The open query of a client reaches the server, or is lost on its way."""
@@ -126,7 +128,7 @@ class Simulator:
         client = self.clients[index]
         client.tell(frame)
         self.activations[index] += 1
-        self._begin(client)
+        self._begin(client, after=self._links[index].transfer(len(frame)))
 
     def _count(self, way: Way, index: int, frame: bytes) -> None:
         if way == "up":
