@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from vertizo import validate, wire
@@ -81,6 +82,7 @@ class ClientParty:
         self._ids: Tensor | None = None
         self._batch: Tensor | None = None
         self._frame: bytes | None = None
+        self._buffer: NDArray[Any] | None = None
 
     def ask(self, announcement: bytes | None = None) -> bytes:
         """The next query; while one is unanswered, the same bytes again.
@@ -101,10 +103,13 @@ class ClientParty:
         return self._frame
 
     def _rows(self, ids: Tensor) -> Tensor:
-        features = self._features["table"]
-        if features.is_cuda:
-            return features.index_select(0, ids.to(features.device))
-        return torch.from_numpy(features.numpy().take(ids.numpy(), 0))
+        """Features of a batch, in a buffer that the next batch overwrites."""
+        features = self._features["table"].numpy()
+        if self._buffer is None:
+            self._buffer = np.empty((self.batches.size, *features.shape[1:]), features.dtype)
+        rows = self._buffer[: ids.numel()]
+        features.take(ids.numpy(), 0, out=rows, mode="clip")  # IDs are in range
+        return torch.from_numpy(rows)
 
     def _announced(self, frame: bytes) -> Tensor:
         message = wire.decode(frame, self._down)

@@ -96,8 +96,11 @@ class LinearStack:
         slope = _product(rows, *directions[0]).numpy()
         shifted = np.empty((len(offsets), *plain.shape), np.float32)
         for offset, value in zip(offsets, shifted, strict=True):
-            np.multiply(slope, np.float32(offset), out=value)
-            value += plain
+            if offset:
+                np.multiply(slope, np.float32(offset), out=value)
+                value += plain
+            else:
+                value[...] = plain
         values = torch.from_numpy(shifted)
         if first.relu:
             values.relu_()
