@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
+import torch
 from torch import Tensor
 
 from vertizo.messages import Query, Reply
@@ -68,6 +69,10 @@ class ServerSide:
     plan: Plan
     update: ServerUpdate
     meter: TrainingMeter = field(default_factory=TrainingMeter)
+
+    def labels_of(self, ids: Tensor) -> Tensor:
+        """Labels of those records, [batch]."""
+        return torch.from_numpy(self.labels.numpy().take(ids.numpy()))
 
 
 class ClientHalf(Protocol):

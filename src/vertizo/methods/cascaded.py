@@ -81,7 +81,7 @@ class CascadedServer:
         for query in queries:
             side.table.store(query.client, ids, query.embeddings[0], round_)
         points = side.table.points(ids, [(q.client, q.embeddings[1:]) for q in queries])
-        labels = side.labels.index_select(0, ids)
+        labels = side.labels_of(ids)
         evaluation = side.head.evaluate(points, labels)
         *shifted, plain = evaluation.losses.unbind()
         replies = [

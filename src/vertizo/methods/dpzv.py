@@ -92,7 +92,7 @@ class DpzvServer:
             plus, minus = query.embeddings.unbind()
             side.table.store(query.client, ids, torch.lerp(plus, minus, 0.5), round_)
         points = side.table.points(ids, [(q.client, q.embeddings) for q in queries])
-        labels = side.labels.index_select(0, ids)
+        labels = side.labels_of(ids)
         evaluation = side.head.evaluate(points, labels)
         replies = []
         pairs = evaluation.losses[:-1].view(len(queries), 2, -1)

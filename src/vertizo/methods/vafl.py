@@ -84,7 +84,7 @@ class VaflServer:
         for query in queries:
             side.table.store(query.client, ids, query.embeddings[0], round_)
         points = side.table.points(ids)
-        labels = side.labels.index_select(0, ids)
+        labels = side.labels_of(ids)
         evaluation = side.head.evaluate(points, labels)
         gradient = evaluation.input_gradient(1.0)
         replies = [
