@@ -60,6 +60,8 @@ def bounded(name: str, array: Tensor, bound: float) -> Tensor:
     an array that holds NaN, which no comparison accepts.
     """
     numbers = array.numpy().reshape(-1)
+    if numbers.size <= 8 and all(abs(number) <= bound for number in numbers.tolist()):
+        return array
     with np.errstate(over="ignore", invalid="ignore"):
         if not numbers.size or math.sqrt(np.dot(numbers, numbers)) <= bound:
             return array

@@ -66,9 +66,9 @@ class _SoftmaxLosses:
         self._order = np.arange(rows)
         with np.errstate(all="ignore"):  # infinite logits give NaN, which the clip makes 0
             scores = logits.numpy().T.copy()
-            scores -= scores.max(0)
+            scores -= np.maximum.reduce(scores, 0)
             self._exponentials = np.exp(scores)
-            self._totals = self._exponentials.sum(0)
+            self._totals = np.add.reduce(self._exponentials, 0)
         picked = np.tile(self._labels, rows // records) if rows > records else self._labels
         self._at_label = scores[picked, self._order]
         self.values = torch.from_numpy(np.log(self._totals) - self._at_label)

@@ -113,9 +113,9 @@ class Staleness:
         """Rounds in which one batch's entries were stored, [batch, clients]; the asker's: now."""
         rounds = refreshed.numpy()
         rows, clients = rounds.shape
-        self.total += round_ * rows * clients - int(rounds.sum())
+        self.total += round_ * rows * clients - int(np.add.reduce(rounds, None, np.int64))
         self.count += rows * (clients - 1)
-        self.largest = max(self.largest, round_ - int(rounds.min()))
+        self.largest = max(self.largest, round_ - int(np.minimum.reduce(rounds, None)))
 
     @property
     def mean(self) -> float:
