@@ -179,7 +179,7 @@ def test_a_client_without_gradients_is_trained(
 ) -> None:
     """Its derivative is zero almost everywhere; the server alone explains little of the result."""
     trained = with_signs(federations, tmp_path, seed, "none")
-    assert trained["accuracy"] > 0.75
+    assert trained["accuracy"] > 0.85
     for control in ("frozen", "random"):
         alone = with_signs(federations, tmp_path, seed, control)
         assert trained["accuracy"] > alone["accuracy"] + 0.2
