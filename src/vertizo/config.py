@@ -12,8 +12,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt, Tag, ValidationError, model_validator
 
+from vertizo.architectures import (
+    ClientModelConfig,
+    FunctionConfig,
+    MlpConfig,
+    ServerMlpConfig,
+    ServerModelConfig,
+)
 from vertizo.codecs.none import FloatName
-from vertizo.data.vertical import SplitName
+from vertizo.data.options import DataConfig
 from vertizo.errors import ConfigError
 from vertizo.methods.cascaded import Cascaded
 from vertizo.methods.dpzv import Dpzv
@@ -24,84 +31,6 @@ from vertizo.server.table import Join
 from vertizo.simulation.links import Links
 from vertizo.zeroth_order.directions import LawName
 
-
-class DataConfig(Options):
-    """Which records, and who holds what of them."""
-
-    name: str = "digits"
-    """`vertizo list datasets` shows what there is."""
-    root: Path | None = None
-    """Folder of data files; unset: the environment variable VERTIZO_DATA, else a cache."""
-    parties: PositiveInt | None = None
-    """Number of clients; unset: as many as the split says, 4 for images."""
-    split: SplitName | None = None
-    """How features are cut; unset: rows of pixels for images, named columns for tables."""
-    columns: dict[str, list[str]] | None = None
-    """For tables: party name → column names."""
-    validation: float = Field(default=0.1, ge=0, lt=1)
-    """Share of the training records that select the best model and are not trained on."""
-    limit: int | None = Field(default=None, ge=2)
-    """Use at most so many training records."""
-
-
-class MlpConfig(Options):
-    """Linear layers with ReLU between."""
-
-    name: Literal["mlp"] = "mlp"
-    hidden: tuple[PositiveInt, ...] = ()
-    outputs: PositiveInt = 3
-    """Embedding size d_h."""
-    final_relu: bool = False
-    """ReLU after the last layer as well."""
-
-
-class CnnConfig(Options):
-    """3×3 convolutions with ReLU and pooling, then one linear layer."""
-
-    name: Literal["cnn"] = "cnn"
-    channels: tuple[PositiveInt, ...] = Field(default=(8, 16), min_length=1)
-    outputs: PositiveInt = 16
-    """Embedding size d_h."""
-
-
-class ModuleConfig(Options):
-    """Any torch.nn.Module that the user brings."""
-
-    name: Literal["module"] = "module"
-    path: str
-    """``package.module:Class`` or ``file.py:Class``; called with ``arguments``."""
-    arguments: dict[str, Any] = Field(default_factory=dict)
-
-
-class FunctionConfig(Options):
-    """Any function (parameters [d], features [batch, ...]) → outputs [batch, n], in NumPy."""
-
-    name: Literal["function"] = "function"
-    path: str
-    """``package.module:function`` or ``file.py:function``."""
-    num_parameters: PositiveInt
-    initial_std: float = Field(default=0.0, ge=0)
-    """Standard deviation of the normal numbers that training starts from."""
-
-
-class ServerMlpConfig(Options):
-    """Linear layers with ReLU between; as many outputs as the task needs."""
-
-    name: Literal["mlp"] = "mlp"
-    hidden: tuple[PositiveInt, ...] = (64,)
-
-
-ClientModelConfig = Annotated[
-    Annotated[MlpConfig, Tag("mlp")]
-    | Annotated[CnnConfig, Tag("cnn")]
-    | Annotated[ModuleConfig, Tag("module")]
-    | Annotated[FunctionConfig, Tag("function")],
-    chosen_by("name", "mlp"),
-]
-ServerModelConfig = Annotated[
-    Annotated[ServerMlpConfig, Tag("mlp")] | Annotated[ModuleConfig, Tag("module")],
-    chosen_by("name", "mlp"),
-]
 MethodConfig = Annotated[
     Annotated[Dpzv, Tag("dpzv")]
     | Annotated[Cascaded, Tag("cascaded")]

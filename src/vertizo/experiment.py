@@ -9,7 +9,7 @@ import torch
 
 from vertizo import config as configuration
 from vertizo.config import ExperimentConfig
-from vertizo.data import catalog, vertical
+from vertizo.data.prepare import prepare
 from vertizo.data.vertical import VerticalData
 from vertizo.errors import RunError
 from vertizo.federation import build
@@ -57,16 +57,8 @@ class Experiment:
             ConfigError, DataError: see `vertizo.data`.
         """
         if self._data is None:
-            options = self.config.data
-            self._data = vertical.cut(
-                catalog.load(options.name, options.root),
-                split=options.split,
-                parties=options.parties,
-                columns=options.columns,
-                validation=options.validation,
-                limit=options.limit,
-                stream=Stream.from_seed(self.config.seed).child("validation"),
-            )
+            stream = Stream.from_seed(self.config.seed).child("validation")
+            self._data = prepare(self.config.data, stream)
         return self._data
 
     def run(

@@ -2,36 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-
-from vertizo import validate
+from vertizo.architectures import client_model, embedding_dim, server_model
 from vertizo.batches import Batches
 from vertizo.codecs.none import NoCompression
-from vertizo.config import (
-    ClientModelConfig,
-    CnnConfig,
-    ExperimentConfig,
-    FunctionConfig,
-    MlpConfig,
-    ModuleConfig,
-    ServerMlpConfig,
-)
+from vertizo.config import ExperimentConfig
 from vertizo.data.vertical import VerticalData
-from vertizo.errors import ConfigError, NonFiniteError
-from vertizo.imports import load_object
+from vertizo.errors import ConfigError
 from vertizo.methods.base import ClientSide, ServerSide
-from vertizo.models import networks
-from vertizo.models.array import ArrayModel
-from vertizo.models.base import DifferentiableModel, Model, Points
+from vertizo.models.base import Model
 from vertizo.models.optimizers import Frozen, Optimizer, RandomUpdates, Sgd
-from vertizo.models.torch import wrap
 from vertizo.party import ClientParty, ServerParty
 from vertizo.privacy.accounting import noise_std_for
 from vertizo.privacy.ledger import Ledger
@@ -130,11 +114,11 @@ def build(
             )
 
     models = [
-        _client_model(config.client.model, data.shape(m), root.child("client", m, "model"))
+        client_model(config.client.model, data.shape(m), root.child("client", m, "model"))
         for m in range(parties)
     ]
     dims = [
-        _embedding_dim(
+        embedding_dim(
             model,
             data.features[m]["table"][:2],
             config.server.embedding_bound,
@@ -156,8 +140,8 @@ def build(
                 features=data.features[m],
                 embed=model,
                 batches=Batches(data.records, config.batch_size, own.child("batches")),
-                up=NoCompression(config.codecs.up.dtype),
-                down=NoCompression(config.codecs.down.dtype),
+                up=NoCompression(dtype=config.codecs.up.dtype),
+                down=NoCompression(dtype=config.codecs.down.dtype),
                 reply_shape=partial(config.method.reply_shape, embedding_dim=dims[m]),
             )
         )
@@ -177,93 +161,6 @@ def build(
     return Federation(data, models, optimizers, server, clients, simulator, total)
 
 
-def _client_model(config: ClientModelConfig, shape: tuple[int, ...], stream: Stream) -> Model:
-    if isinstance(config, FunctionConfig):
-        function = load_object("client.model.path", config.path)
-        if not callable(function):
-            raise ConfigError(
-                f"client.model.path is {config.path!r}, which is a {type(function).__name__}; "
-                "it must be a function"
-            )
-        initial = stream.generator().standard_normal(config.num_parameters) * config.initial_std
-        return ArrayModel(function, torch.from_numpy(initial).to(torch.float32))
-    with stream.torch_default():
-        if isinstance(config, MlpConfig):
-            inputs = int(torch.Size(shape).numel())
-            module: nn.Module = networks.mlp(
-                inputs, config.hidden, config.outputs, final_relu=config.final_relu
-            )
-        elif isinstance(config, CnnConfig):
-            if len(shape) != 3:
-                raise ConfigError(
-                    f"client.model is 'cnn' but a party's features have shape {list(shape)}; "
-                    "it needs images (data.split rows, patches, halves or sides)"
-                )
-            module = networks.cnn(shape, config.channels, config.outputs)
-        else:
-            module = _user_module("client.model", config)
-    with _named("client.model"):
-        return wrap(module)
-
-
-def _user_module(key: str, config: ModuleConfig) -> nn.Module:
-    factory = load_object(f"{key}.path", config.path)
-    if not callable(factory):
-        raise ConfigError(
-            f"{key}.path is {config.path!r}, which is a {type(factory).__name__}; "
-            "it must make a torch.nn.Module"
-        )
-    try:
-        module = factory(**config.arguments)
-    except TypeError as error:
-        raise ConfigError(f"{key}.arguments do not fit {config.path}: {_line(error)}") from None
-    except Exception as error:
-        raise ConfigError(f"{key}: making {config.path} failed: {_line(error)}") from None
-    if not isinstance(module, nn.Module):
-        raise ConfigError(
-            f"{key}.path is {config.path!r}, which makes a {type(module).__name__}; "
-            "it must make a torch.nn.Module"
-        )
-    return module
-
-
-def _embedding_dim(model: Model, sample: Tensor, bound: float, *, first_order: bool) -> int:
-    """d_h, by one evaluation; so that a model that does not fit its data fails here."""
-    with _named("client.model"):
-        try:
-            embeddings = model(sample)
-            if first_order and isinstance(model, DifferentiableModel):
-                model.forward(Points(sample))
-        except ConfigError:
-            raise
-        except Exception as error:
-            raise ConfigError(
-                f"it fails for features of shape {list(sample.shape[1:])}: {_line(error)}"
-            ) from None
-    try:
-        validate.bounded("its first embeddings", embeddings, bound)
-    except NonFiniteError:
-        raise ConfigError(
-            f"client.model: its first embeddings are infinite, NaN or beyond {bound:g}"
-        ) from None
-    return int(embeddings.shape[1])
-
-
-@contextmanager
-def _named(key: str) -> Iterator[None]:
-    """Put the key of a model in front of what is wrong with it."""
-    try:
-        yield
-    except ConfigError as error:
-        raise ConfigError(f"{key}: {error}") from None
-
-
-def _line(error: Exception) -> str:
-    """The first line of somebody else's error."""
-    first = (str(error).splitlines() or [""])[0]
-    return f"{type(error).__name__}: {first}" if first else type(error).__name__
-
-
 def _client_optimizer(config: ExperimentConfig, model: Model, stream: Stream) -> Optimizer:
     options = config.client.optimizer
     sgd = Sgd(options.learning_rate, options.momentum)
@@ -280,28 +177,7 @@ def _server(
 ) -> ServerParty:
     method, options = config.method, config.server
     table = EmbeddingTable(data.records, dims, options.join)
-    with stream.child("model").torch_default():
-        if isinstance(options.model, ServerMlpConfig):
-            module: nn.Module = networks.mlp(
-                table.width, options.model.hidden, data.task.outputs, final_relu=False
-            )
-        else:
-            module = _user_module("server.model", options.model)
-    with _named("server.model"):
-        model = wrap(module)
-        try:
-            outputs = model(torch.zeros(2, table.width)).shape[1]
-            model.forward(Points(torch.zeros(2, table.width)))
-        except ConfigError:
-            raise
-        except Exception as error:
-            raise ConfigError(
-                f"it fails for {table.width} joined embeddings: {_line(error)}"
-            ) from None
-    if outputs != data.task.outputs:
-        raise ConfigError(
-            f"server.model has {outputs} outputs; {data.name} needs {data.task.outputs}"
-        )
+    model = server_model(options.model, table.width, data.task.outputs, stream.child("model"))
     synchronous = config.simulation.timing == "synchronous"
     order = Batches(data.records, config.batch_size, stream.child("batches"))
     side = ServerSide(
@@ -317,8 +193,8 @@ def _server(
         labels=data.labels,
         points=method.points,
         batch_size=config.batch_size,
-        up=NoCompression(config.codecs.up.dtype),
-        down=NoCompression(config.codecs.down.dtype),
+        up=NoCompression(dtype=config.codecs.up.dtype),
+        down=NoCompression(dtype=config.codecs.down.dtype),
         bound=options.embedding_bound,
         batches=order if synchronous else None,
     )

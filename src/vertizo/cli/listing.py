@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from vertizo import config
+from vertizo import architectures, config
 from vertizo.data.catalog import CATALOG
 from vertizo.option_text import options_of
 
@@ -32,8 +32,8 @@ def _entries(kind: str) -> list[tuple[str, str]]:
     if kind == "models":
         places: dict[str, list[str]] = {}
         for side, choice in (
-            ("client", config.ClientModelConfig),
-            ("server", config.ServerModelConfig),
+            ("client", architectures.ClientModelConfig),
+            ("server", architectures.ServerModelConfig),
         ):
             for option in options_of(choice):
                 places.setdefault(_name(option), [_doc(option)]).append(side)

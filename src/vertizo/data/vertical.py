@@ -48,6 +48,17 @@ class Pooled:
 
 
 @dataclass(frozen=True)
+class Holding:
+    """One party's own features."""
+
+    name: str
+    values: Mapping[Purpose, Tensor]
+    """[records, ...], by purpose; training records under ``table``."""
+    cardinalities: tuple[int, ...] = ()
+    """Number of categories of each of the first columns, which then hold codes from 0."""
+
+
+@dataclass(frozen=True)
 class VerticalData:
     """A data set cut between parties."""
 
@@ -58,6 +69,10 @@ class VerticalData:
     """Each party's own features, by purpose; training records under ``table``."""
     labels: Mapping[Purpose, Tensor]
     fitted_scaling: bool
+    cardinalities: tuple[tuple[int, ...], ...] = ()
+    """Each party's `Holding.cardinalities`; empty where no party has categories."""
+    own: Holding | None = None
+    """What the label holder itself knows of the records; enters the server model directly."""
 
     @property
     def records(self) -> int:
