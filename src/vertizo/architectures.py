@@ -174,7 +174,7 @@ def embedding_dim(model: Model, sample: Tensor, bound: float, *, first_order: bo
 
 
 def server_model(
-    config: ServerModelConfig, width: int, outputs: int, stream: Stream
+    config: ServerModelConfig, width: int, outputs: int, stream: Stream, *, purpose: str
 ) -> DifferentiableModel:
     """The model that turns joined embeddings into predictions.
 
@@ -183,6 +183,7 @@ def server_model(
         width: size of the joined embeddings.
         outputs: how many the task needs.
         stream: randomness of its first parameters.
+        purpose: what needs so many outputs, for the message.
 
     Raises:
         ConfigError: it cannot be made, or does not fit.
@@ -202,7 +203,7 @@ def server_model(
         except Exception as error:
             raise ConfigError(f"it fails for {width} joined embeddings: {_line(error)}") from None
     if found != outputs:
-        raise ConfigError(f"server.model has {found} outputs; the task needs {outputs}")
+        raise ConfigError(f"server.model has {found} outputs; {purpose} needs {outputs}")
     return model
 
 

@@ -177,7 +177,13 @@ def _server(
 ) -> ServerParty:
     method, options = config.method, config.server
     table = EmbeddingTable(data.records, dims, options.join)
-    model = server_model(options.model, table.width, data.task.outputs, stream.child("model"))
+    model = server_model(
+        options.model,
+        table.width,
+        data.task.outputs,
+        stream.child("model"),
+        purpose=data.name,
+    )
     synchronous = config.simulation.timing == "synchronous"
     order = Batches(data.records, config.batch_size, stream.child("batches"))
     side = ServerSide(
