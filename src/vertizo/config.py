@@ -19,24 +19,44 @@ from vertizo.architectures import (
     ServerMlpConfig,
     ServerModelConfig,
 )
-from vertizo.codecs.none import FloatName
+from vertizo.codecs.choice import CodecChoice
+from vertizo.codecs.none import NoCompression
 from vertizo.data.options import DataConfig
 from vertizo.errors import ConfigError
+from vertizo.methods.base import Method, Timing
 from vertizo.methods.cascaded import Cascaded
+from vertizo.methods.compressed_vfl import CompressedVfl
+from vertizo.methods.czofo import Czofo
 from vertizo.methods.dpzv import Dpzv
+from vertizo.methods.fedbcd import FedBcd
+from vertizo.methods.flex_vfl import FlexVfl
+from vertizo.methods.split import Split
 from vertizo.methods.vafl import Vafl
-from vertizo.option_text import explain, override, read_yaml, write_yaml
+from vertizo.methods.zoo_vfl import SynZooVfl, ZooVfl
+from vertizo.option_text import explain, options_of, override, read_yaml, write_yaml
 from vertizo.options import Options, chosen_by
 from vertizo.server.table import Join
+from vertizo.server.updates import UpdateName
 from vertizo.simulation.links import Links
 from vertizo.zeroth_order.directions import LawName
 
 MethodConfig = Annotated[
     Annotated[Dpzv, Tag("dpzv")]
+    | Annotated[Czofo, Tag("czofo")]
     | Annotated[Cascaded, Tag("cascaded")]
-    | Annotated[Vafl, Tag("vafl")],
+    | Annotated[ZooVfl, Tag("zoo-vfl")]
+    | Annotated[SynZooVfl, Tag("syn-zoo-vfl")]
+    | Annotated[Vafl, Tag("vafl")]
+    | Annotated[Split, Tag("split")]
+    | Annotated[CompressedVfl, Tag("compressed-vfl")]
+    | Annotated[FedBcd, Tag("fedbcd")]
+    | Annotated[FlexVfl, Tag("flex-vfl")],
     chosen_by("name", "dpzv"),
 ]
+METHODS: dict[str, type[Method]] = {
+    option.model_fields["name"].default: option for option in options_of(MethodConfig)
+}
+"""Every method by name."""
 
 
 class ClientOptimizerConfig(Options):
@@ -65,10 +85,14 @@ class ServerConfig(Options):
 
     model: ServerModelConfig = ServerMlpConfig()
     optimizer: ServerOptimizerConfig = ServerOptimizerConfig()
-    update: Literal["sgd", "zeroth-order", "none"] = "sgd"
-    """sgd and zeroth-order train on the raw labels; none leaves the model as initialised."""
+    update: UpdateName = "sgd"
+    """How the model is trained; unset: the method's own way.
+
+    sgd, zeroth-order (two-point) and forward-difference train on the raw labels; none leaves the
+    model as it was initialised.
+    """
     smoothing: float = Field(default=1e-3, gt=0)
-    """λ of a zeroth-order update."""
+    """λ or μ of a zeroth-order update."""
     directions: LawName = "scaled-sphere"
     """Law of a zeroth-order update."""
     join: Join = "concat"
@@ -78,16 +102,20 @@ class ServerConfig(Options):
 
 
 class PrivacyConfig(Options):
-    """What the server's replies pass through."""
+    """What carries noise: the server's replies, or the clients' embeddings."""
 
-    mechanism: Literal["none", "gaussian"] = "none"
+    mechanism: Literal["none", "gaussian", "embedding-noise"] = "none"
+    """gaussian: on the server's replies; embedding-noise: on each embedding, by its client."""
     clip: float | None = Field(default=None, gt=0)
-    """C, the largest norm of one record's values."""
+    """C, the largest norm of one record's values, or of one embedding."""
     noise_std: float | None = Field(default=None, gt=0)
-    """σ, the noise on the sum over the batch; or give epsilon."""
+    """σ, the noise on the sum over the batch, or on an embedding; or give epsilon."""
     epsilon: float | None = Field(default=None, gt=0)
-    """The ε that the noise is calibrated to, over all clients and epochs."""
+    """The ε that the noise is calibrated to: over all clients and epochs, or over one record's
+    embeddings of one client."""
     delta: float = Field(default=1e-5, gt=0, lt=1)
+    accounting: Literal["exact", "published"] = "exact"
+    """How embedding-noise is calibrated; the published factor gives less noise than it takes."""
 
     @model_validator(mode="after")
     def _complete(self) -> PrivacyConfig:
@@ -96,35 +124,40 @@ class PrivacyConfig(Options):
             raise ValueError(
                 f"privacy.{given[0]} is set but privacy.mechanism is 'none'; use 'gaussian'"
             )
-        if self.mechanism == "gaussian":
+        if self.mechanism != "none":
             if self.clip is None:
-                raise ValueError("privacy.mechanism 'gaussian' needs privacy.clip, e.g. 5.0")
+                raise ValueError(
+                    f"privacy.mechanism {self.mechanism!r} needs privacy.clip, e.g. 5.0"
+                )
             if (self.noise_std is None) == (self.epsilon is None):
                 raise ValueError(
-                    "privacy.mechanism 'gaussian' needs exactly one of privacy.noise_std and "
-                    "privacy.epsilon"
+                    f"privacy.mechanism {self.mechanism!r} needs exactly one of privacy.noise_std "
+                    "and privacy.epsilon"
                 )
+        if self.accounting == "published" and self.mechanism != "embedding-noise":
+            raise ValueError(
+                f"privacy.accounting is 'published' but privacy.mechanism is {self.mechanism!r}; "
+                "it is for 'embedding-noise'"
+            )
         return self
 
 
-class CodecConfig(Options):
-    """How arrays become bytes."""
-
-    name: Literal["none"] = "none"
-    dtype: FloatName = "float32"
-
-
 class CodecsConfig(Options):
-    """One codec for each way."""
+    """How arrays become bytes, either way."""
 
-    up: CodecConfig = CodecConfig()
-    down: CodecConfig = CodecConfig()
+    up: CodecChoice = NoCompression()
+    """Of queries and uploads; unset: the method's own."""
+    down: CodecChoice = NoCompression()
+    """Of replies."""
+    feedback: Literal["none", "up", "down", "both"] = "none"
+    """Error feedback: what a record's last array lost is added to its next."""
 
 
 class SimulationConfig(Links):
     """Timing of the rounds, and the clients' links."""
 
-    timing: Literal["asynchronous", "synchronous"] = "asynchronous"
+    timing: Timing = "asynchronous"
+    """Whether each client goes its own pace, or all in step; unset: the method's own way."""
     table: Literal["zeros", "upload"] = "zeros"
     """What the embedding table holds before the first query; an upload's bytes are counted."""
 
@@ -154,21 +187,93 @@ class ExperimentConfig(Options):
     threads: int = Field(default=1, gt=0, le=256)
     """Threads of one tensor operation; small models are fastest with one."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _as_the_method_has_it(cls, given: Any) -> Any:
+        """What is left out and depends on the method: timing, the server's update, the codec."""
+        if not isinstance(given, Mapping):
+            return given
+        chosen = given.get("method", {})
+        if isinstance(chosen, Mapping):
+            name = chosen.get("name", "dpzv")
+        else:
+            name = getattr(chosen, "name", None)
+        method = METHODS.get(name) if isinstance(name, str) else None
+        if method is None:
+            return given
+        own: dict[str, dict[str, Any]] = {
+            "simulation": {"timing": method.timings[0]},
+            "server": {"update": method.server_update},
+            "codecs": {"up": method.up},
+        }
+        filled = dict(given)
+        for section, values in own.items():
+            there = given.get(section, {})
+            if isinstance(there, Mapping):
+                filled[section] = {**values, **there}
+        return filled
+
     @model_validator(mode="after")
     def _fits(self) -> ExperimentConfig:
-        method, update = self.method.name, self.server.update
-        if self.method.first_order_client and isinstance(self.client.model, FunctionConfig):
+        method, name, update = self.method, self.method.name, self.server.update
+        if method.first_order_client and isinstance(self.client.model, FunctionConfig):
             raise ValueError(
-                f"method {method!r} back-propagates through client models but client.model "
-                f"{self.client.model.path!r} is a plain function; use method 'dpzv' or 'cascaded'"
+                f"method {name!r} back-propagates through client models but client.model "
+                f"{self.client.model.path!r} is a plain function; "
+                "use method 'dpzv', 'cascaded' or 'zoo-vfl'"
             )
-        if self.privacy.epsilon is not None and update != "none":
+        if self.simulation.timing not in method.timings:
+            raise ValueError(
+                f"simulation.timing is {self.simulation.timing!r} but method {name!r} is "
+                f"{' or '.join(method.timings)}; leave simulation.timing out"
+            )
+        if update not in method.server_updates:
+            raise ValueError(
+                f"server.update is {update!r} but method {name!r} trains its server by "
+                f"{' or '.join(method.server_updates)}; leave server.update out, or use method "
+                "'cascaded'"
+            )
+        if (
+            self.privacy.mechanism == "gaussian"
+            and self.privacy.epsilon is not None
+            and update != "none"
+        ):
             raise ValueError(
                 f"privacy.epsilon is {self.privacy.epsilon} but server.update {update!r} trains on "
                 "raw labels, so that no ε would hold; give privacy.noise_std instead, or set "
                 "server.update to 'none'"
             )
+        self._codecs_fit()
         return self
+
+    def _codecs_fit(self) -> None:
+        method, name = self.method, self.method.name
+        up, down, feedback = self.codecs.up, self.codecs.down, self.codecs.feedback
+        if up.name == "paired" and method.points == 1:
+            raise ValueError(
+                f"codecs.up is 'paired' but method {name!r} sends one embedding of each record, "
+                "which has no pair; use 'uniform'"
+            )
+        if method.points > 1 and not up.keeps_differences:
+            raise ValueError(
+                f"codecs.up is {up.name!r} but method {name!r} sends embeddings that differ by "
+                f"little more than method.smoothing, which {up.name!r} would swallow; use 'paired'"
+            )
+        if down.name == "paired":
+            raise ValueError(
+                f"codecs.down is 'paired' but replies of method {name!r} are no pairs of "
+                "embeddings; use 'uniform'"
+            )
+        if method.reply_is_losses and not down.keeps_two_numbers:
+            raise ValueError(
+                f"codecs.down is {down.name!r} but method {name!r} answers with two losses that "
+                "differ by little; set method.reply to 'difference', or use 'none' or 'uniform'"
+            )
+        if feedback in ("down", "both") and not method.reply_per_record:
+            raise ValueError(
+                f"codecs.feedback is {feedback!r} but replies of method {name!r} have no numbers "
+                "of each record's own that it could add to; use 'up' or 'none'"
+            )
 
     def to_yaml(self) -> str:
         """The complete configuration."""

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from vertizo.architectures import client_model, embedding_dim, server_model
+import torch
+from torch import Tensor
+
 from vertizo.batches import Batches
-from vertizo.codecs.none import NoCompression
+from vertizo.codecs.feedback import Feedback
 from vertizo.config import ExperimentConfig
 from vertizo.data.vertical import VerticalData
 from vertizo.errors import ConfigError
+from vertizo.making import client_model, embedding_dim, server_model
+from vertizo.messages import Purpose
 from vertizo.methods.base import ClientSide, ServerSide
 from vertizo.models.base import Model
 from vertizo.models.optimizers import Frozen, Optimizer, RandomUpdates, Sgd
 from vertizo.party import ClientParty, ServerParty
-from vertizo.privacy.accounting import noise_std_for
+from vertizo.privacy.accounting import mu_of, noise_std_for
+from vertizo.privacy.embedding_noise import (
+    EmbeddingNoise,
+    EmbeddingStatement,
+    account,
+    noise_std_for_embeddings,
+)
 from vertizo.privacy.ledger import Ledger
 from vertizo.privacy.mechanisms import SeededNoise
 from vertizo.privacy.plan import ClippedGaussian, NoPrivacy, Plan, Statement
@@ -42,6 +52,8 @@ class Federation:
     clients: list[ClientParty]
     simulator: Simulator
     total_rounds: int
+    embedding_noise: EmbeddingStatement | None = None
+    """What noise on the clients' embeddings comes to, where there is some."""
 
     def start(self, *, upload_table: bool) -> None:
         """Begin a new run."""
@@ -52,7 +64,10 @@ class Federation:
     def statement(self) -> Statement:
         """What the run guarantees."""
         side = self.server.side
-        return side.plan.statement(server_is_private=side.update.is_private)
+        statement = side.plan.statement(server_is_private=side.update.is_private)
+        if self.embedding_noise is None:
+            return statement
+        return replace(statement, words=self.embedding_noise.words())
 
     def parameters(self) -> dict[str, Any]:
         """All parameters: the models alone."""
@@ -99,6 +114,7 @@ def build(
     root = Stream.from_seed(config.seed)
     parties = len(data.parties)
     synchronous = config.simulation.timing == "synchronous"
+    feedback = config.codecs.feedback
     if not data.records:
         raise ConfigError(
             f"data.validation is {config.data.validation}, which leaves no record to train on"
@@ -113,8 +129,16 @@ def build(
                 f"simulation.stragglers names client {straggler}; clients are 0 to {parties - 1}"
             )
 
+    config.method.check(parties)
+    cardinalities = data.cardinalities or ((),) * parties
     models = [
-        client_model(config.client.model, data.shape(m), root.child("client", m, "model"))
+        client_model(
+            config.client.model,
+            data.shape(m),
+            root.child("client", m, "model"),
+            cardinalities[m],
+            tokens=not data.features[m]["table"].is_floating_point(),
+        )
         for m in range(parties)
     ]
     dims = [
@@ -126,12 +150,14 @@ def build(
         )
         for m, model in enumerate(models)
     ]
-    server = _server(config, data, dims, root.child("server"))
+    shared = [root.child("shared", m) for m in range(parties)]
+    server = _server(config, data, dims, root.child("server"), shared)
+    noise = _embedding_noise(config, data)
     clients, optimizers = [], []
     for m, model in enumerate(models):
         own = root.child("client", m)
         optimizer = _client_optimizer(config, model, own)
-        side = ClientSide(model, optimizer, own.child("directions"))
+        side = ClientSide(model, optimizer, own.child("directions"), shared[m], m)
         optimizers.append(optimizer)
         clients.append(
             ClientParty(
@@ -140,9 +166,13 @@ def build(
                 features=data.features[m],
                 embed=model,
                 batches=Batches(data.records, config.batch_size, own.child("batches")),
-                up=NoCompression(dtype=config.codecs.up.dtype),
-                down=NoCompression(dtype=config.codecs.down.dtype),
+                up=config.codecs.up,
+                down=config.codecs.down,
                 reply_shape=partial(config.method.reply_shape, embedding_dim=dims[m]),
+                noise=None
+                if noise is None
+                else EmbeddingNoise(noise.clip, noise.noise_std, own.child("noise")),
+                feedback=Feedback(data.records) if feedback in ("up", "both") else None,
             )
         )
     per_epoch = clients[0].batches.per_epoch
@@ -158,7 +188,7 @@ def build(
         observer=observer,
     )
     total = min(rounds, config.rounds or rounds)
-    return Federation(data, models, optimizers, server, clients, simulator, total)
+    return Federation(data, models, optimizers, server, clients, simulator, total, noise)
 
 
 def _client_optimizer(config: ExperimentConfig, model: Model, stream: Stream) -> Optimizer:
@@ -172,11 +202,36 @@ def _client_optimizer(config: ExperimentConfig, model: Model, stream: Stream) ->
     return sgd
 
 
+def _embedding_noise(config: ExperimentConfig, data: VerticalData) -> EmbeddingStatement | None:
+    """How much noise every client puts on its embeddings, and what it comes to."""
+    privacy = config.privacy
+    if privacy.mechanism != "embedding-noise" or privacy.clip is None:
+        return None
+    releases = config.epochs * config.method.points + (config.simulation.table == "upload")
+    sampling = config.batch_size / data.records
+    noise_std = privacy.noise_std
+    if noise_std is None:
+        assert privacy.epsilon is not None
+        noise_std = noise_std_for_embeddings(
+            privacy.clip,
+            mu_of(privacy.epsilon, privacy.delta),
+            releases=releases,
+            sampling=sampling,
+            published=privacy.accounting == "published",
+        )
+    return account(privacy.clip, noise_std, privacy.delta, releases=releases, sampling=sampling)
+
+
 def _server(
-    config: ExperimentConfig, data: VerticalData, dims: list[int], stream: Stream
+    config: ExperimentConfig,
+    data: VerticalData,
+    dims: list[int],
+    stream: Stream,
+    shared: list[Stream],
 ) -> ServerParty:
     method, options = config.method, config.server
     table = EmbeddingTable(data.records, dims, options.join)
+    own = {} if data.own is None else _flattened(data.own.values)
     model = server_model(
         options.model,
         table.width,
@@ -192,37 +247,49 @@ def _server(
         labels=data.labels["table"],
         plan=_plan(config, data, stream.child("noise")),
         update=_update(config, model, stream),
+        shared=shared,
+        own=own.get("table"),
     )
+    feedback = len(dims) if config.codecs.feedback in ("down", "both") else 0
     return ServerParty(
         half=method.server(side),
         side=side,
         labels=data.labels,
         points=method.points,
         batch_size=config.batch_size,
-        up=NoCompression(dtype=config.codecs.up.dtype),
-        down=NoCompression(dtype=config.codecs.down.dtype),
+        up=config.codecs.up,
+        down=config.codecs.down,
         bound=options.embedding_bound,
         batches=order if synchronous else None,
+        own=own or None,
+        feedback=[Feedback(data.records) for _ in range(feedback)],
     )
+
+
+def _flattened(values: Mapping[Purpose, Tensor]) -> dict[Purpose, Tensor]:
+    """Features as rows of float32."""
+    return {purpose: rows.flatten(1).to(torch.float32) for purpose, rows in values.items()}
 
 
 def _plan(config: ExperimentConfig, data: VerticalData, noise: Stream) -> Plan:
     privacy, parties = config.privacy, len(data.parties)
-    if privacy.mechanism == "none" or privacy.clip is None:
+    if privacy.mechanism != "gaussian" or privacy.clip is None:
         return NoPrivacy(config.batch_size)
+    entries = config.epochs * config.method.releases_per_query
     noise_std = privacy.noise_std
     if noise_std is None:
         assert privacy.epsilon is not None
         noise_std = noise_std_for(
-            2 * privacy.clip, privacy.epsilon, privacy.delta, parties * config.epochs
+            2 * privacy.clip, privacy.epsilon, privacy.delta, parties * entries
         )
     return ClippedGaussian(
         clip_norm=privacy.clip,
         noise_std=noise_std,
         batch_size=config.batch_size,
         delta=privacy.delta,
-        ledger=Ledger(data.records, parties, config.epochs),
+        ledger=Ledger(data.records, parties, entries),
         noise=SeededNoise(noise),
+        releases=config.method.releases_per_query,
     )
 
 
@@ -236,4 +303,5 @@ def _update(config: ExperimentConfig, model: Model, stream: Stream) -> ServerUpd
     directions = Directions(
         options.directions, model.parameters.numel(), stream.child("directions")
     )
-    return ZerothOrder(sgd, directions, options.smoothing, config.batch_size)
+    forward = options.update == "forward-difference"
+    return ZerothOrder(sgd, directions, options.smoothing, config.batch_size, forward=forward)

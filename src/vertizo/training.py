@@ -248,7 +248,7 @@ class Training:
             selected, scores = "best", self._score("test")
             federation.load_parameters(current)
         statement = federation.statement().as_dict()
-        activations = simulator.activations
+        activations, noise = simulator.activations, federation.embedding_noise
         return {
             "version": VERSION,
             "method": config.method.name,
@@ -285,15 +285,21 @@ class Training:
             "activation_shares": [count / max(sum(activations), 1) for count in activations],
             "clip_fraction": side.plan.clip_fraction,
             "server_evaluations_per_round": self._evaluations(),
-            "privacy": {**statement, "covers": "this run alone; tuning is not counted"},
+            "privacy": {
+                **statement,
+                "embedding_noise": noise.as_dict() if noise is not None else None,
+                "covers": "this run alone; tuning is not counted",
+            },
         }
 
     def _evaluations(self) -> int:
         """Evaluations of the server model a round: of the queries, the table, the update."""
         synchronous = self._config.simulation.timing == "synchronous"
         queries = len(self._federation.clients) if synchronous else 1
-        replaced = queries * self._config.method.evaluations_per_query
-        return replaced + 1 + self._federation.server.side.update.evaluations
+        method = self._config.method
+        replaced = queries * method.evaluations_per_query
+        update = self._federation.server.side.update
+        return replaced + method.server_steps * (1 + update.evaluations)
 
 
 def _quality(row: Mapping[str, float]) -> tuple[float, float]:

@@ -13,20 +13,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor
 
+from vertizo.codecs.base import Codec
+from vertizo.codecs.none import NoCompression
 from vertizo.messages import Query, Reply
-from vertizo.models.base import Model
+from vertizo.models.base import Model, Points
 from vertizo.models.optimizers import Optimizer
 from vertizo.options import Options
 from vertizo.privacy.plan import Plan
 from vertizo.randomness import Stream
 from vertizo.server.head import Evaluation, Head
 from vertizo.server.table import EmbeddingTable
-from vertizo.server.updates import ServerUpdate
+from vertizo.server.updates import ServerUpdate, UpdateName
+
+Timing = Literal["asynchronous", "synchronous"]
 
 
 @dataclass
@@ -37,6 +41,10 @@ class ClientSide:
     optimizer: Optimizer
     stream: Stream
     """The client's own randomness."""
+    shared: Stream
+    """Randomness that the server knows as well; for VFL-CZOFO, where directions are no secret."""
+    index: int = 0
+    """Which client it is."""
 
 
 @dataclass
@@ -68,7 +76,19 @@ class ServerSide:
     """Labels of all training records, [records]."""
     plan: Plan
     update: ServerUpdate
+    shared: Sequence[Stream] = ()
+    """Each client's `ClientSide.shared`."""
+    own: Tensor | None = None
+    """The label holder's own features of all training records, [records, columns]."""
     meter: TrainingMeter = field(default_factory=TrainingMeter)
+
+    def points(self, ids: Tensor, replacements: Sequence[tuple[int, Tensor]] = ()) -> Points:
+        """The server model's inputs: `EmbeddingTable.points`, own features behind each row."""
+        points = self.table.points(ids, replacements)
+        if self.own is None:
+            return points
+        own = torch.from_numpy(self.own.numpy().take(ids.numpy(), 0))
+        return Points(torch.cat([points.rows, own], 1), points.shifts)
 
     def labels_of(self, ids: Tensor) -> Tensor:
         """Labels of those records, [batch]."""
@@ -98,18 +118,53 @@ class ServerHalf(Protocol):
 class Method(Options):
     """A method's hyperparameters, and its two halves."""
 
-    points: ClassVar[int]
-    """Embeddings of each record in one query."""
-    evaluations_per_query: ClassVar[int]
-    """Points that the server evaluates beside the table's own."""
-    first_order_client: ClassVar[bool] = False
-    """Whether the client model must be differentiable."""
-    first_order_reply: ClassVar[bool] = False
-    """Whether the server model must be differentiable for the reply itself."""
     paper: ClassVar[str]
     """Where it comes from, in one line."""
+    timings: ClassVar[tuple[Timing, ...]] = ("asynchronous", "synchronous")
+    """How its rounds may be timed; the first is its own."""
+    server_update: ClassVar[UpdateName] = "sgd"
+    """How its server is trained, unless another way is chosen."""
+    server_updates: ClassVar[tuple[UpdateName, ...]] = ("sgd", "zeroth-order", "none")
+    """The ways that may be chosen."""
+    first_order_client: ClassVar[bool] = False
+    """Whether the client model must be differentiable."""
+    up: ClassVar[Codec] = NoCompression()
+    """How its queries are coded, unless another codec is chosen."""
 
     name: Any
+
+    @property
+    def points(self) -> int:
+        """Embeddings of each record in one query."""
+        return 1
+
+    @property
+    def evaluations_per_query(self) -> int:
+        """Points that the server evaluates for a query, beside the table's own."""
+        return 0
+
+    @property
+    def server_steps(self) -> int:
+        """Steps of the server model in one round."""
+        return 1
+
+    @property
+    def releases_per_query(self) -> int:
+        """Entries in the privacy accounting of a record for one query that names it."""
+        return 1
+
+    @property
+    def reply_per_record(self) -> bool:
+        """Whether a reply has numbers of its own for each record."""
+        return False
+
+    @property
+    def reply_is_losses(self) -> bool:
+        """Whether a reply holds losses that differ by little, and no rounding may swallow it."""
+        return False
+
+    def check(self, clients: int) -> None:
+        """Raises ConfigError if the method does not fit so many clients."""
 
     def client(self, side: ClientSide) -> ClientHalf:
         """The client half."""

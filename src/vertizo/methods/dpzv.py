@@ -13,6 +13,11 @@ line of algorithm 1   here
 IV-B                  the server stores ``(h+ + h−)/2`` and trains ``w_0`` there
 9, eq. 9              `DpzvClient.tell`: ``w_m ← w_m − η_m φ Δ u``, along the same u
 ====================  ==============================================================
+
+Beyond the paper a query may hold K directions, ``h±`` for each: K scalars come back, and the client
+moves by the mean of the K estimates. Each scalar is clipped on its own and is an entry of its own
+in the accounting (``clipping: each``), or a record's K slopes are clipped together to norm C and
+are one entry (``clipping: jointly``).
 """
 
 from __future__ import annotations
@@ -26,22 +31,39 @@ from torch import Tensor
 
 from vertizo.messages import Query, Reply
 from vertizo.methods.base import ClientSide, Method, ServerSide
-from vertizo.zeroth_order.directions import Directions, LawName
-from vertizo.zeroth_order.estimators import estimate, two_point
+from vertizo.zeroth_order.directions import Direction, Directions, LawName
+from vertizo.zeroth_order.estimators import Sum, estimate, two_point
 from vertizo.zeroth_order.perturbation import outputs
 
 
 class Dpzv(Method):
     """Two-point zeroth-order clients; the reply is one clipped, noised scalar."""
 
-    points: ClassVar[int] = 2
-    evaluations_per_query: ClassVar[int] = 2
     paper: ClassVar[str] = "DPZV (differentially private zeroth-order VFL), algorithm 1"
 
     name: Literal["dpzv"] = "dpzv"
     smoothing: float = Field(default=1e-3, gt=0)
     """λ, the length of a perturbation in units of the direction."""
     directions: LawName = "scaled-sphere"
+    num_directions: int = Field(default=1, gt=0)
+    """K, directions of one query; their estimates are averaged."""
+    clipping: Literal["each", "jointly"] = "each"
+    """Whether each of a record's K slopes is bounded by C, or the norm of them all."""
+
+    @property
+    def points(self) -> int:
+        """Both sides of every direction."""
+        return 2 * self.num_directions
+
+    @property
+    def evaluations_per_query(self) -> int:
+        """At each of them."""
+        return self.points
+
+    @property
+    def releases_per_query(self) -> int:
+        """One for each scalar that is clipped on its own."""
+        return self.num_directions if self.clipping == "each" else 1
 
     def client(self, side: ClientSide) -> DpzvClient:
         """Lines 4-5 and 9."""
@@ -52,8 +74,8 @@ class Dpzv(Method):
         return DpzvServer(self, side)
 
     def reply_shape(self, batch: int, embedding_dim: int) -> tuple[int, ...]:
-        """One scalar."""
-        return (1,)
+        """A scalar for each direction."""
+        return (self.num_directions,)
 
 
 class DpzvClient:
@@ -63,19 +85,29 @@ class DpzvClient:
         self._model = side.model
         self._optimizer = side.optimizer
         self._smoothing = method.smoothing
+        self._count = method.num_directions
         dimension = side.model.parameters.numel()
-        self._directions = Directions(method.directions, dimension, side.stream)
+        self._directions = Directions(method.directions, dimension, side.stream, self._count)
+
+    def _drawn(self, number: int) -> list[Direction]:
+        """The directions of query ``number``."""
+        first = number * self._count
+        return [self._directions.draw(first + k) for k in range(self._count)]
 
     def ask(self, number: int, features: Tensor) -> Tensor:
-        """``h+`` and ``h−``, [2, batch, d_h]."""
-        direction = self._directions.draw(number)
+        """``h+`` and ``h−`` of every direction, [2K, batch, d_h]."""
         offsets = (self._smoothing, -self._smoothing)
-        return outputs(self._model, features, direction, offsets)
+        pairs = [outputs(self._model, features, u, offsets) for u in self._drawn(number)]
+        return pairs[0] if len(pairs) == 1 else torch.cat(pairs)
 
     def tell(self, number: int, features: Tensor, values: Tensor) -> None:
-        """``w_m ← w_m − η_m φ Δ u``."""
-        direction = self._directions.draw(number)
-        self._optimizer.step(self._model.parameters, estimate(direction, values.item()))
+        """``w_m ← w_m − η_m φ/K Σ_k Δ_k u_k``."""
+        estimates = [
+            estimate(u, slope / self._count)
+            for u, slope in zip(self._drawn(number), values.tolist(), strict=True)
+        ]
+        gradient = estimates[0] if len(estimates) == 1 else Sum(tuple(estimates))
+        self._optimizer.step(self._model.parameters, gradient)
 
 
 class DpzvServer:
@@ -84,21 +116,33 @@ class DpzvServer:
     def __init__(self, method: Dpzv, side: ServerSide) -> None:
         self._side = side
         self._smoothing = method.smoothing
+        self._count = method.num_directions
+        self._jointly = method.clipping == "jointly"
 
     def answer(self, queries: Sequence[Query], round_: int) -> list[Reply]:
-        """One scalar for each query, then one step of the server model."""
+        """K scalars for each query, then one step of the server model."""
         side, ids = self._side, queries[0].ids
         for query in queries:
-            plus, minus = query.embeddings.unbind()
-            side.table.store(query.client, ids, torch.lerp(plus, minus, 0.5), round_)
-        points = side.table.points(ids, [(q.client, q.embeddings) for q in queries])
+            side.table.store(query.client, ids, _midpoint(query.embeddings), round_)
+        points = side.points(ids, [(q.client, q.embeddings) for q in queries])
         labels = side.labels_of(ids)
         evaluation = side.head.evaluate(points, labels)
         replies = []
-        pairs = evaluation.losses[:-1].view(len(queries), 2, -1)
-        for query, (plus, minus) in zip(queries, pairs, strict=True):
-            slopes = two_point(plus, minus, self._smoothing)
-            replies.append(Reply(query.client, query.number, side.plan.total(slopes)))
+        pairs = evaluation.losses[:-1].view(len(queries), self._count, 2, -1)
+        for query, losses in zip(queries, pairs, strict=True):
+            slopes = two_point(losses[:, 0], losses[:, 1], self._smoothing)  # [K, batch]
+            replies.append(Reply(query.client, query.number, self._released(slopes)))
         side.update.step(side.head, evaluation, points.rows, labels)
         side.meter.add(evaluation)
         return replies
+
+    def _released(self, slopes: Tensor) -> Tensor:
+        if self._jointly:
+            return self._side.plan.total(slopes.t())
+        scalars = [self._side.plan.total(each) for each in slopes]
+        return scalars[0] if len(scalars) == 1 else torch.cat(scalars)
+
+
+def _midpoint(points: Tensor) -> Tensor:
+    """The mean of all points, [batch, d_h]: where no perturbation was, up to O(λ²)."""
+    return torch.lerp(points[0], points[1], 0.5) if len(points) == 2 else points.mean(0)

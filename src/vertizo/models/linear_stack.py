@@ -34,6 +34,9 @@ class Layer:
         return self.outputs * (self.inputs + self.bias)
 
 
+FEW = 4
+"""Points up to which one product each is faster than one for all of them."""
+
 Weights = list[tuple[Tensor, Tensor]]
 """Wᵀ [inputs, outputs] and b [outputs] of each layer; an empty b where there is none.
 
@@ -140,6 +143,13 @@ class LinearStack:
             first = 0
             for start, shift in points.shifts:
                 columns = weight[start : start + shift.shape[2]]
+                count = shift.shape[0]
+                if count > FEW:  # one large product, and one pass that adds
+                    part = values[first : first + count * batch]
+                    torch.mm(shift.flatten(0, 1), columns, out=part)
+                    part.view(count, batch, -1).add_(common)
+                    first += count * batch
+                    continue
                 for moved in shift.unbind():
                     torch.addmm(common, moved, columns, out=values[first : first + batch])
                     first += batch

@@ -23,8 +23,16 @@ def wrap(module: nn.Module) -> DifferentiableModel:
         ConfigError: the module has no parameters, several dtypes, or batch normalisation (it mixes
             records, which no privacy guarantee survives; use group normalisation).
     """
+    return over(module, flatten(module.parameters()))
+
+
+def over(module: nn.Module, parameters: Tensor) -> DifferentiableModel:
+    """`wrap` for a module whose parameters are views of ``parameters`` already.
+
+    Raises:
+        ConfigError: as `wrap`.
+    """
     _refuse_mixing(module)
-    parameters = flatten(module.parameters())
     layers = layers_of(module)
     if layers is None:
         return TorchModel(module, parameters)

@@ -73,3 +73,19 @@ def noise_std_for(sensitivity: float, epsilon: float, delta: float, participatio
     positive("sensitivity", sensitivity)
     positive("participations", participations)
     return sensitivity * math.sqrt(participations) / mu_of(epsilon, delta)
+
+
+def published_mu(noise_std: float, clip_norm: float, rounds: float, sampling: float) -> float:
+    """μ as DPZV's theorem has it, ``2C√T·B / (D σ)`` with σ on the sum; it does not hold.
+
+    The formula multiplies by the sampling rate, though whoever draws the batch knows who is in it.
+    It is offered for comparison with published figures only.
+
+    Args:
+        noise_std: σ, on the sum (the paper's own is on the mean: σ/B).
+        clip_norm: C.
+        rounds: T, all queries of all clients whose noise it is.
+        sampling: B/D.
+    """
+    positive("noise_std", noise_std)
+    return 2 * clip_norm * math.sqrt(rounds) * sampling / noise_std

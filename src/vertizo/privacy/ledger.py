@@ -21,7 +21,7 @@ class Ledger:
     Args:
         records: D.
         clients: M.
-        per_client: how many replies to each client may depend on one record.
+        per_client: how many releases to each client may depend on one record.
     """
 
     def __init__(self, records: int, clients: int, per_client: int) -> None:
@@ -39,8 +39,8 @@ class Ledger:
         """The most replies that depend on one record so far, over all clients."""
         return int(self._counts.sum(0).max()) if self._counts.numel() else 0
 
-    def charge(self, client: int, ids: Tensor) -> None:
-        """One more reply to ``client`` depends on these records.
+    def charge(self, client: int, ids: Tensor, entries: int = 1) -> None:
+        """``entries`` more releases to ``client`` depend on these records.
 
         Raises:
             BudgetError: some record is at its limit; nothing was charged.
@@ -49,7 +49,7 @@ class Ledger:
         if np.unique(ids.numpy()).size != ids.numel():
             raise RepeatedRecordError("a record occurs twice in one batch")
         counts = self._counts[client]
-        after = counts.index_select(0, ids) + 1
+        after = counts.index_select(0, ids) + entries
         over = int((after > self.per_client).sum())
         if over:
             raise BudgetError(

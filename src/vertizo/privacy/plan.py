@@ -139,6 +139,7 @@ class ClippedGaussian:
         delta: at which ε is stated.
         ledger: counts and refuses.
         noise: where the noise comes from.
+        releases: how many times `total` is called for one query; so many entries it is charged.
     """
 
     def __init__(
@@ -150,6 +151,7 @@ class ClippedGaussian:
         delta: float,
         ledger: Ledger,
         noise: NoiseSource,
+        releases: int = 1,
     ) -> None:
         self.clip_norm = positive("privacy.clip", clip_norm)
         self.noise_std = positive("privacy.noise_std", noise_std)
@@ -157,12 +159,13 @@ class ClippedGaussian:
         self._batch_size = batch_size
         self._ledger = ledger
         self._noise = noise
+        self._per_query = releases
         self._releases = 0
         self._clipped = torch.zeros(2, dtype=torch.int64)
 
     def admit(self, client: int, ids: Tensor) -> None:
         """Charge these records, or raise BudgetError and change nothing."""
-        self._ledger.charge(client, ids)
+        self._ledger.charge(client, ids, self._per_query)
 
     def total(self, values: Tensor) -> Tensor:
         """The clipped, noised mean, [K]."""

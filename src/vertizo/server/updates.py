@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -11,8 +11,10 @@ from vertizo.models.base import Dense
 from vertizo.models.optimizers import Optimizer
 from vertizo.server.head import Evaluation, Head
 from vertizo.zeroth_order.directions import Directions
-from vertizo.zeroth_order.estimators import estimate, two_point
+from vertizo.zeroth_order.estimators import estimate, forward_difference, two_point
 from vertizo.zeroth_order.perturbation import outputs
+
+UpdateName = Literal["sgd", "zeroth-order", "forward-difference", "none"]
 
 
 class ServerUpdate(Protocol):
@@ -20,8 +22,10 @@ class ServerUpdate(Protocol):
 
     is_private: bool
     """Whether later replies say nothing more about labels because of it."""
-    evaluations: int
-    """Evaluations of the server model it needs beside those that answer the query."""
+
+    @property
+    def evaluations(self) -> int:
+        """Evaluations of the server model it needs beside those that answer the query."""
 
     def step(self, head: Head, evaluation: Evaluation, joined: Tensor, labels: Tensor) -> None:
         """Move the model; ``joined`` is the point that ``evaluation`` differentiates at."""
@@ -62,38 +66,57 @@ class FirstOrder:
 
 
 class ZerothOrder:
-    """Two-point steps on the raw labels (DPZV eq. 3): the server model need not be differentiable.
+    """Steps on the raw labels by losses alone: the server model need not be differentiable.
+
+    Two-point (DPZV eq. 3) on both sides of the weights, or the forward difference of ZOO-VFL from
+    the loss that is known already; both at the unperturbed embeddings.
 
     Args:
         optimizer: makes the steps.
         directions: the server's own, of the dimension d_0.
-        smoothing: λ.
+        smoothing: λ or μ.
         batch_size: nominal B.
+        forward: by forward difference.
     """
 
     is_private = False
-    evaluations = 2
 
     def __init__(
-        self, optimizer: Optimizer, directions: Directions, smoothing: float, batch_size: int
+        self,
+        optimizer: Optimizer,
+        directions: Directions,
+        smoothing: float,
+        batch_size: int,
+        *,
+        forward: bool = False,
     ) -> None:
         self._optimizer = optimizer
         self._directions = directions
         self._smoothing = smoothing
         self._batch_size = batch_size
+        self._forward = forward
         self._steps = 0
 
+    @property
+    def evaluations(self) -> int:
+        """On both sides, or on one."""
+        return 1 if self._forward else 2
+
     def step(self, head: Head, evaluation: Evaluation, joined: Tensor, labels: Tensor) -> None:
-        """One step along a random direction, as far as the losses on both sides say."""
+        """One step along a random direction, as far as the losses say."""
         direction = self._directions.draw(self._steps)
         self._steps += 1
-        plus, minus = (
+        smoothing = self._smoothing
+        offsets = (smoothing,) if self._forward else (smoothing, -smoothing)
+        losses = [
             float(head.task.losses(logits, labels).values.sum()) / self._batch_size
-            for logits in outputs(
-                head.model, joined, direction, (self._smoothing, -self._smoothing)
-            )
-        )
-        slope = two_point(plus, minus, self._smoothing)
+            for logits in outputs(head.model, joined, direction, offsets)
+        ]
+        if self._forward:
+            plain = float(evaluation.losses[-1].sum()) / self._batch_size
+            slope = forward_difference(losses[0], plain, smoothing)
+        else:
+            slope = two_point(losses[0], losses[1], smoothing)
         self._optimizer.step(head.parameters, estimate(direction, slope))
 
     def state(self) -> dict[str, Tensor]:

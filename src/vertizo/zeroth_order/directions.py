@@ -171,20 +171,24 @@ class Directions:
         law: their distribution, one of `LAWS`.
         dimension: d.
         stream: the owner's own.
+        recent: how many of the last draws are remembered, for a second use.
     """
 
-    def __init__(self, law: LawName, dimension: int, stream: Stream) -> None:
+    def __init__(self, law: LawName, dimension: int, stream: Stream, recent: int = 1) -> None:
         if law not in LAWS:
             raise ConfigError(f"directions is {law!r}; known are {', '.join(LAWS)}")
         self._law = law
         self._dimension = dimension
         self._stream = stream
-        self._last: tuple[int, Direction] | None = None
+        self._recent: list[tuple[int, Direction] | None] = [None] * recent
 
     def draw(self, number: int) -> Direction:
         """Direction number ``number``; the same every time it is asked for."""
-        if self._last is None or self._last[0] != number:
+        place = number % len(self._recent)
+        known = self._recent[place]
+        if known is None or known[0] != number:
             seed = self._stream.seed(number)
-            keep = self._dimension <= KEEP_UP_TO
-            self._last = number, Direction(self._law, self._dimension, seed, keep=keep)
-        return self._last[1]
+            keep = self._dimension * len(self._recent) <= KEEP_UP_TO
+            known = number, Direction(self._law, self._dimension, seed, keep=keep)
+            self._recent[place] = known
+        return known[1]

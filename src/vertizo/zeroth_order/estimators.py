@@ -18,6 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeVar
 
+import torch
 from torch import Tensor
 
 from vertizo.zeroth_order.directions import Direction
@@ -49,6 +50,24 @@ class Along:
     def norm(self) -> float:
         """The Euclidean norm of the estimate."""
         return abs(self.coefficient) * self.direction.norm()
+
+
+@dataclass(frozen=True)
+class Sum:
+    """A sum of estimates along different directions, without ever holding it."""
+
+    parts: tuple[Along, ...]
+
+    def add_to(self, vector: Tensor, scale: float) -> None:
+        """``vector += scale · Σ_k coefficient_k · u_k``."""
+        for part in self.parts:
+            part.add_to(vector, scale)
+
+    def norm(self) -> float:
+        """Its Euclidean norm; the one thing that needs it written out."""
+        whole = torch.zeros(self.parts[0].direction.dimension)
+        self.add_to(whole, 1.0)
+        return float(torch.linalg.vector_norm(whole))
 
 
 def estimate(direction: Direction, slope: float) -> Along:

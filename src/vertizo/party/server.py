@@ -1,161 +1,35 @@
-"""The two kinds of party: bytes in, bytes out, and no idea of how they travel.
-
-A party puts together a half of a method, a model, its data, a codec and, at the server, the
-privacy plan. It checks everything that comes from outside and changes nothing until all checks have
-passed; whatever it refuses it refuses with a `RefusedError` or a `WireError`. It owns no clock, no
-socket and no thread: a driver (the simulator, or a network link) calls it.
-"""
+"""The label holder: takes queries in, answers them, and trains on what it is sent."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from vertizo import validate, wire
 from vertizo.batches import Batches
 from vertizo.codecs.base import Codec
+from vertizo.codecs.feedback import Feedback
 from vertizo.errors import (
     ConflictError,
     MalformedError,
     RefusedError,
     RepeatedRecordError,
-    ShapeError,
     UnknownPartyError,
     UnknownRecordError,
 )
 from vertizo.messages import Batch, Message, Purpose, Query, Reply, Upload
-from vertizo.methods.base import ClientHalf, ServerHalf, ServerSide, TrainingMeter
+from vertizo.methods.base import ServerHalf, ServerSide, TrainingMeter
 from vertizo.metrics import Scores, scores
+from vertizo.party.checks import Partition, ids_in_range
 from vertizo.server.table import Staleness
-
-Partition = Mapping[Purpose, Tensor]
-"""Features or labels by purpose: ``table`` holds the training records."""
-
-REPLY_BOUND = 1e12
-"""Largest absolute value in a reply that a client applies; divided by λ it is still a float32."""
 
 OVERHEAD = 4096
 """Bytes of a body beside its arrays and IDs."""
-
-
-class ClientParty:
-    """A feature holder.
-
-    Args:
-        index: which client it is, from 0.
-        half: the method's client half.
-        features: its own columns, by purpose; training records under ``table``.
-        embed: embeddings at the current parameters, no graph.
-        batches: its own order of records.
-        up, down: codecs of queries and of replies.
-        reply_shape: batch size → shape of a reply's values.
-    """
-
-    def __init__(
-        self,
-        *,
-        index: int,
-        half: ClientHalf,
-        features: Partition,
-        embed: Callable[[Tensor], Tensor],
-        batches: Batches,
-        up: Codec,
-        down: Codec,
-        reply_shape: Callable[[int], tuple[int, ...]],
-    ) -> None:
-        self.index = index
-        self.batches = batches
-        self.answered = 0
-        """Queries whose answers were applied; also the number of the next query."""
-        self._half = half
-        self._features = features
-        self._embed = embed
-        self._up = up
-        self._down = down
-        self._reply_shape = reply_shape
-        self._ids: Tensor | None = None
-        self._batch: Tensor | None = None
-        self._frame: bytes | None = None
-        self._buffer: NDArray[Any] | None = None
-
-    def ask(self, announcement: bytes | None = None) -> bytes:
-        """The next query; while one is unanswered, the same bytes again.
-
-        In synchronous rounds ``announcement`` is the server's `Batch`, else the client's own order
-        decides which records it is about.
-        """
-        if self._frame is None:
-            if announcement is None:
-                ids = self.batches.ids(self.answered)
-            else:
-                ids = self._announced(announcement)
-            self._ids = ids
-            self._batch = self._rows(ids)
-            embeddings = self._half.ask(self.answered, self._batch)
-            query = Query(self.index, self.answered, ids, embeddings)
-            self._frame = wire.encode(query, self._up)
-        return self._frame
-
-    def _rows(self, ids: Tensor) -> Tensor:
-        """Features of a batch, in a buffer that the next batch overwrites."""
-        features = self._features["table"].numpy()
-        if self._buffer is None:
-            self._buffer = np.empty((self.batches.size, *features.shape[1:]), features.dtype)
-        rows = self._buffer[: ids.numel()]
-        features.take(ids.numpy(), 0, out=rows, mode="clip")  # IDs are in range
-        return torch.from_numpy(rows)
-
-    def _announced(self, frame: bytes) -> Tensor:
-        message = wire.decode(frame, self._down)
-        if not isinstance(message, Batch):
-            raise MalformedError(f"a {type(message).__name__} where a Batch was expected")
-        if message.number != self.answered:
-            raise ConflictError(f"batch {message.number}; {self.answered} is the next one")
-        _check_ids(message.ids, self.batches.records, self.batches.size)
-        return message.ids
-
-    def tell(self, frame: bytes) -> None:
-        """Apply the answer to the open query.
-
-        Raises:
-            WireError: not a message.
-            RefusedError: not the answer to the open query, or not one that could be applied.
-        """
-        reply = wire.decode(frame, self._down)
-        if not isinstance(reply, Reply):
-            raise MalformedError(f"a {type(reply).__name__} where a Reply was expected")
-        if reply.client != self.index:
-            raise UnknownPartyError(f"a reply for client {reply.client} reached {self.index}")
-        if self._ids is None or self._frame is None or reply.number != self.answered:
-            raise ConflictError(f"a reply to query {reply.number}; {self.answered} is the next one")
-        validate.shape("the reply", reply.values, self._reply_shape(self._ids.numel()))
-        validate.bounded("the reply", reply.values, REPLY_BOUND)
-        if self._batch is None:
-            self._batch = self._rows(self._ids)
-        self._half.tell(reply.number, self._batch, reply.values)
-        self._ids = self._batch = self._frame = None
-        self.answered += 1
-
-    def upload(self, purpose: Purpose, start: int, stop: int) -> bytes:
-        """Embeddings of rows ``start`` to ``stop`` of one partition, at the current parameters."""
-        embeddings = self._embed(self._features[purpose][start:stop])
-        ids = torch.arange(start, start + embeddings.shape[0])
-        return wire.encode(Upload(self.index, purpose, ids, embeddings.unsqueeze(0)), self._up)
-
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint must hold, beside model and optimiser."""
-        return {"answered": self.answered, "ids": self._ids, "frame": self._frame}
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Go on from ``state``, an open query included."""
-        self.answered = state["answered"]
-        self._ids, self._frame, self._batch = state["ids"], state["frame"], None
 
 
 @dataclass
@@ -181,6 +55,8 @@ class ServerParty:
         up, down: codecs of queries and of replies.
         bound: H_max, the largest absolute value accepted in an embedding.
         batches: the server's order of records, for synchronous rounds; None for asynchronous ones.
+        own: the label holder's own features by purpose, [records, columns]; None if it has none.
+        feedback: for each client, what coding lost of each record's replies; none to forget it.
     """
 
     def __init__(
@@ -195,6 +71,8 @@ class ServerParty:
         down: Codec,
         bound: float,
         batches: Batches | None = None,
+        own: Partition | None = None,
+        feedback: Sequence[Feedback] = (),
     ) -> None:
         self.side = side
         self.round = 0
@@ -209,6 +87,8 @@ class ServerParty:
         self._down = down
         self._bound = bound
         self._batches = batches
+        self._own = own
+        self._feedback = feedback
         self._peers = [_Peer() for _ in range(self.clients)]
         self._open: list[Query] = []
         self._uploads: dict[Purpose, Tensor] = {}
@@ -262,7 +142,7 @@ class ServerParty:
     def _check(self, query: Query) -> None:
         records, dims = self._position.size, self.side.table.dims
         who = f"the embeddings of client {query.client}"
-        _check_ids(query.ids, records, self._batch_size)
+        ids_in_range(query.ids, records, self._batch_size)
         batch = query.ids.numel()
         validate.shape(who, query.embeddings, (self._points, batch, dims[query.client]))
         ids, order = query.ids.numpy(), self._order[:batch]
@@ -295,10 +175,22 @@ class ServerParty:
             answered = self._peers[reply.client]
             if self._batches is None:
                 answered.query = frame
-            answered.reply = wire.encode(reply, self._down)
+            answered.reply = self._coded(reply, query.ids)
             answered.next_number = reply.number + 1
             sent.append((reply.client, answered.reply))
         return sent
+
+    def _coded(self, reply: Reply, ids: Tensor) -> bytes:
+        """The frame of a reply about these records; see `ClientParty._coded`."""
+        if not self._feedback:
+            return wire.encode(reply, self._down)
+        feedback = self._feedback[reply.client]
+        wanted = feedback.corrected(ids, reply.values)
+        frame = wire.encode(replace(reply, values=wanted), self._down)
+        sent = wire.decode(frame, self._down)
+        assert isinstance(sent, Reply)
+        feedback.absorb(ids, wanted, sent.values)
+        return frame
 
     def announce(self) -> bytes:
         """The records of the next synchronous round, for every client."""
@@ -318,7 +210,7 @@ class ServerParty:
         self._peer(upload)
         dims = self.side.table.dims
         rows = self._labels[upload.purpose].shape[0]
-        _check_ids(upload.ids, rows, rows)
+        ids_in_range(upload.ids, rows, rows)
         if not torch.all(upload.ids[1:] > upload.ids[:-1]):
             raise RepeatedRecordError(f"client {upload.client} uploads rows twice or out of order")
         who = f"the upload of client {upload.client}"
@@ -342,7 +234,10 @@ class ServerParty:
         if rows is None or bool(rows.isnan().any()):
             raise RefusedError(f"some client has not uploaded its {purpose} embeddings")
         del self._uploads[purpose]
-        return self.side.head.logits(self.side.table.combine(rows))
+        joined = self.side.table.combine(rows)
+        if self._own is not None:
+            joined = torch.cat([joined, self._own[purpose]], 1)
+        return self.side.head.logits(joined)
 
     def score(self, purpose: Purpose) -> Scores:
         """Quality of predictions for the uploaded records; stays with the server."""
@@ -358,6 +253,7 @@ class ServerParty:
             "plan": self.side.plan.state(),
             "update": self.side.update.state(),
             "meter": asdict(self.side.meter),
+            "lost": [feedback.state() for feedback in self._feedback],
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -369,18 +265,11 @@ class ServerParty:
         self.side.plan.load(state["plan"])
         self.side.update.load(state["update"])
         self.side.meter = TrainingMeter(**state["meter"])
+        for feedback, lost in zip(self._feedback, state["lost"], strict=True):
+            feedback.load(lost)
         self._open = []
         for peer in self._peers:
             if peer.query is not None and peer.reply is None:
                 waiting: Message = wire.decode(peer.query, self._up)
                 assert isinstance(waiting, Query)
                 self._open.append(waiting)
-
-
-def _check_ids(ids: Tensor, records: int, most: int) -> None:
-    count = ids.numel()
-    if not 0 < count <= most:
-        raise ShapeError(f"a batch of {count} records; 1 to {most} are accepted")
-    largest = int(ids.numpy().max())
-    if largest >= records:
-        raise UnknownRecordError(f"record ID {largest}; this federation has 0 to {records - 1}")

@@ -1,0 +1,23 @@
+"""The codecs that are no composition of others, and how a configuration chooses one."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Tag
+
+from vertizo.codecs.lattice import Lattice
+from vertizo.codecs.none import NoCompression
+from vertizo.codecs.sign import Sign
+from vertizo.codecs.top_k import TopK
+from vertizo.codecs.uniform import Uniform
+from vertizo.options import chosen_by
+
+BasicCodec = Annotated[
+    Annotated[NoCompression, Tag("none")]
+    | Annotated[Uniform, Tag("uniform")]
+    | Annotated[TopK, Tag("top-k")]
+    | Annotated[Sign, Tag("sign")]
+    | Annotated[Lattice, Tag("lattice")],
+    chosen_by("name", "none"),
+]

@@ -1,0 +1,53 @@
+"""FedBCD: block coordinate descent, several local steps for one exchange.
+
+FedBCD-p of Liu et al. (2022), all parties in parallel:
+
+1. The server names a batch; every client sends its embeddings ``h_m`` [batch, d_h].
+2. The server answers each client with ``∂L/∂h_m`` [batch, d_h] and makes Q steps of its own on the
+   round's embeddings.
+3. Every client makes Q steps ``w_m ← w_m − η_m (∂h_m/∂w_m)ᵀ ∂L/∂h_m`` with what it was told: its
+   own embeddings move in between, what it knows of the others does not.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from vertizo.methods.base import ClientSide, Method, ServerSide, Timing
+from vertizo.methods.first_order import FirstOrderClient, FirstOrderServer
+
+
+class FedBcd(Method):
+    """First-order clients in step; every party makes Q local steps a round."""
+
+    paper: ClassVar[str] = "FedBCD (federated block coordinate descent, in parallel)"
+    timings: ClassVar[tuple[Timing, ...]] = ("synchronous",)
+    first_order_client: ClassVar[bool] = True
+
+    name: Literal["fedbcd"] = "fedbcd"
+    local_steps: int = Field(default=5, gt=0)
+    """Q, steps of every party for one exchange."""
+
+    @property
+    def server_steps(self) -> int:
+        """Q."""
+        return self.local_steps
+
+    def client(self, side: ClientSide) -> FirstOrderClient:
+        """Its part of step 1, and step 3."""
+        return FirstOrderClient(side, self.name, self.local_steps)
+
+    def server(self, side: ServerSide) -> FirstOrderServer:
+        """Step 2."""
+        return FirstOrderServer(side, self.local_steps)
+
+    @property
+    def reply_per_record(self) -> bool:
+        """A gradient for each record."""
+        return True
+
+    def reply_shape(self, batch: int, embedding_dim: int) -> tuple[int, ...]:
+        """A gradient of the embeddings' shape."""
+        return (batch, embedding_dim)

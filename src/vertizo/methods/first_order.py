@@ -1,0 +1,96 @@
+"""The halves that the first-order methods share: embeddings one way, their gradient the other.
+
+`Vafl`, `Split`, `CompressedVfl`, `FedBcd` and `FlexVfl` differ in timing, in codecs and in how many
+local steps one exchange serves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from vertizo.errors import ConfigError
+from vertizo.messages import Query, Reply
+from vertizo.methods.base import ClientSide, ServerSide
+from vertizo.models.base import Dense, DifferentiableModel, Points, Pullback
+
+
+def differentiable(side: ClientSide, method: str) -> DifferentiableModel:
+    """The client's model, if it can be back-propagated through; else ConfigError."""
+    if not isinstance(side.model, DifferentiableModel):
+        raise ConfigError(
+            f"method {method} needs a differentiable client model, not "
+            f"{type(side.model).__name__}; dpzv, cascaded and zoo-vfl train any function"
+        )
+    return side.model
+
+
+class FirstOrderClient:
+    """Sends ``h`` [1, batch, d_h]; back-propagates the ``∂L/∂h`` [batch, d_h] that comes back.
+
+    Args:
+        side: what it works with.
+        method: the method's name, for errors.
+        local_steps: Q, steps for one answer; after each the batch is embedded anew, and the
+            answer's gradient used again.
+    """
+
+    def __init__(self, side: ClientSide, method: str, local_steps: int = 1) -> None:
+        self._model = differentiable(side, method)
+        self._optimizer = side.optimizer
+        self._local_steps = local_steps
+        self._pending: tuple[int, Pullback] | None = None
+
+    def ask(self, number: int, features: Tensor) -> Tensor:
+        """``h``, [1, batch, d_h]."""
+        embeddings, pullback = self._model.forward(Points(features))
+        self._pending = number, pullback
+        return embeddings.unsqueeze(0)
+
+    def tell(self, number: int, features: Tensor, values: Tensor) -> None:
+        """``w_m ← w_m − η_m (∂h/∂w_m)ᵀ ∂L/∂h``, Q times."""
+        pullback = None
+        if self._pending is not None and self._pending[0] == number:
+            pullback = self._pending[1]
+        self._pending = None
+        for _ in range(self._local_steps):
+            if pullback is None:  # a later local step, or a client that was restarted in between
+                _, pullback = self._model.forward(Points(features))
+            self._optimizer.step(self._model.parameters, Dense(pullback(values)))
+            pullback = None
+
+
+class FirstOrderServer:
+    """Back-propagates the loss to the embeddings, and trains on them.
+
+    Args:
+        side: what it works with.
+        local_steps: Q, steps on the embeddings of one round.
+    """
+
+    def __init__(self, side: ServerSide, local_steps: int = 1) -> None:
+        self._side = side
+        self._local_steps = local_steps
+
+    def answer(self, queries: Sequence[Query], round_: int) -> list[Reply]:
+        """A gradient for each query, then the server model's steps."""
+        side, ids = self._side, queries[0].ids
+        for query in queries:
+            side.table.store(query.client, ids, query.embeddings[0], round_)
+        points = side.points(ids)
+        labels = side.labels_of(ids)
+        evaluation = side.head.evaluate(points, labels)
+        gradient = evaluation.input_gradient(1.0)
+        replies = [
+            Reply(
+                query.client, query.number, side.plan.each(side.table.part(query.client, gradient))
+            )
+            for query in queries
+        ]
+        side.meter.add(evaluation)
+        side.update.step(side.head, evaluation, points.rows, labels)
+        for _ in range(1, self._local_steps):
+            evaluation = side.head.evaluate(points, labels)
+            side.update.step(side.head, evaluation, points.rows, labels)
+        return replies

@@ -1,0 +1,114 @@
+"""The halves that `Cascaded`, `ZooVfl` and `SynZooVfl` share: the forward difference of two losses.
+
+The three differ in how their server is trained and in timing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from vertizo.messages import Query, Reply
+from vertizo.methods.base import ClientSide, Method, ServerSide
+from vertizo.zeroth_order.directions import Directions, LawName
+from vertizo.zeroth_order.estimators import estimate, forward_difference
+from vertizo.zeroth_order.perturbation import outputs
+
+ReplyForm = Literal["losses", "difference"]
+
+
+class ForwardDifference(Method):
+    """Two embeddings of each record at ``w_m`` and ``w_m + μu``; what is told of their losses."""
+
+    smoothing: float = Field(default=1e-3, gt=0)
+    """μ, the length of a perturbation in units of the direction."""
+    directions: LawName = "gaussian"
+    reply: ReplyForm = "losses"
+    """Both batch-mean losses, or their difference over μ: what a clip and noise are made for."""
+
+    @property
+    def points(self) -> int:
+        """``c`` and ``ĉ``."""
+        return 2
+
+    @property
+    def evaluations_per_query(self) -> int:
+        """At ``ĉ``."""
+        return 1
+
+    @property
+    def reply_is_losses(self) -> bool:
+        """Whether both losses are sent."""
+        return self.reply == "losses"
+
+    def client(self, side: ClientSide) -> ForwardDifferenceClient:
+        """Sends two embeddings of each record."""
+        return ForwardDifferenceClient(self, side)
+
+    def server(self, side: ServerSide) -> ForwardDifferenceServer:
+        """Answers with two losses, or their difference."""
+        return ForwardDifferenceServer(self, side)
+
+    def reply_shape(self, batch: int, embedding_dim: int) -> tuple[int, ...]:
+        """Two losses or one slope."""
+        return (2,) if self.reply == "losses" else (1,)
+
+
+class ForwardDifferenceClient:
+    """Moves by the difference of two losses along a direction that only it knows."""
+
+    def __init__(self, method: ForwardDifference, side: ClientSide) -> None:
+        self._model = side.model
+        self._optimizer = side.optimizer
+        self._smoothing = method.smoothing
+        dimension = side.model.parameters.numel()
+        self._directions = Directions(method.directions, dimension, side.stream)
+
+    def ask(self, number: int, features: Tensor) -> Tensor:
+        """``c`` and ``ĉ``, [2, batch, d_h]."""
+        direction = self._directions.draw(number)
+        return outputs(self._model, features, direction, (0.0, self._smoothing))
+
+    def tell(self, number: int, features: Tensor, values: Tensor) -> None:
+        """``w_m ← w_m − η_m φ (ĥ − h)/μ · u``."""
+        numbers = values.tolist()
+        if len(numbers) == 2:
+            plain, shifted = numbers
+            slope = forward_difference(shifted, plain, self._smoothing)
+        else:
+            (slope,) = numbers
+        direction = self._directions.draw(number)
+        self._optimizer.step(self._model.parameters, estimate(direction, slope))
+
+
+class ForwardDifferenceServer:
+    """Evaluates both embeddings on the same weights, and trains on the unperturbed one."""
+
+    def __init__(self, method: ForwardDifference, side: ServerSide) -> None:
+        self._side = side
+        self._reply = method.reply
+        self._smoothing = method.smoothing
+
+    def answer(self, queries: Sequence[Query], round_: int) -> list[Reply]:
+        """Two mean losses, or their slope, for each query; then one step of the server model."""
+        side, ids = self._side, queries[0].ids
+        for query in queries:
+            side.table.store(query.client, ids, query.embeddings[0], round_)
+        points = side.points(ids, [(q.client, q.embeddings[1:]) for q in queries])
+        labels = side.labels_of(ids)
+        evaluation = side.head.evaluate(points, labels)
+        *shifted, plain = evaluation.losses.unbind()
+        replies = []
+        for query, losses in zip(queries, shifted, strict=True):
+            if self._reply == "losses":
+                told = torch.stack([plain, losses], 1)
+            else:
+                told = forward_difference(losses, plain, self._smoothing)
+            replies.append(Reply(query.client, query.number, side.plan.total(told)))
+        side.update.step(side.head, evaluation, points.rows, labels)
+        side.meter.add(evaluation)
+        return replies

@@ -1,0 +1,44 @@
+"""Split learning between feature holders and a label holder, in step.
+
+1. The server names a batch; every client sends its embeddings ``h_m`` [batch, d_h] of it.
+2. With all of them fresh, the server answers each client with its ``∂L/∂h_m`` [batch, d_h] and
+   makes one step ``w_0 ← w_0 − η_0 ∂L/∂w_0``.
+3. Every client back-propagates: ``w_m ← w_m − η_m (∂h_m/∂w_m)ᵀ ∂L/∂h_m``.
+
+Together this is one step of stochastic gradient descent on the joined model. The round waits for
+the slowest client.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from vertizo.methods.base import ClientSide, Method, ServerSide, Timing
+from vertizo.methods.first_order import FirstOrderClient, FirstOrderServer
+
+
+class Split(Method):
+    """First-order clients in step; together, gradient descent on the joined model."""
+
+    paper: ClassVar[str] = "Split learning (synchronous, first order)"
+    timings: ClassVar[tuple[Timing, ...]] = ("synchronous",)
+    first_order_client: ClassVar[bool] = True
+
+    name: Literal["split"] = "split"
+
+    def client(self, side: ClientSide) -> FirstOrderClient:
+        """Its part of step 1, and step 3."""
+        return FirstOrderClient(side, self.name)
+
+    def server(self, side: ServerSide) -> FirstOrderServer:
+        """Step 2."""
+        return FirstOrderServer(side)
+
+    @property
+    def reply_per_record(self) -> bool:
+        """A gradient for each record."""
+        return True
+
+    def reply_shape(self, batch: int, embedding_dim: int) -> tuple[int, ...]:
+        """A gradient of the embeddings' shape."""
+        return (batch, embedding_dim)

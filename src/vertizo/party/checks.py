@@ -1,0 +1,23 @@
+"""What both parties check of what they are sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from vertizo.errors import ShapeError, UnknownRecordError
+from vertizo.messages import Purpose
+
+Partition = Mapping[Purpose, Tensor]
+"""Features or labels by purpose: ``table`` holds the training records."""
+
+
+def ids_in_range(ids: Tensor, records: int, most: int) -> None:
+    """Raise RefusedError unless there are 1 to ``most`` record IDs, all below ``records``."""
+    count = ids.numel()
+    if not 0 < count <= most:
+        raise ShapeError(f"a batch of {count} records; 1 to {most} are accepted")
+    largest = int(ids.numpy().max())
+    if largest >= records:
+        raise UnknownRecordError(f"record ID {largest}; this federation has 0 to {records - 1}")

@@ -1,0 +1,169 @@
+"""The feature holder: asks, is told, and updates its own model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vertizo import validate, wire
+from vertizo.batches import Batches
+from vertizo.codecs.base import Codec
+from vertizo.codecs.feedback import Feedback
+from vertizo.errors import (
+    ConflictError,
+    MalformedError,
+    UnknownPartyError,
+)
+from vertizo.messages import Batch, Purpose, Query, Reply, Upload
+from vertizo.methods.base import ClientHalf
+from vertizo.party.checks import Partition, ids_in_range
+from vertizo.privacy.embedding_noise import EmbeddingNoise
+
+REPLY_BOUND = 1e12
+"""Largest absolute value in a reply that a client applies; divided by λ it is still a float32."""
+
+
+class ClientParty:
+    """A feature holder.
+
+    Args:
+        index: which client it is, from 0.
+        half: the method's client half.
+        features: its own columns, by purpose; training records under ``table``.
+        embed: embeddings at the current parameters, no graph.
+        batches: its own order of records.
+        up, down: codecs of queries and of replies.
+        reply_shape: batch size → shape of a reply's values.
+        noise: what embeddings pass through before they are sent; None for nothing.
+        feedback: what coding lost of each record; None to forget it.
+    """
+
+    def __init__(
+        self,
+        *,
+        index: int,
+        half: ClientHalf,
+        features: Partition,
+        embed: Callable[[Tensor], Tensor],
+        batches: Batches,
+        up: Codec,
+        down: Codec,
+        reply_shape: Callable[[int], tuple[int, ...]],
+        noise: EmbeddingNoise | None = None,
+        feedback: Feedback | None = None,
+    ) -> None:
+        self.index = index
+        self.batches = batches
+        self.answered = 0
+        """Queries whose answers were applied; also the number of the next query."""
+        self._half = half
+        self._features = features
+        self._embed = embed
+        self._up = up
+        self._down = down
+        self._reply_shape = reply_shape
+        self._noise = noise
+        self._feedback = feedback
+        self._ids: Tensor | None = None
+        self._batch: Tensor | None = None
+        self._frame: bytes | None = None
+        self._buffer: NDArray[Any] | None = None
+
+    def ask(self, announcement: bytes | None = None) -> bytes:
+        """The next query; while one is unanswered, the same bytes again.
+
+        In synchronous rounds ``announcement`` is the server's `Batch`, else the client's own order
+        decides which records it is about.
+        """
+        if self._frame is None:
+            if announcement is None:
+                ids = self.batches.ids(self.answered)
+            else:
+                ids = self._announced(announcement)
+            self._ids = ids
+            self._batch = self._rows(ids)
+            embeddings = self._half.ask(self.answered, self._batch)
+            if self._noise is not None:
+                embeddings = self._noise.release(self.answered, embeddings)
+            self._frame = self._coded(Query(self.index, self.answered, ids, embeddings))
+        return self._frame
+
+    def _coded(self, query: Query) -> bytes:
+        """The frame of a query; with error feedback, of what earlier ones lost as well."""
+        if self._feedback is None:
+            return wire.encode(query, self._up)
+        wanted = self._feedback.corrected(query.ids, query.embeddings)
+        frame = wire.encode(replace(query, embeddings=wanted), self._up)
+        sent = wire.decode(frame, self._up)
+        assert isinstance(sent, Query)
+        self._feedback.absorb(query.ids, wanted, sent.embeddings)
+        return frame
+
+    def _rows(self, ids: Tensor) -> Tensor:
+        """Features of a batch, in a buffer that the next batch overwrites."""
+        features = self._features["table"].numpy()
+        if self._buffer is None:
+            self._buffer = np.empty((self.batches.size, *features.shape[1:]), features.dtype)
+        rows = self._buffer[: ids.numel()]
+        features.take(ids.numpy(), 0, out=rows, mode="clip")  # IDs are in range
+        return torch.from_numpy(rows)
+
+    def _announced(self, frame: bytes) -> Tensor:
+        message = wire.decode(frame, self._down)
+        if not isinstance(message, Batch):
+            raise MalformedError(f"a {type(message).__name__} where a Batch was expected")
+        if message.number != self.answered:
+            raise ConflictError(f"batch {message.number}; {self.answered} is the next one")
+        ids_in_range(message.ids, self.batches.records, self.batches.size)
+        return message.ids
+
+    def tell(self, frame: bytes) -> None:
+        """Apply the answer to the open query.
+
+        Raises:
+            WireError: not a message.
+            RefusedError: not the answer to the open query, or not one that could be applied.
+        """
+        reply = wire.decode(frame, self._down)
+        if not isinstance(reply, Reply):
+            raise MalformedError(f"a {type(reply).__name__} where a Reply was expected")
+        if reply.client != self.index:
+            raise UnknownPartyError(f"a reply for client {reply.client} reached {self.index}")
+        if self._ids is None or self._frame is None or reply.number != self.answered:
+            raise ConflictError(f"a reply to query {reply.number}; {self.answered} is the next one")
+        validate.shape("the reply", reply.values, self._reply_shape(self._ids.numel()))
+        validate.bounded("the reply", reply.values, REPLY_BOUND)
+        if self._batch is None:
+            self._batch = self._rows(self._ids)
+        self._half.tell(reply.number, self._batch, reply.values)
+        self._ids = self._batch = self._frame = None
+        self.answered += 1
+
+    def upload(self, purpose: Purpose, start: int, stop: int) -> bytes:
+        """Embeddings of rows ``start`` to ``stop`` of one partition, at the current parameters."""
+        embeddings = self._embed(self._features[purpose][start:stop])
+        if self._noise is not None:  # the table's count as releases; the others carry no noise
+            if purpose == "table":
+                embeddings = self._noise.release_upload(start, embeddings)
+            else:
+                embeddings = self._noise.clipped(embeddings)
+        ids = torch.arange(start, start + embeddings.shape[0])
+        return wire.encode(Upload(self.index, purpose, ids, embeddings.unsqueeze(0)), self._up)
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint must hold, beside model and optimiser."""
+        lost = {} if self._feedback is None else self._feedback.state()
+        return {"answered": self.answered, "ids": self._ids, "frame": self._frame, "lost": lost}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from ``state``, an open query included."""
+        self.answered = state["answered"]
+        self._ids, self._frame, self._batch = state["ids"], state["frame"], None
+        if self._feedback is not None:
+            self._feedback.load(state["lost"])

@@ -1,0 +1,49 @@
+"""Random directions on embeddings: an independent one for every record, all perturbed at once.
+
+VFL-CZOFO perturbs the embedding and not the parameters: direction number j of a query is an array
+[batch, d_h] whose rows are independent draws of one law. Client and server draw the same from a
+seed they share. ``φ`` is the law's dimension factor at dimension d_h (see `directions`).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vertizo.randomness import generator
+from vertizo.zeroth_order.directions import FLOAT32_MAX, LawName
+
+TINY = np.float32(1 / FLOAT32_MAX)
+
+
+def record_directions(
+    law: LawName, count: int, batch: int, dimension: int, seed: int
+) -> tuple[Tensor, float]:
+    """``count`` directions for every record of a batch, and φ: [count, batch, dimension].
+
+    The law ``coordinate`` takes every axis in turn, so that ``count = dimension`` of them make up
+    the gradient itself, up to O(μ).
+
+    >>> u, factor = record_directions("sphere", 3, 2, 4, seed=1)
+    >>> u.shape, factor
+    (torch.Size([3, 2, 4]), 4.0)
+    """
+    if law == "coordinate":
+        axes = torch.eye(dimension)[torch.arange(count) % dimension]
+        return axes.unsqueeze(1).expand(count, batch, dimension), float(dimension)
+    rng, shape = generator(seed), (count, batch, dimension)
+    if law == "rademacher":
+        size = math.prod(shape)
+        bits = rng.bit_generator.random_raw((size + 63) // 64)
+        signs = np.unpackbits(bits.view(np.uint8), count=size).astype(np.float32)
+        return torch.from_numpy((2 * signs - 1).reshape(shape)), 1.0
+    numbers = rng.standard_normal(shape, np.float32)
+    if law == "gaussian":
+        return torch.from_numpy(numbers), 1.0
+    radius = 1.0 if law == "sphere" else math.sqrt(dimension)
+    norms = np.sqrt(np.einsum("jbd,jbd->jb", numbers, numbers)) + TINY
+    numbers *= (np.float32(radius) / norms)[:, :, None]
+    return torch.from_numpy(numbers), float(dimension) if law == "sphere" else 1.0
