@@ -33,7 +33,7 @@ from vertizo.errors import (
 )
 from vertizo.federation import Federation
 from vertizo.messages import Batch, Message, Query, Reply, Upload
-from vertizo.party import REPLY_BOUND
+from vertizo.party.client import REPLY_BOUND
 
 fed = SimpleNamespace(**run_path(str(Path(__file__).with_name("federations.py"))))
 

@@ -149,7 +149,7 @@ def test_an_array_adds_its_codecs_bytes_and_no_more() -> None:
         return len(wire.encode(Reply(0, 0, torch.zeros(rows)), codec))
 
     assert size(60, CODEC) - size(20, CODEC) == 40 * 4
-    half = NoCompression("float16")
+    half = NoCompression(dtype="float16")
     assert size(120, half) - size(20, half) == 100 * 2
 
 

@@ -7,6 +7,8 @@ it is built: written out again, it reruns the experiment.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -34,7 +36,7 @@ from vertizo.methods.split import Split
 from vertizo.methods.vafl import Vafl
 from vertizo.methods.zoo_vfl import SynZooVfl, ZooVfl
 from vertizo.option_text import explain, options_of, override, read_yaml, write_yaml
-from vertizo.options import Options, chosen_by
+from vertizo.options import TAGS, Options, chosen_by
 from vertizo.server.table import Join
 from vertizo.server.updates import UpdateName
 from vertizo.simulation.links import Links
@@ -280,16 +282,85 @@ class ExperimentConfig(Options):
         return write_yaml(self.model_dump(mode="json"))
 
 
-def load(path: Path | None, overrides: Sequence[str] = ()) -> ExperimentConfig:
+def load(
+    path: Path | None, overrides: Sequence[str] = (), variant: str | None = None
+) -> ExperimentConfig:
     """A configuration file, or the defaults, with ``key=value`` overrides applied.
+
+    A section ``methods`` may hold what is different for one method: an entry's keys replace those
+    of the file. The entry is that of ``variant``, or else that of the method that is chosen.
+
+    Args:
+        path: of a YAML file.
+        overrides: applied last.
+        variant: an entry of ``methods``, or the name of a method.
 
     Raises:
         ConfigError: one line that names the file, the key, its value and what would be right.
     """
+    source = "--set" if path is None else str(path)
     tree = {} if path is None else read_yaml(path)
+    entries = _entries(tree.pop("methods", {}), source)
+    chosen = variant
+    if variant is None:
+        trial = deepcopy(tree)
+        override(trial, overrides, ExperimentConfig())
+        method = trial.get("method")
+        chosen = method.get("name", "dpzv") if isinstance(method, dict) else "dpzv"
+    elif variant not in entries and variant not in METHODS:
+        raise ConfigError(f"--methods {variant}: {_unknown(variant, [*entries, *METHODS])}")
+    if isinstance(chosen, str) and chosen in entries:
+        tree = _merged(tree, entries[chosen])
+    if variant is not None and "name" not in entries.get(variant, {}).get("method", {}):
+        tree["method"] = {**_own_keys(tree.get("method"), variant), "name": variant}
     override(tree, overrides, ExperimentConfig())
     _make_absolute(tree, Path.cwd() if path is None else path.parent)
-    return parse(tree, "--set" if path is None else str(path))
+    return parse(tree, source)
+
+
+def variants(path: Path) -> list[str]:
+    """Names of the entries of a file's ``methods`` section."""
+    return list(_entries(read_yaml(path).get("methods", {}), str(path)))
+
+
+def _entries(section: Any, source: str) -> dict[str, Any]:
+    """The ``methods`` section, checked as far as its names go."""
+    if not isinstance(section, dict) or not all(isinstance(v, dict) for v in section.values()):
+        raise ConfigError(f"{source}: methods must hold a method's name and its own keys below it")
+    for name, entry in section.items():
+        own = entry.get("method", {})
+        if name not in METHODS and not (isinstance(own, dict) and "name" in own):
+            raise ConfigError(
+                f"{source}: methods.{name}: {_unknown(name, list(METHODS))}; "
+                f"or give methods.{name}.method.name"
+            )
+    return section
+
+
+def _unknown(name: str, known: Sequence[str]) -> str:
+    near = get_close_matches(name, known, 1)
+    hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+    return f"there is no method {name!r}; {hint}"
+
+
+def _own_keys(method: Any, name: str) -> dict[str, Any]:
+    """A file's keys of a method, if they are of the method of that name."""
+    if not isinstance(method, dict) or method.get("name", "dpzv") != name:
+        return {}
+    return method
+
+
+def _merged(tree: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """A tree with another's keys in place of its own; another choice of option replaces all."""
+    merged = dict(tree)
+    for key, value in own.items():
+        there = merged.get(key)
+        chooses = isinstance(value, dict) and any(tag in value for tag in TAGS)
+        if isinstance(value, dict) and isinstance(there, dict) and not chooses:
+            merged[key] = _merged(there, value)
+        else:
+            merged[key] = value
+    return merged
 
 
 def parse(tree: Mapping[str, Any], source: str = "configuration") -> ExperimentConfig:

@@ -1,0 +1,106 @@
+"""Bytes, error and time of every codec.
+
+Arrays of [64, 64] standard normal numbers; for the codecs of queries, pairs [2, 64, 64] that lie
+2λ times a standard normal number apart, λ = 1e-3. Errors are squared, relative to the squared
+numbers; those of pairs are of the difference of both points, which is what a query is for.
+
+Run: ``python benchmarks/codecs.py [--repeats 200]``
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from vertizo.codecs.base import Codec
+from vertizo.codecs.chain import Chain
+from vertizo.codecs.lattice import Lattice
+from vertizo.codecs.none import NoCompression
+from vertizo.codecs.paired import Paired
+from vertizo.codecs.sign import Sign
+from vertizo.codecs.top_k import TopK
+from vertizo.codecs.uniform import Uniform
+
+SMOOTHING = 1e-3
+SINGLE: dict[str, Codec] = {
+    "none": NoCompression(),
+    "none float16": NoCompression(dtype="float16"),
+    "none bfloat16": NoCompression(dtype="bfloat16"),
+    "uniform 8": Uniform(),
+    "uniform 8 record": Uniform(scale="record"),
+    "uniform 4": Uniform(bits=4),
+    "uniform 2": Uniform(bits=2),
+    "uniform 1": Uniform(bits=1),
+    "top-k 0.1": TopK(),
+    "top-k 0.3": TopK(fraction=0.3),
+    "sign": Sign(),
+    "hexagonal 8": Lattice(),
+    "hexagonal 4": Lattice(bits=4),
+    "hexagonal 2": Lattice(bits=2),
+    "scalar 8": Lattice(kind="scalar"),
+    "scalar 4": Lattice(kind="scalar", bits=4),
+    "scalar 2": Lattice(kind="scalar", bits=2),
+    "chain top-k, uniform 8": Chain(),
+}
+OF_PAIRS: dict[str, Codec] = {
+    "none": NoCompression(),
+    "none float16": NoCompression(dtype="float16"),
+    "uniform 8": Uniform(),
+    "paired 8, 8": Paired(),
+    "paired 8, 4": Paired(difference=Uniform(bits=4)),
+    "paired 8, sign": Paired(difference=Sign()),
+}
+
+
+def relative(found: Tensor, true: Tensor) -> float:
+    """Squared error over squared size."""
+    return float((found - true).square().sum() / true.square().sum())
+
+
+def microseconds(work: Callable[[], object], repeats: int) -> float:
+    """Median time of one call."""
+    times = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - started)
+    return 1e6 * statistics.median(times)
+
+
+def show(
+    codecs: dict[str, Codec], array: Tensor, told: Callable[[Tensor], Tensor], repeats: int
+) -> None:
+    """One line for each codec; the error is of what the array ``told``."""
+    shape = tuple(array.shape)
+    print(f"{list(shape)!s:<24} {'bytes':>7} {'error':>9} {'encode µs':>10} {'decode µs':>10}")
+    for name, codec in codecs.items():
+        data = codec.encode(array)
+        error = relative(told(codec.decode(data, shape)), told(array))
+        encode = microseconds(lambda codec=codec: codec.encode(array), repeats)  # type: ignore[misc]
+        decode = microseconds(
+            lambda codec=codec, data=data: codec.decode(data, shape),  # type: ignore[misc]
+            repeats,
+        )
+        print(f"{name:<24} {len(data):>7,} {error:>9.2g} {encode:>10.0f} {decode:>10.0f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=200, help="the median of so many is shown")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    middle, shift = torch.randn(64, 64), SMOOTHING * torch.randn(64, 64)
+    show(SINGLE, middle, lambda array: array, options.repeats)
+    print()
+    pair = torch.stack([middle + shift, middle - shift])
+    show(OF_PAIRS, pair, lambda array: array[0] - array[1], options.repeats)
+
+
+if __name__ == "__main__":
+    main()
