@@ -1,32 +1,21 @@
-"""Models by name: what can be configured, and how it is made.
+"""Models by name: what can be configured. `vertizo.making` makes them.
 
-An option class for every kind of model; `client_model` and `server_model` turn one of them and the
-shape of the data into a model.
+The first line of each option's docstring is what `vertizo list models` shows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-import torch
-from pydantic import Field, PositiveInt, Tag
-from torch import Tensor, nn
+from pydantic import Field, PositiveInt, Tag, model_validator
 
-from vertizo import validate
-from vertizo.errors import ConfigError, NonFiniteError
-from vertizo.imports import load_object
-from vertizo.models import networks
-from vertizo.models.array import ArrayModel
-from vertizo.models.base import DifferentiableModel, Model, Points
-from vertizo.models.torch import wrap
+from vertizo.models.resnet import Side
+from vertizo.models.text import RANDOM, Family, Pooling, Spec
 from vertizo.options import Options, chosen_by
-from vertizo.randomness import Stream
 
 
 class MlpConfig(Options):
-    """Linear layers with ReLU between."""
+    """Linear layers with ReLU between; categories of a table get embeddings."""
 
     name: Literal["mlp"] = "mlp"
     hidden: tuple[PositiveInt, ...] = ()
@@ -37,12 +26,100 @@ class MlpConfig(Options):
 
 
 class CnnConfig(Options):
-    """3×3 convolutions with ReLU and pooling, then one linear layer."""
+    """3×3 convolutions with ReLU and pooling, then one linear layer: of any number and width."""
 
     name: Literal["cnn"] = "cnn"
     channels: tuple[PositiveInt, ...] = Field(default=(8, 16), min_length=1)
+    """Of each convolution; a four-layer CNN is [16, 32, 64, 64]."""
     outputs: PositiveInt = 16
     """Embedding size d_h."""
+
+
+class ResnetConfig(Options):
+    """ResNet-18 for small images, with group normalisation."""
+
+    name: Literal["resnet18"] = "resnet18"
+    outputs: PositiveInt = 10
+    """Embedding size d_h."""
+    width: PositiveInt = 64
+    """Channels of the first convolution; 64 is ResNet-18."""
+
+
+class ResnetStemConfig(Options):
+    """The first convolution of ResNet-18; its maps are the embedding (server: resnet18-rest)."""
+
+    name: Literal["resnet18-stem"] = "resnet18-stem"
+    width: PositiveInt = 64
+    """Channels of the convolution; 64 is ResNet-18."""
+
+
+class BagConfig(Options):
+    """The mean of the words' vectors, then linear layers: texts, without further libraries."""
+
+    name: Literal["bag"] = "bag"
+    vocabulary: int = Field(default=8192, ge=2)
+    """Word vectors; tokens beyond are taken modulo this number."""
+    dimension: PositiveInt = 32
+    """Size of a word's vector."""
+    hidden: tuple[PositiveInt, ...] = ()
+    outputs: PositiveInt = 16
+    """Embedding size d_h."""
+
+
+class _EncoderConfig(Options):
+    """Which transformer. The sizes are those of a random one; a checkpoint has its own."""
+
+    side: ClassVar[str] = "client"
+
+    checkpoint: str = "minilm"
+    """minilm, a folder, a name in the Hugging Face cache, or random."""
+    family: Family | None = None
+    """bert (the default of random) or distilbert."""
+    vector: PositiveInt | None = None
+    """Size of a word's vector; random has 64."""
+    layers: PositiveInt | None = None
+    """Attention blocks; random has 2."""
+    heads: PositiveInt | None = None
+    """Attention heads; random has 4."""
+    vocabulary: PositiveInt | None = None
+    """Tokens, padding included; random has 4096."""
+    positions: PositiveInt | None = None
+    """Longest text; random has 512 tokens."""
+
+    def sizes(self) -> dict[str, Any]:
+        """What is set of the sizes."""
+        names = ("family", "vector", "layers", "heads", "vocabulary", "positions")
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+    @model_validator(mode="after")
+    def _sizes_are_used(self) -> _EncoderConfig:
+        given = next(iter(self.sizes()), None)
+        if self.checkpoint != RANDOM and given is not None:
+            raise ValueError(
+                f"{self.side}.model.{given} is set but checkpoint {self.checkpoint!r} has its own; "
+                f"only 'random' takes it"
+            )
+        return self
+
+    def spec(self) -> Spec:
+        """The encoder that is meant."""
+        return Spec(self.checkpoint, **self.sizes())
+
+
+class TextConfig(_EncoderConfig):
+    """A BERT or DistilBERT, pooled to one vector for each text."""
+
+    name: Literal["text"] = "text"
+    pooling: Pooling = "mean"
+    """mean over the text's tokens, or the first token's vector (cls)."""
+    outputs: PositiveInt | None = None
+    """Embedding size d_h, by a linear layer; unset: the encoder's own vector."""
+
+
+class TextEmbeddingsConfig(_EncoderConfig):
+    """The embedding layer of a BERT or DistilBERT (server: text-rest)."""
+
+    name: Literal["text-embeddings"] = "text-embeddings"
 
 
 class ModuleConfig(Options):
@@ -72,151 +149,55 @@ class ServerMlpConfig(Options):
     hidden: tuple[PositiveInt, ...] = (64,)
 
 
+class SumConfig(Options):
+    """The sum of the clients' embeddings, which are predictions, and one bias per output."""
+
+    name: Literal["sum"] = "sum"
+
+
+class ResnetRestConfig(Options):
+    """ResNet-18 behind its first convolution (clients: resnet18-stem)."""
+
+    name: Literal["resnet18-rest"] = "resnet18-rest"
+    image: tuple[PositiveInt, PositiveInt] = (32, 32)
+    """Height and width of the clients' maps once they are put together."""
+    parts: PositiveInt = 2
+    """Number of clients."""
+    assemble: Side = "width"
+    """width for left and right parts, height for upper and lower, channels for whole images."""
+    width: PositiveInt = 64
+    """Channels of the first convolution, as at the clients."""
+
+
+class TextRestConfig(_EncoderConfig):
+    """A BERT or DistilBERT behind its embedding layer, and linear layers that predict."""
+
+    side: ClassVar[str] = "server"
+
+    name: Literal["text-rest"] = "text-rest"
+    pooling: Pooling = "mean"
+    """mean over the text's tokens, or the first token's vector (cls)."""
+    hidden: tuple[PositiveInt, ...] = ()
+    """Linear layers between the text's vector and the predictions."""
+
+
 ClientModelConfig = Annotated[
     Annotated[MlpConfig, Tag("mlp")]
     | Annotated[CnnConfig, Tag("cnn")]
+    | Annotated[ResnetConfig, Tag("resnet18")]
+    | Annotated[ResnetStemConfig, Tag("resnet18-stem")]
+    | Annotated[BagConfig, Tag("bag")]
+    | Annotated[TextConfig, Tag("text")]
+    | Annotated[TextEmbeddingsConfig, Tag("text-embeddings")]
     | Annotated[ModuleConfig, Tag("module")]
     | Annotated[FunctionConfig, Tag("function")],
     chosen_by("name", "mlp"),
 ]
 ServerModelConfig = Annotated[
-    Annotated[ServerMlpConfig, Tag("mlp")] | Annotated[ModuleConfig, Tag("module")],
+    Annotated[ServerMlpConfig, Tag("mlp")]
+    | Annotated[SumConfig, Tag("sum")]
+    | Annotated[ResnetRestConfig, Tag("resnet18-rest")]
+    | Annotated[TextRestConfig, Tag("text-rest")]
+    | Annotated[ModuleConfig, Tag("module")],
     chosen_by("name", "mlp"),
 ]
-
-
-def client_model(
-    config: ClientModelConfig,
-    shape: tuple[int, ...],
-    stream: Stream,
-    cardinalities: tuple[int, ...] = (),
-) -> Model:
-    """The model that turns one party's features into embeddings.
-
-    Args:
-        config: its kind.
-        shape: of one record's features.
-        stream: randomness of its first parameters.
-        cardinalities: number of categories of each of the first columns, which hold codes.
-
-    Raises:
-        ConfigError: it cannot be made, or does not fit the features.
-    """
-    if isinstance(config, FunctionConfig):
-        function = load_object("client.model.path", config.path)
-        if not callable(function):
-            raise ConfigError(
-                f"client.model.path is {config.path!r}, which is a {type(function).__name__}; "
-                "it must be a function"
-            )
-        initial = stream.generator().standard_normal(config.num_parameters) * config.initial_std
-        return ArrayModel(function, torch.from_numpy(initial).to(torch.float32))
-    with stream.torch_default():
-        if isinstance(config, MlpConfig):
-            inputs = int(torch.Size(shape).numel())
-            module: nn.Module = networks.mlp(
-                inputs, config.hidden, config.outputs, final_relu=config.final_relu
-            )
-        elif isinstance(config, CnnConfig):
-            if len(shape) != 3:
-                raise ConfigError(
-                    f"client.model is 'cnn' but a party's features have shape {list(shape)}; "
-                    "it needs images (data.split rows, patches, halves or sides)"
-                )
-            module = networks.cnn(shape, config.channels, config.outputs)
-        else:
-            module = _user_module("client.model", config)
-    with _named("client.model"):
-        return wrap(module)
-
-
-def _user_module(key: str, config: ModuleConfig) -> nn.Module:
-    factory = load_object(f"{key}.path", config.path)
-    if not callable(factory):
-        raise ConfigError(
-            f"{key}.path is {config.path!r}, which is a {type(factory).__name__}; "
-            "it must make a torch.nn.Module"
-        )
-    try:
-        module = factory(**config.arguments)
-    except TypeError as error:
-        raise ConfigError(f"{key}.arguments do not fit {config.path}: {_line(error)}") from None
-    except Exception as error:
-        raise ConfigError(f"{key}: making {config.path} failed: {_line(error)}") from None
-    if not isinstance(module, nn.Module):
-        raise ConfigError(
-            f"{key}.path is {config.path!r}, which makes a {type(module).__name__}; "
-            "it must make a torch.nn.Module"
-        )
-    return module
-
-
-def embedding_dim(model: Model, sample: Tensor, bound: float, *, first_order: bool) -> int:
-    """d_h, by one evaluation; so that a model that does not fit its data fails here."""
-    with _named("client.model"):
-        try:
-            embeddings = model(sample)
-            if first_order and isinstance(model, DifferentiableModel):
-                model.forward(Points(sample))
-        except ConfigError:
-            raise
-        except Exception as error:
-            raise ConfigError(
-                f"it fails for features of shape {list(sample.shape[1:])}: {_line(error)}"
-            ) from None
-    try:
-        validate.bounded("its first embeddings", embeddings, bound)
-    except NonFiniteError:
-        raise ConfigError(
-            f"client.model: its first embeddings are infinite, NaN or beyond {bound:g}"
-        ) from None
-    return int(embeddings.shape[1])
-
-
-def server_model(
-    config: ServerModelConfig, width: int, outputs: int, stream: Stream, *, purpose: str
-) -> DifferentiableModel:
-    """The model that turns joined embeddings into predictions.
-
-    Args:
-        config: its kind.
-        width: size of the joined embeddings.
-        outputs: how many the task needs.
-        stream: randomness of its first parameters.
-        purpose: what needs so many outputs, for the message.
-
-    Raises:
-        ConfigError: it cannot be made, or does not fit.
-    """
-    with stream.torch_default():
-        if isinstance(config, ServerMlpConfig):
-            module: nn.Module = networks.mlp(width, config.hidden, outputs, final_relu=False)
-        else:
-            module = _user_module("server.model", config)
-    with _named("server.model"):
-        model = wrap(module)
-        try:
-            found = model(torch.zeros(2, width)).shape[1]
-            model.forward(Points(torch.zeros(2, width)))
-        except ConfigError:
-            raise
-        except Exception as error:
-            raise ConfigError(f"it fails for {width} joined embeddings: {_line(error)}") from None
-    if found != outputs:
-        raise ConfigError(f"server.model has {found} outputs; {purpose} needs {outputs}")
-    return model
-
-
-@contextmanager
-def _named(key: str) -> Iterator[None]:
-    """Put the key of a model in front of what is wrong with it."""
-    try:
-        yield
-    except ConfigError as error:
-        raise ConfigError(f"{key}: {error}") from None
-
-
-def _line(error: Exception) -> str:
-    """The first line of somebody else's error."""
-    first = (str(error).splitlines() or [""])[0]
-    return f"{type(error).__name__}: {first}" if first else type(error).__name__

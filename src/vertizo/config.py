@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import Field, PositiveInt, Tag, ValidationError, model_validator
+from pydantic import Field, PositiveInt, ValidationError, model_validator
 
 from vertizo.architectures import (
     ClientModelConfig,
@@ -25,40 +25,15 @@ from vertizo.codecs.choice import CodecChoice
 from vertizo.codecs.none import NoCompression
 from vertizo.data.options import DataConfig
 from vertizo.errors import ConfigError
-from vertizo.methods.base import Method, Timing
-from vertizo.methods.cascaded import Cascaded
-from vertizo.methods.compressed_vfl import CompressedVfl
-from vertizo.methods.czofo import Czofo
+from vertizo.methods.base import Timing
+from vertizo.methods.choice import METHODS, MethodConfig
 from vertizo.methods.dpzv import Dpzv
-from vertizo.methods.fedbcd import FedBcd
-from vertizo.methods.flex_vfl import FlexVfl
-from vertizo.methods.split import Split
-from vertizo.methods.vafl import Vafl
-from vertizo.methods.zoo_vfl import SynZooVfl, ZooVfl
-from vertizo.option_text import explain, options_of, override, read_yaml, write_yaml
-from vertizo.options import TAGS, Options, chosen_by
+from vertizo.option_text import explain, override, read_yaml, write_yaml
+from vertizo.options import TAGS, Options
 from vertizo.server.table import Join
 from vertizo.server.updates import UpdateName
 from vertizo.simulation.links import Links
 from vertizo.zeroth_order.directions import LawName
-
-MethodConfig = Annotated[
-    Annotated[Dpzv, Tag("dpzv")]
-    | Annotated[Czofo, Tag("czofo")]
-    | Annotated[Cascaded, Tag("cascaded")]
-    | Annotated[ZooVfl, Tag("zoo-vfl")]
-    | Annotated[SynZooVfl, Tag("syn-zoo-vfl")]
-    | Annotated[Vafl, Tag("vafl")]
-    | Annotated[Split, Tag("split")]
-    | Annotated[CompressedVfl, Tag("compressed-vfl")]
-    | Annotated[FedBcd, Tag("fedbcd")]
-    | Annotated[FlexVfl, Tag("flex-vfl")],
-    chosen_by("name", "dpzv"),
-]
-METHODS: dict[str, type[Method]] = {
-    option.model_fields["name"].default: option for option in options_of(MethodConfig)
-}
-"""Every method by name."""
 
 
 class ClientOptimizerConfig(Options):
@@ -86,6 +61,8 @@ class ServerConfig(Options):
     """The server's model, and how it is trained."""
 
     model: ServerModelConfig = ServerMlpConfig()
+    encoder: ClientModelConfig = MlpConfig(outputs=16, final_relu=True)
+    """Of the label holder's own features (data.label_holder); trained with the model."""
     optimizer: ServerOptimizerConfig = ServerOptimizerConfig()
     update: UpdateName = "sgd"
     """How the model is trained; unset: the method's own way.
@@ -374,11 +351,15 @@ def parse(tree: Mapping[str, Any], source: str = "configuration") -> ExperimentC
 def _make_absolute(tree: dict[str, Any], beside: Path) -> None:
     """Make relative paths absolute, so that the run can go on from any folder.
 
-    The file of a user's model is looked for where we are, then beside the configuration.
+    The file of a user's model or table is looked for where we are, then beside the configuration.
     """
     data = tree.get("data")
-    if isinstance(data, dict) and isinstance(data.get("root"), str):
-        data["root"] = str(Path(data["root"]).expanduser().absolute())
+    if isinstance(data, dict):
+        for key in ("root", "path", "test_path"):
+            if isinstance(data.get(key), str):
+                here = Path(data[key]).expanduser()
+                found = here if key == "root" or here.exists() else beside / here
+                data[key] = str((found if found.exists() else here).absolute())
     for side in ("client", "server"):
         section = tree.get(side)
         model = section.get("model") if isinstance(section, dict) else None

@@ -61,6 +61,14 @@ class Experiment:
             self._data = prepare(self.config.data, stream)
         return self._data
 
+    def check(self) -> None:
+        """Make all parties and throw them away.
+
+        Raises:
+            ConfigError, DataError: parts of the configuration do not fit each other or the data.
+        """
+        build(self.config, self.data())
+
     def run(
         self,
         out: str | Path | None = None,
@@ -87,7 +95,7 @@ class Experiment:
             return self._run(None, resume=False, progress=progress, observer=observer)
         folder = RunFolder(Path(out))
         if resume:
-            self._check_same(folder)
+            self.check_same(folder)
             return self._run(folder, resume=True, progress=progress, observer=observer)
         folder.check_is_new()
         federation = build(self.config, self.data(), observer=observer)
@@ -97,7 +105,8 @@ class Experiment:
             folder.create(self.config)
             return Training(self.config, federation, folder, progress).run(resume=False)
 
-    def _check_same(self, folder: RunFolder) -> None:
+    def check_same(self, folder: RunFolder) -> None:
+        """Raises RunError if the folder holds a run of another configuration."""
         ours, theirs = (
             settings.model_copy(update={"checkpoint_seconds": 0.0, "threads": 1})
             for settings in (self.config, folder.config())

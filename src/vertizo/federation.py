@@ -15,7 +15,7 @@ from vertizo.codecs.feedback import Feedback
 from vertizo.config import ExperimentConfig
 from vertizo.data.vertical import VerticalData
 from vertizo.errors import ConfigError
-from vertizo.making import client_model, embedding_dim, server_model
+from vertizo.making import OwnFeatures, client_model, embedding_dim, server_model
 from vertizo.messages import Purpose
 from vertizo.methods.base import ClientSide, ServerSide
 from vertizo.models.base import Model
@@ -231,13 +231,24 @@ def _server(
 ) -> ServerParty:
     method, options = config.method, config.server
     table = EmbeddingTable(data.records, dims, options.join)
-    own = {} if data.own is None else _flattened(data.own.values)
+    own: dict[Purpose, Tensor] = {}
+    encoded = None
+    if data.own is not None:
+        own = _flattened(data.own.values)
+        features = data.own.values["table"]
+        encoded = OwnFeatures(
+            options.encoder,
+            tuple(features.shape[1:]),
+            data.own.cardinalities,
+            tokens=not features.is_floating_point(),
+        )
     model = server_model(
         options.model,
         table.width,
         data.task.outputs,
         stream.child("model"),
         purpose=data.name,
+        own=encoded,
     )
     synchronous = config.simulation.timing == "synchronous"
     order = Batches(data.records, config.batch_size, stream.child("batches"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict, Discriminator, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
@@ -20,13 +20,11 @@ class Options(BaseModel):
     @classmethod
     def _no_truth_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
         """True is no 1: somebody meant another key."""
-        if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation in (
-            int,
-            float,
-            int | None,
-            float | None,
-        ):
-            raise PydanticCustomError("no_number", "a number")
+        if isinstance(value, bool):
+            expected = cls.model_fields[str(info.field_name)].annotation
+            numbers = (int, float, int | None, float | None)
+            if expected in numbers or any(type(choice) is int for choice in get_args(expected)):
+                raise PydanticCustomError("no_number", "a number")
         return value
 
 

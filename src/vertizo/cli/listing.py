@@ -8,8 +8,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from vertizo import architectures, config
+from vertizo import architectures
+from vertizo.codecs.choice import CodecChoice
 from vertizo.data.catalog import CATALOG
+from vertizo.methods.choice import METHODS
 from vertizo.option_text import options_of
 
 
@@ -27,7 +29,7 @@ def _entries(kind: str) -> list[tuple[str, str]]:
     if kind == "datasets":
         return [(name, entry.summary) for name, entry in CATALOG.items()]
     if kind == "methods":
-        methods = options_of(config.MethodConfig)
+        methods = METHODS.values()
         return [(_name(method), f"{method.paper}: {_doc(method)}") for method in methods]
     if kind == "models":
         places: dict[str, list[str]] = {}
@@ -38,7 +40,7 @@ def _entries(kind: str) -> list[tuple[str, str]]:
             for option in options_of(choice):
                 places.setdefault(_name(option), [_doc(option)]).append(side)
         return [(name, f"{doc} ({' and '.join(on)})") for name, (doc, *on) in places.items()]
-    return [("none", "Numbers as they are: float32, or rounded to float16 or bfloat16 (dtype).")]
+    return [(_name(codec), _doc(codec)) for codec in options_of(CodecChoice)]
 
 
 def _name(option: Any) -> str:

@@ -69,6 +69,70 @@ def train(
         raise Interrupted("stopped") from None
 
 
+class By(StrEnum):
+    """The accuracy that `vertizo compare` holds its targets against."""
+
+    VALIDATION = "validation"
+    TRAIN = "train"
+
+
+@app.command()
+def compare(
+    config: Annotated[
+        Path | None,
+        typer.Argument(
+            help="YAML configuration that all methods share; may have a section for each."
+        ),
+    ] = None,
+    methods: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B,…",
+            help="Methods, or entries of the section 'methods'; without it, all of that section.",
+        ),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each method.")] = 1,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Override a key for all methods."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder of all runs; what is finished in it is kept."),
+    ] = None,
+    targets: Annotated[
+        str, typer.Option(metavar="A,B,…", help="Accuracies that bytes are counted to, in %.")
+    ] = "60,80,90,95",
+    by: Annotated[
+        By, typer.Option(help="The accuracy that must reach them; train is the running one.")
+    ] = By.VALIDATION,
+    controls: Annotated[
+        bool,
+        typer.Option(help="Also run frozen clients and random updates for every method."),
+    ] = True,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
+) -> None:
+    """Run methods side by side on the same data, models and batches; print one table."""
+    from vertizo.cli.compare import compare as run
+
+    try:
+        run(
+            config,
+            settings or [],
+            methods,
+            seeds,
+            out,
+            targets=targets,
+            by=by.value,
+            controls=controls,
+            jobs=jobs,
+            as_json=as_json,
+        )
+    except KeyboardInterrupt:
+        raise Interrupted("stopped") from None
+
+
 @app.command("list")
 def list_(kind: Annotated[Kind, typer.Argument(help="What to list.")]) -> None:
     """Show what can be chosen, with a line on each."""

@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vertizo import config as configuration
+from vertizo.cli.figures import size_text
 from vertizo.config import ExperimentConfig
 from vertizo.errors import ConfigError, Interrupted
 from vertizo.experiment import Experiment, Progress
@@ -149,17 +150,20 @@ def _rows(first: dict[str, Any]) -> list[tuple[str, Callable[[dict[str, Any]], s
         rows.append(("test accuracy", lambda s: f"{100 * s['test_accuracy']:.2f} %"))
     if "test_auc" in first:
         rows.append(("test AUC", lambda s: f"{s['test_auc']:.4f}"))
+        rows.append(("average precision", lambda s: f"{s['test_average_precision']:.4f}"))
     if "test_rmse" in first:
         rows.append(("test RMSE", lambda s: f"{s['test_rmse']:.4g}"))
+        rows.append(("test R²", lambda s: f"{s['test_r2']:.4f}"))
+    loss = "test log loss" if "test_accuracy" in first else "test loss"
     rows += [
-        ("test loss", lambda s: f"{s['test_loss']:.4f}"),
+        (loss, lambda s: f"{s['test_loss']:.4f}"),
         ("model", lambda s: "last" if s["model"] == "last" else _best(s)),
         ("clients", lambda s: str(s["clients"])),
         ("rounds", lambda s: f"{s['rounds']:,}"),
         ("rounds/s", lambda s: f"{s['rounds_per_second']:,.0f}"),
         ("seconds", lambda s: f"{s['seconds']:.1f}"),
-        ("bytes up", lambda s: _bytes(s["bytes_up"] + s["bytes_table"])),
-        ("bytes down", lambda s: _bytes(s["bytes_down"])),
+        ("bytes up", lambda s: size_text(s["bytes_up"] + s["bytes_table"])),
+        ("bytes down", lambda s: size_text(s["bytes_down"])),
         ("staleness", lambda s: "mean {mean:.0f}, max {max}".format(**s["staleness"])),
         ("peak memory", lambda s: f"{s['peak_memory_mib']:,.0f} MiB"),
         ("privacy", _privacy),
@@ -176,10 +180,3 @@ def _privacy(summary: dict[str, Any]) -> str:
     if privacy["epsilon"] is None:
         return str(privacy["guarantee"])
     return f"{privacy['guarantee']}: ε {privacy['epsilon']:.3g}, δ {privacy['delta']:g}"
-
-
-def _bytes(count: int) -> str:
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= size:
-            return f"{count / size:.2f} {unit}"
-    return f"{count} B"

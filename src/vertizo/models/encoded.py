@@ -24,6 +24,7 @@ class EncodedModel:
         encoder: module for the own features.
         width: of the joined embeddings, which come first in a row.
         shape: of one record's own features; they come flattened.
+        dtype: what the encoder takes; tokens are integers.
     """
 
     def __init__(
@@ -32,11 +33,13 @@ class EncodedModel:
         encoder: nn.Module,
         width: int,
         shape: Sequence[int],
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         self._width = width
+        self._dtype = dtype
         self._shape = tuple(shape)
         with torch.no_grad():
-            encoded = encoder.eval()(torch.zeros(2, *self._shape)).reshape(2, -1).shape[1]
+            encoded = encoder.eval()(torch.zeros(2, *self._shape, dtype=dtype)).reshape(2, -1).shape[1]
         top = make_top(encoded)
         self.parameters = flatten([*top.parameters(), *encoder.parameters()])
         split = sum(part.numel() for part in top.parameters())
@@ -44,7 +47,7 @@ class EncodedModel:
         self._encoder: DifferentiableModel = over(encoder, self.parameters[split:])
 
     def _own(self, rows: Tensor) -> Tensor:
-        return rows[:, self._width :].reshape(len(rows), *self._shape)
+        return rows[:, self._width :].reshape(len(rows), *self._shape).to(self._dtype)
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Outputs for rows of joined embeddings and own features, [batch, outputs]."""
@@ -84,7 +87,5 @@ class _EncodedPullback:
         return torch.cat([self._to_top(gradient), own])
 
     def inputs(self, gradient: Tensor) -> Tensor:
-        """Gradient with respect to the rows, own features included."""
-        at_rows = self._to_top.inputs(gradient)
-        own = self._to_encoder.inputs(at_rows[:, self._width :].contiguous())
-        return torch.cat([at_rows[:, : self._width], own.flatten(1)], 1)
+        """Gradient with respect to the joined embeddings, [batch, width]: features have none."""
+        return self._to_top.inputs(gradient)[:, : self._width]

@@ -24,17 +24,21 @@ def record_directions(
 ) -> tuple[Tensor, float]:
     """``count`` directions for every record of a batch, and φ: [count, batch, dimension].
 
-    The law ``coordinate`` takes every axis in turn, so that ``count = dimension`` of them make up
-    the gradient itself, up to O(μ).
+    The law ``coordinate`` takes every axis in turn, from one drawn for each record and with signs
+    drawn for each number: ``count = dimension`` of them make up the gradient itself, up to O(μ).
 
     >>> u, factor = record_directions("sphere", 3, 2, 4, seed=1)
     >>> u.shape, factor
     (torch.Size([3, 2, 4]), 4.0)
     """
-    if law == "coordinate":
-        axes = torch.eye(dimension)[torch.arange(count) % dimension]
-        return axes.unsqueeze(1).expand(count, batch, dimension), float(dimension)
     rng, shape = generator(seed), (count, batch, dimension)
+    if law == "coordinate":
+        first = rng.integers(dimension, size=batch)
+        axes = (first + np.arange(count)[:, None]) % dimension
+        signs = 2 * rng.integers(2, size=(count, batch)) - 1
+        units = np.zeros(shape, np.float32)
+        np.put_along_axis(units, axes[:, :, None], signs[:, :, None].astype(np.float32), 2)
+        return torch.from_numpy(units), float(dimension)
     if law == "rademacher":
         size = math.prod(shape)
         bits = rng.bit_generator.random_raw((size + 63) // 64)

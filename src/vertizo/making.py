@@ -1,0 +1,300 @@
+"""Makes the models that a configuration names (`vertizo.architectures`), for the shape of the data.
+
+What does not fit is refused here, before anything is trained, in a line that names the option.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from vertizo import validate
+from vertizo.architectures import (
+    BagConfig,
+    ClientModelConfig,
+    CnnConfig,
+    FunctionConfig,
+    MlpConfig,
+    ModuleConfig,
+    ResnetConfig,
+    ResnetRestConfig,
+    ResnetStemConfig,
+    ServerModelConfig,
+    SumConfig,
+    TextConfig,
+    TextEmbeddingsConfig,
+    TextRestConfig,
+)
+from vertizo.errors import ConfigError, NonFiniteError
+from vertizo.imports import load_object
+from vertizo.models import networks, resnet, text
+from vertizo.models.array import ArrayModel
+from vertizo.models.base import DifferentiableModel, Model, Points
+from vertizo.models.encoded import EncodedModel
+from vertizo.models.torch import wrap
+from vertizo.randomness import Stream
+
+ImageModel = CnnConfig | ResnetConfig | ResnetStemConfig
+TextModel = BagConfig | TextConfig | TextEmbeddingsConfig
+
+
+def client_model(
+    config: ClientModelConfig,
+    shape: tuple[int, ...],
+    stream: Stream,
+    cardinalities: tuple[int, ...] = (),
+    *,
+    tokens: bool = False,
+) -> Model:
+    """The model that turns one party's features into embeddings.
+
+    Args:
+        config: its kind.
+        shape: of one record's features.
+        stream: randomness of its first parameters.
+        cardinalities: number of categories of each of the first columns, which hold codes.
+        tokens: whether the features are token ids.
+
+    Raises:
+        ConfigError: it cannot be made, or does not fit the features.
+    """
+    if isinstance(config, FunctionConfig):
+        function = load_object("client.model.path", config.path)
+        if not callable(function):
+            raise ConfigError(
+                f"client.model.path is {config.path!r}, which is a {type(function).__name__}; "
+                "it must be a function"
+            )
+        initial = stream.generator().standard_normal(config.num_parameters) * config.initial_std
+        return ArrayModel(function, torch.from_numpy(initial).to(torch.float32))
+    with stream.torch_default():
+        module = client_module("client.model", config, shape, cardinalities, tokens=tokens)
+    with _named("client.model"):
+        return wrap(module)
+
+
+def client_module(
+    key: str,
+    config: ClientModelConfig,
+    shape: tuple[int, ...],
+    cardinalities: tuple[int, ...],
+    *,
+    tokens: bool,
+) -> nn.Module:
+    """A module for features of that shape, with random first parameters; ``key`` is for errors.
+
+    Raises:
+        ConfigError: it cannot be made, or does not fit the features.
+    """
+    if isinstance(config, FunctionConfig):
+        raise ConfigError(f"{key} is a plain function; a torch.nn.Module is needed here")
+    if isinstance(config, ModuleConfig):
+        return _user_module(key, config)
+    if isinstance(config, TextModel) and not tokens:
+        raise ConfigError(
+            f"{key} is {config.name!r} but a party's features have shape {list(shape)} and are no "
+            "tokens; it needs texts (a data set of texts, data.split segments)"
+        )
+    if tokens and not isinstance(config, TextModel):
+        raise ConfigError(
+            f"{key} is {config.name!r} but a party's features are tokens of a text; "
+            "use 'bag', 'text' or 'text-embeddings'"
+        )
+    if isinstance(config, ImageModel) and len(shape) != 3:
+        raise ConfigError(
+            f"{key} is {config.name!r} but a party's features have shape {list(shape)}; "
+            "it needs images (data.split rows, patches, halves or sides)"
+        )
+    with _named(key):
+        return _module(config, shape, cardinalities)
+
+
+def _module(
+    config: MlpConfig | ImageModel | TextModel,
+    shape: tuple[int, ...],
+    cardinalities: tuple[int, ...],
+) -> nn.Module:
+    if isinstance(config, CnnConfig):
+        return networks.cnn(shape, config.channels, config.outputs)
+    if isinstance(config, ResnetConfig):
+        return resnet.whole(shape, config.outputs, config.width)
+    if isinstance(config, ResnetStemConfig):
+        return resnet.stem(shape, config.width)
+    if isinstance(config, BagConfig):
+        return networks.Bag(config.vocabulary, config.dimension, config.hidden, config.outputs)
+    if isinstance(config, TextConfig):
+        return text.Text(config.spec(), shape[0], config.pooling, config.outputs)
+    if isinstance(config, TextEmbeddingsConfig):
+        return text.TextEmbeddings(config.spec(), shape[0])
+    inputs = int(torch.Size(shape).numel())
+    hidden, outputs, final_relu = config.hidden, config.outputs, config.final_relu
+    if cardinalities:
+        return networks.TableNet(inputs, cardinalities, hidden, outputs, final_relu=final_relu)
+    return networks.mlp(inputs, hidden, outputs, final_relu=final_relu)
+
+
+def _user_module(key: str, config: ModuleConfig) -> nn.Module:
+    factory = load_object(f"{key}.path", config.path)
+    if not callable(factory):
+        raise ConfigError(
+            f"{key}.path is {config.path!r}, which is a {type(factory).__name__}; "
+            "it must make a torch.nn.Module"
+        )
+    try:
+        module = factory(**config.arguments)
+    except TypeError as error:
+        raise ConfigError(f"{key}.arguments do not fit {config.path}: {_line(error)}") from None
+    except Exception as error:
+        raise ConfigError(f"{key}: making {config.path} failed: {_line(error)}") from None
+    if not isinstance(module, nn.Module):
+        raise ConfigError(
+            f"{key}.path is {config.path!r}, which makes a {type(module).__name__}; "
+            "it must make a torch.nn.Module"
+        )
+    return module
+
+
+def embedding_dim(model: Model, sample: Tensor, bound: float, *, first_order: bool) -> int:
+    """d_h, by one evaluation; so that a model that does not fit its data fails here."""
+    with _named("client.model"):
+        try:
+            embeddings = model(sample)
+            if first_order and isinstance(model, DifferentiableModel):
+                model.forward(Points(sample))
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise ConfigError(
+                f"it fails for features of shape {list(sample.shape[1:])}: {_line(error)}"
+            ) from None
+    try:
+        validate.bounded("its first embeddings", embeddings, bound)
+    except NonFiniteError:
+        raise ConfigError(
+            f"client.model: its first embeddings are infinite, NaN or beyond {bound:g}"
+        ) from None
+    return int(embeddings.shape[1])
+
+
+@dataclass(frozen=True)
+class OwnFeatures:
+    """What an encoder of the label holder's own features is made for."""
+
+    encoder: ClientModelConfig
+    shape: tuple[int, ...]
+    """Of one record's features."""
+    cardinalities: tuple[int, ...] = ()
+    """As in `client_model`."""
+    tokens: bool = False
+
+
+def server_model(
+    config: ServerModelConfig,
+    width: int,
+    outputs: int,
+    stream: Stream,
+    *,
+    purpose: str,
+    own: OwnFeatures | None = None,
+) -> DifferentiableModel:
+    """The model that turns joined embeddings into predictions.
+
+    Args:
+        config: its kind.
+        width: size of the joined embeddings.
+        outputs: how many the task needs.
+        stream: randomness of its first parameters.
+        purpose: what needs so many outputs, for the message.
+        own: the label holder's features, which follow the embeddings in each row; None for none.
+
+    Raises:
+        ConfigError: it cannot be made, or does not fit.
+    """
+    with stream.torch_default():
+        if own is None:
+            with _named("server.model"):
+                model = wrap(server_module(config, width, outputs))
+        else:
+            model = _with_encoder(config, width, outputs, own)
+    rows = torch.zeros(2, width + (torch.Size(own.shape).numel() if own else 0))
+    with _named("server.model"):
+        try:
+            found = model(rows).shape[1]
+            model.forward(Points(rows))
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise ConfigError(f"it fails for {width} joined embeddings: {_line(error)}") from None
+    if found != outputs:
+        raise ConfigError(f"server.model has {found} outputs; {purpose} needs {outputs}")
+    return model
+
+
+def _with_encoder(
+    config: ServerModelConfig, width: int, outputs: int, own: OwnFeatures
+) -> EncodedModel:
+    if isinstance(config, SumConfig):
+        raise ConfigError(
+            "server.model is 'sum' but the label holder has features of its own, which have no "
+            "place in a sum; use 'mlp'"
+        )
+    key = "server.encoder"
+    encoder = client_module(key, own.encoder, own.shape, own.cardinalities, tokens=own.tokens)
+    try:
+        return EncodedModel(
+            lambda encoded: server_module(config, width + encoded, outputs),
+            encoder,
+            width,
+            own.shape,
+            torch.int64 if own.tokens else torch.float32,
+        )
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"{key} fails for features of shape {list(own.shape)}: {_line(error)}"
+        ) from None
+
+
+def server_module(config: ServerModelConfig, width: int, outputs: int) -> nn.Module:
+    """A module that predicts from rows of ``width`` numbers, with random first parameters.
+
+    Raises:
+        ConfigError: it cannot be made, or does not fit.
+    """
+    if isinstance(config, ModuleConfig):
+        return _user_module("server.model", config)
+    with _named("server.model"):
+        if isinstance(config, SumConfig):
+            return networks.Sum(width, outputs)
+        if isinstance(config, ResnetRestConfig):
+            return resnet.rest(
+                width,
+                outputs,
+                image=config.image,
+                parts=config.parts,
+                assemble=config.assemble,
+                width=config.width,
+            )
+        if isinstance(config, TextRestConfig):
+            return text.TextRest(config.spec(), width, config.pooling, config.hidden, outputs)
+        return networks.mlp(width, config.hidden, outputs, final_relu=False)
+
+
+@contextmanager
+def _named(key: str) -> Iterator[None]:
+    """Put the key of a model in front of what is wrong with it."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{key}: {error}") from None
+
+
+def _line(error: Exception) -> str:
+    """The first line of somebody else's error."""
+    first = (str(error).splitlines() or [""])[0]
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__

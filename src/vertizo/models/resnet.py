@@ -1,0 +1,157 @@
+"""ResNet-18 (He et al. 2016) for small images, whole or cut behind its first convolution.
+
+The first convolution is 3×3 with stride 1 and no pooling follows it, as is usual for CIFAR-10.
+Every batch normalisation is a group normalisation (Wu and He 2018) instead: statistics of a batch
+would mix its records, and no privacy guarantee survives that. The number of parameters is the same.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from vertizo.errors import ConfigError
+
+Side = Literal["width", "height", "channels"]
+"""Along what the clients' feature maps are put together."""
+
+WIDTH = 64
+"""Channels of the first convolution of ResNet-18; each later stage doubles them."""
+
+
+def whole(shape: tuple[int, ...], outputs: int, width: int = WIDTH) -> nn.Sequential:
+    """Images of ``shape`` (channels, height, width) to ``outputs`` numbers.
+
+    VFL-CZOFO's client for CIFAR-10 is one with 10 outputs, which are added up at the server.
+    """
+    return nn.Sequential(*_first(shape[0], width), *_rest(width, width, outputs))
+
+
+def stem(shape: tuple[int, ...], width: int = WIDTH) -> nn.Sequential:
+    """The first convolution, its norm and ReLU: images to ``width`` flattened maps of their size.
+
+    VFL-Cascaded's client for CIFAR-10.
+    """
+    return nn.Sequential(*_first(shape[0], width), nn.Flatten())
+
+
+def rest(
+    joined: int,
+    outputs: int,
+    *,
+    image: tuple[int, int],
+    parts: int,
+    assemble: Side,
+    width: int = WIDTH,
+) -> nn.Sequential:
+    """What follows the first convolution: the clients' joined maps to ``outputs`` numbers.
+
+    Args:
+        joined: numbers in a row of joined embeddings.
+        outputs: how many the task needs.
+        image: (height, width) of the maps once they are put together.
+        parts: number of clients; with a remainder, the last one's maps are the larger ones.
+        assemble: along what they are put together.
+        width: channels of the first convolution.
+
+    Raises:
+        ConfigError: the joined embeddings are not such maps.
+    """
+    together = Assemble(width, image, parts, assemble)
+    if together.size != joined:
+        high, wide = image
+        raise ConfigError(
+            f"resnet18-rest puts {parts} parts together along the {assemble} to {together.channels}"
+            f" maps of {high} by {wide}, {together.size} numbers; the joined embeddings have "
+            f"{joined}: set image, parts and width to fit the clients' resnet18-stem"
+        )
+    return nn.Sequential(together, *_rest(together.channels, width, outputs))
+
+
+class Assemble(nn.Module):
+    """Rows of concatenated, flattened feature maps to images again.
+
+    Args:
+        channels: of each part's maps.
+        image: (height, width) of the result.
+        parts: how many parts; a side that they share goes to them in equal strips, the remainder to
+            the last, as `vertizo.data.vertical` cuts images.
+        along: the side that they share; ``channels`` for parts that cover the whole image.
+
+    Raises:
+        ConfigError: fewer pixels than parts.
+    """
+
+    def __init__(self, channels: int, image: tuple[int, int], parts: int, along: Side) -> None:
+        super().__init__()
+        height, width = image
+        shared = {"width": width, "height": height, "channels": parts}[along]
+        if shared < parts:
+            raise ConfigError(f"resnet18-rest cannot share a {along} of {shared} by {parts} parts")
+        strips = [shared // parts] * (parts - 1) + [shared - shared // parts * (parts - 1)]
+        sides = {
+            "width": [(channels, height, strip) for strip in strips],
+            "height": [(channels, strip, width) for strip in strips],
+            "channels": [(channels, height, width)] * parts,
+        }
+        self.shapes = sides[along]
+        self.channels = channels * (parts if along == "channels" else 1)
+        self.size = self.channels * height * width
+        self._side = {"channels": 1, "height": 2, "width": 3}[along]
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """[batch, size] to [batch, channels, height, width]."""
+        images, start = [], 0
+        for shape in self.shapes:
+            size = math.prod(shape)
+            images.append(rows[:, start : start + size].reshape(len(rows), *shape))
+            start += size
+        return torch.cat(images, self._side)
+
+
+class Block(nn.Module):
+    """Two 3×3 convolutions and what goes past them."""
+
+    def __init__(self, before: int, after: int, stride: int) -> None:
+        super().__init__()
+        self.first = _convolution(before, after, stride)
+        self.first_norm = _norm(after)
+        self.second = _convolution(after, after, 1)
+        self.second_norm = _norm(after)
+        self.past: nn.Module = nn.Identity()
+        if stride != 1 or before != after:
+            self.past = nn.Sequential(_convolution(before, after, stride, side=1), _norm(after))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """[batch, before, height, width] to [batch, after, height / stride, width / stride]."""
+        values = torch.relu_(self.first_norm(self.first(inputs)))
+        values = self.second_norm(self.second(values))
+        return torch.relu_(values + self.past(inputs))
+
+
+def _first(depth: int, width: int) -> list[nn.Module]:
+    return [_convolution(depth, width, 1), _norm(width), nn.ReLU()]
+
+
+def _rest(before: int, width: int, outputs: int) -> list[nn.Module]:
+    """Four stages of two blocks each, the mean of every map, and a linear layer."""
+    parts: list[nn.Module] = []
+    for stage in range(4):
+        after = width << stage
+        parts += [Block(before, after, 2 if stage else 1), Block(after, after, 1)]
+        before = after
+    return [*parts, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, outputs)]
+
+
+def _convolution(before: int, after: int, stride: int, side: int = 3) -> nn.Conv2d:
+    layer = nn.Conv2d(before, after, side, stride, padding=side // 2, bias=False)
+    nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+    return layer
+
+
+def _norm(channels: int) -> nn.GroupNorm:
+    """At most 32 groups of at least two channels: one value alone would become zero."""
+    return nn.GroupNorm(math.gcd(32, max(1, channels // 2)), channels)

