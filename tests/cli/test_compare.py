@@ -1,0 +1,63 @@
+"""``vertizo compare``: one table, nothing run twice, and what is wrong in one line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Vertizo = Callable[..., Any]
+
+
+def test_the_table(vertizo: Vertizo, tiny: tuple[str, ...]) -> None:
+    result = vertizo("compare", "--methods", "vafl,split", *tiny, "--out", "both")
+    assert (result.code, result.err) == (0, "")
+    assert "digits, 4 clients, 1 seed" in result.out
+    for words in ("vafl", "split", "test accuracy", "frozen clients", "random updates", "bytes to"):
+        assert words in result.out
+    found = json.loads(Path("both/comparison.json").read_text())
+    accuracy = found["methods"]["vafl"]["test_accuracy"]
+    assert f"{100 * accuracy[0]:.2f}" in result.out
+    assert "…" not in result.out
+    assert len(list(Path("both").glob("*/*/summary.json"))) == 6
+
+
+def test_a_second_time_nothing_is_run_again(vertizo: Vertizo, tiny: tuple[str, ...]) -> None:
+    command = ("compare", "--methods", "vafl", "--no-controls", *tiny, "--json")
+    first = vertizo(*command)
+    stamps = {path: path.stat().st_mtime_ns for path in Path("runs").rglob("summary.json")}
+    assert len(stamps) == 1
+    assert vertizo(*command).out == first.out
+    assert {path: path.stat().st_mtime_ns for path in stamps} == stamps
+    assert json.loads(first.out)["vafl"]["controls"] == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), ["--methods is missing", "dpzv"]),
+        (("--methods", "vafl,vafl"), ["names a method twice"]),
+        (("--methods", "vaffl"), ["'vaffl'", "'vafl'"]),
+        (("--methods", "vafl", "--targets", "60,x"), ["--targets", "'x'"]),
+        (("--methods", "vafl", "--targets", "160"), ["--targets", "'160'"]),
+        (("--methods", "vafl", "--by", "test"), ["--by", "validation"]),
+        (("--methods", "vafl", "--seeds", "0"), ["--seeds"]),
+        (("--methods", "vafl", "--set", "client.model.name=function"), ["client.model"]),
+        (("--methods", "vafl", "--set", "codecs.up.name=paired"), ["'paired'", "'vafl'"]),
+    ],
+)
+def test_what_is_wrong_is_one_line_and_leaves_nothing(
+    vertizo: Vertizo,
+    tiny: tuple[str, ...],
+    files: Callable[[], set[str]],
+    arguments: tuple[str, ...],
+    words: list[str],
+) -> None:
+    result = vertizo("compare", *tiny, *arguments)
+    assert result.code == 2
+    for word in words:
+        assert word in result.line
+    assert files() == set()
