@@ -654,9 +654,9 @@ class TestPython:
         calls: list[str] = []
         real = catalog.load
 
-        def noted(name: str, root: Path | None = None) -> Any:
+        def noted(name: str, root: Path | None, *options: Any) -> Any:
             calls.append(name)
-            return real(name, root)
+            return real(name, root, *options)
 
         monkeypatch.setattr(catalog, "load", noted)
         experiment = Experiment(tiny())

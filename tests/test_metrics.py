@@ -73,6 +73,16 @@ def test_regression_agrees_with_brute_force(seed: int, rows: int) -> None:
     assert found["r2"] == pytest.approx(1 - mse / float(np.var(y)), rel=1e-4, abs=1e-4)
 
 
+def test_a_scaled_regression_is_measured_in_the_labels_own_units() -> None:
+    labels = torch.tensor([1_000_001.0, 1_000_003.0, 1_000_008.0])
+    outputs = torch.tensor([[-1.0], [0.0], [1.0]])
+    found = scores(Regression(mean=1_000_004.0, spread=2.0), outputs, labels)
+    residuals = np.array([1.0, 1.0, -2.0])
+    assert found["rmse"] == pytest.approx(math.sqrt(np.mean(residuals**2)))
+    assert found["loss"] == pytest.approx(np.mean((residuals / 2) ** 2) / 2)
+    assert found["r2"] == pytest.approx(1 - np.mean(residuals**2) / np.var([1.0, 3.0, 8.0]))
+
+
 def test_a_perfect_regression() -> None:
     labels = torch.tensor([1.0, 2.0, 4.0])
     found = scores(Regression(), labels.unsqueeze(1), labels)

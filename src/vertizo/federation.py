@@ -39,6 +39,11 @@ from vertizo.simulation.simulator import Observer, Simulator
 from vertizo.zeroth_order.directions import Directions
 from vertizo.zeroth_order.estimators import Along
 
+FITTED_LABELS = (
+    "No privacy guarantee: the labels are scaled by their own mean and spread, on which every "
+    "reply depends; data.label_range gives public bounds instead."
+)
+
 
 @dataclass
 class Federation:
@@ -65,6 +70,10 @@ class Federation:
         """What the run guarantees."""
         side = self.server.side
         statement = side.plan.statement(server_is_private=side.update.is_private)
+        if self.data.fitted_labels and statement.guarantee == "exact":
+            statement = replace(
+                statement, guarantee="none", epsilon=None, delta=None, mu=None, words=FITTED_LABELS
+            )
         if self.embedding_noise is None:
             return statement
         return replace(statement, words=self.embedding_noise.words())
@@ -290,6 +299,12 @@ def _plan(config: ExperimentConfig, data: VerticalData, noise: Stream) -> Plan:
     noise_std = privacy.noise_std
     if noise_std is None:
         assert privacy.epsilon is not None
+        if data.fitted_labels:
+            raise ConfigError(
+                f"privacy.epsilon is {privacy.epsilon} but the labels of {data.name} are scaled by "
+                "their own mean and spread, so that no ε would hold; give data.label_range: "
+                "[lowest, highest] from public knowledge"
+            )
         noise_std = noise_std_for(
             2 * privacy.clip, privacy.epsilon, privacy.delta, parties * entries
         )

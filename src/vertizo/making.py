@@ -216,8 +216,9 @@ def server_model(
     """
     with stream.torch_default():
         if own is None:
+            module = server_module(config, width, outputs)
             with _named("server.model"):
-                model = wrap(server_module(config, width, outputs))
+                model = wrap(module)
         else:
             model = _with_encoder(config, width, outputs, own)
     rows = torch.zeros(2, width + (torch.Size(own.shape).numel() if own else 0))

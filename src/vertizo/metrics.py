@@ -17,14 +17,15 @@ def scores(task: Task, logits: Tensor, labels: Tensor) -> Scores:
 
     Classification: ``loss`` (mean cross-entropy, nats) and ``accuracy``; with two classes also
     ``auc`` (area under the ROC curve) and ``average_precision``, where both classes occur.
-    Regression: ``loss`` (half the mean squared error), ``rmse`` and ``r2``.
+    Regression: ``loss`` (half the mean squared error, in units of the task's spread), ``rmse`` (in
+    the labels' own units) and ``r2``.
     """
     losses = task.losses(logits, labels)
     loss = float(losses.values.mean(dtype=torch.float64))
     rows = labels.numel()
     if not isinstance(task, Classification):
-        residual = float((task.predict(logits) - labels).square().mean(dtype=torch.float64))
-        spread = float(labels.var(unbiased=False))
+        residual = float((task.predict(logits) - labels).double().square().mean())
+        spread = float(labels.double().var(unbiased=False))
         r2 = 1 - residual / spread if spread else float("nan")
         return {"loss": loss, "rmse": residual**0.5, "r2": r2}
     result = {"loss": loss, "accuracy": losses.correct(slice(None)) / rows}

@@ -14,7 +14,9 @@ TAGS = ("name", "distribution")
 class Options(BaseModel):
     """Public fields, validated once at construction; unknown keys are errors."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, ser_json_inf_nan="constants")
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, ser_json_inf_nan="constants"
+    )
 
     @field_validator("*", mode="before")
     @classmethod

@@ -10,12 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sklearn.datasets import load_breast_cancer, load_digits
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
 from torch import Tensor
 
 from vertizo.data import catalog, idx
+from vertizo.data.options import DataConfig
+from vertizo.data.prepare import prepare
 from vertizo.errors import ConfigError, DataError
-from vertizo.server.losses import Classification
+from vertizo.randomness import Stream
+from vertizo.server.losses import Classification, Regression
 
 
 def rows(*parts: Tensor) -> Counter[bytes]:
@@ -84,10 +87,9 @@ class TestBreastCancer:
         pooled = catalog.load("breast-cancer")
         assert pooled.train.shape == (456, 30)
         assert pooled.test.shape == (113, 30)
-        assert pooled.train.dtype == torch.float32
+        assert pooled.levels == {}
         assert pooled.task.outputs == 2
         assert set(pooled.train_labels.tolist()) == set(pooled.test_labels.tolist()) == {0, 1}
-        assert pooled.fitted_scaling
 
     def test_groups_are_the_thirty_columns_once(self) -> None:
         pooled = catalog.load("breast-cancer")
@@ -98,20 +100,41 @@ class TestBreastCancer:
         for group, names in pooled.groups.items():
             assert all(group in name for name in names)
 
-    def test_no_test_record_is_in_training_nor_in_its_scaling(self) -> None:
+    def test_the_classes_are_those_of_scikit_learn(self) -> None:
         pooled = catalog.load("breast-cancer")
-        values = torch.from_numpy(load_breast_cancer().data).float()
-        test = torch.arange(569) % 5 == 4
-        mean, spread = values[~test].mean(0), values[~test].std(0, unbiased=False)
-        torch.testing.assert_close(pooled.train, (values[~test] - mean) / spread)
-        torch.testing.assert_close(pooled.test, (values[test] - mean) / spread)
-        torch.testing.assert_close(pooled.train.mean(0), torch.zeros(30), atol=1e-4, rtol=0)
-        assert not rows(pooled.train) & rows(pooled.test)
+        assert pooled.class_names == ("malignant", "benign")
+        test = np.arange(569) % 5 == 4
+        assert pooled.test_labels.tolist() == load_breast_cancer().target[test].tolist()
 
-    def test_a_constant_column_is_not_divided_by_zero(self) -> None:
-        train, test = catalog.standardise(torch.full((4, 1), 3.0), torch.tensor([[5.0]]))
-        assert train.flatten().tolist() == [0, 0, 0, 0]
-        assert test.item() == 2
+    def test_only_training_rows_that_are_not_for_validation_scale(self) -> None:
+        values = load_breast_cancer().data
+        test = np.arange(569) % 5 == 4
+        pooled = catalog.load("breast-cancer")
+        assert torch.equal(pooled.train, torch.from_numpy(values[~test]))
+        data = prepare(DataConfig(name="breast-cancer"), Stream.from_seed(0))
+        assert data.records == 410
+        assert data.fitted == ("mean", "error", "worst")
+        for party, own in enumerate(data.features):
+            columns = slice(10 * party, 10 * party + 10)
+            torch.testing.assert_close(own["table"].mean(0), torch.zeros(10), atol=1e-4, rtol=0)
+            torch.testing.assert_close(
+                own["table"].std(0, unbiased=False), torch.ones(10), atol=1e-4, rtol=0
+            )
+            raw = torch.from_numpy(values[test][:, columns])
+            slope = (own["test"][1] - own["test"][0]) / (raw[1] - raw[0])
+            expected = (raw - raw[0]) * slope + own["test"][0]
+            torch.testing.assert_close(own["test"], expected.float(), atol=1e-3, rtol=1e-3)
+
+
+class TestDiabetes:
+    def test_counts_and_kinds(self) -> None:
+        pooled = catalog.load("diabetes")
+        assert pooled.train.shape == (354, 10)
+        assert pooled.test.shape == (88, 10)
+        assert isinstance(pooled.task, Regression)
+        assert pooled.class_names is None
+        whole = torch.cat([pooled.train_labels, pooled.test_labels])
+        assert sorted(whole.tolist()) == sorted(load_diabetes().target.tolist())
 
 
 class TestIdxSets:
@@ -264,6 +287,26 @@ class TestNames:
             catalog.load("mnist")
         assert "VERTIZO_DATA" in str(caught.value)
         assert str(tmp_path / "nowhere") in str(caught.value)
+
+    @pytest.mark.parametrize("name", ["digits", "diabetes", "adult", "mnist"])
+    def test_a_share_for_testing_where_there_is_one_already(self, name: str) -> None:
+        with pytest.raises(ConfigError, match=rf"data.test is 0.3 but {name} has test records"):
+            catalog.load(name, None, DataConfig(name=name, test=0.3))
+
+    def test_a_table_needs_its_file(self) -> None:
+        with pytest.raises(ConfigError, match=r"data\.path and data\.label"):
+            catalog.load("table")
+
+    @pytest.mark.parametrize(
+        "name", ["adult", "bank-marketing", "credit-default", "cifar-10", "modelnet10"]
+    )
+    def test_files_that_are_nowhere(self, name: str, tmp_path: Path) -> None:
+        with pytest.raises(DataError) as caught:
+            catalog.load(name, tmp_path)
+        text = str(caught.value)
+        assert "\n" not in text
+        for word in (name, str(tmp_path), "VERTIZO_DATA", "data.root"):
+            assert word in text
 
     def test_every_entry_says_what_it_is(self) -> None:
         for entry in catalog.CATALOG.values():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from vertizo.data import vertical
 from vertizo.data.vertical import SPLITS, Pooled, VerticalData
 from vertizo.errors import ConfigError
 from vertizo.randomness import Stream
-from vertizo.server.losses import Classification
+from vertizo.server.losses import Classification, Regression
 
 
 def images(height: int = 6, width: int = 5, channels: int = 1, records: int = 9) -> Pooled:
@@ -277,7 +278,8 @@ class TestCombinations:
         assert "use 1 to 8" not in text
 
     def test_the_splits_are_listed(self) -> None:
-        assert set(SPLITS) == {"rows", "patches", "halves", "sides", "even", "columns"}
+        pixels = {"rows", "patches", "halves", "sides", "even"}
+        assert set(SPLITS) == pixels | {"columns", "segments", "views"}
 
 
 class TestValidation:
@@ -332,3 +334,138 @@ class TestValidation:
         assert data.name == "ledger"
         assert data.task.outputs == 2
         assert data.fitted_scaling is False
+
+
+def texts(length: int = 7, records: int = 9) -> Pooled:
+    """Token sequences in which no two tokens are the same."""
+    values = torch.arange((records + 3) * length, dtype=torch.int32).reshape(-1, length)
+    return _pooled("letters", values, records)
+
+
+def photographs(views: int = 6, records: int = 9) -> Pooled:
+    """Views of 2 by 3 pixels in which no two numbers are the same."""
+    values = torch.arange((records + 3) * views * 6, dtype=torch.float32)
+    return _pooled("objects", values.reshape(-1, views, 1, 2, 3), records)
+
+
+class TestSegments:
+    def test_one_party_unless_said_otherwise(self) -> None:
+        data = cut(texts())
+        assert data.parties == ("party0",)
+        assert torch.equal(parts(data)[0], texts().train)
+        assert parts(data)[0].dtype == torch.int32
+
+    def test_equal_runs_and_the_last_takes_the_remainder(self) -> None:
+        data = cut(texts(8), parties=3)
+        assert [data.shape(party) for party in range(3)] == [(2,), (2,), (4,)]
+        assert torch.equal(torch.cat(parts(data), 1), texts(8).train)
+        assert torch.equal(torch.cat(parts(data, "test"), 1), texts(8).test)
+
+    def test_more_parties_than_tokens(self) -> None:
+        assert "use 1 to 7" in refusal(texts(), parties=8)
+
+    @pytest.mark.parametrize("split", ["rows", "even", "columns", "views"])
+    def test_texts_are_cut_in_no_other_way(self, split: str) -> None:
+        text = refusal(texts(), split)
+        for word in ("data.split", repr(split), "letters", "token", "use 'segments'"):
+            assert word in text
+
+
+class TestViews:
+    def test_one_view_each_unless_said_otherwise(self) -> None:
+        data = cut(photographs())
+        assert len(data.parties) == 6
+        assert data.shape(0) == (1, 2, 3)
+        for view, piece in enumerate(parts(data)):
+            assert torch.equal(piece, photographs().train[:, view])
+
+    @pytest.mark.parametrize(
+        ("parties", "channels"), [(1, [6]), (3, [2, 2, 2]), (4, [1, 1, 1, 3]), (6, [1] * 6)]
+    )
+    def test_fewer_parties_hold_several_views_as_channels(
+        self, parties: int, channels: list[int]
+    ) -> None:
+        data = cut(photographs(), parties=parties, validation=0.3)
+        assert [data.shape(party) for party in range(parties)] == [(c, 2, 3) for c in channels]
+        whole = photographs().train.flatten(1, 2)[data.labels["table"]]
+        assert torch.equal(torch.cat(parts(data), 1), whole)
+
+    def test_evenly(self) -> None:
+        pieces = parts(cut(photographs(), "even", 2))
+        assert torch.equal(torch.cat(pieces, 1), photographs().train.flatten(1))
+
+    def test_more_parties_than_views(self) -> None:
+        assert "use 1 to 6" in refusal(photographs(), parties=7)
+
+    @pytest.mark.parametrize("pooled", [images(), table(), texts()])
+    def test_only_views_are_cut_into_views(self, pooled: Pooled) -> None:
+        assert "data.split is 'views' but" in refusal(pooled, "views")
+
+
+class TestLabelHolder:
+    def test_a_party_of_images(self) -> None:
+        data = cut(images(8, 4), parties=4, validation=0.3, label_holder="party2")
+        whole = cut(images(8, 4), parties=4, validation=0.3)
+        assert data.parties == ("party0", "party1", "party3")
+        assert data.own is not None
+        assert data.own.name == "party2"
+        assert whole.own is None
+        for purpose in ("table", "validation", "test"):
+            own, *others = (whole.features[party][purpose] for party in (2, 0, 1, 3))
+            assert torch.equal(data.own.values[purpose], own)
+            for ours, theirs in zip(parts(data, purpose), others, strict=True):
+                assert torch.equal(ours, theirs)
+
+    def test_a_named_party(self) -> None:
+        data = cut(table(6), label_holder="even")
+        assert data.parties == ("odd",)
+        assert data.own is not None
+        assert data.own.name == "even"
+
+    def test_unknown(self) -> None:
+        text = refusal(table(6), label_holder="evn")
+        assert "data.label_holder is 'evn'" in text
+        assert "did you mean 'even'?" in text
+        assert "'odd', 'even'" in refusal(table(6), label_holder="7")
+
+    def test_nobody_left(self) -> None:
+        assert "leaves no client" in refusal(table(6), parties=1, label_holder="party0")
+
+
+class TestLabels:
+    def regression(self, labels: Tensor) -> Pooled:
+        return replace(table(), task=Regression(), train_labels=labels[:9], test_labels=labels[9:])
+
+    def test_a_regression_is_scaled_by_the_labels_trained_on(self) -> None:
+        labels = torch.arange(12.0) * 1000
+        data = cut(self.regression(labels), validation=0.3)
+        used = data.labels["table"].double()
+        assert isinstance(data.task, Regression)
+        assert data.task.mean == pytest.approx(used.mean().item())
+        assert data.task.spread == pytest.approx(used.std(unbiased=False).item())
+        assert data.fitted_labels
+        torch.testing.assert_close(data.labels["test"], labels[9:])
+
+    def test_public_bounds(self) -> None:
+        data = cut(self.regression(torch.arange(12.0)), label_range=[10, 30])
+        assert isinstance(data.task, Regression)
+        assert (data.task.mean, data.task.spread) == (20, 10)
+        assert not data.fitted_labels
+
+    def test_labels_all_the_same(self) -> None:
+        task = cut(self.regression(torch.full((12,), 3.0))).task
+        assert isinstance(task, Regression)
+        assert (task.mean, task.spread) == (3, 1)
+
+    def test_bounds_for_classes(self) -> None:
+        assert "data.label_range" in refusal(table(), label_range=[0, 1])
+        assert not cut(table()).fitted_labels
+
+    def test_nothing_left_to_train_on(self) -> None:
+        assert "data.validation is 0.99" in refusal(
+            self.regression(torch.ones(12)), validation=0.99
+        )
+
+    def test_public_bounds_for_columns_that_are_prepared_already(self) -> None:
+        assert "data.ranges" in refusal(table(), ranges={"c0": [0, 1]})
+        assert "data.categories" in refusal(images(), categories={"c0": ["a"]})

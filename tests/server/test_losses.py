@@ -162,6 +162,17 @@ def test_predicted_values() -> None:
     assert Regression().predict(logits[:1]).shape == (1,)
 
 
+def test_a_regression_in_units_of_the_labels_spread() -> None:
+    logits, labels = logits_of(2, 1), torch.linspace(900, 1300, RECORDS)
+    task, plain = Regression(mean=1000.0, spread=50.0), Regression()
+    assert torch.allclose(task.predict(logits), logits[:, 0] * 50 + 1000)
+    found = task.losses(logits, labels)
+    expected = plain.losses(logits, (labels - 1000) / 50)
+    assert torch.equal(found.values, expected.values)
+    rows = slice(RECORDS, 2 * RECORDS)
+    assert torch.equal(found.slopes(rows, 0.5), expected.slopes(rows, 0.5))
+
+
 def test_outputs() -> None:
     assert Classification(7).outputs == 7
     assert Regression().outputs == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -18,6 +19,7 @@ from vertizo.cli.figures import size_text
 from vertizo.comparison import Measure, Row, Standing, mean_and_spread
 from vertizo.errors import ConfigError, Interrupted
 from vertizo.methods.choice import METHODS
+from vertizo.version import VERSION
 
 CONTROLS = {"frozen": "frozen clients", "random": "random updates"}
 """Names of the runs that an accuracy is held against."""
@@ -63,7 +65,13 @@ def compare(
         again = f"the same command with --out {shlex.quote(str(folder))} goes on"
         raise Interrupted(f"{str(error).split(';')[0]}; {again}") from None
     found = comparison.rows(runs, summaries, reached, by)
-    comparison.write(folder, found, {"dataset": summaries[runs[0]]["dataset"], "bytes_by": by})
+    said = {
+        "command": shlex.join(["vertizo", *sys.argv[1:]]),
+        "version": VERSION,
+        "dataset": summaries[runs[0]]["dataset"],
+        "bytes_by": by,
+    }
+    comparison.write(folder, found, said)
     if as_json:
         print(json.dumps({row.label: row.as_dict() for row in found}))
         return

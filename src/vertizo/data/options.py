@@ -2,28 +2,154 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import BeforeValidator, Field, PositiveInt, model_validator
 
-from vertizo.data.vertical import SplitName
+from vertizo.data.splits import SplitName
 from vertizo.options import Options
+
+
+def _category(value: Any) -> Any:
+    """A category as text; YAML makes truth of yes and no, which cannot be undone."""
+    if isinstance(value, bool):
+        raise ValueError(
+            "data.categories has true or false, which is how YAML reads yes and no without quotes; "
+            "put categories in quotes"
+        )
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return str(value) if isinstance(value, int | float) else value
+
+
+Category = Annotated[str, BeforeValidator(_category)]
 
 
 class DataConfig(Options):
     """Which records, and who holds what of them."""
 
     name: str = "digits"
-    """`vertizo list datasets` shows what there is."""
+    """`vertizo list datasets` shows what there is; ``table`` is a file of your own."""
     root: Path | None = None
     """Folder of data files; unset: the environment variable VERTIZO_DATA, else a cache."""
     parties: PositiveInt | None = None
-    """Number of clients; unset: as many as the split says, 4 for images."""
+    """Number of clients; unset: as many as the split says, 4 for images, one for each view."""
     split: SplitName | None = None
-    """How features are cut; unset: rows of pixels for images, named columns for tables."""
+    """How features are cut; unset: rows of pixels for images, named columns for tables, segments
+    for texts, single views for views."""
     columns: dict[str, list[str]] | None = None
     """For tables: party name → column names."""
+    label_holder: str | None = None
+    """The party of the cut that holds the labels; its features enter the server model directly."""
     validation: float = Field(default=0.1, ge=0, lt=1)
     """Share of the training records that select the best model and are not trained on."""
     limit: int | None = Field(default=None, ge=2)
     """Use at most so many training records."""
+    test: float | None = Field(default=None, gt=0, lt=1)
+    """Share of the records for testing, where none are set apart already; unset: 0.2."""
+
+    path: Path | None = None
+    """For ``table``: a CSV or Parquet file of the training records, or of all."""
+    test_path: Path | None = None
+    """For ``table``: a file of the test records; unset: a share of `path`."""
+    delimiter: str = ","
+    """For ``table``: what stands between the values of a CSV file."""
+    label: str | None = None
+    """For ``table``: the column to predict."""
+    task: Literal["classification", "regression"] | None = None
+    """For ``table``; unset: classification for text and for at most 20 different whole numbers."""
+    label_range: list[float] | None = None
+    """For a regression: [low, high], public bounds that labels are scaled by; unset: by the
+    training labels' mean and standard deviation."""
+    drop: list[str] = Field(default_factory=list)
+    """For tables: columns to leave out."""
+    categorical: list[str] = Field(default_factory=list)
+    """For tables: columns of numbers that are categories."""
+    ranges: dict[str, list[float]] = Field(default_factory=dict)
+    """For tables: column → [low, high], public bounds to scale by in place of fitted statistics."""
+    categories: dict[str, list[Category]] = Field(default_factory=dict)
+    """For tables: column → its categories, public, in place of those that occur in training."""
+
+    tokenizer: str = "hash"
+    """For texts: how they become tokens."""
+    length: PositiveInt = 128
+    """For texts: number of tokens of a record."""
+    vocabulary: PositiveInt = 8192
+    """For texts: number of different tokens."""
+
+    def table_keys(self) -> Iterator[str]:
+        """The keys in use that make sense for tables only."""
+        for key in ("columns", "drop", "categorical", "ranges", "categories"):
+            if getattr(self, key):
+                yield key
+
+    @model_validator(mode="after")
+    def _own_file(self) -> DataConfig:
+        if self.name == "table":
+            for key, meaning in (("path", "a CSV or Parquet file"), ("label", "a column of it")):
+                if getattr(self, key) is None:
+                    raise ValueError(f"data.name is 'table', which needs data.{key}, {meaning}")
+            if self.test is not None and self.test_path is not None:
+                raise ValueError(
+                    f"data.test is {self.test} but data.test_path has the test records; "
+                    "leave one of them out"
+                )
+        else:
+            for key in ("path", "test_path", "label", "task"):
+                if getattr(self, key) is not None:
+                    raise ValueError(
+                        f"data.{key} is set but data.name is {self.name!r}; "
+                        "a file of your own is data.name 'table'"
+                    )
+        unfit = ('"', "\n", "\r")
+        if len(self.delimiter.encode()) != 1 or self.delimiter in unfit:
+            raise ValueError(
+                f"data.delimiter is {self.delimiter!r}; it must be one character, such as ';'"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _bounds(self) -> DataConfig:
+        bounds = {f"data.ranges.{column}": pair for column, pair in self.ranges.items()}
+        if self.label_range is not None:
+            bounds["data.label_range"] = self.label_range
+            if self.task == "classification":
+                raise ValueError("data.label_range is set but data.task is 'classification'")
+        for key, pair in bounds.items():
+            if len(pair) != 2 or not pair[0] < pair[1]:
+                raise ValueError(f"{key} is {pair}; it must be [low, high] with low below high")
+        for column, names in self.categories.items():
+            if not names:
+                raise ValueError(f"data.categories.{column} is empty; name its categories")
+            twice = next((name for name in names if names.count(name) > 1), None)
+            if twice is not None:
+                raise ValueError(f"data.categories.{column} has {twice!r} twice")
+        return self
+
+    @model_validator(mode="after")
+    def _one_use_of_a_column(self) -> DataConfig:
+        owned = [column for wanted in (self.columns or {}).values() for column in wanted]
+        uses: dict[str, list[str]] = {
+            "drop": self.drop,
+            "columns": owned,
+            "ranges": list(self.ranges),
+            "categories": list(self.categories),
+            "categorical": self.categorical,
+        }
+        for key, named in uses.items():
+            if self.label is not None and self.label in named:
+                raise ValueError(f"data.{key} names {self.label!r}, which is data.label")
+        for one, other in (
+            ("drop", "columns"),
+            ("drop", "ranges"),
+            ("drop", "categories"),
+            ("drop", "categorical"),
+            ("ranges", "categories"),
+            ("ranges", "categorical"),
+        ):
+            both = next((column for column in uses[one] if column in uses[other]), None)
+            if both is not None:
+                raise ValueError(f"data.{one} and data.{other} both name {both!r}; keep one")
+        return self

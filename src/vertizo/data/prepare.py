@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from vertizo.data import catalog, vertical
 from vertizo.data.options import DataConfig
+from vertizo.data.splits import describe
 from vertizo.data.vertical import VerticalData
+from vertizo.errors import ConfigError
 from vertizo.randomness import Stream
 
 
@@ -18,12 +20,20 @@ def prepare(options: DataConfig, stream: Stream) -> VerticalData:
     Raises:
         ConfigError, DataError: one line that says what does not fit, or is missing.
     """
+    pooled = catalog.load(options.name, options.root, options)
+    unfit = next(iter(options.table_keys()), None)
+    if unfit is not None and pooled.kind != "table":
+        raise ConfigError(f"data.{unfit} is for tables but {describe(pooled)}")
     return vertical.cut(
-        catalog.load(options.name, options.root),
+        pooled,
         split=options.split,
         parties=options.parties,
         columns=options.columns,
         validation=options.validation,
         limit=options.limit,
         stream=stream,
+        ranges=options.ranges,
+        categories=options.categories,
+        label_holder=options.label_holder,
+        label_range=options.label_range,
     )

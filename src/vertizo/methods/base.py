@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, get_args
 
 import torch
 from torch import Tensor
@@ -124,7 +124,7 @@ class Method(Options):
     """How its rounds may be timed; the first is its own."""
     server_update: ClassVar[UpdateName] = "sgd"
     """How its server is trained, unless another way is chosen."""
-    server_updates: ClassVar[tuple[UpdateName, ...]] = ("sgd", "zeroth-order", "none")
+    server_updates: ClassVar[tuple[UpdateName, ...]] = get_args(UpdateName)
     """The ways that may be chosen."""
     first_order_client: ClassVar[bool] = False
     """Whether the client model must be differentiable."""

@@ -39,7 +39,9 @@ class EncodedModel:
         self._dtype = dtype
         self._shape = tuple(shape)
         with torch.no_grad():
-            encoded = encoder.eval()(torch.zeros(2, *self._shape, dtype=dtype)).reshape(2, -1).shape[1]
+            encoded = (
+                encoder.eval()(torch.zeros(2, *self._shape, dtype=dtype)).reshape(2, -1).shape[1]
+            )
         top = make_top(encoded)
         self.parameters = flatten([*top.parameters(), *encoder.parameters()])
         split = sum(part.numel() for part in top.parameters())

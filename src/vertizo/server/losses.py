@@ -87,17 +87,28 @@ class _SoftmaxLosses:
 
 
 class Regression:
-    """Half the squared error of one output; labels are float32."""
+    """Half the squared error of one output; labels are float32, in their own units.
+
+    The output says by how many ``spread`` a label is off ``mean``, and the loss is in those units:
+    a price in thousands trains with the learning rates of one in millions.
+
+    Args:
+        mean: the label that an output of 0 stands for.
+        spread: the unit of the output, > 0.
+    """
 
     outputs = 1
 
+    def __init__(self, mean: float = 0.0, spread: float = 1.0) -> None:
+        self.mean, self.spread = mean, spread
+
     def losses(self, logits: Tensor, labels: Tensor) -> RecordLosses:
-        """(prediction − label)² / 2."""
-        return _SquaredLosses(logits, labels)
+        """(output − (label − mean)/spread)² / 2."""
+        return _SquaredLosses(logits, (labels - self.mean) / self.spread)
 
     def predict(self, logits: Tensor) -> Tensor:
-        """Values, [rows]."""
-        return logits.squeeze(1)
+        """Values in the labels' units, [rows]."""
+        return logits.squeeze(1) * self.spread + self.mean
 
 
 class _SquaredLosses:

@@ -48,7 +48,7 @@ KEEP_UP_TO = 1 << 20
 Block = NDArray[np.float32]
 
 
-def _gaussian_block(rng: np.random.Generator, size: int) -> Block:
+def gaussian_numbers(rng: np.random.Generator, size: int) -> Block:
     """Box–Muller, two normals from 64 random bits; cut off beyond 6.8 standard deviations."""
     pairs = (size + 1) // 2
     bits = rng.bit_generator.random_raw(pairs)
@@ -106,7 +106,7 @@ class Direction:
             for start in range(0, self.dimension, BLOCK):
                 yield start, self._numbers[start : start + BLOCK]
         else:
-            draw = _rademacher_block if self.law == "rademacher" else _gaussian_block
+            draw = _rademacher_block if self.law == "rademacher" else gaussian_numbers
             rng = generator(self.seed)
             for start in range(0, self.dimension, BLOCK):
                 yield start, torch.from_numpy(draw(rng, min(BLOCK, self.dimension - start)))

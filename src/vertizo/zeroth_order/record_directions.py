@@ -8,22 +8,25 @@ seed they share. ``φ`` is the law's dimension factor at dimension d_h (see `dir
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from vertizo.randomness import generator
-from vertizo.zeroth_order.directions import FLOAT32_MAX, LawName
+from vertizo.zeroth_order.directions import FLOAT32_MAX, LawName, gaussian_numbers
 
 TINY = np.float32(1 / FLOAT32_MAX)
 
 
+@lru_cache(maxsize=8)
 def record_directions(
     law: LawName, count: int, batch: int, dimension: int, seed: int
 ) -> tuple[Tensor, float]:
     """``count`` directions for every record of a batch, and φ: [count, batch, dimension].
 
+    The result is not to be changed: the other side may be in this process and be given the same.
     The law ``coordinate`` takes every axis in turn, from one drawn for each record and with signs
     drawn for each number: ``count = dimension`` of them make up the gradient itself, up to O(μ).
 
@@ -44,7 +47,7 @@ def record_directions(
         bits = rng.bit_generator.random_raw((size + 63) // 64)
         signs = np.unpackbits(bits.view(np.uint8), count=size).astype(np.float32)
         return torch.from_numpy((2 * signs - 1).reshape(shape)), 1.0
-    numbers = rng.standard_normal(shape, np.float32)
+    numbers = gaussian_numbers(rng, math.prod(shape)).reshape(shape)
     if law == "gaussian":
         return torch.from_numpy(numbers), 1.0
     radius = 1.0 if law == "sphere" else math.sqrt(dimension)

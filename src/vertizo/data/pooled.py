@@ -1,0 +1,51 @@
+"""A data set before it is cut: what the catalogue loads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from vertizo.server.losses import Task
+
+Kind = Literal["images", "table", "tokens", "views"]
+"""
+images  [records, channels, height, width]
+table   [records, columns], of floats
+tokens  [records, length], of integers
+views   [records, views, channels, height, width]
+"""
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """A data set before it is cut: what the catalogue loads."""
+
+    name: str
+    train: Tensor
+    """Training records; float32, but int32 for tokens. A raw table is float64, see `levels`."""
+    train_labels: Tensor
+    test: Tensor
+    test_labels: Tensor
+    task: Task
+    columns: tuple[str, ...] | None = None
+    """Column names of a table."""
+    groups: Mapping[str, Sequence[str]] | None = None
+    """The natural parties of a table: name → columns."""
+    fitted_scaling: bool = False
+    """Whether features are scaled by statistics of the training records already."""
+    levels: Mapping[str, tuple[str, ...]] | None = None
+    """For each column of categories what its codes 0, 1, ... stand for. Set for a raw table, whose
+    parties prepare their columns for themselves once it is cut; NaN is a missing value there."""
+    class_names: tuple[str, ...] | None = None
+    """What the classes are called, in the order of their numbers."""
+
+    @property
+    def kind(self) -> Kind:
+        """What a record is, by the shape and type of the training records."""
+        sides = self.train.dim()
+        if sides == 2:
+            return "table" if self.train.is_floating_point() else "tokens"
+        return "views" if sides == 5 else "images"

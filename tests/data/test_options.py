@@ -1,0 +1,98 @@
+"""The ``data`` section of a configuration: combinations that make no sense."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from vertizo.config import parse
+from vertizo.data.options import DataConfig
+from vertizo.data.prepare import prepare
+from vertizo.errors import ConfigError
+from vertizo.option_text import write_yaml
+from vertizo.randomness import Stream
+
+TABLE = {"name": "table", "path": "a.csv", "label": "y"}
+
+
+def refusal(**data: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        parse({"data": data})
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ({"name": "table"}, ["data.path"]),
+        ({"name": "table", "path": "a.csv"}, ["data.label"]),
+        ({"path": "a.csv"}, ["data.path", "'digits'", "'table'"]),
+        ({"name": "adult", "label": "income"}, ["data.label", "'adult'"]),
+        ({"task": "regression"}, ["data.task", "'digits'"]),
+        ({**TABLE, "test": 0.1, "test_path": "b.csv"}, ["data.test is 0.1", "data.test_path"]),
+        ({**TABLE, "delimiter": "||"}, ["data.delimiter is '||'", "';'"]),
+        ({**TABLE, "delimiter": ""}, ["data.delimiter is ''"]),
+        ({**TABLE, "delimiter": '"'}, ["data.delimiter"]),
+        ({**TABLE, "task": "ranking"}, ["data.task", "'ranking'"]),
+        ({**TABLE, "test": 1.0}, ["data.test", "1.0"]),
+        ({**TABLE, "ranges": {"a": [1]}}, ["data.ranges.a", "[low, high]"]),
+        ({**TABLE, "ranges": {"a": [2, 2]}}, ["data.ranges.a is [2.0, 2.0]"]),
+        ({**TABLE, "label_range": [3, 1]}, ["data.label_range is [3.0, 1.0]"]),
+        (
+            {**TABLE, "label_range": [1, 3], "task": "classification"},
+            ["data.label_range", "'classification'"],
+        ),
+        ({**TABLE, "categories": {"a": []}}, ["data.categories.a"]),
+        ({**TABLE, "categories": {"a": ["x", "x"]}}, ["data.categories.a", "'x' twice"]),
+        ({**TABLE, "categories": {"a": [True]}}, ["data.categories", "quotes"]),
+        ({**TABLE, "columns": {"p": ["y"]}}, ["data.columns", "'y'", "data.label"]),
+        ({**TABLE, "drop": ["y"]}, ["data.drop", "'y'"]),
+        ({**TABLE, "drop": ["a"], "columns": {"p": ["a"]}}, ["data.drop", "data.columns", "'a'"]),
+        ({**TABLE, "categorical": ["a"], "ranges": {"a": [0, 1]}}, ["data.ranges", "'a'"]),
+        ({"tokenizer": 3}, ["data.tokenizer"]),
+        ({"length": 0}, ["data.length is 0"]),
+    ],
+)
+def test_one_line_names_the_key_and_the_value(data: dict[str, Any], words: list[str]) -> None:
+    text = refusal(**data)
+    for word in words:
+        assert word in text
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("columns", {"a": ["c"]}),
+        ("drop", ["c"]),
+        ("categorical", ["c"]),
+        ("ranges", {"c": [0, 1]}),
+        ("categories", {"c": ["a"]}),
+    ],
+)
+def test_keys_for_tables_are_refused_for_images(key: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=rf"data.{key} .*digits"):
+        prepare(DataConfig(name="digits", **{key: value}), Stream.from_seed(0))
+
+
+def test_numbers_are_categories_too() -> None:
+    assert DataConfig(**TABLE, categories={"a": [1234567, 2.5, 3.0, "x"]}).categories == {
+        "a": ["1234567", "2.5", "3", "x"]
+    }
+
+
+def test_a_complete_configuration_reads_itself() -> None:
+    config = parse(
+        {
+            "data": {
+                **TABLE,
+                "categories": {"a": ["no", "1"]},
+                "ranges": {"b": [0, 1]},
+                "drop": ["c"],
+            }
+        }
+    )
+    again = parse(config.model_dump(mode="json"))
+    assert again == config
+    assert "'no'" in write_yaml(config.model_dump(mode="json"))
