@@ -23,6 +23,7 @@ def wrap(module: nn.Module) -> DifferentiableModel:
         ConfigError: the module has no parameters, several dtypes, or batch normalisation (it mixes
             records, which no privacy guarantee survives; use group normalisation).
     """
+    _refuse_mixing(module)  # first: parameters of lazy layers cannot be put in a vector
     return over(module, flatten(module.parameters()))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -93,8 +94,9 @@ class ServerParty:
         self._open: list[Query] = []
         self._uploads: dict[Purpose, Tensor] = {}
         records = side.table.values.shape[0]
-        widest = max(side.table.dims)
-        self._max_body = points * batch_size * widest * 4 + 8 * batch_size + OVERHEAD
+        shape = (points, batch_size, max(side.table.dims))
+        largest = max(4 * math.prod(shape), up.size(shape))  # a scale a record may outgrow floats
+        self._max_body = largest + 8 * batch_size + OVERHEAD
         self._position = np.zeros(records, np.int32)
         self._order = np.arange(batch_size, dtype=np.int32)
 
