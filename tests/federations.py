@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from vertizo import config as configuration
 from vertizo import wire
+from vertizo.codecs.base import Codec
 from vertizo.codecs.none import NoCompression
 from vertizo.config import ExperimentConfig
 from vertizo.data.vertical import VerticalData
@@ -31,7 +32,12 @@ from vertizo.server.updates import NoUpdate
 
 CODEC = NoCompression()
 GAUSSIAN = {"privacy.mechanism": "gaussian", "privacy.clip": 0.5, "privacy.noise_std": 0.3}
-PLANS: dict[str, dict[str, Any]] = {"none": {}, "gaussian": GAUSSIAN}
+EMBEDDING_NOISE = {**GAUSSIAN, "privacy.mechanism": "embedding-noise"}
+PLANS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "gaussian": GAUSSIAN,
+    "embedding-noise": EMBEDDING_NOISE,
+}
 
 CLASSES, COLUMNS, DIM, HIDDEN = 3, 4, 3, 5
 """Classes, columns of each client, sizes of its embedding and of the server's hidden layer."""
@@ -89,11 +95,13 @@ def two_bits(records: int) -> VerticalData:
 
 
 def config(
-    method: str = "dpzv", timing: str = "asynchronous", changes: Mapping[str, Any] | None = None
+    method: str = "dpzv", timing: str | None = None, changes: Mapping[str, Any] | None = None
 ) -> ExperimentConfig:
     """A small configuration; ``changes`` by dotted keys."""
     tree: dict[str, Any] = {}
-    own = {"method.name": method, "simulation.timing": timing}
+    own = {"method.name": method}
+    if timing is not None:
+        own["simulation.timing"] = timing
     for key, value in {**SMALL, **own, **(changes or {})}.items():
         *folders, last = key.split(".")
         node = tree
@@ -105,7 +113,7 @@ def config(
 
 def build(
     method: str = "dpzv",
-    timing: str = "asynchronous",
+    timing: str | None = None,
     changes: Mapping[str, Any] | None = None,
     *,
     of: VerticalData | None = None,
@@ -121,6 +129,8 @@ def build(
 class Tape:
     """An observer that keeps what it saw: (virtual time, way, client, frame)."""
 
+    up: Codec = CODEC
+    down: Codec = CODEC
     seen: list[tuple[float, str, int, bytes]] = field(default_factory=list)
 
     def __call__(self, now: float, way: str, client: int, frame: bytes) -> None:
@@ -129,7 +139,8 @@ class Tape:
 
     def messages(self) -> list[tuple[float, str, int, Message]]:
         """What was seen, decoded."""
-        return [(now, way, m, wire.decode(frame, CODEC)) for now, way, m, frame in self.seen]
+        codecs = {"up": self.up, "down": self.down}
+        return [(now, way, m, wire.decode(frame, codecs[way])) for now, way, m, frame in self.seen]
 
     def queries(self) -> list[Query]:
         """Every query that a reply followed, once, in the order in which the server took them."""
@@ -146,14 +157,15 @@ class Tape:
 
 def ran(
     method: str = "dpzv",
-    timing: str = "asynchronous",
+    timing: str | None = None,
     changes: Mapping[str, Any] | None = None,
     *,
     of: VerticalData | None = None,
     rounds: int | None = None,
 ) -> tuple[Federation, Tape]:
     """A federation after ``rounds`` server steps, or at its end with nothing left on its way."""
-    tape = Tape()
+    codecs = config(method, timing, changes).codecs
+    tape = Tape(codecs.up, codecs.down)
     federation = build(method, timing, changes, of=of, observer=tape)
     federation.start(upload_table=False)
     go_on(federation, rounds)
@@ -185,9 +197,9 @@ def converse(federation: Federation, clients: list[int]) -> None:
             federation.clients[receiver].tell(reply)
 
 
-def query(frame: bytes) -> Query:
+def query(frame: bytes, codec: Codec = CODEC) -> Query:
     """A frame as a query."""
-    message = wire.decode(frame, CODEC)
+    message = wire.decode(frame, codec)
     assert isinstance(message, Query)
     return message
 
@@ -199,9 +211,9 @@ def reply(frame: bytes) -> Reply:
     return message
 
 
-def encoded(message: Message) -> bytes:
+def encoded(message: Message, codec: Codec = CODEC) -> bytes:
     """A message as a frame."""
-    return bytes(wire.encode(message, CODEC))
+    return bytes(wire.encode(message, codec))
 
 
 def server_holds(federation: Federation) -> dict[str, Any]:
@@ -279,15 +291,17 @@ def twin(parameters: Tensor, widths: list[int]) -> nn.Sequential:
     return module
 
 
-class GradientSum:
-    """An optimiser that adds gradients up and moves nothing."""
+class GradientRows:
+    """An optimiser that keeps every gradient and moves nothing."""
 
-    def __init__(self, dimension: int) -> None:
-        self.total = torch.zeros(dimension, dtype=torch.float64)
+    def __init__(self) -> None:
+        self.rows: list[Tensor] = []
 
     def step(self, parameters: Tensor, gradient: Gradient) -> None:
         """One gradient more."""
-        gradient.add_to(self.total, 1.0)
+        row = torch.zeros(parameters.numel(), dtype=torch.float64)
+        gradient.add_to(row, 1.0)
+        self.rows.append(row)
 
     def state(self) -> dict[str, Tensor]:
         """Nothing."""
@@ -297,30 +311,108 @@ class GradientSum:
         """Nothing."""
 
 
-def estimated_gradient(method: Method, rounds: int) -> tuple[Tensor, Tensor]:
-    """The mean update of one client on one batch over many rounds, and autograd's gradient."""
+def estimates(method: Method, rounds: int) -> tuple[Tensor, Tensor]:
+    """One client's updates on one batch in many rounds, a row each, and autograd's gradient."""
     torch.manual_seed(3)
     features, labels, ids = torch.randn(6, 3), torch.tensor([0, 1, 2, 1, 0, 2]), torch.arange(6)
     client, server = nn.Linear(3, 2), nn.Linear(2, 3)
     nn.functional.cross_entropy(server(client(features)), labels).backward()
     gradient = torch.cat([w.grad.reshape(-1) for w in client.parameters() if w.grad is not None])
 
-    model = wrap(client)
-    sums = GradientSum(model.parameters.numel())
-    half = method.client(ClientSide(model, sums, Stream.from_seed(1)))
+    model, kept = wrap(client), GradientRows()
+    shared = Stream.from_seed(2)
+    half = method.client(ClientSide(model, kept, Stream.from_seed(1), shared))
     side = ServerSide(
         head=Head(wrap(server), Classification(3)),
         table=EmbeddingTable(6, [2]),
         labels=labels,
         plan=NoPrivacy(6),
         update=NoUpdate(),
+        shared=[shared],
     )
     other = method.server(side)
     for number in range(rounds):
         asked = Query(0, number, ids, half.ask(number, features))
         (answer,) = other.answer([asked], number + 1)
         half.tell(number, features, answer.values)
-    return (sums.total / rounds).float(), gradient
+    return torch.stack(kept.rows), gradient
+
+
+def estimated_gradient(method: Method, rounds: int) -> tuple[Tensor, Tensor]:
+    """The mean of `estimates`, and autograd's gradient."""
+    rows, gradient = estimates(method, rounds)
+    return rows.mean(0).float(), gradient
+
+
+@dataclass
+class Twins:
+    """A float64 copy of every party's network, trained by autograd and PyTorch's own optimiser.
+
+    For federations of one linear layer a client and `HIDDEN` units at the server.
+    """
+
+    clients: list[nn.Sequential]
+    server: nn.Sequential
+    momentum: float
+    data: VerticalData
+
+    def __post_init__(self) -> None:
+        self._optimizers = [
+            torch.optim.SGD(client.parameters(), lr=0.05, momentum=self.momentum)
+            for client in self.clients
+        ]
+        self._server_optimizer = torch.optim.SGD(
+            self.server.parameters(), lr=0.1, momentum=self.momentum
+        )
+
+    def round(
+        self,
+        ids: Tensor,
+        steps: list[int],
+        server_steps: int,
+        as_sent: Callable[[Tensor], Tensor] = Tensor.clone,
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """One synchronous round: what each client sends, and the gradient each is told."""
+        labels, nominal = self.data.labels["table"][ids], SMALL["batch_size"]
+        inputs = [own["table"][ids].double() for own in self.data.features]
+        with torch.no_grad():
+            sent = [as_sent(f(x)) for f, x in zip(self.clients, inputs, strict=True)]
+        leaves = [h.clone().requires_grad_(True) for h in sent]
+        gradients: list[Tensor] = []
+        for _ in range(server_steps):
+            self._server_optimizer.zero_grad()
+            logits = self.server(torch.cat(leaves, 1))
+            (nn.functional.cross_entropy(logits, labels, reduction="sum") / nominal).backward()
+            if not gradients:
+                gradients = [leaf.grad.clone() for leaf in leaves if leaf.grad is not None]
+            self._server_optimizer.step()
+        parties = zip(self.clients, self._optimizers, inputs, gradients, steps, strict=True)
+        for client, optimizer, own, gradient, count in parties:
+            for _ in range(count):
+                optimizer.zero_grad()
+                client(own).backward(gradient)
+                optimizer.step()
+        return sent, gradients
+
+
+def twins(federation: Federation, momentum: float = 0.0) -> Twins:
+    """Copies of all parties as they are now."""
+    widths = [federation.server.side.table.width, HIDDEN, CLASSES]
+    return Twins(
+        [twin(model.parameters, [COLUMNS, DIM]) for model in federation.models],
+        twin(federation.server.side.head.parameters, widths),
+        momentum,
+        federation.data,
+    )
+
+
+def agree(federation: Federation, copies: Twins, atol: float = 2e-6) -> bool:
+    """Whether all parties are where their copies are, up to rounding."""
+    pairs = [*zip(federation.models, copies.clients, strict=True)]
+    return all(
+        torch.allclose(model.parameters.double(), flat(copy), rtol=1e-4, atol=atol)
+        for model, copy in [*pairs, (federation.server.side.head, copies.server)]
+    )
 
 
 def flat(module: nn.Module) -> Tensor:

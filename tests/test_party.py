@@ -53,6 +53,8 @@ class Kind:
         """A federation of this kind that has not started."""
         dotted = {key.replace("__", "."): value for key, value in changes.items()}
         momentum = {"server.optimizer.momentum": 0.9, "client.optimizer.momentum": 0.9}
+        if "zoo-vfl" in self.method:  # a server by forward differences takes smaller steps
+            momentum["server.optimizer.learning_rate"] = 0.003
         return fed.build(self.method, self.timing, {**momentum, **fed.PLANS[self.plan], **dotted})
 
     def under_way(self, **changes: Any) -> Federation:
@@ -77,10 +79,17 @@ class Kind:
 
 
 KINDS = [
-    Kind(method, timing, plan)
-    for method in ("dpzv", "cascaded", "vafl")
-    for timing in ("asynchronous", "synchronous")
-    for plan in ("none", "gaussian")
+    *(
+        Kind(method, timing, plan)
+        for method in ("dpzv", "cascaded", "vafl")
+        for timing in ("asynchronous", "synchronous")
+        for plan in ("none", "gaussian")
+    ),
+    Kind("czofo", "asynchronous", "gaussian"),
+    Kind("czofo", "synchronous", "none"),
+    Kind("syn-zoo-vfl", "synchronous", "gaussian"),
+    Kind("vafl", "asynchronous", "embedding-noise"),
+    Kind("flex-vfl", "synchronous", "embedding-noise"),
 ]
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda k: f"{k.method}-{k.timing}-{k.plan}")
 
@@ -289,7 +298,7 @@ def test_a_number_stands_for_one_content(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("plan", ["none", "gaussian"])
-@pytest.mark.parametrize("method", ["dpzv", "cascaded", "vafl"])
+@pytest.mark.parametrize("method", ["dpzv", "cascaded", "vafl", "czofo", "fedbcd"])
 def test_a_query_that_waits_is_taken_once(method: str, plan: str) -> None:
     """In a synchronous round: sent again it waits on, charged once; changed it is refused."""
     kind = Kind(method, "synchronous", plan)
@@ -339,7 +348,7 @@ def test_each_accepted_query_charges_its_records_once(timing: str) -> None:
             federation.clients[client].tell(answers[0][1])
 
 
-@pytest.mark.parametrize("method", ["dpzv", "cascaded", "vafl"])
+@pytest.mark.parametrize("method", ["dpzv", "czofo", "cascaded", "zoo-vfl", "vafl"])
 @pytest.mark.parametrize("timing", ["asynchronous", "synchronous"])
 def test_a_record_is_not_charged_past_its_budget(method: str, timing: str) -> None:
     """One epoch's worth: the first query of a second epoch is refused, whatever it holds."""
@@ -377,6 +386,48 @@ def test_values_at_the_bound_are_accepted() -> None:
     assert fed.reply(answer).values.isfinite().all()
 
 
+A_SCALE_EACH = {"name": "uniform", "scale": "record"}
+
+
+@pytest.mark.parametrize(
+    ("method", "more"),
+    [
+        (
+            "dpzv",
+            {
+                "method.num_directions": 100,
+                "client.model": {"name": "mlp", "outputs": 1},
+                "codecs.up": {
+                    "name": "paired",
+                    "scale": "record",
+                    "midpoint": A_SCALE_EACH,
+                    "difference": A_SCALE_EACH,
+                },
+            },
+        ),
+        (
+            "vafl",
+            {
+                "client.model": {"name": "mlp", "outputs": 900},
+                "codecs.up": {"name": "top-k", "fraction": 0.999},
+            },
+        ),
+    ],
+)
+def test_a_codec_may_take_more_than_the_numbers_themselves(
+    method: str, more: dict[str, Any]
+) -> None:
+    """Scales of single numbers, places of nearly all: an honest query is taken all the same."""
+    codec = fed.config(method, changes=more).codecs.up
+    federation = fed.build(method, changes={**more, "batch_size": 64}, of=fed.data(100))
+    frame = fed.ask(federation, 0)
+    assert len(frame) > 4 * fed.query(frame, codec).embeddings.numel() + 5000
+    fed.converse(federation, [0, 1])
+    fat = Query(0, 1, torch.arange(64), torch.zeros(40_000, 64, 3))
+    with refused(federation, OversizedError):
+        federation.server.receive(fed.encoded(fat))
+
+
 def test_many_values_within_the_bound_are_accepted_though_their_norm_is_not() -> None:
     federation = Kind("vafl", "asynchronous", "none").build()
     query = fed.query(fed.ask(federation, 0))
@@ -384,17 +435,29 @@ def test_many_values_within_the_bound_are_accepted_though_their_norm_is_not() ->
     assert len(federation.server.receive(fed.encoded(replace(query, embeddings=h)))) == 1
 
 
-@pytest.mark.parametrize("method", ["dpzv", "cascaded", "vafl"])
+@pytest.mark.parametrize(
+    ("method", "more"),
+    [
+        ("dpzv", {}),
+        ("dpzv", {"method.num_directions": 3}),
+        ("dpzv", {"method.num_directions": 3, "method.clipping": "jointly"}),
+        ("czofo", {}),
+        ("czofo", {"method.scalars": "record"}),
+        ("cascaded", {}),
+        ("zoo-vfl", {"method.reply": "difference"}),
+        ("vafl", {}),
+    ],
+)
 @pytest.mark.parametrize("label", [0, 1, 2])
 @pytest.mark.parametrize("points", ["last", "all"])
 def test_once_accepted_no_label_keeps_a_query_from_a_finite_reply(
-    method: str, label: int, points: str
+    method: str, more: dict[str, Any], label: int, points: str
 ) -> None:
     """Embeddings that overflow the logits for some labels only: the reply must not tell which."""
     data = fed.data()
     data.labels["table"].fill_(label)
     changes = {**fed.GAUSSIAN, "server.embedding_bound": 3e38, "server.update": "none"}
-    federation = fed.build(method, changes=changes, of=data)
+    federation = fed.build(method, changes={**changes, **more}, of=data)
     query = fed.query(fed.ask(federation, 0))
     h = query.embeddings.clone()
     signs = torch.sign(torch.linspace(-1, 1, h[0].numel())).view_as(h[0])

@@ -21,6 +21,7 @@ from vertizo.architectures import (
     ServerMlpConfig,
     ServerModelConfig,
 )
+from vertizo.codecs.base import Codec
 from vertizo.codecs.choice import CodecChoice
 from vertizo.codecs.none import NoCompression
 from vertizo.data.options import DataConfig
@@ -190,6 +191,11 @@ class ExperimentConfig(Options):
             there = given.get(section, {})
             if isinstance(there, Mapping):
                 filled[section] = {**values, **there}
+        codecs = filled.get("codecs")
+        up = codecs.get("up") if isinstance(codecs, Mapping) else None
+        if isinstance(up, Mapping) and "name" not in up:  # other settings of the method's own codec
+            assert isinstance(method.up, Options)
+            filled["codecs"] = {**filled["codecs"], "up": {**method.up.model_dump(), **up}}
         return filled
 
     @model_validator(mode="after")
@@ -235,8 +241,8 @@ class ExperimentConfig(Options):
             )
         if method.points > 1 and not up.keeps_differences:
             raise ValueError(
-                f"codecs.up is {up.name!r} but method {name!r} sends embeddings that differ by "
-                f"little more than method.smoothing, which {up.name!r} would swallow; use 'paired'"
+                f"codecs.up is {_called(up)} but method {name!r} sends embeddings that differ by "
+                "little more than method.smoothing, which it would swallow; use 'paired'"
             )
         if down.name == "paired":
             raise ValueError(
@@ -245,8 +251,9 @@ class ExperimentConfig(Options):
             )
         if method.reply_is_losses and not down.keeps_two_numbers:
             raise ValueError(
-                f"codecs.down is {down.name!r} but method {name!r} answers with two losses that "
-                "differ by little; set method.reply to 'difference', or use 'none' or 'uniform'"
+                f"codecs.down is {_called(down)} but method {name!r} answers with two losses that "
+                "differ by little; set method.reply to 'difference', or use 'none' with float32, or "
+                "'uniform'"
             )
         if feedback in ("down", "both") and not method.reply_per_record:
             raise ValueError(
@@ -257,6 +264,12 @@ class ExperimentConfig(Options):
     def to_yaml(self) -> str:
         """The complete configuration."""
         return write_yaml(self.model_dump(mode="json"))
+
+
+def _called(codec: Codec) -> str:
+    """A codec's name, and its number format where that is what matters."""
+    dtype = codec.dtype if isinstance(codec, NoCompression) else "float32"
+    return repr(codec.name) if dtype == "float32" else f"{codec.name!r} with {dtype}"
 
 
 def load(

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vertizo.messages import Reply
 from vertizo.methods.base import ClientSide
 from vertizo.methods.cascaded import Cascaded
 from vertizo.models.array import ArrayModel
@@ -93,7 +94,9 @@ def test_a_client_moves_by_the_difference_of_the_two_losses(law: str, momentum: 
     """Its embedding is its parameters here: the direction can be read off the query."""
     model = ArrayModel(lambda w, x: np.repeat(w[None], len(x), 0), torch.linspace(-1, 1, 7))
     method = Cascaded(smoothing=SMOOTHING, directions=law)
-    half = method.client(ClientSide(model, Sgd(0.1, momentum), Stream.from_seed(5)))
+    half = method.client(
+        ClientSide(model, Sgd(0.1, momentum), Stream.from_seed(5), Stream.from_seed(9))
+    )
     features, velocity = torch.zeros(3, 2), torch.zeros(7)
     for number, (plain, shifted) in enumerate([(1.0, 1.25), (2.0, 1.0), (0.5, 0.5)]):
         before = model.parameters.clone()
@@ -116,3 +119,19 @@ def test_many_directions_approach_the_gradient(federations: SimpleNamespace, law
     estimate, gradient = federations.estimated_gradient(method, rounds)
     error = float((estimate - gradient).norm() / gradient.norm())
     assert error < 3 * math.sqrt((gradient.numel() + 1) / rounds)
+
+
+@pytest.mark.parametrize("timing", TIMINGS)
+def test_a_difference_may_be_told_instead(federations: SimpleNamespace, timing: str) -> None:
+    """One number over μ, which moves the client as far as the two losses would."""
+    ends = []
+    for form, shape in (("losses", (2,)), ("difference", (1,))):
+        changes = {**LARGE, "method.reply": form}
+        federation, tape = federations.ran("cascaded", timing, changes)
+        told = [m.values for *_, m in tape.messages() if isinstance(m, Reply)]
+        assert {tuple(values.shape) for values in told} == {shape}
+        first = told[0]
+        slope = (first[1] - first[0]) / SMOOTHING if form == "losses" else first[0]
+        ends.append((float(slope), torch.cat([m.parameters for m in federation.models])))
+    assert ends[0][0] == pytest.approx(ends[1][0], abs=1e-5)
+    assert torch.allclose(ends[0][1], ends[1][1], atol=1e-4)

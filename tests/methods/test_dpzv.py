@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from statistics import NormalDist
 from types import SimpleNamespace
 from typing import Any
 
@@ -100,7 +101,9 @@ def bare(law: str, dimension: int, optimizer: Sgd) -> tuple[Any, ArrayModel]:
     """A client whose embedding is its parameters: perturbations can be read off."""
     model = ArrayModel(lambda w, x: np.repeat(w[None], len(x), 0), torch.linspace(-1, 1, dimension))
     method = Dpzv(smoothing=SMOOTHING, directions=law)
-    return method.client(ClientSide(model, optimizer, Stream.from_seed(5))), model
+    return method.client(
+        ClientSide(model, optimizer, Stream.from_seed(5), Stream.from_seed(9))
+    ), model
 
 
 NORMS = {"sphere": 1.0, "scaled-sphere": math.sqrt(7), "rademacher": math.sqrt(7), "coordinate": 1}
@@ -244,3 +247,201 @@ def test_the_clip_bounds_each_records_slope_on_both_sides(federations: SimpleNam
     assert federations.reply(answer).values.item() == pytest.approx(expected.item(), abs=1e-5)
     clipped = float((slopes.abs() > clip).double().mean())
     assert federation.server.side.plan.clip_fraction == clipped
+
+
+K = 3
+SEVERAL = {**LARGE, "method.num_directions": K}
+
+
+@pytest.mark.parametrize("timing", TIMINGS)
+@pytest.mark.parametrize("clipping", ["each", "jointly"])
+def test_rounds_of_several_directions_by_hand(
+    federations: SimpleNamespace, timing: str, clipping: str
+) -> None:
+    """K slopes come back; the table and the server's step are at the mean of all points."""
+    federation = federations.build("dpzv", timing, {**SEVERAL, "method.clipping": clipping})
+    side, labels, dim = federation.server.side, federation.data.labels["table"], federations.DIM
+    order = [0, 1, 2] if timing == "synchronous" else [1]
+    for round_ in range(6):
+        server = server_twin(federations, federation)
+        frames = [federations.ask(federation, client) for client in order]
+        queries = [federations.query(frame) for frame in frames]
+        ids = queries[0].ids
+        table = side.table.values.clone()
+        for query in queries:
+            table[ids, dim * query.client : dim * (query.client + 1)] = query.embeddings.mean(0)
+        answers = [a for frame in frames for a in federation.server.receive(frame)]
+        assert torch.allclose(side.table.values, table, atol=1e-6)
+        for query, (client, answer) in zip(queries, answers, strict=True):
+            assert query.embeddings.shape == (2 * K, ids.numel(), dim)
+            means = []
+            for embeddings in query.embeddings:
+                rows = table[ids].clone()
+                rows[:, dim * client : dim * (client + 1)] = embeddings
+                means.append(losses(server, rows, labels[ids]).sum().item() / 8)
+            expected = [
+                (a - b) / (2 * SMOOTHING) for a, b in zip(means[::2], means[1::2], strict=True)
+            ]
+            told = federations.reply(answer).values
+            assert told.tolist() == pytest.approx(expected, abs=3e-5)
+        (losses(server, table[ids], labels[ids]).sum() / 8).backward()
+        gradient = torch.cat([w.grad.reshape(-1) for w in server.parameters()])
+        stepped = federations.flat(server) - 0.1 * gradient
+        assert torch.allclose(side.head.parameters.double(), stepped, atol=1e-6)
+        for client, answer in answers:
+            federation.clients[client].tell(answer)
+        if timing == "asynchronous":
+            order = [(round_ * 2) % 3]
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_a_client_moves_by_the_mean_of_its_estimates(law: Any, momentum: float) -> None:
+    model = ArrayModel(lambda w, x: np.repeat(w[None], len(x), 0), torch.linspace(-1, 1, 7))
+    method = Dpzv(smoothing=SMOOTHING, directions=law, num_directions=K)
+    own, shared = Stream.from_seed(5), Stream.from_seed(9)
+    half = method.client(ClientSide(model, Sgd(0.1, momentum), own, shared))
+    features, velocity, seen = torch.zeros(3, 2), torch.zeros(7), []
+    for number, values in enumerate([[0.7, -1.3, 2.0], [0.1, 0.0, -0.4]]):
+        before = model.parameters.clone()
+        points = half.ask(number, features)[:, 0]
+        assert points.shape == (2 * K, 7)
+        directions = (points[::2] - points[1::2]) / (2 * SMOOTHING)
+        assert torch.allclose((points[::2] + points[1::2]) / 2, before.expand(K, 7), atol=1e-6)
+        half.tell(number, features, torch.tensor(values))
+        estimates = FACTORS.get(law, 1.0) * torch.tensor(values)[:, None] * directions
+        velocity = momentum * velocity + estimates.mean(0)
+        assert torch.allclose(model.parameters, before - 0.1 * velocity, atol=1e-5)
+        seen += [*directions]
+    for i, u in enumerate(seen):
+        few = law in ("coordinate", "rademacher")  # of which there are 7, and 128
+        assert few or all(not torch.allclose(u, other) for other in seen[:i])
+
+
+def test_the_variance_falls_as_directions_rise(federations: SimpleNamespace) -> None:
+    spread = []
+    for count in (1, 4):
+        method = Dpzv(smoothing=0.01, num_directions=count)
+        rows, gradient = federations.estimates(method, 1000)
+        spread.append(float(rows.var(0).sum()))
+        error = rows.std(0) / math.sqrt(len(rows))
+        assert torch.all((rows.mean(0) - gradient).abs() <= 5 * error + 2e-5)
+    assert spread[0] / spread[1] == pytest.approx(4, rel=0.25)
+
+
+def test_one_direction_is_what_it_was(federations: SimpleNamespace) -> None:
+    """However it is clipped: with noise too, the same frames and the same weights."""
+    plain, tape = federations.ran("dpzv", changes=federations.GAUSSIAN)
+    for clipping in ("each", "jointly"):
+        one = {"method.num_directions": 1, "method.clipping": clipping}
+        same, other = federations.ran("dpzv", changes={**federations.GAUSSIAN, **one})
+        assert tape.seen == other.seen
+        assert not federations.differences(plain.state(), same.state())
+
+
+def test_directions_that_are_not_kept_give_the_same_update(
+    federations: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Drawn again from their seeds, bit by bit; the embeddings differ by rounding alone."""
+
+    def update(limit: int) -> tuple[Tensor, Tensor]:
+        monkeypatch.setattr("vertizo.zeroth_order.directions.KEEP_UP_TO", limit)
+        federation = federations.build("dpzv", changes={**SEVERAL, **momentum})
+        model, half = federation.models[0], federation.clients[0]._half
+        features = federation.data.features[0]["table"][:5]
+        for number in range(3):
+            half.tell(number, features, torch.tensor([0.5, -1.0, 2.0]))
+        parameters = model.parameters.clone()
+        return parameters, half.ask(3, features)
+
+    momentum = {"client.optimizer.momentum": 0.9}
+    size = federations.build("dpzv").models[0].parameters.numel()
+    kept, asked = update(size * K)
+    for limit in (0, size * K - 1):
+        again, other = update(limit)
+        assert torch.equal(kept, again)
+        assert not torch.equal(asked, other)
+        assert torch.allclose(asked, other, atol=1e-6)
+
+
+def slopes_of(federations: SimpleNamespace) -> tuple[Any, Tensor]:
+    """A query of K strange pairs, and the slopes of each record along them, [batch, K]."""
+    plain = federations.build("dpzv", changes=SEVERAL)
+    query = federations.query(federations.ask(plain, 0))
+    generator = torch.Generator().manual_seed(0)
+    query = replace(query, embeddings=torch.randn(2 * K, 8, 3, generator=generator))
+    rows = torch.zeros(2 * K, 8, plain.server.side.table.width)
+    rows[..., :3] = query.embeddings
+    labels = plain.data.labels["table"][query.ids]
+    server = server_twin(federations, plain)
+    at = torch.stack([losses(server, point, labels).detach() for point in rows])
+    return query, ((at[::2] - at[1::2]) / (2 * SMOOTHING)).t()
+
+
+@pytest.mark.parametrize("clipping", ["each", "jointly"])
+def test_slopes_are_clipped_each_or_jointly(federations: SimpleNamespace, clipping: str) -> None:
+    """One by one to ±C, or a record's K together to norm C: what makes K entries of them, or 1."""
+    query, slopes = slopes_of(federations)
+    clip = float(slopes.abs().median())
+    plan = {"privacy.mechanism": "gaussian", "privacy.clip": clip, "privacy.noise_std": 1e-9}
+    changes = {**SEVERAL, **plan, "method.clipping": clipping}
+    federation = federations.build("dpzv", changes=changes)
+    ((_, answer),) = federation.server.receive(federations.encoded(query))
+    if clipping == "each":
+        bounded = slopes.clamp(-clip, clip)
+    else:
+        bounded = slopes * (clip / slopes.norm(dim=1).clamp(min=clip))[:, None]
+    assert not torch.allclose(bounded, slopes)
+    told = federations.reply(answer).values
+    assert told.tolist() == pytest.approx((bounded.sum(0) / 8).tolist(), abs=1e-5)
+    counts = federation.server.side.plan.state()["counts"]
+    assert counts[0, query.ids].tolist() == [K if clipping == "each" else 1] * 8
+    assert int(counts.sum()) == 8 * (K if clipping == "each" else 1)
+
+
+@pytest.mark.parametrize("clipping", ["each", "jointly"])
+def test_every_scalar_has_noise_of_its_own(federations: SimpleNamespace, clipping: str) -> None:
+    """With parties that stay, replies differ from those without noise by it alone."""
+    still = {**SEVERAL, "control": "frozen", "server.update": "none", "epochs": 30}
+    still["method.clipping"] = clipping
+    plan = {"privacy.mechanism": "gaussian", "privacy.clip": 1e9, "privacy.noise_std": 4.0}
+    replies = []
+    for changes in (still, {**still, **plan}):
+        _, tape = federations.ran("dpzv", changes=changes)
+        told = [m.values for *_, m in tape.messages() if isinstance(m, Reply)]
+        replies.append(torch.stack(told))
+    noise = (replies[1] - replies[0]).numpy() * 8 / 4
+    assert noise.shape == (30 * 4 * 3, K)
+    assert noise.std() == pytest.approx(1, abs=4 / math.sqrt(2 * noise.size))
+    assert abs(noise.mean()) < 4 / math.sqrt(noise.size)
+    correlations = np.corrcoef(noise.T) - np.eye(K)
+    assert np.abs(correlations).max() < 4.5 / math.sqrt(len(noise))
+
+
+@pytest.mark.parametrize(("clipping", "entries"), [("each", K), ("jointly", 1)])
+@pytest.mark.parametrize("timing", TIMINGS)
+def test_the_noise_covers_every_entry_of_a_run(
+    federations: SimpleNamespace, timing: str, clipping: str, entries: int
+) -> None:
+    """ε = 2 at M·E·K entries a record, all of which a whole run uses up."""
+    epochs, clients, epsilon, delta, clip = 2, 3, 2.0, 1e-5, 0.5
+    changes = {
+        **SEVERAL,
+        "method.clipping": clipping,
+        "privacy.mechanism": "gaussian",
+        "privacy.clip": clip,
+        "privacy.epsilon": epsilon,
+        "server.update": "none",
+    }
+    federation, _ = federations.ran("dpzv", timing, changes)
+    statement = federation.statement()
+    releases = epochs * clients * entries
+    assert statement.max_participations == releases
+    assert statement.guarantee == "exact"
+    assert statement.epsilon == pytest.approx(epsilon, rel=1e-9)
+    mu = 2 * clip * math.sqrt(releases) / statement.noise_std
+    spread = NormalDist()
+    at = spread.cdf(-epsilon / mu + mu / 2) - math.exp(epsilon) * spread.cdf(-epsilon / mu - mu / 2)
+    assert at == pytest.approx(delta, rel=1e-6)
+    counts = federation.server.side.plan.state()["counts"]
+    assert torch.equal(counts, torch.full_like(counts, epochs * entries))

@@ -150,13 +150,13 @@ def test_a_model_without_gradients_is_refused_before_training(
     federations: SimpleNamespace,
 ) -> None:
     function = {"name": "function", "path": "numpy:outer", "num_parameters": 3}
-    with pytest.raises(ConfigError, match=r"'dpzv' or 'cascaded'"):
+    with pytest.raises(ConfigError, match=r"'dpzv', 'cascaded' or 'zoo-vfl'"):
         federations.build("vafl", changes={"client.model": function})
     with pytest.raises(ConfigError, match="vafl"):
         parse({"method": {"name": "vafl"}, "client": {"model": function}})
     model = ArrayModel(lambda w, x: x * w, torch.zeros(4))
     with pytest.raises(ConfigError, match="ArrayModel"):
-        Vafl().client(ClientSide(model, Sgd(0.1), Stream.from_seed(0)))
+        Vafl().client(ClientSide(model, Sgd(0.1), Stream.from_seed(0), Stream.from_seed(9)))
 
 
 MODULE = """

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from vertizo.errors import ConfigError
+from vertizo.models.base import Points
 from vertizo.models.linear_stack import LinearStack
-from vertizo.models.networks import cnn, mlp
+from vertizo.models.networks import Bag, Sum, TableNet, category_size, cnn, mlp
 from vertizo.models.torch import wrap
 
 
@@ -76,3 +78,133 @@ def test_cnn_fits_every_size(
     assert last.in_features == features
     assert module(torch.randn(2, *shape)).shape == (2, 9)
     assert wrap(module)(torch.randn(2, *shape)).shape == (2, 9)
+
+
+def test_four_layers_fit_a_patch_of_cifar() -> None:
+    module = cnn((3, 16, 16), [16, 32, 64, 64], 16)
+    assert kinds(module).count("Conv2d") == 4
+    assert kinds(module).count("MaxPool2d") == 3
+    assert wrap(module)(torch.randn(2, 3, 16, 16)).shape == (2, 16)
+
+
+def table(rows: int = 5) -> Tensor:
+    """Codes of 3 and 200 categories, then two numbers."""
+    codes = torch.stack([torch.arange(rows) % 3, torch.arange(rows) * 37 % 200], 1)
+    return torch.cat([codes.float(), torch.randn(rows, 2)], 1)
+
+
+def table_net(hidden: tuple[int, ...] = (6,)) -> TableNet:
+    return TableNet(4, (3, 200), hidden, 5, final_relu=False)
+
+
+@pytest.mark.parametrize(("cardinality", "size"), [(1, 1), (2, 2), (4, 2), (5, 3), (1000, 16)])
+def test_size_of_a_category(cardinality: int, size: int) -> None:
+    assert category_size(cardinality) == size
+
+
+def test_categories_are_looked_up() -> None:
+    module, rows = table_net(()), table()
+    first, second = module.categories
+    assert isinstance(first, nn.Embedding)
+    assert isinstance(second, nn.Embedding)
+    wide = torch.cat([first.weight[rows[:, 0].long()], second.weight[rows[:, 1].long()]], 1)
+    expected = module.layers(torch.cat([wide, rows[:, 2:]], 1))
+    assert torch.equal(module(rows), expected)
+    assert wide.shape == (5, 2 + 15)
+
+
+def test_impossible_codes_are_the_nearest_ones() -> None:
+    rows = table(4)
+    rows[:, 1] = torch.tensor([-3.0, 1e9, float("nan"), float("inf")])
+    meant = rows.clone()
+    meant[:, 1] = torch.tensor([0.0, 199.0, 0.0, 199.0])
+    module = table_net()
+    assert torch.equal(module(rows), module(meant))
+
+
+def test_a_table_of_categories_alone() -> None:
+    model = wrap(TableNet(2, (3, 4), (), 5, final_relu=True))
+    outputs, pullback = model.forward(Points(torch.tensor([[0.0, 3.0], [2.0, 1.0]])))
+    assert outputs.shape == (2, 5)
+    assert outputs.min() >= 0
+    assert not pullback.inputs(torch.ones(2, 5)).any()
+
+
+def test_a_tables_flat_vector_has_the_categories() -> None:
+    rows = table()
+    model = wrap(table_net())
+    before = model(rows)
+    assert model.parameters.numel() == 3 * 2 + 200 * 15 + 6 * (2 + 15 + 2 + 1) + 5 * 7
+    model.parameters[:2].add_(1.0)  # category 0 of the first column
+    changed = (model(rows) - before).abs().amax(1) > 0
+    assert changed.tolist() == [True, False, False, True, False]
+
+
+def test_a_tables_gradient_equals_autograd() -> None:
+    module, rows, weights = table_net(), table(), torch.randn(5, 5)
+    wanted = torch.autograd.grad((module(rows) * weights).sum(), list(module.parameters()))
+    expected = torch.cat([part.reshape(-1) for part in wanted])
+    _, pullback = wrap(module).forward(Points(rows))
+    assert torch.allclose(pullback(weights), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_the_sum_of_predictions() -> None:
+    rows = torch.randn(3, 4 * 10)
+    model = wrap(Sum(40, 10))
+    assert torch.allclose(model(rows), rows.view(3, 4, 10).sum(1))
+    model.parameters[2] = 7.0
+    assert torch.allclose(model(rows)[:, 2], rows.view(3, 4, 10).sum(1)[:, 2] + 7, atol=1e-5)
+    outputs, pullback = model.forward(Points(rows))
+    assert torch.equal(pullback(torch.ones(3, 10)), torch.full((10,), 3.0))
+    assert torch.equal(pullback.inputs(outputs), outputs.repeat(1, 4))
+
+
+def test_a_sum_of_other_sizes_is_refused() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Sum(32, 10)
+    assert str(caught.value) == (
+        "sum adds up embeddings of 10 numbers each, as many as the task needs; "
+        "the joined embeddings have 32"
+    )
+
+
+WORDS = torch.tensor([[3, 5, 5, 0, 0], [9, 0, 0, 0, 0], [0, 0, 0, 0, 0]], dtype=torch.int32)
+
+
+def test_a_bag_is_the_mean_of_the_words() -> None:
+    module = Bag(10, 4, (), 2)
+    vectors = module.words.weight
+    means = torch.stack([(vectors[3] + 2 * vectors[5]) / 3, vectors[9], torch.zeros(4)])
+    assert torch.allclose(module(WORDS), module.layers(means), atol=1e-6)
+
+
+def test_padding_and_order_do_not_matter_to_a_bag() -> None:
+    model = wrap(Bag(10, 4, (3,), 2))
+    longer = torch.cat([WORDS.flip(1), torch.zeros(3, 4, dtype=torch.int32)], 1)
+    assert torch.allclose(model(WORDS), model(longer), atol=1e-6)
+
+
+def test_words_beyond_a_bags_vocabulary_share_vectors() -> None:
+    model = wrap(Bag(10, 4, (), 2))
+    far = torch.tensor([[10, 18, 19, 2_000_000_000]], dtype=torch.int32)
+    near = torch.tensor([[1, 9, 1, (2_000_000_000 - 1) % 9 + 1]], dtype=torch.int32)
+    assert torch.equal(model(far), model(near))
+
+
+def test_a_bags_gradient_equals_autograd() -> None:
+    module, weights = Bag(10, 4, (3,), 2), torch.randn(3, 2)
+    wanted = torch.autograd.grad((module(WORDS) * weights).sum(), list(module.parameters()))
+    expected = torch.cat([part.reshape(-1) for part in wanted])
+    _, pullback = wrap(module).forward(Points(WORDS))
+    assert torch.allclose(pullback(weights), expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["table", "bag"])
+def test_records_do_not_mix(kind: str) -> None:
+    model = wrap(table_net() if kind == "table" else Bag(10, 4, (3,), 2))
+    rows = table(3) if kind == "table" else WORDS
+    other = rows.clone()
+    other[1] = 4
+    change = (model(rows) - model(other)).abs().amax(1)
+    assert change[1] > 1e-4
+    assert change[[0, 2]].max() < 1e-6

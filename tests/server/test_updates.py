@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -58,10 +59,11 @@ def directions(dimension: int, law: str = "scaled-sphere", seed: int = 3) -> Dir
     return Directions(law, dimension, Stream.from_seed(seed).child("server"))
 
 
-def zeroth_order(head: Head, rate: float, momentum: float = 0.0, **keys: str) -> ZerothOrder:
-    return ZerothOrder(
-        Sgd(rate, momentum), directions(head.parameters.numel(), **keys), 1e-3, BATCH
-    )
+def zeroth_order(
+    head: Head, rate: float, momentum: float = 0.0, *, forward: bool = False, **keys: str
+) -> ZerothOrder:
+    drawn = directions(head.parameters.numel(), **keys)
+    return ZerothOrder(Sgd(rate, momentum), drawn, 1e-3, BATCH, forward=forward)
 
 
 @pytest.mark.parametrize("kind", ["stack", "autograd"])
@@ -82,10 +84,11 @@ def test_first_order_equals_pytorch(kind: str, momentum: float) -> None:
         assert torch.allclose(head.parameters, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("forward", [False, True])
 @pytest.mark.parametrize("law", LAWS)
-def test_zeroth_order_reduces_the_loss(law: str) -> None:
+def test_zeroth_order_reduces_the_loss(law: str, forward: bool) -> None:
     head, (joined, labels) = head_of(network()), data(64)
-    update = zeroth_order(head, 0.003, law=law)
+    update = zeroth_order(head, 0.003, law=law, forward=forward)
     before = mean_loss(head, joined, labels)
     for _ in range(600):
         take(update, head, joined, labels)
@@ -165,6 +168,50 @@ def test_a_loaded_update_goes_on_the_same_way(name: str) -> None:
     assert not torch.equal(head.parameters, head_of(network()).parameters)
 
 
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("rows", [3, BATCH])
+def test_a_forward_difference_step_is_the_formula(law: str, rows: int) -> None:
+    """``w ← w − η φ (f(w + μu) − f(w)) / μ · u``, where f(w) is the last point's loss."""
+    head, (joined, labels) = head_of(network()), data(rows)
+    size, mu = head.parameters.numel(), 0.1
+    start = head.parameters.clone()
+    u = torch.zeros(size)
+    direction = directions(size, law).draw(0)
+    direction.add_to(u, 1.0)
+    module = network().double()
+
+    def loss(parameters: Tensor) -> float:
+        nn.utils.vector_to_parameters(parameters.double(), module.parameters())
+        logits = module(joined.double()).detach()
+        return float(F.cross_entropy(logits, labels, reduction="sum")) / BATCH
+
+    update = ZerothOrder(Sgd(0.3), directions(size, law), mu, BATCH, forward=True)
+    take(update, head, joined, labels)
+    slope = (loss(start + mu * u) - loss(start)) / mu
+    step = -0.3 * direction.factor * slope * u
+    other = -0.3 * direction.factor * (loss(start + mu * u) - loss(start - mu * u)) / (2 * mu) * u
+    assert float(step.norm()) > 1e-3
+    assert float((head.parameters - start - step).norm()) < 1e-3 * float(step.norm()) + 1e-5
+    assert float((other - step).norm()) > 1e-3 * float(step.norm()) + 1e-5  # no two-point step
+
+
+def test_a_forward_difference_takes_the_loss_that_is_known() -> None:
+    """At the weights before the step: it is the evaluation's, whatever that was made of."""
+    head, (joined, labels) = head_of(network()), data()
+    start = head.parameters.clone()
+    evaluation = head.evaluate(Points(joined), labels)
+    moved = []
+    for shift in (0.0, 1e-3):
+        head.parameters.copy_(start)
+        known = replace(evaluation, losses=evaluation.losses + shift)
+        update = zeroth_order(head, 0.3, forward=True)
+        update.step(head, known, joined, labels)
+        moved.append(head.parameters - start)
+    u = torch.zeros(start.numel())
+    directions(start.numel()).draw(0).add_to(u, 1.0)
+    assert torch.allclose(moved[1] - moved[0], 0.3 * u, atol=1e-3)  # a slope less by 1e-3 / μ
+
+
 def test_no_update_changes_nothing() -> None:
     head, (joined, labels) = head_of(network()), data()
     before = head.parameters.clone()
@@ -180,6 +227,7 @@ def test_only_no_update_is_private() -> None:
     assert NoUpdate().is_private
     assert not FirstOrder(Sgd(0.1), BATCH).is_private
     assert not zeroth_order(head, 0.1).is_private
+    assert not zeroth_order(head, 0.1, forward=True).is_private
 
 
 class Counting:
@@ -208,7 +256,9 @@ def test_evaluations_are_counted() -> None:
         NoUpdate(),
         FirstOrder(Sgd(0.1), BATCH),
         zeroth_order(plain, 0.1),
+        zeroth_order(plain, 0.1, forward=True),
     ]
+    assert [update.evaluations for update in updates] == [0, 0, 2, 1]
     for update in updates:
         model.rows = 0
         update.step(head, evaluation, joined, labels)

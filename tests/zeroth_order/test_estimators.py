@@ -20,7 +20,7 @@ from vertizo.models.networks import cnn, mlp
 from vertizo.models.torch import wrap
 from vertizo.randomness import Stream
 from vertizo.zeroth_order.directions import LAWS, Direction, Directions
-from vertizo.zeroth_order.estimators import Along, estimate, forward_difference, two_point
+from vertizo.zeroth_order.estimators import Along, Sum, estimate, forward_difference, two_point
 from vertizo.zeroth_order.perturbation import outputs
 
 Array = NDArray[np.float64]
@@ -239,3 +239,41 @@ def test_many_directions_approach_the_gradient_of_a_convolution() -> None:
     errors, cosines = relative_errors(module, torch.randn(8, 1, 4, 4), "rademacher", [100, 1600])
     assert errors[0] > 2.5 * errors[1]
     assert cosines[-1] > 0.96
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_a_sum_is_the_sum_of_its_parts(law: str) -> None:
+    directions = Directions(law, 300, Stream.from_seed(3), recent=3)
+    coefficients = (0.5, -2.0, 1.25)
+    parts = tuple(Along(directions.draw(n), c) for n, c in enumerate(coefficients))
+    expected = sum(
+        (c * vector(part.direction) for part, c in zip(parts, coefficients, strict=True)),
+        np.zeros(300),
+    )
+    total = Sum(parts)
+    dense = torch.ones(300, dtype=torch.float64)
+    total.add_to(dense, -0.1)
+    assert np.allclose(dense.numpy(), 1 - 0.1 * expected, rtol=1e-9)
+    assert total.norm() == pytest.approx(np.linalg.norm(expected), rel=1e-5)
+
+
+def test_parts_of_a_sum_may_cancel() -> None:
+    """Its norm is that of the whole, not of the parts."""
+    direction = Direction("gaussian", 50, 9, keep=True)
+    assert Sum((Along(direction, 2.0), Along(direction, -2.0))).norm() == pytest.approx(0, abs=1e-5)
+    assert Sum((Along(direction, 2.0),)).norm() == pytest.approx(2 * direction.norm(), rel=1e-5)
+
+
+def test_the_mean_of_several_estimates_has_a_fraction_of_the_variance() -> None:
+    rows = estimates("scaled-sphere", central, quadratic, W, 0.1)
+    count = 4
+    means = np.zeros((N // count, D))
+    for k, row in enumerate(means):
+        parts = []
+        for direction, u in drawn("scaled-sphere")[count * k : count * (k + 1)]:
+            parts.append(estimate(direction, central(quadratic, W, u, 0.1) / count))
+        dense = torch.zeros(D, dtype=torch.float64)
+        Sum(tuple(parts)).add_to(dense, 1.0)
+        row[:] = dense.numpy()
+    assert np.allclose(means.mean(0), rows.mean(0), rtol=1e-9)
+    assert rows.var(0).sum() / means.var(0).sum() == pytest.approx(count, rel=0.15)

@@ -47,6 +47,8 @@ class DataConfig(Options):
     """Share of the training records that select the best model and are not trained on."""
     limit: int | None = Field(default=None, ge=2)
     """Use at most so many training records."""
+    test_limit: PositiveInt | None = None
+    """Use at most so many test records, the same ones in every run."""
     test: float | None = Field(default=None, gt=0, lt=1)
     """Share of the records for testing, where none are set apart already; unset: 0.2."""
 

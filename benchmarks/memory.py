@@ -1,0 +1,147 @@
+"""Peak memory of a client: inference, DPZV and VAFL, for models of more than 20 million parameters.
+
+One batch through the client model; then ask and tell of DPZV's client half, which needs two more
+evaluations and no graph; then the same of VAFL's, which back-propagates. Each in a process of its
+own: what is shown is the resident memory at its highest less that before the model was made, so
+that it is the model and what a round needs, without the interpreter and its libraries. Linux only.
+
+* **mlp**: 25 M parameters in three layers, batch 64;
+* **embeddings**: the embedding layer of DistilBERT, 24 M, 32 texts of 64 words;
+* **transformer**: 6 blocks of a BERT, 23 M, 32 texts of 64 words.
+
+Run: ``python benchmarks/memory.py [--models mlp ...] [--json FILE]``
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import gc
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from vertizo.memory import keep_freed_memory
+from vertizo.methods.base import ClientSide
+from vertizo.methods.dpzv import Dpzv
+from vertizo.methods.vafl import Vafl
+from vertizo.models.networks import mlp
+from vertizo.models.optimizers import Sgd
+from vertizo.models.text import Spec, Text, TextEmbeddings
+from vertizo.models.torch import wrap
+from vertizo.randomness import Stream
+
+MODELS = ("mlp", "embeddings", "transformer")
+VARIANTS = ("inference", "dpzv", "vafl")
+ROUNDS = 2
+PEAK_RESET = Path("/proc/self/clear_refs")
+
+
+def make(name: str) -> nn.Module:
+    if name == "mlp":
+        return mlp(4096, [4096, 2048], 16, final_relu=False)
+    if name == "embeddings":
+        words = Spec("random", "distilbert", 768, 1, heads=12, vocabulary=30_522, positions=512)
+        return TextEmbeddings(words, 64)
+    if name == "transformer":
+        blocks = Spec("random", "bert", 512, 6, heads=8, vocabulary=8192, positions=128)
+        return Text(blocks, 64, "mean", 16)
+    return mlp(4096, [64], 16, final_relu=False)
+
+
+def batch(name: str) -> Tensor:
+    if name in ("embeddings", "transformer"):
+        return torch.randint(1, 8192, (32, 64), dtype=torch.int32)
+    return torch.randn(64, 4096)
+
+
+def rounds(name: str, variant: str, count: int) -> int:
+    """Makes the model, resets the peak, does the work; returns the number of parameters."""
+    model, features = wrap(make(name)), batch(name)
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    PEAK_RESET.write_text("5")
+    if variant == "inference":
+        for _ in range(count):
+            model(features)
+        return model.parameters.numel()
+    root = Stream.from_seed(0)
+    method = Dpzv() if variant == "dpzv" else Vafl()
+    client = method.client(
+        ClientSide(model, Sgd(1e-3), root.child("directions"), root.child("shared"), 0)
+    )
+    for number in range(count):
+        answer = client.ask(number, features)
+        values = torch.full((1,), 0.1) if variant == "dpzv" else answer[0].clone()
+        del answer  # by now it would have been sent
+        client.tell(number, features, values)
+    return model.parameters.numel()
+
+
+def kilobytes(key: str) -> int:
+    """A figure that the operating system keeps of this process."""
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    return int(status.split(f"{key}:")[1].split()[0])
+
+
+def measure(name: str, variant: str) -> dict[str, float]:
+    """Parameters, and peak memory in MiB, of this process."""
+    torch.set_num_threads(1)
+    keep_freed_memory()  # as training does
+    make(name if name != "mlp" else "small")  # loads what it needs
+    rounds("small", variant, 1)
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    before = kilobytes("VmRSS")
+    parameters = rounds(name, variant, ROUNDS)
+    return {"parameters": parameters, "mebibytes": (kilobytes("VmHWM") - before) / 1024}
+
+
+def measured(name: str, variant: str) -> dict[str, float]:
+    """`measure` in a fresh process."""
+    command = [sys.executable, __file__, "--measure", name, variant]
+    answer = subprocess.run(command, capture_output=True, text=True, check=True)
+    figures: dict[str, float] = json.loads(answer.stdout)
+    return figures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
+    parser.add_argument("--measure", nargs=2, metavar=("MODEL", "VARIANT"), help="one, as JSON")
+    parser.add_argument("--json", type=Path, help="write the figures to this file as well")
+    options = parser.parse_args()
+    if options.measure:
+        print(json.dumps(measure(*options.measure)))
+        return
+    print("peak memory in MiB beyond the libraries', one thread")
+    print(
+        f"{'model':<12} {'million':>8} {'weights':>8} {'inference':>10} {'DPZV':>14} {'VAFL':>14}"
+    )
+    rows = []
+    for name in options.models:
+        peaks = {variant: measured(name, variant) for variant in VARIANTS}
+        count = peaks["inference"]["parameters"]
+        plain, zeroth, first = (peaks[variant]["mebibytes"] for variant in VARIANTS)
+        rows.append(
+            {
+                "model": name,
+                "parameters": count,
+                **{f"{variant}_mebibytes": peaks[variant]["mebibytes"] for variant in VARIANTS},
+            }
+        )
+        print(
+            f"{name:<12} {count / 1e6:>8.1f} {count * 4 / 2**20:>8.1f} {plain:>10.1f} "
+            f"{zeroth:>7.1f} ({zeroth / plain:.2f}) {first:>7.1f} ({first / plain:.2f})"
+        )
+    if options.json is not None:
+        report = {"command": "benchmarks/memory.py", "torch": torch.__version__, "rows": rows}
+        options.json.write_text(json.dumps(report, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,22 @@
+"""From options to what every party holds."""
+
+from __future__ import annotations
+
+import torch
+
+from vertizo.data.options import DataConfig
+from vertizo.data.prepare import prepare
+from vertizo.randomness import Stream
+
+
+def test_fewer_test_records_are_the_same_for_every_run() -> None:
+    whole = prepare(DataConfig(), Stream.from_seed(0))
+    found = [prepare(DataConfig(test_limit=50), Stream.from_seed(seed)) for seed in (0, 1)]
+    for data in found:
+        assert data.labels["test"].numel() == 50
+        assert data.features[0]["test"].shape[0] == 50
+        assert torch.equal(data.labels["test"], found[0].labels["test"])
+    assert found[0].records == whole.records
+    assert len(found[0].labels["test"].unique()) > 5  # not one class of a sorted file
+    more = prepare(DataConfig(test_limit=10**6), Stream.from_seed(0))
+    assert torch.equal(more.labels["test"], whole.labels["test"])

