@@ -174,7 +174,7 @@ _WIDTHS = {1: "<u1", 2: "<u2", 4: "<u4", 8: "<u8"}
 def _pack_ids(ids: Tensor) -> tuple[int, memoryview]:
     """Width in bytes, and the IDs; they must not be negative."""
     array = ids.numpy()
-    largest = int(array.max(initial=0))
+    largest = int(array.max()) if array.size else 0
     width = 1 if largest < 2**8 else 2 if largest < 2**16 else 4 if largest < 2**32 else 8
     return width, array.astype(_WIDTHS[width]).data.cast("B")
 

@@ -32,7 +32,7 @@ def loader(
 
         def labels(file: idx.IdxFile) -> Tensor:
             values = _read(folder, file, sides=1)
-            if values.max(initial=0) > 9:
+            if values.size and values.max() > 9:
                 raise DataError(f"{folder / file.name}: label {values.max()}; there are 0 to 9")
             return torch.from_numpy(values.astype(np.int64))
 

@@ -87,7 +87,7 @@ class Preprocessing:
         codes = np.empty((len(values), len(self._tables)))
         for place, (index, table) in enumerate(self._tables):
             column = values[:, index]
-            codes[:, place] = table[np.where(np.isnan(column), -1, column).astype(np.int64)]
+            codes[:, place] = table[np.where(np.isnan(column), -1.0, column).astype(np.int64)]
         numbers = values[:, self._numbers]
         scaled = np.zeros_like(numbers)
         bounded = numbers[:, self._bounded]
