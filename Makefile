@@ -22,8 +22,10 @@ check: $(INSTALLED)  ## what CI runs
 	$(BIN)/python -m pytest -n auto -m "not slow"
 	$(BIN)/python -m pytest --doctest-modules src/vertizo
 
-bench: $(INSTALLED)  ## speed as ratios, measured in one run, one thread
+bench: $(INSTALLED)  ## speed as ratios, codecs, memory; each measured in one run, one thread
 	$(BIN)/python benchmarks/rounds.py
+	$(BIN)/python benchmarks/codecs.py
+	$(BIN)/python benchmarks/memory.py
 
 install: $(INSTALLED)
 
