@@ -23,6 +23,7 @@ from vertizo.architectures import (
 )
 from vertizo.codecs.base import Codec
 from vertizo.codecs.choice import CodecChoice
+from vertizo.codecs.feedback import MOST, loss_of
 from vertizo.codecs.none import NoCompression
 from vertizo.data.options import DataConfig
 from vertizo.errors import ConfigError
@@ -130,7 +131,8 @@ class CodecsConfig(Options):
     down: CodecChoice = NoCompression()
     """Of replies."""
     feedback: Literal["none", "up", "down", "both"] = "none"
-    """Error feedback: what a record's last array lost is added to its next."""
+    """Error feedback, by record: embeddings are sent as differences to what the server has of them,
+    and what a reply lost is added to the next."""
 
 
 class SimulationConfig(Links):
@@ -252,14 +254,22 @@ class ExperimentConfig(Options):
         if method.reply_is_losses and not down.keeps_two_numbers:
             raise ValueError(
                 f"codecs.down is {_called(down)} but method {name!r} answers with two losses that "
-                "differ by little; set method.reply to 'difference', or use 'none' with float32, or "
-                "'uniform'"
+                "differ by little; set method.reply to 'difference', or use 'none' with float32, "
+                "or 'uniform'"
             )
         if feedback in ("down", "both") and not method.reply_per_record:
             raise ValueError(
                 f"codecs.feedback is {feedback!r} but replies of method {name!r} have no numbers "
                 "of each record's own that it could add to; use 'up' or 'none'"
             )
+
+        for way, codec in (("up", up), ("down", down)):
+            if feedback in (way, "both") and loss_of(codec, self.batch_size) > MOST:
+                raise ValueError(
+                    f"codecs.feedback is {feedback!r} but codecs.{way} {codec.name!r} loses "
+                    f"{loss_of(codec, self.batch_size):.0%} of what it is given, so that errors "
+                    "would add up; use more bits, 'sign' or 'top-k'"
+                )
 
     def to_yaml(self) -> str:
         """The complete configuration."""

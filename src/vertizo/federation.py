@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from vertizo.batches import Batches
-from vertizo.codecs.feedback import Feedback
+from vertizo.codecs.feedback import Feedback, Received
 from vertizo.config import ExperimentConfig
 from vertizo.data.vertical import VerticalData
 from vertizo.errors import ConfigError
@@ -181,7 +181,7 @@ def build(
                 noise=None
                 if noise is None
                 else EmbeddingNoise(noise.clip, noise.noise_std, own.child("noise")),
-                feedback=Feedback(data.records) if feedback in ("up", "both") else None,
+                received=Received(data.records, dims[m]) if feedback in ("up", "both") else None,
             )
         )
     per_epoch = clients[0].batches.per_epoch
@@ -270,7 +270,7 @@ def _server(
         shared=shared,
         own=own.get("table"),
     )
-    feedback = len(dims) if config.codecs.feedback in ("down", "both") else 0
+    feedback = config.codecs.feedback
     return ServerParty(
         half=method.server(side),
         side=side,
@@ -282,7 +282,8 @@ def _server(
         bound=options.embedding_bound,
         batches=order if synchronous else None,
         own=own or None,
-        feedback=[Feedback(data.records) for _ in range(feedback)],
+        feedback=[Feedback(data.records) for _ in dims if feedback in ("down", "both")],
+        received=[Received(data.records, dim) for dim in dims if feedback in ("up", "both")],
     )
 
 

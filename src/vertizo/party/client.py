@@ -14,7 +14,8 @@ from torch import Tensor
 from vertizo import validate, wire
 from vertizo.batches import Batches
 from vertizo.codecs.base import Codec
-from vertizo.codecs.feedback import Feedback
+from vertizo.codecs.feedback import Received
+from vertizo.codecs.none import NoCompression
 from vertizo.errors import (
     ConflictError,
     MalformedError,
@@ -41,7 +42,7 @@ class ClientParty:
         up, down: codecs of queries and of replies.
         reply_shape: batch size → shape of a reply's values.
         noise: what embeddings pass through before they are sent; None for nothing.
-        feedback: what coding lost of each record; None to forget it.
+        received: what the server has of each record, for error feedback; None for none.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class ClientParty:
         down: Codec,
         reply_shape: Callable[[int], tuple[int, ...]],
         noise: EmbeddingNoise | None = None,
-        feedback: Feedback | None = None,
+        received: Received | None = None,
     ) -> None:
         self.index = index
         self.batches = batches
@@ -69,7 +70,7 @@ class ClientParty:
         self._down = down
         self._reply_shape = reply_shape
         self._noise = noise
-        self._feedback = feedback
+        self._received = received
         self._ids: Tensor | None = None
         self._batch: Tensor | None = None
         self._frame: bytes | None = None
@@ -95,14 +96,14 @@ class ClientParty:
         return self._frame
 
     def _coded(self, query: Query) -> bytes:
-        """The frame of a query; with error feedback, of what earlier ones lost as well."""
-        if self._feedback is None:
+        """The frame of a query; with error feedback, of how it differs from what is known."""
+        if self._received is None:
             return wire.encode(query, self._up)
-        wanted = self._feedback.corrected(query.ids, query.embeddings)
-        frame = wire.encode(replace(query, embeddings=wanted), self._up)
+        known = self._received.known(query.ids)
+        frame = wire.encode(replace(query, embeddings=query.embeddings - known), self._up)
         sent = wire.decode(frame, self._up)
         assert isinstance(sent, Query)
-        self._feedback.absorb(query.ids, wanted, sent.embeddings)
+        self._received.learn(query.ids, sent.embeddings + known)
         return frame
 
     def _rows(self, ids: Tensor) -> Tensor:
@@ -146,7 +147,11 @@ class ClientParty:
         self.answered += 1
 
     def upload(self, purpose: Purpose, start: int, stop: int) -> bytes:
-        """Embeddings of rows ``start`` to ``stop`` of one partition, at the current parameters."""
+        """Embeddings of rows ``start`` to ``stop`` of one partition, at the current parameters.
+
+        With error feedback they are sent as they are: there is nothing to differ from, and what
+        the server was trained on has next to no error.
+        """
         embeddings = self._embed(self._features[purpose][start:stop])
         if self._noise is not None:  # the table's count as releases; the others carry no noise
             if purpose == "table":
@@ -154,16 +159,17 @@ class ClientParty:
             else:
                 embeddings = self._noise.clipped(embeddings)
         ids = torch.arange(start, start + embeddings.shape[0])
-        return wire.encode(Upload(self.index, purpose, ids, embeddings.unsqueeze(0)), self._up)
+        codec = self._up if self._received is None else NoCompression()
+        return wire.encode(Upload(self.index, purpose, ids, embeddings.unsqueeze(0)), codec)
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint must hold, beside model and optimiser."""
-        lost = {} if self._feedback is None else self._feedback.state()
-        return {"answered": self.answered, "ids": self._ids, "frame": self._frame, "lost": lost}
+        known = {} if self._received is None else self._received.state()
+        return {"answered": self.answered, "ids": self._ids, "frame": self._frame, "known": known}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Go on from ``state``, an open query included."""
         self.answered = state["answered"]
         self._ids, self._frame, self._batch = state["ids"], state["frame"], None
-        if self._feedback is not None:
-            self._feedback.load(state["lost"])
+        if self._received is not None:
+            self._received.load(state["known"])

@@ -14,7 +14,8 @@ from torch import Tensor
 from vertizo import validate, wire
 from vertizo.batches import Batches
 from vertizo.codecs.base import Codec
-from vertizo.codecs.feedback import Feedback
+from vertizo.codecs.feedback import Feedback, Received
+from vertizo.codecs.none import NoCompression
 from vertizo.errors import (
     ConflictError,
     MalformedError,
@@ -58,6 +59,7 @@ class ServerParty:
         batches: the server's order of records, for synchronous rounds; None for asynchronous ones.
         own: the label holder's own features by purpose, [records, columns]; None if it has none.
         feedback: for each client, what coding lost of each record's replies; none to forget it.
+        received: for each client, what was received of each record, for error feedback; or none.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class ServerParty:
         batches: Batches | None = None,
         own: Partition | None = None,
         feedback: Sequence[Feedback] = (),
+        received: Sequence[Received] = (),
     ) -> None:
         self.side = side
         self.round = 0
@@ -90,6 +93,7 @@ class ServerParty:
         self._batches = batches
         self._own = own
         self._feedback = feedback
+        self._received = received
         self._peers = [_Peer() for _ in range(self.clients)]
         self._open: list[Query] = []
         self._uploads: dict[Purpose, Tensor] = {}
@@ -117,7 +121,17 @@ class ServerParty:
         if stored is not None:
             return stored
         self._check(message)
+        message = self._restored(message)
+        who = f"the embeddings of client {message.client}"
+        validate.bounded(who, message.embeddings, self._bound)
         return self._accept(message, frame)
+
+    def _restored(self, query: Query) -> Query:
+        """With error feedback, the embeddings that a query tells the difference to."""
+        if not self._received:
+            return query
+        known = self._received[query.client].known(query.ids)
+        return replace(query, embeddings=query.embeddings + known)
 
     def _peer(self, message: Query | Upload) -> _Peer:
         if message.client >= self.clients:
@@ -151,7 +165,6 @@ class ServerParty:
         self._position[ids] = order
         if not np.array_equal(self._position[ids], order):
             raise RepeatedRecordError(f"client {query.client} names a record twice in one batch")
-        validate.bounded(who, query.embeddings, self._bound)
         if self._batches is not None and not torch.equal(query.ids, self._batches.ids(self.round)):
             raise UnknownRecordError(
                 f"client {query.client} answers for other records than round {self.round} names"
@@ -168,6 +181,8 @@ class ServerParty:
                 return []
         queries = sorted(self._open, key=lambda q: q.client) if self._open else [query]
         self._open = []
+        for asked in queries if self._received else ():
+            self._received[asked.client].learn(asked.ids, asked.embeddings)
         self.round += 1
         with np.errstate(all="ignore"):  # overflow is the plan's to clip, or the client's to refuse
             replies = self._half.answer(queries, self.round)
@@ -183,7 +198,7 @@ class ServerParty:
         return sent
 
     def _coded(self, reply: Reply, ids: Tensor) -> bytes:
-        """The frame of a reply about these records; see `ClientParty._coded`."""
+        """The frame of a reply about these records; with error feedback, and of what is owed."""
         if not self._feedback:
             return wire.encode(reply, self._down)
         feedback = self._feedback[reply.client]
@@ -206,7 +221,7 @@ class ServerParty:
         Raises:
             WireError, RefusedError: as `receive`.
         """
-        upload = wire.decode(frame, self._up)
+        upload = wire.decode(frame, NoCompression() if self._received else self._up)
         if not isinstance(upload, Upload):
             raise MalformedError(f"a {type(upload).__name__} where an Upload was expected")
         self._peer(upload)
@@ -256,6 +271,7 @@ class ServerParty:
             "update": self.side.update.state(),
             "meter": asdict(self.side.meter),
             "lost": [feedback.state() for feedback in self._feedback],
+            "known": [received.state() for received in self._received],
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -269,9 +285,11 @@ class ServerParty:
         self.side.meter = TrainingMeter(**state["meter"])
         for feedback, lost in zip(self._feedback, state["lost"], strict=True):
             feedback.load(lost)
+        for received, known in zip(self._received, state["known"], strict=True):
+            received.load(known)
         self._open = []
         for peer in self._peers:
             if peer.query is not None and peer.reply is None:
                 waiting: Message = wire.decode(peer.query, self._up)
                 assert isinstance(waiting, Query)
-                self._open.append(waiting)
+                self._open.append(self._restored(waiting))
