@@ -64,6 +64,21 @@ class TestConfigurations:
         last = configuration.load(path, ["method.name=vafl", "client.optimizer.learning_rate=2"])
         assert last.client.optimizer.learning_rate == 2
 
+    def test_an_entrys_own_keys_of_its_method(self, tmp_path: Path) -> None:
+        """With the method's name or without; a key that it does not have is not passed over."""
+        path = written(tmp_path, "methods: {czofo: {method: {num_directions: 10}}}")
+        assert configs("czofo", path=path)["czofo"].method.num_directions == 10  # type: ignore[union-attr]
+        chosen = configuration.load(path, ["method.name=czofo"])
+        assert chosen.method.num_directions == 10  # type: ignore[union-attr]
+        path = written(tmp_path, "methods: {czofo: {method: {num_direction: 10}}}")
+        with pytest.raises(ConfigError, match="did you mean 'num_directions'"):
+            configs("czofo", path=path)
+
+    @pytest.mark.parametrize("setting", ["method.name=vafl", "method={name: vafl}"])
+    def test_another_method_for_all_of_them(self, setting: str) -> None:
+        with pytest.raises(ConfigError, match="contradicts --methods"):
+            comparison.configurations(None, [setting], ["dpzv", "split"])
+
     def test_methods_keep_their_own_timing_and_server(self) -> None:
         found = configs("split", "zoo-vfl", "compressed-vfl")
         assert found["split"].simulation.timing == "synchronous"
@@ -77,6 +92,10 @@ class TestConfigurations:
             ("methods: {vafll: {epochs: 1}}", "vafl", ["methods.vafll", "did you mean 'vafl'"]),
             ("methods: [vafl]", "vafl", ["methods must hold"]),
             ("methods: {vafl: 3}", "vafl", ["methods must hold"]),
+            ("methods: {1: {epochs: 1}}", "vafl", ["entry 1"]),
+            ("methods: {../x: {method: {name: vafl}}}", "../x", ["entry '../x'"]),
+            ("methods: {vafl: {method: null}}", "vafl", ["methods.vafl.method is None"]),
+            ("methods: {vafl: {method: vafl}}", "vafl", ["methods.vafl.method is 'vafl'"]),
             ("methods: {vafl: {epoch: 3}}", "vafl", ["unknown key 'epoch'", "'epochs'"]),
             ("simulation: {timing: asynchronous}", "split", ["'asynchronous'", "'split'"]),
         ],
@@ -165,6 +184,34 @@ class TestExecution:
         assert found["controls"]["random"]["test_accuracy"] == row.figures(
             "test_accuracy", "random"
         )
+
+
+KILLED = """
+import os
+from torch import nn
+
+class Net(nn.Linear):
+    def __init__(self):
+        super().__init__(16, 2)
+        if "spawn" in str(os.environ.get("HERE")):
+            os._exit(9)
+
+    def forward(self, x):
+        return super().forward(x.flatten(1))
+"""
+
+
+def test_a_process_that_was_killed_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "net.py").write_text(KILLED)
+    model = f"client.model={{name: module, path: '{tmp_path}/net.py:Net'}}"
+    found = comparison.configurations(None, [*TINY, model], ["vafl"])
+    runs = comparison.plan(found, 1, tmp_path, controls=False)
+    comparison.check(runs)
+    monkeypatch.setenv("HERE", "spawned")
+    with pytest.raises(RunError, match="was killed"):
+        comparison.execute(runs, 1)
 
 
 class TestBytesTo:

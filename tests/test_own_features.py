@@ -78,7 +78,7 @@ def test_split_learning_is_gradient_descent_on_the_joined_model(
     settings = {
         "batch_size": 24,
         "server.join": join,
-        "server.encoder": {"name": "mlp", "outputs": 4},
+        "server.encoder": {"name": "mlp", "outputs": 4, "final_relu": False},
     }
     federation = federations.build("split", None, settings, of=data)
     clients = [federations.twin(m.parameters, [4, 3]).float() for m in federation.models]

@@ -25,6 +25,15 @@ class MlpConfig(Options):
     """ReLU after the last layer as well."""
 
 
+class EncoderMlpConfig(MlpConfig):
+    """The same, for the label holder's own features."""
+
+    outputs: PositiveInt = 16
+    """Size of what the features become."""
+    final_relu: bool = True
+    """ReLU after the last layer as well."""
+
+
 class CnnConfig(Options):
     """3×3 convolutions with ReLU and pooling, then one linear layer: of any number and width."""
 
@@ -191,6 +200,15 @@ ClientModelConfig = Annotated[
     | Annotated[TextEmbeddingsConfig, Tag("text-embeddings")]
     | Annotated[ModuleConfig, Tag("module")]
     | Annotated[FunctionConfig, Tag("function")],
+    chosen_by("name", "mlp"),
+]
+EncoderConfig = Annotated[
+    Annotated[EncoderMlpConfig, Tag("mlp")]
+    | Annotated[CnnConfig, Tag("cnn")]
+    | Annotated[ResnetConfig, Tag("resnet18")]
+    | Annotated[BagConfig, Tag("bag")]
+    | Annotated[TextConfig, Tag("text")]
+    | Annotated[ModuleConfig, Tag("module")],
     chosen_by("name", "mlp"),
 ]
 ServerModelConfig = Annotated[

@@ -1,7 +1,9 @@
 """Several methods side by side: the same data, models, batches and seeds; one process a run.
 
 Every random stream of a run comes from its seed and from a name that does not mention the method,
-so that runs of one seed share their records for validation, initial parameters, batches and delays.
+so that runs of one seed share their records for validation, initial parameters and delays, and
+those of one timing their batches: asynchronous clients draw their own, a synchronous server draws
+for all.
 A process of its own gives each run a peak memory of its own.
 """
 
@@ -12,11 +14,12 @@ import multiprocessing
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from vertizo import checkpoint
+from vertizo import checkpoint, config_tree
 from vertizo import config as configuration
 from vertizo.config import ExperimentConfig
 from vertizo.errors import Interrupted, RunError
@@ -112,7 +115,13 @@ def execute(
         futures = {pool.submit(_one, run): run for run in waiting}
         try:
             for future in _completed(futures, runs, progress):
-                summaries[futures[future]] = future.result()
+                future.result()
+                summaries[futures[future]] = _summary(futures[future]) or {}
+        except BrokenProcessPool:
+            raise RunError(
+                "the process of a run was killed, by lack of memory perhaps; the same command goes "
+                "on with what is not finished"
+            ) from None
         except BaseException as error:
             pool.shutdown(wait=True, cancel_futures=True)
             if isinstance(error, KeyboardInterrupt):
@@ -255,5 +264,5 @@ def configurations(
     Raises:
         ConfigError: an unknown method, or one that does not fit; names it.
     """
-    wanted = list(labels) or (configuration.variants(path) if path is not None else [])
+    wanted = list(labels) or (config_tree.labels(path) if path is not None else [])
     return {label: configuration.load(path, overrides, label) for label in wanted}

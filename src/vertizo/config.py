@@ -7,19 +7,21 @@ it is built: written out again, it reruns the experiment.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, PositiveInt, ValidationError, model_validator
 
+from vertizo import config_tree
 from vertizo.architectures import (
     ClientModelConfig,
+    EncoderConfig,
+    EncoderMlpConfig,
     FunctionConfig,
     MlpConfig,
     ServerMlpConfig,
     ServerModelConfig,
+    TextEmbeddingsConfig,
 )
 from vertizo.codecs.base import Codec
 from vertizo.codecs.choice import CodecChoice
@@ -30,8 +32,8 @@ from vertizo.errors import ConfigError
 from vertizo.methods.base import Timing
 from vertizo.methods.choice import METHODS, MethodConfig
 from vertizo.methods.dpzv import Dpzv
-from vertizo.option_text import explain, override, read_yaml, write_yaml
-from vertizo.options import TAGS, Options
+from vertizo.option_text import explain, write_yaml
+from vertizo.options import Options
 from vertizo.server.table import Join
 from vertizo.server.updates import UpdateName
 from vertizo.simulation.links import Links
@@ -63,7 +65,7 @@ class ServerConfig(Options):
     """The server's model, and how it is trained."""
 
     model: ServerModelConfig = ServerMlpConfig()
-    encoder: ClientModelConfig = MlpConfig(outputs=16, final_relu=True)
+    encoder: EncoderConfig = EncoderMlpConfig()
     """Of the label holder's own features (data.label_holder); trained with the model."""
     optimizer: ServerOptimizerConfig = ServerOptimizerConfig()
     update: UpdateName = "sgd"
@@ -193,6 +195,8 @@ class ExperimentConfig(Options):
             there = given.get(section, {})
             if isinstance(there, Mapping):
                 filled[section] = {**values, **there}
+            elif isinstance(there, Options) and not values.keys() & there.model_fields_set:
+                filled[section] = there.model_copy(update=values)
         codecs = filled.get("codecs")
         up = codecs.get("up") if isinstance(codecs, Mapping) else None
         if isinstance(up, Mapping) and "name" not in up:  # other settings of the method's own codec
@@ -230,8 +234,27 @@ class ExperimentConfig(Options):
                 "raw labels, so that no ε would hold; give privacy.noise_std instead, or set "
                 "server.update to 'none'"
             )
+        self._padding_survives()
         self._codecs_fit()
         return self
+
+    def _padding_survives(self) -> None:
+        """The rest of a text model knows padded words by their zeros."""
+        if not isinstance(self.client.model, TextEmbeddingsConfig):
+            return
+        changes = {
+            "method 'czofo' perturbs": self.method.name == "czofo",
+            f"codecs.up {self.codecs.up.name!r} rounds": self.codecs.up.name != "none",
+            "privacy.mechanism 'embedding-noise' changes": (
+                self.privacy.mechanism == "embedding-noise"
+            ),
+        }
+        for what, is_so in changes.items():
+            if is_so:
+                raise ValueError(
+                    f"client.model is 'text-embeddings', whose zeros say where a text ends, but "
+                    f"{what} them; use client.model 'text', or another method, codec or mechanism"
+                )
 
     def _codecs_fit(self) -> None:
         method, name = self.method, self.method.name
@@ -257,10 +280,10 @@ class ExperimentConfig(Options):
                 "differ by little; set method.reply to 'difference', or use 'none' with float32, "
                 "or 'uniform'"
             )
-        if feedback in ("down", "both") and not method.reply_per_record:
+        if feedback in ("down", "both") and not method.reply_is_gradient:
             raise ValueError(
-                f"codecs.feedback is {feedback!r} but replies of method {name!r} have no numbers "
-                "of each record's own that it could add to; use 'up' or 'none'"
+                f"codecs.feedback is {feedback!r} but replies of method {name!r} are no gradients "
+                "of each record's own that it could add up; use 'up' or 'none'"
             )
 
         for way, codec in (("up", up), ("down", down)):
@@ -299,68 +322,8 @@ def load(
         ConfigError: one line that names the file, the key, its value and what would be right.
     """
     source = "--set" if path is None else str(path)
-    tree = {} if path is None else read_yaml(path)
-    entries = _entries(tree.pop("methods", {}), source)
-    chosen = variant
-    if variant is None:
-        trial = deepcopy(tree)
-        override(trial, overrides, ExperimentConfig())
-        method = trial.get("method")
-        chosen = method.get("name", "dpzv") if isinstance(method, dict) else "dpzv"
-    elif variant not in entries and variant not in METHODS:
-        raise ConfigError(f"--methods {variant}: {_unknown(variant, [*entries, *METHODS])}")
-    if isinstance(chosen, str) and chosen in entries:
-        tree = _merged(tree, entries[chosen])
-    if variant is not None and "name" not in entries.get(variant, {}).get("method", {}):
-        tree["method"] = {**_own_keys(tree.get("method"), variant), "name": variant}
-    override(tree, overrides, ExperimentConfig())
-    _make_absolute(tree, Path.cwd() if path is None else path.parent)
+    tree = config_tree.read(path, overrides, variant, ExperimentConfig())
     return parse(tree, source)
-
-
-def variants(path: Path) -> list[str]:
-    """Names of the entries of a file's ``methods`` section."""
-    return list(_entries(read_yaml(path).get("methods", {}), str(path)))
-
-
-def _entries(section: Any, source: str) -> dict[str, Any]:
-    """The ``methods`` section, checked as far as its names go."""
-    if not isinstance(section, dict) or not all(isinstance(v, dict) for v in section.values()):
-        raise ConfigError(f"{source}: methods must hold a method's name and its own keys below it")
-    for name, entry in section.items():
-        own = entry.get("method", {})
-        if name not in METHODS and not (isinstance(own, dict) and "name" in own):
-            raise ConfigError(
-                f"{source}: methods.{name}: {_unknown(name, list(METHODS))}; "
-                f"or give methods.{name}.method.name"
-            )
-    return section
-
-
-def _unknown(name: str, known: Sequence[str]) -> str:
-    near = get_close_matches(name, known, 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
-    return f"there is no method {name!r}; {hint}"
-
-
-def _own_keys(method: Any, name: str) -> dict[str, Any]:
-    """A file's keys of a method, if they are of the method of that name."""
-    if not isinstance(method, dict) or method.get("name", "dpzv") != name:
-        return {}
-    return method
-
-
-def _merged(tree: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """A tree with another's keys in place of its own; another choice of option replaces all."""
-    merged = dict(tree)
-    for key, value in own.items():
-        there = merged.get(key)
-        chooses = isinstance(value, dict) and any(tag in value for tag in TAGS)
-        if isinstance(value, dict) and isinstance(there, dict) and not chooses:
-            merged[key] = _merged(there, value)
-        else:
-            merged[key] = value
-    return merged
 
 
 def parse(tree: Mapping[str, Any], source: str = "configuration") -> ExperimentConfig:
@@ -369,27 +332,3 @@ def parse(tree: Mapping[str, Any], source: str = "configuration") -> ExperimentC
         return ExperimentConfig.model_validate(tree)
     except ValidationError as error:
         raise ConfigError(f"{source}: {explain(error, ExperimentConfig)}") from None
-
-
-def _make_absolute(tree: dict[str, Any], beside: Path) -> None:
-    """Make relative paths absolute, so that the run can go on from any folder.
-
-    The file of a user's model or table is looked for where we are, then beside the configuration.
-    """
-    data = tree.get("data")
-    if isinstance(data, dict):
-        for key in ("root", "path", "test_path"):
-            if isinstance(data.get(key), str):
-                here = Path(data[key]).expanduser()
-                found = here if key == "root" or here.exists() else beside / here
-                data[key] = str((found if found.exists() else here).absolute())
-    for side in ("client", "server"):
-        section = tree.get(side)
-        model = section.get("model") if isinstance(section, dict) else None
-        path = model.get("path") if isinstance(model, dict) else None
-        if isinstance(model, dict) and isinstance(path, str):
-            file, _, name = path.rpartition(":")
-            for place in (Path(file), beside / file):
-                if file.endswith(".py") and place.is_file():
-                    model["path"] = f"{place.absolute()}:{name}"
-                    break

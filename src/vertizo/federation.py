@@ -40,8 +40,9 @@ from vertizo.zeroth_order.directions import Directions
 from vertizo.zeroth_order.estimators import Along
 
 FITTED_LABELS = (
-    "No privacy guarantee: the labels are scaled by their own mean and spread, on which every "
-    "reply depends; data.label_range gives public bounds instead."
+    "No privacy guarantee: what the task is, its classes, or the mean and spread that labels are "
+    "scaled by were read off the labels, and every reply depends on it; data.classes, or "
+    "data.task and data.label_range, give public knowledge instead."
 )
 
 
@@ -72,7 +73,13 @@ class Federation:
         statement = side.plan.statement(server_is_private=side.update.is_private)
         if self.data.fitted_labels and statement.guarantee == "exact":
             statement = replace(
-                statement, guarantee="none", epsilon=None, delta=None, mu=None, words=FITTED_LABELS
+                statement,
+                guarantee="none",
+                epsilon=None,
+                delta=None,
+                mu=None,
+                replies_alone_mu=None,
+                words=FITTED_LABELS,
             )
         if self.embedding_noise is None:
             return statement
@@ -302,9 +309,9 @@ def _plan(config: ExperimentConfig, data: VerticalData, noise: Stream) -> Plan:
         assert privacy.epsilon is not None
         if data.fitted_labels:
             raise ConfigError(
-                f"privacy.epsilon is {privacy.epsilon} but the labels of {data.name} are scaled by "
-                "their own mean and spread, so that no ε would hold; give data.label_range: "
-                "[lowest, highest] from public knowledge"
+                f"privacy.epsilon is {privacy.epsilon} but the classes or the scale of the labels "
+                f"of {data.name} are read off the labels, so that no ε would hold; give "
+                "data.classes, or data.label_range: [lowest, highest], from public knowledge"
             )
         noise_std = noise_std_for(
             2 * privacy.clip, privacy.epsilon, privacy.delta, parties * entries

@@ -17,6 +17,7 @@ from vertizo.architectures import (
     BagConfig,
     ClientModelConfig,
     CnnConfig,
+    EncoderConfig,
     FunctionConfig,
     MlpConfig,
     ModuleConfig,
@@ -79,7 +80,7 @@ def client_model(
 
 def client_module(
     key: str,
-    config: ClientModelConfig,
+    config: ClientModelConfig | EncoderConfig,
     shape: tuple[int, ...],
     cardinalities: tuple[int, ...],
     *,
@@ -184,7 +185,7 @@ def embedding_dim(model: Model, sample: Tensor, bound: float, *, first_order: bo
 class OwnFeatures:
     """What an encoder of the label holder's own features is made for."""
 
-    encoder: ClientModelConfig
+    encoder: EncoderConfig
     shape: tuple[int, ...]
     """Of one record's features."""
     cardinalities: tuple[int, ...] = ()

@@ -61,3 +61,19 @@ def test_what_is_wrong_is_one_line_and_leaves_nothing(
     for word in words:
         assert word in result.line
     assert files() == set()
+
+
+def test_what_does_not_fit_side_by_side_is_continued_below(
+    vertizo: Vertizo, tiny: tuple[str, ...]
+) -> None:
+    from vertizo.cli import compare
+    from vertizo.comparison import Row
+
+    vertizo("train", *tiny, "--out", "one")
+    summary = json.loads(Path("one/summary.json").read_text())
+    rows = [Row(f"a-long-name-{i}", (summary,), {}, {0.9: (10**7,)}) for i in range(7)]
+    parts = list(compare._parts(rows, 80))
+    assert [row.label for part in parts for row in part] == [row.label for row in rows]
+    assert 1 < len(parts) < 7
+    assert [len(part) for part in compare._parts(rows, 10)] == [1] * 7
+    compare._show(rows, "validation", Path("one"), 1)

@@ -158,7 +158,7 @@ ROUGH: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("way", ROUGH)
-@pytest.mark.parametrize("method", ["vafl", "czofo", "split", "fedbcd"])
+@pytest.mark.parametrize("method", ["vafl", "split", "fedbcd"])
 @pytest.mark.parametrize("rounds", [0, 5])
 def test_a_run_with_feedback_goes_on_bit_by_bit(
     tmp_path: Path, method: str, way: str, rounds: int
@@ -169,7 +169,6 @@ def test_a_run_with_feedback_goes_on_bit_by_bit(
         "codecs.feedback": way,
         "epochs": 3,
         "simulation.drop": 0.2,
-        **({"method.scalars": "record"} if method == "czofo" else {}),
     }
     whole, tape = fed.ran(method, changes=changes)
     assert whole.simulator.traffic.lost > 0

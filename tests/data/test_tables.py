@@ -211,8 +211,42 @@ class TestTask:
         for word in ("data.task", "'y'", "'tall'"):
             assert word in text
 
-    def test_label_range_for_classes(self, write: Write) -> None:
-        assert "data.label_range" in refusal(write(csv()), parties=2, label_range=[0, 1])
+    def test_a_label_range_is_for_a_regression(self, write: Write) -> None:
+        """Numbers become one, however few there are; text cannot."""
+        numbers, words = (
+            write("a,b,y\n" + "1,2,0\n3,4,1\n" * 9),
+            "a,b,y\n" + "1,2,no\n3,4,yes\n" * 9,
+        )
+        found = prepare(options(numbers, parties=2, label_range=[0, 1]), Stream.from_seed(0))
+        assert isinstance(found.task, Regression)
+        words = write("a,b,y\n" + "1,2,no\n3,4,yes\n" * 9)
+        assert "holds text" in refusal(words, parties=2, label_range=[0, 1])
+
+    def test_whether_the_classes_are_public(self, write: Write) -> None:
+        """Read off the labels, one label may change the model's size: no guarantee stands on it."""
+        path = write("a,b,y\n" + "1,2,no\n3,4,yes\n" * 9)
+        found = prepare(options(path, parties=2), Stream.from_seed(0))
+        assert (found.fitted_labels, found.class_names) == (True, ("no", "yes"))
+        public = options(path, parties=2, classes=["yes", "no", "perhaps"])
+        found = prepare(public, Stream.from_seed(0))
+        assert (found.fitted_labels, found.class_names) == (False, ("yes", "no", "perhaps"))
+        assert found.task.outputs == 3
+        assert found.labels["table"].unique().tolist() == [0, 1]
+        line = refusal(path, parties=2, classes=["yes", "perhaps"])
+        for words in ("'no'", "data.classes", "'perhaps'"):
+            assert words in line
+
+    def test_numbers_as_public_classes(self, write: Write) -> None:
+        path = write("a,b,y\n" + "1,2,0\n3,4,1\n" * 9)
+        found = prepare(options(path, parties=2, classes=[0, 1]), Stream.from_seed(0))
+        assert isinstance(found.task, Classification)
+        assert not found.fitted_labels
+
+    def test_public_bounds_of_a_regression(self, write: Write) -> None:
+        path = write("a,b,y\n" + "1,2,0.5\n3,4,1.5\n" * 9)
+        for more, fitted in (({}, True), ({"label_range": [0, 2]}, False)):
+            found = prepare(options(path, parties=2, **more), Stream.from_seed(0))
+            assert found.fitted_labels is fitted
 
 
 class TestParquet:

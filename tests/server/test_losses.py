@@ -193,3 +193,13 @@ def test_correct_at_the_ends() -> None:
     logits = torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 2.0], [torch.nan, 0.0]])
     assert Classification(2).losses(logits, labels).correct(slice(0, 4)) == 3  # a tie is right
     assert Regression().losses(logits[:, :1], labels.float()).correct(slice(0, 4)) == 0
+
+
+def test_equals_do_not_all_count_as_right() -> None:
+    """A model that says the same of everything predicts the first class."""
+    labels = torch.tensor([0, 1, 2, 0, 2])
+    losses = Classification(3).losses(torch.zeros(10, 3), labels)
+    assert losses.correct(slice(5, 10)) == 2
+    assert losses.correct(slice(None)) == 4
+    logits = torch.tensor([[1.0, 1.0, 0.0], [0.0, 1.0, 1.0]])
+    assert Classification(3).losses(logits, torch.tensor([1, 1])).correct(slice(None)) == 1

@@ -440,3 +440,28 @@ def test_rounds_may_be_limited(federations: SimpleNamespace) -> None:
     for timing, most in (("asynchronous", 24), ("synchronous", 8)):
         assert federations.build("dpzv", timing, {"rounds": 5}).total_rounds == 5
         assert federations.build("dpzv", timing, {"rounds": 500}).total_rounds == most
+
+
+def test_wide_embeddings_are_uploaded_in_few_rows_at_a_time(
+    federations: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No frame outgrows what the wire takes, and the scores are the same."""
+    from vertizo.simulation import simulator
+
+    found, sizes = [], []
+    for limit in (2**24, 3 * 4 * 2, 1):
+        monkeypatch.setattr(simulator, "UPLOAD_BYTES", limit)
+        federation = federations.build("vafl", of=federations.data(16, held_out=5))
+        largest: list[int] = []
+        receive = federation.server.receive_upload
+
+        def noted(frame: bytes, seen: list[int] = largest, receive: Any = receive) -> None:
+            seen.append(len(frame))
+            receive(frame)
+
+        monkeypatch.setattr(federation.server, "receive_upload", noted)
+        federation.simulator.upload("test", 5)
+        found.append(federation.server.score("test"))
+        sizes.append(len(largest))
+    assert sizes == [3, 9, 15]
+    assert found[1] == found[2] == pytest.approx(found[0])

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vertizo.randomness import Stream
 from vertizo.zeroth_order.directions import LAWS
-from vertizo.zeroth_order.record_directions import record_directions
+from vertizo.zeroth_order.record_directions import _remembered, record_directions
 
 COUNT, BATCH, DIM = 3, 4, 5
 DRAWS = 4000
@@ -101,7 +101,7 @@ def test_a_seed_decides_them(law: Any) -> None:
     kept = one.clone()
     other, _ = record_directions(law, 3, 8, 6, seed=2**64 - 2)
     assert not torch.equal(one, other)
-    record_directions.cache_clear()
+    _remembered.cache_clear()
     same, _ = record_directions(law, 3, 8, 6, seed=2**64 - 1)
     assert same is not one
     assert torch.equal(kept, same)
@@ -115,7 +115,7 @@ def test_global_generators_have_no_part(law: Any) -> None:
     one, _ = record_directions(law, 2, 3, 4, seed=5)
     assert torch.equal(before, torch.get_rng_state())
     torch.manual_seed(1)
-    record_directions.cache_clear()
+    _remembered.cache_clear()
     assert torch.equal(one, record_directions(law, 2, 3, 4, seed=5)[0])
 
 

@@ -121,17 +121,11 @@ def _show(found: Sequence[Row], by: Measure, folder: Path, seeds: int) -> None:
     """One column a method: quality with its controls, bytes, rounds, seconds, memory."""
     summary = found[0].summaries[0]
     each = "1 seed" if seeds == 1 else f"{seeds} seeds"
-    table = Table(
-        title=f"{summary['dataset']}, {summary['clients']} clients, {each}", title_style="bold"
-    )
-    table.add_column("", no_wrap=True)
-    for row in found:
-        table.add_column(row.label, justify="right", no_wrap=True)
-    for label, figure in _figures(found):
-        table.add_row(label, *(figure(row) for row in found))
     console = Console()
-    needed = console.measure(table).maximum  # rather lines that wrap than figures cut off
-    Console(width=max(console.width, needed)).print(table)
+    title = f"{summary['dataset']}, {summary['clients']} clients, {each}"
+    for part in _parts(found, console.width):
+        console.print(_table(part, found, title))
+        title = "(continued)"
     notes = [
         "± is the standard deviation over seeds."
         if seeds > 1
@@ -145,6 +139,28 @@ def _show(found: Sequence[Row], by: Measure, folder: Path, seeds: int) -> None:
         )
     for line in notes:
         console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+
+def _table(part: Sequence[Row], found: Sequence[Row], title: str) -> Table:
+    """The lines of all methods' figures, for some of them."""
+    table = Table(title=title, title_style="bold")
+    table.add_column("", no_wrap=True)
+    for row in part:
+        table.add_column(row.label, justify="right", no_wrap=True)
+    for label, figure in _figures(found):
+        table.add_row(label, *(figure(row) for row in part))
+    return table
+
+
+def _parts(found: Sequence[Row], width: int) -> Iterator[list[Row]]:
+    """As many methods side by side as the terminal has room for; at least one."""
+    endless, part = Console(width=10_000), list[Row]()
+    for row in found:
+        if part and endless.measure(_table([*part, row], found, "")).maximum > width:
+            yield part
+            part = []
+        part.append(row)
+    yield part
 
 
 def _figures(found: Sequence[Row]) -> list[tuple[str, Callable[[Row], str]]]:

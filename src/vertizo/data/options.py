@@ -62,6 +62,8 @@ class DataConfig(Options):
     """For ``table``: the column to predict."""
     task: Literal["classification", "regression"] | None = None
     """For ``table``; unset: classification for text and for at most 20 different whole numbers."""
+    classes: list[Category] | None = None
+    """For ``table``: the classes, public; unset: those that occur, which is no private choice."""
     label_range: list[float] | None = None
     """For a regression: [low, high], public bounds that labels are scaled by; unset: by the
     training labels' mean and standard deviation."""
@@ -99,7 +101,7 @@ class DataConfig(Options):
                     "leave one of them out"
                 )
         else:
-            for key in ("path", "test_path", "label", "task"):
+            for key in ("path", "test_path", "label", "task", "classes"):
                 if getattr(self, key) is not None:
                     raise ValueError(
                         f"data.{key} is set but data.name is {self.name!r}; "
@@ -119,6 +121,13 @@ class DataConfig(Options):
             bounds["data.label_range"] = self.label_range
             if self.task == "classification":
                 raise ValueError("data.label_range is set but data.task is 'classification'")
+        if self.classes is not None:
+            if self.task == "regression" or self.label_range is not None:
+                raise ValueError("data.classes is set but the task is a regression")
+            if len(set(self.classes)) < max(2, len(self.classes)):
+                raise ValueError(
+                    f"data.classes is {self.classes}; it must name two different classes at least"
+                )
         for key, pair in bounds.items():
             if len(pair) != 2 or not pair[0] < pair[1]:
                 raise ValueError(f"{key} is {pair}; it must be [low, high] with low below high")

@@ -42,6 +42,9 @@ class Pooled:
     class_names: tuple[str, ...] | None = None
     """What the classes are called, in the order of their numbers."""
 
+    fitted_labels: bool = False
+    """Whether the task, or its classes, were read off the labels."""
+
     @property
     def kind(self) -> Kind:
         """What a record is, by the shape and type of the training records."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -51,7 +51,18 @@ def load(_: Path | None, options: DataConfig) -> Pooled:
     if options.test_path is not None:
         test = Source(str(options.test_path), frames.read(options.test_path, options.delimiter))
     name = options.path.stem
-    return pool(name, train, test, label=options.label, options=options, task=options.task)
+    task = options.task if options.label_range is None else "regression"
+    pooled = pool(
+        name,
+        train,
+        test,
+        label=options.label,
+        options=options,
+        task=task,
+        classes=options.classes,
+    )
+    classified = isinstance(pooled.task, Classification)
+    return replace(pooled, fitted_labels=classified and options.classes is None)
 
 
 def pool(
@@ -62,6 +73,7 @@ def pool(
     label: str,
     options: DataConfig,
     task: TaskName | None = None,
+    classes: Sequence[str] | None = None,
     categorical: Sequence[str] = (),
     groups: Mapping[str, Sequence[str]] | None = None,
 ) -> Pooled:
@@ -79,6 +91,7 @@ def pool(
         options: heeds drop, categorical, categories and test.
         task: None to infer it from the label: text and at most `MOST_CLASSES` different whole
             numbers are classes.
+        classes: the classes; None for those that occur.
         categorical: columns of numbers that are categories.
         groups: the natural parties.
 
@@ -108,7 +121,7 @@ def pool(
             levels[column], coded = _all_codes(sources, column)
         for matrix, values in zip(matrices, coded, strict=True):
             matrix[:, place] = values
-    learned, labels, class_names = _labels(sources, label, task)
+    learned, labels, class_names = _labels(sources, label, task, classes)
 
     features = [torch.from_numpy(matrix) for matrix in matrices]
     if test is None:
@@ -240,7 +253,7 @@ def _coded(texts: pl.Series, names: Sequence[str]) -> NDArray[np.float64]:
 
 
 def _labels(
-    sources: Sequence[Source], label: str, task: TaskName | None
+    sources: Sequence[Source], label: str, task: TaskName | None, classes: Sequence[str] | None
 ) -> tuple[Task, list[Tensor], tuple[str, ...] | None]:
     for source in sources:
         values = source.frame[label]
@@ -253,7 +266,7 @@ def _labels(
                 "leave those rows out"
             )
     if task is None:
-        task = _inferred(sources, label)
+        task = _inferred(sources, label) if classes is None else "classification"
     if task == "regression":
         numbers = _all_numbers(sources[:1], label)
         if numbers is None:
@@ -264,18 +277,19 @@ def _labels(
         numbers = _all_numbers(sources, label) or numbers
         return Regression(), [torch.from_numpy(array.astype(np.float32)) for array in numbers], None
     texts = [_texts(source, label) for source in sources]
-    names = sorted(texts[0].unique().to_list(), key=_order)
+    names = list(classes or sorted(texts[0].unique().to_list(), key=_order))
     if len(names) < 2:
         raise DataError(
             f"{sources[0].name}: the label {label!r} is {names[0]!r} in every row; "
             "there must be two classes at least"
         )
-    for source, series in zip(sources[1:], texts[1:], strict=True):
+    for source, series in zip(sources, texts, strict=True):
         unknown = series.filter(~series.is_in(names))
         if len(unknown):
+            where = f"does not occur in {sources[0].name}" if classes is None else "is no class"
             raise DataError(
-                f"{source.name}: the label {label!r} is {unknown[0]!r}, "
-                f"which does not occur in {sources[0].name}"
+                f"{source.name}: the label {label!r} is {unknown[0]!r}, which {where}"
+                + ("" if classes is None else f" of data.classes, {', '.join(map(repr, classes))}")
             )
     coded = [torch.from_numpy(_coded(series, names).astype(np.int64)) for series in texts]
     return Classification(len(names)), coded, tuple(names)

@@ -149,7 +149,7 @@ def cut(
         cardinalities=_cardinalities(clients),
         own=next((holding for holding in holdings if holding.name == label_holder), None),
         fitted=tuple(fitted),
-        fitted_labels=task is not pooled.task and label_range is None,
+        fitted_labels=pooled.fitted_labels or (task is not pooled.task and label_range is None),
         class_names=pooled.class_names,
     )
 

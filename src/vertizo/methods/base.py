@@ -154,8 +154,8 @@ class Method(Options):
         return 1
 
     @property
-    def reply_per_record(self) -> bool:
-        """Whether a reply has numbers of its own for each record."""
+    def reply_is_gradient(self) -> bool:
+        """Whether a reply is a gradient of each record's embedding, of which steps add up."""
         return False
 
     @property

@@ -55,11 +55,6 @@ class Czofo(Method):
         """One for each direction."""
         return self.num_directions
 
-    @property
-    def reply_per_record(self) -> bool:
-        """Whether each record gets slopes of its own."""
-        return self.scalars == "record"
-
     def client(self, side: ClientSide) -> CzofoClient:
         """Steps 1 and 3."""
         return CzofoClient(self, side)

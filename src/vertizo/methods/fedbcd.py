@@ -44,8 +44,8 @@ class FedBcd(Method):
         return FirstOrderServer(side, self.local_steps)
 
     @property
-    def reply_per_record(self) -> bool:
-        """A gradient for each record."""
+    def reply_is_gradient(self) -> bool:
+        """It is."""
         return True
 
     def reply_shape(self, batch: int, embedding_dim: int) -> tuple[int, ...]:

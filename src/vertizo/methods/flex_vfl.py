@@ -56,8 +56,8 @@ class FlexVfl(Method):
         return FirstOrderServer(side, self.server_local_steps)
 
     @property
-    def reply_per_record(self) -> bool:
-        """A gradient for each record."""
+    def reply_is_gradient(self) -> bool:
+        """It is."""
         return True
 
     def reply_shape(self, batch: int, embedding_dim: int) -> tuple[int, ...]:

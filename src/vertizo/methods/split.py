@@ -35,8 +35,8 @@ class Split(Method):
         return FirstOrderServer(side)
 
     @property
-    def reply_per_record(self) -> bool:
-        """A gradient for each record."""
+    def reply_is_gradient(self) -> bool:
+        """It is."""
         return True
 
     def reply_shape(self, batch: int, embedding_dim: int) -> tuple[int, ...]:

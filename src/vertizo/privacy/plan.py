@@ -38,6 +38,9 @@ class Statement:
     noise_std: float | None
     clip: float | None
     max_participations: int | None
+    """Queries of all clients that may name one record."""
+    max_releases: int | None
+    """Noised numbers, or vectors of a common clip, that may depend on it."""
     noise_source: str | None
     replies_alone_mu: float | None
     """μ of the replies if nothing else about the labels left the server; no guarantee by itself."""
@@ -112,6 +115,7 @@ class NoPrivacy:
             noise_std=None,
             clip=None,
             max_participations=None,
+            max_releases=None,
             noise_source=None,
             replies_alone_mu=None,
             words="No privacy guarantee: the server's replies carry no noise.",
@@ -206,7 +210,7 @@ class ClippedGaussian:
         """Exact where the server's updates protect labels as well, none where they do not."""
         mu = self.mu
         epsilon = epsilon_of(mu, self.delta)
-        participations = self._ledger.max_participations
+        releases = self._ledger.max_participations
         if server_is_private:
             words = (
                 f"Every record's label is protected with ε = {epsilon:.4g} at δ = {self.delta:g} "
@@ -226,7 +230,8 @@ class ClippedGaussian:
             mu=mu if server_is_private else None,
             noise_std=self.noise_std,
             clip=self.clip_norm,
-            max_participations=participations,
+            max_participations=releases // self._per_query,
+            max_releases=releases,
             noise_source=self._noise.name,
             replies_alone_mu=mu,
             words=words,

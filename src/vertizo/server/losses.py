@@ -82,8 +82,9 @@ class _SoftmaxLosses:
         return torch.from_numpy(result).t()
 
     def correct(self, rows: slice) -> int:
-        """How many rows have no class likelier than their label."""
-        return int(np.count_nonzero(self._at_label[rows] >= 0))
+        """How many rows have their label as the likeliest class; among equals the first counts."""
+        likeliest = self._exponentials[:, rows].argmax(0)
+        return int(np.count_nonzero(likeliest == np.resize(self._labels, likeliest.size)))
 
 
 class Regression:

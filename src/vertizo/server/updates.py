@@ -66,7 +66,7 @@ class FirstOrder:
 
 
 class ZerothOrder:
-    """Steps on the raw labels by losses alone: the server model need not be differentiable.
+    """Steps on the raw labels, by losses alone.
 
     Two-point (DPZV eq. 3) on both sides of the weights, or the forward difference of ZOO-VFL from
     the loss that is known already; both at the unperturbed embeddings.

@@ -149,8 +149,10 @@ class Simulator:
     def upload(self, purpose: Literal["table", "validation", "test"], rows: int) -> None:
         """Every client uploads its embeddings of one partition; the bytes are counted apart."""
         for client in self.clients:
-            for start in range(0, rows, UPLOAD_ROWS):
-                frame = client.upload(purpose, start, min(start + UPLOAD_ROWS, rows))
+            at_once = max(1, UPLOAD_BYTES // (4 * self.server.side.table.dims[client.index]))
+            at_once = min(at_once, UPLOAD_ROWS)
+            for start in range(0, rows, at_once):
+                frame = client.upload(purpose, start, min(start + at_once, rows))
                 if purpose == "table":
                     self.traffic.table += len(frame)
                 else:
@@ -180,4 +182,6 @@ class Simulator:
 
 
 UPLOAD_ROWS = 4096
-"""Rows of one upload frame."""
+"""Most rows of one upload frame."""
+UPLOAD_BYTES = 2**24
+"""Most bytes of embeddings in one; wide embeddings come in fewer rows."""

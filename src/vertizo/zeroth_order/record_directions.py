@@ -18,9 +18,10 @@ from vertizo.randomness import generator
 from vertizo.zeroth_order.directions import FLOAT32_MAX, LawName, gaussian_numbers
 
 TINY = np.float32(1 / FLOAT32_MAX)
+REMEMBERED = 2**20
+"""Numbers up to which the last draws are kept: 4 MiB each."""
 
 
-@lru_cache(maxsize=8)
 def record_directions(
     law: LawName, count: int, batch: int, dimension: int, seed: int
 ) -> tuple[Tensor, float]:
@@ -34,6 +35,11 @@ def record_directions(
     >>> u.shape, factor
     (torch.Size([3, 2, 4]), 4.0)
     """
+    small = count * batch * dimension <= REMEMBERED
+    return (_remembered if small else _drawn)(law, count, batch, dimension, seed)
+
+
+def _drawn(law: LawName, count: int, batch: int, dimension: int, seed: int) -> tuple[Tensor, float]:
     rng, shape = generator(seed), (count, batch, dimension)
     if law == "coordinate":
         first = rng.integers(dimension, size=batch)
@@ -54,3 +60,6 @@ def record_directions(
     norms = np.sqrt(np.einsum("jbd,jbd->jb", numbers, numbers)) + TINY
     numbers *= (np.float32(radius) / norms)[:, :, None]
     return torch.from_numpy(numbers), float(dimension) if law == "sphere" else 1.0
+
+
+_remembered = lru_cache(maxsize=8)(_drawn)
