@@ -86,8 +86,9 @@ class Preprocessing:
         """[records, columns] to float32 [records, codes + numbers + indicators]."""
         codes = np.empty((len(values), len(self._tables)))
         for place, (index, table) in enumerate(self._tables):
-            column = values[:, index]
-            codes[:, place] = table[np.where(np.isnan(column), -1.0, column).astype(np.int64)]
+            column = values[:, index].copy()
+            column[np.isnan(column)] = -1  # the table's last entry is for what is missing
+            codes[:, place] = table[column.astype(np.int64)]
         numbers = values[:, self._numbers]
         scaled = np.zeros_like(numbers)
         bounded = numbers[:, self._bounded]
