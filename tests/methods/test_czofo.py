@@ -235,7 +235,7 @@ def test_no_direction_is_ever_sent(federations: SimpleNamespace) -> None:
     plain = first.models[0](first.data.features[0]["table"][query.ids])
     assert torch.allclose(query.embeddings[0], plain, atol=1e-6)
     held = federations.client_holds(federation, 0)
-    assert set(held["party"]) == {"answered", "ids", "frame", "lost"}
+    assert set(held["party"]) == {"answered", "ids", "frame", "known"}
 
 
 def test_directions_that_are_shared_are_left_as_they_were(federations: SimpleNamespace) -> None:
@@ -280,7 +280,7 @@ def test_a_client_that_was_restarted_needs_no_query_of_its_own(form: str) -> Non
 def test_reply_shapes(form: str, shape: tuple[int, ...]) -> None:
     method = Czofo(scalars=form, num_directions=5)
     assert method.reply_shape(8, 64) == shape
-    assert method.reply_per_record == (form == "record")
+    assert not method.reply_is_gradient
     assert method.evaluations_per_query == 5
     assert method.points == method.releases_per_query == 1
 

@@ -436,7 +436,8 @@ def test_the_noise_covers_every_entry_of_a_run(
     federation, _ = federations.ran("dpzv", timing, changes)
     statement = federation.statement()
     releases = epochs * clients * entries
-    assert statement.max_participations == releases
+    assert statement.max_releases == releases
+    assert statement.max_participations == epochs * clients
     assert statement.guarantee == "exact"
     assert statement.epsilon == pytest.approx(epsilon, rel=1e-9)
     mu = 2 * clip * math.sqrt(releases) / statement.noise_std

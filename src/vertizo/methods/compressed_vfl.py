@@ -9,6 +9,8 @@
 The paper's clients get the server model and everybody's embeddings and so recompute ``∂L/∂h_m``
 before each local step; here nothing but the gradient leaves the server. With Q = 1 and the 8 bits
 of the default codec the bytes are those that the papers report for it.
+
+Both halves are in `vertizo.methods.first_order`.
 """
 
 from __future__ import annotations
@@ -19,16 +21,15 @@ from pydantic import Field
 
 from vertizo.codecs.base import Codec
 from vertizo.codecs.uniform import Uniform
-from vertizo.methods.base import ClientSide, Method, ServerSide, Timing
-from vertizo.methods.first_order import FirstOrderClient, FirstOrderServer
+from vertizo.methods.base import Timing
+from vertizo.methods.first_order import FirstOrder
 
 
-class CompressedVfl(Method):
+class CompressedVfl(FirstOrder):
     """First-order clients in step, compressed embeddings, Q local steps a round."""
 
     paper: ClassVar[str] = "Compressed-VFL (compressed embeddings, local steps)"
     timings: ClassVar[tuple[Timing, ...]] = ("synchronous",)
-    first_order_client: ClassVar[bool] = True
     up: ClassVar[Codec] = Uniform(bits=8)
 
     name: Literal["compressed-vfl"] = "compressed-vfl"
@@ -40,19 +41,6 @@ class CompressedVfl(Method):
         """Q."""
         return self.local_steps
 
-    def client(self, side: ClientSide) -> FirstOrderClient:
-        """Its part of step 1, and step 3."""
-        return FirstOrderClient(side, self.name, self.local_steps)
-
-    def server(self, side: ServerSide) -> FirstOrderServer:
-        """Step 2."""
-        return FirstOrderServer(side, self.local_steps)
-
-    @property
-    def reply_is_gradient(self) -> bool:
-        """It is."""
-        return True
-
-    def reply_shape(self, batch: int, embedding_dim: int) -> tuple[int, ...]:
-        """A gradient of the embeddings' shape."""
-        return (batch, embedding_dim)
+    def steps_of(self, client: int) -> int:
+        """Q."""
+        return self.local_steps

@@ -7,6 +7,8 @@ FedBCD-p of Liu et al. (2022), all parties in parallel:
    round's embeddings.
 3. Every client makes Q steps ``w_m ← w_m − η_m (∂h_m/∂w_m)ᵀ ∂L/∂h_m`` with what it was told: its
    own embeddings move in between, what it knows of the others does not.
+
+Both halves are in `vertizo.methods.first_order`.
 """
 
 from __future__ import annotations
@@ -15,16 +17,15 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from vertizo.methods.base import ClientSide, Method, ServerSide, Timing
-from vertizo.methods.first_order import FirstOrderClient, FirstOrderServer
+from vertizo.methods.base import Timing
+from vertizo.methods.first_order import FirstOrder
 
 
-class FedBcd(Method):
+class FedBcd(FirstOrder):
     """First-order clients in step; every party makes Q local steps a round."""
 
     paper: ClassVar[str] = "FedBCD (federated block coordinate descent, in parallel)"
     timings: ClassVar[tuple[Timing, ...]] = ("synchronous",)
-    first_order_client: ClassVar[bool] = True
 
     name: Literal["fedbcd"] = "fedbcd"
     local_steps: int = Field(default=5, gt=0)
@@ -35,19 +36,6 @@ class FedBcd(Method):
         """Q."""
         return self.local_steps
 
-    def client(self, side: ClientSide) -> FirstOrderClient:
-        """Its part of step 1, and step 3."""
-        return FirstOrderClient(side, self.name, self.local_steps)
-
-    def server(self, side: ServerSide) -> FirstOrderServer:
-        """Step 2."""
-        return FirstOrderServer(side, self.local_steps)
-
-    @property
-    def reply_is_gradient(self) -> bool:
-        """It is."""
-        return True
-
-    def reply_shape(self, batch: int, embedding_dim: int) -> tuple[int, ...]:
-        """A gradient of the embeddings' shape."""
-        return (batch, embedding_dim)
+    def steps_of(self, client: int) -> int:
+        """Q."""
+        return self.local_steps

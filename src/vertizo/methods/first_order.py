@@ -7,12 +7,13 @@ local steps one exchange serves.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from torch import Tensor
 
 from vertizo.errors import ConfigError
 from vertizo.messages import Query, Reply
-from vertizo.methods.base import ClientSide, ServerSide
+from vertizo.methods.base import ClientSide, Method, ServerSide
 from vertizo.models.base import Dense, DifferentiableModel, Points, Pullback
 
 
@@ -24,6 +25,33 @@ def differentiable(side: ClientSide, method: str) -> DifferentiableModel:
             f"{type(side.model).__name__}; dpzv, cascaded and zoo-vfl train any function"
         )
     return side.model
+
+
+class FirstOrder(Method):
+    """Embeddings one way, their gradient the other."""
+
+    first_order_client: ClassVar[bool] = True
+
+    @property
+    def reply_is_gradient(self) -> bool:
+        """It is."""
+        return True
+
+    def steps_of(self, client: int) -> int:
+        """Q_m, steps of a client for one answer."""
+        return 1
+
+    def client(self, side: ClientSide) -> FirstOrderClient:
+        """Sends one embedding of each record."""
+        return FirstOrderClient(side, self.name, self.steps_of(side.index))
+
+    def server(self, side: ServerSide) -> FirstOrderServer:
+        """Answers with a gradient for each record."""
+        return FirstOrderServer(side, self.server_steps)
+
+    def reply_shape(self, batch: int, embedding_dim: int) -> tuple[int, ...]:
+        """A gradient of the embeddings' shape."""
+        return (batch, embedding_dim)
 
 
 class FirstOrderClient:

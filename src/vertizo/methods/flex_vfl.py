@@ -7,6 +7,8 @@ Castiglia et al. (2023), for parties of unlike speed:
    the round's embeddings.
 3. Client m makes its own number Q_m of steps ``w_m ← w_m − η_m (∂h_m/∂w_m)ᵀ ∂L/∂h_m`` with what it
    was told. A slow client makes few, so that nobody waits long.
+
+Both halves are in `vertizo.methods.first_order`.
 """
 
 from __future__ import annotations
@@ -16,16 +18,15 @@ from typing import ClassVar, Literal
 from pydantic import Field, PositiveInt
 
 from vertizo.errors import ConfigError
-from vertizo.methods.base import ClientSide, Method, ServerSide, Timing
-from vertizo.methods.first_order import FirstOrderClient, FirstOrderServer
+from vertizo.methods.base import Timing
+from vertizo.methods.first_order import FirstOrder
 
 
-class FlexVfl(Method):
+class FlexVfl(FirstOrder):
     """First-order clients in step, each with a number of local steps of its own."""
 
     paper: ClassVar[str] = "Flex-VFL (flexible VFL with heterogeneous parties)"
     timings: ClassVar[tuple[Timing, ...]] = ("synchronous",)
-    first_order_client: ClassVar[bool] = True
 
     name: Literal["flex-vfl"] = "flex-vfl"
     local_steps: tuple[PositiveInt, ...] = Field(default=(2,), min_length=1)
@@ -46,20 +47,6 @@ class FlexVfl(Method):
                 "give one for each, or one for all"
             )
 
-    def client(self, side: ClientSide) -> FirstOrderClient:
-        """Its part of step 1, and step 3."""
-        steps = self.local_steps[side.index if len(self.local_steps) > 1 else 0]
-        return FirstOrderClient(side, self.name, steps)
-
-    def server(self, side: ServerSide) -> FirstOrderServer:
-        """Step 2."""
-        return FirstOrderServer(side, self.server_local_steps)
-
-    @property
-    def reply_is_gradient(self) -> bool:
-        """It is."""
-        return True
-
-    def reply_shape(self, batch: int, embedding_dim: int) -> tuple[int, ...]:
-        """A gradient of the embeddings' shape."""
-        return (batch, embedding_dim)
+    def steps_of(self, client: int) -> int:
+        """Q_m."""
+        return self.local_steps[client if len(self.local_steps) > 1 else 0]

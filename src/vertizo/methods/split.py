@@ -7,38 +7,22 @@
 
 Together this is one step of stochastic gradient descent on the joined model. The round waits for
 the slowest client.
+
+Both halves are in `vertizo.methods.first_order`.
 """
 
 from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from vertizo.methods.base import ClientSide, Method, ServerSide, Timing
-from vertizo.methods.first_order import FirstOrderClient, FirstOrderServer
+from vertizo.methods.base import Timing
+from vertizo.methods.first_order import FirstOrder
 
 
-class Split(Method):
+class Split(FirstOrder):
     """First-order clients in step; together, gradient descent on the joined model."""
 
     paper: ClassVar[str] = "Split learning (synchronous, first order)"
     timings: ClassVar[tuple[Timing, ...]] = ("synchronous",)
-    first_order_client: ClassVar[bool] = True
 
     name: Literal["split"] = "split"
-
-    def client(self, side: ClientSide) -> FirstOrderClient:
-        """Its part of step 1, and step 3."""
-        return FirstOrderClient(side, self.name)
-
-    def server(self, side: ServerSide) -> FirstOrderServer:
-        """Step 2."""
-        return FirstOrderServer(side)
-
-    @property
-    def reply_is_gradient(self) -> bool:
-        """It is."""
-        return True
-
-    def reply_shape(self, batch: int, embedding_dim: int) -> tuple[int, ...]:
-        """A gradient of the embeddings' shape."""
-        return (batch, embedding_dim)

@@ -9,37 +9,20 @@ Every record's label can be read off that answer: this is the baseline that the 
 are held against. Its private variants are options of the run: noise on the answer
 (``privacy.mechanism: gaussian``, each record's gradient clipped before the noise) or on the
 embedding (``privacy.mechanism: embedding-noise``).
+
+Both halves are in `vertizo.methods.first_order`.
 """
 
 from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from vertizo.methods.base import ClientSide, Method, ServerSide
-from vertizo.methods.first_order import FirstOrderClient, FirstOrderServer
+from vertizo.methods.first_order import FirstOrder
 
 
-class Vafl(Method):
+class Vafl(FirstOrder):
     """First-order clients; the reply is the gradient with respect to the embeddings."""
 
     paper: ClassVar[str] = "VAFL (asynchronous vertical federated learning, first order)"
-    first_order_client: ClassVar[bool] = True
 
     name: Literal["vafl"] = "vafl"
-
-    def client(self, side: ClientSide) -> FirstOrderClient:
-        """Steps 1 and 3."""
-        return FirstOrderClient(side, self.name)
-
-    def server(self, side: ServerSide) -> FirstOrderServer:
-        """Step 2."""
-        return FirstOrderServer(side)
-
-    @property
-    def reply_is_gradient(self) -> bool:
-        """It is."""
-        return True
-
-    def reply_shape(self, batch: int, embedding_dim: int) -> tuple[int, ...]:
-        """A gradient of the embeddings' shape."""
-        return (batch, embedding_dim)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from vertizo.models.base import DifferentiableModel, Points, Pullback
-from vertizo.models.torch import flatten, over
+from vertizo.models.torch import flatten, in_turn, over
 
 
 class EncodedModel:
@@ -57,16 +57,8 @@ class EncodedModel:
         return self._top(torch.cat([inputs[:, : self._width], encoded], 1))
 
     def along(self, direction: Tensor, offsets: Sequence[float], inputs: Tensor) -> Tensor:
-        """Outputs at ``w + offset · direction``, one after the other, from a copy of w."""
-        saved = self.parameters.clone()
-        results = []
-        try:
-            for offset in offsets:
-                torch.add(saved, direction, alpha=offset, out=self.parameters)
-                results.append(self(inputs))
-        finally:
-            self.parameters.copy_(saved)
-        return torch.stack(results)
+        """Outputs at ``w + offset · direction``, [offsets, batch, outputs]."""
+        return in_turn(self, direction, offsets, inputs)
 
     def forward(self, points: Points) -> tuple[Tensor, Pullback]:
         """Outputs at every point, and the pullback at the last."""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from vertizo.errors import ConfigError
-from vertizo.models.base import DifferentiableModel, Points, Pullback
+from vertizo.models.base import DifferentiableModel, Model, Points, Pullback
 from vertizo.models.linear_stack import LinearStack, layers_of
 
 
@@ -84,16 +84,8 @@ class TorchModel:
             return self._rows(self.module(inputs), inputs)
 
     def along(self, direction: Tensor, offsets: Sequence[float], inputs: Tensor) -> Tensor:
-        """Outputs at ``w + offset · direction``, one after the other, from a copy of w."""
-        saved = self.parameters.clone()
-        results = []
-        try:
-            for offset in offsets:
-                torch.add(saved, direction, alpha=offset, out=self.parameters)
-                results.append(self(inputs))
-        finally:
-            self.parameters.copy_(saved)
-        return torch.stack(results)
+        """Outputs at ``w + offset · direction``, [offsets, batch, outputs]."""
+        return in_turn(self, direction, offsets, inputs)
 
     def forward(self, points: Points) -> tuple[Tensor, Pullback]:
         """Outputs at every point, with a graph for the last only."""
@@ -123,6 +115,19 @@ class TorchModel:
                 f"{inputs.shape[0]}; it must return one row for each record"
             )
         return outputs.reshape(outputs.shape[0], -1).clone()  # it may be a view of the parameters
+
+
+def in_turn(model: Model, direction: Tensor, offsets: Sequence[float], inputs: Tensor) -> Tensor:
+    """`Model.along`, one offset after the other, from a copy of w."""
+    saved = model.parameters.clone()
+    results = []
+    try:
+        for offset in offsets:
+            torch.add(saved, direction, alpha=offset, out=model.parameters)
+            results.append(model(inputs))
+    finally:
+        model.parameters.copy_(saved)
+    return torch.stack(results)
 
 
 class GraphPullback:
