@@ -239,3 +239,9 @@ class TestBytesTo:
 def test_mean_and_spread() -> None:
     assert mean_and_spread([2.0]) == (2.0, None)
     assert mean_and_spread([1.0, 3.0]) == (2.0, pytest.approx(2**0.5))
+
+
+def test_controls_of_a_control_are_refused(tmp_path: Path) -> None:
+    found = comparison.configurations(None, [*TINY, "control=frozen"], ["vafl"])
+    with pytest.raises(ConfigError, match="control is 'frozen'"):
+        comparison.plan(found, 1, tmp_path, controls=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import signal
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -22,7 +23,7 @@ from typing import Any, Literal
 from vertizo import checkpoint, config_tree
 from vertizo import config as configuration
 from vertizo.config import ExperimentConfig
-from vertizo.errors import Interrupted, RunError
+from vertizo.errors import ConfigError, Interrupted, RunError
 from vertizo.experiment import Experiment
 from vertizo.run_folder import RunFolder
 
@@ -61,7 +62,15 @@ def plan(
         seeds: how many seeds, counted up from the first.
         folder: where the runs' own folders go: label/seedN, label/seedN-frozen.
         controls: also with frozen clients, and with random updates.
+
+    Raises:
+        ConfigError: a configuration is a control itself.
     """
+    controlled = next((c for c in configs.values() if c.control != "none"), None)
+    if controlled is not None:
+        raise ConfigError(
+            f"control is {controlled.control!r}; a comparison runs controls itself (--controls)"
+        )
     kinds = ("none", *CONTROLS) if controls else ("none",)
     runs = []
     for label, config in configs.items():
@@ -83,7 +92,12 @@ def check(runs: Sequence[Run]) -> None:
     data: dict[tuple[int, str], Any] = {}
     for run in runs:
         if (run.folder / "config.yaml").is_file():
-            Experiment(run.config).check_same(RunFolder(run.folder))
+            try:
+                Experiment(run.config).check_same(RunFolder(run.folder))
+            except RunError:
+                raise RunError(
+                    f"{run.folder} holds a run of another configuration; name another --out"
+                ) from None
         if run.label in seen:
             continue
         seen.add(run.label)
@@ -112,7 +126,11 @@ def execute(
     # spawn: a forked child would share the parent's threads and its memory's high-water mark
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=context, max_tasks_per_child=1) as pool:
+        # Children, and the thread that starts more of them, inherit that Ctrl-C has to wait until
+        # they can stop in order.
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         futures = {pool.submit(_one, run): run for run in waiting}
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
         try:
             for future in _completed(futures, runs, progress):
                 future.result()
@@ -132,6 +150,7 @@ def execute(
 
 def _one(run: Run) -> dict[str, Any]:
     """In a process of its own: begin a run, or go on with it."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     resume = (run.folder / "config.yaml").is_file()
     return Experiment(run.config).run(run.folder, resume=resume).summary
 

@@ -137,7 +137,8 @@ def build(
         )
     if config.batch_size > data.records:
         raise ConfigError(
-            f"batch_size is {config.batch_size} but there are {data.records} training records"
+            f"batch_size is {config.batch_size} but there are {data.records} training records; "
+            f"use at most {data.records}"
         )
     for straggler in config.simulation.stragglers:
         if not 0 <= straggler < parties:

@@ -256,6 +256,7 @@ class Training:
             "parties": list(federation.data.parties),
             "clients": len(federation.clients),
             "records": federation.data.records,
+            "classes": federation.data.class_names and list(federation.data.class_names),
             "control": config.control,
             "timing": config.simulation.timing,
             "rounds": rounds,

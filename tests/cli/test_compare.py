@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -77,3 +82,23 @@ def test_what_does_not_fit_side_by_side_is_continued_below(
     assert 1 < len(parts) < 7
     assert [len(part) for part in compare._parts(rows, 10)] == [1] * 7
     compare._show(rows, "validation", Path("one"), 1)
+
+
+def test_ctrl_c_is_one_line_at_most_however_early(tmp_path: Path) -> None:
+    """Even while a child is still importing; the same command goes on afterwards."""
+    command = [sys.executable, "-m", "vertizo", "compare", "--methods", "vafl", "--no-controls"]
+    command += ["--set", "epochs=400", "--out", str(tmp_path / "k")]
+    for wait in (2.0, 4.5):
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        time.sleep(wait)
+        os.killpg(process.pid, signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 130
+        assert "Traceback" not in errors
+        assert errors.count("\n") <= 1, errors  # none where nothing had begun

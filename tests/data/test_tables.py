@@ -383,3 +383,26 @@ class TestWrongFiles:
         found = refusal(write(csv()), **{"parties": 2, **more})
         for word in words:
             assert word in found
+
+
+class TestWhatNobodyHolds:
+    """With data.columns, a column that no party names may hold anything."""
+
+    def test_it_is_not_looked_at(self, tmp_path: Path) -> None:
+        frame = pl.DataFrame(
+            {"a": [1, 2, 3, 4], "b": [1, 0, 1, 0], "huge": [1e300] * 4, "y": list("uvuv")}
+        ).with_columns(date=pl.lit("2020-01-02").str.to_date())
+        path = tmp_path / "t.parquet"
+        frame.write_parquet(path)
+        columns = {"one": ["a"], "two": ["b"]}
+        found = prepare(options(path, columns=columns), Stream.from_seed(0))
+        assert found.parties == ("one", "two")
+        assert "'date'" in refusal(path, columns={"one": ["a"], "two": ["date"]})
+        line = refusal(path, columns={"one": ["a"], "two": ["bb"]})
+        assert "'bb'" in line
+        assert "'b'" in line
+
+
+def test_an_identifier_is_no_label(write: Write) -> None:
+    lines = "a,b,y\n" + "".join(f"1,2,C{i}\n" for i in range(60))
+    assert "identifier" in refusal(write(lines), parties=2)

@@ -122,7 +122,8 @@ def _show(found: Sequence[Row], by: Measure, folder: Path, seeds: int) -> None:
     summary = found[0].summaries[0]
     each = "1 seed" if seeds == 1 else f"{seeds} seeds"
     console = Console()
-    title = f"{summary['dataset']}, {summary['clients']} clients, {each}"
+    parties = "1 client" if summary["clients"] == 1 else f"{summary['clients']} clients"
+    title = f"{summary['dataset']}, {parties}, {each}"
     for part in _parts(found, console.width):
         console.print(_table(part, found, title))
         title = "(continued)"

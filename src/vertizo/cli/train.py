@@ -150,6 +150,8 @@ def _rows(first: dict[str, Any]) -> list[tuple[str, Callable[[dict[str, Any]], s
         rows.append(("test accuracy", lambda s: f"{100 * s['test_accuracy']:.2f} %"))
     if "test_auc" in first:
         rows.append(("test AUC", lambda s: f"{s['test_auc']:.4f}"))
+        if first.get("classes"):
+            rows.append(("  positive class", lambda s: str(s["classes"][1])))
         rows.append(("average precision", lambda s: f"{s['test_average_precision']:.4f}"))
     if "test_rmse" in first:
         rows.append(("test RMSE", lambda s: f"{s['test_rmse']:.4g}"))

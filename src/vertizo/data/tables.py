@@ -99,7 +99,8 @@ def pool(
         ConfigError, DataError: one line with the file or key, the column and what would be right.
     """
     _check_names(train, label, options)
-    columns = [c for c in train.frame.columns if c != label and c not in options.drop]
+    held = _held(train, options)
+    columns = [c for c in held if c != label and c not in options.drop]
     if not columns:
         raise DataError(f"{train.name} has no column but {label!r} and what data.drop leaves out")
     if test is None and train.frame.height < 2:
@@ -139,6 +140,23 @@ def pool(
         levels=levels,
         class_names=class_names,
     )
+
+
+def _held(train: Source, options: DataConfig) -> list[str]:
+    """The columns that some party holds; the others may be anything."""
+    there = train.frame.columns
+    if options.columns is None:
+        return list(there)
+    held = {column for own in options.columns.values() for column in own}
+    for party, own in options.columns.items():
+        for column in own:
+            if column not in there:
+                raise ConfigError(
+                    f"data.columns gives {party!r} the column {column!r}, which "
+                    f"{Path(train.name).stem} does not have{nearest(column, there)}"
+                )
+    named = {*options.drop, *options.categorical, *options.ranges, *options.categories}
+    return [column for column in there if column in held | named]
 
 
 def _check_names(train: Source, label: str, options: DataConfig) -> None:
@@ -278,6 +296,11 @@ def _labels(
         return Regression(), [torch.from_numpy(array.astype(np.float32)) for array in numbers], None
     texts = [_texts(source, label) for source in sources]
     names = list(classes or sorted(texts[0].unique().to_list(), key=_order))
+    if len(names) > max(MOST_CLASSES, len(texts[0]) // 2):
+        raise DataError(
+            f"{sources[0].name}: the label {label!r} has {len(names)} different values in "
+            f"{len(texts[0])} rows, which are no classes; is it an identifier?"
+        )
     if len(names) < 2:
         raise DataError(
             f"{sources[0].name}: the label {label!r} is {names[0]!r} in every row; "

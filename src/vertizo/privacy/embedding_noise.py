@@ -74,10 +74,11 @@ class EmbeddingStatement:
 
     def words(self) -> str:
         """For people."""
+        plural = "s" if self.releases > 1 else ""
         return (
             "No privacy guarantee: the labels are not protected at all. "
-            f"The noise on the embeddings gives each record's own {self.releases} embeddings of "
-            f"one client ε = {self.epsilon:.4g} at δ = {self.delta:g} against the server (by the "
+            f"The noise gives what one client sends of a record, {self.releases} embedding{plural} "
+            f"in all, ε = {self.epsilon:.4g} at δ = {self.delta:g} against the server (by the "
             f"published formula, which does not hold: {self.epsilon_published:.4g}); what the "
             "client's model carries of a record into other records' embeddings is not covered, "
             "nor are embeddings for validation and test, which carry no noise."
