@@ -885,6 +885,10 @@ class TestCodecsFit:
         says(line, f"codecs.feedback is {feedback!r}", f"method {method!r}", "'up' or 'none'")
         assert load(f"method: {{name: {method}}}\ncodecs: {{feedback: up}}")
 
+    def test_what_may_stand_in_a_chain(self, refusal: Callable[..., str]) -> None:
+        line = refusal("codecs: {up: {name: chain, codecs: [{name: paired}, {name: uniform}]}}")
+        says(line, "'paired'", "known are", "'top-k'", "'uniform'")
+
     def test_feedback_needs_a_codec_that_settles(self, refusal: Callable[..., str]) -> None:
         line = refusal("method: {name: vafl}\ncodecs: {feedback: up, up: {name: uniform, bits: 1}}")
         says(line, "codecs.feedback is 'up'", "codecs.up 'uniform'", "%", "'sign'")

@@ -179,8 +179,8 @@ def _line(error: ErrorDetails, root: type[Options]) -> str:
         tag = next((tag for tag in TAGS if isinstance(given, dict) and tag in given), None)
         if tag is None:
             return f"{key} is {given!r}; keys and values were expected there"
-        expected = ", ".join(repr(name) for name in names[tag])
-        return f"{key}.{tag} is {given[tag]!r}; known are {expected}"
+        expected = ", ".join(repr(name) for name in names[tag] if name is not None)
+        return f"{key}.{tag} is {given[tag]!r}; known are {expected or context['expected_tags']}"
     if kind in ("model_type", "model_attributes_type", "dict_type"):
         return f"{key} is {given!r}; keys and values were expected there"
     if kind == "invalid_key":
