@@ -16,11 +16,7 @@ from vertizo.batches import Batches
 from vertizo.codecs.base import Codec
 from vertizo.codecs.feedback import Received
 from vertizo.codecs.none import NoCompression
-from vertizo.errors import (
-    ConflictError,
-    MalformedError,
-    UnknownPartyError,
-)
+from vertizo.errors import ConflictError, MalformedError, UnknownPartyError
 from vertizo.messages import Batch, Purpose, Query, Reply, Upload
 from vertizo.methods.base import ClientHalf
 from vertizo.party.checks import Partition, ids_in_range
