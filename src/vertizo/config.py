@@ -34,8 +34,9 @@ from vertizo.methods.choice import METHODS, MethodConfig
 from vertizo.methods.dpzv import Dpzv
 from vertizo.option_text import explain, write_yaml
 from vertizo.options import Options
+from vertizo.privacy.options import PrivacyConfig
 from vertizo.server.table import Join
-from vertizo.server.updates import UpdateName
+from vertizo.server.updates import PRIVATE, UpdateName
 from vertizo.simulation.links import Links
 from vertizo.zeroth_order.directions import LawName
 
@@ -61,6 +62,17 @@ class ClientConfig(Options):
     optimizer: ClientOptimizerConfig = ClientOptimizerConfig()
 
 
+class SecretConfig(Options):
+    """The schedule of a server that trains on secret samples (server.update secret-sgd)."""
+
+    every: PositiveInt = 1
+    """Rounds between two steps."""
+    warm_up: int = Field(default=0, ge=0)
+    """Steps before the first round, on the uploaded table."""
+    sampling: float = Field(default=0.05, gt=0, lt=1)
+    """q, the probability that a record is in a sample."""
+
+
 class ServerConfig(Options):
     """The server's model, and how it is trained."""
 
@@ -71,9 +83,15 @@ class ServerConfig(Options):
     update: UpdateName = "sgd"
     """How the model is trained; unset: the method's own way.
 
-    sgd, zeroth-order (two-point) and forward-difference train on the raw labels; none leaves the
-    model as it was initialised.
+    sgd, zeroth-order (two-point) and forward-difference train on the raw labels; private-sgd and
+    private-zeroth-order on clipped, noised sums over each query's batch; secret-sgd on such sums
+    over secret samples of the embedding table, between queries; none leaves the model as it was
+    initialised.
     """
+    clip: float = Field(default=1.0, gt=0)
+    """C of a private update: the largest norm of one record's gradient, or of its slope."""
+    secret: SecretConfig = SecretConfig()
+    """When and on how many records secret-sgd trains."""
     smoothing: float = Field(default=1e-3, gt=0)
     """λ or μ of a zeroth-order update."""
     directions: LawName = "scaled-sphere"
@@ -82,47 +100,6 @@ class ServerConfig(Options):
     """How the clients' embeddings become the server model's input."""
     embedding_bound: float = Field(default=1e6, gt=0)
     """Largest absolute value accepted in an embedding."""
-
-
-class PrivacyConfig(Options):
-    """What carries noise: the server's replies, or the clients' embeddings."""
-
-    mechanism: Literal["none", "gaussian", "embedding-noise"] = "none"
-    """gaussian: on the server's replies; embedding-noise: on each embedding, by its client."""
-    clip: float | None = Field(default=None, gt=0)
-    """C, the largest norm of one record's values, or of one embedding."""
-    noise_std: float | None = Field(default=None, gt=0)
-    """σ, the noise on the sum over the batch, or on an embedding; or give epsilon."""
-    epsilon: float | None = Field(default=None, gt=0)
-    """The ε that the noise is calibrated to: over all clients and epochs, or over one record's
-    embeddings of one client."""
-    delta: float = Field(default=1e-5, gt=0, lt=1)
-    accounting: Literal["exact", "published"] = "exact"
-    """How embedding-noise is calibrated; the published factor gives less noise than it takes."""
-
-    @model_validator(mode="after")
-    def _complete(self) -> PrivacyConfig:
-        given = [k for k in ("clip", "noise_std", "epsilon") if getattr(self, k) is not None]
-        if self.mechanism == "none" and given:
-            raise ValueError(
-                f"privacy.{given[0]} is set but privacy.mechanism is 'none'; use 'gaussian'"
-            )
-        if self.mechanism != "none":
-            if self.clip is None:
-                raise ValueError(
-                    f"privacy.mechanism {self.mechanism!r} needs privacy.clip, e.g. 5.0"
-                )
-            if (self.noise_std is None) == (self.epsilon is None):
-                raise ValueError(
-                    f"privacy.mechanism {self.mechanism!r} needs exactly one of privacy.noise_std "
-                    "and privacy.epsilon"
-                )
-        if self.accounting == "published" and self.mechanism != "embedding-noise":
-            raise ValueError(
-                f"privacy.accounting is 'published' but privacy.mechanism is {self.mechanism!r}; "
-                "it is for 'embedding-noise'"
-            )
-        return self
 
 
 class CodecsConfig(Options):
@@ -190,6 +167,10 @@ class ExperimentConfig(Options):
             "server": {"update": method.server_update},
             "codecs": {"up": method.up},
         }
+        server = given.get("server", {})
+        update = server.get("update") if isinstance(server, Mapping) else None
+        if update == "secret-sgd":  # it trains on the table from the start
+            own["simulation"]["table"] = "upload"
         filled = dict(given)
         for section, values in own.items():
             there = given.get(section, {})
@@ -224,19 +205,52 @@ class ExperimentConfig(Options):
                 f"{' or '.join(method.server_updates)}; leave server.update out, or use method "
                 "'cascaded'"
             )
-        if (
-            self.privacy.mechanism == "gaussian"
-            and self.privacy.epsilon is not None
-            and update != "none"
-        ):
-            raise ValueError(
-                f"privacy.epsilon is {self.privacy.epsilon} but server.update {update!r} trains on "
-                "raw labels, so that no ε would hold; give privacy.noise_std instead, or set "
-                "server.update to 'none'"
-            )
+        self._noise_fits()
         self._padding_survives()
         self._codecs_fit()
         return self
+
+    def _noise_fits(self) -> None:
+        privacy, update = self.privacy, self.server.update
+        private = update in PRIVATE
+        if private and privacy.mechanism != "gaussian":
+            raise ValueError(
+                f"server.update is {update!r} but privacy.mechanism is {privacy.mechanism!r}; "
+                "its noise is calibrated with that of the replies: use 'gaussian'"
+            )
+        if not private:
+            for key in ("server_share", "server_noise_std"):
+                if getattr(privacy, key) is not None:
+                    raise ValueError(
+                        f"privacy.{key} is set but server.update {update!r} carries no noise; "
+                        f"use {_any_of(PRIVATE)}"
+                    )
+        if privacy.mechanism != "gaussian":
+            return
+        if privacy.accounting == "published":
+            if private:
+                raise ValueError(
+                    f"privacy.accounting is 'published', which knows no server.update {update!r}; "
+                    "use 'sgd' or 'none'"
+                )
+            return
+        if privacy.epsilon is not None:
+            if update not in (*PRIVATE, "none"):
+                raise ValueError(
+                    f"privacy.epsilon is {privacy.epsilon} but server.update {update!r} trains on "
+                    "raw labels, so that no ε would hold; set server.update to "
+                    f"{_any_of((*PRIVATE, 'none'))}, or give privacy.noise_std instead"
+                )
+            if privacy.server_noise_std is not None:
+                raise ValueError(
+                    "privacy.epsilon and privacy.server_noise_std are both set; the noise is "
+                    "calibrated to epsilon, or given as noise_std and server_noise_std"
+                )
+        elif private and (privacy.server_noise_std is None or privacy.server_share is not None):
+            raise ValueError(
+                f"server.update {update!r} with privacy.noise_std needs privacy.server_noise_std, "
+                "and no privacy.server_share"
+            )
 
     def _padding_survives(self) -> None:
         """The rest of a text model knows padded words by their zeros."""
@@ -297,6 +311,12 @@ class ExperimentConfig(Options):
     def to_yaml(self) -> str:
         """The complete configuration."""
         return write_yaml(self.model_dump(mode="json"))
+
+
+def _any_of(names: Sequence[str]) -> str:
+    """Names as a choice: 'a', 'b' or 'c'."""
+    *first, last = map(repr, names)
+    return f"{', '.join(first)} or {last}"
 
 
 def _called(codec: Codec) -> str:

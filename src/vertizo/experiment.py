@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -68,6 +69,14 @@ class Experiment:
             ConfigError, DataError: parts of the configuration do not fit each other or the data.
         """
         build(self.config, self.data())
+
+    def privacy(self) -> dict[str, Any]:
+        """What the run would guarantee: the section ``privacy`` of its summary.
+
+        Raises:
+            ConfigError, DataError: as `check`.
+        """
+        return build(self.config, self.data()).privacy()
 
     def run(
         self,

@@ -21,20 +21,18 @@ from vertizo.methods.base import ClientSide, ServerSide
 from vertizo.models.base import Model
 from vertizo.models.optimizers import Frozen, Optimizer, RandomUpdates, Sgd
 from vertizo.party import ClientParty, ServerParty
-from vertizo.privacy.accounting import mu_of, noise_std_for
+from vertizo.privacy.accounting import mu_of
 from vertizo.privacy.embedding_noise import (
     EmbeddingNoise,
     EmbeddingStatement,
     account,
     noise_std_for_embeddings,
 )
-from vertizo.privacy.ledger import Ledger
-from vertizo.privacy.mechanisms import SeededNoise
-from vertizo.privacy.plan import ClippedGaussian, NoPrivacy, Plan, Statement
+from vertizo.privacy.statement import Statement
+from vertizo.protection import Protection, covers, planned_rounds
 from vertizo.randomness import Stream
 from vertizo.server.head import Head
 from vertizo.server.table import EmbeddingTable
-from vertizo.server.updates import FirstOrder, NoUpdate, ServerUpdate, ZerothOrder
 from vertizo.simulation.simulator import Observer, Simulator
 from vertizo.zeroth_order.directions import Directions
 from vertizo.zeroth_order.estimators import Along
@@ -58,6 +56,8 @@ class Federation:
     clients: list[ClientParty]
     simulator: Simulator
     total_rounds: int
+    covers: tuple[str, ...] = ("labels",)
+    """What of a training record reaches clients through the server's noise alone."""
     embedding_noise: EmbeddingStatement | None = None
     """What noise on the clients' embeddings comes to, where there is some."""
 
@@ -70,7 +70,9 @@ class Federation:
     def statement(self) -> Statement:
         """What the run guarantees."""
         side = self.server.side
-        statement = side.plan.statement(server_is_private=side.update.is_private)
+        statement = side.plan.statement(
+            server_is_private=side.update.is_private, covers=self.covers
+        )
         if self.data.fitted_labels and statement.guarantee == "exact":
             statement = replace(
                 statement,
@@ -79,11 +81,22 @@ class Federation:
                 delta=None,
                 mu=None,
                 replies_alone_mu=None,
+                replies_alone_epsilon=None,
+                covers=(),
                 words=FITTED_LABELS,
             )
         if self.embedding_noise is None:
             return statement
         return replace(statement, words=self.embedding_noise.words())
+
+    def privacy(self) -> dict[str, Any]:
+        """The statement, and what noise on embeddings comes to, for ``summary.json``."""
+        noise = self.embedding_noise
+        return {
+            **self.statement().as_dict(),
+            "embedding_noise": noise.as_dict() if noise is not None else None,
+            "counted": "this run alone; tuning is not counted",
+        }
 
     def parameters(self) -> dict[str, Any]:
         """All parameters: the models alone."""
@@ -192,20 +205,19 @@ def build(
                 received=Received(data.records, dims[m]) if feedback in ("up", "both") else None,
             )
         )
-    per_epoch = clients[0].batches.per_epoch
-    queries = config.epochs * per_epoch
-    rounds = queries if synchronous else queries * parties
     simulator = Simulator(
         clients,
         server,
         config.simulation,
         root.child("links"),
         synchronous=synchronous,
-        queries_per_client=queries,
+        queries_per_client=config.epochs * clients[0].batches.per_epoch,
         observer=observer,
     )
-    total = min(rounds, config.rounds or rounds)
-    return Federation(data, models, optimizers, server, clients, simulator, total, noise)
+    total = planned_rounds(config, data)
+    return Federation(
+        data, models, optimizers, server, clients, simulator, total, covers(config, data), noise
+    )
 
 
 def _client_optimizer(config: ExperimentConfig, model: Model, stream: Stream) -> Optimizer:
@@ -269,12 +281,19 @@ def _server(
     )
     synchronous = config.simulation.timing == "synchronous"
     order = Batches(data.records, config.batch_size, stream.child("batches"))
+    protection = Protection(
+        config,
+        data,
+        stream,
+        server_parameters=model.parameters.numel(),
+        reply_numbers=max(method.reply_shape(1, dim)[-1] for dim in dims),
+    )
     side = ServerSide(
         head=Head(model, data.task),
         table=table,
         labels=data.labels["table"],
-        plan=_plan(config, data, stream.child("noise")),
-        update=_update(config, model, stream),
+        plan=protection.plan(),
+        update=protection.update(model),
         shared=shared,
         own=own.get("table"),
     )
@@ -292,51 +311,10 @@ def _server(
         own=own or None,
         feedback=[Feedback(data.records) for _ in dims if feedback in ("down", "both")],
         received=[Received(data.records, dim) for dim in dims if feedback in ("up", "both")],
+        schedule=protection.schedule(),
     )
 
 
 def _flattened(values: Mapping[Purpose, Tensor]) -> dict[Purpose, Tensor]:
     """Features as rows of float32."""
     return {purpose: rows.flatten(1).to(torch.float32) for purpose, rows in values.items()}
-
-
-def _plan(config: ExperimentConfig, data: VerticalData, noise: Stream) -> Plan:
-    privacy, parties = config.privacy, len(data.parties)
-    if privacy.mechanism != "gaussian" or privacy.clip is None:
-        return NoPrivacy(config.batch_size)
-    entries = config.epochs * config.method.releases_per_query
-    noise_std = privacy.noise_std
-    if noise_std is None:
-        assert privacy.epsilon is not None
-        if data.fitted_labels:
-            raise ConfigError(
-                f"privacy.epsilon is {privacy.epsilon} but the classes or the scale of the labels "
-                f"of {data.name} are read off the labels, so that no ε would hold; give "
-                "data.classes, or data.label_range: [lowest, highest], from public knowledge"
-            )
-        noise_std = noise_std_for(
-            2 * privacy.clip, privacy.epsilon, privacy.delta, parties * entries
-        )
-    return ClippedGaussian(
-        clip_norm=privacy.clip,
-        noise_std=noise_std,
-        batch_size=config.batch_size,
-        delta=privacy.delta,
-        ledger=Ledger(data.records, parties, entries),
-        noise=SeededNoise(noise),
-        releases=config.method.releases_per_query,
-    )
-
-
-def _update(config: ExperimentConfig, model: Model, stream: Stream) -> ServerUpdate:
-    options = config.server
-    sgd = Sgd(options.optimizer.learning_rate, options.optimizer.momentum)
-    if options.update == "none":
-        return NoUpdate()
-    if options.update == "sgd":
-        return FirstOrder(sgd, config.batch_size)
-    directions = Directions(
-        options.directions, model.parameters.numel(), stream.child("directions")
-    )
-    forward = options.update == "forward-difference"
-    return ZerothOrder(sgd, directions, options.smoothing, config.batch_size, forward=forward)

@@ -247,8 +247,7 @@ class Training:
             federation.load_parameters(self._best_parameters)
             selected, scores = "best", self._score("test")
             federation.load_parameters(current)
-        statement = federation.statement().as_dict()
-        activations, noise = simulator.activations, federation.embedding_noise
+        activations = simulator.activations
         return {
             "version": VERSION,
             "method": config.method.name,
@@ -286,11 +285,7 @@ class Training:
             "activation_shares": [count / max(sum(activations), 1) for count in activations],
             "clip_fraction": side.plan.clip_fraction,
             "server_evaluations_per_round": self._evaluations(),
-            "privacy": {
-                **statement,
-                "embedding_noise": noise.as_dict() if noise is not None else None,
-                "covers": "this run alone; tuning is not counted",
-            },
+            "privacy": federation.privacy(),
         }
 
     def _evaluations(self) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from vertizo.errors import ConfigError, NonFiniteError, ShapeError
@@ -54,17 +55,36 @@ def shape(name: str, array: Tensor, expected: tuple[int, ...]) -> Tensor:
 
 
 def bounded(name: str, array: Tensor, bound: float) -> Tensor:
-    """``array`` if all its values are finite and at most ``bound`` in absolute value.
+    """``array`` if all its values are finite and at most ``bound``, else NonFiniteError."""
+    if not is_bounded(array, bound):
+        raise NonFiniteError(f"values of {name} are NaN or outside [-{bound:g}, {bound:g}]")
+    return array
+
+
+def mended(array: Tensor, bound: float) -> Tensor:
+    """``array``, or where it is not within the bound a copy that is.
+
+    NaN and ±∞ become 0, everything else is cut off at ±``bound``.
+
+    >>> import torch
+    >>> mended(torch.tensor([1.0, float("nan"), float("inf"), -9.0]), 5.0).tolist()
+    [1.0, 0.0, 0.0, -5.0]
+    """
+    if is_bounded(array, bound):
+        return array
+    return torch.where(array.isfinite(), array, 0.0).clamp_(-bound, bound)
+
+
+def is_bounded(array: Tensor, bound: float) -> bool:
+    """Whether all values are finite and at most ``bound`` in absolute value.
 
     Where even the norm is within the bound, one pass tells; else the extremes do. Both are NaN for
     an array that holds NaN, which no comparison accepts.
     """
     numbers = array.numpy().reshape(-1)
     if numbers.size <= 8 and all(abs(number) <= bound for number in numbers.tolist()):
-        return array
+        return True
     with np.errstate(over="ignore", invalid="ignore"):
         if not numbers.size or math.sqrt(np.dot(numbers, numbers)) <= bound:
-            return array
-    if -bound <= numbers.min() and numbers.max() <= bound:
-        return array
-    raise NonFiniteError(f"values of {name} are NaN or outside [-{bound:g}, {bound:g}]")
+            return True
+    return bool(-bound <= numbers.min() and numbers.max() <= bound)

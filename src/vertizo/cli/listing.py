@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vertizo import architectures
+from vertizo.attacks.choice import ATTACKS
 from vertizo.codecs.choice import CodecChoice
 from vertizo.data.catalog import CATALOG
 from vertizo.methods.choice import METHODS
@@ -31,6 +32,9 @@ def _entries(kind: str) -> list[tuple[str, str]]:
     if kind == "methods":
         methods = METHODS.values()
         return [(_name(method), f"{method.paper}: {_doc(method)}") for method in methods]
+    if kind == "attacks":
+        attacks = ATTACKS.values()
+        return [(a.name, f"{a.paper}: {_doc(a)} Adversary: {a.adversary}.") for a in attacks]
     if kind == "models":
         places: dict[str, list[str]] = {}
         for side, choice in (

@@ -13,6 +13,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from vertizo.cli import privacy as privacy_commands
 from vertizo.errors import Interrupted, UserError
 from vertizo.version import VERSION
 
@@ -25,6 +26,9 @@ app = typer.Typer(
 )
 
 
+app.add_typer(privacy_commands.app)
+
+
 class Kind(StrEnum):
     """What `vertizo list` can show."""
 
@@ -32,6 +36,7 @@ class Kind(StrEnum):
     DATASETS = "datasets"
     MODELS = "models"
     CODECS = "codecs"
+    ATTACKS = "attacks"
 
 
 @app.command()
@@ -127,6 +132,55 @@ def compare(
             by=by.value,
             controls=controls,
             jobs=jobs,
+            as_json=as_json,
+        )
+    except KeyboardInterrupt:
+        raise Interrupted("stopped") from None
+
+
+@app.command()
+def attack(
+    name: Annotated[
+        str, typer.Argument(help="An attack (`vertizo list attacks`), or table for all of them.")
+    ],
+    config: Annotated[
+        Path | None,
+        typer.Argument(help="YAML configuration; without one, the attack's own setting."),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Override a key; attack.KEY is the attack's own."
+        ),
+    ] = None,
+    methods: Annotated[
+        str | None, typer.Option(metavar="A,B,…", help="For the table; without it, all.")
+    ] = None,
+    attacks: Annotated[
+        str | None, typer.Option(metavar="A,B,…", help="For the table; without it, all.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Trials of each attack.")] = 3,
+    noise: Annotated[
+        bool, typer.Option(help="For the table: also with noise on the replies.")
+    ] = True,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder for attacks.json.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
+) -> None:
+    """Attack runs and print what an adversary learns, beside what none would."""
+    from vertizo.cli.attack import attack as run
+
+    try:
+        run(
+            name,
+            config,
+            settings or [],
+            methods=methods,
+            attacks=attacks,
+            seeds=seeds,
+            noise=noise,
+            out=out,
             as_json=as_json,
         )
     except KeyboardInterrupt:

@@ -30,6 +30,7 @@ class ZooVfl(ForwardDifference):
     server_updates: ClassVar[tuple[UpdateName, ...]] = (
         "forward-difference",
         "zeroth-order",
+        "private-zeroth-order",
         "none",
     )
 

@@ -50,6 +50,12 @@ class Pullback(Protocol):
     def inputs(self, gradient: Tensor) -> Tensor:
         """Gradient with respect to the inputs, of the inputs' shape."""
 
+    def record_norms(self, gradient: Tensor) -> Tensor:
+        """Norm of what each record alone gives the gradient of the parameters, [batch].
+
+        No record's gradient is kept. Where one overflows its norm is infinite or NaN.
+        """
+
 
 @dataclass(frozen=True)
 class Points:

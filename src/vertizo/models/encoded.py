@@ -83,3 +83,9 @@ class _EncodedPullback:
     def inputs(self, gradient: Tensor) -> Tensor:
         """Gradient with respect to the joined embeddings, [batch, width]: features have none."""
         return self._to_top.inputs(gradient)[:, : self._width]
+
+    def record_norms(self, gradient: Tensor) -> Tensor:
+        """Norm of what each record alone gives the gradient of all parameters, [batch]."""
+        at_rows = self._to_top.inputs(gradient)
+        own = self._to_encoder.record_norms(at_rows[:, self._width :].contiguous())
+        return torch.hypot(self._to_top.record_norms(gradient), own)

@@ -187,6 +187,24 @@ class LinearStack:
                 gradient = torch.mm(gradient, self._weights[index][0].t())
         return self._gradient
 
+    def record_norms_of(self, steps: list[Tensor], gradient: Tensor, records: int) -> Tensor:
+        """Norm of each record's own gradient of the parameters, [records].
+
+        A record's gradient of a layer is ``Σ_t g_t a_tᵀ`` over its rows t, of inputs a and output
+        gradients g; its squared norm is ``Σ_{t,t'} (g_t·g_t')(a_t·a_t')``, and the bias adds
+        ``Σ_{t,t'} g_t·g_t'``: no gradient is formed ("ghost norm"; Goodfellow 2015).
+        """
+        squares = torch.zeros(records, dtype=torch.float64)
+        for index in range(len(self.layers) - 1, -1, -1):
+            layer = self.layers[index]
+            if layer.relu:
+                _through_relu(gradient, steps[index + 1])
+            inputs = _gram(steps[index], records)
+            squares += (_gram(gradient, records) * (inputs + layer.bias)).sum((1, 2))
+            if index:
+                gradient = torch.mm(gradient, self._weights[index][0].t())
+        return squares.sqrt_()
+
     def input_gradient_of(self, steps: list[Tensor], gradient: Tensor) -> Tensor:
         """Gradient of the inputs, [batch, inputs]."""
         for index in range(len(self.layers) - 1, -1, -1):
@@ -208,6 +226,10 @@ class StackPullback:
         """Gradient with respect to the parameters, [d]; overwritten by the next call."""
         return self._stack.gradient_of(self._steps, self._own(gradient))
 
+    def record_norms(self, gradient: Tensor) -> Tensor:
+        """Norm of what each record alone gives the gradient of the parameters, [batch]."""
+        return self._stack.record_norms_of(self._steps, self._own(gradient), self._shape[0])
+
     def _own(self, gradient: Tensor) -> Tensor:
         """A gradient that may be changed: a last ReLU would change the caller's."""
         if gradient.shape != self._steps[-1].shape:
@@ -223,6 +245,15 @@ class StackPullback:
 def _product(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """``x Wᵀ + b``, or without b if that is empty."""
     return torch.addmm(bias, inputs, weight) if bias.numel() else torch.mm(inputs, weight)
+
+
+def _gram(rows: Tensor, records: int) -> Tensor:
+    """Inner products of each record's rows with one another, float64 [records, times, times]."""
+    values = rows.view(records, -1, rows.shape[1])
+    if values.shape[1] == 1:
+        norms: Tensor = torch.linalg.vector_norm(values, dim=2)
+        return norms.to(torch.float64).square_().unsqueeze(2)
+    return torch.bmm(values, values.transpose(1, 2)).to(torch.float64)
 
 
 def _through_relu(gradient: Tensor, outputs: Tensor) -> None:

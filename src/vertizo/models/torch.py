@@ -105,7 +105,7 @@ class TorchModel:
         values = outputs.detach()
         if points.shifts:
             values = torch.cat([self(points.changed()), values])
-        return values, GraphPullback(outputs, list(weights.values()), variable)
+        return values, GraphPullback(self.module, outputs, weights, variable)
 
     def _rows(self, outputs: object, inputs: Tensor) -> Tensor:
         if not isinstance(outputs, Tensor) or outputs.shape[:1] != inputs.shape[:1]:
@@ -133,7 +133,10 @@ def in_turn(model: Model, direction: Tensor, offsets: Sequence[float], inputs: T
 class GraphPullback:
     """Back-propagation through an autograd graph, which lives as long as this object."""
 
-    def __init__(self, outputs: Tensor, weights: list[Tensor], inputs: Tensor) -> None:
+    def __init__(
+        self, module: nn.Module, outputs: Tensor, weights: dict[str, Tensor], inputs: Tensor
+    ) -> None:
+        self._module = module
         self._outputs = outputs
         self._weights = weights
         self._inputs = inputs
@@ -141,7 +144,11 @@ class GraphPullback:
     def __call__(self, gradient: Tensor) -> Tensor:
         """Gradient with respect to the parameters, [d]; unused parameters get zeros."""
         parts = torch.autograd.grad(
-            self._outputs, self._weights, gradient, retain_graph=True, materialize_grads=True
+            self._outputs,
+            list(self._weights.values()),
+            gradient,
+            retain_graph=True,
+            materialize_grads=True,
         )
         return torch.cat([part.reshape(-1) for part in parts])
 
@@ -151,3 +158,39 @@ class GraphPullback:
             self._outputs, [self._inputs], gradient, retain_graph=True, materialize_grads=True
         )
         return result
+
+    def record_norms(self, gradient: Tensor) -> Tensor:
+        """Norm of what each record alone gives the gradient of the parameters, [batch].
+
+        Some records' gradients are formed at a time (``torch.func``), and dropped.
+
+        Raises:
+            ConfigError: the module does what cannot be done for one record after another.
+        """
+        weights = {name: weight.detach() for name, weight in self._weights.items()}
+        size = sum(weight.numel() for weight in weights.values())
+
+        def square(row: Tensor, slope: Tensor) -> Tensor:
+            def output(at: dict[str, Tensor]) -> Tensor:
+                result: Tensor = functional_call(self._module, at, (row.unsqueeze(0),))
+                return result.reshape(-1)
+
+            (parts,) = torch.func.vjp(output, weights)[1](slope)
+            total = row.new_zeros((), dtype=torch.float64)
+            for part in parts.values():
+                total = total + part.to(torch.float64).square().sum()
+            return total
+
+        chunk = max(1, AT_ONCE // size)
+        try:
+            squares = torch.vmap(square, chunk_size=chunk)(self._inputs.detach(), gradient)
+        except RuntimeError as error:
+            raise ConfigError(
+                f"the model {type(self._module).__name__} cannot be differentiated record by "
+                f"record: {str(error).splitlines()[0]}"
+            ) from None
+        return squares.sqrt()
+
+
+AT_ONCE = 2**24
+"""Numbers that may be held at a time when gradients are taken record by record."""

@@ -28,6 +28,9 @@ from vertizo.messages import Batch, Message, Purpose, Query, Reply, Upload
 from vertizo.methods.base import ServerHalf, ServerSide, TrainingMeter
 from vertizo.metrics import Scores, scores
 from vertizo.party.checks import Partition, ids_in_range
+from vertizo.privacy.ledger import digest
+from vertizo.privacy.plan import Answer
+from vertizo.server.private_updates import SecretSgd
 from vertizo.server.table import Staleness
 
 OVERHEAD = 4096
@@ -43,6 +46,33 @@ class _Peer:
     """The last query that was answered, or the one that waits in a synchronous round."""
     reply: bytes | None = None
     """The answer to it; None while it waits."""
+    digest: bytes | None = None
+    """In place of the query, where only a ledger remembers it."""
+
+    def is_last(self, frame: bytes) -> bool:
+        """Whether ``frame`` is the last query, byte for byte."""
+        if self.query is None:
+            return digest(frame) == self.digest
+        return frame == self.query
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """When the server trains on secret samples: by the public round counter alone.
+
+    Args:
+        every: rounds between two steps.
+        warm_up: steps before the first round.
+        most: steps in all.
+    """
+
+    every: int
+    warm_up: int
+    most: int
+
+    def due(self, round_: int) -> int:
+        """Steps to have been made once ``round_`` rounds are over."""
+        return min(self.most, self.warm_up + round_ // self.every)
 
 
 class ServerParty:
@@ -60,6 +90,7 @@ class ServerParty:
         own: the label holder's own features by purpose, [records, columns]; None if it has none.
         feedback: for each client, what coding lost of each record's replies; none to forget it.
         received: for each client, what was received of each record, for error feedback; or none.
+        schedule: of steps on secret samples; None for a server without those.
     """
 
     def __init__(
@@ -77,6 +108,7 @@ class ServerParty:
         own: Partition | None = None,
         feedback: Sequence[Feedback] = (),
         received: Sequence[Received] = (),
+        schedule: Schedule | None = None,
     ) -> None:
         self.side = side
         self.round = 0
@@ -94,6 +126,7 @@ class ServerParty:
         self._own = own
         self._feedback = feedback
         self._received = received
+        self._schedule = schedule
         self._peers = [_Peer() for _ in range(self.clients)]
         self._open: list[Query] = []
         self._uploads: dict[Purpose, Tensor] = {}
@@ -121,10 +154,19 @@ class ServerParty:
         if stored is not None:
             return stored
         self._check(message)
-        message = self._restored(message)
-        who = f"the embeddings of client {message.client}"
-        validate.bounded(who, message.embeddings, self._bound)
-        return self._accept(message, frame)
+        return self._accept(self._bounded(self._restored(message)), frame)
+
+    def _bounded(self, query: Query) -> Query:
+        """A query whose embeddings are within the bound: mended, or refused.
+
+        Under noise nothing that an honest client may send by accident is refused.
+        """
+        if self.side.plan.tolerant:
+            mended = validate.mended(query.embeddings, self._bound)
+            return query if mended is query.embeddings else replace(query, embeddings=mended)
+        who = f"the embeddings of client {query.client}"
+        validate.bounded(who, query.embeddings, self._bound)
+        return query
 
     def _restored(self, query: Query) -> Query:
         """With error feedback, the embeddings that a query tells the difference to."""
@@ -143,8 +185,8 @@ class ServerParty:
     def _stored(self, query: Query, frame: bytes, peer: _Peer) -> list[tuple[int, bytes]] | None:
         waiting = peer.query is not None and peer.reply is None
         known = peer.next_number - (0 if waiting else 1)
-        if query.number == known and peer.query is not None:
-            if frame != peer.query:
+        if query.number == known and (peer.query or peer.digest) is not None:
+            if not peer.is_last(frame):
                 raise ConflictError(
                     f"query {query.number} of client {query.client} came before, with other content"
                 )
@@ -187,15 +229,60 @@ class ServerParty:
         with np.errstate(all="ignore"):  # overflow is the plan's to clip, or the client's to refuse
             replies = self._half.answer(queries, self.round)
         self.staleness.add(side.table.stored_in(query.ids), self.round)
-        sent = []
-        for reply in replies:
-            answered = self._peers[reply.client]
-            if self._batches is None:
-                answered.query = frame
-            answered.reply = self._coded(reply, query.ids)
-            answered.next_number = reply.number + 1
-            sent.append((reply.client, answered.reply))
-        return sent
+        answers = [
+            Answer(
+                reply.client,
+                reply.number,
+                frame if self._batches is None else self._waiting(reply.client),
+                query.ids,
+                self._coded(reply, query.ids),
+            )
+            for reply in replies
+        ]
+        side.plan.commit(answers)  # on record, with its reply, before anything leaves
+        for answer in answers:
+            self._peers[answer.client] = _Peer(answer.number + 1, answer.query, answer.reply)
+        return [(answer.client, answer.reply) for answer in answers]
+
+    def _waiting(self, client: int) -> bytes:
+        """The query of a client that waits in a synchronous round."""
+        frame = self._peers[client].query
+        assert frame is not None
+        return frame
+
+    def tend(self) -> None:
+        """Train on secret samples, as often as the public round counter says.
+
+        For the driver to call before the first query and after each round, when no query waits.
+
+        Raises:
+            BudgetError: more steps than were agreed on.
+        """
+        side, schedule = self.side, self._schedule
+        if schedule is None:
+            return
+        update = side.update
+        assert isinstance(update, SecretSgd)
+        records = self._position.size
+        while side.plan.steps < schedule.due(self.round):
+            number = side.plan.steps
+            side.plan.begin_step(number)
+            ids, count = update.sample(number, records)
+            joined, labels = side.points(ids).rows, side.labels_of(ids)
+            with np.errstate(all="ignore"):
+                update.between(number, side.head, joined, labels, count, records)
+
+    def resume_answered(self) -> None:
+        """Know what was answered from the ledger, which may have outlived a later state than ours.
+
+        A query that was answered before this process died then gets the stored reply.
+        """
+        for client, peer in enumerate(self._peers):
+            stored = self.side.plan.answered(client)
+            if stored is not None and stored.number >= peer.next_number:
+                self._peers[client] = _Peer(
+                    stored.number + 1, None, stored.reply, digest=stored.digest
+                )
 
     def _coded(self, reply: Reply, ids: Tensor) -> bytes:
         """The frame of a reply about these records; with error feedback, and of what is owed."""
@@ -264,7 +351,7 @@ class ServerParty:
         """What a checkpoint must hold, beside the server model's parameters."""
         return {
             "round": self.round,
-            "peers": [[p.next_number, p.query, p.reply] for p in self._peers],
+            "peers": [[p.next_number, p.query, p.reply, p.digest] for p in self._peers],
             "staleness": asdict(self.staleness),
             "table": self.side.table.state(),
             "plan": self.side.plan.state(),
@@ -277,7 +364,7 @@ class ServerParty:
     def load(self, state: Mapping[str, Any]) -> None:
         """Go on from ``state``."""
         self.round = state["round"]
-        self._peers = [_Peer(number, query, reply) for number, query, reply in state["peers"]]
+        self._peers = [_Peer(*peer) for peer in state["peers"]]
         self.staleness = Staleness(**state["staleness"])
         self.side.table.load(state["table"])
         self.side.plan.load(state["plan"])
@@ -292,4 +379,4 @@ class ServerParty:
             if peer.query is not None and peer.reply is None:
                 waiting: Message = wire.decode(peer.query, self._up)
                 assert isinstance(waiting, Query)
-                self._open.append(self._restored(waiting))
+                self._open.append(self._bounded(self._restored(waiting)))

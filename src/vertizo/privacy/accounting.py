@@ -89,3 +89,9 @@ def published_mu(noise_std: float, clip_norm: float, rounds: float, sampling: fl
     """
     positive("noise_std", noise_std)
     return 2 * clip_norm * math.sqrt(rounds) * sampling / noise_std
+
+
+def published_noise_std(clip_norm: float, mu: float, rounds: float, sampling: float) -> float:
+    """σ on the sum at which `published_mu` finds μ; it gives less privacy than it says."""
+    positive("mu", mu)
+    return published_mu(1.0, clip_norm, rounds, sampling) / mu

@@ -1,27 +1,9 @@
-"""Clipping that holds for every input, and sums that know their own sensitivity (SPEC 6.2)."""
+"""Clipping that holds for every input (SPEC 6.2)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
-
-from vertizo.validate import positive
-
-
-@dataclass(frozen=True)
-class BoundedSum:
-    """A sum of per-record vectors of norm at most ``clip_norm``."""
-
-    values: Tensor
-    """The sum, shape [K], float64."""
-    clip_norm: float
-
-    @property
-    def sensitivity(self) -> float:
-        """L2 distance that replacing one record can move the sum: 2C."""
-        return 2 * self.clip_norm
 
 
 def clip(values: Tensor, clip_norm: float) -> Tensor:
@@ -42,9 +24,3 @@ def clip(values: Tensor, clip_norm: float) -> Tensor:
     norm = torch.linalg.vector_norm(finite / largest, dim=1, keepdim=True) * largest
     shrink = clip_norm / norm.clamp_(min=clip_norm)
     return finite.mul(shrink)
-
-
-def bounded_sum(values: Tensor, clip_norm: float) -> BoundedSum:
-    """Clip every record, then add: [batch] or [batch, K] → [1] or [K]."""
-    positive("clip_norm", clip_norm)
-    return BoundedSum(clip(values, clip_norm).sum(0).reshape(-1), clip_norm)

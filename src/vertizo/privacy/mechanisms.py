@@ -1,4 +1,4 @@
-"""Noise, and where it comes from."""
+"""Noise on sums of clipped contributions, and where it comes from."""
 
 from __future__ import annotations
 
@@ -8,28 +8,56 @@ import torch
 from torch import Tensor
 
 from vertizo.randomness import Stream
+from vertizo.validate import positive
 
 
 class NoiseSource(Protocol):
-    """Standard normal numbers that nobody outside the server can foresee."""
+    """Adds noise that nobody outside the server can foresee.
+
+    Releases are numbered by whoever asks; contributions are clipped already, float64.
+    """
 
     name: str
+    clip_norm: float
+    """C, the largest norm of one contribution."""
+    noise_std: float
+    """σ, of each number of a noised sum."""
 
-    def normal(self, release: int, size: tuple[int, ...]) -> Tensor:
-        """float64 numbers of that shape for release number ``release``."""
+    def sum(self, release: int, rows: Tensor) -> Tensor:
+        """Each record's contribution, [batch, K], → their noised sum, [K]."""
+
+    def each(self, release: int, rows: Tensor) -> Tensor:
+        """Each record's contribution, [batch, K], → the same with noise on every number."""
+
+    def onto(self, release: int, total: Tensor) -> Tensor:
+        """A sum whose contributions were never apart, [d], → the same with noise."""
 
 
 class SeededNoise:
     """Noise for simulations: repeatable, and so a secret from nobody who knows the seed.
 
-    Its stream shares nothing with those of directions, batches or initial values.
+    Args:
+        stream: shares nothing with those of directions, batches or initial values.
+        clip_norm: C.
+        noise_std: σ.
     """
 
     name = "seeded (simulation only)"
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Stream, *, clip_norm: float, noise_std: float) -> None:
+        self.clip_norm = positive("privacy.clip", clip_norm)
+        self.noise_std = positive("privacy.noise_std", noise_std)
         self._stream = stream
 
-    def normal(self, release: int, size: tuple[int, ...]) -> Tensor:
-        """float64 numbers of that shape for release number ``release``."""
-        return torch.from_numpy(self._stream.generator(release).standard_normal(size))
+    def sum(self, release: int, rows: Tensor) -> Tensor:
+        """As of a `NoiseSource`."""
+        return self.onto(release, rows.sum(0))
+
+    def each(self, release: int, rows: Tensor) -> Tensor:
+        """As of a `NoiseSource`."""
+        return self.onto(release, rows)
+
+    def onto(self, release: int, total: Tensor) -> Tensor:
+        """As of a `NoiseSource`."""
+        noise = self._stream.generator(release).standard_normal(tuple(total.shape))
+        return total + self.noise_std * torch.from_numpy(noise)

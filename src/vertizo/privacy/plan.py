@@ -1,9 +1,9 @@
 """The privacy plan: what every number that leaves the server passes through.
 
-The server party asks it to `admit` a query, which charges the records before anything is computed.
-The method then hands over one row of values for each record of the batch and gets back what may be
-sent; it never names ε. The plan clips, adds noise and divides, in that order, and can say in a
-`Statement` what is then guaranteed, and what is not.
+The server party asks it to `admit` a query before anything is computed, and to `commit` the answer,
+which charges the records, before it leaves. The method hands over one row of values for each record
+of the batch and gets back what may be sent; it never names ε. The plan clips, adds noise and
+divides, in that order, and can say in a `Statement` what is then guaranteed, and what is not.
 
 Averages divide by the nominal batch size, which is public and fixed, under every plan: a short last
 batch then weighs each of its records like any other record.
@@ -11,55 +11,62 @@ batch then weighs each of its records like any other record.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, Protocol
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from vertizo.privacy.accounting import compose, epsilon_of
-from vertizo.privacy.clipping import BoundedSum, bounded_sum, clip
-from vertizo.privacy.ledger import Ledger
+from vertizo.privacy import guarantee
+from vertizo.privacy.accounting import epsilon_of
+from vertizo.privacy.clipping import clip
+from vertizo.privacy.events import Releases
+from vertizo.privacy.ledger import Answered, Entry, Ledger
 from vertizo.privacy.mechanisms import NoiseSource
-from vertizo.validate import fraction, positive
+from vertizo.privacy.statement import Statement
+from vertizo.validate import fraction
 
-Guarantee = Literal["exact", "none"]
+__all__ = ["Answer", "ClippedGaussian", "NoPrivacy", "Plan"]
 
 
 @dataclass(frozen=True)
-class Statement:
-    """What a run guarantees, in numbers and in words; figures that do not hold are absent."""
+class Answer:
+    """A query and the frame that answers it."""
 
-    guarantee: Guarantee
-    epsilon: float | None
-    delta: float | None
-    mu: float | None
-    noise_std: float | None
-    clip: float | None
-    max_participations: int | None
-    """Queries of all clients that may name one record."""
-    max_releases: int | None
-    """Noised numbers, or vectors of a common clip, that may depend on it."""
-    noise_source: str | None
-    replies_alone_mu: float | None
-    """μ of the replies if nothing else about the labels left the server; no guarantee by itself."""
-    words: str
-
-    def as_dict(self) -> dict[str, Any]:
-        """For ``summary.json``."""
-        return asdict(self)
+    client: int
+    number: int
+    query: bytes
+    ids: Tensor
+    reply: bytes
 
 
 class Plan(Protocol):
     """What per-record values pass through on their way out."""
 
+    tolerant: bool
+    """Whether embeddings that are not finite or too large are mended instead of refused."""
+
     def admit(self, client: int, ids: Tensor) -> None:
-        """Charge these records for one reply to ``client``.
+        """Find that these records may be charged for one reply to ``client``; nothing changes.
 
         Raises:
-            BudgetError: a record would be charged too often; nothing changed.
+            BudgetError: a record would be charged too often.
         """
+
+    def commit(self, answers: Sequence[Answer]) -> None:
+        """Charge the records of all these and keep the replies: then they may leave."""
+
+    def begin_step(self, number: int) -> None:
+        """Charge every record for step ``number`` of the server on a secret sample."""
+
+    def answered(self, client: int) -> Answered | None:
+        """The last answer to a client, where it is remembered beyond this process."""
+
+    @property
+    def steps(self) -> int:
+        """Secret steps charged so far."""
 
     def total(self, values: Tensor) -> Tensor:
         """Released mean over the batch: [batch] or [batch, K] → [1] or [K]."""
@@ -67,8 +74,15 @@ class Plan(Protocol):
     def each(self, values: Tensor) -> Tensor:
         """Released per-record values divided by the batch size: [batch, K] → [batch, K]."""
 
-    def statement(self, *, server_is_private: bool) -> Statement:
-        """What holds, given whether the server's own updates protect the labels."""
+    def statement(
+        self, *, server_is_private: bool, covers: Sequence[str] = ("labels",)
+    ) -> Statement:
+        """What holds.
+
+        Args:
+            server_is_private: whether the server's own updates protect the labels.
+            covers: what of a training record passes through nothing but this plan and them.
+        """
 
     @property
     def clip_fraction(self) -> float | None:
@@ -89,12 +103,24 @@ class NoPrivacy:
     """
 
     clip_fraction: float | None = None
+    tolerant = False
+    steps = 0
 
     def __init__(self, batch_size: int) -> None:
         self._batch_size = batch_size
 
     def admit(self, client: int, ids: Tensor) -> None:
+        """Nothing is refused."""
+
+    def commit(self, answers: Sequence[Answer]) -> None:
         """Nothing is charged."""
+
+    def begin_step(self, number: int) -> None:
+        """Nothing is charged."""
+
+    def answered(self, client: int) -> Answered | None:
+        """Nothing is remembered."""
+        return None
 
     def total(self, values: Tensor) -> Tensor:
         """Σ / B."""
@@ -105,21 +131,11 @@ class NoPrivacy:
         """Values / B."""
         return values / self._batch_size
 
-    def statement(self, *, server_is_private: bool) -> Statement:
+    def statement(
+        self, *, server_is_private: bool, covers: Sequence[str] = ("labels",)
+    ) -> Statement:
         """None."""
-        return Statement(
-            guarantee="none",
-            epsilon=None,
-            delta=None,
-            mu=None,
-            noise_std=None,
-            clip=None,
-            max_participations=None,
-            max_releases=None,
-            noise_source=None,
-            replies_alone_mu=None,
-            words="No privacy guarantee: the server's replies carry no noise.",
-        )
+        return Statement("none", "No privacy guarantee: the server's replies carry no noise.")
 
     def state(self) -> dict[str, Tensor]:
         """Nothing."""
@@ -137,61 +153,85 @@ class ClippedGaussian:
     over all clients together and for any adaptive choice of batches and embeddings.
 
     Args:
-        clip_norm: C, the largest norm of one record's values.
-        noise_std: σ.
+        releases: all that may ever depend on one record; `Releases.reply` is what is made here.
         batch_size: nominal B.
         delta: at which ε is stated.
-        ledger: counts and refuses.
+        ledger: charges and refuses.
         noise: where the noise comes from.
-        releases: how many times `total` is called for one query; so many entries it is charged.
+        published: μ by DPZV's formula, to be shown beside the guarantee; None where it has none.
+        by_formula: whether the noise was calibrated by that formula, and is to be reported so.
     """
+
+    tolerant = True
 
     def __init__(
         self,
+        releases: Releases,
         *,
-        clip_norm: float,
-        noise_std: float,
         batch_size: int,
         delta: float,
         ledger: Ledger,
         noise: NoiseSource,
-        releases: int = 1,
+        published: float | None = None,
+        by_formula: bool = False,
     ) -> None:
-        self.clip_norm = positive("privacy.clip", clip_norm)
-        self.noise_std = positive("privacy.noise_std", noise_std)
+        self.releases = releases
         self.delta = fraction("privacy.delta", delta)
+        self._reply = releases.reply
         self._batch_size = batch_size
         self._ledger = ledger
         self._noise = noise
-        self._per_query = releases
-        self._releases = 0
+        self._published = published
+        self._by_formula = by_formula
+        self._made = 0
         self._clipped = torch.zeros(2, dtype=torch.int64)
 
     def admit(self, client: int, ids: Tensor) -> None:
-        """Charge these records, or raise BudgetError and change nothing."""
-        self._ledger.charge(client, ids, self._per_query)
+        """Refuse what would take a record past its budget."""
+        self._ledger.admit(client, ids, self.releases.cost)
+
+    def commit(self, answers: Sequence[Answer]) -> None:
+        """Charge, all or nothing."""
+        cost = self.releases.cost
+        self._ledger.commit(
+            [Entry(a.client, a.number, a.query, a.ids, cost, a.reply) for a in answers]
+        )
+
+    def begin_step(self, number: int) -> None:
+        """Charge every record for a secret step."""
+        self._ledger.begin_step(number)
+
+    def answered(self, client: int) -> Answered | None:
+        """As the ledger remembers it."""
+        return self._ledger.answered(client)
+
+    @property
+    def steps(self) -> int:
+        """Secret steps charged so far."""
+        return self._ledger.steps
 
     def total(self, values: Tensor) -> Tensor:
         """The clipped, noised mean, [K]."""
         self._count(values)
-        return self._noised(bounded_sum(values, self.clip_norm)).to(values.dtype)
+        rows = clip(values, self._reply.clip_norm).reshape(values.shape[0], -1)
+        noised = self._noise.sum(self._next(), rows)
+        return (noised / self._batch_size).to(values.dtype)
 
     def each(self, values: Tensor) -> Tensor:
         """Every record's values clipped and noised on their own: no averaging hides them."""
         self._count(values)
-        clipped = clip(values.reshape(values.shape[0], -1), self.clip_norm)
-        released = self._noised(BoundedSum(clipped, self.clip_norm))
-        return released.to(values.dtype).reshape(values.shape)
+        rows = clip(values.reshape(values.shape[0], -1), self._reply.clip_norm)
+        noised = self._noise.each(self._next(), rows)
+        return (noised / self._batch_size).to(values.dtype).reshape(values.shape)
 
-    def _noised(self, bounded: BoundedSum) -> Tensor:
-        noise = self._noise.normal(self._releases, tuple(bounded.values.shape))
-        self._releases += 1
-        return (bounded.values + self.noise_std * noise) / self._batch_size
+    def _next(self) -> int:
+        self._made += 1
+        return self._made - 1
 
     def _count(self, values: Tensor) -> None:
         rows = values.reshape(values.shape[0], -1)
         norms = rows.abs().squeeze(1) if rows.shape[1] == 1 else rows.norm(dim=1)
-        self._clipped[0] += (~(norms <= self.clip_norm)).sum()
+        self._clipped[0] += (~(norms <= self._reply.clip_norm)).sum()
         self._clipped[1] += norms.numel()
 
     @property
@@ -200,50 +240,71 @@ class ClippedGaussian:
         changed, seen = self._clipped.tolist()
         return changed / seen if seen else None
 
-    @property
-    def mu(self) -> float:
-        """μ of all replies that may ever depend on one record."""
-        one = BoundedSum(torch.zeros(1), self.clip_norm).sensitivity / self.noise_std
-        return compose([one] * self._ledger.max_participations)
-
-    def statement(self, *, server_is_private: bool) -> Statement:
+    def statement(
+        self, *, server_is_private: bool, covers: Sequence[str] = ("labels",)
+    ) -> Statement:
         """Exact where the server's updates protect labels as well, none where they do not."""
-        mu = self.mu
-        epsilon = epsilon_of(mu, self.delta)
-        releases = self._ledger.max_participations
-        if server_is_private:
-            words = (
-                f"Every record's label is protected with ε = {epsilon:.4g} at δ = {self.delta:g} "
-                "against all clients together, malicious ones included, for this run alone. The "
-                "clients' features are not protected by this, nor are labels used for validation."
-            )
-        else:
+        releases, delta = self.releases, self.delta
+        alone = releases.replies_alone_mu
+        published = None if self._published is None else epsilon_of(self._published, delta)
+        named = releases.clients * releases.queries
+        step, secret = releases.step, releases.secret
+        common = Statement(
+            guarantee="none",
+            words="",
+            noise_std=releases.reply.noise_std,
+            clip=releases.reply.clip_norm,
+            server_noise_std=step.noise_std if step else None,
+            server_clip=step.clip_norm if step else None,
+            secret_steps=asdict(secret) if secret else None,
+            max_participations=named,
+            max_releases=named * releases.per_query,
+            noise_source=self._noise.name,
+            replies_alone_mu=alone,
+            replies_alone_epsilon=epsilon_of(alone, delta),
+            epsilon_published=published,
+        )
+        if self._by_formula:
+            return replace(common, guarantee="published", words=self._published_words(common))
+        if not server_is_private:
             words = (
                 "No privacy guarantee: the server trains on the raw labels, and its later replies "
-                f"depend on them. The noise on the replies alone would give μ = {mu:.4g}; that "
+                f"depend on them. The noise on the replies alone would give μ = {alone:.4g}; that "
                 "is not what an observer of this run is limited to."
             )
-        return Statement(
-            guarantee="exact" if server_is_private else "none",
-            epsilon=epsilon if server_is_private else None,
-            delta=self.delta if server_is_private else None,
-            mu=mu if server_is_private else None,
-            noise_std=self.noise_std,
-            clip=self.clip_norm,
-            max_participations=releases // self._per_query,
-            max_releases=releases,
-            noise_source=self._noise.name,
-            replies_alone_mu=mu,
+            return replace(common, words=words)
+        epsilon = guarantee.epsilon(releases, delta)
+        words = (
+            f"ε = {epsilon:.4g} at δ = {delta:g} for each training record, against all clients "
+            "together, malicious ones included, for this run alone. Covered: "
+            f"{', '.join(covers)}. Validation records are not covered."
+        )
+        return replace(
+            common,
+            guarantee="exact",
             words=words,
+            epsilon=epsilon,
+            delta=delta,
+            mu=releases.known_mu,
+            covers=tuple(covers),
+        )
+
+    def _published_words(self, figures: Statement) -> str:
+        claim = "" if figures.epsilon_published is None else f" ε = {figures.epsilon_published:.4g}"
+        return (
+            f"Published formula{claim} at δ = {self.delta:g}: it does not hold. It counts "
+            "the batch as hidden, though the client drew it, and takes the server's updates as "
+            f"free. The replies alone give ε = {figures.replies_alone_epsilon:.4g} exactly; what "
+            "the server model carries of the labels comes on top."
         )
 
     def state(self) -> dict[str, Tensor]:
         """Counts; never the noise."""
-        counters = torch.cat([torch.tensor([self._releases]), self._clipped])
+        counters = torch.cat([torch.tensor([self._made]), self._clipped])
         return {"counters": counters, **self._ledger.state()}
 
     def load(self, state: dict[str, Tensor]) -> None:
         """Go on from ``state``."""
-        self._releases = int(state["counters"][0])
+        self._made = int(state["counters"][0])
         self._clipped = state["counters"][1:].clone()
         self._ledger.load(state)

@@ -75,3 +75,7 @@ class Evaluation:
     def input_gradient(self, weights: Tensor | float) -> Tensor:
         """With respect to the joined embeddings, [batch, width]."""
         return self._pullback.inputs(self._records.slopes(self._rows, weights))
+
+    def record_norms(self) -> Tensor:
+        """Norm of each record's own gradient of the server's parameters, float64 [batch]."""
+        return self._pullback.record_norms(self._records.slopes(self._rows, 1.0))

@@ -14,7 +14,17 @@ from vertizo.zeroth_order.directions import Directions
 from vertizo.zeroth_order.estimators import estimate, forward_difference, two_point
 from vertizo.zeroth_order.perturbation import outputs
 
-UpdateName = Literal["sgd", "zeroth-order", "forward-difference", "none"]
+UpdateName = Literal[
+    "sgd",
+    "zeroth-order",
+    "forward-difference",
+    "private-sgd",
+    "private-zeroth-order",
+    "secret-sgd",
+    "none",
+]
+PRIVATE: tuple[UpdateName, ...] = ("private-sgd", "private-zeroth-order", "secret-sgd")
+"""Those whose steps carry noise (`vertizo.server.private_updates`)."""
 
 
 class ServerUpdate(Protocol):

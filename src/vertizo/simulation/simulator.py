@@ -80,6 +80,7 @@ class Simulator:
 
     def start(self) -> None:
         """Every client begins its first query; once, at the start of a run."""
+        self.server.tend()
         for client in self.clients:
             self._begin(client)
 
@@ -93,6 +94,7 @@ class Simulator:
         while self._events and self.server.round == before:
             self.now, _, index = heapq.heappop(self._events)
             self._deliver(index)
+        self.server.tend()
         return self.server.round > before
 
     def _schedule(self, index: int, delay: float) -> None:

@@ -1,0 +1,50 @@
+"""What an attack is: who the adversary is, what it is measured by, and one trial of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from vertizo.attacks.scores import Measurement
+from vertizo.config import ExperimentConfig
+from vertizo.data.vertical import VerticalData
+from vertizo.options import Options
+from vertizo.randomness import Stream
+
+
+class Attack(Options):
+    """An attack's options, and how it is tried once.
+
+    A subclass holds the attack proper as functions of an adversary (`vertizo.attacks.adversaries`);
+    `trial` trains a federation, makes the adversary of what it may know, and scores what it says.
+    """
+
+    name: ClassVar[str]
+    paper: ClassVar[str]
+    """Where it comes from, in one line."""
+    adversary: ClassVar[str]
+    """Who attacks, in a few words."""
+    figures: ClassVar[Mapping[str, str]]
+    """Every figure's key → what it is, and which way is a success of the attack."""
+    setting: ClassVar[str]
+    """The shipped setting it is tried in unless another is given; see `settings`."""
+
+    def unfit(self, config: ExperimentConfig, data: VerticalData) -> str | None:
+        """Why the attack cannot be tried on such a run; None if it can."""
+        return None
+
+    def trial(self, config: ExperimentConfig, data: VerticalData) -> dict[str, Measurement]:
+        """Train one federation and attack it.
+
+        Raises:
+            RunError: training diverged.
+        """
+        raise NotImplementedError  # abstract
+
+    def stream(self, config: ExperimentConfig) -> Stream:
+        """The attacker's own randomness, apart from everybody's in the federation."""
+        return Stream.from_seed(config.seed).child("attack", self.name)
+
+    def describe(self) -> dict[str, Any]:
+        """Its options, for JSON."""
+        return self.model_dump(mode="json")

@@ -1,0 +1,112 @@
+"""What replies say about each record's ``∂f_i/∂h_i``, for whoever knows the directions or guesses.
+
+=================  =========================================================================
+reply              estimate of the gradient of record i's own loss
+=================  =========================================================================
+first order        the reply itself, times B
+one or two losses  slope · u_i · B, ``u_i`` the difference of the two embeddings over μ or 2λ
+VFL-CZOFO          the regularised least-squares solution of ``δ_j = Σ_i g_i · u_ij / B``,
+                   which is ``φ/q Σ_j δ_j u_j`` for few directions, and exact for many
+=================  =========================================================================
+
+The two embeddings of a zeroth-order query lie on the wire side by side, so that the difference is
+no secret from an eavesdropper: only its pull-back to the parameters is.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vertizo.attacks.adversaries import Public
+from vertizo.attacks.transcript import Exchange
+from vertizo.methods.base import Method
+from vertizo.methods.czofo import Czofo
+from vertizo.methods.dpzv import Dpzv
+from vertizo.methods.first_order import FirstOrder
+from vertizo.methods.forward_difference import ForwardDifference
+from vertizo.randomness import Stream
+
+
+def kind(method: Method) -> str | None:
+    """How a method's replies are read; None for a kind that is not known here."""
+    if isinstance(method, FirstOrder):
+        return "gradient"
+    if isinstance(method, Czofo):
+        return "slopes"
+    return "scalar" if isinstance(method, Dpzv | ForwardDifference) else None
+
+
+def record_gradients(exchange: Exchange, public: Public, shared: Stream) -> Tensor:
+    """Estimates of all records' ``∂f_i/∂h_i``, [batch, d_h].
+
+    Args:
+        exchange: a query and its answer.
+        public: the method and B.
+        shared: VFL-CZOFO's directions; another stream is a guess at them.
+    """
+    method = public.method
+    if isinstance(method, FirstOrder):
+        return exchange.values * public.batch_size
+    if isinstance(method, Czofo):
+        return _from_slopes(exchange, public, method, shared)
+    total = torch.zeros(exchange.embeddings.shape[1:])
+    for slope, direction in zip(
+        slopes(exchange, method), directions(exchange, method), strict=True
+    ):
+        total += slope * direction
+    return total * public.batch_size
+
+
+def slopes(exchange: Exchange, method: Method) -> list[float]:
+    """The mean loss's slope along each direction of a scalar reply."""
+    values = exchange.values.double().tolist()
+    if isinstance(method, ForwardDifference) and method.reply == "losses":
+        plain, shifted = values
+        return [(shifted - plain) / method.smoothing]
+    return list(values)
+
+
+def directions(exchange: Exchange, method: Method) -> list[Tensor]:
+    """How the embeddings of a query moved, [batch, d_h] for each of its directions."""
+    points = exchange.embeddings
+    if isinstance(method, Dpzv):
+        pairs = points.view(method.num_directions, 2, *points.shape[1:])
+        return list((pairs[:, 0] - pairs[:, 1]) / (2 * method.smoothing))
+    assert isinstance(method, ForwardDifference)
+    return [(points[1] - points[0]) / method.smoothing]
+
+
+def _from_slopes(exchange: Exchange, public: Public, method: Czofo, shared: Stream) -> Tensor:
+    """Least squares over all records of the batch, or for each on its own."""
+    embeddings = exchange.embeddings[0]
+    drawn, _ = method.drawn(shared, exchange.number, embeddings)
+    told = exchange.values.double().numpy() * public.batch_size
+    noise = (public.noise_std or 0.0) ** 2
+    if method.scalars == "batch":
+        flat = drawn.flatten(1).double().numpy()
+        return torch.from_numpy(_ridge(flat, told, noise)).view(embeddings.shape).float()
+    rows = [
+        _ridge(u, slopes, noise)
+        for u, slopes in zip(drawn.double().numpy().swapaxes(0, 1), told, strict=True)
+    ]
+    return torch.from_numpy(np.stack(rows)).float()
+
+
+def _ridge(
+    directions: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
+    slopes: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
+    noise: float,
+) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    """The mean of g given ``slopes = directions · g + N(0, noise)`` and g ~ N(0, s²).
+
+    s² is what the slopes' own size says; with no noise and fewer slopes than numbers this is the
+    shortest g that explains them.
+    """
+    size = float(np.mean(np.square(directions).sum(1)))
+    seen = float(np.mean(np.square(slopes)))
+    spread = max(seen - noise, 1e-3 * seen, 1e-30) / max(size, 1e-30)
+    kernel = directions @ directions.T
+    kernel[np.diag_indices_from(kernel)] += noise / spread + 1e-6 * size
+    return np.asarray(directions.T @ np.linalg.solve(kernel, slopes))

@@ -1,0 +1,60 @@
+"""Clients that send what they like: queries of an attacker's making, in each method's own form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from vertizo.attacks.adversaries import Public
+from vertizo.attacks.estimates import kind
+from vertizo.batches import Batches
+from vertizo.methods.dpzv import Dpzv
+from vertizo.randomness import Stream
+
+Choice = Callable[[int, int], tuple[Tensor, Tensor]]
+"""(query number, batch size) → (embeddings, where they are moved to), both [batch, d_h]."""
+
+
+class Intruder:
+    """A client half that sends chosen points, whatever its features are, and never updates.
+
+    Args:
+        public: the method.
+        choose: what is sent.
+    """
+
+    def __init__(self, public: Public, choose: Choice) -> None:
+        self._method = public.method
+        self._choose = choose
+
+    def ask(self, number: int, features: Tensor) -> Tensor:
+        """The chosen points in the form of the method, [points, batch, d_h]."""
+        plain, moved = self._choose(number, len(features))
+        if kind(self._method) != "scalar":
+            return plain.unsqueeze(0)
+        if isinstance(self._method, Dpzv):  # what is to be compared comes first in each pair
+            return torch.stack([moved, plain] * self._method.num_directions)
+        return torch.stack([plain, moved])
+
+    def tell(self, number: int, features: Tensor, values: Tensor) -> None:
+        """Nothing; what was told is in the transcript."""
+
+
+class ChosenBatches(Batches):
+    """An order of records that an intruder makes up: so many records a query.
+
+    Args:
+        order: the owner's own batches; their size stays what it is to others.
+        count: records a query.
+        stream: the intruder's own.
+    """
+
+    def __init__(self, order: Batches, count: int, stream: Stream) -> None:
+        super().__init__(order.records, order.size, stream)
+        self._chosen = Batches(order.records, min(count, order.size), stream)
+
+    def ids(self, number: int) -> Tensor:
+        """Record IDs of query ``number``."""
+        return self._chosen.ids(number)

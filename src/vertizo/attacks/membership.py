@@ -1,0 +1,120 @@
+"""Membership inference on the released model: was this record trained on?
+
+* *loss* (Yeom et al. 2018): a model is surer of what it has seen; the score is minus the loss.
+* *calibrated* (Watson et al. 2022; the idea of LiRA, Carlini et al. 2022, without its shadows):
+  some records are hard for any model. The attacker fits a reference model on its own records of the
+  same kind, and scores by how much surer the released model is than that one of the record's label,
+  on LiRA's scale log p/(1 − p).
+
+Members are training records; others are half of the test records. The attacker has the other half.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vertizo.attacks import arena
+from vertizo.attacks.adversaries import ReleasedModel
+from vertizo.attacks.base import Attack
+from vertizo.attacks.scores import Measurement, auc, tpr_at
+from vertizo.config import ExperimentConfig
+from vertizo.data.vertical import VerticalData
+from vertizo.server.losses import Classification
+
+FPR = 0.01
+"""False-positive rate at which the true-positive rate is reported."""
+
+
+def confidence(logits: Tensor, labels: Tensor) -> Tensor:
+    """log p/(1 − p) of each record's label, [rows]; a decreasing function of its loss."""
+    logits = logits.double()
+    at_label = logits.gather(1, labels[:, None])
+    others = logits.scatter(1, labels[:, None], -torch.inf)
+    return at_label.squeeze(1) - others.logsumexp(1)
+
+
+def loss_scores(model: ReleasedModel, features: Sequence[Tensor], labels: Tensor) -> Tensor:
+    """How sure the released model is of each record's label, [rows]."""
+    return confidence(model.logits(features), labels)
+
+
+def calibrated_scores(model: ReleasedModel, features: Sequence[Tensor], labels: Tensor) -> Tensor:
+    """How much surer it is than a reference that was trained on the attacker's own records."""
+    reference = _reference(model.population_features, model.population_labels, features, labels)
+    return loss_scores(model, features, labels) - reference
+
+
+def _reference(
+    own: Sequence[Tensor], own_labels: Tensor, features: Sequence[Tensor], labels: Tensor
+) -> Tensor:
+    """log p/(1 − p) of a logistic regression on the attacker's records."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.preprocessing import StandardScaler
+
+    scaler = StandardScaler().fit(_rows(own))
+    model = LogisticRegression(max_iter=2000).fit(scaler.transform(_rows(own)), own_labels.numpy())
+    inputs = scaler.transform(_rows(features))
+    logs = np.asarray(model.predict_log_proba(inputs))
+    width = max(int(labels.max()), int(model.classes_.max())) + 1
+    found = torch.full((len(labels), width), -20.0, dtype=torch.float64)
+    found[:, torch.from_numpy(np.asarray(model.classes_))] = torch.from_numpy(logs).double()
+    return confidence(found, labels)
+
+
+def _rows(features: Sequence[Tensor]) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+    return torch.cat([own.flatten(1).float() for own in features], 1).numpy()
+
+
+class MembershipInference(Attack):
+    """Whoever holds the released model tells training records from others."""
+
+    name: ClassVar[str] = "membership"
+    paper: ClassVar[str] = "Yeom et al. 2018; calibrated after Watson et al. 2022"
+    adversary: ClassVar[str] = "whoever is given the trained model"
+    figures: ClassVar[Mapping[str, str]] = {
+        "auc": "AUC of the loss",
+        "tpr": "true-positive rate at a false-positive rate of 1 %",
+        "calibrated": "AUC of the loss less a reference model's",
+    }
+    setting: ClassVar[str] = "overfitted"
+
+    def unfit(self, config: ExperimentConfig, data: VerticalData) -> str | None:
+        """Needs classes, and records that were not trained on."""
+        if not isinstance(data.task, Classification):
+            return f"{data.name} is a regression; the attack is for classes"
+        if data.own is not None:
+            return "data.label_holder is set; the attack asks the clients' joint model alone"
+        if data.labels["test"].numel() < 4:
+            return (
+                f"{data.name} has {data.labels['test'].numel()} test records; it takes 4 at least"
+            )
+        if any(not own["table"].is_floating_point() for own in data.features):
+            return "features are tokens, which the reference model does not read"
+        return None
+
+    def trial(self, config: ExperimentConfig, data: VerticalData) -> dict[str, Measurement]:
+        """One honest run; its last parameters are released."""
+        ground = arena.train(config, data, latest=1)
+        rows = data.labels["test"].numel()
+        order = torch.from_numpy(self.stream(config).generator().permutation(rows))
+        own, outside = order[: rows // 2], order[rows // 2 :]
+        model = ground.released(own)
+        features = [torch.cat([party["table"], party["test"][outside]]) for party in data.features]
+        labels = torch.cat([data.labels["table"], data.labels["test"][outside]])
+        member = torch.arange(len(labels)) < data.records
+        loss, calibrated = loss_scores(model, features, labels), None
+        if own.numel() and len(set(data.labels["test"][own].tolist())) > 1:
+            calibrated = calibrated_scores(model, features, labels)
+        count = int(member.numel())
+        found = {
+            "auc": Measurement(auc(loss, member), 0.5, count),
+            "tpr": Measurement(tpr_at(FPR, loss, member), FPR, count),
+        }
+        if calibrated is not None:
+            found["calibrated"] = Measurement(auc(calibrated, member), 0.5, count)
+        return found

@@ -1,0 +1,192 @@
+"""Attacks over seeds, one or a whole table, and what is written of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from vertizo import checkpoint
+from vertizo.attacks.base import Attack
+from vertizo.attacks.choice import ATTACKS
+from vertizo.attacks.scores import Figure, Measurement
+from vertizo.config import ExperimentConfig
+from vertizo.data.vertical import VerticalData
+from vertizo.errors import ConfigError, RunError
+from vertizo.experiment import Experiment
+from vertizo.option_text import explain, override
+
+
+@dataclass(frozen=True)
+class Trials:
+    """One attack on one method, over seeds; figures are empty where it could not be tried."""
+
+    attack: str
+    method: str
+    noise: bool
+    """Whether replies carried Gaussian noise."""
+    seeds: tuple[int, ...]
+    figures: Mapping[str, Figure]
+    unfit: str | None = None
+    """Why there are no figures."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        found: dict[str, Any] = {
+            "attack": self.attack,
+            "method": self.method,
+            "noise": self.noise,
+            "seeds": list(self.seeds),
+            "figures": {key: figure.as_dict() for key, figure in self.figures.items()},
+        }
+        if self.unfit is not None:
+            found["not_applicable"] = self.unfit
+        return found
+
+
+Configure = Callable[[int], ExperimentConfig]
+"""The configuration of a seed's run."""
+
+
+def make(name: str, settings: Sequence[str] = ()) -> Attack:
+    """An attack by name, with options ``key=value``.
+
+    Raises:
+        ConfigError: an unknown attack or option; names what would be right.
+    """
+    if name not in ATTACKS:
+        raise ConfigError(f"there is no attack {name!r}; known are {', '.join(ATTACKS)}, table")
+    chosen = ATTACKS[name]
+    tree: dict[str, Any] = {}
+    override(tree, settings, chosen())
+    try:
+        return chosen.model_validate(tree)
+    except ValidationError as error:
+        raise ConfigError(f"--set attack: {explain(error, chosen)}") from None
+
+
+def split_settings(settings: Sequence[str]) -> tuple[list[str], list[str]]:
+    """``attack.key=value`` without its first part, and all others.
+
+    >>> split_settings(["attack.steps=5", "epochs=2"])
+    (['steps=5'], ['epochs=2'])
+    """
+    own = [s.removeprefix("attack.") for s in settings if s.startswith("attack.")]
+    return own, [s for s in settings if not s.startswith("attack.")]
+
+
+class Laboratory:
+    """Tries attacks, and loads data once for all that share it."""
+
+    def __init__(self) -> None:
+        self._data: dict[tuple[int, str], VerticalData] = {}
+
+    def data(self, config: ExperimentConfig) -> VerticalData:
+        """The data of a configuration."""
+        key = config.seed, config.data.model_dump_json()
+        if key not in self._data:
+            self._data = {key: Experiment(config).data()}  # the last one: they may be large
+        return self._data[key]
+
+    def reason(self, attack: Attack, config: ExperimentConfig) -> str | None:
+        """Why an attack cannot be tried; None if it can."""
+        return attack.unfit(config, self.data(config))
+
+    def trials(
+        self,
+        attack: Attack,
+        configure: Configure,
+        seeds: Sequence[int],
+        *,
+        forgiving: bool = False,
+        done: Callable[[], None] | None = None,
+    ) -> Trials:
+        """An attack on one method, over seeds.
+
+        Args:
+            attack: with its options.
+            configure: seed → configuration.
+            seeds: one trial each.
+            forgiving: an attack that does not fit, or a run that diverges, is noted and not raised.
+            done: called after every trial.
+
+        Raises:
+            ConfigError: the attack does not fit the configuration.
+            RunError: training diverged.
+        """
+        first = configure(seeds[0])
+        method, noise = first.method.name, first.privacy.mechanism == "gaussian"
+        results: list[dict[str, Measurement]] = []
+        problem: str | None = None
+        for seed in seeds:
+            config = configure(seed)
+            try:
+                problem = self.reason(attack, config)
+                if problem is None:
+                    results.append(attack.trial(config, self.data(config)))
+            except RunError as error:
+                if not forgiving:
+                    raise
+                problem = f"seed {seed}: {error}"
+            if problem is not None and not forgiving:
+                raise ConfigError(f"attack {attack.name!r}: {problem}")
+            if done is not None:
+                done()
+            if problem is not None:
+                break
+        figures = {} if problem is not None else collect(results)
+        return Trials(attack.name, method, noise, tuple(seeds), figures, unfit=problem)
+
+
+def collect(results: Sequence[Mapping[str, Measurement]]) -> dict[str, Figure]:
+    """Every figure over the trials that have it."""
+    keys = dict.fromkeys(key for result in results for key in result)
+    return {key: Figure(tuple(result[key] for result in results if key in result)) for key in keys}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A cell of the table to fill: an attack in the settings of one method."""
+
+    attack: Attack
+    method: str
+    noise: bool
+    configure: Configure
+
+
+def table(
+    entries: Sequence[Entry], seeds: Sequence[int], done: Callable[[], None] | None = None
+) -> Iterator[Trials]:
+    """Every entry's trials, as they are finished; what does not fit is a cell that says why.
+
+    Raises:
+        ConfigError, DataError: a configuration that nothing can be run with.
+    """
+    laboratory = Laboratory()
+    for entry in entries:
+        try:
+            entry.configure(seeds[0])
+        except ConfigError as error:
+            yield Trials(entry.attack.name, entry.method, entry.noise, (), {}, unfit=str(error))
+            continue
+        yield laboratory.trials(entry.attack, entry.configure, seeds, forgiving=True, done=done)
+
+
+def write(folder: Path, content: Mapping[str, Any]) -> Path:
+    """Leave figures in ``attacks.json`` of a folder, which is made.
+
+    Raises:
+        RunError: it cannot be written.
+    """
+    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    place = folder / "attacks.json"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        checkpoint.write_atomically(place, text.encode())
+    except OSError as error:
+        raise RunError(f"{folder} cannot be written: {error.strerror}") from None
+    return place

@@ -1,0 +1,164 @@
+"""What an attack is scored by: a figure, what none at all would reach, and what may be reached.
+
+A figure without its control means nothing: every `Measurement` carries the success of an attacker
+who saw no transcript (the most frequent class, an AUC of one half, the mean predictor), or a
+stronger control that the attack names.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One trial's figure."""
+
+    value: float
+    control: float
+    """The same figure without what the attack exploits."""
+    count: int
+    """Guesses that the figure is made of."""
+    bound: float | None = None
+    """What the run's guarantee allows at most, where one holds."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure over trials."""
+
+    measurements: tuple[Measurement, ...]
+
+    @property
+    def mean(self) -> float:
+        """Over trials."""
+        return statistics.fmean(m.value for m in self.measurements)
+
+    @property
+    def control(self) -> float:
+        """Mean control over trials."""
+        return statistics.fmean(m.control for m in self.measurements)
+
+    @property
+    def standard_error(self) -> float | None:
+        """Of the mean; None for a single trial."""
+        if len(self.measurements) < 2:
+            return None
+        spread = statistics.stdev(m.value for m in self.measurements)
+        return spread / len(self.measurements) ** 0.5
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON: the mean, its standard error, every trial."""
+        found: dict[str, Any] = {
+            "mean": self.mean,
+            "standard_error": self.standard_error,
+            "control": self.control,
+            "trials": [m.value for m in self.measurements],
+            "controls": [m.control for m in self.measurements],
+            "guesses": [m.count for m in self.measurements],
+        }
+        bounds = [m.bound for m in self.measurements if m.bound is not None]
+        if bounds:
+            found["bound"] = max(bounds)
+        return found
+
+
+@dataclass(frozen=True)
+class Guesses:
+    """Labels that an attacker believes in; a record may be guessed more than once."""
+
+    ids: Tensor
+    """Record IDs, int64 [guesses]."""
+    labels: Tensor
+    """int64 [guesses]."""
+
+    @classmethod
+    def joined(cls, parts: Sequence[Guesses]) -> Guesses:
+        """All of them."""
+        if not parts:
+            return cls(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
+        return cls(torch.cat([p.ids for p in parts]), torch.cat([p.labels for p in parts]))
+
+    def score(self, truth: Tensor, mu: float | None = None) -> Measurement:
+        """Share that is right, against the share of the most frequent class of all.
+
+        Args:
+            truth: labels of the training records, int64 [D].
+            mu: of the run's guarantee for labels, if one holds; see `most_allowed`.
+        """
+        own = truth[self.ids]
+        count = own.numel()
+        if not count:
+            return Measurement(0.0, 0.0, 0)
+        chance = frequent_share(truth)
+        bound = None if mu is None else most_allowed(chance, mu)
+        return Measurement(float((self.labels == own).double().mean()), chance, count, bound)
+
+
+def frequent_share(labels: Tensor) -> float:
+    """Share of the most frequent label: what guessing one class reaches."""
+    return float(torch.bincount(labels).max()) / labels.numel()
+
+
+def most_allowed(chance: float, mu: float) -> float:
+    """Largest expected share of right guesses under a Gaussian mechanism with total parameter μ.
+
+    Each clipped value lies within C of 0, half the sensitivity 2C that μ is made of, so that all
+    releases are within a (μ/2)-Gaussian trade-off of releases that do not depend on the label at
+    all (Dong, Roth and Su 2022, section 2: trade-off functions and their composition). A test of
+    level a has power Φ(Φ⁻¹(a) + μ/2) at most; this is concave in a, and the levels of the guesses
+    for one record add up to 1, so that the mean over classes is at most the value at ``chance``,
+    the share of the likeliest class. For two equally likely classes it is reached.
+
+    >>> round(most_allowed(0.5, 1.0), 4), round(most_allowed(0.1, 0.0), 4)
+    (0.6915, 0.1)
+    """
+    if not 0 < chance < 1:
+        return 1.0
+    normal = statistics.NormalDist()
+    return normal.cdf(normal.inv_cdf(chance) + mu / 2)
+
+
+def auc(scores: Tensor, positive: Tensor) -> float:
+    """Area under the ROC curve of scores [n] for booleans [n]; one half where a class is empty.
+
+    >>> auc(torch.tensor([0.1, 0.4, 0.35, 0.8]), torch.tensor([False, False, True, True]))
+    0.75
+    """
+    count = int(positive.sum())
+    if not 0 < count < positive.numel():
+        return 0.5
+    from sklearn.metrics import roc_auc_score
+
+    finite = scores.double().nan_to_num(0.0, 1e300, -1e300)
+    return float(roc_auc_score(positive.numpy(), finite.numpy()))
+
+
+def tpr_at(fpr: float, scores: Tensor, positive: Tensor) -> float:
+    """Largest true-positive rate at a false-positive rate of at most ``fpr``.
+
+    >>> tpr_at(0.5, torch.tensor([1.0, 3.0, 2.0, 4.0]), torch.tensor([False, False, True, True]))
+    1.0
+    """
+    negatives = scores[~positive].sort(descending=True).values
+    allowed = int(fpr * negatives.numel())
+    if allowed >= negatives.numel():
+        return 1.0
+    return float((scores[positive] > negatives[allowed]).double().mean())
+
+
+def relative_error(guess: Tensor, truth: Tensor, mean: Tensor) -> float:
+    """Squared error of a reconstruction over that of the mean predictor; below 1 is a leak.
+
+    Args:
+        guess, truth: [records, numbers].
+        mean: what the attacker would say without any message, [numbers].
+    """
+    without = float((truth - mean).double().square().sum())
+    return float((truth - guess).double().square().sum()) / without if without else 1.0

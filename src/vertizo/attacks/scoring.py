@@ -1,0 +1,127 @@
+"""Scoring replies: two classes have gradients of two norms and two directions.
+
+Li et al. (2022). With two classes ``∂f_i/∂h_i = (p_i − y_i) · v``: a positive and a negative record
+point opposite ways, and a confident model gives records of the rarer class longer gradients. The
+attacker scores every record by the norm of its gradient, or by the cosine to that of one record
+whose label it knows; the figure is the leak AUC. A record's scores are averaged over its exchanges.
+
+Control: the same scores from replies that were dealt to other exchanges, and within them to other
+records. What they still say came from the client's own embeddings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from vertizo.attacks import arena
+from vertizo.attacks.adversaries import CuriousClient
+from vertizo.attacks.base import Attack
+from vertizo.attacks.estimates import kind, record_gradients
+from vertizo.attacks.scores import Measurement, auc
+from vertizo.attacks.transcript import Exchange
+from vertizo.config import ExperimentConfig
+from vertizo.data.vertical import VerticalData
+from vertizo.randomness import Stream
+from vertizo.server.losses import Classification
+
+
+def gradients(client: CuriousClient) -> list[tuple[Tensor, Tensor]]:
+    """(IDs, estimated gradients [batch, d_h]) of every exchange."""
+    return [
+        (each.ids, record_gradients(each, client.public, client.shared))
+        for each in client.exchanges
+    ]
+
+
+def norm_scores(found: Sequence[tuple[Tensor, Tensor]], records: int) -> Tensor:
+    """Mean norm of each record's gradients, [D]; long speaks for the rarer class."""
+    return _mean([(ids, g.norm(dim=1)) for ids, g in found], records)
+
+
+def direction_scores(found: Sequence[tuple[Tensor, Tensor]], records: int, known: int) -> Tensor:
+    """Mean cosine of each record's gradient to that of record ``known``, [D].
+
+    The known record's gradient is the last one seen before or in an exchange, or the first after.
+    """
+    seen: Tensor | None = None
+    scores = []
+    first = next((g[ids == known][0] for ids, g in found if bool((ids == known).any())), None)
+    for ids, gradient in found:
+        if bool((ids == known).any()):
+            seen = gradient[ids == known][0]
+        reference = first if seen is None else seen
+        if reference is None:
+            return torch.zeros(records)
+        lengths = gradient.norm(dim=1) * reference.norm()
+        scores.append((ids, gradient @ reference / lengths.clamp(min=1e-30)))
+    return _mean(scores, records)
+
+
+def _mean(scores: Sequence[tuple[Tensor, Tensor]], records: int) -> Tensor:
+    total, count = torch.zeros(records, dtype=torch.float64), torch.zeros(records)
+    for ids, values in scores:
+        total.index_add_(0, ids, values.double())
+        count.index_add_(0, ids, torch.ones(ids.numel()))
+    return total / count.clamp(min=1)
+
+
+def dealt_anew(exchanges: Sequence[Exchange], batch: int, stream: Stream) -> list[Exchange]:
+    """The same queries with each other's replies; rows of a reply go to other records as well."""
+    rng = stream.generator()
+    changed = list(exchanges)
+    for size in {each.ids.numel() for each in exchanges}:
+        places = [i for i, each in enumerate(exchanges) if each.ids.numel() == size]
+        for place, source in zip(places, rng.permutation(places), strict=True):
+            values = exchanges[source].values
+            if values.dim() == 2:
+                values = values[torch.from_numpy(rng.permutation(size))]
+            changed[place] = replace(exchanges[place], values=values)
+    return changed
+
+
+class ReplyScoring(Attack):
+    """A client ranks records of two classes by the norm and the direction of their gradients."""
+
+    name: ClassVar[str] = "reply-scoring"
+    paper: ClassVar[str] = "Li et al. 2022"
+    adversary: ClassVar[str] = "one client; for the direction it knows one label"
+    figures: ClassVar[Mapping[str, str]] = {
+        "norm": "leak AUC of the gradients' norms",
+        "direction": "leak AUC of the gradients' directions",
+    }
+    setting: ClassVar[str] = "binary"
+
+    def unfit(self, config: ExperimentConfig, data: VerticalData) -> str | None:
+        """Needs two classes."""
+        if not isinstance(data.task, Classification) or data.task.outputs != 2:
+            return f"{data.name} has not two classes; the attack is for two (data.name)"
+        if kind(config.method) is None:
+            return f"replies of method {config.method.name!r} are not known to the attack"
+        return None
+
+    def trial(self, config: ExperimentConfig, data: VerticalData) -> dict[str, Measurement]:
+        """One honest run; the control reads replies dealt anew."""
+        truth, stream = data.labels["table"], self.stream(config)
+        rare = int(torch.bincount(truth, minlength=2).argmin())
+        positive = truth == rare
+        known = int(positive.nonzero()[int(stream.generator().integers(int(positive.sum())))])
+        others = torch.arange(data.records) != known
+        client = arena.train(config, data).client()
+        dealt = dealt_anew(client.exchanges, config.batch_size, stream.child("control"))
+        figures: dict[str, list[float]] = {"norm": [], "direction": []}
+        for seen in (client, replace(client, exchanges=dealt)):
+            found = gradients(seen)
+            for key, scores in (
+                ("norm", norm_scores(found, data.records)),
+                ("direction", direction_scores(found, data.records, known)),
+            ):
+                figures[key].append(auc(scores[others], positive[others]))
+        count = int(others.sum())
+        return {
+            key: Measurement(value, control, count) for key, (value, control) in figures.items()
+        }

@@ -1,0 +1,120 @@
+"""What was on the wire: frames as they passed, and the exchanges that they decode to."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from vertizo import wire
+from vertizo.codecs.base import Codec
+from vertizo.codecs.feedback import Received
+from vertizo.config import ExperimentConfig
+from vertizo.messages import Query, Reply
+from vertizo.simulation.simulator import Way
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One frame on the wire, lost or not."""
+
+    time: float
+    """Of the virtual clock."""
+    way: Way
+    client: int
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A query and its answer, decoded."""
+
+    client: int
+    number: int
+    """The client's own count of its queries."""
+    ids: Tensor
+    """Record IDs, int64 [batch]."""
+    embeddings: Tensor
+    """float32 [points, batch, d_h]."""
+    values: Tensor
+    """The reply, of the method's shape."""
+
+
+class Transcript:
+    """Records the frames of a run; the observer of `vertizo.simulation.simulator.Simulator`.
+
+    Args:
+        latest: keep only the last so many queries of each client, with their replies; None for all.
+    """
+
+    def __init__(self, latest: int | None = None) -> None:
+        self._latest = latest
+        self._frames: dict[int, deque[Frame]] = {}
+        self.frames_seen = 0
+
+    def __call__(self, time: float, way: Way, client: int, frame: bytes) -> None:
+        """Take note of one frame."""
+        # A query is followed by its announcement-free reply; in synchronous rounds an announcement
+        # comes before it. Three frames a query are enough for both, repeats after a loss aside.
+        size = None if self._latest is None else 3 * self._latest
+        kept = self._frames.setdefault(client, deque(maxlen=size))
+        kept.append(Frame(time, way, client, frame))
+        self.frames_seen += 1
+
+    def frames(self, client: int | None = None) -> list[Frame]:
+        """The frames of one client, or of all, in the order of each client."""
+        chosen = sorted(self._frames) if client is None else [client]
+        return [frame for index in chosen for frame in self._frames.get(index, ())]
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Turns frames into exchanges, as anybody can who knows the codecs; they are no secret.
+
+    Args:
+        up, down: codecs of queries and of replies.
+        records: D.
+        differences: whether queries tell what changed (``codecs.feedback``).
+    """
+
+    up: Codec
+    down: Codec
+    records: int
+    differences: bool = False
+
+    @classmethod
+    def of(cls, config: ExperimentConfig, records: int) -> Reader:
+        """The reader for a configured run."""
+        codecs = config.codecs
+        return cls(codecs.up, codecs.down, records, codecs.feedback in ("up", "both"))
+
+    def exchanges(self, transcript: Transcript, client: int | None = None) -> list[Exchange]:
+        """Answered queries, of one client or of all, in the order of each client."""
+        found: list[Exchange] = []
+        for index in sorted({f.client for f in transcript.frames(client)}):
+            found.extend(self._of_client(transcript.frames(index)))
+        return found
+
+    def _of_client(self, frames: list[Frame]) -> Iterator[Exchange]:
+        received: Received | None = None
+        query: Query | None = None
+        for frame in frames:
+            message = wire.decode(frame.data, self.up if frame.way == "up" else self.down)
+            if isinstance(message, Query):
+                if query is not None and message.number == query.number:
+                    continue  # sent again after a loss: the same bytes
+                if self.differences:
+                    received = received or Received(self.records, message.embeddings.shape[2])
+                    whole = message.embeddings + received.known(message.ids)
+                    received.learn(message.ids, whole)
+                    message = replace(message, embeddings=whole)
+                query, answered = message, False
+            elif isinstance(message, Reply) and query is not None:
+                if message.number != query.number or answered:
+                    continue
+                answered = True
+                yield Exchange(
+                    frame.client, query.number, query.ids, query.embeddings, message.values
+                )

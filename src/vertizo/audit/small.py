@@ -1,0 +1,82 @@
+"""A federation that is small enough for thousands of trials, with different noise on its replies.
+
+D = 100 records in batches of B = 4, two clients, three epochs: a record is in six replies, and the
+published formula is off by √(D/B) = 5 in μ.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+
+from vertizo import config as configuration
+from vertizo.config import ExperimentConfig
+from vertizo.data.vertical import VerticalData
+from vertizo.privacy.accounting import mu_of, noise_std_for
+from vertizo.server.losses import Classification
+
+RECORDS, BATCH, CLIENTS, EPOCHS = 100, 4, 2, 3
+CLIP, DELTA = 0.5, 1e-3
+
+NoiseName = Literal["published", "exact"]
+
+
+def data() -> VerticalData:
+    """Normal features; two classes, by the side of a plane that both clients' columns span."""
+    generator = torch.Generator().manual_seed(0)
+    features: tuple[dict[Any, torch.Tensor], ...] = tuple({} for _ in range(CLIENTS))
+    labels: dict[Any, torch.Tensor] = {}
+    for purpose, rows in (("table", RECORDS), ("validation", 0), ("test", BATCH)):
+        values = torch.randn(CLIENTS, rows, 4, generator=generator)
+        for own, held in zip(values, features, strict=True):
+            held[purpose] = own.contiguous()
+        labels[purpose] = (values.sum((0, 2)) > 0).long()
+    return VerticalData(
+        name="made up",
+        task=Classification(2),
+        parties=tuple(f"client {m}" for m in range(CLIENTS)),
+        features=features,
+        labels=labels,
+        fitted_scaling=False,
+    )
+
+
+def noise_std(noise: NoiseName, epsilon: float) -> float:
+    """σ on the sum that is said to give ε.
+
+    By the published formula, ``2C√T·B / (Dμ)`` with T = M·E·D/B, or by the exact accounting,
+    ``2C√(M·E) / μ``.
+    """
+    replies = CLIENTS * EPOCHS
+    if noise == "exact":
+        return noise_std_for(2 * CLIP, epsilon, DELTA, replies)
+    rounds = replies * RECORDS / BATCH
+    return float(2 * CLIP * rounds**0.5 * BATCH / (RECORDS * mu_of(epsilon, DELTA)))
+
+
+def config(
+    noise: NoiseName = "exact", epsilon: float = 1.0, *, update: str = "none"
+) -> ExperimentConfig:
+    """The federation's settings.
+
+    Args:
+        noise: how the noise on the replies is calibrated.
+        epsilon: the ε that it is said to give.
+        update: how the server is trained.
+    """
+    return configuration.parse(
+        {
+            "epochs": EPOCHS,
+            "batch_size": BATCH,
+            "method": {"name": "dpzv"},
+            "client": {"model": {"name": "mlp", "outputs": 3}},
+            "server": {"model": {"name": "mlp", "hidden": [8]}, "update": update},
+            "privacy": {
+                "mechanism": "gaussian",
+                "clip": CLIP,
+                "noise_std": noise_std(noise, epsilon),
+                "delta": DELTA,
+            },
+        }
+    )

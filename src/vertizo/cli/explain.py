@@ -1,0 +1,50 @@
+"""``vertizo privacy explain``: what is and is not protected, in plain words."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+
+from vertizo import config as configuration
+from vertizo.errors import RunError
+from vertizo.experiment import Experiment
+from vertizo.explanation import explain as put_into_words
+from vertizo.run_folder import RunFolder
+
+
+def explain(path: Path, *, as_json: bool) -> None:
+    """Print the explanation of a run folder, or of what a configuration would run.
+
+    Raises:
+        UserError: there is no such run, or the configuration is wrong.
+    """
+    if path.is_dir():
+        folder = RunFolder(path)
+        config, summary = folder.config(), folder.summary()
+        if summary is None:
+            raise RunError(
+                f"{path} holds an unfinished run; finish it with --resume, or explain "
+                f"{path / 'config.yaml'}"
+            )
+        privacy = summary["privacy"]
+    else:
+        config = configuration.load(path)
+        privacy = Experiment(config).privacy()
+    words = put_into_words(config, privacy)
+    if as_json:
+        print(json.dumps(asdict(words), ensure_ascii=False))
+        return
+    console = Console()
+    console.print(f"[bold]Guarantee: {words.guarantee}[/bold]", highlight=False)
+    console.print(words.summary, highlight=False, markup=False)
+    for title, lines in (
+        ("Protected", words.protected),
+        ("Not protected", words.not_protected),
+        ("How", words.how),
+    ):
+        console.print(f"\n[bold]{title}[/bold]")
+        for line in lines or ("nothing",):
+            console.print(f"  • {line}", highlight=False, markup=False)

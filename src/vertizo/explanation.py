@@ -1,0 +1,155 @@
+"""What is and is not protected in a run, in plain words, from its configuration and statement."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from vertizo.config import ExperimentConfig
+from vertizo.server.updates import PRIVATE
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Sentences under headings; each holds for the run as it was configured."""
+
+    guarantee: str
+    """``exact``, ``published`` or ``none``."""
+    summary: str
+    protected: tuple[str, ...]
+    not_protected: tuple[str, ...]
+    how: tuple[str, ...]
+
+
+def explain(config: ExperimentConfig, privacy: Mapping[str, Any]) -> Explanation:
+    """Put a run's statement into words.
+
+    Args:
+        config: of the run.
+        privacy: the section ``privacy`` of its summary.
+    """
+    return Explanation(
+        guarantee=privacy["guarantee"],
+        summary=privacy["words"],
+        protected=tuple(_protected(config, privacy)),
+        not_protected=tuple(_not_protected(config, privacy)),
+        how=tuple(_how(config, privacy)),
+    )
+
+
+def _protected(config: ExperimentConfig, privacy: Mapping[str, Any]) -> list[str]:
+    if privacy["guarantee"] != "exact":
+        noise = privacy.get("embedding_noise")
+        if noise is None:
+            return []
+        return [
+            "What one client sends of a record, by itself, against the server: "
+            f"ε = {noise['epsilon']:.4g} at δ = {noise['delta']:g}. Not what its model carries of "
+            "that record into the embeddings of others."
+        ]
+    bound = f"ε = {privacy['epsilon']:.4g} at δ = {privacy['delta']:g}"
+    lines = [
+        f"{thing[0].upper()}{thing[1:]}, of each training record: {bound}. Whoever sees all that "
+        "clients see can tell one value of them from another that much better than by guessing."
+        for thing in privacy["covers"]
+    ]
+    lines.append(
+        "The same bound holds against all clients together, whatever they send in place of what "
+        "the protocol asks for, and for whatever is computed from what they saw."
+    )
+    if not config.method.first_order_client:
+        lines.append(
+            "The finished models are made from protected releases: handing them on costs nothing "
+            "more, as to training records' labels."
+        )
+    return lines
+
+
+def _not_protected(config: ExperimentConfig, privacy: Mapping[str, Any]) -> list[str]:
+    lines = []
+    covers = privacy.get("covers") or ()
+    if privacy["guarantee"] == "none":
+        lines.append("Labels of training records: no bound holds against the clients.")
+    if privacy["guarantee"] == "published":
+        lines.append(
+            "Labels of training records: the published formula states an ε that does not hold. "
+            f"The replies alone give ε = {privacy['replies_alone_epsilon']:.4g}."
+        )
+    trains_on_labels = config.server.update not in (*PRIVATE, "none")
+    if config.privacy.mechanism == "gaussian" and trains_on_labels:
+        lines.append(
+            f"The server model (server.update {config.server.update}) learns from raw labels, "
+            "and every later reply depends on it."
+        )
+    lines.append(
+        "Embeddings, which go to the trusted server: nothing hides a client's features from it."
+        if config.privacy.mechanism != "embedding-noise"
+        else "Labels, against anybody: noise on embeddings does nothing for them."
+    )
+    if config.data.label_holder is not None and "the label holder's columns" not in covers:
+        lines.append(
+            "The label holder's own columns"
+            + (
+                ": they were prepared by statistics of the training records."
+                if privacy["guarantee"] == "exact"
+                else "."
+            )
+        )
+    if not any("features" in thing for thing in covers):
+        why = " against other clients"
+        if privacy["guarantee"] == "exact" and config.method.first_order_client:
+            why += f": clients of method {config.method.name!r} train on gradients of their own"
+        elif privacy["guarantee"] == "exact" and config.codecs.up.mixes_records:
+            why += f": codec {config.codecs.up.name!r} scales records together"
+        elif privacy["guarantee"] == "exact":
+            why += ": their columns were prepared by statistics of the training records"
+        lines.append(f"Clients' features{why}.")
+    if config.data.validation > 0:
+        lines.append(
+            "Labels of validation records: they chose the model that is kept, without noise."
+        )
+    lines += [
+        "Which records exist and which are in whose batches; sizes and times of messages.",
+        "Predictions that are served later, where they use a record's own columns.",
+        "A person with k records has k times the μ of one record.",
+    ]
+    return lines
+
+
+def _how(config: ExperimentConfig, privacy: Mapping[str, Any]) -> list[str]:
+    if privacy["noise_std"] is None:
+        return []
+    lines = [
+        f"Each record's part of a reply is clipped to {privacy['clip']:g}; the sum over a batch "
+        f"gets Gaussian noise of σ = {privacy['noise_std']:.6g} and is divided by "
+        f"{config.batch_size}, whatever the batch's size.",
+        f"A record is in at most {privacy['max_participations']} queries of all clients "
+        f"({privacy['max_releases']} noised releases); the ledger refuses more.",
+    ]
+    if privacy["server_noise_std"] is not None:
+        lines.append(
+            f"The server's update on each batch is clipped to {privacy['server_clip']:g} a record "
+            f"and gets noise of σ = {privacy['server_noise_std']:.6g} on the sum."
+        )
+    secret = privacy["secret_steps"]
+    if secret is not None:
+        lines.append(
+            f"The server makes {secret['count']:,} steps on samples that nobody else knows, each "
+            f"record in each with probability {secret['sampling']:g}, noise multiplier "
+            f"{secret['noise_multiplier']:.4g}."
+        )
+    source = privacy["noise_source"]
+    lines.append(f"Noise: {source}.")
+    if source and source.startswith("seeded"):
+        lines.append(
+            "Whoever knows the seed knows the noise: this run is a simulation, and its figures say "
+            "what a federation with secret noise would guarantee."
+        )
+    if privacy["epsilon_published"] is not None:
+        lines.append(
+            f"The published formula would call this ε = {privacy['epsilon_published']:.4g}; "
+            "it does not hold."
+        )
+    lines.append(f"Counted: {privacy['counted']}.")
+    return lines

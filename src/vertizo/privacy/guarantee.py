@@ -1,0 +1,206 @@
+"""ε of everything that leaves the server, and the noise that a wanted ε asks for.
+
+Releases from batches that clients know compose as Gaussian DP, ``μ² = Σ μ_i²``, exactly and under
+full adaptivity: their sum is a filter (Smith and Thakurta 2022; for each record: Koskela, Tobaben
+and Honkela 2023). Steps on secret samples are composed by their privacy loss distribution
+(``dp_accounting``, replace-one, pessimistic rounding). Both together are ``G_μ ⊗ PLD``, in whatever
+order clients make the two alternate (concurrent composition, Vadhan and Zhang 2023).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+from scipy.optimize import brentq
+from scipy.stats import binom
+
+from vertizo.errors import ConfigError
+from vertizo.privacy.accounting import epsilon_of, mu_of
+from vertizo.privacy.events import GaussianRelease, Releases, SecretSteps
+from vertizo.privacy.ledger import UNIT
+from vertizo.validate import fraction, positive
+
+INTERVAL = 1e-4
+"""Grid of privacy loss distributions; what is lost to it is counted as spent."""
+
+
+def epsilon(releases: Releases, delta: float) -> float:
+    """The ε that holds for one record against all clients together, at δ."""
+
+    def gaussian(at: float) -> float:
+        return joined_epsilon(releases.known_mu, releases.secret, at)
+
+    return gaussian(delta) if releases.grid is None else releases.grid.epsilon(gaussian, delta)
+
+
+TAIL = 1e-25
+"""Probability, at most, that a secret sample is larger than `capacity` and loses some records."""
+
+
+def capacity(records: int, sampling: float) -> int:
+    """Most records of a secret sample of rate q from D: more come up with probability `TAIL`."""
+    low, high = 0, records  # by halves: the library's own inverse loses so small a tail
+    while low < high:
+        middle = (low + high) // 2
+        if binom.sf(middle, records, sampling) <= TAIL:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+@lru_cache(maxsize=256)
+def joined_epsilon(mu: float, secret: SecretSteps | None, delta: float) -> float:
+    """ε of μ-GDP releases and secret steps together: ``G_μ ⊗ PLD_s`` at δ.
+
+    >>> steps = SecretSteps(count=1000, sampling=0.01, noise_multiplier=1.0)
+    >>> round(joined_epsilon(0.5, steps, 1e-5), 2)
+    3.61
+    """
+    fraction("delta", delta)
+    if secret is None:
+        return epsilon_of(mu, delta)
+    import dp_accounting
+    from dp_accounting.pld import PLDAccountant
+
+    # A sample cut off at its capacity is as far from a whole one as cutting off is likely, which
+    # costs (1 + e^ε) T_s TAIL of δ; a millionth of δ is set aside for it.
+    spare = 1e-6 * delta
+    accountant = PLDAccountant(
+        dp_accounting.NeighboringRelation.REPLACE_ONE, value_discretization_interval=INTERVAL
+    )
+    # Under replace-one the library doubles sensitivities itself: noise multipliers are σ/C.
+    step = dp_accounting.GaussianDpEvent(secret.noise_multiplier)
+    accountant.compose(dp_accounting.PoissonSampledDpEvent(secret.sampling, step), secret.count)
+    if mu:
+        accountant.compose(dp_accounting.GaussianDpEvent(2 / mu))
+    found = float(accountant.get_epsilon(delta - spare))
+    lost = math.log1p(math.exp(-found)) + found + math.log(secret.count * TAIL)
+    return found if lost <= math.log(spare) else math.inf
+
+
+@dataclass(frozen=True)
+class Noise:
+    """What `calibrate` found, as multiples of each clip: σ/C."""
+
+    reply: float
+    """Of each number of a reply."""
+    server: float | None
+    """Of the server's own updates, where they carry noise."""
+
+
+def calibrate(
+    target: float,
+    delta: float,
+    *,
+    clients: int,
+    queries: int,
+    per_query: int = 1,
+    server_share: float = 0.0,
+    steps_per_query: float | None = None,
+    secret_steps: int = 0,
+    sampling: float | None = None,
+) -> Noise:
+    """The least noise at which everything together is (ε, δ)-DP, found on the accountant itself.
+
+    The share is one of μ²: of the ``μ(ε, δ)²`` that one Gaussian release might spend, the replies
+    get ``1 − server_share``, and the server's updates as much noise as brings both to ε.
+
+    Args:
+        target: ε.
+        delta: δ.
+        clients: M.
+        queries: k, queries of each client that may name one record: epochs.
+        per_query: releases in one reply.
+        server_share: in [0, 1); 0 for a server that is not trained.
+        steps_per_query: updates on a query's own batch, for each query; None for none.
+        secret_steps: T_s, updates on secret samples; 0 for none.
+        sampling: q of those.
+
+    Raises:
+        ConfigError: a number is out of range, or the secret steps alone take more than ε.
+    """
+    positive("epsilon", target)
+    fraction("delta", delta)
+    positive("clients", clients)
+    positive("queries", queries)
+    trains = steps_per_query is not None or secret_steps > 0
+    if trains != (server_share > 0) or not 0 <= server_share < 1:
+        raise ConfigError(
+            f"server_share is {server_share}; it must lie strictly between 0 and 1 for a server "
+            "that is trained under noise, and be 0 for any other"
+        )
+    whole = mu_of(target, delta)
+    named = clients * queries
+    # Spending is charged in whole units, rounded up: one unit for each query is set aside.
+    spendable = whole * whole - named * UNIT
+    if spendable <= 0:
+        raise ConfigError(
+            f"epsilon {target} over {named} queries of a record leaves each less than the "
+            f"ledger's unit of {UNIT:g} μ²; use fewer epochs or a larger epsilon"
+        )
+    reply = 2 * math.sqrt(named * per_query / ((1 - server_share) * spendable))
+    if not trains:
+        return Noise(reply, None)
+    if steps_per_query is not None:
+        step = 2 * math.sqrt(named * steps_per_query / (server_share * spendable))
+        return Noise(reply, step)
+    assert sampling is not None
+    mu = Releases(clients, queries, GaussianRelease(1.0, reply), per_query=per_query).known_mu
+    return Noise(reply, _secret_noise(target, delta, mu, secret_steps, sampling))
+
+
+def _secret_noise(target: float, delta: float, mu: float, count: int, sampling: float) -> float:
+    """The least z at which secret steps together with μ-GDP replies are (ε, δ)-DP."""
+
+    def excess(log_noise: float) -> float:
+        steps = SecretSteps(count, sampling, math.exp(log_noise))
+        return joined_epsilon(mu, steps, delta) - target
+
+    low = high = 0.0
+    while excess(high) > 0:
+        high += 1.0
+        if high > 25:
+            raise ConfigError(
+                f"no noise brings {count} secret steps and the replies to epsilon {target}; "
+                "raise epsilon or server_share"
+            )
+    low = high - 1.0
+    while excess(low) <= 0:
+        low -= 1.0
+        if low < -7:  # hardly any noise is needed
+            return math.exp(low)
+    found = float(brentq(excess, low, high, xtol=5e-4))
+    while excess(found) > 0:  # on the safe side of the root
+        found += 5e-4
+    return math.exp(found)
+
+
+@dataclass(frozen=True)
+class Views:
+    """What different observers are limited to, each as ε at the same δ."""
+
+    all_clients: float
+    """Everybody together, whatever they do: the guarantee."""
+    own_replies: float
+    """The replies to one client by themselves. What reaches it through the other clients' models
+    and the server's is not in it, so that it is no guarantee against that client."""
+    server_updates: float
+    """All updates of the server model by themselves: what whoever is handed it, and no reply and
+    no client's model, may learn."""
+
+
+def views(releases: Releases, delta: float) -> Views:
+    """The parts that the guarantee is made of, seen one by one."""
+    own = releases.reply_mu * math.sqrt(releases.queries)
+    step = 0.0
+    if releases.step is not None:
+        times = releases.clients * releases.queries * releases.steps_per_query
+        step = releases.step.mu * math.sqrt(times)
+    return Views(
+        all_clients=epsilon(releases, delta),
+        own_replies=epsilon_of(own, delta),
+        server_updates=joined_epsilon(step, releases.secret, delta),
+    )

@@ -1,0 +1,255 @@
+"""The file of a durable ledger: SQLite, append-only, chained by hashes.
+
+Write-ahead logging with ``synchronous=FULL``: a transaction is on disk when it returns. One process
+at a time has the file. Every row carries a hash of itself and of the row before, back to a first
+value that covers the budget: a row that was changed, left out or added is found when the file is
+next read. The hash has no key. Who can write the file can forge all of it; a forged past is then
+found by the witness, a forged future is not.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sqlite3
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from hashlib import blake2b
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+from vertizo.errors import ConfigError, RunError
+from vertizo.privacy.ledger_budget import LedgerBudget
+from vertizo.privacy.ledger_witness import Head, sync_folder
+
+APPLICATION = 0x565A4C47
+"""``VZLG``, SQLite's application_id: what `file` and other tools know the file by."""
+VERSION = 1
+RUN, REPLY, STEP = 1, 2, 3
+"""Kinds of rows."""
+
+_SCHEMA = f"""
+PRAGMA application_id = {APPLICATION};
+PRAGMA user_version = {VERSION};
+CREATE TABLE ledger (identity TEXT NOT NULL, budget TEXT NOT NULL, chain BLOB NOT NULL);
+CREATE TABLE log (
+    sequence INTEGER PRIMARY KEY,  -- from 1, without gaps
+    kind INTEGER NOT NULL,         -- {RUN}: a run begins, {REPLY}: a reply, {STEP}: a secret step
+    run INTEGER NOT NULL,          -- the sequence of the run's first row
+    client INTEGER NOT NULL,
+    number INTEGER NOT NULL,       -- of the query or of the step, in its run
+    cost INTEGER NOT NULL,         -- units of mu squared, for each record
+    query BLOB NOT NULL,           -- BLAKE2b of its frame
+    reply BLOB NOT NULL,           -- BLAKE2b of its frame
+    body BLOB NOT NULL,            -- of a run its name; of a reply the record IDs, packed
+    chain BLOB NOT NULL
+);
+CREATE TABLE reply (               -- the last reply to each client of each run
+    run INTEGER, client INTEGER, frame BLOB NOT NULL, PRIMARY KEY (run, client)
+) WITHOUT ROWID;
+CREATE TRIGGER log_is_kept BEFORE DELETE ON log
+    BEGIN SELECT RAISE(ABORT, 'a ledger only grows'); END;
+CREATE TRIGGER log_is_not_changed BEFORE UPDATE ON log
+    BEGIN SELECT RAISE(ABORT, 'a ledger only grows'); END;
+"""
+_FIXED = struct.Struct("<8q")
+
+
+class Row(NamedTuple):
+    """One row of the log, without its place in it."""
+
+    kind: int
+    run: int
+    client: int = 0
+    number: int = 0
+    cost: int = 0
+    query: bytes = b""
+    reply: bytes = b""
+    body: bytes = b""
+
+    def link(self, previous: bytes) -> bytes:
+        """The chain's value after this row, 32 bytes."""
+        kind, run, client, number, cost, query, reply, body = self
+        sizes = len(query), len(reply), len(body)
+        fixed = _FIXED.pack(kind, run, client, number, cost, *sizes)
+        return blake2b(previous + fixed + query + reply + body, digest_size=32).digest()
+
+
+_COLUMNS = ", ".join(Row._fields)
+_INSERT = f"INSERT INTO log VALUES ({', '.join('?' * (len(Row._fields) + 2))})"
+
+
+def digest(data: bytes) -> bytes:
+    """BLAKE2b, 32 bytes."""
+    return blake2b(data, digest_size=32).digest()
+
+
+def _first(identity: str, budget: str) -> bytes:
+    """The chain's value before any row."""
+    return digest(f"{identity}\n{budget}".encode())
+
+
+def create(path: Path, budget: LedgerBudget) -> str:
+    """Make the file, whole or not at all, and return the new ledger's identity.
+
+    Raises:
+        RunError: there is something of that name, or it cannot be made.
+    """
+    identity = secrets.token_hex(16)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    with _reported(path, "made"):
+        try:
+            os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+            connection = sqlite3.connect(temporary, isolation_level=None)
+            try:
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("PRAGMA synchronous = FULL")
+                connection.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
+                text = budget.to_json()
+                row = (identity, text, _first(identity, text))
+                connection.execute("INSERT INTO ledger VALUES (?, ?, ?)", row)
+            finally:
+                connection.close()
+            os.link(temporary, path)  # unlike a rename, never over another ledger
+            sync_folder(path.parent)
+        except FileExistsError:
+            raise RunError(
+                f"{path} exists already; a ledger is made once for its records and then used"
+            ) from None
+        finally:
+            for left in ("", "-wal", "-shm"):
+                temporary.with_name(temporary.name + left).unlink(missing_ok=True)
+    return identity
+
+
+class LedgerFile:
+    """A ledger's file, open and locked.
+
+    Raises:
+        RunError: missing, in use, no ledger, of another version, or not writable.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        if not path.is_file():
+            raise RunError(f"{path}: there is no such ledger; one is made once for its records")
+        with _reported(path, "opened"):
+            where = path.absolute().as_uri() + "?mode=rw"
+            self._db = sqlite3.connect(
+                where, uri=True, timeout=0, isolation_level=None, check_same_thread=False
+            )
+        try:
+            with _reported(path, "opened"):
+                self._prepare()
+        except BaseException:
+            self.close()
+            raise
+
+    def _prepare(self) -> None:
+        run = self._db.execute
+        run("PRAGMA locking_mode = EXCLUSIVE")  # before the first access: the lock is then kept
+        (application,) = run("PRAGMA application_id").fetchone()
+        (version,) = run("PRAGMA user_version").fetchone()
+        if application != APPLICATION:
+            raise RunError(f"{self.path} is no ledger of this package")
+        if version != VERSION:
+            raise RunError(f"{self.path} has format {version}; this version reads {VERSION}")
+        run("PRAGMA synchronous = FULL")
+        run("PRAGMA fullfsync = ON")  # macOS: fsync alone does not reach the disk there
+        run("PRAGMA trusted_schema = OFF")
+        run("BEGIN IMMEDIATE")
+        run("ROLLBACK")
+        rows = run("SELECT identity, budget, chain FROM ledger").fetchall()
+        try:
+            ((self.identity, text, chain),) = rows
+            if chain != _first(self.identity, text):
+                raise ValueError
+            self.budget = LedgerBudget.from_json(text)
+        except (ValueError, TypeError, KeyError, ConfigError):
+            self.damaged("its budget is not the one that it was made with")
+        self.head = Head(0, chain)
+        """Where the log ends, once `rows` has been read to its end."""
+
+    def is_empty(self) -> bool:
+        """Whether nothing was ever written to the log."""
+        with _reported(self.path, "read"):
+            return self._db.execute("SELECT 1 FROM log LIMIT 1").fetchone() is None
+
+    def rows(self) -> Iterator[tuple[int, bytes, Row]]:
+        """All rows in order: sequence, chain, row, each checked against the chain.
+
+        Raises:
+            RunError: the log is damaged.
+        """
+        last, before = self.head.sequence, self.head.chain
+        with _reported(self.path, "read"):
+            query = f"SELECT sequence, chain, {_COLUMNS} FROM log ORDER BY sequence"
+            for sequence, chain, *values in self._db.execute(query):
+                row = Row._make(values)
+                try:
+                    before = row.link(before)
+                except (struct.error, TypeError):
+                    self.damaged(f"entry {sequence} has values of other types")
+                if sequence != last + 1 or chain != before:
+                    self.damaged(f"entry {sequence} does not follow from entry {last}")
+                last = sequence
+                yield sequence, chain, row
+        self.head = Head(last, before)
+
+    def row(self, sequence: int) -> Row:
+        """One row."""
+        with _reported(self.path, "read"):
+            query = f"SELECT {_COLUMNS} FROM log WHERE sequence = ?"
+            return Row._make(self._db.execute(query, (sequence,)).fetchone())
+
+    def frames(self) -> dict[tuple[int, int], bytes]:
+        """The last reply's frame, by run and client."""
+        with _reported(self.path, "read"):
+            query = "SELECT run, client, frame FROM reply"
+            return {(run, client): frame for run, client, frame in self._db.execute(query)}
+
+    def append(self, rows: Sequence[Row], frames: Mapping[tuple[int, int], bytes]) -> None:
+        """Add rows and replace frames, all or nothing; on disk when it returns.
+
+        Raises:
+            RunError: it failed, or nobody knows whether it did: open the file again to see.
+        """
+        head, values = self.head, []
+        for row in rows:
+            head = Head(head.sequence + 1, row.link(head.chain))
+            values.append((head.sequence, *row, head.chain))
+        replies = [(run, client, frame) for (run, client), frame in frames.items()]
+        with _reported(self.path, "written"):
+            self._db.execute("BEGIN IMMEDIATE")
+            self._db.executemany(_INSERT, values)
+            self._db.executemany("INSERT OR REPLACE INTO reply VALUES (?, ?, ?)", replies)
+            self._db.execute("COMMIT")
+        self.head = head
+
+    def damaged(self, what: str) -> NoReturn:
+        """Raise RunError."""
+        raise RunError(f"the ledger {self.path} is damaged: {what}")
+
+    def close(self) -> None:
+        """Let go of the file; what was not committed is undone."""
+        self._db.close()
+
+
+@contextmanager
+def _reported(path: Path, done: str) -> Iterator[None]:
+    """What SQLite and the system complain of, as one line."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            raise RunError(f"the ledger {path} is in use by another process") from None
+        if code == sqlite3.SQLITE_NOTADB:
+            raise RunError(f"{path} is no ledger of this package") from None
+        words = " ".join(str(error).split())
+        raise RunError(f"the ledger {path} cannot be {done}: {words}") from None
+    except UnicodeDecodeError:
+        raise RunError(f"the ledger {path} is damaged: text in it is none") from None
+    except OSError as error:
+        raise RunError(f"the ledger {path} cannot be {done}: {error.strerror}") from None

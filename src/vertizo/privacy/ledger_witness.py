@@ -1,0 +1,172 @@
+"""A note of how far a ledger had come, kept away from it, so that an older copy is recognised.
+
+Whoever puts back a folder from last week's backup puts back last week's spending. The witness lies
+elsewhere, under the user's state folder (``XDG_STATE_HOME``), and holds the number and the chain
+value of the last entry. It is written after the entry is on disk: a witness that lags behind its
+ledger is what a crash leaves, and moves on; a ledger that lags behind its witness was rolled back.
+
+The file is text: a line that says what it is, and two lines with an entry each, written in turn,
+in place. A write that a power cut tears spoils the older of the two.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+
+from vertizo.errors import RunError
+
+
+class DamagedWitness(RunError):  # noqa: N818 - a kind of RunError
+    """A witness that cannot be read, and so tells nothing."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """Where a ledger's log ends."""
+
+    sequence: int
+    """Entries before it and itself."""
+    chain: bytes
+    """Of the last entry, 32 bytes."""
+
+
+class Witness:
+    """The note that belongs to the ledger of one identity.
+
+    Args:
+        identity: of the ledger; the file is named after it.
+        folder: that holds such files; None for the user's state folder.
+
+    Raises:
+        RunError: there is no home folder to keep it in.
+    """
+
+    def __init__(self, identity: str, folder: Path | None = None) -> None:
+        self.path = (folder if folder is not None else state_folder()) / identity
+        self._title = f"vertizo ledger witness 1 {identity}\n".encode()
+        self._handle = -1
+        self._slot = 0
+
+    def exists(self) -> bool:
+        """Whether the file is there.
+
+        Raises:
+            RunError: its folder cannot be looked into.
+        """
+        with self._reported("read"):
+            return self.path.exists()
+
+    def create(self, head: Head) -> None:
+        """Write a new one, through to the disk: it must still be there after a power cut."""
+        temporary = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}")
+        with self._reported("written"):
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            try:
+                with temporary.open("xb") as file:
+                    file.write(self._title + 2 * self._line(head))
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.replace(temporary, self.path)
+            finally:
+                temporary.unlink(missing_ok=True)
+            sync_folder(self.path.parent)
+
+    def open(self) -> Head:
+        """Read it, and hold it: a second copy of the ledger is not used meanwhile.
+
+        Raises:
+            DamagedWitness: it is no witness of this ledger.
+            RunError: missing, unreadable, or held by somebody else.
+        """
+        with self._reported("opened"):
+            self._handle = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise RunError(
+                    f"a copy of this ledger is in use by another process, which holds {self.path}"
+                ) from None
+            content = os.pread(self._handle, 4096, 0)
+        size = len(self._line(Head(0, bytes(32))))
+        start = len(self._title)
+        heads = [self._parsed(content[start + slot * size :][:size]) for slot in (0, 1)]
+        found = [head for head in heads if head is not None]
+        if not content.startswith(self._title) or not found:
+            raise DamagedWitness(f"{self.path} is damaged: it is no witness of this ledger")
+        newest = max(found, key=lambda head: head.sequence)
+        self._slot = 1 - heads.index(newest)
+        return newest
+
+    def write(self, head: Head) -> None:
+        """Move on. Not forced to the disk: it may lag, never lead.
+
+        Raises:
+            RunError: it cannot be written.
+        """
+        line = self._line(head)
+        with self._reported("written"):
+            written = os.pwrite(self._handle, line, len(self._title) + self._slot * len(line))
+            if written != len(line):
+                raise OSError(0, "the disk is full")
+        self._slot = 1 - self._slot
+
+    def close(self) -> None:
+        """Let go of it."""
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
+
+    def _line(self, head: Head) -> bytes:
+        text = f"{head.sequence:019d} {head.chain.hex()}"
+        return f"{text} {self._check(text)}\n".encode()
+
+    def _parsed(self, line: bytes) -> Head | None:
+        try:
+            text, _, check = line.decode("ascii").rstrip("\n").rpartition(" ")
+            sequence, chain = text.split(" ")
+            head = Head(int(sequence), bytes.fromhex(chain))
+        except ValueError:
+            return None
+        return head if check == self._check(text) else None
+
+    def _check(self, text: str) -> str:
+        return blake2b(self._title + text.encode(), digest_size=8).hexdigest()
+
+    @contextmanager
+    def _reported(self, done: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise RunError(
+                f"the ledger's witness {self.path} cannot be {done}: {error.strerror}"
+            ) from None
+
+
+def state_folder() -> Path:
+    """Where witnesses are kept unless somebody says otherwise.
+
+    Raises:
+        RunError: there is no home folder.
+    """
+    named = Path(os.environ.get("XDG_STATE_HOME", ""))
+    try:
+        root = named if named.is_absolute() else Path.home() / ".local" / "state"
+    except RuntimeError:
+        raise RunError("no home folder to keep a ledger's witness in; set XDG_STATE_HOME") from None
+    return root / "vertizo" / "ledgers"
+
+
+def sync_folder(folder: Path) -> None:
+    """Have the folder's list of names on disk."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,65 @@
+"""The ``privacy`` section of a configuration."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from vertizo.options import Options
+
+
+class PrivacyConfig(Options):
+    """What carries noise: the server's replies, or the clients' embeddings."""
+
+    mechanism: Literal["none", "gaussian", "embedding-noise"] = "none"
+    """gaussian: on the server's replies; embedding-noise: on each embedding, by its client."""
+    clip: float | None = Field(default=None, gt=0)
+    """C, the largest norm of one record's values, or of one embedding."""
+    noise_std: float | None = Field(default=None, gt=0)
+    """σ, the noise on the sum over the batch, or on an embedding; or give epsilon."""
+    epsilon: float | None = Field(default=None, gt=0)
+    """The ε that the noise is calibrated to: over all clients and epochs, or over one record's
+    embeddings of one client."""
+    delta: float = Field(default=1e-5, gt=0, lt=1)
+    server_share: float | None = Field(default=None, gt=0, lt=1)
+    """Share of the budget (of μ²) that the server's private updates get, the replies getting the
+    rest; unset: 0.5 where the server has such updates."""
+    server_noise_std: float | None = Field(default=None, gt=0)
+    """σ of the noise on the sum of a private update; beside noise_std, in place of epsilon."""
+    accounting: Literal["exact", "published"] = "exact"
+    """How noise is calibrated to epsilon; the published factor gives less noise than it takes."""
+    noise: Literal["seeded", "secure"] = "seeded"
+    """seeded: repeatable, for simulations; secure: discrete, from the operating system."""
+
+    @model_validator(mode="after")
+    def _complete(self) -> PrivacyConfig:
+        own = ("clip", "noise_std", "epsilon", "server_share", "server_noise_std")
+        given = [k for k in own if getattr(self, k) is not None]
+        if self.mechanism == "none" and given:
+            raise ValueError(
+                f"privacy.{given[0]} is set but privacy.mechanism is 'none'; use 'gaussian'"
+            )
+        if self.mechanism != "none":
+            if self.clip is None:
+                raise ValueError(
+                    f"privacy.mechanism {self.mechanism!r} needs privacy.clip, e.g. 5.0"
+                )
+            if (self.noise_std is None) == (self.epsilon is None):
+                raise ValueError(
+                    f"privacy.mechanism {self.mechanism!r} needs exactly one of privacy.noise_std "
+                    "and privacy.epsilon"
+                )
+        if self.mechanism == "none" and self.accounting == "published":
+            raise ValueError(
+                "privacy.accounting is 'published' but privacy.mechanism is 'none'; "
+                "use 'gaussian' or 'embedding-noise'"
+            )
+        if self.accounting == "published" and self.epsilon is None:
+            raise ValueError("privacy.accounting is 'published', which needs privacy.epsilon")
+        if self.noise == "secure" and self.mechanism != "gaussian":
+            raise ValueError(
+                f"privacy.noise is 'secure' but privacy.mechanism is {self.mechanism!r}; "
+                "it is for 'gaussian'"
+            )
+        return self

@@ -1,0 +1,48 @@
+"""What can be said of a run's privacy, in numbers and in words."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+Guarantee = Literal["exact", "published", "none"]
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What a run guarantees.
+
+    ``epsilon`` and ``mu`` are given where the guarantee is ``exact`` and nowhere else.
+    """
+
+    guarantee: Guarantee
+    words: str
+    epsilon: float | None = None
+    delta: float | None = None
+    mu: float | None = None
+    """μ of all that is made of batches that clients know: replies, and updates on their batches.
+    Where there are secret steps as well, ε covers both and no μ is equivalent to them."""
+    noise_std: float | None = None
+    """σ on the sum of a reply."""
+    clip: float | None = None
+    server_noise_std: float | None = None
+    """σ on the sum of a private update of the server."""
+    server_clip: float | None = None
+    secret_steps: dict[str, float] | None = None
+    """Count, sampling rate and noise multiplier of updates on secret samples."""
+    max_participations: int | None = None
+    """Queries of all clients that may name one record."""
+    max_releases: int | None = None
+    """Noised numbers, or vectors of a common clip, that may depend on it."""
+    noise_source: str | None = None
+    replies_alone_mu: float | None = None
+    """μ of the replies if nothing else about the labels left the server; no guarantee by itself."""
+    replies_alone_epsilon: float | None = None
+    epsilon_published: float | None = None
+    """By DPZV's formula, whose gaps it does not cover: no guarantee."""
+    covers: tuple[str, ...] = ()
+    """What of a training record is protected."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """For ``summary.json``."""
+        return asdict(self)

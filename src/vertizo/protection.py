@@ -1,0 +1,291 @@
+"""From a configuration to what protects its labels: releases, noise, plan, the server's update."""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+
+from vertizo.config import ExperimentConfig
+from vertizo.data.vertical import VerticalData
+from vertizo.errors import ConfigError
+from vertizo.models.base import Model
+from vertizo.models.optimizers import Sgd
+from vertizo.party.server import Schedule
+from vertizo.privacy import guarantee
+from vertizo.privacy.accounting import mu_of, published_mu, published_noise_std
+from vertizo.privacy.events import GaussianRelease, Releases, SecretSteps
+from vertizo.privacy.grid_accounting import GridCorrection
+from vertizo.privacy.ledger import MemoryLedger
+from vertizo.privacy.mechanisms import NoiseSource, SeededNoise
+from vertizo.privacy.plan import ClippedGaussian, NoPrivacy, Plan
+from vertizo.privacy.secure_noise import SecureNoise, grid_for
+from vertizo.randomness import Stream
+from vertizo.server.private_updates import (
+    PrivateSgd,
+    PrivateZerothOrder,
+    SecretSgd,
+    SeededSampler,
+    SystemSampler,
+)
+from vertizo.server.updates import PRIVATE, FirstOrder, NoUpdate, ServerUpdate, ZerothOrder
+from vertizo.zeroth_order.directions import Directions
+
+
+def planned_rounds(config: ExperimentConfig, data: VerticalData) -> int:
+    """Server steps of the whole run."""
+    per_client = config.epochs * math.ceil(data.records / config.batch_size)
+    synchronous = config.simulation.timing == "synchronous"
+    rounds = per_client if synchronous else per_client * len(data.parties)
+    return min(rounds, config.rounds or rounds)
+
+
+def covers(config: ExperimentConfig, data: VerticalData) -> tuple[str, ...]:
+    """What of a training record reaches clients through the server's noise alone (SPEC 6.2).
+
+    The label always does. What holds for features is as strong as the preparation of each column
+    and the way each client trains: statistics of the training records, gradients, and codes whose
+    scale spans several records carry one record's features into the messages about others.
+    """
+    found = ["labels"]
+    if data.own is not None and data.own.name not in data.fitted:
+        found.append("the label holder's columns")
+    mixes = config.method.first_order_client or config.codecs.up.mixes_records
+    if not mixes and not set(data.parties) & set(data.fitted) and len(data.parties) > 1:
+        found.append("each client's features against the other clients")
+    return tuple(found)
+
+
+class Protection:
+    """What one run's labels are protected by.
+
+    Args:
+        config: of the run.
+        data: its records.
+        stream: the server's.
+        server_parameters: d_0.
+        reply_numbers: numbers of a reply that may depend on one record.
+
+    Raises:
+        ConfigError: on first use, where a wanted ε cannot be had.
+    """
+
+    def __init__(
+        self,
+        config: ExperimentConfig,
+        data: VerticalData,
+        stream: Stream,
+        *,
+        server_parameters: int,
+        reply_numbers: int,
+    ) -> None:
+        self._config = config
+        self._data = data
+        self._stream = stream
+        self._server_parameters = server_parameters
+        self._reply_numbers = reply_numbers
+
+    def plan(self) -> Plan:
+        """What replies pass through."""
+        config, privacy, releases = self._config, self._config.privacy, self.releases
+        if releases is None or self._reply_noise is None:
+            return NoPrivacy(config.batch_size)
+        parties, records = len(self._data.parties), self._data.records
+        secret = releases.secret
+        return ClippedGaussian(
+            releases,
+            batch_size=config.batch_size,
+            delta=privacy.delta,
+            ledger=MemoryLedger(records, parties, releases.share, secret.count if secret else 0),
+            noise=self._reply_noise,
+            published=self._published(releases.reply),
+            by_formula=privacy.accounting == "published",
+        )
+
+    @cached_property
+    def releases(self) -> Releases | None:
+        """All that may depend on one record; None without noise on the replies."""
+        config = self._config
+        if self._reply_noise is None:
+            return None
+        server, secret = self._server_noise, None
+        step = None if server is None else self._event(server, self._server_numbers)
+        if step is not None and config.server.update == "secret-sgd":
+            # Noise over half the sensitivity, which is what the accountant doubles again.
+            multiplier = 2 * step.noise_std / step.sensitivity
+            secret = SecretSteps(self._secret_steps, config.server.secret.sampling, multiplier)
+            step = None
+        return Releases(
+            clients=len(self._data.parties),
+            queries=config.epochs,
+            reply=self._event(self._reply_noise),
+            per_query=config.method.releases_per_query,
+            step=step,
+            steps_per_query=self._steps_per_query,
+            secret=secret,
+            grid=self._grid(),
+        )
+
+    def _event(self, noise: NoiseSource, numbers: int = 0) -> GaussianRelease:
+        """A release with that noise; ``numbers`` of a sum that is cut to a grid as a whole."""
+        slack = 0.0
+        if isinstance(noise, SecureNoise) and numbers > 1:
+            slack = noise.sensitivity_onto(numbers) - noise.sensitivity
+        return GaussianRelease(noise.clip_norm, noise.noise_std, slack)
+
+    def _grid(self) -> GridCorrection | None:
+        """How noise on a grid is told apart from Gaussian noise."""
+        reply, server = self._reply_noise, self._server_noise
+        if not isinstance(reply, SecureNoise):
+            return None
+        named = len(self._data.parties) * self._config.epochs
+        found = reply.correction(named * self._reply_numbers)
+        if isinstance(server, SecureNoise):
+            secret = self._config.server.update == "secret-sgd"
+            steps = self._secret_steps if secret else math.ceil(named * self._steps_per_query)
+            found += server.correction(steps * self._server_numbers)
+        return found
+
+    @property
+    def _server_numbers(self) -> int:
+        """Numbers of one private update."""
+        zeroth_order = self._config.server.update == "private-zeroth-order"
+        return 1 if zeroth_order else self._server_parameters
+
+    @cached_property
+    def _reply_noise(self) -> NoiseSource | None:
+        clip_norm, multipliers = self._config.privacy.clip, self._noise_multipliers
+        if clip_norm is None or multipliers is None:
+            return None
+        return self._noise("noise", clip_norm, multipliers[0])
+
+    @cached_property
+    def _server_noise(self) -> NoiseSource | None:
+        multipliers, clip_norm = self._noise_multipliers, self._config.server.clip
+        if multipliers is None or multipliers[1] is None:
+            return None
+        return self._noise("server noise", clip_norm, multipliers[1], self._server_numbers)
+
+    def _noise(
+        self, name: str, clip_norm: float, multiplier: float, numbers: int = 0
+    ) -> NoiseSource:
+        """Noise of ``multiplier`` times the clip; more where a sum of numbers is cut to a grid."""
+        noise_std = multiplier * clip_norm
+        if self._config.privacy.noise == "seeded":
+            stream = self._stream.child(name)
+            return SeededNoise(stream, clip_norm=clip_norm, noise_std=noise_std)
+        if numbers > 1:
+            noise_std += multiplier * grid_for(clip_norm, noise_std) * math.sqrt(numbers)
+        return SecureNoise(clip_norm=clip_norm, noise_std=noise_std)
+
+    @property
+    def _steps_per_query(self) -> float:
+        """Updates of the server for each query of a client."""
+        synchronous = self._config.simulation.timing == "synchronous"
+        steps = self._config.method.server_steps
+        return steps / len(self._data.parties) if synchronous else float(steps)
+
+    @property
+    def _secret_steps(self) -> int:
+        """T_s."""
+        secret = self._config.server.secret
+        return secret.warm_up + planned_rounds(self._config, self._data) // secret.every
+
+    @cached_property
+    def _noise_multipliers(self) -> tuple[float, float | None] | None:
+        """σ/C of the replies and of the server's private updates, given or calibrated."""
+        config, privacy, data = self._config, self._config.privacy, self._data
+        if privacy.mechanism != "gaussian" or privacy.clip is None:
+            return None
+        update = config.server.update
+        if privacy.noise_std is not None:
+            server = privacy.server_noise_std
+            return privacy.noise_std / privacy.clip, server and server / config.server.clip
+        assert privacy.epsilon is not None
+        if data.fitted_labels:
+            raise ConfigError(
+                f"privacy.epsilon is {privacy.epsilon} but the classes or the scale of the labels "
+                f"of {data.name} are read off the labels, so that no ε would hold; give "
+                "data.classes, or data.label_range: [lowest, highest], from public knowledge"
+            )
+        if privacy.accounting == "published":
+            sigma = published_noise_std(
+                privacy.clip,
+                mu_of(privacy.epsilon, privacy.delta),
+                self._published_rounds,
+                config.batch_size / data.records,
+            )
+            return sigma / privacy.clip, None
+        private = update in PRIVATE
+        share = privacy.server_share if privacy.server_share is not None else 0.5
+        secret = update == "secret-sgd"
+        found = guarantee.calibrate(
+            privacy.epsilon * (1 if privacy.noise == "seeded" else 1 - GRID_MARGIN),
+            privacy.delta,
+            clients=len(data.parties),
+            queries=config.epochs,
+            per_query=config.method.releases_per_query,
+            server_share=share if private else 0.0,
+            steps_per_query=self._steps_per_query if private and not secret else None,
+            secret_steps=self._secret_steps if secret else 0,
+            sampling=config.server.secret.sampling if secret else None,
+        )
+        return found.reply, found.server
+
+    @property
+    def _published_rounds(self) -> float:
+        """T of DPZV's formula: all replies of all clients, ``M E D/B``."""
+        per_record = self._config.epochs * self._config.method.releases_per_query
+        return len(self._data.parties) * per_record * self._data.records / self._config.batch_size
+
+    def _published(self, reply: GaussianRelease) -> float | None:
+        """μ by DPZV's formula, for replies as it has them: one scalar."""
+        if self._config.method.name != "dpzv":
+            return None
+        sampling = self._config.batch_size / self._data.records
+        return published_mu(reply.noise_std, reply.clip_norm, self._published_rounds, sampling)
+
+    def schedule(self) -> Schedule | None:
+        """Of steps on secret samples."""
+        if self._config.server.update != "secret-sgd":
+            return None
+        secret = self._config.server.secret
+        return Schedule(secret.every, secret.warm_up, self._secret_steps)
+
+    def update(self, model: Model) -> ServerUpdate:
+        """How the server model is trained.
+
+        Raises:
+            ConfigError: the model does not admit it.
+        """
+        options, batch_size = self._config.server, self._config.batch_size
+        sgd = Sgd(options.optimizer.learning_rate, options.optimizer.momentum)
+        if options.update == "none":
+            return NoUpdate()
+        if options.update == "sgd":
+            return FirstOrder(sgd, batch_size)
+        directions = Directions(
+            options.directions, model.parameters.numel(), self._stream.child("directions")
+        )
+        if options.update in ("zeroth-order", "forward-difference"):
+            forward = options.update == "forward-difference"
+            return ZerothOrder(sgd, directions, options.smoothing, batch_size, forward=forward)
+        noise = self._server_noise
+        assert noise is not None
+        if options.update == "private-zeroth-order":
+            return PrivateZerothOrder(sgd, noise, batch_size, directions, options.smoothing)
+        if options.update == "private-sgd":
+            return PrivateSgd(sgd, noise, batch_size)
+        sampling = options.secret.sampling
+        seeded = self._config.privacy.noise == "seeded"
+        stream = self._stream.child("secret samples")
+        return SecretSgd(
+            sgd,
+            noise,
+            sampling=sampling,
+            capacity=guarantee.capacity(self._data.records, sampling),
+            sampler=SeededSampler(stream) if seeded else SystemSampler(),
+        )
+
+
+GRID_MARGIN = 1e-6
+"""Share of ε kept free for what noise on a grid adds."""

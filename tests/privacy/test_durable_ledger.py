@@ -1,0 +1,489 @@
+"""The durable ledger: what it charges, refuses, repeats and remembers."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vertizo.errors import (
+    BudgetError,
+    ConfigError,
+    ConflictError,
+    RefusedError,
+    RepeatedRecordError,
+    RunError,
+    UnknownPartyError,
+    UnknownRecordError,
+)
+from vertizo.privacy.durable_ledger import DurableLedger
+from vertizo.privacy.events import SecretSteps
+from vertizo.privacy.ledger import Entry, mu_of_units, units
+from vertizo.privacy.ledger_budget import LedgerBudget
+from vertizo.privacy.ledger_file import digest
+
+SECRET = SecretSteps(count=5, sampling=0.01, noise_multiplier=4.0)
+BUDGET = LedgerBudget("six records", records=6, clients=2, share=30, epsilon=1.0, delta=1e-5)
+
+
+def ids(*values: int) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int64)
+
+
+def entry(client: int, number: int, *records: int, cost: int = 10, reply: bytes = b"") -> Entry:
+    query = b"query %d of %d" % (number, client)
+    reply = reply or b"reply %d to %d" % (number, client)
+    return Entry(client, number, query, ids(*records), cost, reply)
+
+
+class Place:
+    """A ledger and its witness in a folder of a test."""
+
+    def __init__(self, folder: Path, budget: LedgerBudget = BUDGET) -> None:
+        self.path = folder / "ledger.sqlite"
+        self.witnesses = folder / "witnesses"
+        DurableLedger.create(self.path, budget)
+
+    def open(self, run: str = "a", **options: Any) -> DurableLedger:
+        return DurableLedger.open(self.path, run, self.witnesses, **options)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def spending(ledger: DurableLedger) -> list[list[int]]:
+    return ledger._tally.spent.tolist()
+
+
+def test_a_new_ledger_has_spent_nothing(place: Place) -> None:
+    with place.open() as ledger:
+        assert ledger.spent == 0
+        assert ledger.steps == 0
+        assert ledger.answered(0) is None
+        assert ledger.budget == BUDGET
+        assert ledger.state() == {}
+
+
+def test_what_was_charged_is_there_after_reopening(place: Place) -> None:
+    with place.open() as ledger:
+        ledger.commit([entry(0, 0, 1, 2), entry(1, 0, 2, 3, cost=7)])
+        ledger.commit([entry(0, 1, 2)])
+        assert ledger.spent == 27
+        before = spending(ledger)
+    assert before == [[0, 10, 20, 0, 0, 0], [0, 0, 7, 7, 0, 0]]
+    with place.open() as ledger:
+        assert spending(ledger) == before
+        assert ledger.spent == 27
+        kept = ledger.answered(0)
+        assert kept is not None
+        assert (kept.number, kept.reply) == (1, b"reply 1 to 0")
+        assert kept.digest == digest(b"query 1 of 0")
+        other = ledger.answered(1)
+        assert other is not None
+        assert other.reply == b"reply 0 to 1"
+
+
+def test_runs_draw_on_the_same_share_and_answer_for_themselves(place: Place) -> None:
+    for run in ("a", "b", "c"):
+        with place.open(run) as ledger:
+            assert ledger.answered(0) is None
+            ledger.admit(0, ids(4), 10)
+            ledger.commit([entry(0, 0, 4)])
+    with place.open("d") as ledger:
+        with pytest.raises(BudgetError, match="1 of 2 records"):
+            ledger.admit(0, ids(4, 5), 10)
+        ledger.admit(1, ids(4, 5), 10)
+        assert ledger.summary().runs == ("a", "b", "c", "d")
+    with place.open("b") as ledger:
+        assert ledger.answered(0) is not None
+        assert ledger.summary().runs == ("a", "b", "c", "d")
+
+
+def test_admitting_charges_nothing(place: Place) -> None:
+    with place.open() as ledger:
+        for _ in range(9):
+            ledger.admit(0, ids(1), 30)
+        assert ledger.spent == 0
+
+
+@pytest.mark.parametrize(
+    ("client", "records", "cost", "error"),
+    [
+        (0, (0, 1), 31, BudgetError),
+        (0, (0, 1), 2**70, BudgetError),
+        (0, (6,), 1, UnknownRecordError),
+        (0, (-1,), 1, UnknownRecordError),
+        (0, (2, 2), 1, RepeatedRecordError),
+        (2, (0,), 1, UnknownPartyError),
+        (-1, (0,), 1, UnknownPartyError),
+        (0, (0,), -1, ConfigError),
+    ],
+)
+def test_what_is_refused(
+    place: Place, client: int, records: tuple[int, ...], cost: int, error: type[Exception]
+) -> None:
+    with place.open() as ledger:
+        with pytest.raises(error):
+            ledger.admit(client, ids(*records), cost)
+        with pytest.raises(error):
+            ledger.commit([entry(1, 0, 5), entry(client, 1, *records, cost=cost)])
+        assert spending(ledger) == [[0] * 6] * 2
+        assert ledger.answered(1) is None
+        ledger.commit([entry(1, 0, 5, cost=30)])  # it goes on
+    with place.open() as ledger:
+        assert spending(ledger) == [[0] * 6, [0] * 5 + [30]]
+
+
+def test_two_entries_of_one_commit_share_a_share(place: Place) -> None:
+    with place.open() as ledger:
+        ledger.commit([entry(0, 0, 1)])
+        with pytest.raises(BudgetError):
+            ledger.commit([entry(0, 1, 1), entry(0, 2, 1), entry(0, 3, 1)])
+        assert ledger.spent == 10
+        ledger.commit([entry(0, 1, 1), entry(0, 2, 1)])
+        assert ledger.spent == 30
+
+
+def test_a_refusal_names_no_record(place: Place) -> None:
+    with place.open() as ledger:
+        ledger.commit([entry(0, 0, 3, cost=30)])
+        with pytest.raises(BudgetError) as refused:
+            ledger.admit(0, ids(3, 5), 10)
+    words = str(refused.value)
+    assert "1 of 2 records" in words
+    assert "3 such replies" in words  # the share, which happens to be three tens
+    assert "5" not in words
+
+
+def test_a_repeated_commit_is_charged_once(place: Place) -> None:
+    entries = [entry(0, number, 1, 2) for number in range(3)]
+    with place.open() as ledger:
+        for one in entries:
+            ledger.commit([one])
+        ledger.commit(entries)
+        assert ledger.spent == 30
+    with place.open() as ledger:
+        ledger.commit([entries[1], entries[1]])
+        ledger.commit([entries[2]])
+        assert ledger.spent == 30
+        assert ledger.summary().replies == 3
+        kept = ledger.answered(0)
+        assert kept is not None
+        assert kept.reply == entries[2].reply
+
+
+def test_another_reply_or_query_for_a_number_is_a_conflict(place: Place) -> None:
+    with place.open() as ledger:
+        ledger.commit([entry(0, 0, 1), entry(1, 4, 1)])
+        ledger.commit([entry(0, 1, 1)])
+        first = entry(0, 0, 1)
+        for other in (
+            replace(first, reply=b"another"),
+            replace(first, query=b"another"),
+            replace(first, ids=ids(2)),
+            replace(first, cost=9),
+        ):
+            with pytest.raises(ConflictError, match="query 0 of client 0"):
+                ledger.commit([entry(1, 5, 5), other])
+        with pytest.raises(ConflictError, match="query 2 of client 1 comes after a later one"):
+            ledger.commit([entry(1, 2, 1)])
+        twice = entry(0, 2, 4)
+        with pytest.raises(ConflictError):
+            ledger.commit([twice, replace(twice, reply=b"another")])
+        assert spending(ledger) == [[0, 20, 0, 0, 0, 0], [0, 10, 0, 0, 0, 0]]
+        ledger.commit([twice, twice])
+        assert ledger.spent == 30
+
+
+def test_a_resumed_simulation_repeats_what_it_had_no_more_left_for(place: Place) -> None:
+    entries = [entry(0, number, 1, cost=15) for number in range(2)]
+    with place.open() as ledger:
+        for one in entries:
+            ledger.commit([one])
+    with place.open() as ledger, pytest.raises(BudgetError):
+        ledger.admit(0, ids(1), 15)
+    with place.open(replays=True) as ledger:
+        with pytest.raises(RepeatedRecordError):
+            ledger.admit(0, ids(1, 1), 15)
+        for one in entries:
+            ledger.admit(0, one.ids, one.cost)
+            ledger.commit([one])
+        assert ledger.spent == 30
+        with pytest.raises(BudgetError):
+            ledger.admit(0, ids(1), 15)
+    with place.open(replays=True) as ledger:  # even before the end is reached
+        with pytest.raises(BudgetError):
+            ledger.commit([entry(0, 2, 1, cost=15)])
+        assert ledger.spent == 30
+
+
+def secret_place(folder: Path) -> Place:
+    return Place(folder, replace(BUDGET, secret=SECRET, epsilon=5.0))
+
+
+def test_secret_steps_of_all_runs_together_are_limited(tmp_path: Path) -> None:
+    place = secret_place(tmp_path)
+    with place.open("a", secret=replace(SECRET, count=3)) as ledger:
+        for number in range(3):
+            assert ledger.steps == number
+            ledger.begin_step(number)
+        with pytest.raises(ConflictError, match="secret step 2; 3 is the next"):
+            ledger.begin_step(2)
+        with pytest.raises(ConflictError, match="secret step 4; 3 is the next"):
+            ledger.begin_step(4)
+    with place.open("b", secret=replace(SECRET, count=2)) as ledger:
+        ledger.begin_step(0)
+        assert (ledger.steps, ledger.steps_left) == (1, 1)
+    with place.open("b", secret=replace(SECRET, count=2)) as ledger:
+        assert ledger.steps == 1
+        ledger.begin_step(1)
+        with pytest.raises(BudgetError, match="all 5 steps"):
+            ledger.begin_step(2)
+    with pytest.raises(RunError, match="run c needs 1 more secret steps, of which 0 are left"):
+        place.open("c", secret=replace(SECRET, count=1))
+    with place.open("c") as ledger:
+        assert ledger.summary().steps == 5
+        with pytest.raises(RunError, match="opened without secret steps"):
+            ledger.begin_step(0)
+
+
+def test_a_repeated_step_is_free_for_seeded_noise_only(tmp_path: Path) -> None:
+    place = secret_place(tmp_path)
+    with place.open(secret=SECRET) as ledger:
+        ledger.begin_step(0)
+        ledger.begin_step(1)
+    with place.open(secret=SECRET, replays=True) as ledger:
+        ledger.begin_step(0)
+        ledger.begin_step(1)
+        assert ledger.steps == 2
+        ledger.begin_step(2)
+        with pytest.raises(ConflictError):
+            ledger.begin_step(-1)
+        assert ledger.steps == 3
+
+
+@pytest.mark.parametrize("change", [{"sampling": 0.02}, {"noise_multiplier": 4.5}])
+def test_other_secret_steps_are_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+    place = secret_place(tmp_path)
+    with pytest.raises(RunError, match="was made for secret steps with"):
+        place.open(secret=replace(SECRET, **change))
+    with place.open(secret=SECRET):
+        pass
+
+
+def test_secret_steps_need_a_ledger_for_them(place: Place) -> None:
+    with pytest.raises(RunError, match="has no secret steps"):
+        place.open(secret=SECRET)
+
+
+def test_a_ledger_is_made_once(place: Place) -> None:
+    with place.open() as ledger:
+        ledger.commit([entry(0, 0, 1)])
+    with pytest.raises(RunError, match="exists already"):
+        DurableLedger.create(place.path, BUDGET)
+    assert DurableLedger.inspect(place.path).spent == 10
+    assert sorted(p.name for p in place.path.parent.iterdir()) == ["ledger.sqlite", "witnesses"]
+
+
+@pytest.mark.parametrize("secret", [None, SECRET])
+def test_an_epsilon_below_what_may_be_spent_is_not_stated(
+    tmp_path: Path, secret: SecretSteps | None
+) -> None:
+    share = units(0.268051123**2 / 0.268051123 / 2**0.5)  # two clients: μ(ε = 1, δ = 1e-5) in all
+    budget = replace(BUDGET, share=share, secret=secret, epsilon=0.99)
+    with pytest.raises(ConfigError, match=r"epsilon 0.99 is stated, but .* come to 1"):
+        DurableLedger.create(tmp_path / "l", budget)
+    least = 1.0 if secret is None else 1.03  # the steps' own: their μ is about 0.01
+    DurableLedger.create(tmp_path / "l", replace(budget, epsilon=least))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": " "},
+        {"name": "two\nlines"},
+        {"records": 0},
+        {"records": 2.0},
+        {"clients": True},
+        {"share": 0},
+        {"share": 2**62},
+        {"epsilon": 0.0},
+        {"delta": 1.0},
+    ],
+)
+def test_a_budget_says_what_is_wrong_with_it(change: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        replace(BUDGET, **change)
+
+
+@pytest.mark.parametrize("run", ["", " ", "two\nlines"])
+def test_a_run_has_a_name(place: Place, run: str) -> None:
+    with pytest.raises(RunError, match="name it in one line"):
+        place.open(run)
+
+
+def test_one_process_at_a_time(place: Place) -> None:
+    text = (
+        "import sys; from pathlib import Path\n"
+        "from vertizo.errors import RunError\n"
+        "from vertizo.privacy.durable_ledger import DurableLedger\n"
+        "try: DurableLedger.open(Path(sys.argv[1]), 'b', Path(sys.argv[2]))\n"
+        "except RunError as error: print(error)"
+    )
+    with place.open() as ledger:
+        ledger.commit([entry(0, 0, 1)])
+        with pytest.raises(RunError, match="in use by another process"):
+            place.open("b")
+        with pytest.raises(RunError, match="in use by another process"):
+            DurableLedger.inspect(place.path)
+        answer = subprocess.run(
+            [sys.executable, "-c", text, str(place.path), str(place.witnesses)],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert answer.stdout == f"the ledger {place.path} is in use by another process\n"
+        ledger.commit([entry(0, 1, 1)])
+    with place.open("b") as ledger:
+        assert ledger.spent == 20
+
+
+def test_a_full_disk_ends_it_and_loses_nothing(place: Place) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    big = entry(0, 1, 1, reply=bytes(200_000))
+    with place.open() as ledger:
+        ledger.commit([entry(0, 0, 1)])
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+            with pytest.raises(RunError, match=r"cannot be written: [^\n]+$"):
+                ledger.commit([big])
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        for use in (
+            lambda: ledger.commit([entry(0, 2, 1)]),
+            lambda: ledger.admit(0, ids(1), 1),
+            lambda: ledger.begin_step(0),
+        ):
+            with pytest.raises(RunError, match="open it again"):
+                use()
+    with place.open() as ledger:
+        assert ledger.spent == 10
+        ledger.commit([big])
+        assert ledger.spent == 20
+
+
+def test_an_interrupted_commit_is_settled_by_reopening(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with place.open() as ledger:
+        append = ledger._file.append
+
+        def interrupted(*rows: Any) -> None:
+            append(*rows)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(ledger._file, "append", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            ledger.commit([entry(0, 0, 1)])
+        with pytest.raises(RunError, match="open it again"):
+            ledger.commit([entry(0, 0, 1)])
+    with place.open() as ledger:
+        assert ledger.spent == 10
+        assert ledger.answered(0) is not None
+
+
+def test_a_summary_for_people(tmp_path: Path) -> None:
+    place = secret_place(tmp_path)
+    with place.open(secret=SECRET) as ledger:
+        ledger.commit([entry(0, 0, 1, 2), entry(1, 0, 2, cost=6)])
+        ledger.begin_step(0)
+        summary = ledger.summary()
+    assert summary == DurableLedger.inspect(place.path)
+    assert summary.replies == 2
+    assert summary.spent == 16
+    assert [client.largest for client in summary.clients] == [10, 6]
+    assert [client.left for client in summary.clients] == [20, 24]
+    assert [client.mean for client in summary.clients] == pytest.approx([20 / 6, 1])
+    assert summary.clients[0].largest_fraction == pytest.approx(1 / 3)
+    assert (summary.steps, summary.steps_left) == (1, 4)
+    text = str(summary)
+    assert "six records: 6 records, 2 clients, ε = 5 at δ = 1e-05" in text
+    assert f"most spent on one record: μ = {mu_of_units(16):.4g}" in text
+    assert "client 0: 33.4 % of its share" in text
+    assert "secret steps: 1 of 5, 4 left (q = 0.01, z = 4)" in text
+
+
+OPERATIONS = st.lists(
+    st.one_of(
+        st.tuples(
+            st.just("answer"),
+            st.lists(
+                st.tuples(
+                    st.integers(0, 1),
+                    st.lists(st.integers(0, 5), min_size=1, max_size=3),
+                    st.integers(0, 14),
+                ),
+                min_size=1,
+                max_size=3,
+            ),
+        ),
+        st.tuples(st.just("repeat"), st.integers(0, 30)),
+        st.tuples(st.just("open"), st.sampled_from("ab")),
+    ),
+    max_size=25,
+)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@given(operations=OPERATIONS)
+def test_any_order_of_operations(
+    tmp_path_factory: pytest.TempPathFactory, operations: list[tuple[str, Any]]
+) -> None:
+    """Against dictionaries: each commit is taken whole or refused whole, and survives."""
+    place = Place(tmp_path_factory.mktemp("fuzz"))
+    spent: dict[tuple[int, int], int] = {}
+    done: dict[str, list[Entry]] = {"a": [], "b": []}
+    run, ledger = "a", place.open("a")
+    for what, given_ in operations:
+        if what == "open":
+            ledger.close()
+            run, ledger = given_, place.open(given_)
+        elif what == "repeat":
+            if done[run]:
+                ledger.commit([done[run][given_ % len(done[run])]])
+        else:
+            numbers = [sum(old.client == client for old in done[run]) for client in (0, 1)]
+            entries, after, good = [], dict(spent), True
+            for client, records, cost in given_:
+                entries.append(entry(client, numbers[client], *records, cost=cost))
+                numbers[client] += 1
+                good &= len(set(records)) == len(records)
+                for record in records:
+                    after[client, record] = after.get((client, record), 0) + cost
+                    good &= after[client, record] <= BUDGET.share
+            if good:
+                ledger.commit(entries)
+                spent = after
+                done[run] += entries
+            else:
+                with pytest.raises(RefusedError):
+                    ledger.commit(entries)
+        expected = [[spent.get((c, record), 0) for record in range(6)] for c in (0, 1)]
+        assert spending(ledger) == expected
+        assert ledger.spent == max(map(sum, zip(*expected, strict=True)))
+        for client in (0, 1):
+            mine = [old for old in done[run] if old.client == client]
+            kept = ledger.answered(client)
+            assert (kept.reply if kept else None) == (mine[-1].reply if mine else None)
+    ledger.close()
+    assert DurableLedger.inspect(place.path).replies == sum(map(len, done.values()))

@@ -1,0 +1,263 @@
+"""VFL-CZOFO's intrinsic figures: the paper's own, and what is measured against closed forms."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from vertizo.errors import ConfigError, DataError
+from vertizo.models.base import Points
+from vertizo.models.torch import TorchModel
+from vertizo.privacy.intrinsic import (
+    Frozen,
+    Intrinsic,
+    measure,
+    step_epsilon,
+    total_as_cited,
+    total_as_printed,
+    total_delta,
+)
+from vertizo.randomness import Stream
+from vertizo.server.head import Head
+from vertizo.server.losses import Classification
+from vertizo.zeroth_order.directions import LawName
+
+T, N, DELTA = 93_800, 60_000, 1e-6
+
+
+def published(variance: float, largest: float) -> Intrinsic:
+    return Intrinsic.of([Frozen(variance, largest, 100, 128)], steps=T, records=N)
+
+
+def test_table_2_with_ten_directions() -> None:
+    figures = published(1.61, 20.1)
+    assert f"{figures.step_epsilon:.1e}" == "2.8e-03"
+    assert f"{figures.epsilon_as_printed:.1f}" == "85.9"
+    assert f"{figures.epsilon_as_cited:.2f}" == "5.24"
+    assert f"{figures.total_delta:.3f}" == "0.094"
+
+
+def test_table_2_with_a_hundred_directions() -> None:
+    """ε̄ = 93.9 from σ² and ζ as printed; the table's 93.6 needs σ² = 0.1511 at ζ = 7.3."""
+    figures = published(0.15, 7.3)
+    assert f"{figures.step_epsilon:.1e}" == "3.3e-03"
+    assert f"{figures.epsilon_as_cited:.2f}" == "6.40"
+    assert f"{figures.total_delta:.3f}" == "0.094"
+    # What rounds to 0.15 and 7.3 spans 91.9 to 96.2 (ε̄ grows with ζ, falls with σ²); what rounds
+    # to 3.3e-3, the ε printed beside it, spans 92.8 to 94.3.
+    low, high = published(0.155, 7.25), published(0.145, 7.35)
+    assert low.epsilon_as_printed < 93.6 < high.epsilon_as_printed
+    assert total_as_printed(3.25e-3, T, DELTA) < 93.55
+    assert 93.65 < total_as_printed(3.35e-3, T, DELTA)
+    assert f"{published(0.1511, 7.3).epsilon_as_printed:.1f}" == "93.6"
+
+
+def test_the_two_compositions_differ_by_where_epsilon_stands() -> None:
+    for epsilon in (1e-3, 0.5, 1.0, 2.0):
+        root = math.sqrt(2 * T * math.log(1e6))
+        drift = T * epsilon * (math.exp(epsilon) - 1)
+        assert total_as_printed(epsilon, T, DELTA) == pytest.approx(
+            root * math.sqrt(epsilon) + drift, rel=1e-12
+        )
+        assert total_as_cited(epsilon, T, DELTA) == pytest.approx(root * epsilon + drift, rel=1e-12)
+    assert total_as_cited(1e4, T, DELTA) == math.inf
+
+
+def test_step_epsilon_solves_the_condition_of_the_theorem() -> None:
+    epsilon = step_epsilon(0.3, 5.0, 1000, 1e-5)
+    right = 2 * 5.0 * math.sqrt(2 * math.log(1.25e5)) / (1000 * epsilon)
+    assert right == pytest.approx(math.sqrt(0.3), rel=1e-12)
+    assert total_delta(1e-6, 10, 1e-7) == pytest.approx(1.01e-5)
+
+
+# For a linear loss f = g·h and one direction, with R estimates and d coordinates:
+#   unit sphere, φ = d;  scaled sphere and signs, φ = 1:   tr Ψ = (d − 1)‖g‖²
+#   normal numbers, φ = 1:                                  tr Ψ = (d + 1)‖g‖²
+# (E u uᵀ = I/φ, and E‖φ (u·g) u‖² = d‖g‖², (d + 2)‖g‖² for normal numbers, less ‖g‖²).
+# The trace is measured as the mean over R of ‖x − mean‖², whose variance, for a mean x of q terms
+# y, is (Var‖y‖² + 2(q − 1) tr(Ψ²))/q³. With tr(Ψ²) ≤ (tr Ψ)² and Var‖y‖² ≤ E‖y‖⁴ ≤ 25 (tr Ψ)²
+# (‖y‖² ≤ d²t² + ‖g‖² with E t⁴ ≤ 3/d² ‖g‖⁴; for normal numbers E‖y‖⁴ ≤ 3(d + 4)(d + 6)‖g‖⁴ and
+# lower terms), one standard error relative to tr Ψ/q is at most √((25 + 2(q − 1))/(qR)), and less
+# by √batch for records on their own.
+TRACE = {"sphere": -1, "scaled-sphere": -1, "rademacher": -1, "gaussian": 1}
+
+
+@pytest.mark.parametrize("law", TRACE)
+@pytest.mark.parametrize("q", [1, 10])
+def test_a_linear_loss_has_the_variance_of_the_closed_form(law: LawName, q: int) -> None:
+    batch, d, repeats = 16, 12, 1000
+    g = torch.randn(batch, d, generator=torch.Generator().manual_seed(1))
+    measured = measure(
+        lambda h: (h * g).sum(2),
+        torch.zeros(batch, d),
+        g,
+        directions=law,
+        num_directions=q,
+        smoothing=1.0,  # the difference of a linear loss is exact at any μ
+        per_record=True,
+        stream=Stream.from_seed(2),
+        repeats=repeats,
+    )
+    norms = (g**2).sum(1)
+    expected = float(((d + TRACE[law]) * norms / (q * d)).mean())
+    # Records weigh by ‖g‖²: their number counts as (Σ‖g‖²)²/Σ‖g‖⁴.
+    effective = float(norms.sum() ** 2 / (norms**2).sum())
+    error = math.sqrt((25 + 2 * (q - 1)) / (q * repeats * effective))
+    assert 6 * error < 0.27
+    assert measured.variance == pytest.approx(expected, rel=6 * error)
+    assert measured.largest_gradient == pytest.approx(float(norms.max().sqrt()), rel=1e-6)
+    assert (measured.repeats, measured.coordinates) == (repeats, batch * d)
+
+
+def test_slopes_of_the_batch_have_the_variance_of_all_records() -> None:
+    """Row i of one direction's estimate is ``d δ u_i`` with ``δ = Σ_k g_k·u_k / B``.
+
+    Its second moment is ``d² E δ² = d Σ‖g_k‖²/B²``, less the squared mean ``‖g_i‖²/B²``: as if the
+    batch were one record of dimension B·d. The bound is the one above, for one such record.
+    """
+    batch, d, q, repeats = 8, 10, 5, 4000
+    g = torch.randn(batch, d, generator=torch.Generator().manual_seed(3))
+    measured = measure(
+        lambda h: (h * g).sum(2),
+        torch.zeros(batch, d),
+        g / batch,
+        directions="sphere",
+        num_directions=q,
+        smoothing=1.0,
+        per_record=False,
+        stream=Stream.from_seed(4),
+        repeats=repeats,
+    )
+    whole = float((g**2).sum()) / batch**2
+    expected = (batch * d - 1) * whole / (q * batch * d)
+    error = math.sqrt((25 + 2 * (q - 1)) / (q * repeats))
+    assert 6 * error < 0.25
+    assert measured.variance == pytest.approx(expected, rel=6 * error)
+
+
+def test_the_coordinate_law_has_no_variance_to_speak_of() -> None:
+    """Every axis once is the gradient itself: the theorem then has nothing to say."""
+    g = torch.ones(4, 8)
+    with pytest.raises(DataError, match="the variance above 0"):
+        measure(
+            lambda h: (h * g).sum(2),
+            torch.zeros(4, 8),
+            g,
+            directions="coordinate",
+            num_directions=8,
+            smoothing=1.0,
+            per_record=True,
+            stream=Stream.from_seed(5),
+        )
+
+
+def server(batch: int, d: int) -> tuple[Head, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(6)
+    with Stream.from_seed(7).torch_default():
+        model = TorchModel(nn.Sequential(nn.Linear(d, 16), nn.Tanh(), nn.Linear(16, 3)))
+    head = Head(model, Classification(3))
+    embeddings = torch.randn(batch, d, generator=generator)
+    return head, embeddings, torch.randint(3, (batch,), generator=generator)
+
+
+@pytest.mark.parametrize("q", [1, 8])
+def test_on_a_server_of_the_library(q: int) -> None:
+    """A smooth head at small μ is linear as far as the estimates see: the closed form holds."""
+    batch, d, repeats = 32, 10, 400
+    head, embeddings, labels = server(batch, d)
+    gradients = head.evaluate(Points(embeddings), labels).input_gradient(1.0)
+
+    def losses(points: Tensor) -> Tensor:
+        logits = head.logits(points.flatten(0, 1))
+        return head.task.losses(logits, labels).values.view(len(points), batch)
+
+    measured = measure(
+        losses,
+        embeddings,
+        gradients,
+        directions="sphere",
+        num_directions=q,
+        smoothing=1e-2,
+        per_record=True,
+        stream=Stream.from_seed(8),
+        repeats=repeats,
+    )
+    norms = (gradients.double() ** 2).sum(1)
+    expected = float(((d - 1) * norms / (q * d)).mean())
+    effective = float(norms.sum() ** 2 / (norms**2).sum())
+    error = math.sqrt((25 + 2 * (q - 1)) / (q * repeats * effective))
+    assert measured.variance == pytest.approx(expected, rel=6 * error + 0.02)
+    assert measured.largest_gradient == pytest.approx(float(norms.max().sqrt()), rel=1e-5)
+
+
+def test_the_measurement_repeats_with_its_stream() -> None:
+    head, embeddings, labels = server(4, 5)
+
+    def once(seed: int) -> Frozen:
+        return measure(
+            lambda h: head.task.losses(head.logits(h.flatten(0, 1)), labels).values.view(-1, 4),
+            embeddings,
+            torch.ones(4, 5),
+            directions="gaussian",
+            num_directions=3,
+            smoothing=1e-3,
+            per_record=True,
+            stream=Stream.from_seed(seed),
+            repeats=5,
+        )
+
+    assert once(1) == once(1)
+    assert once(1) != once(2)
+
+
+def test_several_models_are_averaged_and_the_largest_gradient_is_taken() -> None:
+    models = [Frozen(1.0, 3.0, 100, 10), Frozen(3.0, 2.0, 50, 10)]
+    figures = Intrinsic.of(models, steps=10, records=100, delta=1e-5, delta_prime=1e-4)
+    assert (figures.variance, figures.largest_gradient) == (2.0, 3.0)
+    assert (figures.models, figures.repeats) == (2, 50)
+    assert figures.step_epsilon == step_epsilon(2.0, 3.0, 100, 1e-5)
+    assert figures.total_delta == pytest.approx(2e-4)
+
+
+def test_its_words_promise_nothing() -> None:
+    figures = published(1.61, 20.1)
+    words = figures.words()
+    assert words.startswith("No privacy guarantee")
+    for said in ("85.9 by the formula as printed", "5.24 by the theorem it cites", "none of the"):
+        assert said in words
+    assert "guarantee" not in figures.as_dict()
+    assert replace(figures, models=2) != figures
+
+
+def test_wrong_input() -> None:
+    with pytest.raises(ConfigError, match="measured is empty"):
+        Intrinsic.of([], steps=1, records=1)
+    with pytest.raises(ConfigError, match="repeats is 1; a variance needs 2 or more"):
+        measure(
+            lambda h: h.sum(2),
+            torch.zeros(1, 2),
+            torch.ones(1, 2),
+            directions="sphere",
+            num_directions=1,
+            smoothing=1.0,
+            per_record=True,
+            stream=Stream.from_seed(1),
+            repeats=1,
+        )
+    with pytest.raises(ConfigError, match="variance of the estimate is 0"):
+        step_epsilon(0.0, 1.0, 10, 1e-5)
+    with pytest.raises(DataError, match="must be finite"):
+        measure(
+            lambda h: h.sum(2) * math.nan,
+            torch.zeros(1, 2),
+            torch.ones(1, 2),
+            directions="sphere",
+            num_directions=1,
+            smoothing=1.0,
+            per_record=True,
+            stream=Stream.from_seed(1),
+        )

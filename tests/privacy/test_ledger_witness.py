@@ -1,0 +1,334 @@
+"""A ledger that was rolled back, copied, changed or damaged does not start, and says so."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from vertizo.errors import RunError
+from vertizo.privacy import ledger_file
+from vertizo.privacy.durable_ledger import DurableLedger
+from vertizo.privacy.ledger import Entry
+from vertizo.privacy.ledger_budget import LedgerBudget
+from vertizo.privacy.ledger_witness import Head, Witness, state_folder
+
+BUDGET = LedgerBudget("records", records=9, clients=2, share=1000, epsilon=1.0, delta=1e-5)
+
+
+class Place:
+    """A ledger that answered a few queries, and its witness."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "records" / "ledger.sqlite"
+        self.path.parent.mkdir()
+        self.witnesses = folder / "witnesses"
+        self.number = 0
+        DurableLedger.create(self.path, BUDGET)
+        self.answer(5)
+
+    @property
+    def witness(self) -> Path:
+        (path,) = self.witnesses.iterdir()
+        return path
+
+    def open(self, path: Path | None = None) -> DurableLedger:
+        return DurableLedger.open(path or self.path, "run", self.witnesses)
+
+    def answer(self, times: int) -> None:
+        with self.open() as ledger:
+            self.answer_with(ledger, times)
+
+    def answer_with(self, ledger: DurableLedger, times: int) -> None:
+        for _ in range(times):
+            number, self.number = self.number, self.number + 1
+            ids = torch.tensor([number % 9, (number + 1) % 9])
+            ledger.commit([Entry(number % 2, number, b"q%d" % number, ids, 1, b"r%d" % number)])
+
+    def refused(self, words: str, path: Path | None = None) -> None:
+        """It does not open; the message is one line."""
+        with pytest.raises(RunError, match=words) as error:
+            self.open(path)
+        assert "\n" not in str(error.value)
+
+    def change(self, statement: str, *values: Any) -> None:
+        """As somebody would who has the file and SQLite."""
+        database = sqlite3.connect(self.path, isolation_level=None)
+        database.execute("DROP TRIGGER log_is_kept")
+        database.execute("DROP TRIGGER log_is_not_changed")
+        changed = database.execute(statement, values)
+        assert changed.rowcount
+        database.close()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def test_an_older_copy_put_back_does_not_start(place: Place) -> None:
+    backup = place.path.with_name("backup")
+    shutil.copy(place.path, backup)
+    place.answer(1)
+    newest = place.path.read_bytes()
+    shutil.copy(backup, place.path)
+    place.refused("older copy of a ledger: it ends with entry 6, and entry 7 was written here")
+    with pytest.raises(RunError, match="older copy"):
+        DurableLedger.accept(place.path, place.witnesses)
+    place.path.write_bytes(newest)
+    place.answer(1)
+
+
+def test_a_copy_without_its_log_of_writes_does_not_start(place: Place) -> None:
+    with place.open() as ledger:
+        place.answer_with(ledger, 1)
+        content = place.path.read_bytes()  # what is new is still in the file beside it
+        assert place.path.with_name(place.path.name + "-wal").stat().st_size
+    place.path.write_bytes(content)
+    place.refused("older copy of a ledger")
+
+
+def test_two_copies_in_turn_are_found(place: Place, tmp_path: Path) -> None:
+    other = tmp_path / "other.sqlite"
+    shutil.copy(place.path, other)
+    place.answer(2)
+    place.refused("older copy", other)
+    elsewhere = tmp_path / "elsewhere"
+    DurableLedger.accept(other, elsewhere)  # on another machine; what was vouched for is not so
+    with DurableLedger.open(other, "run", elsewhere) as ledger:
+        for number in range(9, 14):
+            ledger.commit([Entry(0, number, b"q", torch.tensor([1]), 1, b"r")])
+    place.refused("another copy than the one that was used here last: its entry 8", other)
+    place.answer(1)
+
+
+def test_two_copies_at_once_are_found(place: Place, tmp_path: Path) -> None:
+    other = tmp_path / "other.sqlite"
+    shutil.copy(place.path, other)
+    with place.open():
+        place.refused("a copy of this ledger is in use", other)
+    with place.open(other):
+        place.refused("a copy of this ledger is in use")
+
+
+def test_a_moved_ledger_must_be_accepted(place: Place) -> None:
+    place.witness.unlink()
+    place.refused("has no witness .*; if it was moved here, .* accept it")
+    summary = DurableLedger.accept(place.path, place.witnesses)
+    assert summary.replies == 5
+    assert DurableLedger.accept(place.path, place.witnesses) == summary
+    place.answer(1)
+
+
+def test_a_witness_that_lags_moves_on(place: Place) -> None:
+    old = place.witness.read_bytes()
+    place.answer(3)
+    new = place.witness.read_bytes()
+    place.witness.write_bytes(old)
+    with place.open():
+        pass
+    assert old != new
+    assert Witness(place.witness.name, place.witnesses).open().sequence == 9
+
+
+def test_a_torn_line_of_a_witness_is_made_up_for(place: Place) -> None:
+    lines = place.witness.read_bytes().splitlines(keepends=True)
+    assert len(lines) == 3
+    sequences = [int(line.split()[0]) for line in lines[1:]]
+    assert sorted(sequences) == [5, 6]
+    newest = 1 + sequences.index(6)
+    torn = [*lines[:newest], lines[newest][:30] + bytes(len(lines[newest]) - 30)]
+    place.witness.write_bytes(b"".join([*torn, *lines[newest + 1 :]]))
+    place.answer(1)
+    assert Witness(place.witness.name, place.witnesses).open().sequence == 7
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense", bytes(300)])
+def test_a_damaged_witness_must_be_replaced_by_somebody(place: Place, content: bytes) -> None:
+    place.witness.write_bytes(content)
+    place.refused("damaged: it is no witness of this ledger")
+    DurableLedger.accept(place.path, place.witnesses)
+    place.answer(1)
+
+
+def test_a_witness_of_another_ledger_is_none(place: Place) -> None:
+    other = Witness("0" * 32, place.witnesses.with_name("others"))
+    other.create(Head(6, bytes(32)))
+    shutil.copy(other.path, place.witness)
+    place.refused("no witness of this ledger")
+
+
+def test_a_witness_is_kept_apart(place: Place) -> None:
+    with pytest.raises(RunError, match="kept in another folder"):
+        DurableLedger.open(place.path, "run", place.path.parent)
+
+
+def test_a_witness_is_kept_with_the_users_state(
+    place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    fresh = tmp_path / "fresh.sqlite"
+    DurableLedger.create(fresh, BUDGET)
+    with DurableLedger.open(fresh, "run") as ledger:
+        identity = ledger.summary().identity
+    assert (tmp_path / "state" / "vertizo" / "ledgers" / identity).is_file()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for ignored in ("", "relative"):
+        monkeypatch.setenv("XDG_STATE_HOME", ignored)
+        assert state_folder() == tmp_path / "home" / ".local" / "state" / "vertizo" / "ledgers"
+
+
+def test_a_witness_that_cannot_be_kept_is_told(place: Place) -> None:
+    file = place.path.with_name("file")
+    file.write_text("")
+    with pytest.raises(RunError, match="witness .* cannot be"):
+        DurableLedger.accept(place.path, file / "folder")
+
+
+@pytest.mark.parametrize(
+    "column", ["kind", "run", "client", "number", "cost", "query", "reply", "body", "chain"]
+)
+@pytest.mark.parametrize("sequence", [1, 4, 6])
+def test_a_changed_entry_is_found(place: Place, column: str, sequence: int) -> None:
+    numbers = ("kind", "run", "client", "number", "cost")
+    new = f"{column} + 1" if column in numbers else f"CAST({column} || x'00' AS BLOB)"
+    place.change(f"UPDATE log SET {column} = {new} WHERE sequence = ?", sequence)
+    place.refused(f"damaged: entry {sequence} does not follow")
+
+
+@pytest.mark.parametrize("column", ["cost", "body", "query"])
+def test_an_entry_of_other_types_is_found(place: Place, column: str) -> None:
+    place.change(f"UPDATE log SET {column} = 'text' WHERE sequence = 3")
+    place.refused("damaged: entry 3")
+
+
+@pytest.mark.parametrize(
+    ("sequence", "words"), [(1, "damaged"), (3, "damaged"), (6, "older copy of a ledger")]
+)
+def test_a_missing_entry_is_found(place: Place, sequence: int, words: str) -> None:
+    place.change("DELETE FROM log WHERE sequence = ?", sequence)
+    place.refused(words)
+
+
+def test_another_budget_is_found(place: Place) -> None:
+    place.change("UPDATE ledger SET budget = replace(budget, '1000', '2000')")
+    place.refused("its budget is not the one that it was made with")
+
+
+def test_another_reply_is_found(place: Place) -> None:
+    place.change("UPDATE reply SET frame = x'00' WHERE client = 1")
+    place.refused("the reply to query 3 of client 1 is not the one kept")
+
+
+def test_a_missing_reply_is_found(place: Place) -> None:
+    place.change("DELETE FROM reply WHERE client = 1")
+    place.refused("the reply to query 3 of client 1 is not the one kept")
+
+
+def test_a_past_forged_with_its_chain_is_found_by_the_witness(place: Place) -> None:
+    file = ledger_file.LedgerFile(place.path)
+    rows = [row._replace(cost=0) if row.cost else row for _, _, row in file.rows()]
+    file.close()
+    file = ledger_file.LedgerFile(place.path)
+    chain = file.head.chain
+    file.close()
+    for sequence, row in enumerate(rows, 1):
+        chain = row.link(chain)
+        statement = "UPDATE log SET cost = ?, chain = ? WHERE sequence = ?"
+        if sequence == 1:
+            place.change(statement, row.cost, chain, sequence)
+        else:
+            database = sqlite3.connect(place.path, isolation_level=None)
+            database.execute(statement, (row.cost, chain, sequence))
+            database.close()
+    assert DurableLedger.inspect(place.path).spent == 0  # the chain alone has no key
+    place.refused("another copy than the one that was used here last: its entry 6")
+
+
+def test_a_ledger_only_grows(place: Place) -> None:
+    database = sqlite3.connect(place.path, isolation_level=None)
+    for statement in ("DELETE FROM log", "UPDATE log SET cost = 0"):
+        with pytest.raises(sqlite3.IntegrityError, match="a ledger only grows"):
+            database.execute(statement)
+    database.close()
+
+
+def test_spoilt_bytes_are_found_or_do_not_matter(place: Place) -> None:
+    """Anywhere in the file: it opens with what was spent, or says in one line that it cannot."""
+    place.answer(40)
+    with place.open() as ledger:
+        before = ledger.summary()
+    good = place.path.read_bytes()
+    draw = random.Random(5)
+    found = 0
+    for _ in range(400):
+        spoilt = bytearray(good)
+        start = draw.randrange(len(good))
+        for place_ in range(start, min(start + draw.choice((1, 8, 600)), len(good))):
+            spoilt[place_] = draw.randrange(256)
+        place.path.write_bytes(spoilt)
+        for left in ("-wal", "-shm", "-journal"):
+            place.path.with_name(place.path.name + left).unlink(missing_ok=True)
+        try:
+            with place.open() as ledger:
+                assert ledger.summary() == before
+        except RunError as error:
+            assert "\n" not in str(error)
+            found += 1
+    assert 100 < found < 400
+    place.path.write_bytes(good)
+    place.answer(1)
+
+
+@pytest.mark.parametrize("size", [0, 1, 100, 4096, 8192])
+def test_a_cut_off_file_is_told(place: Place, size: int) -> None:
+    place.path.write_bytes(place.path.read_bytes()[:size])
+    place.refused("no ledger of this package|damaged|cannot be|older copy")
+
+
+def test_what_is_no_ledger(place: Place, tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_text("label,column\n" * 500)
+    place.refused("text is no ledger", text)
+    place.refused("there is no such ledger", tmp_path / "missing")
+    place.refused("there is no such ledger", tmp_path)
+    foreign = tmp_path / "foreign.sqlite"
+    database = sqlite3.connect(foreign)
+    database.execute("CREATE TABLE log (sequence INTEGER)")
+    database.close()
+    content = foreign.read_bytes()
+    place.refused("foreign.sqlite is no ledger", foreign)
+    assert foreign.read_bytes() == content
+    database = sqlite3.connect(place.path)
+    database.execute("PRAGMA user_version = 2")
+    database.close()
+    place.refused("has format 2; this version reads 1")
+
+
+def test_where_no_ledger_can_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "missing" / "ledger", Path("/proc/ledger"), tmp_path / "file" / "l"):
+        with pytest.raises(RunError, match=r"cannot be made: [^\n]+$"):
+            DurableLedger.create(path, BUDGET)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_cannot_be_written(place: Place) -> None:
+    place.path.chmod(0o400)
+    place.path.parent.chmod(0o500)
+    try:
+        place.refused(r"cannot be opened: [^\n]+")
+        with pytest.raises(RunError, match="cannot be made"):
+            DurableLedger.create(place.path.with_name("another"), BUDGET)
+    finally:
+        place.path.parent.chmod(0o700)
+
+
+def test_only_its_owner_reads_it(place: Place) -> None:
+    assert place.path.stat().st_mode & 0o777 == 0o600
