@@ -46,6 +46,8 @@ class ClientOptimizerConfig(Options):
 
     learning_rate: float = Field(default=0.003, gt=0)
     momentum: float = Field(default=0.9, ge=0, lt=1)
+    decay: Literal["none", "linear"] = "none"
+    """linear: the rate falls to 0 over the run, in a straight line."""
 
 
 class ServerOptimizerConfig(Options):
@@ -53,6 +55,8 @@ class ServerOptimizerConfig(Options):
 
     learning_rate: float = Field(default=0.01, gt=0)
     momentum: float = Field(default=0.9, ge=0, lt=1)
+    decay: Literal["none", "linear"] = "none"
+    """linear: the rate falls to 0 over the run, in a straight line."""
 
 
 class ClientConfig(Options):

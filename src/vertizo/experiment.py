@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import torch
 
 from vertizo import config as configuration
+from vertizo.charging import charging
 from vertizo.config import ExperimentConfig
 from vertizo.data.prepare import prepare
 from vertizo.data.vertical import VerticalData
@@ -100,19 +102,23 @@ class Experiment:
         """
         torch.set_num_threads(self.config.threads)
         keep_freed_memory()
-        if out is None:
-            return self._run(None, resume=False, progress=progress, observer=observer)
-        folder = RunFolder(Path(out))
-        if resume:
+        folder = None if out is None else RunFolder(Path(out))
+        if folder is not None and resume:
             self.check_same(folder)
-            return self._run(folder, resume=True, progress=progress, observer=observer)
-        folder.check_is_new()
-        federation = build(self.config, self.data(), observer=observer)
-        folder.make()
-        with folder.locked():
+        elif folder is not None:
             folder.check_is_new()
-            folder.create(self.config)
-            return Training(self.config, federation, folder, progress).run(resume=False)
+        name = folder.run_name() if folder is not None and resume else uuid4().hex
+        with charging(self.config, self.data(), name) as ledger:
+            federation = build(self.config, self.data(), observer=observer, open_ledger=ledger)
+            training = Training(self.config, federation, folder, progress)
+            if folder is None:
+                return training.run(resume=False)
+            folder.make()
+            with folder.locked():
+                if not resume:
+                    folder.check_is_new()
+                    folder.create(self.config, name)
+                return training.run(resume=resume)
 
     def check_same(self, folder: RunFolder) -> None:
         """Raises RunError if the folder holds a run of another configuration."""
@@ -125,18 +131,3 @@ class Experiment:
                 f"{folder.path} holds a run of another configuration; "
                 "resume it with the config.yaml that is in it"
             )
-
-    def _run(
-        self,
-        folder: RunFolder | None,
-        *,
-        resume: bool,
-        progress: Callable[[Progress], None] | None,
-        observer: Observer | None,
-    ) -> Result:
-        federation = build(self.config, self.data(), observer=observer)
-        run = Training(self.config, federation, folder, progress)
-        if folder is None:
-            return run.run(resume=resume)
-        with folder.locked():
-            return run.run(resume=resume)

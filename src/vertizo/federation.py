@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -28,8 +28,10 @@ from vertizo.privacy.embedding_noise import (
     account,
     noise_std_for_embeddings,
 )
+from vertizo.privacy.events import Releases
+from vertizo.privacy.ledger import Ledger
 from vertizo.privacy.statement import Statement
-from vertizo.protection import Protection, covers, planned_rounds
+from vertizo.protection import Protection, covers, planned_rounds, steps_of_client
 from vertizo.randomness import Stream
 from vertizo.server.head import Head
 from vertizo.server.table import EmbeddingTable
@@ -58,6 +60,8 @@ class Federation:
     total_rounds: int
     covers: tuple[str, ...] = ("labels",)
     """What of a training record reaches clients through the server's noise alone."""
+    releases: Releases | None = None
+    """All that may depend on one record, where replies carry noise."""
     embedding_noise: EmbeddingStatement | None = None
     """What noise on the clients' embeddings comes to, where there is some."""
 
@@ -95,7 +99,6 @@ class Federation:
         return {
             **self.statement().as_dict(),
             "embedding_noise": noise.as_dict() if noise is not None else None,
-            "counted": "this run alone; tuning is not counted",
         }
 
     def parameters(self) -> dict[str, Any]:
@@ -133,9 +136,19 @@ class Federation:
 
 
 def build(
-    config: ExperimentConfig, data: VerticalData, *, observer: Observer | None = None
+    config: ExperimentConfig,
+    data: VerticalData,
+    *,
+    observer: Observer | None = None,
+    open_ledger: Callable[[Releases], Ledger] | None = None,
 ) -> Federation:
     """All parties of one experiment, in one process.
+
+    Args:
+        config: of the run.
+        data: its records.
+        observer: sees every frame on the wire.
+        open_ledger: what replies are charged to; None for a ledger of this run alone.
 
     Raises:
         ConfigError: parts of the configuration do not fit each other or the data.
@@ -181,12 +194,12 @@ def build(
         for m, model in enumerate(models)
     ]
     shared = [root.child("shared", m) for m in range(parties)]
-    server = _server(config, data, dims, root.child("server"), shared)
+    server = _server(config, data, dims, root.child("server"), shared, open_ledger)
     noise = _embedding_noise(config, data)
     clients, optimizers = [], []
     for m, model in enumerate(models):
         own = root.child("client", m)
-        optimizer = _client_optimizer(config, model, own)
+        optimizer = _client_optimizer(config, model, own, data.records)
         side = ClientSide(model, optimizer, own.child("directions"), shared[m], m)
         optimizers.append(optimizer)
         clients.append(
@@ -216,13 +229,26 @@ def build(
     )
     total = planned_rounds(config, data)
     return Federation(
-        data, models, optimizers, server, clients, simulator, total, covers(config, data), noise
+        data=data,
+        models=models,
+        optimizers=optimizers,
+        server=server,
+        clients=clients,
+        simulator=simulator,
+        total_rounds=total,
+        covers=covers(config, data),
+        releases=server.side.plan.releases,
+        embedding_noise=noise,
     )
 
 
-def _client_optimizer(config: ExperimentConfig, model: Model, stream: Stream) -> Optimizer:
+def _client_optimizer(
+    config: ExperimentConfig, model: Model, stream: Stream, records: int
+) -> Optimizer:
     options = config.client.optimizer
-    sgd = Sgd(options.learning_rate, options.momentum)
+    steps = steps_of_client(config, records) * config.method.server_steps
+    decay = steps if options.decay == "linear" else None
+    sgd = Sgd(options.learning_rate, options.momentum, decay)
     if config.control == "frozen":
         return Frozen()
     if config.control == "random":
@@ -257,6 +283,7 @@ def _server(
     dims: list[int],
     stream: Stream,
     shared: list[Stream],
+    open_ledger: Callable[[Releases], Ledger] | None,
 ) -> ServerParty:
     method, options = config.method, config.server
     table = EmbeddingTable(data.records, dims, options.join)
@@ -292,7 +319,7 @@ def _server(
         head=Head(model, data.task),
         table=table,
         labels=data.labels["table"],
-        plan=protection.plan(),
+        plan=protection.plan(open_ledger),
         update=protection.update(model),
         shared=shared,
         own=own.get("table"),

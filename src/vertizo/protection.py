@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cached_property
 
 from vertizo.config import ExperimentConfig
@@ -15,7 +16,7 @@ from vertizo.privacy import guarantee
 from vertizo.privacy.accounting import mu_of, published_mu, published_noise_std
 from vertizo.privacy.events import GaussianRelease, Releases, SecretSteps
 from vertizo.privacy.grid_accounting import GridCorrection
-from vertizo.privacy.ledger import MemoryLedger
+from vertizo.privacy.ledger import Ledger, MemoryLedger
 from vertizo.privacy.mechanisms import NoiseSource, SeededNoise
 from vertizo.privacy.plan import ClippedGaussian, NoPrivacy, Plan
 from vertizo.privacy.secure_noise import SecureNoise, grid_for
@@ -33,10 +34,15 @@ from vertizo.zeroth_order.directions import Directions
 
 def planned_rounds(config: ExperimentConfig, data: VerticalData) -> int:
     """Server steps of the whole run."""
-    per_client = config.epochs * math.ceil(data.records / config.batch_size)
+    per_client = steps_of_client(config, data.records)
     synchronous = config.simulation.timing == "synchronous"
     rounds = per_client if synchronous else per_client * len(data.parties)
     return min(rounds, config.rounds or rounds)
+
+
+def steps_of_client(config: ExperimentConfig, records: int) -> int:
+    """Answers that one client trains on in the whole run."""
+    return config.epochs * math.ceil(records / config.batch_size)
 
 
 def covers(config: ExperimentConfig, data: VerticalData) -> tuple[str, ...]:
@@ -84,18 +90,22 @@ class Protection:
         self._server_parameters = server_parameters
         self._reply_numbers = reply_numbers
 
-    def plan(self) -> Plan:
-        """What replies pass through."""
+    def plan(self, open_ledger: Callable[[Releases], Ledger] | None = None) -> Plan:
+        """What replies pass through; without a ledger to charge, one of this run alone."""
         config, privacy, releases = self._config, self._config.privacy, self.releases
         if releases is None or self._reply_noise is None:
             return NoPrivacy(config.batch_size)
         parties, records = len(self._data.parties), self._data.records
-        secret = releases.secret
+        if open_ledger is not None:
+            ledger = open_ledger(releases)
+        else:
+            steps = releases.secret.count if releases.secret else 0
+            ledger = MemoryLedger(records, parties, releases.share, steps)
         return ClippedGaussian(
             releases,
             batch_size=config.batch_size,
             delta=privacy.delta,
-            ledger=MemoryLedger(records, parties, releases.share, secret.count if secret else 0),
+            ledger=ledger,
             noise=self._reply_noise,
             published=self._published(releases.reply),
             by_formula=privacy.accounting == "published",
@@ -185,6 +195,11 @@ class Protection:
         return steps / len(self._data.parties) if synchronous else float(steps)
 
     @property
+    def _steps(self) -> int:
+        """Updates of the server on the batches of queries, in the whole run."""
+        return planned_rounds(self._config, self._data) * self._config.method.server_steps
+
+    @property
     def _secret_steps(self) -> int:
         """T_s."""
         secret = self._config.server.secret
@@ -258,7 +273,9 @@ class Protection:
             ConfigError: the model does not admit it.
         """
         options, batch_size = self._config.server, self._config.batch_size
-        sgd = Sgd(options.optimizer.learning_rate, options.optimizer.momentum)
+        steps = self._secret_steps if options.update == "secret-sgd" else self._steps
+        decay = steps if options.optimizer.decay == "linear" else None
+        sgd = Sgd(options.optimizer.learning_rate, options.optimizer.momentum, decay)
         if options.update == "none":
             return NoUpdate()
         if options.update == "sgd":

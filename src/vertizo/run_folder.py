@@ -1,6 +1,7 @@
 """The folder that a run leaves behind.
 
 =======================  ============================================================
+run_name                 what the run is called in a ledger that outlives it
 config.yaml              complete; ``vertizo train DIR/config.yaml`` reruns the run
 metrics.jsonl            one line for each evaluation
 summary.json             the figures at the end; there is none while a run is unfinished
@@ -20,6 +21,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from vertizo import checkpoint, config
 from vertizo.config import ExperimentConfig
@@ -75,14 +77,27 @@ class RunFolder:
         except OSError as error:
             raise RunError(f"{self.path} cannot be written: {error.strerror}") from None
 
-    def create(self, settings: ExperimentConfig) -> None:
-        """Make the folder and write the configuration."""
+    def create(self, settings: ExperimentConfig, name: str | None = None) -> None:
+        """Make the folder; write the run's name, a new one if none is given, and its settings."""
         self.make()
         try:
             text = settings.to_yaml().encode()
+            checkpoint.write_atomically(self.path / "run_name", (name or uuid4().hex).encode())
             checkpoint.write_atomically(self.path / "config.yaml", text)
         except OSError as error:
             raise RunError(f"{self.path} cannot be written: {error.strerror}") from None
+
+    def run_name(self) -> str:
+        """What the run is called in a ledger that outlives it.
+
+        Raises:
+            RunError: the folder holds no run.
+        """
+        path = self.path / "run_name"
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise RunError(f"{path} cannot be read: {error}") from None
 
     def config(self) -> ExperimentConfig:
         """The configuration that was written.

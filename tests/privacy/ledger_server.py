@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from vertizo.privacy import guarantee
 from vertizo.privacy.durable_ledger import DurableLedger
 from vertizo.privacy.ledger import Entry
 from vertizo.privacy.ledger_budget import LedgerBudget
@@ -28,6 +29,7 @@ RECORDS, CLIENTS, COST = 300, 3, 7
 BUDGET = LedgerBudget("records", RECORDS, CLIENTS, share=10**6, epsilon=1.0, delta=1e-5)
 HEAD = struct.Struct("<II")
 LENGTH = struct.Struct("<I")
+assert guarantee  # what making a ledger imports is imported once
 
 
 def main() -> None:

@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace, TracebackType
 from typing import Any, Self
@@ -88,10 +89,8 @@ class Life:
         self._connection.close()
 
     def send(self, query: bytes) -> None:
-        try:
+        with suppress(BrokenPipeError, ConnectionResetError):  # it was killed before
             self._connection.sendall(SERVER.LENGTH.pack(len(query)) + query)
-        except (BrokenPipeError, ConnectionResetError):
-            pass  # it was killed before
 
     def reply(self, until: float) -> bytes | None:
         """The next reply; None if there is none when it ends, or by that time."""
@@ -191,14 +190,30 @@ def nursery() -> Iterator[Nursery]:
     one.close()
 
 
+def first_reply(nursery: Nursery, place: Place) -> float:
+    """Seconds from the start of a server to its first reply."""
+    start = time.monotonic()
+    with nursery.start(place) as life:
+        asked = place.query()
+        life.send(place.queries[asked])
+        reply = life.reply(start + 60)
+        assert reply is not None
+        place.take(asked, reply)
+        end = time.monotonic()
+        life.kill()
+    return end - start
+
+
 def killed_often(nursery: Nursery, place: Place, kills: int) -> dict[str, int]:
     """Ask all the time, and kill the server at random moments; how often what was hit."""
     DurableLedger.create(place.path, SERVER.BUDGET)
     hit = {"starting": 0, "lost": 0}
     open_: tuple[int, int] | None = None
+    took = [first_reply(nursery, place) for _ in range(5)]
+    usual = sorted(took)[2]  # on this machine, as busy as it is
     for kill in range(kills):
         with nursery.start(place) as life:
-            until = time.monotonic() + place.draw.uniform(0, place.draw.choice((0.02, 0.06)))
+            until = time.monotonic() + place.draw.uniform(0.2, 2.5) * usual
             answered = 0
             while time.monotonic() < until:
                 asked = open_ or place.query()
@@ -243,7 +258,7 @@ def test_killed_at_random_moments(nursery: Nursery, tmp_path: Path) -> None:
 def test_killed_at_random_moments_many_times(nursery: Nursery, tmp_path: Path) -> None:
     (folder := tmp_path / "place").mkdir()
     hit = killed_often(nursery, place := Place(folder, seed=2), kills=250)
-    assert len(place.replies) > 250
+    assert len(place.replies) > 125
     assert hit["starting"] > 10
     assert hit["lost"] > 0
 

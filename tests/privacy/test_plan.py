@@ -7,6 +7,7 @@ errors away, and a test shows that it is rejected.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,9 +20,12 @@ from vertizo.errors import BudgetError, ConfigError
 from vertizo.models.base import Points
 from vertizo.models.torch import wrap
 from vertizo.privacy.accounting import epsilon_of
-from vertizo.privacy.ledger import Ledger
+from vertizo.privacy.events import GaussianRelease, Releases, SecretSteps
+from vertizo.privacy.guarantee import joined_epsilon
+from vertizo.privacy.ledger import UNIT, Answered, Entry, MemoryLedger
 from vertizo.privacy.mechanisms import SeededNoise
-from vertizo.privacy.plan import ClippedGaussian, NoPrivacy, Plan, Statement
+from vertizo.privacy.plan import Answer, ClippedGaussian, NoPrivacy, Plan
+from vertizo.privacy.statement import Statement
 from vertizo.randomness import Stream
 from vertizo.server.head import Head
 from vertizo.server.losses import Classification
@@ -33,8 +37,14 @@ Array = NDArray[np.float64]
 CLIP, SIGMA, BATCH, DRAWS = 2.0, 30.0, 64, 8000
 
 
-def noise(seed: int = 0) -> SeededNoise:
-    return SeededNoise(Stream.from_seed(seed).child("noise"))
+def noise(seed: int = 0, clip_norm: float = CLIP, noise_std: float = SIGMA) -> SeededNoise:
+    stream = Stream.from_seed(seed).child("noise")
+    return SeededNoise(stream, clip_norm=clip_norm, noise_std=noise_std)
+
+
+def normal(seed: int, release: int, size: tuple[int, ...]) -> Tensor:
+    """The noise alone, in units of σ."""
+    return noise(seed).onto(release, torch.zeros(size, dtype=torch.float64)) / SIGMA
 
 
 def plan(
@@ -44,16 +54,36 @@ def plan(
     batch_size: int = BATCH,
     delta: float = 1e-5,
     seed: int = 0,
-    ledger: Ledger | None = None,
+    records: int = 10,
+    clients: int = 2,
+    queries: int = 8,
+    ledger: MemoryLedger | None = None,
+    published: float | None = None,
+    by_formula: bool = False,
+    **more: Any,
 ) -> ClippedGaussian:
+    source = noise(seed, clip_norm, noise_std)
+    reply = GaussianRelease(clip_norm, noise_std)
+    releases = Releases(clients=clients, queries=queries, reply=reply, **more)
+    steps = releases.secret.count if releases.secret else 0
     return ClippedGaussian(
-        clip_norm=clip_norm,
-        noise_std=noise_std,
+        releases,
         batch_size=batch_size,
         delta=delta,
-        ledger=ledger or Ledger(records=10, clients=2, per_client=8),
-        noise=noise(seed),
+        ledger=ledger or MemoryLedger(records, clients, releases.share, steps),
+        noise=source,
+        published=published,
+        by_formula=by_formula,
     )
+
+
+def answer(client: int, *ids: int, number: int = 0) -> Answer:
+    return Answer(client, number, b"query", torch.tensor(ids), b"reply")
+
+
+def charge(made: Plan, client: int, *ids: int) -> None:
+    made.admit(client, torch.tensor(ids))
+    made.commit([answer(client, *ids)])
 
 
 def quiet(batch_size: int = BATCH) -> ClippedGaussian:
@@ -198,26 +228,27 @@ def test_fixed_noise_leaves_the_directions_free() -> None:
 
 def test_noise_and_directions_of_one_seed_are_unrelated() -> None:
     numbers = direction_numbers(0, 0).double()
-    drawn = noise(0).normal(0, (2000,))
+    drawn = normal(0, 0, (2000,))
     assert abs(np.corrcoef(numbers, drawn)[0, 1]) < 5 / 2000**0.5
     assert not np.intersect1d(numbers.numpy(), drawn.float().double().numpy()).size
 
 
 def test_noise_is_a_function_of_seed_and_release() -> None:
-    assert torch.equal(noise(1).normal(3, (2, 2)), noise(1).normal(3, (2, 2)))
-    others = [noise(1).normal(4, (1,)), noise(2).normal(3, (1,)), noise(1).normal(3, (1,))]
+    assert torch.equal(normal(1, 3, (2, 2)), normal(1, 3, (2, 2)))
+    others = [normal(1, 4, (1,)), normal(2, 3, (1,)), normal(1, 3, (1,))]
     assert len({other.item() for other in others}) == 3
-    assert noise().normal(0, (3, 2)).dtype == torch.float64
+    assert normal(0, 0, (3, 2)).dtype == torch.float64
 
 
-def test_admitting_charges_the_records() -> None:
-    made = plan(ledger=Ledger(records=4, clients=1, per_client=1))
-    made.admit(0, torch.tensor([0, 1]))
-    before = made.state()["counts"].clone()
+def test_what_is_answered_is_charged() -> None:
+    made = plan(records=4, clients=1, queries=1)
+    charge(made, 0, 0, 1)
+    before = made.state()["spent"].clone()
+    assert before.tolist() == [[made.releases.cost] * 2 + [0, 0]]
     with pytest.raises(BudgetError):
         made.admit(0, torch.tensor([1, 2]))
-    assert torch.equal(made.state()["counts"], before)
-    made.admit(0, torch.tensor([2, 3]))
+    assert torch.equal(made.state()["spent"], before)
+    charge(made, 0, 2, 3)
 
 
 def test_charges_do_not_depend_on_values() -> None:
@@ -226,14 +257,25 @@ def test_charges_do_not_depend_on_values() -> None:
         made = plan()
         made.admit(1, torch.tensor([3, 4]))
         made.total(values)
-        states.append(made.state()["counts"].clone())
+        made.commit([answer(1, 3, 4)])
+        states.append(made.state()["spent"].clone())
     assert all(torch.equal(state, states[0]) for state in states)
-    assert states[0].sum() == 2
+    assert states[0].sum() == 2 * made.releases.cost
+
+
+@pytest.mark.parametrize("batch_size", [1, 64, 10_000])
+def test_charges_do_not_depend_on_the_batch_size(batch_size: int) -> None:
+    """σ is on the sum: dividing it by B buys nothing."""
+    made = plan(batch_size=batch_size)
+    charge(made, 0, 5)
+    assert made.releases.cost == plan().releases.cost
+    assert made.releases.cost == pytest.approx((2 * CLIP / SIGMA) ** 2 / UNIT, rel=1e-9)
+    assert made.state()["spent"].sum() == made.releases.cost
 
 
 def test_a_loaded_plan_repeats_no_noise_and_no_charge() -> None:
     whole = plan()
-    whole.admit(0, torch.tensor([1]))
+    charge(whole, 0, 1)
     first = whole.total(torch.tensor([9.0, 0.0])).item()
     saved = {key: value.clone() for key, value in whole.state().items()}
     rest = [whole.total(torch.zeros(2)).item() for _ in range(3)]
@@ -242,25 +284,79 @@ def test_a_loaded_plan_repeats_no_noise_and_no_charge() -> None:
     assert [resumed.total(torch.zeros(2)).item() for _ in range(3)] == rest
     assert first not in rest
     assert resumed.clip_fraction == whole.clip_fraction == pytest.approx(1 / 8)
-    assert torch.equal(resumed.state()["counts"], whole.state()["counts"])
+    assert torch.equal(resumed.state()["spent"], whole.state()["spent"])
+
+
+class Recording(MemoryLedger):
+    """A ledger that keeps what it is told, and remembers an answer."""
+
+    def __init__(self) -> None:
+        super().__init__(records=10, clients=2, share=10**18, steps=2)
+        self.entries: list[Entry] = []
+
+    def commit(self, entries: Any) -> None:
+        self.entries += entries
+
+    def answered(self, client: int) -> Answered | None:
+        return Answered(7, b"digest", b"kept") if client else None
+
+
+def test_the_ledger_is_told_the_frames() -> None:
+    ledger = Recording()
+    made = plan(ledger=ledger)
+    made.commit([answer(0, 3, 4, number=5), answer(1, 3, number=6)])
+    first, second = ledger.entries
+    assert (first.client, first.number, first.query, first.reply) == (0, 5, b"query", b"reply")
+    assert first.ids.tolist() == [3, 4]
+    assert (second.client, second.number) == (1, 6)
+    assert first.cost == second.cost == made.releases.cost
+    assert made.answered(0) is None
+    assert made.answered(1) == Answered(7, b"digest", b"kept")
+
+
+def test_secret_steps_are_the_ledgers_to_count() -> None:
+    made = plan(secret=SecretSteps(3, 0.1, 2.0))
+    for number in range(3):
+        assert made.steps == number
+        made.begin_step(number)
+    with pytest.raises(BudgetError):
+        made.begin_step(3)
+    other = plan(secret=SecretSteps(3, 0.1, 2.0))
+    other.load({key: value.clone() for key, value in made.state().items()})
+    assert other.steps == 3
+
+
+def test_the_plan_without_privacy_charges_nothing() -> None:
+    made = NoPrivacy(4)
+    for number in range(3):
+        charge(made, 0, 1, 1)
+        made.begin_step(number)
+    assert (made.steps, made.answered(0), made.state()) == (0, None, {})
+
+
+def test_only_a_plan_with_noise_mends_embeddings() -> None:
+    assert plan().tolerant
+    assert not NoPrivacy(4).tolerant
 
 
 @pytest.mark.parametrize("clients", [1, 7])
-@pytest.mark.parametrize("per_client", [1, 100])
-def test_mu_of_all_replies(clients: int, per_client: int) -> None:
+@pytest.mark.parametrize("queries", [1, 100])
+def test_mu_of_all_replies(clients: int, queries: int) -> None:
     """``μ = 2C√k/σ``, k over all clients; B and D do not enter."""
     for batch_size, records in ((1, 10), (64, 60_000)):
-        made = plan(batch_size=batch_size, ledger=Ledger(records, clients, per_client))
-        expected = 2 * CLIP * math.sqrt(clients * per_client) / SIGMA
-        assert made.mu == pytest.approx(expected, rel=1e-12)
+        made = plan(batch_size=batch_size, records=records, clients=clients, queries=queries)
+        expected = 2 * CLIP * math.sqrt(clients * queries) / SIGMA
+        assert made.releases.replies_alone_mu == pytest.approx(expected, rel=1e-12)
+        # A charge is rounded up to a whole unit of μ²: by less than 1 in (2C/σ)²/1e-12 = 2e10.
+        assert expected * (1 - 1e-12) <= made.releases.known_mu <= expected * (1 + 1e-10)
 
 
-def published(statement: Statement) -> str:
-    return " ".join(f"{key}={value}" for key, value in statement.as_dict().items())
+def published(figures: dict[str, Any]) -> str:
+    return " ".join(f"{key}={value}" for key, value in figures.items())
 
 
 def test_statement_with_a_private_server() -> None:
-    made = plan(ledger=Ledger(10, 2, 8), noise_std=16.0)
+    made = plan(noise_std=16.0)
     statement = made.statement(server_is_private=True)
     assert statement.guarantee == "exact"
     assert statement.mu == pytest.approx(1.0)
@@ -269,7 +365,11 @@ def test_statement_with_a_private_server() -> None:
     assert statement.delta == 1e-5
     assert (statement.noise_std, statement.clip) == (16.0, CLIP)
     assert statement.max_participations == 16
-    assert statement.replies_alone_mu == statement.mu
+    assert statement.replies_alone_mu == pytest.approx(statement.mu, rel=1e-9)
+    assert statement.replies_alone_epsilon == pytest.approx(statement.epsilon, rel=1e-9)
+    assert statement.max_releases == 16
+    assert (statement.server_noise_std, statement.secret_steps) == (None, None)
+    assert statement.epsilon_published is None
     assert "4.377" in statement.words
     assert "1e-05" in statement.words
     assert "simulation" in str(statement.noise_source)
@@ -277,7 +377,7 @@ def test_statement_with_a_private_server() -> None:
 
 def test_statement_with_a_server_trained_on_raw_labels() -> None:
     """No ε, no δ and no μ of a guarantee anywhere; the replies' own μ by its own name only."""
-    made = plan(ledger=Ledger(10, 2, 8), noise_std=16.0)
+    made = plan(noise_std=16.0)
     statement = made.statement(server_is_private=False)
     assert statement.guarantee == "none"
     assert statement.epsilon is None
@@ -286,7 +386,10 @@ def test_statement_with_a_server_trained_on_raw_labels() -> None:
     assert statement.replies_alone_mu == pytest.approx(1.0)
     assert statement.words.startswith("No privacy guarantee")
     assert "ε" not in statement.words
-    assert "4.377" not in published(statement)
+    assert statement.covers == ()
+    figures = statement.as_dict()
+    assert figures.pop("replies_alone_epsilon") == pytest.approx(4.3771781, abs=1e-7)
+    assert "4.377" not in published(figures)
 
 
 @pytest.mark.parametrize("server_is_private", [True, False])
@@ -296,15 +399,80 @@ def test_statement_without_noise(server_is_private: bool) -> None:
     figures = statement.as_dict()
     assert figures.pop("words").startswith("No privacy guarantee")
     assert figures.pop("guarantee") == "none"
+    assert figures.pop("covers") == ()
     assert set(figures.values()) == {None}
 
 
 def test_a_statement_is_about_what_may_happen_not_what_did() -> None:
     made = plan()
     before = made.statement(server_is_private=True)
-    made.admit(0, torch.tensor([0]))
+    charge(made, 0, 0)
     made.total(torch.tensor([math.nan]))
     assert made.statement(server_is_private=True) == before
+
+
+STEP = GaussianRelease(0.5, 8.0)
+"""μ of one: 1/8."""
+
+
+def test_statement_with_updates_on_the_same_batches() -> None:
+    """16 replies of μ = 1/4 and 16 updates of 1/8: μ² = 1 + 1/4."""
+    statement = plan(noise_std=16.0, step=STEP).statement(server_is_private=True)
+    assert statement.guarantee == "exact"
+    assert statement.mu == pytest.approx(math.sqrt(1.25), rel=1e-9)
+    assert statement.epsilon == pytest.approx(epsilon_of(math.sqrt(1.25), 1e-5), rel=1e-8)
+    assert (statement.server_clip, statement.server_noise_std) == (0.5, 8.0)
+    assert statement.replies_alone_mu == pytest.approx(1.0)
+    assert statement.secret_steps is None
+
+
+def test_statement_with_steps_on_secret_samples() -> None:
+    """ε covers both; μ is of what clients know, and no μ is equivalent to both."""
+    secret = SecretSteps(200, 0.02, 1.5)
+    statement = plan(noise_std=16.0, secret=secret).statement(server_is_private=True)
+    assert statement.mu == pytest.approx(1.0)
+    assert statement.epsilon is not None
+    assert statement.epsilon > epsilon_of(1.0, 1e-5) + 0.01
+    assert statement.epsilon == joined_epsilon(statement.mu, secret, 1e-5)
+    assert f"{statement.epsilon:.4g}" in statement.words
+    assert statement.secret_steps == {"count": 200, "sampling": 0.02, "noise_multiplier": 1.5}
+
+
+@pytest.mark.parametrize(
+    "covers", [("label",), ("label", "columns"), ("label", "columns", "features")]
+)
+def test_the_words_say_what_is_covered(covers: tuple[str, ...]) -> None:
+    statement = plan().statement(server_is_private=True, covers=covers)
+    assert statement.covers == covers
+    for thing in ("label", "columns", "features"):
+        assert (thing in statement.words) == (thing in covers)
+
+
+@pytest.mark.parametrize("server_is_private", [True, False])
+def test_statement_by_the_published_formula(server_is_private: bool) -> None:
+    """What it claims stands under a name of its own, and nowhere as a guarantee."""
+    made = plan(noise_std=16.0, published=0.1, by_formula=True)
+    statement = made.statement(server_is_private=server_is_private)
+    assert statement.guarantee == "published"
+    assert (statement.epsilon, statement.delta, statement.mu) == (None, None, None)
+    assert statement.covers == ()
+    assert statement.epsilon_published == pytest.approx(epsilon_of(0.1, 1e-5))
+    assert statement.replies_alone_epsilon == pytest.approx(4.3771781, abs=1e-7)
+    for word in ("does not hold", "ε = 4.377", f"ε = {epsilon_of(0.1, 1e-5):.4g}"):
+        assert word in statement.words
+
+
+def test_the_published_figure_may_stand_beside_a_guarantee() -> None:
+    statement = plan(noise_std=16.0, published=0.1).statement(server_is_private=True)
+    assert statement.guarantee == "exact"
+    assert statement.epsilon == pytest.approx(4.3771781, abs=1e-7)
+    assert statement.epsilon_published == pytest.approx(epsilon_of(0.1, 1e-5))
+    assert f"{epsilon_of(0.1, 1e-5):.4g}" not in statement.words
+
+
+def test_statements_are_compared_and_written() -> None:
+    statement = plan().statement(server_is_private=True)
+    assert Statement(**statement.as_dict()) == statement
 
 
 @pytest.mark.parametrize(

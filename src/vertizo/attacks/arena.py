@@ -66,9 +66,10 @@ class Arena:
 
     @property
     def label_mu(self) -> float | None:
-        """μ of the run's guarantee for labels, None where none holds."""
+        """μ of the run's guarantee for labels, None where no such guarantee holds."""
         statement = self.federation.statement()
-        return statement.mu if statement.guarantee == "exact" else None
+        secret = getattr(statement, "secret_steps", None)  # these have no equivalent μ
+        return statement.mu if statement.guarantee == "exact" and secret is None else None
 
     def public(self) -> Public:
         """What everybody knows."""

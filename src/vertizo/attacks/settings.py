@@ -44,7 +44,7 @@ _SUM: Tree = {
     },
 }
 _TRAINED: Tree = {
-    "epochs": 40,
+    "epochs": 30,
     "data": {"name": "digits", "parties": 2, "validation": 0.0},
     "client": {
         "model": {"name": "mlp", "hidden": [64], "outputs": 32},
@@ -74,7 +74,7 @@ SETTINGS: Mapping[str, Tree] = {
     "trained": _TRAINED,
     "overfitted": {
         **_TRAINED,
-        "epochs": 300,
+        "epochs": 200,
         "batch_size": 32,
         "data": {"name": "digits", "parties": 2, "validation": 0.0, "limit": 150},
     },

@@ -49,7 +49,10 @@ class Shadows:
         moves = setting.config.server.update != "none"
         seeds = [stream.child("shadows").seed(i) for i in range(SHADOWS if moves else 1)]
         self._pairs = [
-            (setting.federation(0, seed).server, setting.federation(1, seed).server)
+            (
+                setting.federation(0, seed, repeatable=True).server,
+                setting.federation(1, seed, repeatable=True).server,
+            )
             for seed in seeds
         ]
 

@@ -11,7 +11,6 @@ import numpy as np
 from vertizo.audit.adversaries import Adversary
 from vertizo.audit.bounds import LowerBound, lower_bound
 from vertizo.audit.setting import Setting, World
-from vertizo.privacy.accounting import epsilon_of, published_mu
 from vertizo.randomness import Stream
 
 
@@ -25,26 +24,36 @@ class Audit:
     statistic: str
     bound: LowerBound
     guarantee: str
-    epsilon: float | None
-    """The ε that the run guarantees; None where it guarantees nothing."""
+    epsilon_claimed: float | None
+    """The ε that the configuration is said to give, by the exact accounting or by the published
+    formula; None where nothing is said."""
+    epsilon_exact: float | None
+    """The accountant's upper bound on everything; None where there is none."""
     epsilon_replies: float | None
-    """ε of the replies alone, were they all that depends on labels; None without noise."""
-    epsilon_published: float | None
-    """ε by the published formula, which does not hold; None without noise."""
+    """The accountant's upper bound on the replies alone; None without noise on them."""
     words: str
     """What the run guarantees, in words."""
 
     @property
-    def contradicts(self) -> bool:
-        """Whether more was measured than the run guarantees: the server or its accounting is wrong.
+    def refutes_claim(self) -> bool:
+        """Whether more was measured than is claimed."""
+        return self.epsilon_claimed is not None and self.bound.epsilon > self.epsilon_claimed
 
-        If both are right, this happens with a probability of at most 1 − confidence.
+    @property
+    def refutes_accountant(self) -> bool:
+        """Whether more was measured than the accountant allows: it or the server is wrong.
+
+        If both are right, this happens with probability 1 − confidence at most.
         """
-        return self.epsilon is not None and self.bound.epsilon > self.epsilon
+        return self.epsilon_exact is not None and self.bound.epsilon > self.epsilon_exact
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return {**asdict(self), "contradicts": self.contradicts}
+        return {
+            **asdict(self),
+            "refutes_claim": self.refutes_claim,
+            "refutes_accountant": self.refutes_accountant,
+        }
 
 
 def audit(
@@ -85,28 +94,19 @@ def audit(
         confidence=confidence,
     )
     statement = setting.reference.statement()
-    replies = statement.replies_alone_mu
+    exact, claimed = statement.epsilon, statement.epsilon
+    if statement.guarantee == "published":
+        claimed = statement.epsilon_published
+        if setting.config.server.update == "none":
+            exact = statement.replies_alone_epsilon  # there is nothing else
     return Audit(
         title=title,
         adversary=adversary.name,
         statistic=adversary.statistic,
         bound=bound,
         guarantee=statement.guarantee,
-        epsilon=statement.epsilon,
-        epsilon_replies=None if replies is None else epsilon_of(replies, bound.delta),
-        epsilon_published=published_epsilon(setting),
+        epsilon_claimed=claimed,
+        epsilon_exact=exact,
+        epsilon_replies=statement.replies_alone_epsilon,
         words=statement.words,
     )
-
-
-def published_epsilon(setting: Setting) -> float | None:
-    """ε of the replies by DPZV's formula, with T = M·E·D/B rounds; None without noise."""
-    config, data = setting.config, setting.data
-    statement = setting.reference.statement()
-    if statement.noise_std is None or statement.clip is None:
-        return None
-    sampling = config.batch_size / data.records
-    queries = len(data.parties) * config.epochs / sampling
-    rounds = queries * config.method.releases_per_query
-    mu = published_mu(statement.noise_std, statement.clip, rounds, sampling)
-    return epsilon_of(mu, config.privacy.delta)

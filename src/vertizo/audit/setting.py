@@ -87,9 +87,26 @@ class Setting:
         """The server's first model, its table and the labels of all records but one."""
         return self.reference.server.side
 
-    def federation(self, world: World, seed: int, observer: Observer | None = None) -> Federation:
-        """A new federation of that world, its randomness by ``seed``, w_0 as in every other."""
+    def federation(
+        self,
+        world: World,
+        seed: int,
+        observer: Observer | None = None,
+        *,
+        repeatable: bool = False,
+    ) -> Federation:
+        """A new federation of that world, w_0 as in every other; it draws on nobody's ledger.
+
+        Args:
+            world: which says the target's label.
+            seed: of its randomness.
+            observer: sees every frame.
+            repeatable: noise follows the seed as well, even if the configuration's does not.
+        """
         config = self.config.model_copy(update={"seed": seed})
+        if repeatable:
+            seeded = config.privacy.model_copy(update={"noise": "seeded"})
+            config = config.model_copy(update={"privacy": seeded})
         made = build(config, self._worlds[world], observer=observer)
         made.server.side.head.parameters.copy_(self.start)
         return made

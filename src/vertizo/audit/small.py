@@ -13,13 +13,12 @@ import torch
 from vertizo import config as configuration
 from vertizo.config import ExperimentConfig
 from vertizo.data.vertical import VerticalData
-from vertizo.privacy.accounting import mu_of, noise_std_for
+from vertizo.privacy.accounting import noise_std_for
 from vertizo.server.losses import Classification
+from vertizo.server.updates import PRIVATE, UpdateName
 
 RECORDS, BATCH, CLIENTS, EPOCHS = 100, 4, 2, 3
 CLIP, DELTA = 0.5, 1e-3
-
-NoiseName = Literal["published", "exact"]
 
 
 def data() -> VerticalData:
@@ -42,29 +41,26 @@ def data() -> VerticalData:
     )
 
 
-def noise_std(noise: NoiseName, epsilon: float) -> float:
-    """σ on the sum that is said to give ε.
-
-    By the published formula, ``2C√T·B / (Dμ)`` with T = M·E·D/B, or by the exact accounting,
-    ``2C√(M·E) / μ``.
-    """
-    replies = CLIENTS * EPOCHS
-    if noise == "exact":
-        return noise_std_for(2 * CLIP, epsilon, DELTA, replies)
-    rounds = replies * RECORDS / BATCH
-    return float(2 * CLIP * rounds**0.5 * BATCH / (RECORDS * mu_of(epsilon, DELTA)))
-
-
 def config(
-    noise: NoiseName = "exact", epsilon: float = 1.0, *, update: str = "none"
+    noise: Literal["published", "exact"] = "exact",
+    epsilon: float = 1.0,
+    *,
+    update: UpdateName = "none",
 ) -> ExperimentConfig:
     """The federation's settings.
 
     Args:
-        noise: how the noise on the replies is calibrated.
-        epsilon: the ε that it is said to give.
+        noise: how noise is calibrated: by the published formula ``2C√T·B / (Dμ)`` with T = M·E·D/B,
+            or exactly.
+        epsilon: the ε that it is said to give. Where the server trains on raw labels no noise gives
+            any: then the replies alone have this one.
         update: how the server is trained.
     """
+    privacy: dict[str, Any] = {"mechanism": "gaussian", "clip": CLIP, "delta": DELTA}
+    if update == "none" or update in PRIVATE:
+        privacy |= {"epsilon": epsilon, "accounting": noise}
+    else:
+        privacy["noise_std"] = noise_std_for(2 * CLIP, epsilon, DELTA, CLIENTS * EPOCHS)
     return configuration.parse(
         {
             "epochs": EPOCHS,
@@ -72,11 +68,6 @@ def config(
             "method": {"name": "dpzv"},
             "client": {"model": {"name": "mlp", "outputs": 3}},
             "server": {"model": {"name": "mlp", "hidden": [8]}, "update": update},
-            "privacy": {
-                "mechanism": "gaussian",
-                "clip": CLIP,
-                "noise_std": noise_std(noise, epsilon),
-                "delta": DELTA,
-            },
+            "privacy": privacy,
         }
     )

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from vertizo.cli import ledger
 from vertizo.errors import ConfigError, Interrupted
 
 app = typer.Typer(
@@ -19,6 +20,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+app.add_typer(ledger.app)
 
 
 class Server(StrEnum):

@@ -37,32 +37,51 @@ class Sgd:
     Args:
         learning_rate: η.
         momentum: m, in [0, 1).
+        decay: steps over which η falls to 0, in a straight line; None to keep it.
     """
 
-    def __init__(self, learning_rate: float, momentum: float = 0.0) -> None:
+    def __init__(
+        self, learning_rate: float, momentum: float = 0.0, decay: int | None = None
+    ) -> None:
         self.learning_rate = min(learning_rate, LARGEST)
         self.momentum = momentum
+        self._decay = decay
+        self._steps = 0
         self._velocity: Tensor | None = None
+
+    def _rate(self) -> float:
+        """η of this step."""
+        if self._decay is None:
+            return self.learning_rate
+        left = max(0.0, 1 - self._steps / self._decay)
+        self._steps += 1
+        return self.learning_rate * left
 
     def step(self, parameters: Tensor, gradient: Gradient) -> None:
         """One step of descent, in place."""
+        rate = self._rate()
         if not self.momentum:
-            gradient.add_to(parameters, -self.learning_rate)
+            gradient.add_to(parameters, -rate)
             return
         if self._velocity is None:
             self._velocity = torch.zeros_like(parameters)
         self._velocity.mul_(self.momentum)
         gradient.add_to(self._velocity, 1.0)
-        parameters.add_(self._velocity, alpha=-self.learning_rate)
+        parameters.add_(self._velocity, alpha=-rate)
 
     def state(self) -> dict[str, Tensor]:
-        """The velocity, once there is one."""
-        return {} if self._velocity is None else {"velocity": self._velocity}
+        """The velocity, once there is one, and the steps made where they matter."""
+        state = {} if self._velocity is None else {"velocity": self._velocity}
+        if self._decay is not None:
+            state["sgd_steps"] = torch.tensor(self._steps)
+        return state
 
     def load(self, state: dict[str, Tensor]) -> None:
         """Go on from ``state``."""
         velocity = state.get("velocity")
         self._velocity = None if velocity is None else velocity.clone()
+        if self._decay is not None:
+            self._steps = int(state["sgd_steps"])
 
 
 class Frozen:

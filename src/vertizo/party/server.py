@@ -127,6 +127,7 @@ class ServerParty:
         self._feedback = feedback
         self._received = received
         self._schedule = schedule
+        self._steps = 0
         self._peers = [_Peer() for _ in range(self.clients)]
         self._open: list[Query] = []
         self._uploads: dict[Purpose, Tensor] = {}
@@ -264,9 +265,10 @@ class ServerParty:
         update = side.update
         assert isinstance(update, SecretSgd)
         records = self._position.size
-        while side.plan.steps < schedule.due(self.round):
-            number = side.plan.steps
+        while self._steps < schedule.due(self.round):
+            number = self._steps
             side.plan.begin_step(number)
+            self._steps += 1
             ids, count = update.sample(number, records)
             joined, labels = side.points(ids).rows, side.labels_of(ids)
             with np.errstate(all="ignore"):
@@ -275,8 +277,10 @@ class ServerParty:
     def resume_answered(self) -> None:
         """Know what was answered from the ledger, which may have outlived a later state than ours.
 
-        A query that was answered before this process died then gets the stored reply.
+        A query that was answered before this process died then gets the stored reply, and no step
+        on a secret sample takes the number of one that was charged.
         """
+        self._steps = max(self._steps, self.side.plan.steps)
         for client, peer in enumerate(self._peers):
             stored = self.side.plan.answered(client)
             if stored is not None and stored.number >= peer.next_number:
@@ -351,6 +355,7 @@ class ServerParty:
         """What a checkpoint must hold, beside the server model's parameters."""
         return {
             "round": self.round,
+            "secret_steps": self._steps,
             "peers": [[p.next_number, p.query, p.reply, p.digest] for p in self._peers],
             "staleness": asdict(self.staleness),
             "table": self.side.table.state(),
@@ -364,6 +369,7 @@ class ServerParty:
     def load(self, state: Mapping[str, Any]) -> None:
         """Go on from ``state``."""
         self.round = state["round"]
+        self._steps = state["secret_steps"]
         self._peers = [_Peer(*peer) for peer in state["peers"]]
         self.staleness = Staleness(**state["staleness"])
         self.side.table.load(state["table"])

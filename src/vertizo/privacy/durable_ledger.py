@@ -225,6 +225,15 @@ class DurableLedger:
         return self._file.budget
 
     @property
+    def counted(self) -> str:
+        """What its budget is for, in words."""
+        budget = self.budget
+        return (
+            f"all runs on the ledger {self._file.path}, together ε = {budget.epsilon:.4g} at "
+            f"δ = {budget.delta:g}"
+        )
+
+    @property
     def steps(self) -> int:
         """Secret steps charged in this run."""
         return self._tally.steps[self._run]

@@ -22,8 +22,10 @@ from vertizo.privacy.events import GaussianRelease, Releases, SecretSteps
 from vertizo.privacy.ledger import UNIT
 from vertizo.validate import fraction, positive
 
-INTERVAL = 1e-4
-"""Grid of privacy loss distributions; what is lost to it is counted as spent."""
+FINE = 1e-4
+"""Grid of privacy loss distributions, as a share of ε; what is lost to it is counted as spent."""
+COARSE = 1e-3
+"""The same while a root is searched."""
 
 
 def epsilon(releases: Releases, delta: float) -> float:
@@ -52,7 +54,9 @@ def capacity(records: int, sampling: float) -> int:
 
 
 @lru_cache(maxsize=256)
-def joined_epsilon(mu: float, secret: SecretSteps | None, delta: float) -> float:
+def joined_epsilon(
+    mu: float, secret: SecretSteps | None, delta: float, grid: float = FINE
+) -> float:
     """ε of μ-GDP releases and secret steps together: ``G_μ ⊗ PLD_s`` at δ.
 
     >>> steps = SecretSteps(count=1000, sampling=0.01, noise_multiplier=1.0)
@@ -68,8 +72,11 @@ def joined_epsilon(mu: float, secret: SecretSteps | None, delta: float) -> float
     # A sample cut off at its capacity is as far from a whole one as cutting off is likely, which
     # costs (1 + e^ε) T_s TAIL of δ; a millionth of δ is set aside for it.
     spare = 1e-6 * delta
+    # The central limit tells ε roughly, for the grid alone.
+    rough = math.hypot(mu, 2 * secret.sampling * math.sqrt(secret.count) / secret.noise_multiplier)
     accountant = PLDAccountant(
-        dp_accounting.NeighboringRelation.REPLACE_ONE, value_discretization_interval=INTERVAL
+        dp_accounting.NeighboringRelation.REPLACE_ONE,
+        value_discretization_interval=grid * min(max(epsilon_of(rough, delta), 0.01), 10.0),
     )
     # Under replace-one the library doubles sensitivities itself: noise multipliers are σ/C.
     step = dp_accounting.GaussianDpEvent(secret.noise_multiplier)
@@ -153,29 +160,38 @@ def calibrate(
 
 
 def _secret_noise(target: float, delta: float, mu: float, count: int, sampling: float) -> float:
-    """The least z at which secret steps together with μ-GDP replies are (ε, δ)-DP."""
+    """The least z at which secret steps together with μ-GDP replies are (ε, δ)-DP.
 
-    def excess(log_noise: float) -> float:
+    The root is searched on a coarse grid of privacy losses and then checked on the fine one.
+    """
+
+    def excess(log_noise: float, grid: float = COARSE) -> float:
         steps = SecretSteps(count, sampling, math.exp(log_noise))
-        return joined_epsilon(mu, steps, delta) - target
+        return joined_epsilon(mu, steps, delta, grid) - target
 
-    low = high = 0.0
+    left = math.sqrt(mu_of(target, delta) ** 2 - mu * mu)
+    low = high = math.log(2 * sampling * math.sqrt(count) / left)  # the central limit's
     while excess(high) > 0:
-        high += 1.0
-        if high > 25:
+        high += 0.25
+        if high > MOST_LOG_NOISE:
             raise ConfigError(
-                f"no noise brings {count} secret steps and the replies to epsilon {target}; "
-                "raise epsilon or server_share"
+                f"no noise brings {count} secret steps and the replies to epsilon {target} at "
+                f"delta {delta:g}; use a larger epsilon, delta or server_share"
             )
-    low = high - 1.0
     while excess(low) <= 0:
-        low -= 1.0
-        if low < -7:  # hardly any noise is needed
+        low -= 0.25
+        if low < LEAST_LOG_NOISE:
             return math.exp(low)
-    found = float(brentq(excess, low, high, xtol=5e-4))
-    while excess(found) > 0:  # on the safe side of the root
-        found += 5e-4
+    found = float(brentq(excess, low, high, xtol=1e-3))
+    while excess(found, FINE) > 0:  # on the safe side of the root
+        found += 1e-3
     return math.exp(found)
+
+
+MOST_LOG_NOISE = 25.0
+"""Where more noise changes nothing any more: what is left is the chance of too large a sample."""
+LEAST_LOG_NOISE = -7.0
+"""Noise of a thousandth of the clip is as good as none, and costs nothing that can be told."""
 
 
 @dataclass(frozen=True)

@@ -97,6 +97,10 @@ class Ledger(Protocol):
         """The last answered query of a client in this run, if the ledger outlives its process."""
 
     @property
+    def counted(self) -> str:
+        """What its budget is for, in words."""
+
+    @property
     def steps(self) -> int:
         """Secret steps charged in this run."""
 
@@ -120,6 +124,8 @@ class MemoryLedger:
         share: units that one record may be charged for replies to one client.
         steps: secret steps that may be made.
     """
+
+    counted = "this run alone; tuning is not counted"
 
     def __init__(self, records: int, clients: int, share: int, steps: int = 0) -> None:
         non_negative("a client's share of a record", share)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -29,6 +30,9 @@ class PrivacyConfig(Options):
     """σ of the noise on the sum of a private update; beside noise_std, in place of epsilon."""
     accounting: Literal["exact", "published"] = "exact"
     """How noise is calibrated to epsilon; the published factor gives less noise than it takes."""
+    ledger: Path | None = None
+    """File that the run's spending is charged to, with that of all other runs on these records
+    (`vertizo privacy ledger create`); unset: the budget is this run's alone."""
     noise: Literal["seeded", "secure"] = "seeded"
     """seeded: repeatable, for simulations; secure: discrete, from the operating system."""
 
@@ -57,6 +61,11 @@ class PrivacyConfig(Options):
             )
         if self.accounting == "published" and self.epsilon is None:
             raise ValueError("privacy.accounting is 'published', which needs privacy.epsilon")
+        if self.ledger is not None and self.mechanism != "gaussian":
+            raise ValueError(
+                f"privacy.ledger is set but privacy.mechanism is {self.mechanism!r}, which charges "
+                "nothing; use 'gaussian'"
+            )
         if self.noise == "secure" and self.mechanism != "gaussian":
             raise ValueError(
                 f"privacy.noise is 'secure' but privacy.mechanism is {self.mechanism!r}; "

@@ -45,6 +45,8 @@ class Answer:
 class Plan(Protocol):
     """What per-record values pass through on their way out."""
 
+    releases: Releases | None
+    """All that may depend on one record; None without noise."""
     tolerant: bool
     """Whether embeddings that are not finite or too large are mended instead of refused."""
 
@@ -103,6 +105,7 @@ class NoPrivacy:
     """
 
     clip_fraction: float | None = None
+    releases: Releases | None = None
     tolerant = False
     steps = 0
 
@@ -175,7 +178,8 @@ class ClippedGaussian:
         published: float | None = None,
         by_formula: bool = False,
     ) -> None:
-        self.releases = releases
+        self.releases: Releases | None = releases
+        self._releases = releases
         self.delta = fraction("privacy.delta", delta)
         self._reply = releases.reply
         self._batch_size = batch_size
@@ -188,11 +192,11 @@ class ClippedGaussian:
 
     def admit(self, client: int, ids: Tensor) -> None:
         """Refuse what would take a record past its budget."""
-        self._ledger.admit(client, ids, self.releases.cost)
+        self._ledger.admit(client, ids, self._releases.cost)
 
     def commit(self, answers: Sequence[Answer]) -> None:
         """Charge, all or nothing."""
-        cost = self.releases.cost
+        cost = self._releases.cost
         self._ledger.commit(
             [Entry(a.client, a.number, a.query, a.ids, cost, a.reply) for a in answers]
         )
@@ -244,7 +248,7 @@ class ClippedGaussian:
         self, *, server_is_private: bool, covers: Sequence[str] = ("labels",)
     ) -> Statement:
         """Exact where the server's updates protect labels as well, none where they do not."""
-        releases, delta = self.releases, self.delta
+        releases, delta = self._releases, self.delta
         alone = releases.replies_alone_mu
         published = None if self._published is None else epsilon_of(self._published, delta)
         named = releases.clients * releases.queries
@@ -263,6 +267,7 @@ class ClippedGaussian:
             replies_alone_mu=alone,
             replies_alone_epsilon=epsilon_of(alone, delta),
             epsilon_published=published,
+            counted=self._ledger.counted,
         )
         if self._by_formula:
             return replace(common, guarantee="published", words=self._published_words(common))
@@ -276,8 +281,8 @@ class ClippedGaussian:
         epsilon = guarantee.epsilon(releases, delta)
         words = (
             f"ε = {epsilon:.4g} at δ = {delta:g} for each training record, against all clients "
-            "together, malicious ones included, for this run alone. Covered: "
-            f"{', '.join(covers)}. Validation records are not covered."
+            f"together, malicious ones included. Covered: {', '.join(covers)}. Validation records "
+            f"are not covered. Counted: {self._ledger.counted}."
         )
         return replace(
             common,

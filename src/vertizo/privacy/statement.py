@@ -40,6 +40,8 @@ class Statement:
     replies_alone_epsilon: float | None = None
     epsilon_published: float | None = None
     """By DPZV's formula, whose gaps it does not cover: no guarantee."""
+    counted: str | None = None
+    """The runs that the figures are for."""
     covers: tuple[str, ...] = ()
     """What of a training record is protected."""
 

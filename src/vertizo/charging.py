@@ -1,0 +1,98 @@
+"""What a run's spending is charged to: a ledger of its own, or one that outlives it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from vertizo.config import ExperimentConfig
+from vertizo.data.vertical import VerticalData
+from vertizo.errors import ConfigError
+from vertizo.federation import build
+from vertizo.privacy import guarantee
+from vertizo.privacy.durable_ledger import DurableLedger
+from vertizo.privacy.events import Releases, SecretSteps
+from vertizo.privacy.ledger import Ledger
+from vertizo.privacy.ledger_budget import LedgerBudget
+
+
+@contextmanager
+def charging(
+    config: ExperimentConfig, data: VerticalData, run: str
+) -> Iterator[Callable[[Releases], Ledger] | None]:
+    """How to open the ledger that a run is charged to, which is closed at the end; None for none.
+
+    Args:
+        config: of the run.
+        data: its records.
+        run: its name in the ledger.
+
+    Raises:
+        RunError: the ledger cannot be used, or has too little left.
+        ConfigError: it is one of other records.
+    """
+    path = config.privacy.ledger
+    if path is None:
+        yield None
+        return
+    opened: list[DurableLedger] = []
+
+    def open_ledger(releases: Releases) -> Ledger:
+        replays = config.privacy.noise == "seeded"
+        ledger = DurableLedger.open(path, run, secret=releases.secret, replays=replays)
+        opened.append(ledger)
+        ours = data.records, len(data.parties)
+        theirs = ledger.budget.records, ledger.budget.clients
+        if ours != theirs:
+            raise ConfigError(
+                f"privacy.ledger {path} is for {theirs[0]} records and {theirs[1]} clients; "
+                f"this run has {ours[0]} and {ours[1]}"
+            )
+        return ledger
+
+    try:
+        yield open_ledger
+    finally:
+        for ledger in opened:
+            ledger.close()
+
+
+def budget_for(config: ExperimentConfig, data: VerticalData, runs: int) -> LedgerBudget:
+    """The budget that so many runs of one configuration need.
+
+    Raises:
+        ConfigError: the configuration puts no noise on replies, or its server no noise on itself.
+    """
+    plain = config.model_copy(
+        update={"privacy": config.privacy.model_copy(update={"ledger": None})}
+    )
+    federation = build(plain, data)
+    releases = federation.releases
+    if releases is None or federation.statement().guarantee != "exact":
+        raise ConfigError(
+            "a ledger needs a configuration with an exact guarantee; this one has "
+            f"{federation.statement().guarantee!r}: {federation.statement().words}"
+        )
+    secret = releases.secret
+    if secret is not None:
+        secret = SecretSteps(secret.count * runs, secret.sampling, secret.noise_multiplier)
+    whole = Releases(
+        clients=releases.clients,
+        queries=releases.queries * runs,
+        reply=releases.reply,
+        per_query=releases.per_query,
+        step=releases.step,
+        steps_per_query=releases.steps_per_query,
+        secret=secret,
+        grid=releases.grid,
+    )
+    delta = config.privacy.delta
+    return LedgerBudget(
+        name=data.name,
+        records=data.records,
+        clients=len(data.parties),
+        share=whole.share,
+        epsilon=guarantee.epsilon(whole, delta),
+        delta=delta,
+        secret=secret,
+    )

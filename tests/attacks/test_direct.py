@@ -1,0 +1,154 @@
+"""Direct label inference: all of it by gradients, next to nothing by losses, all by design."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from vertizo.attacks.designed import DesignedQuery
+from vertizo.attacks.direct import DirectCurious, DirectEavesdropper
+from vertizo.attacks.runner import Laboratory
+from vertizo.attacks.scores import Measurement
+from vertizo.attacks.settings import setting
+from vertizo.methods.choice import METHODS
+
+FIRST_ORDER = ("vafl", "split", "compressed-vfl", "fedbcd", "flex-vfl")
+SCALAR = ("dpzv", "cascaded", "zoo-vfl", "syn-zoo-vfl")
+LABORATORY = Laboratory()
+BATCH = 64
+
+
+def tried(
+    attack: DirectCurious | DirectEavesdropper | DesignedQuery,
+    method: str,
+    *overrides: str,
+    noise: bool = False,
+) -> dict[str, Measurement]:
+    config = setting(attack.setting, method, noise=noise, overrides=overrides)
+    data = LABORATORY.data(config)
+    assert attack.unfit(config, data) is None
+    return attack.trial(config, data)
+
+
+def deviations(score: Measurement) -> float:
+    """Binomial standard deviations that a share is away from chance."""
+    chance = score.control
+    return (score.value - chance) / math.sqrt(chance * (1 - chance) / score.count)
+
+
+def test_every_method_is_one_of_these_kinds() -> None:
+    assert {*FIRST_ORDER, *SCALAR, "czofo"} == set(METHODS)
+
+
+@pytest.mark.parametrize("method", FIRST_ORDER)
+def test_gradients_tell_every_label(method: str) -> None:
+    assert tried(DirectCurious(), method)["accuracy"].value >= 0.99
+    overheard = tried(DirectEavesdropper(), method)
+    assert overheard["accuracy"].value >= 0.99
+    assert overheard["guessed"].value >= 0.99
+
+
+@pytest.mark.parametrize("method", SCALAR)
+def test_a_scalar_of_a_batch_hardly_tells_any(method: str) -> None:
+    """In theory 11.5 %: the sign of a sum of 64 nearly independent terms is that of its own with
+
+    probability ½ + O(1/8). Within five binomial deviations of that, D = 1438: at most 15.7 %.
+    """
+    score = tried(DirectCurious(), method)["accuracy"]
+    assert score.count == 1438
+    assert abs(score.value - 0.115) < 5 * math.sqrt(0.115 * 0.885 / score.count)
+
+
+@pytest.mark.parametrize("method", SCALAR)
+def test_guessed_directions_tell_nothing(method: str) -> None:
+    """Each guess is right with probability 1/10, whatever the label; two clients, D records."""
+    score = tried(DirectEavesdropper(), method)["guessed"]
+    assert score.count == 2 * 1438
+    assert abs(score.value - 0.1) < 5 * math.sqrt(0.09 / score.count)
+
+
+def test_few_of_czofos_directions_tell_some_and_many_tell_all() -> None:
+    few = tried(DirectCurious(), "czofo", "method.num_directions=10")["accuracy"]
+    usual = tried(DirectCurious(), "czofo", "method.num_directions=100")["accuracy"]
+    many = tried(DirectCurious(), "czofo", "method.num_directions=700")["accuracy"]
+    assert 5 < deviations(few) < deviations(usual)
+    assert many.value > 0.95
+    each = tried(DirectCurious(), "czofo", "method.scalars=record")["accuracy"]
+    assert each.value >= 0.99
+
+
+def test_czofos_directions_are_no_eavesdroppers() -> None:
+    """The seed that makes them is shared by client and server, and on no wire."""
+    score = tried(DirectEavesdropper(), "czofo")["accuracy"]
+    assert (
+        abs(score.value - 0.1) < 0.03
+    )  # guesses of one batch are not independent: 3 sd of 45 batches
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_designed_queries_tell_every_label_they_ask_about(method: str) -> None:
+    found = tried(DesignedQuery(), method)
+    assert found["accuracy"].value >= 0.99
+    expected = {**dict.fromkeys(FIRST_ORDER, 64), **dict.fromkeys(SCALAR, 4), "czofo": 10}[method]
+    queries = -(-1438 // BATCH)
+    assert found["accuracy"].count == pytest.approx(queries * expected, abs=expected + BATCH)
+    assert found["asked"].value == pytest.approx(expected / BATCH, rel=0.1)
+
+
+@pytest.mark.parametrize("method", ["vafl", "dpzv", "czofo", "syn-zoo-vfl"])
+@pytest.mark.parametrize("kind", [DirectCurious, DesignedQuery])
+def test_noise_keeps_attacks_below_what_the_guarantee_allows(
+    method: str, kind: type[DirectCurious] | type[DesignedQuery]
+) -> None:
+    """The bound is on the expectation: five binomial deviations are allowed above it."""
+    noised = tried(kind(), method, noise=True)["accuracy"]
+    assert noised.bound is not None
+    assert noised.control < noised.bound < 0.4
+    slack = 5 * math.sqrt(noised.bound * (1 - noised.bound) / noised.count)
+    assert noised.value < noised.bound + slack
+    if method == "vafl":
+        assert noised.value > noised.control + 3 * math.sqrt(0.1 / noised.count)  # and no less
+
+
+def test_with_two_classes_a_designed_query_reaches_what_one_reply_allows() -> None:
+    """One record a query, its slope at ±C: right with probability Φ(C/σ) = Φ(½), no more.
+
+    455 records in one epoch; the run's bound counts both clients, this is one client's replies.
+    """
+    overrides = (
+        "data.name=breast-cancer",
+        "data.parties=2",
+        "data.split=even",
+        "client.model.outputs=2",
+        "batch_size=1",
+    )
+    found = tried(DesignedQuery(), "dpzv", *overrides, noise=True)["accuracy"]
+    assert found.count == 455 or found.count == 456
+    share = 0.5 * (1 + math.erf(0.5 / math.sqrt(2)))
+    assert abs(found.value - share) < 4 * math.sqrt(share * (1 - share) / found.count)
+    assert found.bound is not None
+    assert found.value < found.bound
+
+
+def test_a_server_that_does_not_sum_is_refused() -> None:
+    config = setting("trained", "vafl")
+    data = LABORATORY.data(config)
+    for attack in (DirectCurious(), DirectEavesdropper(), DesignedQuery()):
+        reason = attack.unfit(config, data)
+        assert reason is not None
+        assert "server.model.name=sum" in reason
+
+
+def test_the_curious_client_does_not_look_at_its_features() -> None:
+    """Its queries are the same whatever they are; so is what it reads."""
+    config = setting("sum", "cascaded", overrides=["data.limit=100"])
+    data = LABORATORY.data(config)
+    blind = [dict(own) for own in data.features]
+    blind[0]["table"] = torch.zeros_like(blind[0]["table"])
+    from dataclasses import replace
+
+    other = replace(data, features=tuple(blind))
+    attack = DirectCurious()
+    assert attack.trial(config, data)["accuracy"] == attack.trial(config, other)["accuracy"]

@@ -1,0 +1,134 @@
+"""Budgets worked out before there is any data; DPZV's figures for MNIST."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from vertizo.errors import ConfigError
+from vertizo.privacy import budget
+from vertizo.privacy.accounting import epsilon_of, mu_of, published_mu, published_noise_std
+from vertizo.privacy.budget import Federation
+
+MNIST = Federation(records=60_000, clients=7, epochs=100, batch=64, clip_norm=10.0)
+DELTA = 1e-3
+
+
+class TestPublished:
+    def test_epsilon_one_on_mnist(self) -> None:
+        """σ on the mean 0.69524, on the sum 64 times that; what its replies really give."""
+        found = budget.published(MNIST, 1.0, DELTA)
+        assert f"{found.noise_std / 64:.5f}" == "0.69524"
+        assert f"{found.all_replies:.2f}" == "106.58"
+        assert f"{found.own_replies:.2f}" == "23.23"
+
+    def test_epsilon_ten_on_mnist(self) -> None:
+        assert f"{budget.published(MNIST, 10.0, DELTA).all_replies:.0f}" == "3075"
+
+    @pytest.mark.parametrize("per_query", [1, 10])
+    @pytest.mark.parametrize(("records", "batch"), [(60_000, 64), (50, 50)])
+    def test_its_mu_is_too_small_by_the_root_of_batches(
+        self, records: int, batch: int, per_query: int
+    ) -> None:
+        """Whatever M, E, C and the directions: ``μ_true / μ_published = √(D/B)``."""
+        federation = Federation(records, 3, 20, batch, 2.5, per_query)
+        found = budget.published(federation, 1.0, DELTA)
+        true = mu_of(found.all_replies, DELTA) / mu_of(1.0, DELTA)
+        assert true == pytest.approx(math.sqrt(records / batch), rel=1e-6)
+
+    def test_the_formula_and_its_inverse(self) -> None:
+        """``μ = 2C√T·B / (D σ)`` with σ on the sum."""
+        sigma = published_noise_std(10.0, mu_of(1.0, DELTA), 656_250, 64 / 60_000)
+        assert f"{sigma / 64:.5f}" == "0.69524"
+        mu = published_mu(sigma, 10.0, 656_250, 64 / 60_000)
+        assert epsilon_of(mu, DELTA) == pytest.approx(1.0)
+        for wrong in (0.0, -1.0, math.nan):
+            with pytest.raises(ConfigError, match="noise_std is"):
+                published_mu(wrong, 10.0, 100, 0.1)
+            with pytest.raises(ConfigError, match="mu is"):
+                published_noise_std(10.0, wrong, 100, 0.1)
+
+    @pytest.mark.parametrize(("epsilon", "delta"), [(0.0, 1e-3), (1.0, 0.0), (math.nan, 1e-3)])
+    def test_nonsense_is_refused(self, epsilon: float, delta: float) -> None:
+        with pytest.raises(ConfigError):
+            budget.published(MNIST, epsilon, delta)
+
+
+SERVERS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "same batch": {"server_share": 0.5, "same_batch": True, "server_clip": 3.0},
+    "secret": {"server_share": 0.5, "secret_steps": 30, "sampling": 0.05, "server_clip": 3.0},
+}
+
+
+class TestPlan:
+    @pytest.mark.parametrize("server", SERVERS)
+    def test_gives_what_was_asked_for(self, server: str) -> None:
+        found = budget.plan(MNIST, 2.0, DELTA, **SERVERS[server])
+        assert 0.995 * 2.0 <= found.epsilon <= 2.0
+        assert found.delta == DELTA
+        releases = found.releases
+        assert (releases.clients, releases.queries) == (7, 100)
+        assert releases.reply.clip_norm == 10.0
+        assert found.published == budget.published(MNIST, 2.0, DELTA)
+        if server == "none":
+            assert (releases.step, releases.secret) == (None, None)
+            expected = 20 * math.sqrt(700) / mu_of(2.0, DELTA)
+            assert releases.reply.noise_std == pytest.approx(expected)
+        if server == "same batch":
+            assert releases.step is not None
+            assert releases.step.clip_norm == 3.0
+            # One update for each reply, and half of μ² for either: the same multiple of the clip.
+            assert releases.step.noise_std / 3 == pytest.approx(releases.reply.noise_std / 10)
+        if server == "secret":
+            assert releases.secret is not None
+            assert (releases.secret.count, releases.secret.sampling) == (30, 0.05)
+            assert releases.step is None
+
+    def test_the_clip_is_a_unit(self) -> None:
+        one, ten = (
+            budget.plan(Federation(1000, 3, 20, 10, clip), 1.0, DELTA) for clip in (1.0, 10.0)
+        )
+        assert ten.releases.reply.noise_std == pytest.approx(10 * one.releases.reply.noise_std)
+        assert ten.epsilon == pytest.approx(one.epsilon)
+
+    def test_batches_do_not_enter_but_into_the_published_figure(self) -> None:
+        one, two = (budget.plan(Federation(1000, 3, 20, batch), 1.0, DELTA) for batch in (10, 100))
+        assert one.releases == two.releases
+        assert one.published.noise_std < two.published.noise_std
+
+    def test_rounds_count_short_batches(self) -> None:
+        assert MNIST.rounds == 656_600
+        assert Federation(29, 3, 2, 8).rounds == 3 * 2 * 4
+
+    @pytest.mark.parametrize(
+        ("changed", "word"),
+        [
+            ({"records": 0}, "records is 0"),
+            ({"clients": -1}, "clients is -1"),
+            ({"epochs": 0}, "epochs is 0"),
+            ({"batch": 0}, "batch is 0"),
+            ({"clip_norm": 0.0}, "clip is 0"),
+            ({"clip_norm": math.nan}, "clip is nan"),
+            ({"per_query": 0}, "per_query is 0"),
+            ({"batch": 101}, "batch is 101"),
+        ],
+    )
+    def test_federations_that_are_none(self, changed: dict[str, Any], word: str) -> None:
+        with pytest.raises(ConfigError, match=word):
+            Federation(**{"records": 100, "clients": 2, "epochs": 3, "batch": 10, **changed})
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            {"server_share": 0.5},
+            {"same_batch": True},
+            {"same_batch": True, "server_share": 1.0},
+            {"secret_steps": 10, "sampling": 0.1},
+        ],
+    )
+    def test_shares_belong_to_servers_that_are_trained(self, wrong: dict[str, Any]) -> None:
+        with pytest.raises(ConfigError, match="server_share is"):
+            budget.plan(MNIST, 1.0, DELTA, **wrong)
