@@ -44,6 +44,26 @@ class CnnConfig(Options):
     """Embedding size d_h."""
 
 
+class FiltersConfig(Options):
+    """One layer of small filters, averaged over cells: few parameters, for use under noise."""
+
+    name: Literal["filters"] = "filters"
+    count: PositiveInt = 8
+    """Number of filters."""
+    size: Literal[1, 3, 5, 7, 9] = 3
+    """Pixels of a filter, each way."""
+    cell: tuple[PositiveInt, PositiveInt] = (4, 4)
+    """Height and width of the cells that are averaged over."""
+    centring: float = Field(default=0.8, ge=0, le=1)
+    """Share of the mean over filters that is subtracted in each cell."""
+    scale: float = Field(default=5.0, gt=0)
+    """What the outputs are multiplied with."""
+    background: float = 0.0
+    """Value of the background, which padding then has: -0.4242 for normalised MNIST."""
+    initial: Literal["random", "oriented"] = "random"
+    """Whether filters begin at random or as derivatives in evenly spaced directions."""
+
+
 class ResnetConfig(Options):
     """ResNet-18 for small images, with group normalisation."""
 
@@ -193,6 +213,7 @@ class TextRestConfig(_EncoderConfig):
 ClientModelConfig = Annotated[
     Annotated[MlpConfig, Tag("mlp")]
     | Annotated[CnnConfig, Tag("cnn")]
+    | Annotated[FiltersConfig, Tag("filters")]
     | Annotated[ResnetConfig, Tag("resnet18")]
     | Annotated[ResnetStemConfig, Tag("resnet18-stem")]
     | Annotated[BagConfig, Tag("bag")]
@@ -205,6 +226,7 @@ ClientModelConfig = Annotated[
 EncoderConfig = Annotated[
     Annotated[EncoderMlpConfig, Tag("mlp")]
     | Annotated[CnnConfig, Tag("cnn")]
+    | Annotated[FiltersConfig, Tag("filters")]
     | Annotated[ResnetConfig, Tag("resnet18")]
     | Annotated[BagConfig, Tag("bag")]
     | Annotated[TextConfig, Tag("text")]

@@ -18,6 +18,7 @@ from vertizo.architectures import (
     ClientModelConfig,
     CnnConfig,
     EncoderConfig,
+    FiltersConfig,
     FunctionConfig,
     MlpConfig,
     ModuleConfig,
@@ -39,7 +40,7 @@ from vertizo.models.encoded import EncodedModel
 from vertizo.models.torch import wrap
 from vertizo.randomness import Stream
 
-ImageModel = CnnConfig | ResnetConfig | ResnetStemConfig
+ImageModel = CnnConfig | FiltersConfig | ResnetConfig | ResnetStemConfig
 TextModel = BagConfig | TextConfig | TextEmbeddingsConfig
 
 
@@ -121,6 +122,17 @@ def _module(
 ) -> nn.Module:
     if isinstance(config, CnnConfig):
         return networks.cnn(shape, config.channels, config.outputs)
+    if isinstance(config, FiltersConfig):
+        return networks.Filters(
+            shape,
+            config.count,
+            size=config.size,
+            cell=config.cell,
+            centring=config.centring,
+            scale=config.scale,
+            background=config.background,
+            oriented=config.initial == "oriented",
+        )
     if isinstance(config, ResnetConfig):
         return resnet.whole(shape, config.outputs, config.width)
     if isinstance(config, ResnetStemConfig):

@@ -6,12 +6,13 @@ import math
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vertizo.errors import ConfigError
+from vertizo.errors import BudgetError, ConfigError
 from vertizo.privacy.events import GaussianRelease, Releases, SecretSteps
-from vertizo.privacy.ledger import UNIT
+from vertizo.privacy.ledger import UNIT, Entry, MemoryLedger
 
 REPLY, STEP = GaussianRelease(2.0, 16.0), GaussianRelease(0.5, 8.0)
 """μ = 1/4 and 1/8."""
@@ -94,3 +95,19 @@ def test_charges_never_say_less_than_is_spent(
     whole = clients * queries * made.cost * UNIT
     assert made.known_mu == pytest.approx(math.sqrt(whole), rel=1e-12)
     assert made.known_mu >= made.replies_alone_mu * (1 - 1e-12)
+
+
+@pytest.mark.parametrize("noise_std", [1e-9, 1e-4, 1e-100])
+def test_noise_too_small_to_be_charged_still_has_its_mu(noise_std: float) -> None:
+    """μ² in units of 1e-12 passes 64 bits at μ = 3000: queries are counted, μ is not cut off."""
+    made = Releases(3, 4, GaussianRelease(1.0, noise_std))
+    assert made.known_mu == pytest.approx(2 / noise_std * math.sqrt(12))
+    ledger = MemoryLedger(2, 3, made.share)
+    ids = torch.tensor([1])
+    for client in range(3):
+        for number in range(4):
+            ledger.admit(client, ids, made.cost)
+            ledger.commit([Entry(client, number, b"", ids, made.cost, b"")])
+        with pytest.raises(BudgetError):
+            ledger.admit(client, ids, made.cost)
+    assert ledger.spent == 3 * made.share

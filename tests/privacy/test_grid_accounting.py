@@ -118,15 +118,42 @@ def test_a_sampled_release_by_brute_force() -> None:
 
 
 @pytest.mark.parametrize("scale", [1, 2, 5, 40])
-def test_the_bounds_number_by_number(scale: int) -> None:
-    """Step 1 of the proof, where normal probabilities are still exact in floating point."""
+@pytest.mark.parametrize("numbers", [1, 7])
+def test_the_bounds_number_by_number(scale: int, numbers: int) -> None:
+    """Step 1 of the proof, where normal probabilities are still exact in floating point.
+
+    α and β are also no more than what they bound, but for terms of higher order in 1/s; τ is at
+    most that of half a step further in.
+    """
+    correction = GridCorrection(((numbers, scale),))
     n = np.arange(0, 8 * scale + 1)
     p = discrete(scale, 40 * scale)[40 * scale + n]
     q = norm.sf((n - 0.5) / scale) - norm.sf((n + 0.5) / scale)
-    z = 2.01 * math.exp(-2 * math.pi**2 * scale**2)
-    rounding = 1e-12
-    assert (np.log(p / q) <= 1 / (24 * scale**2) + rounding).all()
-    assert (np.log(q / p) <= n**2 / (24 * scale**4) + z + rounding).all()
+    log_ratio, rounding = numbers * np.log(q / p), 1e-11
+    assert -log_ratio.min() <= correction._alpha + rounding
+    assert -log_ratio.min() >= correction._alpha * (1 - 1 / scale)
+    for reach in (2.0, 4.0, 8.0):
+        within = n <= reach * scale
+        assert log_ratio[within].max() <= correction._beta(reach) + rounding
+        beyond = 2 * numbers * norm.sf((math.floor(reach * scale) + 0.5) / scale)
+        tail = math.exp(correction._log_tail(reach))
+        assert beyond <= tail <= 2 * numbers * norm.sf(reach - 0.5 / scale) * (1 + 1e-9)
+    if scale == 40:
+        assert log_ratio.max() >= 0.9 * correction._beta(8.0)
+
+
+def test_delta_is_the_least_over_all_reaches() -> None:
+    """Step 3, written out a second time."""
+    numbers, s, mu, epsilon = 30, 50, 0.7, 2.0
+    alpha = numbers / (24 * s * s)
+    bounds = []
+    for reach in np.linspace(4, 10, 25):
+        beta = numbers * reach**2 / (24 * s * s)
+        tail = 2 * numbers * norm.cdf(-reach + 1 / (2 * s))
+        gaussian = delta_of(mu, epsilon - alpha - beta)
+        bounds.append(math.exp(alpha) * gaussian + math.exp(epsilon - beta) * tail)
+    ours = GridCorrection(((numbers, s),)).delta(partial(delta_of, mu), epsilon)
+    assert ours == pytest.approx(min(bounds), rel=1e-9)
 
 
 def test_delta_and_epsilon_agree() -> None:

@@ -128,7 +128,7 @@ class FeatureInversion(Attack):
 
     known: int = Field(default=100, gt=1)
     """Training records whose features at the client the server knows."""
-    steps: int = Field(default=300, gt=0)
+    steps: int = Field(default=150, gt=0)
     """Of training the shadow."""
 
     def unfit(self, config: ExperimentConfig, data: VerticalData) -> str | None:

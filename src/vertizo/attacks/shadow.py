@@ -61,7 +61,7 @@ def train_shadow(
         )
         models.append(fresh)
     if all(isinstance(model, DifferentiableModel) for model in models):
-        optimizer = torch.optim.Adam([model.parameters for model in models], lr=0.005)
+        optimizer = torch.optim.Adam([model.parameters for model in models], lr=0.01)
         for _ in range(steps):
             parts, pullbacks = [], []
             for model, own in zip(models, features, strict=True):

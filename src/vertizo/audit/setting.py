@@ -21,6 +21,7 @@ from vertizo.federation import Federation, build
 from vertizo.methods.base import ServerSide
 from vertizo.methods.dpzv import Dpzv
 from vertizo.privacy.clipping import clip
+from vertizo.privacy.statement import Statement
 from vertizo.server.losses import Regression
 from vertizo.simulation.simulator import Observer
 from vertizo.zeroth_order.estimators import two_point
@@ -79,6 +80,7 @@ class Setting:
         self._worlds = tuple(_with_label(data, record, label) for label in self.labels)
         self.reference = build(config, self._worlds[0])
         """A federation of world 0 as it is before any query; nobody plays on it."""
+        self._config = _calibrated(config, self.reference.statement())
         self.start = self.reference.server.side.head.parameters.clone()
         """w_0 before the first query, [d_0]."""
 
@@ -103,7 +105,7 @@ class Setting:
             observer: sees every frame.
             repeatable: noise follows the seed as well, even if the configuration's does not.
         """
-        config = self.config.model_copy(update={"seed": seed})
+        config = self._config.model_copy(update={"seed": seed})
         if repeatable:
             seeded = config.privacy.model_copy(update={"noise": "seeded"})
             config = config.model_copy(update={"privacy": seeded})
@@ -146,6 +148,19 @@ class Setting:
         if self.method.clipping == "jointly" and self.config.privacy.clip is not None:
             return clip(slopes.t(), self.config.privacy.clip).sum(0)
         return self.clipped(slopes).sum(1)
+
+
+def _calibrated(config: ExperimentConfig, statement: Statement) -> ExperimentConfig:
+    """The same with its noise in place of its ε, which takes long to calibrate to."""
+    privacy, secret = config.privacy, statement.secret_steps
+    if privacy.epsilon is None or privacy.noise != "seeded":
+        return config
+    server = statement.server_noise_std
+    if secret is not None:
+        server = secret["noise_multiplier"] * config.server.clip
+    noise = {"epsilon": None, "noise_std": statement.noise_std, "server_noise_std": server}
+    found = privacy.model_copy(update={**noise, "accounting": "exact"})
+    return config.model_copy(update={"privacy": found})
 
 
 def _two_labels(data: VerticalData, record: int) -> tuple[float, float]:

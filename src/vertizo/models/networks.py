@@ -96,6 +96,76 @@ def category_size(cardinality: int) -> int:
     return min(16, math.isqrt(cardinality - 1) + 1)
 
 
+class Filters(nn.Module):
+    """One layer of small filters, ReLU, and the mean over cells; centred across filters.
+
+    A model for zeroth-order clients under noise: it has so few parameters that a random direction
+    says something about each of them, and what it yields is spread in all directions, where that of
+    a usual layer lies mostly along one (the mean), which clipped gradients are then spent on.
+    Centring is within each record and cell: nothing is fitted to data, no records are mixed.
+
+    Args:
+        shape: of an image, [channels, height, width].
+        count: number of filters.
+        size: of a filter, odd.
+        cell: height and width of the cells; what is left over at the edges is dropped.
+        centring: share of the mean over filters that is subtracted, in each cell.
+        scale: what the outputs are multiplied with.
+        background: of the pixels, which padding then equals.
+        oriented: whether filters begin as derivatives in evenly spaced directions, or random with
+            mean 0. Their absolute values sum to 1.
+
+    Raises:
+        ConfigError: an image is smaller than a cell.
+    """
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        count: int,
+        *,
+        size: int = 3,
+        cell: tuple[int, int] = (4, 4),
+        centring: float = 0.8,
+        scale: float = 5.0,
+        background: float = 0.0,
+        oriented: bool = False,
+    ) -> None:
+        super().__init__()
+        channels, height, width = shape
+        if height < cell[0] or width < cell[1]:
+            raise ConfigError(
+                f"cells of {cell[0]}×{cell[1]} pixels do not fit images of {height}×{width}"
+            )
+        self.layer = nn.Conv2d(channels, count, size, padding=size // 2)
+        self._cell, self._centring, self._scale = cell, centring, scale
+        self._background = background
+        with torch.no_grad():
+            weight = torch.randn(count, channels, size, size)
+            weight -= weight.mean((2, 3), keepdim=True)
+            if oriented:
+                weight = _derivatives(count, size).expand_as(weight)
+            self.layer.weight.copy_(weight / weight.abs().sum((1, 2, 3), keepdim=True))
+            assert self.layer.bias is not None
+            self.layer.bias.zero_()
+
+    def forward(self, images: Tensor) -> Tensor:
+        """[batch, channels, height, width] to [batch, filters · cells]."""
+        found = torch.relu(self.layer(images - self._background))
+        cells = nn.functional.avg_pool2d(found, self._cell)
+        centred = cells - self._centring * cells.mean(1, keepdim=True)
+        return centred.flatten(1) * self._scale
+
+
+def _derivatives(count: int, size: int) -> Tensor:
+    """Derivatives of a Gaussian in ``count`` evenly spaced directions, [count, 1, size, size]."""
+    steps = torch.arange(size) - (size - 1) / 2
+    down, right = torch.meshgrid(steps, steps, indexing="ij")
+    bell = torch.exp(-(right**2 + down**2) / 2)
+    angles = torch.arange(count) * (2 * math.pi / count)
+    return torch.stack([(a.cos() * right + a.sin() * down) * bell for a in angles])[:, None]
+
+
 class Sum(nn.Module):
     """Adds up the clients' embeddings, which are predictions already, and one bias per output.
 

@@ -104,8 +104,12 @@ class Releases:
 
     @property
     def cost(self) -> int:
-        """Units that a record is charged for a query that names it."""
-        return units(self.query_mu)
+        """Units that a record is charged for a query that names it.
+
+        Where noise is so small that a ledger could not count as far (μ in the thousands), the most
+        that it can count: queries are numbered all the same, and `known_mu` is not cut off.
+        """
+        return min(units(self.query_mu), MOST_UNITS // (self.clients * self.queries))
 
     @property
     def share(self) -> int:
@@ -120,4 +124,9 @@ class Releases:
     @property
     def known_mu(self) -> float:
         """μ of everything made of batches that clients know: replies and updates on them."""
-        return mu_of_units(self.clients * self.share)
+        exact = self.query_mu * math.sqrt(self.clients * self.queries)
+        return max(mu_of_units(self.clients * self.share), exact)
+
+
+MOST_UNITS = 2**62
+"""What all queries that name one record may be charged together; ledgers count in 64 bits."""

@@ -1,0 +1,116 @@
+"""Trials over seeds, the table, and settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import pytest
+
+from vertizo.attacks import ATTACKS, SETTINGS, Entry, Laboratory, setting, table
+from vertizo.attacks.base import Attack
+from vertizo.attacks.runner import make
+from vertizo.attacks.scores import Measurement
+from vertizo.attacks.settings import with_noise
+from vertizo.config import ExperimentConfig
+from vertizo.data.vertical import VerticalData
+from vertizo.errors import ConfigError, RunError
+from vertizo.methods.choice import METHODS
+
+
+class Named(Attack):
+    """Says its seed, and that some seeds diverge."""
+
+    name: ClassVar[str] = "named"
+    paper: ClassVar[str] = "none"
+    adversary: ClassVar[str] = "nobody"
+    figures: ClassVar[Mapping[str, str]] = {"seed": "its seed"}
+    setting: ClassVar[str] = "sum"
+
+    diverges: int = -1
+
+    def trial(self, config: ExperimentConfig, data: VerticalData) -> dict[str, Measurement]:
+        if config.seed == self.diverges:
+            raise RunError("training diverged")
+        return {"seed": Measurement(config.seed, 0.5, 1)}
+
+
+def configure(seed: int) -> ExperimentConfig:
+    return setting("sum", "vafl", seed=seed)
+
+
+def test_a_trial_for_each_seed() -> None:
+    counted = []
+    found = Laboratory().trials(Named(), configure, [3, 4, 5], done=lambda: counted.append(1))
+    assert [m.value for m in found.figures["seed"].measurements] == [3, 4, 5]
+    assert (found.method, found.noise, found.seeds) == ("vafl", False, (3, 4, 5))
+    assert len(counted) == 3
+
+
+def test_a_run_that_diverges_is_raised_or_noted() -> None:
+    attack = Named(diverges=4)
+    with pytest.raises(RunError, match="diverged"):
+        Laboratory().trials(attack, configure, [3, 4])
+    entries = [Entry(attack, "vafl", False, configure), Entry(Named(), "vafl", False, configure)]
+    first, second = table(entries, [3, 4])
+    assert first.figures == {}
+    assert first.unfit == "seed 4: training diverged"
+    assert second.unfit is None
+    assert first.as_dict()["not_applicable"] == first.unfit
+
+
+def test_an_attack_that_does_not_fit_is_raised_or_noted() -> None:
+    attack = ATTACKS["gradient-matching"]()
+    with pytest.raises(ConfigError, match="scalars"):
+        Laboratory().trials(attack, lambda seed: setting("sum", "dpzv", seed=seed), [0])
+    entry = Entry(attack, "dpzv", False, lambda seed: setting("sum", "dpzv", seed=seed))
+    (found,) = table([entry], [0])
+    assert "scalars" in str(found.unfit)
+
+
+def test_a_trial_repeats() -> None:
+    attack = ATTACKS["direct-client"]()
+    config = setting("sum", "dpzv", overrides=["data.limit=100"])
+    data = Laboratory().data(config)
+    assert attack.trial(config, data) == attack.trial(config, data)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("place", SETTINGS)
+@pytest.mark.parametrize("noise", [False, True])
+def test_every_setting_is_valid_for_every_method(place: str, method: str, noise: bool) -> None:
+    config = setting(place, method, noise=noise)
+    assert config.method.name == method
+    privacy = config.privacy
+    assert (privacy.mechanism == "gaussian") == noise
+    if noise:
+        assert privacy.noise_std == 2 * float(privacy.clip or 0)  # one reply is μ = 2C/σ = 1
+
+
+def test_noise_for_a_configuration_of_ones_own() -> None:
+    config = setting("trained", "cascaded")
+    noised = with_noise(config)
+    assert noised.privacy.mechanism == "gaussian"
+    assert noised.model_copy(update={"privacy": config.privacy, "method": config.method}) == config
+    with pytest.raises(ConfigError, match="already"):
+        with_noise(noised)
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_every_attack_says_who_and_what(name: str) -> None:
+    attack = ATTACKS[name]()
+    assert attack.setting in SETTINGS
+    assert attack.paper
+    assert attack.adversary
+    assert attack.figures
+    assert (attack.__doc__ or "").strip()
+
+
+def test_options_of_an_attack() -> None:
+    assert make("model-completion", ["per_class=7"]).describe()["per_class"] == 7
+    with pytest.raises(ConfigError, match="per_class"):
+        make("model-completion", ["per_class=none"])
+    with pytest.raises(ConfigError, match="per_clas"):
+        make("model-completion", ["per_clas=7"])
+    with pytest.raises(ConfigError, match="direct-client"):
+        make("direct")

@@ -1,0 +1,108 @@
+"""``vertizo attack``: one attack, the table, and what is wrong in one line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vertizo.attacks.choice import ATTACKS
+
+Vertizo = Callable[..., Any]
+TINY = ("--set", "data.limit=80", "--seeds", "2")
+
+
+def test_one_attack(vertizo: Vertizo) -> None:
+    result = vertizo("attack", "direct-client", *TINY, "--out", "found")
+    assert (result.code, result.err) == (0, "")
+    for words in ("direct-client on vafl", "1.000 ± 0.000", "control", "no proof", "found"):
+        assert words in result.out
+    found = json.loads(Path("found/attacks.json").read_text())
+    assert found["command"].startswith("vertizo attack direct-client")
+    (trials,) = found["results"]
+    assert trials["seeds"] == [0, 1]
+    assert trials["figures"]["accuracy"]["trials"] == [1.0, 1.0]
+
+
+def test_json_is_the_last_line(vertizo: Vertizo) -> None:
+    settings = ("--set", "method.name=dpzv", "--set", "seed=5")
+    result = vertizo("attack", "designed-query", *TINY, *settings, "--json")
+    assert (result.code, result.err) == (0, "")
+    (trials,) = json.loads(result.out.splitlines()[-1])["results"]
+    assert trials["method"] == "dpzv"
+    assert trials["seeds"] == [5, 6]
+    assert trials["figures"]["accuracy"]["mean"] == 1.0
+
+
+def test_the_table(vertizo: Vertizo) -> None:
+    chosen = ("--methods", "vafl,dpzv", "--attacks", "direct-client,gradient-matching")
+    result = vertizo("attack", "table", *TINY, *chosen)
+    assert (result.code, result.err) == (0, "")
+    for words in ("vafl", "noise", "n/a: gradient-matching on dpzv", "1.000 ± 0.000"):
+        assert words in result.out
+    assert "…" not in result.out
+
+
+def test_a_configuration_of_ones_own(vertizo: Vertizo) -> None:
+    Path("own.yaml").write_text(
+        "seed: 3\nepochs: 1\nbatch_size: 32\ndata: {limit: 80, parties: 2}\nmethod: {name: split}\n"
+        "client: {model: {name: mlp, outputs: 10}}\nserver: {model: {name: sum}}\n"
+    )
+    result = vertizo("attack", "direct-client", "own.yaml", "--seeds", "1", "--json")
+    (trials,) = json.loads(result.out)["results"]
+    assert (trials["method"], trials["seeds"]) == ("split", [3])
+    assert trials["figures"]["accuracy"]["mean"] == 1.0
+    chosen = ("--attacks", "direct-client,reply-scoring", "--methods", "vafl", "--no-noise")
+    result = vertizo("attack", "table", "own.yaml", "--seeds", "1", *chosen, "--json")
+    first, second = json.loads(result.out)["results"]
+    assert first["figures"]["accuracy"]["mean"] == 1.0
+    assert "two classes" in second["not_applicable"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("direct",), ["'direct'", "direct-client"]),
+        (("direct-client", "--methods", "vafl"), ["--methods", "table"]),
+        (("direct-client", "--set", "server.model.name=mlp"), ["server.model.name=sum"]),
+        (("direct-client", "--set", "method.name=vaffl"), ["'vaffl'"]),
+        (("gradient-matching", "--set", "method.name=dpzv"), ["scalars of a whole batch"]),
+        (("model-completion", "--set", "attack.per_class=0"), ["per_class"]),
+        (("model-completion", "--set", "attack.nothing=1"), ["nothing"]),
+        (("table", "--methods", "vafl,vafl"), ["--methods"]),
+        (("table", "--methods", "vafl,none"), ["'none'", "dpzv"]),
+        (("table", "--attacks", "none"), ["'none'", "membership"]),
+        (("table", "--set", "attack.steps=3"), ["attack.steps"]),
+        (("direct-client", "nowhere.yaml"), ["nowhere.yaml"]),
+        (("direct-client", "--seeds", "0"), ["--seeds"]),
+        ((), ["NAME"]),
+    ],
+)
+def test_what_is_wrong_is_one_line(
+    vertizo: Vertizo, files: Callable[[], set[str]], arguments: tuple[str, ...], words: list[str]
+) -> None:
+    result = vertizo("attack", *arguments)
+    assert result.code == 2
+    for word in words:
+        assert word in result.line
+    assert files() == set()
+
+
+def test_figures_are_not_overwritten(vertizo: Vertizo) -> None:
+    Path("there").mkdir()
+    Path("there/attacks.json").write_text("{}")
+    result = vertizo("attack", "direct-client", *TINY, "--out", "there")
+    assert result.code == 2
+    assert "there" in result.line
+    Path("file").touch()
+    assert "file" in vertizo("attack", "direct-client", *TINY, "--out", "file").line
+
+
+def test_attacks_are_listed(vertizo: Vertizo) -> None:
+    result = vertizo("list", "attacks")
+    assert (result.code, result.err) == (0, "")
+    for name in ATTACKS:
+        assert name in result.out
