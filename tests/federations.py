@@ -216,6 +216,18 @@ def encoded(message: Message, codec: Codec = CODEC) -> bytes:
     return bytes(wire.encode(message, codec))
 
 
+def charged(federation: Federation) -> Tensor:
+    """What each client's queries were charged of each record, in noised numbers: [clients, D].
+
+    For federations whose replies are all that carries noise.
+    """
+    releases = federation.releases
+    assert releases is not None
+    spent = federation.server.side.plan.state()["spent"]
+    assert not bool((spent % releases.cost).any())
+    return spent // releases.cost * releases.per_query
+
+
 def server_holds(federation: Federation) -> dict[str, Any]:
     """A copy of everything that the server keeps."""
     server = federation.server

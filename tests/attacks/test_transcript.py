@@ -55,7 +55,7 @@ def test_differences_of_error_feedback_are_added_up() -> None:
 
 
 def test_a_frame_that_was_sent_again_is_one_exchange() -> None:
-    ground = trained("cascaded", "epochs=3", "simulation.loss=0.3", "simulation.timeout=1")
+    ground = trained("cascaded", "epochs=3", "simulation.drop=0.3", "simulation.timeout=1")
     assert ground.federation.simulator.traffic.lost > 0
     numbers = [e.number for e in reader(ground).exchanges(ground.transcript, 0)]
     assert numbers == list(range(12))

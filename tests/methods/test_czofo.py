@@ -311,7 +311,7 @@ def test_the_clip_is_on_a_records_q_slopes_together(
         ((_, answer),) = federation.server.receive(federations.ask(federation, 0))
         told = federations.reply(answer).values * 8
         assert torch.allclose(told, expected.sum(0), atol=1e-5)
-        assert federation.server.side.plan.state()["counts"].max() == 1
+        assert federations.charged(federation).max() == 1
 
 
 def test_a_model_without_gradients_is_refused_before_training() -> None:

@@ -305,12 +305,17 @@ def killed_at_lines(nursery: Nursery, folder: Path, what: str, step: int) -> int
     return line
 
 
+def test_killed_at_some_lines_of_a_reply(nursery: Nursery, tmp_path: Path) -> None:
+    assert killed_at_lines(nursery, tmp_path, "answering", step=5) > 50
+
+
+@pytest.mark.slow
 def test_killed_at_any_line_of_a_reply(nursery: Nursery, tmp_path: Path) -> None:
     assert killed_at_lines(nursery, tmp_path, "answering", step=1) > 50
 
 
 def test_killed_at_some_lines_of_its_start(nursery: Nursery, tmp_path: Path) -> None:
-    assert killed_at_lines(nursery, tmp_path, "opening", step=11) > 100
+    assert killed_at_lines(nursery, tmp_path, "opening", step=31) > 100
 
 
 @pytest.mark.slow

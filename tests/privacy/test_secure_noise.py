@@ -65,7 +65,7 @@ def test_the_grid_is_public_and_fine(clip_norm: float, noise_std: float) -> None
     assert noise.grid == grid_for(clip_norm, noise_std)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(rows=ROWS, clip_norm=SCALES)
 def test_no_contribution_grows_beyond_the_clip(rows: list[list[float]], clip_norm: float) -> None:
     """In integers, exactly: whatever arrives, clipped beforehand or not."""
@@ -75,7 +75,7 @@ def test_no_contribution_grows_beyond_the_clip(rows: list[list[float]], clip_nor
     assert all(sum(n * n for n in row) <= limit for row in on_grid)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(rows=ROWS, clip_norm=SCALES)
 def test_cutting_goes_towards_zero_by_less_than_a_step(
     rows: list[list[float]], clip_norm: float
@@ -143,7 +143,7 @@ def test_rows_have_noise_of_their_own() -> None:
     assert len(set(steps(noise, released))) == 1000
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(
     total=st.lists(st.floats(-1e4, 1e4), min_size=4, max_size=4),
     move=st.lists(st.floats(-1, 1), min_size=4, max_size=4),
@@ -185,7 +185,7 @@ def test_the_pool_changes_no_law(ahead: int) -> None:
     """Filled or not, asked for few or many: always fresh numbers of the right size."""
     noise = seeded(1.0, 3000.0, 10, ahead=ahead)  # 2²⁹ steps and more: no two numbers alike
     parts = []
-    for count in [1, 5, 100, 0, 64, 65] * 60:
+    for count in [1, 5, 100, 0, 64, 65] * 15:
         parts.append(noise.onto(0, torch.zeros(count)))
         noise.fill()
     numbers = torch.cat(parts).numpy()
@@ -207,7 +207,7 @@ def test_threads_share_nothing() -> None:
     taken: list[list[int]] = [[] for _ in range(4)]
 
     def work(mine: list[int]) -> None:
-        for _ in range(200):
+        for _ in range(50):
             mine.extend(noise._pool.take(7).tolist())
             noise.fill()
 
@@ -217,8 +217,8 @@ def test_threads_share_nothing() -> None:
     for thread in threads:
         thread.join()
     numbers = [n for mine in taken for n in mine]
-    assert len(numbers) == 4 * 200 * 7
-    # Among 5,600 numbers over 2²⁴ steps two may be alike by chance, but no seven of them.
+    assert len(numbers) == 4 * 50 * 7
+    # Among 1,400 numbers over 2²⁴ steps two may be alike by chance, but no seven of them.
     runs = [tuple(mine[i : i + 7]) for mine in taken for i in range(0, len(mine), 7)]
     assert len(set(runs)) == len(runs)
 

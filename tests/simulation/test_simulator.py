@@ -315,7 +315,7 @@ def test_a_repeated_query_gets_the_same_reply(federations: SimpleNamespace, timi
 @both_timings
 def test_losses_charge_no_record_twice(federations: SimpleNamespace, timing: str) -> None:
     federation, _ = lossy(federations, timing, **federations.GAUSSIAN)
-    counts = federation.server.side.plan.state()["counts"]
+    counts = federations.charged(federation)
     assert counts.tolist() == [[20] * RECORDS] * PARTIES
     assert federation.simulator.traffic.lost > 50
 

@@ -162,3 +162,17 @@ def explain(
         show(run, as_json=as_json)
     except KeyboardInterrupt:
         raise Interrupted("stopped") from None
+
+
+@app.command()
+def intrinsic(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run of VFL-CZOFO.")],
+    repeats: Annotated[int, typer.Option(min=2, help="Estimates on each frozen model.")] = 100,
+    as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
+) -> None:
+    """Measure the "intrinsic" figures of VFL-CZOFO on a run; they are no guarantee."""
+    from vertizo.intrinsic_run import intrinsic as measured
+    from vertizo.run_folder import RunFolder
+
+    found = measured(RunFolder(run), repeats=repeats)
+    typer.echo(json.dumps(found.as_dict()) if as_json else found.words())

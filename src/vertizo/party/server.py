@@ -252,7 +252,7 @@ class ServerParty:
         return frame
 
     def tend(self) -> None:
-        """Train on secret samples, as often as the public round counter says.
+        """Draw noise ahead, and train on secret samples as the public round counter says.
 
         For the driver to call before the first query and after each round, when no query waits.
 
@@ -260,6 +260,7 @@ class ServerParty:
             BudgetError: more steps than were agreed on.
         """
         side, schedule = self.side, self._schedule
+        side.plan.fill()
         if schedule is None:
             return
         update = side.update

@@ -32,6 +32,9 @@ class NoiseSource(Protocol):
     def onto(self, release: int, total: Tensor) -> Tensor:
         """A sum whose contributions were never apart, [d], → the same with noise."""
 
+    def fill(self) -> None:
+        """Draw ahead, where that makes a difference; no query waits now."""
+
 
 class SeededNoise:
     """Noise for simulations: repeatable, and so a secret from nobody who knows the seed.
@@ -61,3 +64,6 @@ class SeededNoise:
         """As of a `NoiseSource`."""
         noise = self._stream.generator(release).standard_normal(tuple(total.shape))
         return total + self.noise_std * torch.from_numpy(noise)
+
+    def fill(self) -> None:
+        """Nothing: a seed knows its numbers."""

@@ -58,7 +58,8 @@ def clipped_gradient(
     finite = norms.isfinite()
     bound = clip_norm * (1 - ROUNDING)
     weights = (bound / norms.clamp(min=bound)).masked_fill_(~finite, 0.0)
-    weights[count:] = 0.0
+    if count is not None:
+        weights[count:] = 0.0
     if not bool(finite.all()):
         if not bool(finite.any()):
             return torch.zeros(head.parameters.shape, dtype=torch.float64)

@@ -1,0 +1,191 @@
+"""``vertizo privacy audit``: the distinguishing game, and what the accountant says beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from vertizo import config as configuration
+from vertizo.audit import small
+from vertizo.audit.adversaries import Adversary, Honest, Malicious, Measuring
+from vertizo.audit.game import Audit
+from vertizo.audit.game import audit as play
+from vertizo.audit.setting import Setting
+from vertizo.experiment import Experiment
+
+
+@dataclass(frozen=True)
+class _Case:
+    """One line of the table."""
+
+    title: str
+    setting: Setting
+    adversary: Callable[[Setting], Adversary]
+    trials: int
+
+
+def audit(
+    path: Path | None,
+    settings: Sequence[str],
+    *,
+    trials: int,
+    honest_trials: int,
+    confidence: float,
+    probes: int,
+    record: int,
+    as_json: bool,
+) -> None:
+    """Play the game on one configuration, or on a small federation with several kinds of noise.
+
+    Args:
+        path: of a configuration; None for the small federation.
+        settings: ``key=value`` overrides.
+        trials: of either label, by malicious clients.
+        honest_trials: of either label, by clients that follow the protocol; 0 to leave them out.
+        confidence: of each bound.
+        probes: queries about other records that measure the server model, at most.
+        record: whose label is told apart.
+        as_json: print figures as JSON.
+
+    Raises:
+        UserError: one line that says what is wrong.
+    """
+    if path is None and not settings:
+        torch.set_num_threads(1)
+        cases = _small(trials, honest_trials, probes, record)
+    else:
+        cases = _configured(path, settings, trials, honest_trials, probes, record)
+    found = [_played(case, confidence, Console(stderr=True)) for case in cases]
+    if as_json:
+        print(json.dumps([one.as_dict() for one in found]))
+        return
+    _show(found, path is None and not settings)
+
+
+def _small(trials: int, honest_trials: int, probes: int, record: int) -> list[_Case]:
+    """Noise by the published formula, exact noise, and a server that trains on raw labels."""
+    data = small.data()
+    published, exact, raw = (
+        Setting(small.config("published"), data, record),
+        Setting(small.config("exact"), data, record),
+        Setting(small.config("exact", update="sgd"), data, record),
+    )
+    cases = [
+        _Case("published noise", published, Malicious, trials),
+        _Case("published noise", published, Honest, honest_trials),
+        _Case("exact plan", exact, Malicious, trials),
+        _Case("exact plan", exact, Honest, honest_trials),
+        _Case("raw-label server", raw, Malicious, trials),
+        _Case("raw-label server", raw, lambda setting: Measuring(setting, probes), trials),
+    ]
+    return [case for case in cases if case.trials]
+
+
+def _configured(
+    path: Path | None,
+    settings: Sequence[str],
+    trials: int,
+    honest_trials: int,
+    probes: int,
+    record: int,
+) -> list[_Case]:
+    config = configuration.load(path, settings)
+    torch.set_num_threads(config.threads)
+    setting = Setting(config, Experiment(config).data(), record)
+    title = config.server.update if config.server.update != "none" else "frozen"
+    cases = [_Case(f"{title} server", setting, Malicious, trials)]
+    if config.server.update != "none" and probes:
+        measuring = _Case(
+            f"{title} server", setting, lambda setting: Measuring(setting, probes), trials
+        )
+        cases.append(measuring)
+    cases.append(_Case(f"{title} server", setting, Honest, honest_trials))
+    return [case for case in cases if case.trials]
+
+
+def _played(case: _Case, confidence: float, console: Console) -> Audit:
+    with _bar(case, console) as show:
+        return play(
+            case.setting,
+            case.adversary(case.setting),
+            trials=case.trials,
+            confidence=confidence,
+            title=case.title,
+            progress=show,
+        )
+
+
+@contextmanager
+def _bar(case: _Case, console: Console) -> Iterator[Callable[[int], None] | None]:
+    """A live bar on a terminal, nothing elsewhere."""
+    if not console.is_terminal:
+        yield None
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=None),
+        TaskProgressColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, expand=True, transient=True) as bar:
+        task = bar.add_task(case.title, total=2 * case.trials)
+        yield lambda played: bar.update(task, completed=played)
+
+
+def _show(found: Sequence[Audit], is_small: bool) -> None:
+    console = Console()
+    delta = found[0].bound.delta
+    where = ""
+    if is_small:
+        where = f"{small.RECORDS} records, batches of {small.BATCH}, {small.CLIENTS} clients, "
+        where += f"{small.EPOCHS} epochs, "
+    table = Table(title=f"ε at δ = {delta:g}: {where}one label flipped", title_style="bold")
+    table.add_column("server")
+    table.add_column("clients")
+    for heading in ("claimed", "measured: at least", "accountant: at most", "replies alone"):
+        table.add_column(heading, justify="right")
+    for one in found:
+        table.add_row(
+            one.title,
+            one.adversary,
+            _figure(one.epsilon_claimed),
+            f"{one.bound.epsilon:.3g} ({one.bound.trials:,} trials a label)",
+            _figure(one.epsilon_exact, "no bound"),
+            _figure(one.epsilon_replies, "no bound"),
+        )
+    console.print(table)
+    for line in _notes(found):
+        console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+
+def _notes(found: Sequence[Audit]) -> Iterator[str]:
+    confidence = found[0].bound.confidence
+    yield (
+        f"measured: each figure holds with {100 * confidence:g} % confidence. The clients collude, "
+        "know everything but this label, and know the server model's first parameters."
+    )
+    yield (
+        "A figure near 0 shows nothing: a bound from so many trials misses what is small, and what "
+        "other clients might do."
+    )
+    for one in found:
+        if one.refutes_accountant:
+            yield (
+                f"{one.title}, {one.adversary}: more was measured than the accountant allows. The "
+                "server or its accounting is wrong, unless this is one of the "
+                f"{100 * (1 - confidence):g} % of audits that err."
+            )
+        elif one.refutes_claim:
+            yield f"{one.title}, {one.adversary}: more was measured than is claimed."
+
+
+def _figure(epsilon: float | None, otherwise: str = "-") -> str:
+    return otherwise if epsilon is None else f"{epsilon:.4g}"
