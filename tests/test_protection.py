@@ -194,8 +194,8 @@ def test_replacing_a_record_leaves_the_others_alone(method: str, what: str) -> N
     if what == "label":
         assert torch.equal(one[kept], two[kept])
     else:
-        assert torch.allclose(one[kept], two[kept], atol=1e-3)
-    assert not torch.allclose(one[3], two[3], atol=1e-3)
+        assert torch.allclose(one[kept], two[kept], rtol=1e-3, atol=1e-3 * float(one.abs().max()))
+    assert float((one[3] - two[3]).norm()) > 1e-3 * float(one[3].norm())
 
 
 @pytest.mark.parametrize("update", PRIVATE)
@@ -218,24 +218,31 @@ class TestCovers:
 
     def test_labels_and_features(self) -> None:
         covers = self.found()
-        assert covers[0] == "label"
+        assert covers[0].startswith("label")
         assert any("features" in thing for thing in covers)
 
     @pytest.mark.parametrize("method", ["vafl", "cascaded", "czofo"])
     def test_gradients_carry_features(self, method: str) -> None:
         config = fed.config(method, None, changes("none"))
         covers = self.found(method)
-        assert covers[0] == "label"
+        assert covers[0].startswith("label")
         first_order = config.method.first_order_client
         assert any("features" in thing for thing in covers) != first_order
 
     def test_fitted_columns_do_too(self) -> None:
         data = fed.data()
         fitted = replace(data, fitted=(data.parties[1],))
-        assert self.found(data=fitted) == ("label",)
+        (only,) = self.found(data=fitted)
+        assert only.startswith("label")
 
     def test_codecs_that_scale_records_together(self) -> None:
-        assert self.found(codecs__up={"name": "uniform", "bits": 8}) == ("label",)
+        for scale, mixes in (("array", True), ("record", False)):
+            config = fed.config("vafl", None, {"codecs.up": {"name": "uniform", "scale": scale}})
+            assert config.codecs.up.mixes_records == mixes
+        paired = {"name": "paired"}
+        assert fed.config("dpzv", None, {"codecs.up": paired}).codecs.up.mixes_records
+        (only,) = self.found(codecs__up=paired)
+        assert only.startswith("label")
 
 
 class TestPublished:

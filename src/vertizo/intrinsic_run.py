@@ -22,8 +22,8 @@ from vertizo.run_folder import RunFolder
 def intrinsic(folder: RunFolder, *, repeats: int = 100) -> Intrinsic:
     """Repeat each client's estimate on the run's models, and put the spread into Theorem 4.1.
 
-    The run's checkpoints are the frozen models: the last, and the best if one was kept. One batch of
-    each client is used.
+    The run's checkpoints are the frozen models: the last, and the best if one was kept; one batch
+    of each client is used.
 
     Args:
         folder: a run of method czofo.

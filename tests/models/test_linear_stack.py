@@ -250,3 +250,59 @@ def test_a_linear_layer_over_the_last_of_many_axes() -> None:
     inputs = torch.randn(5, 2, 4)
     expected = module(inputs).detach().flatten(1)
     assert close(wrap(module)(inputs), expected)
+
+
+def own_norms(module: nn.Module, inputs: Tensor, weights: Tensor) -> Tensor:
+    """Norm of each record's gradient by itself, by autograd in float64."""
+    module = copy.deepcopy(module).double()
+    return torch.stack(
+        [
+            gradients(module, row[None].double(), weight[None].double())[0].norm()
+            for row, weight in zip(inputs, weights, strict=True)
+        ]
+    )
+
+
+def weighted(module: nn.Module, inputs: Tensor) -> Tensor:
+    shape = module(inputs).shape
+    return torch.randn(shape, generator=torch.Generator().manual_seed(4))
+
+
+@pytest.mark.parametrize("others", SHIFTS)
+def test_record_norms(pair: tuple[nn.Module, LinearStack], others: int) -> None:
+    """No gradient is formed, and each has the norm of the gradient that autograd forms."""
+    module, stack = pair
+    shift = torch.randn(others, 9, 3, generator=torch.Generator().manual_seed(5))
+    points = Points(batch(), ((2, shift),) if others else ())
+    _, pullback = stack.forward(points)
+    weights = weighted(module, batch())
+    given = weights.clone()
+    found = pullback.record_norms(weights)
+    assert found.dtype == torch.float64
+    assert torch.equal(weights, given)
+    expected = own_norms(module, batch(), weights)
+    assert torch.allclose(found, expected, rtol=1e-5, atol=1e-6)
+    assert torch.allclose(pullback.record_norms(weights), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("times", [1, 2, 5])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_record_norms_of_records_with_several_rows(times: int, layers: int) -> None:
+    """A stack that is applied along an axis: a record's rows share one gradient."""
+    module = linear() if layers == 1 else STACKS["two layers, relu last"]()
+    stack = wrap(copy.deepcopy(module))
+    assert type(stack) is LinearStack
+    inputs = torch.randn(9, times, 6, generator=torch.Generator().manual_seed(6))
+    _, pullback = stack.forward(Points(inputs))
+    weights = weighted(module, inputs)
+    found = pullback.record_norms(weights.flatten(1))
+    assert torch.allclose(found, own_norms(module, inputs, weights), rtol=1e-4, atol=1e-5)
+
+
+def test_record_norms_that_overflow_are_not_finite() -> None:
+    stack = wrap(chain(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)))
+    inputs = batch()
+    inputs[2], inputs[4, 1], inputs[6, 0] = 3e38, float("nan"), float("inf")
+    _, pullback = stack.forward(Points(inputs))
+    found = pullback.record_norms(torch.ones(9, 3))
+    assert [row for row in range(9) if not found[row].isfinite()] == [2, 4, 6]

@@ -253,3 +253,57 @@ def test_non_contiguous_parameters_are_flattened_in_reading_order() -> None:
     model = wrap(module)
     assert model.parameters[:6].tolist() == [0, 2, 4, 1, 3, 5]
     assert torch.allclose(model(inputs), expected)
+
+
+def own_norms(module: nn.Module, weights: Tensor) -> Tensor:
+    """Norm of each record's gradient by itself, by autograd in float64."""
+    module = copy.deepcopy(module).double().requires_grad_(True)
+    norms = []
+    for row, weight in zip(IMAGES.double(), weights.double(), strict=True):
+        loss = (module(row[None]) * weight[None]).sum()
+        parts = torch.autograd.grad(loss, list(module.parameters()))
+        norms.append(torch.cat([part.reshape(-1) for part in parts]).norm())
+    return torch.stack(norms)
+
+
+@pytest.mark.parametrize("at_once", [1, 2**24])
+def test_record_norms_equal_autograd(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+    """However many gradients are formed at a time."""
+    monkeypatch.setattr("vertizo.models.torch.AT_ONCE", at_once)
+    module = network()
+    model = wrap(copy.deepcopy(module))
+    assert type(model) is TorchModel
+    outputs, pullback = model.forward(Points(IMAGES))
+    weights = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(2))
+    found = pullback.record_norms(weights)
+    assert found.dtype == torch.float64
+    assert torch.allclose(found, own_norms(module, weights), rtol=1e-5, atol=1e-6)
+    assert not any(part.requires_grad for part in model.module.parameters())
+
+
+def test_record_norms_that_overflow_are_not_finite() -> None:
+    model = wrap(nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)))
+    inputs = torch.ones(4, 4)
+    inputs[1, 2] = float("nan")
+    inputs[3] = float("inf")
+    _, pullback = model.forward(Points(inputs))
+    found = pullback.record_norms(torch.ones(4, 2))
+    assert found[[0, 2]].isfinite().all()
+    assert not found[[1, 3]].isfinite().any()
+
+
+class Counted(nn.Module):
+    """Does what depends on numbers: nothing that could be done for one record after another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x) * (2.0 if float(x.sum()) > 0 else 1.0)
+
+
+def test_a_module_that_cannot_be_taken_record_by_record_is_refused() -> None:
+    _, pullback = wrap(Counted()).forward(Points(torch.ones(3, 4)))
+    with pytest.raises(ConfigError, match="Counted cannot be differentiated record by record"):
+        pullback.record_norms(torch.ones(3, 2))

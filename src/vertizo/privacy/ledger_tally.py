@@ -152,8 +152,8 @@ class Tally:
         self._together[ids] += cost
         if cost < 0:
             self._most = int(self._together.max())
-        else:
-            self._most = max(self._most, int(self._together.take(ids).max(initial=0)))
+        elif ids.size:
+            self._most = max(self._most, int(self._together.take(ids).max()))
 
     def summary(self, identity: str) -> LedgerSummary:
         """For people."""
