@@ -16,6 +16,7 @@ from vertizo import config
 from vertizo.codecs.uniform import Uniform
 from vertizo.config import METHODS, ExperimentConfig
 from vertizo.errors import ConfigError
+from vertizo.server.updates import PRIVATE
 
 JARGON = (
     "Input should",
@@ -713,7 +714,8 @@ class TestCrossChecks:
             f"server.update {update!r}",
             "raw labels",
             "privacy.noise_std",
-            "server.update to 'none'",
+            "server.update to",
+            *map(repr, (*PRIVATE, "none")),
         )
 
     @pytest.mark.parametrize("update", ["sgd", "none"])
@@ -727,18 +729,70 @@ class TestCrossChecks:
         )
         assert settings.privacy.epsilon == 2
 
-    @pytest.mark.parametrize("mechanism", ["none", "gaussian"])
-    def test_the_published_accounting_is_for_noise_on_embeddings(
+    def test_the_published_accounting_needs_noise(self, refusal: Callable[..., str]) -> None:
+        line = refusal("privacy: {accounting: published}")
+        says(line, "privacy.accounting is 'published'", "privacy.mechanism is 'none'", "'gaussian'")
+
+    @pytest.mark.parametrize("mechanism", ["gaussian", "embedding-noise"])
+    def test_the_published_accounting_needs_an_epsilon(
         self, mechanism: str, refusal: Callable[..., str]
     ) -> None:
-        more = ", clip: 1, noise_std: 1" if mechanism == "gaussian" else ""
-        line = refusal(f"privacy: {{mechanism: {mechanism}, accounting: published{more}}}")
-        says(
-            line,
-            "privacy.accounting is 'published'",
-            f"privacy.mechanism is {mechanism!r}",
-            "'embedding-noise'",
+        line = refusal(
+            f"privacy: {{mechanism: {mechanism}, clip: 1, noise_std: 1, accounting: published}}"
         )
+        says(line, "privacy.accounting is 'published'", "needs privacy.epsilon")
+
+    @pytest.mark.parametrize("update", PRIVATE)
+    def test_the_published_accounting_knows_no_private_server(
+        self, update: str, refusal: Callable[..., str]
+    ) -> None:
+        line = refusal(
+            "privacy: {mechanism: gaussian, clip: 1, epsilon: 1, accounting: published}\n"
+            f"server: {{update: {update}}}"
+        )
+        says(line, "privacy.accounting is 'published'", f"server.update {update!r}", "'sgd'")
+
+    @pytest.mark.parametrize("mechanism", ["none", "embedding-noise"])
+    @pytest.mark.parametrize("update", PRIVATE)
+    def test_a_private_server_needs_noise_on_replies(
+        self, update: str, mechanism: str, refusal: Callable[..., str]
+    ) -> None:
+        more = ", clip: 1, noise_std: 1" if mechanism != "none" else ""
+        line = refusal(f"privacy: {{mechanism: {mechanism}{more}}}\nserver: {{update: {update}}}")
+        says(line, f"server.update is {update!r}", f"privacy.mechanism is {mechanism!r}")
+
+    @pytest.mark.parametrize("key", ["server_share: 0.5", "server_noise_std: 1"])
+    def test_noise_of_a_server_that_carries_none(
+        self, key: str, refusal: Callable[..., str]
+    ) -> None:
+        line = refusal(
+            f"privacy: {{mechanism: gaussian, clip: 1, noise_std: 1, {key}}}\n"
+            "server: {update: sgd}"
+        )
+        says(line, f"privacy.{key.split(':')[0]}", "server.update 'sgd'", "'private-sgd'")
+
+    def test_epsilon_or_the_servers_noise(self, refusal: Callable[..., str]) -> None:
+        line = refusal(
+            "privacy: {mechanism: gaussian, clip: 1, epsilon: 1, server_noise_std: 1}\n"
+            "server: {update: private-sgd}"
+        )
+        says(line, "privacy.epsilon", "privacy.server_noise_std", "both set")
+
+    @pytest.mark.parametrize("more", ["", ", server_noise_std: 1, server_share: 0.5"])
+    def test_given_noise_is_given_for_the_server_too(
+        self, more: str, refusal: Callable[..., str]
+    ) -> None:
+        line = refusal(
+            f"privacy: {{mechanism: gaussian, clip: 1, noise_std: 1{more}}}\n"
+            "server: {update: private-sgd}"
+        )
+        says(line, "privacy.server_noise_std", "privacy.server_share")
+
+    @pytest.mark.parametrize("mechanism", ["none", "embedding-noise"])
+    def test_secure_noise_is_for_replies(self, mechanism: str, refusal: Callable[..., str]) -> None:
+        more = ", clip: 1, noise_std: 1" if mechanism != "none" else ""
+        line = refusal(f"privacy: {{mechanism: {mechanism}, noise: secure{more}}}")
+        says(line, "privacy.noise is 'secure'", f"privacy.mechanism is {mechanism!r}")
 
     def test_an_epsilon_where_the_server_is_private(self, load: Load) -> None:
         settings = load(
@@ -784,7 +838,8 @@ class TestCrossChecks:
         says(
             line,
             "server.update is 'sgd'",
-            f"method {method!r} trains its server by forward-difference or zeroth-order or none",
+            f"method {method!r} trains its server by forward-difference or zeroth-order or "
+            "private-zeroth-order or none",
             "leave server.update out",
             "'cascaded'",
         )
@@ -792,7 +847,11 @@ class TestCrossChecks:
     @pytest.mark.parametrize("method", METHODS)
     def test_every_update_that_a_method_has_fits(self, method: str, load: Load) -> None:
         for update in METHODS[method].server_updates:
-            settings = load(f"method: {{name: {method}}}\nserver: {{update: {update}}}")
+            noise = "{mechanism: gaussian, clip: 1, noise_std: 1, server_noise_std: 1}"
+            settings = load(
+                f"method: {{name: {method}}}\nserver: {{update: {update}}}\n"
+                f"privacy: {noise if update in PRIVATE else '{}'}"
+            )
             assert settings.server.update == update
 
 

@@ -60,7 +60,7 @@ def test_a_whole_run_spends_what_was_foreseen(update: str, timing: str) -> None:
     assert spent.tolist() == [[releases.share] * 29] * 3
     assert ledger.spent == 3 * releases.share
     assert mu_of_units(ledger.spent) == pytest.approx(releases.known_mu, rel=1e-12)
-    # Replies: μ² = (2·0.5/2)² each. Updates: (2·1/3)² each, one for M queries in synchronous rounds.
+    # Replies: μ² = (2·0.5/2)². Updates: (2·1/3)², one for M queries in synchronous rounds.
     queries = 3 * 2
     updates = {"private-sgd", "private-zeroth-order"}
     steps = 0 if update not in updates else queries / (3 if timing == "synchronous" else 1)
@@ -144,9 +144,7 @@ def test_nothing_tells_the_secret_sample() -> None:
 def test_overflow_for_some_labels_leaves_all_finite(update: str, label: int) -> None:
     data = fed.data()
     data.labels["table"].fill_(label)
-    federation = fed.build(
-        "dpzv", None, changes(update, server__embedding_bound=3e38), of=data
-    )
+    federation = fed.build("dpzv", None, changes(update, server__embedding_bound=3e38), of=data)
     query = fed.query(fed.ask(federation, 0))
     h = query.embeddings
     signs = torch.where(torch.arange(h.numel()).view_as(h) % 2 == 0, 1.0, -1.0)
@@ -161,7 +159,7 @@ def test_overflow_for_some_labels_leaves_all_finite(update: str, label: int) -> 
 
 def answers(data: Any, method: str, update: str) -> torch.Tensor:
     """Per-record values of one query, before anything is added up."""
-    federation = fed.build(method, None, changes(update), of=data)
+    federation = fed.build(method, None, changes(update, privacy__clip=100.0), of=data)
     seen: list[torch.Tensor] = []
     plan: Any = federation.server.side.plan
     noise = plan._noise
@@ -245,11 +243,12 @@ class TestCovers:
         assert only.startswith("label")
 
 
-class TestPublished:
-    MORE = {**WANTED, "privacy.accounting": "published", "server.update": "sgd"}
+BY_FORMULA = {**WANTED, "privacy.accounting": "published", "server.update": "sgd"}
 
+
+class TestPublished:
     def test_is_named_so_and_guarantees_nothing(self) -> None:
-        statement = fed.build("dpzv", None, self.MORE).statement()
+        statement = fed.build("dpzv", None, BY_FORMULA).statement()
         assert statement.guarantee == "published"
         assert (statement.epsilon, statement.delta, statement.mu) == (None, None, None)
         assert statement.epsilon_published == pytest.approx(2.0, rel=1e-9)

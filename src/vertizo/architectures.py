@@ -176,6 +176,8 @@ class ServerMlpConfig(Options):
 
     name: Literal["mlp"] = "mlp"
     hidden: tuple[PositiveInt, ...] = (64,)
+    last_layer: Literal["random", "zeros"] = "random"
+    """How the last layer begins; zeros: with the same prediction for every record."""
 
 
 class SumConfig(Options):

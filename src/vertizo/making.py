@@ -296,7 +296,12 @@ def server_module(config: ServerModelConfig, width: int, outputs: int) -> nn.Mod
             )
         if isinstance(config, TextRestConfig):
             return text.TextRest(config.spec(), width, config.pooling, config.hidden, outputs)
-        return networks.mlp(width, config.hidden, outputs, final_relu=False)
+        module = networks.mlp(width, config.hidden, outputs, final_relu=False)
+        if config.last_layer == "zeros":
+            *_, last = module.modules()
+            for part in last.parameters():
+                nn.init.zeros_(part)
+        return module
 
 
 @contextmanager

@@ -30,6 +30,7 @@ def tried(attack: Attack, method: str, *overrides: str, seed: int = 0) -> dict[s
 
 
 class TestCompletion:
+    @pytest.mark.slow
     def test_what_gradients_taught_a_client_is_worth_labels(self) -> None:
         """Over two seeds better than the same labels from scratch, by 3 points at the least."""
         scores = [tried(ModelCompletion(), "vafl", seed=seed)["accuracy"] for seed in (0, 1)]
@@ -37,6 +38,7 @@ class TestCompletion:
         assert statistics.fmean(gains) > 0.03
         assert min(score.value for score in scores) > 0.3
 
+    @pytest.mark.slow
     def test_an_untrained_client_is_worth_nothing(self) -> None:
         """Fresh parameters against fresh parameters: the mean gain of three is near zero.
 
@@ -47,6 +49,11 @@ class TestCompletion:
             score = tried(ModelCompletion(), "vafl", "rounds=1", seed=seed)["accuracy"]
             gains.append(score.value - score.control)
         assert abs(statistics.fmean(gains)) < 0.08
+
+    def test_one_trained_client(self) -> None:
+        score = tried(ModelCompletion(steps=60), "vafl", "epochs=12")["accuracy"]
+        assert score.value > score.control + 0.03
+        assert score.count == 1438 - 20
 
     def test_a_few_of_each_class(self) -> None:
         labels = torch.tensor([0, 1, 0, 1, 2, 0])

@@ -37,9 +37,8 @@ class TestScoring:
 
     def test_a_scalar_of_a_batch_has_no_direction_of_a_record(self) -> None:
         """Nothing near the first-order attack; what is left is held against dealt replies."""
-        for method in ("dpzv", "cascaded"):
-            values = [tried(method, seed=seed)["direction"].value for seed in (0, 1, 2)]
-            assert sum(values) / 3 < 0.75
+        values = [tried("dpzv", seed=seed)["direction"].value for seed in (0, 1, 2)]
+        assert sum(values) / 3 < 0.75
 
     def test_many_slopes_have(self) -> None:
         assert tried("czofo")["direction"].value > 0.7
@@ -78,7 +77,7 @@ class TestMatching:
     ) -> dict[str, Measurement]:
         config = setting(place, method, noise=noise, overrides=overrides)
         data = LABORATORY.data(config)
-        attack = GradientMatching(exchanges=1, steps=100)
+        attack = GradientMatching(exchanges=1, steps=60)
         assert attack.unfit(config, data) is None
         return attack.trial(config, data)
 

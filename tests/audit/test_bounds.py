@@ -46,8 +46,8 @@ def test_the_bound_on_a_gaussian_mechanism_exceeds_the_truth_no_more_often_than_
         return generator.standard_normal(trials), 1 + generator.standard_normal(trials)
 
     truth = epsilon_of(1.0, 1e-3)
-    wrong, median = _violations(400, draw, truth, 1000, 1e-3)
-    assert wrong <= _most(400, 0.1)
+    wrong, median = _violations(200, draw, truth, 1000, 1e-3)
+    assert wrong <= _most(200, 0.1)
     assert 0.25 * truth < median < truth
 
 

@@ -78,7 +78,7 @@ def test_a_configuration_of_ones_own(vertizo: Vertizo) -> None:
         (("table", "--set", "attack.steps=3"), ["attack.steps"]),
         (("direct-client", "nowhere.yaml"), ["nowhere.yaml"]),
         (("direct-client", "--seeds", "0"), ["--seeds"]),
-        ((), ["NAME"]),
+        ((), ["'name'"]),
     ],
 )
 def test_what_is_wrong_is_one_line(

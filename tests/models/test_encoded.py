@@ -208,3 +208,20 @@ def test_making_it_draws_nothing() -> None:
     EncodedModel(lambda _: top, encoder, WIDTH, (4,))
     assert torch.equal(before, torch.get_rng_state())
     assert torch.equal(encoder.weight, weights)
+
+
+@pytest.mark.parametrize("shifts", SHIFTS)
+def test_record_norms_at_the_last_point(pair: tuple[Whole, EncodedModel], shifts: int) -> None:
+    """Of all parameters together, those of the encoder among them."""
+    whole, model = pair
+    points = points_for(whole, shifts)
+    _, pullback = model.forward(points)
+    weights = torch.randn(BATCH, CLASSES, generator=torch.Generator().manual_seed(4))
+    for part in whole.parameters():
+        part.requires_grad_(True)
+    expected = []
+    for row, weight in zip(points.rows, weights, strict=True):
+        parts = torch.autograd.grad(whole(row[None]), list(whole.parameters()), weight[None])
+        expected.append(torch.cat([part.reshape(-1) for part in parts]).norm())
+    found = pullback.record_norms(weights)
+    assert torch.allclose(found, torch.stack(expected).double(), rtol=1e-4, atol=1e-5)

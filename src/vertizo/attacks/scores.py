@@ -7,6 +7,7 @@ stronger control that the attack names.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -51,7 +52,7 @@ class Figure:
         if len(self.measurements) < 2:
             return None
         spread = statistics.stdev(m.value for m in self.measurements)
-        return spread / len(self.measurements) ** 0.5
+        return spread / math.sqrt(len(self.measurements))
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON: the mean, its standard error, every trial."""

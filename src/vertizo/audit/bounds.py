@@ -40,14 +40,16 @@ class LowerBound:
     delta: float
     confidence: float
     threshold: float
-    """The event is: the statistic is at least this in world 1, or below it in world 0."""
+    """The event is that the statistic is at least this, or below it."""
     side: Side
+    likelier_in: int
+    """The world that the event speaks for, 0 or 1."""
     trials: int
     """Of each world, all of them."""
     counted: int
     """Of each world, those that the bound was taken on."""
     hits: int
-    """How many of those were in the event in the world it speaks for (true positives)."""
+    """How many of those were in the event in that world (true positives)."""
     false_hits: int
     """And in the other world."""
 
@@ -102,15 +104,17 @@ def lower_bound(
     half = trials // 2
     weights = discriminant(seen0[:half], seen1[:half])
     scores0, scores1 = seen0 @ weights, seen1 @ weights
-    side, threshold = _event(scores0[:half], scores1[:half], delta, confidence)
-    hits, false_hits = _counts(scores0[half:], scores1[half:], side, threshold)
+    event = _event(scores0[:half], scores1[:half], delta, confidence)
+    counts = [int(event.holds(scores[half:]).sum()) for scores in (scores0, scores1)]
+    hits, false_hits = counts[event.likelier_in], counts[1 - event.likelier_in]
     epsilon = float(epsilon_at_least(hits, false_hits, trials - half, delta, confidence))
     return LowerBound(
         epsilon=max(epsilon, 0.0),
         delta=delta,
         confidence=confidence,
-        threshold=threshold,
-        side=side,
+        threshold=event.threshold,
+        side=event.side,
+        likelier_in=event.likelier_in,
         trials=trials,
         counted=trials - half,
         hits=hits,
@@ -134,13 +138,19 @@ def discriminant(seen0: Array, seen1: Array) -> Array:
     return np.asarray(weights / scale, np.float64)
 
 
-def _counts(world0: Array, world1: Array, side: Side, threshold: float) -> tuple[int, int]:
-    if side == "at least":
-        return int((world1 >= threshold).sum()), int((world0 >= threshold).sum())
-    return int((world0 < threshold).sum()), int((world1 < threshold).sum())
+@dataclass(frozen=True)
+class _Event:
+    threshold: float
+    side: Side
+    likelier_in: int
+
+    def holds(self, scores: Array) -> NDArray[np.bool_]:
+        """In which trials it happened."""
+        at_least = scores >= self.threshold
+        return at_least if self.side == "at least" else ~at_least
 
 
-def _event(world0: Array, world1: Array, delta: float, confidence: float) -> tuple[Side, float]:
+def _event(world0: Array, world1: Array, delta: float, confidence: float) -> _Event:
     """The event that promises most on trials like these.
 
     Thresholds lie halfway between neighbouring values. One false hit is added to those counted:
@@ -149,15 +159,15 @@ def _event(world0: Array, world1: Array, delta: float, confidence: float) -> tup
     values = np.unique(np.concatenate([world0, world1]))
     thresholds = (values[1:] + values[:-1]) / 2 if len(values) > 1 else values
     trials = len(world0)
-    below0, below1 = (np.searchsorted(np.sort(w), thresholds) for w in (world0, world1))
-    best: tuple[float, Side, float] = (-math.inf, "at least", float(thresholds[0]))
-    for side, hits, false_hits in (
-        ("at least", trials - below1, trials - below0),
-        ("below", below0, below1),
-    ):
-        expected = np.minimum(false_hits + 1, trials)
-        scores = epsilon_at_least(hits, expected, trials, delta, confidence)
-        place = int(scores.argmax())
-        if scores[place] > best[0]:
-            best = (float(scores[place]), side, float(thresholds[place]))  # type: ignore[assignment]
-    return best[1], best[2]
+    below = [np.searchsorted(np.sort(world), thresholds) for world in (world0, world1)]
+    best, found = -math.inf, _Event(float(thresholds[0]), "at least", 1)
+    sides: tuple[Side, Side] = ("at least", "below")
+    for side in sides:
+        counts = below if side == "below" else [trials - count for count in below]
+        for world in (0, 1):
+            expected = np.minimum(counts[1 - world] + 1, trials)
+            scores = epsilon_at_least(counts[world], expected, trials, delta, confidence)
+            place = int(scores.argmax())
+            if scores[place] > best:
+                best, found = float(scores[place]), _Event(float(thresholds[place]), side, world)
+    return found
