@@ -335,7 +335,7 @@ VALUES = [
     (
         "server: {update: adam}",
         "server.update is 'adam'",
-        "'sgd', 'zeroth-order', 'forward-difference' or 'none'",
+        "'private-zeroth-order', 'secret-sgd' or 'none'",
     ),
     ("server: {join: max}", "server.join is 'max'", "'concat', 'sum' or 'mean'"),
     ("server: {embedding_bound: 0}", "server.embedding_bound is 0", "greater than 0"),

@@ -69,7 +69,7 @@ class Stream:
     def torch_default(self, counter: int = 0) -> Iterator[None]:
         """PyTorch's own initialisers draw from this stream inside, from nothing of it outside."""
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed(counter))
+            torch.default_generator.manual_seed(self.seed(counter))
             yield
 
 

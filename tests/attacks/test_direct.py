@@ -71,10 +71,10 @@ def test_guessed_directions_tell_nothing(method: str) -> None:
 
 def test_few_of_czofos_directions_tell_some_and_many_tell_all() -> None:
     limit = "data.limit=384"  # six batches
-    few = tried(DirectCurious(), "czofo", limit, "method.num_directions=10")["accuracy"]
-    usual = tried(DirectCurious(), "czofo", limit, "method.num_directions=100")["accuracy"]
+    few = tried(DirectCurious(), "czofo", "method.num_directions=10")["accuracy"]
+    usual = tried(DirectCurious(), "czofo", "method.num_directions=100")["accuracy"]
     many = tried(DirectCurious(), "czofo", limit, "method.num_directions=700")["accuracy"]
-    assert 3 < deviations(few) < deviations(usual)
+    assert 5 < deviations(few) < deviations(usual)
     assert many.value > 0.95
     each = tried(DirectCurious(), "czofo", limit, "method.scalars=record")["accuracy"]
     assert each.value >= 0.99

@@ -8,7 +8,7 @@ replies, so it is prepared once and sent in every trial.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -51,7 +51,7 @@ class _Move:
 class _Scripted:
     """Prepares queries once, sends them in every trial, and adds up what comes back."""
 
-    name: ClassVar[str]
+    name: str
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
@@ -106,8 +106,8 @@ class Malicious(_Scripted):
         setting: what the game is about.
     """
 
-    name: ClassVar[str] = "malicious"
-    statistic: ClassVar[str] = "sum of the replies about the record"
+    name = "malicious"
+    statistic = "sum of the replies about the record"
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
@@ -135,8 +135,8 @@ class Measuring(_Scripted):
         probes: queries about other records, at most.
     """
 
-    name: ClassVar[str] = "malicious, measuring w_0"
-    statistic: ClassVar[str] = "sums of the replies about the record and of those about others"
+    name = "malicious, measuring w_0"
+    statistic = "sums of the replies about the record and of those about others"
 
     def __init__(self, setting: Setting, probes: int = 12) -> None:
         super().__init__(setting)
@@ -207,8 +207,8 @@ class Honest:
         setting: what the game is about.
     """
 
-    name: ClassVar[str] = "following the protocol"
-    statistic: ClassVar[str] = "log-likelihood ratio of all replies, w_0 known"
+    name = "following the protocol"
+    statistic = "log-likelihood ratio of all replies, w_0 known"
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting

@@ -176,3 +176,51 @@ def intrinsic(
 
     found = measured(RunFolder(run), repeats=repeats)
     typer.echo(json.dumps(found.as_dict()) if as_json else found.words())
+
+
+@app.command()
+def audit(
+    config: Annotated[
+        Path | None,
+        typer.Argument(help="YAML configuration; without one, a small federation, several ways."),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Override a key."),
+    ] = None,
+    trials: Annotated[int, typer.Option(min=20, help="Of either label.")] = 1000,
+    honest_trials: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="The same with clients that follow the protocol, which are slow; without it, "
+            "200, or none where a configuration is given.",
+        ),
+    ] = None,
+    confidence: Annotated[
+        float, typer.Option(min=0.5, max=0.9999, help="Of each lower bound.")
+    ] = 0.95,
+    probes: Annotated[
+        int, typer.Option(min=1, help="Queries about other records that measure the server.")
+    ] = 12,
+    record: Annotated[int, typer.Option(min=0, help="Whose label is told apart.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
+) -> None:
+    """Play the distinguishing game: what clients were seen to learn, beside what bounds them."""
+    from vertizo.cli.audit import audit as play
+
+    if honest_trials is None:
+        honest_trials = 200 if config is None else 0
+    try:
+        play(
+            config,
+            settings or [],
+            trials=trials,
+            honest_trials=honest_trials,
+            confidence=confidence,
+            probes=probes,
+            record=record,
+            as_json=as_json,
+        )
+    except KeyboardInterrupt:
+        raise Interrupted("stopped") from None

@@ -199,8 +199,8 @@ class SecretSgd:
         optimizer: makes the steps.
         noise: clip C_s of a record's gradient and noise σ_s on their sum, apart from replies'.
         sampling: q.
-        capacity: most records of a sample; what exceeds it is left out, which the accounting of
-            `capacity_for` has as part of δ.
+        capacity: most records of a sample (`guarantee.capacity`); what exceeds it is left out,
+            which δ pays for.
         sampler: draws the samples.
     """
 
