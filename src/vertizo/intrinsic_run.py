@@ -58,9 +58,10 @@ def _at(federation: Federation, method: Czofo, stream: Stream, repeats: int) -> 
     side = federation.server.side
     for m, model in enumerate(federation.models):
         features = federation.data.features[m]["table"]
-        ids = torch.arange(len(features))
-        for rows in ids.split(4096):
-            side.table.store(m, rows, model(features[rows]), 0)
+        for start in range(0, len(features), AT_ONCE):
+            embeddings = model(features[start : start + AT_ONCE])
+            ids = torch.arange(start, start + len(embeddings))
+            side.table.store(m, ids, embeddings, 0)
     for m, client in enumerate(federation.clients):
         ids = client.batches.ids(0)
         labels = side.labels_of(ids)
@@ -84,3 +85,7 @@ def _at(federation: Federation, method: Czofo, stream: Stream, repeats: int) -> 
             stream=stream.child(m),
             repeats=repeats,
         )
+
+
+AT_ONCE = 4096
+"""Records that are embedded at a time."""

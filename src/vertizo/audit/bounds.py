@@ -18,15 +18,16 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import betaincinv
 
 from vertizo.errors import ConfigError
 from vertizo.validate import fraction
 
 Side = Literal["at least", "below"]
-Array = NDArray[np.float64]
-Counts = int | NDArray[np.integer[Any]]
+Array = Any
+"""A NumPy array of float64; mypy's view of NumPy's operators changes with the order of modules."""
+Counts = Any
+"""An int or an array of integers."""
 
 FEWEST = 20
 """Trials of each world below which nothing can be shown."""
@@ -144,7 +145,7 @@ class _Event:
     side: Side
     likelier_in: int
 
-    def holds(self, scores: Array) -> NDArray[np.bool_]:
+    def holds(self, scores: Array) -> Array:
         """In which trials it happened."""
         at_least = scores >= self.threshold
         return at_least if self.side == "at least" else ~at_least
