@@ -55,6 +55,24 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
         "privacy.epsilon=3",
         "server.update=none",
     ),
+    "private server, falling rates": (
+        "privacy.mechanism=gaussian",
+        "privacy.clip=0.5",
+        "privacy.epsilon=3",
+        "server.update=private-sgd",
+        "server.optimizer.decay=linear",
+        "client.optimizer.decay=linear",
+        *LOSSY,
+    ),
+    "secret samples": (
+        "privacy.mechanism=gaussian",
+        "privacy.clip=0.5",
+        "privacy.epsilon=3",
+        "server.update=secret-sgd",
+        "server.secret.sampling=0.2",
+        "server.secret.warm_up=3",
+        "server.secret.every=2",
+    ),
 }
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from vertizo.config import ExperimentConfig
 from vertizo.data.vertical import VerticalData
-from vertizo.errors import ConfigError
+from vertizo.errors import ConfigError, RunError
 from vertizo.federation import build
 from vertizo.privacy import guarantee
 from vertizo.privacy.durable_ledger import DurableLedger
@@ -48,6 +48,7 @@ def charging(
                 f"privacy.ledger {path} is for {theirs[0]} records and {theirs[1]} clients; "
                 f"this run has {ours[0]} and {ours[1]}"
             )
+        _check_left(ledger, releases)
         return ledger
 
     try:
@@ -55,6 +56,19 @@ def charging(
     finally:
         for ledger in opened:
             ledger.close()
+
+
+def _check_left(ledger: DurableLedger, releases: Releases) -> None:
+    """Refuse a new run that the ledger could not pay for to its end."""
+    clients = ledger.summary().clients
+    if any(ledger.answered(client) is not None for client in range(len(clients))):
+        return  # it goes on, and what it needs was found to be there when it began
+    left = min(client.left for client in clients)
+    if left < releases.share:
+        raise RunError(
+            f"the ledger has {left / releases.cost:.3g} replies of this run's kind left for some "
+            f"record and client; the run needs {releases.queries}"
+        )
 
 
 def budget_for(config: ExperimentConfig, data: VerticalData, runs: int) -> LedgerBudget:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from vertizo.config import ExperimentConfig
-from vertizo.errors import Interrupted, NonFiniteError, RunError
+from vertizo.errors import BudgetError, Interrupted, NonFiniteError, RunError
 from vertizo.federation import Federation
 from vertizo.metrics import Scores
 from vertizo.run_folder import RunFolder
@@ -101,6 +101,8 @@ class Training:
                     self._save()
                     summary = self._summary()
                     self._check_stop(stopped)
+        except BudgetError as error:
+            raise RunError(f"the privacy budget ended the run: {error}") from None
         except NonFiniteError as error:
             raise RunError(
                 f"training diverged in round {server.round}: {error}; "

@@ -100,3 +100,82 @@ class TestExplain:
         outcome = vertizo("privacy", "explain", path)
         assert outcome.code == 2
         assert path in outcome.line
+
+
+class TestLedger:
+    NOISED = "{mechanism: gaussian, clip: 1, epsilon: 2}"
+
+    def test_made_used_and_shown(
+        self, vertizo: Vertizo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+        settings, path = tmp_path / "c.yaml", tmp_path / "records.sqlite"
+        settings.write_text(
+            "{epochs: 1, batch_size: 20, data: {limit: 60}, server: {update: none}, "
+            f"privacy: {self.NOISED}}}"
+        )
+        made = vertizo("privacy", "ledger", "create", str(path), str(settings), "--runs", "2")
+        assert made.code == 0
+        assert "0.0 % of μ²" in made.out
+        again = vertizo("privacy", "ledger", "create", str(path), str(settings))
+        assert again.code == 2
+        assert len(again.err.strip().splitlines()) == 1
+        out = str(tmp_path / "run")
+        charged = vertizo("train", str(settings), "--set", f"privacy.ledger={path}", "--out", out)
+        assert charged.code == 0
+        shown = vertizo("privacy", "ledger", "show", str(path))
+        assert "50.0 % of μ²" in shown.out
+        accepted = vertizo("privacy", "ledger", "accept", str(path))
+        assert accepted.code == 0
+        explained = vertizo("privacy", "explain", out)
+        assert "all runs on the ledger" in " ".join(explained.out.split())
+
+    def test_of_nothing(self, vertizo: Vertizo, tmp_path: Path) -> None:
+        for word in ("show", "accept"):
+            outcome = vertizo("privacy", "ledger", word, str(tmp_path / "no.sqlite"))
+            assert outcome.code == 2
+            assert "no.sqlite" in outcome.err
+            assert len(outcome.err.strip().splitlines()) == 1
+
+
+class TestIntrinsic:
+    def test_of_a_run(self, vertizo: Vertizo, tmp_path: Path) -> None:
+        tiny = ("--set", "epochs=1", "--set", "data.limit=100")
+        out = str(tmp_path / "run")
+        vertizo("train", "--set", "method.name=czofo", *tiny, "--out", out)
+        words = vertizo("privacy", "intrinsic", out, "--repeats", "5")
+        assert words.code == 0
+        assert words.out.startswith("No privacy guarantee")
+        figures = json.loads(vertizo("privacy", "intrinsic", out, "--repeats", "5", "--json").out)
+        assert figures["variance"] > 0
+        assert figures["repeats"] == 5
+        assert figures["records"] == 90
+
+    def test_of_another_method(self, vertizo: Vertizo, tmp_path: Path) -> None:
+        out = str(tmp_path / "run")
+        vertizo("train", "--set", "epochs=1", "--set", "data.limit=100", "--out", out)
+        outcome = vertizo("privacy", "intrinsic", out)
+        assert outcome.code == 2
+        assert "'dpzv'" in outcome.err
+
+
+class TestAudit:
+    def test_of_a_configuration(self, vertizo: Vertizo, tmp_path: Path) -> None:
+        settings = tmp_path / "c.yaml"
+        settings.write_text(
+            "{epochs: 1, batch_size: 8, data: {limit: 40, parties: 2}, server: {update: none}, "
+            "privacy: {mechanism: gaussian, clip: 1, epsilon: 1}}"
+        )
+        outcome = vertizo("privacy", "audit", str(settings), "--trials", "20", "--json")
+        assert outcome.code == 0
+        found = json.loads(outcome.out)
+        rows = found if isinstance(found, list) else found["audits"]
+        assert rows
+        assert all(row["bound"]["epsilon"] <= 1 for row in rows)
+
+    def test_of_another_method(self, vertizo: Vertizo, tmp_path: Path) -> None:
+        settings = tmp_path / "c.yaml"
+        settings.write_text("{method: {name: vafl}}")
+        outcome = vertizo("privacy", "audit", str(settings))
+        assert outcome.code == 2
+        assert len(outcome.err.strip().splitlines()) == 1

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from vertizo.errors import ConfigError
 from vertizo.models.base import Points
 from vertizo.models.linear_stack import LinearStack
-from vertizo.models.networks import Bag, Sum, TableNet, category_size, cnn, mlp
+from vertizo.models.networks import Bag, Filters, Sum, TableNet, category_size, cnn, mlp
 from vertizo.models.torch import wrap
 
 
@@ -208,3 +208,48 @@ def test_records_do_not_mix(kind: str) -> None:
     change = (model(rows) - model(other)).abs().amax(1)
     assert change[1] > 1e-4
     assert change[[0, 2]].max() < 1e-6
+
+
+class TestFilters:
+    IMAGES = torch.randn(5, 1, 4, 12, generator=torch.Generator().manual_seed(2))
+
+    def test_sizes(self) -> None:
+        module = Filters((1, 4, 12), 6)
+        assert module(self.IMAGES).shape == (5, 6 * 3)
+        assert sum(part.numel() for part in module.parameters()) == 6 * 10
+        assert Filters((3, 9, 9), 2, size=5, cell=(4, 4))(torch.zeros(2, 3, 9, 9)).shape == (2, 8)
+
+    def test_by_hand(self) -> None:
+        """``scale · (cells − centring · their mean over filters)``."""
+        module = Filters((1, 4, 12), 4, centring=0.5, scale=3.0, background=-0.25)
+        found = torch.relu(module.layer(self.IMAGES + 0.25)).unfold(3, 4, 4).mean((2, 4))
+        expected = 3 * (found - 0.5 * found.mean(1, keepdim=True))
+        assert torch.allclose(module(self.IMAGES), expected.flatten(1), atol=1e-6)
+
+    def test_an_empty_image_is_nothing(self) -> None:
+        """Padding equals the background, so that borders are no edges."""
+        module = Filters((1, 4, 12), 6, background=-0.4, oriented=True)
+        assert module(torch.full((1, 1, 4, 12), -0.4)).abs().max() == 0
+
+    def test_fully_centred_outputs_sum_to_nothing(self) -> None:
+        cells = Filters((1, 4, 12), 6, centring=1.0)(self.IMAGES).view(5, 6, 3)
+        assert torch.allclose(cells.sum(1), torch.zeros(5, 3), atol=1e-5)
+
+    @pytest.mark.parametrize("oriented", [True, False])
+    def test_first_filters(self, oriented: bool) -> None:
+        weight = Filters((1, 4, 12), 8, oriented=oriented).layer.weight.detach()
+        assert torch.allclose(weight.abs().sum((1, 2, 3)), torch.ones(8))
+        assert torch.allclose(weight.sum((1, 2, 3)), torch.zeros(8), atol=1e-6)
+        if oriented:  # directions half a turn apart are opposite, a quarter apart are rotations
+            assert torch.allclose(weight[0], -weight[4], atol=1e-6)
+            assert torch.allclose(weight[2], weight[0].transpose(1, 2), atol=1e-6)
+
+    def test_records_do_not_mix(self) -> None:
+        module = Filters((1, 4, 12), 6)
+        other = self.IMAGES.clone()
+        other[0] = 7
+        assert torch.equal(module(self.IMAGES)[1:], module(other)[1:])
+
+    def test_images_smaller_than_a_cell_are_refused(self) -> None:
+        with pytest.raises(ConfigError, match="cells of 5×4 pixels do not fit images of 4×12"):
+            Filters((1, 4, 12), 6, cell=(5, 4))

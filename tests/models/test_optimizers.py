@@ -152,3 +152,30 @@ def test_random_updates_are_of_their_stream() -> None:
 
 def test_norm_of_a_dense_gradient() -> None:
     assert Dense(torch.tensor([3.0, 0.0, -4.0])).norm() == 5.0
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_a_falling_rate_equals_pytorch(momentum: float) -> None:
+    """η (1 − t/T), and 0 from step T on."""
+    parameters, reference = start(), start().requires_grad_()
+    optimizer, decay = Sgd(0.3, momentum, decay=8), 8
+    other = torch.optim.SGD([reference], lr=0.3, momentum=momentum)
+    schedule = torch.optim.lr_scheduler.LambdaLR(other, lambda t: max(0.0, 1 - t / decay))
+    for gradient in gradients():
+        optimizer.step(parameters, Dense(gradient))
+        reference.grad = gradient.clone()
+        other.step()
+        schedule.step()
+        assert torch.allclose(parameters, reference.detach(), atol=1e-6)
+
+
+def test_a_falling_rate_goes_on_where_it_was() -> None:
+    whole, parts = start(), start()
+    one, two = Sgd(0.3, 0.9, decay=10), Sgd(0.3, 0.9, decay=10)
+    for step, gradient in enumerate(gradients()):
+        one.step(whole, Dense(gradient))
+        if step == 5:
+            state, two = copied(two), Sgd(0.3, 0.9, decay=10)
+            two.load(state)
+        two.step(parts, Dense(gradient))
+    assert torch.equal(whole, parts)

@@ -1,0 +1,121 @@
+"""Runs that are charged to a ledger that outlives them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vertizo import config
+from vertizo.charging import budget_for
+from vertizo.config import ExperimentConfig
+from vertizo.errors import ConfigError, RunError
+from vertizo.experiment import Experiment
+from vertizo.privacy.durable_ledger import DurableLedger
+from vertizo.privacy.guarantee import joined_epsilon
+
+BASE = (
+    "data.limit=40",
+    "data.parties=2",
+    "batch_size=9",
+    "epochs=2",
+    "privacy.mechanism=gaussian",
+    "privacy.clip=0.5",
+    "privacy.epsilon=3",
+)
+SECRET = ("server.update=secret-sgd", "server.secret.every=2", "server.secret.sampling=0.2")
+SAME_BATCH = ("server.update=private-sgd",)
+
+
+class Crash(Exception):  # noqa: N818
+    """The process ends."""
+
+
+@pytest.fixture(autouse=True)
+def _state_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+def tiny(*overrides: str) -> ExperimentConfig:
+    return config.load(None, (*BASE, *overrides))
+
+
+def ledger(folder: Path, *overrides: str, runs: int = 2) -> Path:
+    path = folder / "ledger.sqlite"
+    plain = tiny(*overrides)
+    DurableLedger.create(path, budget_for(plain, Experiment(plain).data(), runs))
+    return path
+
+
+def run(path: Path, *overrides: str, out: Path | None = None, **more: Any) -> dict[str, Any]:
+    settings = tiny(*overrides, f"privacy.ledger={path}")
+    return Experiment(settings).run(out, **more).summary
+
+
+@pytest.mark.parametrize("update", [SECRET, SAME_BATCH], ids=["secret", "same batch"])
+def test_runs_and_seeds_draw_on_one_budget(update: tuple[str, ...], tmp_path: Path) -> None:
+    path = ledger(tmp_path, *update)
+    budget = DurableLedger.inspect(path).budget
+    assert budget.epsilon == pytest.approx(joined_epsilon(budget.mu, budget.secret, 1e-5))
+    first = run(path, *update)
+    assert DurableLedger.inspect(path).spent == budget.clients * budget.share // 2
+    second = run(path, *update, "seed=1")
+    assert DurableLedger.inspect(path).spent == budget.clients * budget.share
+    for summary in (first, second):
+        assert summary["privacy"]["epsilon"] == pytest.approx(3, rel=5e-3)
+        assert f"together ε = {budget.epsilon:.4g}" in summary["privacy"]["words"]
+    with pytest.raises((RunError, ConfigError), match="left"):
+        run(path, *update, "seed=2")
+    assert DurableLedger.inspect(path).spent == budget.clients * budget.share
+
+
+@pytest.mark.parametrize("update", [SECRET, SAME_BATCH], ids=["secret", "same batch"])
+def test_a_resumed_simulation_is_charged_once(update: tuple[str, ...], tmp_path: Path) -> None:
+    """What it repeats since its checkpoint is the same, byte for byte, and free."""
+    path = ledger(tmp_path, *update, runs=1)
+    left = 20
+
+    def crash(*_: Any) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise Crash
+
+    keep = "checkpoint_seconds=1000"  # no checkpoint but the first: much is repeated
+    with pytest.raises(Crash):
+        run(path, *update, keep, out=tmp_path / "run", observer=crash)
+    begun = DurableLedger.inspect(path)
+    assert 0 < begun.spent < begun.budget.clients * begun.budget.share
+    summary = run(path, *update, keep, out=tmp_path / "run", resume=True)
+    ended = DurableLedger.inspect(path)
+    assert ended.spent == ended.budget.clients * ended.budget.share
+    assert len(ended.runs) == 1
+    plain = Experiment(tiny(*update)).run().summary
+    assert summary["test_loss"] == plain["test_loss"]
+    assert ended.replies == plain["rounds"]
+
+
+def test_a_ledger_of_other_records_is_refused(tmp_path: Path) -> None:
+    path = ledger(tmp_path, "server.update=none")
+    with pytest.raises(ConfigError, match=r"is for 36 records and 2 clients; this run has 27 and"):
+        run(path, "server.update=none", "data.limit=30")
+    with pytest.raises(ConfigError, match=r"2 clients; this run has 36 and 3"):
+        run(path, "server.update=none", "data.parties=3")
+
+
+def test_a_missing_ledger_leaves_no_run_folder(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"nowhere\.sqlite"):
+        run(tmp_path / "nowhere.sqlite", "server.update=none", out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_budget_needs_an_exact_guarantee() -> None:
+    plain = config.load(None, ("data.limit=100",))
+    with pytest.raises(ConfigError, match="exact guarantee; this one has 'none'"):
+        budget_for(plain, Experiment(plain).data(), 1)
+
+
+def test_a_ledger_is_for_noised_replies() -> None:
+    with pytest.raises(ConfigError, match=r"privacy\.ledger is set but privacy\.mechanism"):
+        config.load(None, ("privacy.ledger=x.sqlite",))
