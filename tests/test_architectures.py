@@ -26,6 +26,7 @@ def test_what_there_is() -> None:
     assert names(architectures.ClientModelConfig) == [
         "mlp",
         "cnn",
+        "filters",
         "resnet18",
         "resnet18-stem",
         "bag",

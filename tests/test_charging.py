@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from vertizo import config
 from vertizo.charging import budget_for
@@ -64,7 +65,7 @@ def test_runs_and_seeds_draw_on_one_budget(update: tuple[str, ...], tmp_path: Pa
     assert DurableLedger.inspect(path).spent == budget.clients * budget.share
     for summary in (first, second):
         assert summary["privacy"]["epsilon"] == pytest.approx(3, rel=5e-3)
-        assert f"together ε = {budget.epsilon:.4g}" in summary["privacy"]["words"]
+        assert f"together have ε = {budget.epsilon:.4g}" in summary["privacy"]["words"]
     with pytest.raises((RunError, ConfigError), match="left"):
         run(path, *update, "seed=2")
     assert DurableLedger.inspect(path).spent == budget.clients * budget.share
@@ -87,21 +88,73 @@ def test_a_resumed_simulation_is_charged_once(update: tuple[str, ...], tmp_path:
         run(path, *update, keep, out=tmp_path / "run", observer=crash)
     begun = DurableLedger.inspect(path)
     assert 0 < begun.spent < begun.budget.clients * begun.budget.share
-    summary = run(path, *update, keep, out=tmp_path / "run", resume=True)
+    run(path, *update, keep, out=tmp_path / "run", resume=True)
     ended = DurableLedger.inspect(path)
     assert ended.spent == ended.budget.clients * ended.budget.share
     assert len(ended.runs) == 1
-    plain = Experiment(tiny(*update)).run().summary
-    assert summary["test_loss"] == plain["test_loss"]
-    assert ended.replies == plain["rounds"]
+    assert ended.replies == 16  # 2 clients, 2 epochs of 4 batches
 
 
 def test_a_ledger_of_other_records_is_refused(tmp_path: Path) -> None:
     path = ledger(tmp_path, "server.update=none")
-    with pytest.raises(ConfigError, match=r"is for 36 records and 2 clients; this run has 27 and"):
+    with pytest.raises(ConfigError, match=r"is for 36 records .* 2 clients; this run has 27 of"):
         run(path, "server.update=none", "data.limit=30")
-    with pytest.raises(ConfigError, match=r"2 clients; this run has 36 and 3"):
+    with pytest.raises(ConfigError, match=r"2 clients; this run has 36 of .* and 3"):
         run(path, "server.update=none", "data.parties=3")
+
+
+def test_runs_of_one_seed_share_no_noise(tmp_path: Path) -> None:
+    """Charged as independent, they must be: their difference would be free of noise otherwise."""
+    path = ledger(tmp_path, "server.update=none")
+    seen: list[list[bytes]] = []
+    for _ in range(2):
+        replies: list[bytes] = []
+
+        def keep(
+            _: float, way: str, client: int, frame: bytes, kept: list[bytes] = replies
+        ) -> None:
+            if way == "down":
+                kept.append(frame)
+
+        run(path, "server.update=none", observer=keep)
+        seen.append(replies)
+    assert len(seen[0]) == len(seen[1]) == 16
+    assert not set(seen[0]) & set(seen[1])
+
+
+def test_ids_are_the_same_records_in_every_run(tmp_path: Path) -> None:
+    path = ledger(tmp_path, "server.update=none")
+    one, two = (
+        Experiment(tiny("server.update=none", f"privacy.ledger={path}", f"seed={seed}")).data()
+        for seed in (0, 1)
+    )
+    assert torch.equal(one.features[0]["table"], two.features[0]["table"])
+    assert torch.equal(one.labels["table"], two.labels["table"])
+    free = Experiment(tiny("server.update=none", "seed=1")).data()
+    assert not torch.equal(one.features[0]["table"], free.features[0]["table"])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("server.update=sgd", "privacy.epsilon=null", "privacy.noise_std=500"),
+        ("server.update=none", "privacy.accounting=published"),
+    ],
+    ids=["raw labels", "published"],
+)
+def test_runs_without_a_guarantee_are_refused(settings: tuple[str, ...], tmp_path: Path) -> None:
+    path = ledger(tmp_path, "server.update=none")
+    with pytest.raises(ConfigError, match="a ledger needs a configuration with an exact guarantee"):
+        run(path, *settings)
+    assert DurableLedger.inspect(path).replies == 0
+
+
+def test_secure_noise_cannot_be_resumed(tmp_path: Path) -> None:
+    """What was released since the checkpoint would be released anew."""
+    secure = tiny("server.update=none", "privacy.noise=secure")
+    Experiment(secure).run(tmp_path / "run")
+    with pytest.raises(RunError, match="which cannot be repeated"):
+        Experiment(secure).run(tmp_path / "run", resume=True)
 
 
 def test_a_missing_ledger_leaves_no_run_folder(tmp_path: Path) -> None:

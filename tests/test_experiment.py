@@ -138,6 +138,7 @@ class TestFolder:
         names = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
         assert names == {
             ".lock",
+            "run_name",
             "config.yaml",
             "metrics.jsonl",
             "summary.json",

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vertizo import architectures as a
 from vertizo.errors import ConfigError
-from vertizo.making import client_model, embedding_dim, server_model
+from vertizo.making import client_model, embedding_dim, mixes_records, server_model
 from vertizo.models.linear_stack import LinearStack
-from vertizo.models.torch import TorchModel
+from vertizo.models.torch import TorchModel, wrap
 from vertizo.randomness import Stream
 
 STREAM = Stream.from_seed(1)
@@ -171,3 +171,31 @@ def test_embeddings_of_another_size(option: Any, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         server_model(option, 12, 10, STREAM, purpose="it")
     assert str(caught.value) == message
+
+
+class Standardised(nn.Module):
+    """Takes the batch's mean away, which no layer's name tells."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return self.layer(rows.flatten(1) - rows.flatten(1).mean(0))
+
+
+def test_models_that_take_records_together_are_found() -> None:
+    rows = torch.randn(5, 6, generator=torch.Generator().manual_seed(1))
+    assert mixes_records(wrap(Standardised()), rows)
+    assert not mixes_records(wrap(nn.Linear(6, 3)), rows)
+    attention = nn.TransformerEncoderLayer(6, 2, 8, batch_first=True)
+    assert mixes_records(wrap(attention), rows)
+    words = nn.Sequential(nn.Embedding(10, 4), nn.Flatten(), nn.Linear(12, 2))
+    tokens = torch.randint(0, 10, (5, 3), generator=torch.Generator().manual_seed(1))
+    assert not mixes_records(wrap(words), tokens)
+
+
+def test_a_server_that_takes_records_together_is_refused() -> None:
+    config = a.ModuleConfig(path=f"{__file__}:Standardised")
+    with pytest.raises(ConfigError, match="it must treat each record by itself"):
+        server_model(config, 6, 3, Stream.from_seed(0), purpose="a test")

@@ -385,7 +385,8 @@ def test_each_accepted_query_charges_its_records_once(timing: str) -> None:
         expected[client, fed.query(frame).ids] += 1
         for _ in range(2):
             answers = federation.server.receive(frame)
-        assert torch.equal(charges(federation), expected)
+        waits = timing == "synchronous" and client != order[-1]
+        assert torch.equal(charges(federation), torch.zeros_like(expected) if waits else expected)
         if timing == "asynchronous":
             federation.clients[client].tell(answers[0][1])
 

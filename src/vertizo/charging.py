@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from hashlib import blake2b
 
 from vertizo.config import ExperimentConfig
 from vertizo.data.vertical import VerticalData
@@ -14,13 +15,12 @@ from vertizo.privacy.durable_ledger import DurableLedger
 from vertizo.privacy.events import Releases, SecretSteps
 from vertizo.privacy.ledger import Ledger
 from vertizo.privacy.ledger_budget import LedgerBudget
+from vertizo.protection import Charge
 
 
 @contextmanager
-def charging(
-    config: ExperimentConfig, data: VerticalData, run: str
-) -> Iterator[Callable[[Releases], Ledger] | None]:
-    """How to open the ledger that a run is charged to, which is closed at the end; None for none.
+def charging(config: ExperimentConfig, data: VerticalData, run: str) -> Iterator[Charge | None]:
+    """How a run is charged to a ledger, which is closed at the end; None where it is to none.
 
     Args:
         config: of the run.
@@ -29,30 +29,32 @@ def charging(
 
     Raises:
         RunError: the ledger cannot be used, or has too little left.
-        ConfigError: it is one of other records.
+        ConfigError: it is one of other records, or the run has no exact guarantee: a ledger says
+            what holds for all runs together.
     """
     path = config.privacy.ledger
     if path is None:
         yield None
         return
+    _check_exact(config, data)
     opened: list[DurableLedger] = []
 
     def open_ledger(releases: Releases) -> Ledger:
         replays = config.privacy.noise == "seeded"
         ledger = DurableLedger.open(path, run, secret=releases.secret, replays=replays)
         opened.append(ledger)
-        ours = data.records, len(data.parties)
-        theirs = ledger.budget.records, ledger.budget.clients
+        ours = records_name(config, data), data.records, len(data.parties)
+        theirs = ledger.budget.name, ledger.budget.records, ledger.budget.clients
         if ours != theirs:
             raise ConfigError(
-                f"privacy.ledger {path} is for {theirs[0]} records and {theirs[1]} clients; "
-                f"this run has {ours[0]} and {ours[1]}"
+                f"privacy.ledger {path} is for {theirs[1]} records of {theirs[0]} and {theirs[2]} "
+                f"clients; this run has {ours[1]} of {ours[0]} and {ours[2]}"
             )
         _check_left(ledger, releases)
         return ledger
 
     try:
-        yield open_ledger
+        yield Charge(run, open_ledger)
     finally:
         for ledger in opened:
             ledger.close()
@@ -71,22 +73,38 @@ def _check_left(ledger: DurableLedger, releases: Releases) -> None:
         )
 
 
+def records_name(config: ExperimentConfig, data: VerticalData) -> str:
+    """What the records of a run are called in a ledger: their data set, and how they were chosen.
+
+    Runs of one name give the same IDs to the same records.
+    """
+    apart = {"root", "parties", "split", "columns", "label_holder"}  # who holds what of them
+    chosen = config.data.model_dump_json(exclude=apart).encode()
+    return f"{data.name} {blake2b(chosen, digest_size=6).hexdigest()}"
+
+
+def _check_exact(config: ExperimentConfig, data: VerticalData) -> Releases:
+    """All releases of a run that has an exact guarantee; ConfigError for any other."""
+    plain = config.model_copy(
+        update={"privacy": config.privacy.model_copy(update={"ledger": None})}
+    )
+    federation = build(plain, data)
+    statement = federation.statement()
+    if federation.releases is None or statement.guarantee != "exact":
+        raise ConfigError(
+            "a ledger needs a configuration with an exact guarantee; this one has "
+            f"{statement.guarantee!r}: {statement.words}"
+        )
+    return federation.releases
+
+
 def budget_for(config: ExperimentConfig, data: VerticalData, runs: int) -> LedgerBudget:
     """The budget that so many runs of one configuration need.
 
     Raises:
         ConfigError: the configuration puts no noise on replies, or its server no noise on itself.
     """
-    plain = config.model_copy(
-        update={"privacy": config.privacy.model_copy(update={"ledger": None})}
-    )
-    federation = build(plain, data)
-    releases = federation.releases
-    if releases is None or federation.statement().guarantee != "exact":
-        raise ConfigError(
-            "a ledger needs a configuration with an exact guarantee; this one has "
-            f"{federation.statement().guarantee!r}: {federation.statement().words}"
-        )
+    releases = _check_exact(config, data)
     secret = releases.secret
     if secret is not None:
         secret = SecretSteps(secret.count * runs, secret.sampling, secret.noise_multiplier)
@@ -98,11 +116,11 @@ def budget_for(config: ExperimentConfig, data: VerticalData, runs: int) -> Ledge
         step=releases.step,
         steps_per_query=releases.steps_per_query,
         secret=secret,
-        grid=releases.grid,
+        grid=releases.grid and releases.grid.times(runs),
     )
     delta = config.privacy.delta
     return LedgerBudget(
-        name=data.name,
+        name=records_name(config, data),
         records=data.records,
         clients=len(data.parties),
         share=whole.share,

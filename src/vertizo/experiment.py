@@ -17,7 +17,7 @@ from vertizo.data.vertical import VerticalData
 from vertizo.errors import RunError
 from vertizo.federation import build
 from vertizo.memory import keep_freed_memory
-from vertizo.randomness import Stream
+from vertizo.protection import record_choice
 from vertizo.run_folder import RunFolder
 from vertizo.simulation.simulator import Observer
 from vertizo.training import Progress, Result, Training
@@ -60,8 +60,7 @@ class Experiment:
             ConfigError, DataError: see `vertizo.data`.
         """
         if self._data is None:
-            stream = Stream.from_seed(self.config.seed).child("validation")
-            self._data = prepare(self.config.data, stream)
+            self._data = prepare(self.config.data, record_choice(self.config))
         return self._data
 
     def check(self) -> None:
@@ -78,7 +77,10 @@ class Experiment:
         Raises:
             ConfigError, DataError: as `check`.
         """
-        return build(self.config, self.data()).privacy()
+        privacy = build(self.config, self.data()).privacy()
+        if self.config.privacy.ledger is not None:
+            privacy["counted"] = f"this run, which draws on the ledger {self.config.privacy.ledger}"
+        return privacy
 
     def run(
         self,
@@ -105,11 +107,17 @@ class Experiment:
         folder = None if out is None else RunFolder(Path(out))
         if folder is not None and resume:
             self.check_same(folder)
+            if self.config.privacy.noise == "secure":
+                raise RunError(
+                    f"{folder.path} holds a run with privacy.noise 'secure', which cannot be "
+                    "repeated: what it released since its checkpoint would be released anew; "
+                    "start another run"
+                )
         elif folder is not None:
             folder.check_is_new()
         name = folder.run_name() if folder is not None and resume else uuid4().hex
-        with charging(self.config, self.data(), name) as ledger:
-            federation = build(self.config, self.data(), observer=observer, open_ledger=ledger)
+        with charging(self.config, self.data(), name) as charge:
+            federation = build(self.config, self.data(), observer=observer, charge=charge)
             training = Training(self.config, federation, folder, progress)
             if folder is None:
                 return training.run(resume=False)

@@ -55,8 +55,9 @@ def _protected(config: ExperimentConfig, privacy: Mapping[str, Any]) -> list[str
         for thing in privacy["covers"]
     ]
     lines.append(
-        "The same bound holds against all clients together, whatever they send in place of what "
-        "the protocol asks for, and for whatever is computed from what they saw."
+        "These hold whatever clients send in place of what the protocol asks for, and for whatever "
+        "is computed from what they saw: labels against all clients together, a client's features "
+        "against all others together."
     )
     if not config.method.first_order_client:
         lines.append(
@@ -97,14 +98,7 @@ def _not_protected(config: ExperimentConfig, privacy: Mapping[str, Any]) -> list
             )
         )
     if not any("features" in thing for thing in covers):
-        why = " against other clients"
-        if privacy["guarantee"] == "exact" and config.method.first_order_client:
-            why += f": clients of method {config.method.name!r} train on gradients of their own"
-        elif privacy["guarantee"] == "exact" and config.codecs.up.mixes_records:
-            why += f": codec {config.codecs.up.name!r} scales records together"
-        elif privacy["guarantee"] == "exact":
-            why += ": their columns were prepared by statistics of the training records"
-        lines.append(f"Clients' features{why}.")
+        lines.append(f"Clients' features against other clients{_why(config, privacy)}.")
     if config.data.validation > 0:
         lines.append(
             "Labels of validation records: they chose the model that is kept, without noise."
@@ -112,18 +106,36 @@ def _not_protected(config: ExperimentConfig, privacy: Mapping[str, Any]) -> list
     lines += [
         "Which records exist and which are in whose batches; sizes and times of messages.",
         "Predictions that are served later, where they use a record's own columns.",
-        "A person with k records has k times the μ of one record.",
+        "A person with several records: the bound is for one record, and weakens with each more.",
+        "The server's own figures in the run folder (training loss and accuracy, clip fraction): "
+        "they are exact, and belong with the labels.",
     ]
     return lines
+
+
+def _why(config: ExperimentConfig, privacy: Mapping[str, Any]) -> str:
+    """Why features are not covered, where labels are."""
+    if privacy["guarantee"] != "exact":
+        return ""
+    if config.method.first_order_client:
+        return f": clients of method {config.method.name!r} train on gradients of their own"
+    if config.codecs.up.mixes_records:
+        return f": codec {config.codecs.up.name!r} scales records together"
+    return (
+        ": there is one client alone, its model takes records together, or columns were prepared "
+        "by statistics of the training records"
+    )
 
 
 def _how(config: ExperimentConfig, privacy: Mapping[str, Any]) -> list[str]:
     if privacy["noise_std"] is None:
         return []
+    per_record = len(config.method.reply_shape(2, 3)) > 1
+    noised = "each number of it gets" if per_record else "the sum over a batch gets"
     lines = [
-        f"Each record's part of a reply is clipped to {privacy['clip']:g}; the sum over a batch "
-        f"gets Gaussian noise of σ = {privacy['noise_std']:.6g} and is divided by "
-        f"{config.batch_size}, whatever the batch's size.",
+        f"Each record's part of a reply is clipped to {privacy['clip']:g}; {noised} Gaussian noise "
+        f"of σ = {privacy['noise_std']:.6g} and is divided by {config.batch_size}, whatever the "
+        "batch's size.",
         f"A record is in at most {privacy['max_participations']} queries of all clients "
         f"({privacy['max_releases']} noised releases); the ledger refuses more.",
     ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -15,7 +16,13 @@ from vertizo.codecs.feedback import Feedback, Received
 from vertizo.config import ExperimentConfig
 from vertizo.data.vertical import VerticalData
 from vertizo.errors import ConfigError
-from vertizo.making import OwnFeatures, client_model, embedding_dim, server_model
+from vertizo.making import (
+    OwnFeatures,
+    client_model,
+    embedding_dim,
+    mixes_records,
+    server_model,
+)
 from vertizo.messages import Purpose
 from vertizo.methods.base import ClientSide, ServerSide
 from vertizo.models.base import Model
@@ -29,9 +36,8 @@ from vertizo.privacy.embedding_noise import (
     noise_std_for_embeddings,
 )
 from vertizo.privacy.events import Releases
-from vertizo.privacy.ledger import Ledger
 from vertizo.privacy.statement import Statement
-from vertizo.protection import Protection, covers, planned_rounds, steps_of_client
+from vertizo.protection import Charge, Protection, covers, planned_rounds, steps_of_client
 from vertizo.randomness import Stream
 from vertizo.server.head import Head
 from vertizo.server.table import EmbeddingTable
@@ -77,7 +83,7 @@ class Federation:
         statement = side.plan.statement(
             server_is_private=side.update.is_private, covers=self.covers
         )
-        if self.data.fitted_labels and statement.guarantee == "exact":
+        if self.data.fitted_labels and side.plan.releases is not None:
             statement = replace(
                 statement,
                 guarantee="none",
@@ -140,7 +146,7 @@ def build(
     data: VerticalData,
     *,
     observer: Observer | None = None,
-    open_ledger: Callable[[Releases], Ledger] | None = None,
+    charge: Charge | None = None,
 ) -> Federation:
     """All parties of one experiment, in one process.
 
@@ -148,7 +154,7 @@ def build(
         config: of the run.
         data: its records.
         observer: sees every frame on the wire.
-        open_ledger: what replies are charged to; None for a ledger of this run alone.
+        charge: what the run is charged to; None for a ledger of its own.
 
     Raises:
         ConfigError: parts of the configuration do not fit each other or the data.
@@ -184,6 +190,7 @@ def build(
         )
         for m in range(parties)
     ]
+    samples = [data.features[m]["table"][:5] for m in range(parties)]
     dims = [
         embedding_dim(
             model,
@@ -194,7 +201,7 @@ def build(
         for m, model in enumerate(models)
     ]
     shared = [root.child("shared", m) for m in range(parties)]
-    server = _server(config, data, dims, root.child("server"), shared, open_ledger)
+    server = _server(config, data, dims, root.child("server"), shared, charge)
     noise = _embedding_noise(config, data)
     clients, optimizers = [], []
     for m, model in enumerate(models):
@@ -236,7 +243,7 @@ def build(
         clients=clients,
         simulator=simulator,
         total_rounds=total,
-        covers=covers(config, data),
+        covers=covers(config, data, models_mix=any(map(mixes_records, models, samples))),
         releases=server.side.plan.releases,
         embedding_noise=noise,
     )
@@ -283,7 +290,7 @@ def _server(
     dims: list[int],
     stream: Stream,
     shared: list[Stream],
-    open_ledger: Callable[[Releases], Ledger] | None,
+    charge: Charge | None,
 ) -> ServerParty:
     method, options = config.method, config.server
     table = EmbeddingTable(data.records, dims, options.join)
@@ -306,6 +313,7 @@ def _server(
         purpose=data.name,
         own=encoded,
     )
+    _check_own(model, table.width, own)
     synchronous = config.simulation.timing == "synchronous"
     order = Batches(data.records, config.batch_size, stream.child("batches"))
     protection = Protection(
@@ -314,12 +322,14 @@ def _server(
         stream,
         server_parameters=model.parameters.numel(),
         reply_numbers=max(method.reply_shape(1, dim)[-1] for dim in dims),
+        reply_size=max(math.prod(method.reply_shape(config.batch_size, dim)) for dim in dims),
+        charge=charge,
     )
     side = ServerSide(
         head=Head(model, data.task),
         table=table,
         labels=data.labels["table"],
-        plan=protection.plan(open_ledger),
+        plan=protection.plan(),
         update=protection.update(model),
         shared=shared,
         own=own.get("table"),
@@ -340,6 +350,19 @@ def _server(
         received=[Received(data.records, dim) for dim in dims if feedback in ("up", "both")],
         schedule=protection.schedule(),
     )
+
+
+def _check_own(model: Model, width: int, own: Mapping[Purpose, Tensor]) -> None:
+    """Refuse own features that the encoder does not take: now, since no query may be refused later.
+
+    Tokens are the only ones it may refuse, for being too large or negative.
+    """
+    for purpose, rows in own.items():
+        for place in {int(rows.amax(1).argmax()), int(rows.amin(1).argmin())} if len(rows) else ():
+            try:
+                model(torch.cat([torch.zeros(1, width), rows[place : place + 1]], 1))
+            except ConfigError as error:
+                raise ConfigError(f"server.encoder, for {purpose} records: {error}") from None
 
 
 def _flattened(values: Mapping[Purpose, Tensor]) -> dict[Purpose, Tensor]:

@@ -14,7 +14,7 @@ from vertizo.methods.czofo import Czofo
 from vertizo.models.base import Points
 from vertizo.privacy.intrinsic import Frozen, Intrinsic, measure
 from vertizo.privacy.options import PrivacyConfig
-from vertizo.protection import steps_of_client
+from vertizo.protection import record_choice, steps_of_client
 from vertizo.randomness import Stream
 from vertizo.run_folder import RunFolder
 
@@ -38,7 +38,7 @@ def intrinsic(folder: RunFolder, *, repeats: int = 100) -> Intrinsic:
             f"{folder.path} holds a run of method {config.method.name!r}; the intrinsic figures "
             "are those of 'czofo'"
         )
-    data = prepare(config.data, Stream.from_seed(config.seed).child("validation"))
+    data = prepare(config.data, record_choice(config))
     federation = build(config.model_copy(update={"privacy": PrivacyConfig()}), data)
     stream = Stream.from_seed(config.seed).child("intrinsic")
     measured: list[Frozen] = []

@@ -193,6 +193,20 @@ def embedding_dim(model: Model, sample: Tensor, bound: float, *, first_order: bo
     return int(embeddings.shape[1])
 
 
+def mixes_records(model: Model, inputs: Tensor) -> bool:
+    """Whether a model computes what it yields for a record from other records as well.
+
+    Found by trying: one record is replaced by another, and what the rest yields must stay.
+
+    Args:
+        model: of a client or the server.
+        inputs: of some records that are not all alike, [3 or more, ...].
+    """
+    batch, changed = inputs[:-1], torch.cat([inputs[-1:], inputs[1:-1]])
+    before, after = model(batch)[1:], model(changed)[1:]
+    return not torch.allclose(before, after, rtol=1e-4, atol=1e-5, equal_nan=True)
+
+
 @dataclass(frozen=True)
 class OwnFeatures:
     """What an encoder of the label holder's own features is made for."""
@@ -243,6 +257,12 @@ def server_model(
             raise
         except Exception as error:
             raise ConfigError(f"it fails for {width} joined embeddings: {_line(error)}") from None
+    generator = torch.Generator().manual_seed(0)
+    if mixes_records(model, torch.randn((5, rows.shape[1]), generator=generator)):
+        raise ConfigError(
+            "server.model predicts a record from other records of the batch as well, which no "
+            "guarantee survives; it must treat each record by itself"
+        )
     if found != outputs:
         raise ConfigError(f"server.model has {found} outputs; {purpose} needs {outputs}")
     return model

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 
 from vertizo.config import ExperimentConfig
@@ -32,6 +33,26 @@ from vertizo.server.updates import PRIVATE, FirstOrder, NoUpdate, ServerUpdate, 
 from vertizo.zeroth_order.directions import Directions
 
 
+@dataclass(frozen=True)
+class Charge:
+    """What a run is charged to, where that outlives it."""
+
+    run: str
+    """The run's name. Its noise depends on it: two runs of one seed share none."""
+    open_ledger: Callable[[Releases], Ledger]
+    """Opens the ledger for all that may depend on one record."""
+
+
+def record_choice(config: ExperimentConfig) -> Stream:
+    """Randomness of which records train and which validate.
+
+    It depends on the seed, but for runs that are charged to one ledger: theirs must give the same
+    IDs to the same records.
+    """
+    seed = config.seed if config.privacy.ledger is None else 0
+    return Stream.from_seed(seed).child("validation")
+
+
 def planned_rounds(config: ExperimentConfig, data: VerticalData) -> int:
     """Server steps of the whole run."""
     per_client = steps_of_client(config, data.records)
@@ -45,17 +66,22 @@ def steps_of_client(config: ExperimentConfig, records: int) -> int:
     return config.epochs * math.ceil(records / config.batch_size)
 
 
-def covers(config: ExperimentConfig, data: VerticalData) -> tuple[str, ...]:
+def covers(config: ExperimentConfig, data: VerticalData, *, models_mix: bool) -> tuple[str, ...]:
     """What of a training record reaches clients through the server's noise alone (SPEC 6.2).
 
     The label always does. What holds for features is as strong as the preparation of each column
     and the way each client trains: statistics of the training records, gradients, and codes whose
     scale spans several records carry one record's features into the messages about others.
+
+    Args:
+        config: of the run.
+        data: its records.
+        models_mix: whether some client's model computes a record's embedding from others as well.
     """
     found = ["labels"]
     if data.own is not None and data.own.name not in data.fitted:
         found.append("the label holder's columns")
-    mixes = config.method.first_order_client or config.codecs.up.mixes_records
+    mixes = models_mix or config.method.first_order_client or config.codecs.up.mixes_records
     if not mixes and not set(data.parties) & set(data.fitted) and len(data.parties) > 1:
         found.append("each client's features against the other clients")
     return tuple(found)
@@ -70,6 +96,8 @@ class Protection:
         stream: the server's.
         server_parameters: d_0.
         reply_numbers: numbers of a reply that may depend on one record.
+        reply_size: numbers of a reply.
+        charge: what the run is charged to; None for a ledger of its own.
 
     Raises:
         ConfigError: on first use, where a wanted ε cannot be had.
@@ -83,21 +111,26 @@ class Protection:
         *,
         server_parameters: int,
         reply_numbers: int,
+        reply_size: int,
+        charge: Charge | None = None,
     ) -> None:
         self._config = config
         self._data = data
         self._stream = stream
+        self._secrets = stream if charge is None else stream.child("run", charge.run)
+        self._reply_size = reply_size
+        self._charge = charge
         self._server_parameters = server_parameters
         self._reply_numbers = reply_numbers
 
-    def plan(self, open_ledger: Callable[[Releases], Ledger] | None = None) -> Plan:
-        """What replies pass through; without a ledger to charge, one of this run alone."""
+    def plan(self) -> Plan:
+        """What replies pass through."""
         config, privacy, releases = self._config, self._config.privacy, self.releases
         if releases is None or self._reply_noise is None:
             return NoPrivacy(config.batch_size)
         parties, records = len(self._data.parties), self._data.records
-        if open_ledger is not None:
-            ledger = open_ledger(releases)
+        if self._charge is not None:
+            ledger = self._charge.open_ledger(releases)
         else:
             steps = releases.secret.count if releases.secret else 0
             ledger = MemoryLedger(records, parties, releases.share, steps)
@@ -118,10 +151,10 @@ class Protection:
         if self._reply_noise is None:
             return None
         server, secret = self._server_noise, None
-        step = None if server is None else self._event(server, self._server_numbers)
+        step = None if server is None else self._event(server, self._cut_numbers)
         if step is not None and config.server.update == "secret-sgd":
-            # Noise over half the sensitivity, which is what the accountant doubles again.
-            multiplier = 2 * step.noise_std / step.sensitivity
+            # Cutting to a grid may move a sum with the record and one without it alike.
+            multiplier = step.noise_std / (step.clip_norm + step.slack)
             secret = SecretSteps(self._secret_steps, config.server.secret.sampling, multiplier)
             step = None
         return Releases(
@@ -138,7 +171,7 @@ class Protection:
     def _event(self, noise: NoiseSource, numbers: int = 0) -> GaussianRelease:
         """A release with that noise; ``numbers`` of a sum that is cut to a grid as a whole."""
         slack = 0.0
-        if isinstance(noise, SecureNoise) and numbers > 1:
+        if isinstance(noise, SecureNoise) and numbers:
             slack = noise.sensitivity_onto(numbers) - noise.sensitivity
         return GaussianRelease(noise.clip_norm, noise.noise_std, slack)
 
@@ -166,26 +199,33 @@ class Protection:
         clip_norm, multipliers = self._config.privacy.clip, self._noise_multipliers
         if clip_norm is None or multipliers is None:
             return None
-        return self._noise("noise", clip_norm, multipliers[0])
+        return self._noise("noise", clip_norm, multipliers[0], 2 * self._reply_size)
 
     @cached_property
     def _server_noise(self) -> NoiseSource | None:
         multipliers, clip_norm = self._noise_multipliers, self._config.server.clip
         if multipliers is None or multipliers[1] is None:
             return None
-        return self._noise("server noise", clip_norm, multipliers[1], self._server_numbers)
+        ahead = 2 * self._server_numbers
+        return self._noise("server noise", clip_norm, multipliers[1], ahead, self._cut_numbers)
+
+    @property
+    def _cut_numbers(self) -> int:
+        """Numbers of a private update's sum that is cut to a grid as a whole; 0 if none is."""
+        zeroth_order = self._config.server.update == "private-zeroth-order"
+        return 0 if zeroth_order else self._server_numbers
 
     def _noise(
-        self, name: str, clip_norm: float, multiplier: float, numbers: int = 0
+        self, name: str, clip_norm: float, multiplier: float, ahead: int, numbers: int = 0
     ) -> NoiseSource:
         """Noise of ``multiplier`` times the clip; more where a sum of numbers is cut to a grid."""
         noise_std = multiplier * clip_norm
         if self._config.privacy.noise == "seeded":
-            stream = self._stream.child(name)
+            stream = self._secrets.child(name)
             return SeededNoise(stream, clip_norm=clip_norm, noise_std=noise_std)
-        if numbers > 1:
+        if numbers:
             noise_std += multiplier * grid_for(clip_norm, noise_std) * math.sqrt(numbers)
-        return SecureNoise(clip_norm=clip_norm, noise_std=noise_std)
+        return SecureNoise(clip_norm=clip_norm, noise_std=noise_std, ahead=max(4096, ahead))
 
     @property
     def _steps_per_query(self) -> float:
@@ -288,19 +328,20 @@ class Protection:
             return ZerothOrder(sgd, directions, options.smoothing, batch_size, forward=forward)
         noise = self._server_noise
         assert noise is not None
+        seeded = self._config.privacy.noise == "seeded"
         if options.update == "private-zeroth-order":
             return PrivateZerothOrder(sgd, noise, batch_size, directions, options.smoothing)
         if options.update == "private-sgd":
-            return PrivateSgd(sgd, noise, batch_size)
+            return PrivateSgd(sgd, noise, batch_size, even_time=not seeded)
         sampling = options.secret.sampling
-        seeded = self._config.privacy.noise == "seeded"
-        stream = self._stream.child("secret samples")
+        stream = self._secrets.child("secret samples")
         return SecretSgd(
             sgd,
             noise,
             sampling=sampling,
             capacity=guarantee.capacity(self._data.records, sampling),
             sampler=SeededSampler(stream) if seeded else SystemSampler(),
+            even_time=not seeded,
         )
 
 

@@ -116,7 +116,6 @@ def _show_plan(federation: Any, found: Any, wanted: float) -> None:
     published_epsilon = _figure(published.all_replies)
     learn.add_row("all clients together, whatever they do", _figure(views.all_clients), "no bound")
     learn.add_row("  from the replies alone", _figure(_replies(found)), published_epsilon)
-    learn.add_row("  from the server's updates alone", _figure(views.server_updates), "no bound")
     learn.add_row(
         "a single client, from its own replies alone",
         _figure(views.own_replies),
@@ -134,8 +133,9 @@ def _show_plan(federation: Any, found: Any, wanted: float) -> None:
         f"it ε = {wanted:g}. Its replies alone give ε = {published.all_replies:.4g}: its μ is "
         f"√(D/B) = {factor:.4g} times too small, because clients know their batches. Its server "
         "trains on raw labels, for which no bound holds at all.",
-        "Protected: one training record against its replacement; its label always, features where "
-        "`vertizo privacy explain` says so. Tuning is not counted.",
+        "Protected: one training record against its replacement; its label where classes and "
+        "the scale of labels are public, features where `vertizo privacy explain` says so. Tuning "
+        "is not counted.",
     ):
         console.print(line, soft_wrap=True, highlight=False)
 

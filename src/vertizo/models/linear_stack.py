@@ -253,7 +253,8 @@ def _gram(rows: Tensor, records: int) -> Tensor:
     if values.shape[1] == 1:
         norms: Tensor = torch.linalg.vector_norm(values, dim=2)
         return norms.to(torch.float64).square_().unsqueeze(2)
-    return torch.bmm(values, values.transpose(1, 2)).to(torch.float64)
+    values = values.to(torch.float64)  # what cancels in the sum over rows must not be lost
+    return torch.bmm(values, values.transpose(1, 2))
 
 
 def _through_relu(gradient: Tensor, outputs: Tensor) -> None:

@@ -261,6 +261,7 @@ class ServerParty:
         """
         side, schedule = self.side, self._schedule
         side.plan.fill()
+        side.update.fill()
         if schedule is None:
             return
         update = side.update

@@ -229,8 +229,8 @@ class DurableLedger:
         """What its budget is for, in words."""
         budget = self.budget
         return (
-            f"all runs on the ledger {self._file.path}, together ε = {budget.epsilon:.4g} at "
-            f"δ = {budget.delta:g}"
+            f"this run; all runs on the ledger {self._file.path} together have "
+            f"ε = {budget.epsilon:.4g} at δ = {budget.delta:g}"
         )
 
     @property

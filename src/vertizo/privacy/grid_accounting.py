@@ -79,6 +79,10 @@ class GridCorrection:
         """Both, where both kinds of noise are composed."""
         return GridCorrection(self.parts + other.parts)
 
+    def times(self, count: int) -> GridCorrection:
+        """That of ``count`` runs in a row."""
+        return GridCorrection(tuple((count * numbers, scale) for numbers, scale in self.parts))
+
     def epsilon(self, gaussian: Callable[[float], float], delta: float) -> float:
         """ε of the discrete noise at δ.
 

@@ -203,20 +203,12 @@ class Views:
     own_replies: float
     """The replies to one client by themselves. What reaches it through the other clients' models
     and the server's is not in it, so that it is no guarantee against that client."""
-    server_updates: float
-    """All updates of the server model by themselves: what whoever is handed it, and no reply and
-    no client's model, may learn."""
 
 
 def views(releases: Releases, delta: float) -> Views:
     """The parts that the guarantee is made of, seen one by one."""
     own = releases.reply_mu * math.sqrt(releases.queries)
-    step = 0.0
-    if releases.step is not None:
-        times = releases.clients * releases.queries * releases.steps_per_query
-        step = releases.step.mu * math.sqrt(times)
     return Views(
         all_clients=epsilon(releases, delta),
         own_replies=epsilon_of(own, delta),
-        server_updates=joined_epsilon(step, releases.secret, delta),
     )

@@ -47,4 +47,4 @@ class Statement:
 
     def as_dict(self) -> dict[str, Any]:
         """For ``summary.json``."""
-        return asdict(self)
+        return {**asdict(self), "covers": list(self.covers)}

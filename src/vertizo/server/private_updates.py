@@ -41,6 +41,8 @@ def clipped_gradient(
     labels: Tensor,
     clip_norm: float,
     count: int | None = None,
+    *,
+    even_time: bool = False,
 ) -> Tensor:
     """``Σ_i min(1, C/‖g_i‖) g_i`` over records, float64 [d_0]; no record's gradient is kept.
 
@@ -53,6 +55,8 @@ def clipped_gradient(
         labels: [batch].
         clip_norm: C.
         count: only the first so many records count; the others are there to take their time.
+        even_time: evaluate twice whether that is needed or not, so that the time does not say
+            whether some record's gradient was not finite.
     """
     norms = evaluation.record_norms()
     finite = norms.isfinite()
@@ -60,7 +64,7 @@ def clipped_gradient(
     weights = (bound / norms.clamp(min=bound)).masked_fill_(~finite, 0.0)
     if count is not None:
         weights[count:] = 0.0
-    if not bool(finite.all()):
+    if even_time or not bool(finite.all()):
         if not bool(finite.any()):
             return torch.zeros(head.parameters.shape, dtype=torch.float64)
         # 0 · NaN is NaN: in place of such a record another takes part, and weighs nothing.
@@ -78,24 +82,39 @@ class PrivateSgd:
         optimizer: makes the steps.
         noise: clip C_s of a record's gradient and noise σ_s on their sum, apart from replies'.
         batch_size: nominal B.
+        even_time: see `clipped_gradient`.
     """
 
     is_private = True
     evaluations = 0
 
-    def __init__(self, optimizer: Optimizer, noise: NoiseSource, batch_size: int) -> None:
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        noise: NoiseSource,
+        batch_size: int,
+        *,
+        even_time: bool = False,
+    ) -> None:
         self._optimizer = optimizer
         self._noise = noise
         self._batch_size = batch_size
+        self._even_time = even_time
         self._steps = 0
 
     def step(self, head: Head, evaluation: Evaluation, joined: Tensor, labels: Tensor) -> None:
         """One step along the clipped, noised gradient of the batch."""
-        total = clipped_gradient(head, evaluation, joined, labels, self._noise.clip_norm)
+        total = clipped_gradient(
+            head, evaluation, joined, labels, self._noise.clip_norm, even_time=self._even_time
+        )
         noised = self._noise.onto(self._steps, total)
         self._steps += 1
         gradient = (noised / self._batch_size).to(head.parameters.dtype)
         self._optimizer.step(head.parameters, Dense(gradient))
+
+    def fill(self) -> None:
+        """Draw noise ahead."""
+        self._noise.fill()
 
     def state(self) -> dict[str, Tensor]:
         """The optimiser's, and how many releases were made."""
@@ -150,6 +169,10 @@ class PrivateZerothOrder:
         slope = float(noised) / self._batch_size
         self._optimizer.step(head.parameters, estimate(direction, slope))
 
+    def fill(self) -> None:
+        """Draw noise ahead."""
+        self._noise.fill()
+
     def state(self) -> dict[str, Tensor]:
         """The optimiser's, and how many directions were drawn."""
         return {**self._optimizer.state(), "steps": torch.tensor(self._steps)}
@@ -202,6 +225,7 @@ class SecretSgd:
         capacity: most records of a sample (`guarantee.capacity`); what exceeds it is left out,
             which δ pays for.
         sampler: draws the samples.
+        even_time: see `clipped_gradient`.
     """
 
     is_private = True
@@ -215,12 +239,14 @@ class SecretSgd:
         sampling: float,
         capacity: int,
         sampler: Sampler,
+        even_time: bool = False,
     ) -> None:
         self._optimizer = optimizer
         self._noise = noise
         self._sampling = sampling
         self._capacity = capacity
         self._sampler = sampler
+        self._even_time = even_time
 
     def step(self, head: Head, evaluation: Evaluation, joined: Tensor, labels: Tensor) -> None:
         """Nothing: queries do not train this server."""
@@ -239,10 +265,16 @@ class SecretSgd:
         """Step number ``step``, on the first ``count`` of the given rows."""
         evaluation = head.evaluate(Points(joined), labels)
         clip_norm = self._noise.clip_norm
-        total = clipped_gradient(head, evaluation, joined, labels, clip_norm, count)
+        total = clipped_gradient(
+            head, evaluation, joined, labels, clip_norm, count, even_time=self._even_time
+        )
         noised = self._noise.onto(step, total)
         gradient = (noised / (self._sampling * records)).to(head.parameters.dtype)
         self._optimizer.step(head.parameters, Dense(gradient))
+
+    def fill(self) -> None:
+        """Draw noise ahead."""
+        self._noise.fill()
 
     def state(self) -> dict[str, Tensor]:
         """The optimiser's."""
