@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 import torch
 
+from vertizo import config
 from vertizo.errors import BudgetError, ConfigError
-from vertizo.federation import Federation
+from vertizo.experiment import Experiment
+from vertizo.federation import Federation, build
 from vertizo.privacy import guarantee
 from vertizo.privacy.accounting import epsilon_of, mu_of
 from vertizo.privacy.ledger import mu_of_units
@@ -278,3 +280,55 @@ def test_the_capacity_is_that_of_the_accounting() -> None:
     rows, count = update.sample(0, 400)
     assert rows.numel() == guarantee.capacity(400, 0.3) < 400
     assert 0 < count < rows.numel()
+
+
+COVERED = {
+    "as it comes": ((), {"label holder": False, "features": True}),
+    "own columns": (("data.label_holder=party0",), {"label holder": True, "features": True}),
+    "own columns, fitted": (
+        ("data.name=breast-cancer", "data.label_holder=mean"),
+        {"label holder": False, "features": False},
+    ),
+    "fitted columns": (("data.name=breast-cancer",), {"label holder": False, "features": False}),
+    "gradients of its own": (("method.name=vafl",), {"label holder": False, "features": False}),
+    "codes that span records": (
+        ("codecs.up.name=paired",),
+        {"label holder": False, "features": False},
+    ),
+    "nobody else": (("data.parties=1",), {"label holder": False, "features": False}),
+}
+
+
+@pytest.mark.parametrize("name", COVERED)
+def test_what_is_covered(name: str) -> None:
+    """Labels always; columns and features where nothing fits them or carries them elsewhere."""
+    overrides, expected = COVERED[name]
+    settings = (
+        *("data.limit=100", "epochs=1", "batch_size=20", "server.update=private-sgd"),
+        *(f"{key}={value}" for key, value in WANTED.items()),
+        *overrides,
+    )
+    chosen = config.load(None, settings)
+    covers = build(chosen, Experiment(chosen).data()).statement().covers
+    assert "labels" in covers
+    for word, is_so in expected.items():
+        assert any(word in thing for thing in covers) is is_so
+
+
+class Standardised(torch.nn.Module):
+    """An embedding that depends on the rest of the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(16, 3)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        flat = rows.flatten(1)
+        return self.layer(flat - flat.mean(0))
+
+
+def test_features_are_not_covered_by_models_that_take_records_together() -> None:
+    model = f"client.model={{name: module, path: '{__file__}:Standardised'}}"
+    settings = ("data.limit=100", "epochs=1", "batch_size=20", "server.update=private-sgd", model)
+    chosen = config.load(None, (*settings, *(f"{key}={value}" for key, value in WANTED.items())))
+    assert build(chosen, Experiment(chosen).data()).statement().covers == ("labels",)
