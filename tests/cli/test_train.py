@@ -447,7 +447,7 @@ class TestInterrupted:
         monkeypatch.setenv("STOP", "1000000")
         whole = vertizo("train", *tiny, *stopping, "--out", "whole", "--json")
         calls = 10**6 - int(os.environ["STOP"])
-        for number, moment in enumerate((5, 30, calls // 2, calls - 10, calls - 1)):
+        for number, moment in enumerate((20, 45, calls // 2, calls - 10, calls - 1)):
             monkeypatch.setenv("STOP", str(moment))
             stopped = vertizo("train", *tiny, *stopping, "--out", f"run{number}")
             assert stopped.code == 130, moment
