@@ -69,7 +69,7 @@ def _check_left(ledger: DurableLedger, releases: Releases) -> None:
     if left < releases.share:
         raise RunError(
             f"the ledger has {left / releases.cost:.3g} replies of this run's kind left for some "
-            f"record and client; the run needs {releases.queries}"
+            f"record and client; the run needs {releases.queries} and is not covered"
         )
 
 

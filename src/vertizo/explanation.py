@@ -54,10 +54,12 @@ def _protected(config: ExperimentConfig, privacy: Mapping[str, Any]) -> list[str
         "clients see can tell one value of them from another that much better than by guessing."
         for thing in privacy["covers"]
     ]
+    against = "labels against all clients together"
+    if any("features" in thing for thing in privacy["covers"]):
+        against += ", a client's features against all others together"
     lines.append(
-        "These hold whatever clients send in place of what the protocol asks for, and for whatever "
-        "is computed from what they saw: labels against all clients together, a client's features "
-        "against all others together."
+        "That holds whatever clients send in place of what the protocol asks for, and for whatever "
+        f"is computed from what they saw: {against}."
     )
     if not config.method.first_order_client:
         lines.append(
@@ -121,10 +123,15 @@ def _why(config: ExperimentConfig, privacy: Mapping[str, Any]) -> str:
         return f": clients of method {config.method.name!r} train on gradients of their own"
     if config.codecs.up.mixes_records:
         return f": codec {config.codecs.up.name!r} scales records together"
-    return (
-        ": there is one client alone, its model takes records together, or columns were prepared "
-        "by statistics of the training records"
+    if config.data.parties == 1:
+        return ": there is one client alone"
+    reason = (
+        ": columns were prepared by statistics of the training records (data.ranges and "
+        "data.categories give public ones)"
     )
+    if config.client.model.name in ("module", "function"):
+        reason += ", or the client's model takes records together"
+    return reason
 
 
 def _how(config: ExperimentConfig, privacy: Mapping[str, Any]) -> list[str]:

@@ -249,7 +249,7 @@ def test_secret_steps_of_all_runs_together_are_limited(tmp_path: Path) -> None:
         ledger.begin_step(1)
         with pytest.raises(BudgetError, match="all 5 steps"):
             ledger.begin_step(2)
-    with pytest.raises(RunError, match="run c needs 1 more secret steps, of which 0 are left"):
+    with pytest.raises(RunError, match="this run needs 1 more secret steps, of which 0 are left"):
         place.open("c", secret=replace(SECRET, count=1))
     with place.open("c") as ledger:
         assert ledger.summary().steps == 5

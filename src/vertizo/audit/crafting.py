@@ -119,7 +119,7 @@ class Crafter:
             raise ConfigError(
                 f"no embedding of client {client} was found that tells label "
                 f"{setting.labels[0]:g} of record {setting.record} from {setting.labels[1]:g}; "
-                "the server's replies may not depend on it"
+                "the server's replies may not depend on it, as with server.model.last_layer 'zeros'"
             )
         # Far beyond the clip on both sides: then the model may move, and the sum stays.
         margins = torch.minimum(slopes[:, 1], -slopes[:, 0]).amin(0)

@@ -29,7 +29,12 @@ def explain(path: Path, *, as_json: bool) -> None:
                 f"{path} holds an unfinished run; finish it with --resume, or explain "
                 f"{path / 'config.yaml'}"
             )
-        privacy = summary["privacy"]
+        privacy = summary.get("privacy", {})
+        if not {"counted", "covers"} <= privacy.keys():
+            raise RunError(
+                f"{folder.summary_file}: there is no privacy section of this version in it; run "
+                f"{path / 'config.yaml'} again, or explain that"
+            )
     else:
         config = configuration.load(path)
         privacy = Experiment(config).privacy()

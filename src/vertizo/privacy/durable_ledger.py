@@ -289,8 +289,8 @@ class DurableLedger:
         wanted = 0 if secret is None else secret.count - self.steps
         if wanted > self.steps_left:
             raise RunError(
-                f"{self._file.path}: run {self._name} needs {wanted} more secret steps, of which "
-                f"{self.steps_left} are left"
+                f"{self._file.path}: this run needs {wanted} more secret steps, of which "
+                f"{self.steps_left} are left; it is not covered"
             )
         for (run, client), reply in replies.items():
             if run == self._run:

@@ -169,6 +169,11 @@ def _secret_noise(target: float, delta: float, mu: float, count: int, sampling: 
         steps = SecretSteps(count, sampling, math.exp(log_noise))
         return joined_epsilon(mu, steps, delta, grid) - target
 
+    if target > LARGEST_EPSILON:
+        raise ConfigError(
+            f"epsilon is {target:g}; with secret steps at most {LARGEST_EPSILON:g} is accounted "
+            "for, beyond which nothing is protected anyway"
+        )
     left = math.sqrt(mu_of(target, delta) ** 2 - mu * mu)
     low = high = math.log(2 * sampling * math.sqrt(count) / left)  # the central limit's
     while excess(high) > 0:
@@ -183,9 +188,18 @@ def _secret_noise(target: float, delta: float, mu: float, count: int, sampling: 
         if low < LEAST_LOG_NOISE:
             return math.exp(low)
     found = float(brentq(excess, low, high, xtol=1e-3))
+    if excess(found, FINE) < -3e-3 * target:  # many steps make much of a coarse grid's rounding
+        low = found - 0.25
+        while excess(low, FINE) <= 0:
+            low -= 0.25
+        found = float(brentq(lambda x: excess(x, FINE), low, found, xtol=1e-3))
     while excess(found, FINE) > 0:  # on the safe side of the root
         found += 1e-3
     return math.exp(found)
+
+
+LARGEST_EPSILON = 20.0
+"""Up to which what a cut-off sample costs (`TAIL`) is negligible."""
 
 
 MOST_LOG_NOISE = 25.0

@@ -133,7 +133,9 @@ class LedgerFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         if not path.is_file():
-            raise RunError(f"{path}: there is no such ledger; one is made once for its records")
+            raise RunError(
+                f"{path}: there is no such ledger; `vertizo privacy ledger create` makes one"
+            )
         with _reported(path, "opened"):
             where = path.absolute().as_uri() + "?mode=rw"
             self._db = sqlite3.connect(

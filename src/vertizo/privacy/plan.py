@@ -292,7 +292,7 @@ class ClippedGaussian:
         words = (
             f"ε = {epsilon:.4g} at δ = {delta:g} for each training record, against all clients "
             f"together, malicious ones included. Covered: {', '.join(covers)}. Validation records "
-            f"are not covered. Counted: {self._ledger.counted}."
+            f"are not covered. Noise: {self._noise.name}. Counted: {self._ledger.counted}."
         )
         return replace(
             common,
