@@ -17,15 +17,17 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
+import numpy
 from scipy.special import betaincinv
 
 from vertizo.errors import ConfigError
 from vertizo.validate import fraction
 
 Side = Literal["at least", "below"]
+np: Any = numpy
+"""Untyped: what mypy makes of NumPy's operators depends on the order it takes modules in."""
 Array = Any
-"""A NumPy array of float64; mypy's view of NumPy's operators changes with the order of modules."""
+"""A NumPy array of float64."""
 Counts = Any
 """An int or an array of integers."""
 
