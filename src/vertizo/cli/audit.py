@@ -150,14 +150,16 @@ def _show(found: Sequence[Audit], is_small: bool) -> None:
     table = Table(title=f"ε at δ = {delta:g}: {where}one label flipped", title_style="bold")
     table.add_column("server")
     table.add_column("clients")
-    for heading in ("claimed", "measured: at least", "accountant: at most", "replies alone"):
+    headings = ("trials", "claimed", "measured: at least", "accountant: at most", "replies alone")
+    for heading in headings:
         table.add_column(heading, justify="right")
     for one in found:
         table.add_row(
             one.title,
             one.adversary,
+            f"{one.bound.trials:,}",
             _figure(one.epsilon_claimed),
-            f"{one.bound.epsilon:.3g} ({one.bound.trials:,} trials a label)",
+            f"{one.bound.epsilon:.3g}",
             _figure(one.epsilon_exact, "no bound"),
             _figure(one.epsilon_replies, "no bound"),
         )
@@ -169,7 +171,8 @@ def _show(found: Sequence[Audit], is_small: bool) -> None:
 def _notes(found: Sequence[Audit]) -> Iterator[str]:
     confidence = found[0].bound.confidence
     yield (
-        f"measured: each figure holds with {100 * confidence:g} % confidence. The clients collude, "
+        f"trials: of either label. measured: each figure holds with {100 * confidence:g} % "
+        "confidence. The clients collude, "
         "know everything but this label, and know the server model's first parameters."
     )
     yield (
