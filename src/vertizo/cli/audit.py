@@ -150,7 +150,7 @@ def _show(found: Sequence[Audit], is_small: bool) -> None:
     table = Table(title=f"ε at δ = {delta:g}: {where}one label flipped", title_style="bold")
     table.add_column("server")
     table.add_column("clients")
-    headings = ("trials", "claimed", "measured: at least", "accountant: at most", "replies alone")
+    headings = ("trials", "claimed", "measured ≥", "exact ≤", "replies ≤")
     for heading in headings:
         table.add_column(heading, justify="right")
     for one in found:
@@ -171,7 +171,7 @@ def _show(found: Sequence[Audit], is_small: bool) -> None:
 def _notes(found: Sequence[Audit]) -> Iterator[str]:
     confidence = found[0].bound.confidence
     yield (
-        f"trials: of either label. measured: each figure holds with {100 * confidence:g} % "
+        f"trials: of either label. measured ≥: each figure holds with {100 * confidence:g} % "
         "confidence. The clients collude, "
         "know everything but this label, and know the server model's first parameters."
     )
