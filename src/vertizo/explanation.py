@@ -50,8 +50,8 @@ def _protected(config: ExperimentConfig, privacy: Mapping[str, Any]) -> list[str
         ]
     bound = f"ε = {privacy['epsilon']:.4g} at δ = {privacy['delta']:g}"
     lines = [
-        f"{thing[0].upper()}{thing[1:]}, of each training record: {bound}. Whoever sees all that "
-        "clients see can tell one value of them from another that much better than by guessing."
+        f"{thing[0].upper()}{thing[1:]}, of each training record: {bound}. Whoever sees all "
+        "that clients see can tell two values apart at most that much better than by guessing."
         for thing in privacy["covers"]
     ]
     against = "labels against all clients together"
