@@ -8,11 +8,11 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from vertizo import config as configuration
@@ -22,6 +22,7 @@ from vertizo.attacks.runner import Configure, Entry, Laboratory, Trials, make, s
 from vertizo.attacks.runner import write as write_figures
 from vertizo.attacks.scores import Figure
 from vertizo.attacks.settings import setting, with_noise
+from vertizo.cli.bar import live_bar
 from vertizo.config import ExperimentConfig
 from vertizo.errors import ConfigError, RunError
 from vertizo.methods.choice import METHODS
@@ -176,20 +177,13 @@ def _names(option: str, text: str | None, known: Sequence[str]) -> list[str]:
 
 @contextmanager
 def _bar(total: int) -> Iterator[Callable[[], None] | None]:
-    """A live bar on a terminal, nothing elsewhere."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield None
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=None),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, expand=True, transient=True) as bar:
-        task = bar.add_task("trials", total=total)
-        yield lambda: bar.advance(task)
+    """A bar that a call moves on by one trial, where there is one."""
+    with live_bar(Console(stderr=True), "trials") as show:
+        if show is None:
+            yield None
+            return
+        done = count(1)
+        yield lambda: show((made := next(done)) / total, f"{made} of {total} trials")
 
 
 def _show_one(found: Trials, seeds: int, place: Path | None) -> None:

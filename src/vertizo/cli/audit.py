@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from vertizo import config as configuration
@@ -19,6 +17,7 @@ from vertizo.audit.adversaries import Adversary, Honest, Malicious, Measuring
 from vertizo.audit.game import Audit
 from vertizo.audit.game import audit as play
 from vertizo.audit.setting import Setting
+from vertizo.cli.bar import Show, live_bar
 from vertizo.experiment import Experiment
 
 
@@ -112,32 +111,22 @@ def _configured(
 
 
 def _played(case: _Case, confidence: float, console: Console) -> Audit:
-    with _bar(case, console) as show:
+    with live_bar(console, case.title) as show:
         return play(
             case.setting,
             case.adversary(case.setting),
             trials=case.trials,
             confidence=confidence,
             title=case.title,
-            progress=show,
+            progress=_reporting(show, case),
         )
 
 
-@contextmanager
-def _bar(case: _Case, console: Console) -> Iterator[Callable[[int], None] | None]:
-    """A live bar on a terminal, nothing elsewhere."""
-    if not console.is_terminal:
-        yield None
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=None),
-        TaskProgressColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, expand=True, transient=True) as bar:
-        task = bar.add_task(case.title, total=2 * case.trials)
-        yield lambda played: bar.update(task, completed=played)
+def _reporting(show: Show | None, case: _Case) -> Callable[[int], None] | None:
+    """A game's trials on a bar, where there is one."""
+    if show is None:
+        return None
+    return lambda played: show(played / (2 * case.trials), case.title)
 
 
 def _show(found: Sequence[Audit], is_small: bool) -> None:

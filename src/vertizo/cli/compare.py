@@ -6,15 +6,14 @@ import json
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from vertizo import comparison
+from vertizo.cli.bar import Show, live_bar
 from vertizo.cli.figures import size_text
 from vertizo.comparison import Measure, Row, Standing, mean_and_spread
 from vertizo.errors import ConfigError, Interrupted
@@ -59,8 +58,8 @@ def compare(
     comparison.check(runs)
     errors = Console(stderr=True)
     try:
-        with _bar(errors) as show:
-            summaries = comparison.execute(runs, jobs, show)
+        with live_bar(errors, "starting") as show:
+            summaries = comparison.execute(runs, jobs, _reporting(show))
     except Interrupted as error:
         again = f"the same command with --out {shlex.quote(str(folder))} goes on"
         raise Interrupted(f"{str(error).split(';')[0]}; {again}") from None
@@ -92,29 +91,11 @@ def _targets(text: str) -> list[float]:
     return found
 
 
-@contextmanager
-def _bar(console: Console) -> Iterator[Callable[[Standing], None] | None]:
-    """A live bar on a terminal, nothing elsewhere."""
-    if not console.is_terminal:
-        yield None
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=None),
-        TaskProgressColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, expand=True, transient=True) as bar:
-        task = bar.add_task("starting", total=1.0)
-
-        def show(here: Standing) -> None:
-            bar.update(
-                task,
-                completed=here.share,
-                description=f"{here.finished} of {here.total} runs",
-            )
-
-        yield show
+def _reporting(show: Show | None) -> Callable[[Standing], None] | None:
+    """A comparison's standing on a bar, where there is one."""
+    if show is None:
+        return None
+    return lambda here: show(here.share, f"{here.finished} of {here.total} runs")
 
 
 def _show(found: Sequence[Row], by: Measure, folder: Path, seeds: int) -> None:
