@@ -184,7 +184,7 @@ def ask(federation: Federation, client: int) -> bytes:
     """A client's open query, begun if need be."""
     party, server = federation.clients[client], federation.server
     try:
-        announcement = server.announce()
+        announcement = server.announce(client)
     except ConflictError:  # asynchronous: clients choose their batches
         announcement = None
     return bytes(party.ask(announcement))

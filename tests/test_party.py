@@ -776,7 +776,7 @@ def test_bad_announcements_are_refused(ids: list[int], error: type[VertizoError]
 def test_an_announcement_of_another_round_is_refused() -> None:
     """A network may deliver one twice; a client that believed it would ask in vain for ever."""
     federation = fed.build(timing="synchronous")
-    old = federation.server.announce()
+    old = federation.server.announce(0)
     fed.converse(federation, [0, 1, 2])
     with refused_by_client(federation, 0, ConflictError):
         federation.clients[0].ask(old)
@@ -787,7 +787,7 @@ def test_an_announcement_of_another_round_is_refused() -> None:
 def test_an_announcement_names_the_records_that_clients_answer_for() -> None:
     federation = fed.build(timing="synchronous")
     for round_ in range(5):
-        message = wire.decode(federation.server.announce(), fed.CODEC)
+        message = wire.decode(federation.server.announce(0), fed.CODEC)
         assert isinstance(message, Batch)
         assert message.number == round_
         asked = [fed.query(fed.ask(federation, client)) for client in range(3)]
@@ -797,7 +797,7 @@ def test_an_announcement_names_the_records_that_clients_answer_for() -> None:
 
 def test_an_asynchronous_server_announces_nothing() -> None:
     with pytest.raises(ConflictError):
-        fed.build().server.announce()
+        fed.build().server.announce(0)
 
 
 def test_synchronous_rounds_do_not_depend_on_who_comes_first() -> None:

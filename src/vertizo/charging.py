@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
+from pathlib import Path
 
 from vertizo.config import ExperimentConfig
 from vertizo.data.vertical import VerticalData
@@ -15,6 +16,7 @@ from vertizo.privacy.durable_ledger import DurableLedger
 from vertizo.privacy.events import Releases, SecretSteps
 from vertizo.privacy.ledger import Ledger
 from vertizo.privacy.ledger_budget import LedgerBudget
+from vertizo.privacy.statement import Statement
 from vertizo.protection import Charge
 
 
@@ -36,11 +38,30 @@ def charging(config: ExperimentConfig, data: VerticalData, run: str) -> Iterator
     if path is None:
         yield None
         return
-    _check_exact(config, data)
+    check_exact(build(_without_ledger(config), data).statement())
+    with charged_to(path, config, data, run, replays=config.privacy.noise == "seeded") as charge:
+        yield charge
+
+
+@contextmanager
+def charged_to(
+    path: Path, config: ExperimentConfig, data: VerticalData, run: str, *, replays: bool
+) -> Iterator[Charge]:
+    """How a run is charged to the ledger of that file, which is closed at the end.
+
+    Args:
+        path: of the file.
+        config: of the run.
+        data: its records.
+        run: its name in the ledger.
+        replays: whether the run, going on from a checkpoint, repeats its releases byte for byte.
+
+    Raises:
+        RunError, ConfigError: as of `charging`, once the ledger is opened.
+    """
     opened: list[DurableLedger] = []
 
     def open_ledger(releases: Releases) -> Ledger:
-        replays = config.privacy.noise == "seeded"
         ledger = DurableLedger.open(path, run, secret=releases.secret, replays=replays)
         opened.append(ledger)
         ours = records_name(config, data), data.records, len(data.parties)
@@ -83,19 +104,22 @@ def records_name(config: ExperimentConfig, data: VerticalData) -> str:
     return f"{data.name} {blake2b(chosen, digest_size=6).hexdigest()}"
 
 
-def _check_exact(config: ExperimentConfig, data: VerticalData) -> Releases:
-    """All releases of a run that has an exact guarantee; ConfigError for any other."""
-    plain = config.model_copy(
-        update={"privacy": config.privacy.model_copy(update={"ledger": None})}
-    )
-    federation = build(plain, data)
-    statement = federation.statement()
-    if federation.releases is None or statement.guarantee != "exact":
+def _without_ledger(config: ExperimentConfig) -> ExperimentConfig:
+    privacy = config.privacy.model_copy(update={"ledger": None})
+    return config.model_copy(update={"privacy": privacy})
+
+
+def check_exact(statement: Statement) -> None:
+    """Refuse a run that a ledger could say nothing about.
+
+    Raises:
+        ConfigError: it has no exact guarantee.
+    """
+    if statement.guarantee != "exact":
         raise ConfigError(
             "a ledger needs a configuration with an exact guarantee; this one has "
             f"{statement.guarantee!r}: {statement.words}"
         )
-    return federation.releases
 
 
 def budget_for(config: ExperimentConfig, data: VerticalData, runs: int) -> LedgerBudget:
@@ -104,7 +128,16 @@ def budget_for(config: ExperimentConfig, data: VerticalData, runs: int) -> Ledge
     Raises:
         ConfigError: the configuration puts no noise on replies, or its server no noise on itself.
     """
-    releases = _check_exact(config, data)
+    federation = build(_without_ledger(config), data)
+    check_exact(federation.statement())
+    assert federation.releases is not None, "what is exact has noise"
+    return budget_of(federation.releases, config, data, runs)
+
+
+def budget_of(
+    releases: Releases, config: ExperimentConfig, data: VerticalData, runs: int
+) -> LedgerBudget:
+    """The budget that so many runs need, each with all these releases."""
     secret = releases.secret
     if secret is not None:
         secret = SecretSteps(secret.count * runs, secret.sampling, secret.noise_multiplier)

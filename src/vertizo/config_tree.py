@@ -49,7 +49,7 @@ def read(
             raise ConfigError("--set method.name contradicts --methods; leave one of them out")
         tree = _with_entry(tree, entries.get(variant, {}), variant)
     override(tree, overrides, defaults)
-    _make_absolute(tree, Path.cwd() if path is None else path.parent)
+    make_absolute(tree, Path.cwd() if path is None else path.parent)
     return tree
 
 
@@ -119,7 +119,7 @@ def _unknown(name: str, known: Sequence[str]) -> str:
     return f"there is no method {name!r}; {hint}"
 
 
-def _make_absolute(tree: Tree, beside: Path) -> None:
+def make_absolute(tree: Tree, beside: Path) -> None:
     """Make relative paths absolute, so that the run can go on from any folder.
 
     Files of a user's models and tables, and folders of checkpoints, are looked for where we are,

@@ -15,6 +15,7 @@
     └── RefusedError               a message that is well formed and still not accepted
         ├── UnknownPartyError      from or for somebody who is not a member
         ├── UnknownRecordError     record IDs outside the federation
+        │   └── OtherRoundError    records of a synchronous round that is not the one under way
         ├── RepeatedRecordError    a record twice in one batch
         ├── ShapeError             an array of another shape than agreed
         ├── NonFiniteError         NaN or infinite values, or values beyond the agreed bound
@@ -78,6 +79,10 @@ class UnknownPartyError(RefusedError):
 
 class UnknownRecordError(RefusedError):
     """Record IDs that the federation does not have."""
+
+
+class OtherRoundError(UnknownRecordError):
+    """A query answers for the records of another synchronous round than the one under way."""
 
 
 class RepeatedRecordError(RefusedError):

@@ -107,6 +107,12 @@ class Experiment:
         folder = None if out is None else RunFolder(Path(out))
         if folder is not None and resume:
             self.check_same(folder)
+            kept = folder.preparation()
+            if kept is not None and not kept.agrees_with(self.data().preparation):
+                raise RunError(
+                    f"{folder.path} holds a run on other records than {self.data().name} has now: "
+                    "columns or what they are scaled by have changed; start another run"
+                )
             if self.config.privacy.noise == "secure":
                 raise RunError(
                     f"{folder.path} holds a run with privacy.noise 'secure', which cannot be "
@@ -125,7 +131,7 @@ class Experiment:
             with folder.locked():
                 if not resume:
                     folder.check_is_new()
-                    folder.create(self.config, name)
+                    folder.create(self.config, name, self.data().preparation)
                 return training.run(resume=resume)
 
     def check_same(self, folder: RunFolder) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,9 +13,10 @@ from vertizo.data.vertical import VerticalData
 from vertizo.errors import ConfigError
 from vertizo.models.base import Model
 from vertizo.models.optimizers import Sgd
-from vertizo.party.server import Schedule
+from vertizo.party.peer import Schedule
 from vertizo.privacy import guarantee
 from vertizo.privacy.accounting import mu_of, published_mu, published_noise_std
+from vertizo.privacy.discrete_gaussian import RandomBytes
 from vertizo.privacy.events import GaussianRelease, Releases, SecretSteps
 from vertizo.privacy.grid_accounting import GridCorrection
 from vertizo.privacy.ledger import Ledger, MemoryLedger
@@ -98,6 +100,7 @@ class Protection:
         reply_numbers: numbers of a reply that may depend on one record.
         reply_size: numbers of a reply.
         charge: what the run is charged to; None for a ledger of its own.
+        random_bytes: where secure noise and secret samples come from.
 
     Raises:
         ConfigError: on first use, where a wanted ε cannot be had.
@@ -113,8 +116,10 @@ class Protection:
         reply_numbers: int,
         reply_size: int,
         charge: Charge | None = None,
+        random_bytes: RandomBytes = os.urandom,
     ) -> None:
         self._config = config
+        self._random_bytes = random_bytes
         self._data = data
         self._stream = stream
         self._secrets = stream if charge is None else stream.child("run", charge.run)
@@ -167,6 +172,11 @@ class Protection:
             secret=secret,
             grid=self._grid(),
         )
+
+    @property
+    def noises(self) -> list[NoiseSource]:
+        """Of the replies and of the server's private updates."""
+        return [noise for noise in (self._reply_noise, self._server_noise) if noise is not None]
 
     def _event(self, noise: NoiseSource, numbers: int = 0) -> GaussianRelease:
         """A release with that noise; ``numbers`` of a sum that is cut to a grid as a whole."""
@@ -225,7 +235,12 @@ class Protection:
             return SeededNoise(stream, clip_norm=clip_norm, noise_std=noise_std)
         if numbers:
             noise_std += multiplier * grid_for(clip_norm, noise_std) * math.sqrt(numbers)
-        return SecureNoise(clip_norm=clip_norm, noise_std=noise_std, ahead=max(4096, ahead))
+        return SecureNoise(
+            clip_norm=clip_norm,
+            noise_std=noise_std,
+            ahead=max(4096, ahead),
+            random_bytes=self._random_bytes,
+        )
 
     @property
     def _steps_per_query(self) -> float:
@@ -340,7 +355,7 @@ class Protection:
             noise,
             sampling=sampling,
             capacity=guarantee.capacity(self._data.records, sampling),
-            sampler=SeededSampler(stream) if seeded else SystemSampler(),
+            sampler=SeededSampler(stream) if seeded else SystemSampler(self._random_bytes),
             even_time=not seeded,
         )
 

@@ -52,6 +52,11 @@ class Stream:
         """A stream that nobody else can know, from the operating system's entropy."""
         return cls(os.urandom(32))
 
+    @property
+    def key(self) -> bytes:
+        """32 bytes; whoever has them has every draw of this stream and of those below it."""
+        return self._key
+
     def child(self, *name: str | int) -> Stream:
         """The stream of that name below this one; names of different parts never collide."""
         return Stream(blake2b(repr(name).encode(), key=self._key, digest_size=32).digest())

@@ -3,6 +3,7 @@
 =======================  ============================================================
 run_name                 what the run is called in a ledger that outlives it
 config.yaml              complete; ``vertizo train DIR/config.yaml`` reruns the run
+preparation.json         for tables: how new records become numbers, and what outputs stand for
 metrics.jsonl            one line for each evaluation
 summary.json             the figures at the end; there is none while a run is unfinished
 checkpoints/last         everything needed to go on
@@ -25,9 +26,10 @@ from uuid import uuid4
 
 from vertizo import checkpoint, config
 from vertizo.config import ExperimentConfig
-from vertizo.errors import RunError
+from vertizo.data.prepared import Preparation
+from vertizo.errors import DataError, RunError
 
-FILES = ("metrics.jsonl", "summary.json", "checkpoints/last.safetensors")
+FILES = ("preparation.json", "metrics.jsonl", "summary.json", "checkpoints/last.safetensors")
 """What a run writes beside its configuration."""
 
 
@@ -77,12 +79,29 @@ class RunFolder:
         except OSError as error:
             raise RunError(f"{self.path} cannot be written: {error.strerror}") from None
 
-    def create(self, settings: ExperimentConfig, name: str | None = None) -> None:
-        """Make the folder; write the run's name, a new one if none is given, and its settings."""
+    def create(
+        self,
+        settings: ExperimentConfig,
+        name: str | None = None,
+        preparation: Preparation | None = None,
+    ) -> None:
+        """Make the folder, and write what is known at the start.
+
+        Args:
+            settings: of the run.
+            name: of the run; None for a new one.
+            preparation: of its table; None for what is no table.
+
+        Raises:
+            RunError: it cannot be written.
+        """
         self.make()
         try:
             text = settings.to_yaml().encode()
             checkpoint.write_atomically(self.path / "run_name", (name or uuid4().hex).encode())
+            if preparation is not None:
+                content = preparation.to_json().encode()
+                checkpoint.write_atomically(self.path / "preparation.json", content)
             checkpoint.write_atomically(self.path / "config.yaml", text)
         except OSError as error:
             raise RunError(f"{self.path} cannot be written: {error.strerror}") from None
@@ -113,6 +132,20 @@ class RunFolder:
         if not found:
             raise RunError(f"{self.path} holds no run: there is no config.yaml in it")
         return config.load(path)
+
+    def preparation(self) -> Preparation | None:
+        """How the run's table was prepared; None where it has none.
+
+        Raises:
+            RunError: the file is damaged.
+        """
+        path = self.path / "preparation.json"
+        try:
+            return Preparation.from_json(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError, DataError) as error:
+            raise RunError(f"{path} cannot be used: {error}") from None
 
     @contextmanager
     def locked(self) -> Iterator[None]:

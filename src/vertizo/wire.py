@@ -107,6 +107,16 @@ def _struct_of(message: Message, codec: ArrayCodec) -> _Body:
             return _Batch(number, width, packed)
 
 
+def is_upload(frame: bytes) -> bool:
+    """Whether a frame says that it is an `Upload`; nothing of it is checked."""
+    return frame[HEADER.size + 1 : HEADER.size + 2] == bytes([3])
+
+
+def is_batch(frame: bytes) -> bool:
+    """Whether a frame says that it is a `Batch`; nothing of it is checked."""
+    return frame[HEADER.size + 1 : HEADER.size + 2] == bytes([4])
+
+
 def decode(frame: bytes, codec: ArrayCodec, *, max_body: int = MAX_BODY) -> Message:
     """The message of exactly one frame.
 

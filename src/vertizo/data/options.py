@@ -60,6 +60,8 @@ class DataConfig(Options):
     """For ``table``: what stands between the values of a CSV file."""
     label: str | None = None
     """For ``table``: the column to predict."""
+    id: str | None = None
+    """For tables: the column that says which record a row is about; no feature."""
     task: Literal["classification", "regression"] | None = None
     """For ``table``; unset: classification for text and for at most 20 different whole numbers."""
     classes: list[Category] | None = None
@@ -101,7 +103,7 @@ class DataConfig(Options):
                     "leave one of them out"
                 )
         else:
-            for key in ("path", "test_path", "label", "task", "classes"):
+            for key in ("path", "test_path", "label", "id", "task", "classes"):
                 if getattr(self, key) is not None:
                     raise ValueError(
                         f"data.{key} is set but data.name is {self.name!r}; "
@@ -143,6 +145,7 @@ class DataConfig(Options):
     def _one_use_of_a_column(self) -> DataConfig:
         owned = [column for wanted in (self.columns or {}).values() for column in wanted]
         uses: dict[str, list[str]] = {
+            "id": [] if self.id is None else [self.id],
             "drop": self.drop,
             "columns": owned,
             "ranges": list(self.ranges),
@@ -153,6 +156,11 @@ class DataConfig(Options):
             if self.label is not None and self.label in named:
                 raise ValueError(f"data.{key} names {self.label!r}, which is data.label")
         for one, other in (
+            ("id", "columns"),
+            ("id", "drop"),
+            ("id", "ranges"),
+            ("id", "categories"),
+            ("id", "categorical"),
             ("drop", "columns"),
             ("drop", "ranges"),
             ("drop", "categories"),

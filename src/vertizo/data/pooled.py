@@ -32,6 +32,8 @@ class Pooled:
     task: Task
     columns: tuple[str, ...] | None = None
     """Column names of a table."""
+    label: str | None = None
+    """The column of a table that is predicted."""
     groups: Mapping[str, Sequence[str]] | None = None
     """The natural parties of a table: name → columns."""
     fitted_scaling: bool = False

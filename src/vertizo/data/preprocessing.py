@@ -11,15 +11,18 @@ much; bounds and lists of categories that are known without the data take its pl
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import Field, PositiveFloat, Tag, ValidationError, model_validator
 from torch import Tensor
 
 from vertizo.data.splits import nearest
-from vertizo.errors import ConfigError
+from vertizo.errors import ConfigError, DataError
+from vertizo.options import Options, chosen_by
 
 MOST_CATEGORIES = 1000
 """Of one column; the rarest beyond them share code 0."""
@@ -29,6 +32,71 @@ FARTHEST = 1e6
 Matrix = NDArray[np.float64]
 Bounds = Mapping[str, Sequence[float]]
 Lists = Mapping[str, Sequence[str]]
+
+
+class Categories(Options):
+    """A column of categories."""
+
+    kind: Literal["categories"] = "categories"
+    name: str
+    names: tuple[str, ...]
+    """What the codes from 1 stand for."""
+    public: bool
+    """Whether they were known without the data."""
+
+    @model_validator(mode="after")
+    def _no_name_twice(self) -> Categories:
+        if len(set(self.names)) < len(self.names):
+            raise ValueError(f"column {self.name!r} has a category twice")
+        return self
+
+
+class Bounded(Options):
+    """A column of numbers that is scaled by public bounds."""
+
+    kind: Literal["bounded"] = "bounded"
+    name: str
+    low: float
+    high: float
+
+    @model_validator(mode="after")
+    def _low_below_high(self) -> Bounded:
+        if not self.low < self.high:
+            raise ValueError(f"column {self.name!r} has bounds {self.low} and {self.high}")
+        return self
+
+
+class Fitted(Options):
+    """A column of numbers that is scaled by statistics of the training rows."""
+
+    kind: Literal["fitted"] = "fitted"
+    name: str
+    median: float
+    """Stands for a missing value."""
+    mean: float
+    scale: PositiveFloat
+    indicator: bool
+    """Whether a column of its own says what was missing."""
+
+
+Column = Annotated[
+    Annotated[Categories, Tag("categories")]
+    | Annotated[Bounded, Tag("bounded")]
+    | Annotated[Fitted, Tag("fitted")],
+    chosen_by("kind", "fitted"),
+]
+
+
+class _State(Options):
+    columns: tuple[Column, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _no_column_twice(self) -> _State:
+        names = [column.name for column in self.columns]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise ValueError(f"column {twice!r} occurs twice")
+        return self
 
 
 class Preprocessing:
@@ -52,35 +120,75 @@ class Preprocessing:
         ranges: Bounds,
         categories: Lists,
     ) -> None:
-        coded = [index for index, column in enumerate(columns) if column in levels]
-        found = [
-            _codes(train[:, index], levels[columns[index]], categories.get(columns[index]))
-            for index in coded
-        ]
-        self._tables = [(index, table) for index, (table, _) in zip(coded, found, strict=True)]
-        self.cardinalities = tuple(count for _, count in found)
+        free = [i for i, name in enumerate(columns) if name not in levels and name not in ranges]
+        numbers = _fit_numbers(train[:, free], [columns[index] for index in free])
+        kept: list[Categories | Bounded | Fitted] = []
+        for index, name in enumerate(columns):
+            if name in levels:
+                public = categories.get(name)
+                found = public if public is not None else _seen(train[:, index], levels[name])
+                kept.append(Categories(name=name, names=tuple(found), public=public is not None))
+            elif name in ranges:
+                kept.append(Bounded(name=name, low=ranges[name][0], high=ranges[name][1]))
+            else:
+                kept.append(next(numbers))
+        self._use(kept, levels)
+
+    @classmethod
+    def from_state(cls, state: Any) -> Preprocessing:
+        """As it was fitted; takes categories as codes into its own `levels`.
+
+        Args:
+            state: from `state`, perhaps through JSON.
+
+        Raises:
+            DataError: it is no such state.
+        """
+        try:
+            kept = _State.model_validate(state).columns
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"])
+            raise DataError(f"no preparation of columns: {where}: {first['msg']}") from None
+        restored = cls.__new__(cls)
+        restored._use(kept, {c.name: c.names for c in kept if isinstance(c, Categories)})
+        return restored
+
+    def state(self) -> dict[str, Any]:
+        """What was fitted or is public, as plain values for JSON, column by column."""
+        return {"columns": [column.model_dump(mode="json") for column in self._kept]}
+
+    def _use(
+        self,
+        kept: Sequence[Categories | Bounded | Fitted],
+        levels: Mapping[str, tuple[str, ...]],
+    ) -> None:
+        self._kept = tuple(kept)
+        self.columns = tuple(column.name for column in kept)
+        """Of the raw rows, in order."""
+        coded = [(i, column) for i, column in enumerate(kept) if isinstance(column, Categories)]
+        self.levels = {column.name: levels[column.name] for _, column in coded}
+        """Column of categories → what its codes in raw rows stand for."""
+        self._tables = [(i, _table(column, self.levels[column.name])) for i, column in coded]
+        self.cardinalities = tuple(len(column.names) + 1 for _, column in coded)
         """Number of codes of each of the first columns of the result."""
-        self._numbers = [index for index in range(len(columns)) if index not in coded]
-        names = [columns[index] for index in self._numbers]
-        self._bounded = np.array([name in ranges for name in names], bool)
-        self._low = np.array([ranges[name][0] for name in names if name in ranges])
-        self._high = np.array([ranges[name][1] for name in names if name in ranges])
-        self._fit_numbers(train[:, self._numbers][:, ~self._bounded])
-        self.fitted = not self._bounded.all() or any(
-            columns[index] not in categories for index in coded
-        )
+        self._numbers = [i for i, column in enumerate(kept) if not isinstance(column, Categories)]
+        bounded = [column for column in kept if isinstance(column, Bounded)]
+        fitted = [column for column in kept if isinstance(column, Fitted)]
+        self._bounded = np.array([isinstance(kept[i], Bounded) for i in self._numbers], bool)
+        self._low = np.array([column.low for column in bounded])
+        self._high = np.array([column.high for column in bounded])
+        self._median = np.array([column.median for column in fitted])
+        self._mean = np.array([column.mean for column in fitted])
+        self._scale = np.array([column.scale for column in fitted])
+        self._missing = np.array([column.indicator for column in fitted], bool)
+        self.fitted = bool(fitted) or any(not column.public for _, column in coded)
         """Whether anything comes from the training rows."""
 
-    def _fit_numbers(self, train: Matrix) -> None:
-        self._pipeline = None
-        if train.shape[1]:
-            from sklearn.impute import SimpleImputer
-            from sklearn.preprocessing import StandardScaler
-
-            self._missing = np.isnan(train).any(0)
-            imputer = SimpleImputer(strategy="median", keep_empty_features=True)
-            self._pipeline = (imputer, StandardScaler())
-            self._pipeline[1].fit(imputer.fit_transform(train))
+    @property
+    def width(self) -> int:
+        """Columns of the result."""
+        return len(self.columns) + int(self._missing.sum())
 
     def __call__(self, values: Matrix) -> Tensor:
         """[records, columns] to float32 [records, codes + numbers + indicators]."""
@@ -94,35 +202,47 @@ class Preprocessing:
         bounded = numbers[:, self._bounded]
         middle, half = (self._low + self._high) / 2, (self._high - self._low) / 2
         scaled[:, self._bounded] = np.nan_to_num(((bounded - middle) / half).clip(-1, 1), nan=0.0)
-        parts = [codes, scaled]
-        if self._pipeline is not None:
-            imputer, scaler = self._pipeline
-            free = numbers[:, ~self._bounded]
-            if len(free):
-                standard = scaler.transform(imputer.transform(free))
-                scaled[:, ~self._bounded] = standard.clip(-FARTHEST, FARTHEST)
-            parts.append(np.isnan(free[:, self._missing]).astype(np.float64))
+        free = numbers[:, ~self._bounded]
+        absent = np.isnan(free)
+        standard = (np.where(absent, self._median, free) - self._mean) / self._scale
+        scaled[:, ~self._bounded] = standard.clip(-FARTHEST, FARTHEST)
+        parts = [codes, scaled, absent[:, self._missing]]
         return torch.from_numpy(np.concatenate(parts, 1).astype(np.float32))
 
 
-def _codes(
-    train: Matrix, levels: tuple[str, ...], public: Sequence[str] | None
-) -> tuple[NDArray[np.int64], int]:
-    """What each level becomes, and how many codes there are.
+def _fit_numbers(train: Matrix, names: Sequence[str]) -> Iterator[Fitted]:
+    """Each column's statistics, [records, columns]."""
+    if not names:
+        return
+    from sklearn.impute import SimpleImputer
+    from sklearn.preprocessing import StandardScaler
 
-    The last entry, at index −1, is for a missing value.
-    """
-    table = np.zeros(len(levels) + 1, np.int64)
-    if public is not None:
-        code_of = {name: code for code, name in enumerate(public, 1)}
-        table[:-1] = [code_of.get(name, 0) for name in levels]
-        return table, len(public) + 1
+    imputer = SimpleImputer(strategy="median", keep_empty_features=True)
+    scaler = StandardScaler().fit(imputer.fit_transform(train))
+    absent = np.isnan(train)
+    for place, name in enumerate(names):
+        yield Fitted(
+            name=name,
+            median=float(imputer.statistics_[place]),
+            mean=float(scaler.mean_[place]),
+            scale=float(scaler.scale_[place]),
+            indicator=bool(absent[:, place].any()),
+        )
+
+
+def _seen(train: Matrix, levels: tuple[str, ...]) -> tuple[str, ...]:
+    """The categories of a column that occur, in the order of their levels."""
     seen, counts = np.unique(train[~np.isnan(train)].astype(np.int64), return_counts=True)
     if len(seen) > MOST_CATEGORIES:
         # A stable sort: of equally rare ones the first by name stay.
         seen = np.sort(seen[np.argsort(-counts, kind="stable")[:MOST_CATEGORIES]])
-    table[seen] = np.arange(1, len(seen) + 1)
-    return table, len(seen) + 1
+    return tuple(levels[index] for index in seen)
+
+
+def _table(column: Categories, levels: tuple[str, ...]) -> NDArray[np.int64]:
+    """What each level becomes. The last entry, at index −1, is for a missing value."""
+    code_of = {name: code for code, name in enumerate(column.names, 1)}
+    return np.array([*(code_of.get(name, 0) for name in levels), 0], np.int64)
 
 
 def check_public(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -100,31 +100,15 @@ def pool(
     """
     _check_names(train, label, options)
     held = _held(train, options)
-    columns = [c for c in held if c != label and c not in options.drop]
+    columns = [c for c in held if c not in (label, options.id, *options.drop)]
     if not columns:
         raise DataError(f"{train.name} has no column but {label!r} and what data.drop leaves out")
     if test is None and train.frame.height < 2:
         raise DataError(f"{train.name} has 1 row; it takes one to train on and one to test on")
     sources = [train] if test is None else [train, test]
-    for source in sources[1:]:
-        for column in (label, *columns):
-            if column not in source.frame.columns:
-                raise DataError(
-                    f"{source.name} does not have the column {column!r} of {train.name}"
-                    f"{nearest(column, source.frame.columns)}"
-                )
     forced = {*categorical, *options.categorical, *options.categories} - set(options.drop)
-    levels: dict[str, tuple[str, ...]] = {}
-    matrices = [np.empty((source.frame.height, len(columns))) for source in sources]
-    for place, column in enumerate(columns):
-        coded = None if column in forced else _all_numbers(sources, column)
-        if coded is None:
-            levels[column], coded = _all_codes(sources, column)
-        for matrix, values in zip(matrices, coded, strict=True):
-            matrix[:, place] = values
-    learned, labels, class_names = _labels(sources, label, task, classes)
-
-    features = [torch.from_numpy(matrix) for matrix in matrices]
+    features, levels = matrices(sources, columns, forced)
+    learned, labels, class_names = labels_of(sources, label, task, classes)
     if test is None:
         ids = set_apart(len(features[0]), options.test)
         features, labels = [features[0][i] for i in ids], [labels[0][i] for i in ids]
@@ -135,11 +119,46 @@ def pool(
         test=features[1],
         test_labels=labels[1],
         task=learned,
+        label=label,
         columns=tuple(columns),
         groups=_left(groups, columns),
         levels=levels,
         class_names=class_names,
     )
+
+
+def matrices(
+    sources: Sequence[Source], columns: Sequence[str], categorical: Container[str]
+) -> tuple[list[Tensor], dict[str, tuple[str, ...]]]:
+    """Columns of every frame as numbers, float64 [rows, columns], and what codes stand for.
+
+    Args:
+        sources: the first decides which columns hold text.
+        columns: in order.
+        categorical: columns that are categories even where they hold numbers.
+
+    Raises:
+        DataError: names the frame and the column.
+    """
+    levels: dict[str, tuple[str, ...]] = {}
+    found = [np.empty((source.frame.height, len(columns))) for source in sources]
+    for place, column in enumerate(columns):
+        for source in sources:
+            _check_has(source, column, sources[0].name)
+        coded = None if column in categorical else _all_numbers(sources, column)
+        if coded is None:
+            levels[column], coded = _all_codes(sources, column)
+        for matrix, values in zip(found, coded, strict=True):
+            matrix[:, place] = values
+    return [torch.from_numpy(matrix) for matrix in found], levels
+
+
+def _check_has(source: Source, column: str, first: str) -> None:
+    if column not in source.frame.columns:
+        raise DataError(
+            f"{source.name} does not have the column {column!r} of {first}"
+            f"{nearest(column, source.frame.columns)}"
+        )
 
 
 def _held(train: Source, options: DataConfig) -> list[str]:
@@ -168,6 +187,8 @@ def _check_names(train: Source, label: str, options: DataConfig) -> None:
             f"{train.name} has one column only, {known[0][:60]!r}; is data.delimiter {other!r}?"
         )
     named = {"label": [label], "drop": options.drop, "categorical": options.categorical}
+    if options.id is not None:
+        named["id"] = [options.id]
     for key, wanted in named.items():
         for column in wanted:
             if column not in known:
@@ -190,41 +211,53 @@ def _left(
 
 def _all_numbers(sources: Sequence[Source], column: str) -> list[NDArray[np.float64]] | None:
     """A column of every frame as numbers, NaN where missing; None if the first has text there."""
-    import polars as pl
-
     result: list[NDArray[np.float64]] = []
     for source in sources:
-        values = source.frame[column]
-        if values.dtype == pl.Null:
-            values = values.cast(pl.Float64)
-        if values.dtype in (pl.String, pl.Boolean, pl.Categorical, pl.Enum):
-            numbers = values.cast(pl.String).cast(pl.Float64, strict=False)
-            wrong = values.filter(numbers.is_null() & values.is_not_null())
-            if len(wrong) and not result:
-                return None
-            if len(wrong):
-                raise DataError(
-                    f"{source.name}: column {column!r} holds {wrong[0]!r}, "
-                    f"but only numbers in {sources[0].name}"
-                )
-        elif values.dtype.is_numeric():
-            numbers = values.cast(pl.Float64)
-        else:
+        array, text = numbers(source, column)
+        if text is not None and not result:
+            return None
+        if text is not None:
             raise DataError(
-                f"{source.name}: column {column!r} holds {values.dtype}, neither numbers nor text; "
-                "leave it out with data.drop"
-            )
-        array = numbers.fill_null(float("nan")).to_numpy()
-        huge = array[np.abs(array) > LARGEST]
-        if len(huge):
-            raise DataError(
-                f"{source.name}: column {column!r} holds {huge[0]:g}, which is too large a number"
+                f"{source.name}: column {column!r} holds {source.frame[column][text]!r}, "
+                f"but only numbers in {sources[0].name}"
             )
         result.append(array)
     return result
 
 
-def _texts(source: Source, column: str) -> pl.Series:
+def numbers(source: Source, column: str) -> tuple[NDArray[np.float64], int | None]:
+    """A column as numbers, NaN where missing, and the first row that has text in it.
+
+    Raises:
+        DataError: the column holds neither, or a number that float32 cannot hold.
+    """
+    import polars as pl
+
+    values = source.frame[column]
+    if values.dtype == pl.Null:
+        values = values.cast(pl.Float64)
+    text = None
+    if values.dtype in (pl.String, pl.Boolean, pl.Categorical, pl.Enum):
+        found = values.cast(pl.String).cast(pl.Float64, strict=False)
+        wrong = np.flatnonzero((found.is_null() & values.is_not_null()).to_numpy())
+        text = int(wrong[0]) if len(wrong) else None
+    elif values.dtype.is_numeric():
+        found = values.cast(pl.Float64)
+    else:
+        raise DataError(
+            f"{source.name}: column {column!r} holds {values.dtype}, neither numbers nor text; "
+            "leave it out with data.drop"
+        )
+    array = found.fill_null(float("nan")).to_numpy()
+    huge = array[np.abs(array) > LARGEST]
+    if text is None and len(huge):
+        raise DataError(
+            f"{source.name}: column {column!r} holds {huge[0]:g}, which is too large a number"
+        )
+    return array, text
+
+
+def texts(source: Source, column: str) -> pl.Series:
     """A column as text, null where missing; whole numbers without a fraction."""
     import polars as pl
 
@@ -256,24 +289,37 @@ def _all_codes(
     """The different texts in a column of all frames, and each frame's codes; NaN where missing."""
     import polars as pl
 
-    texts = [_texts(source, column) for source in sources]
-    names = sorted(pl.concat(texts).drop_nulls().unique().to_list(), key=_order)
-    return tuple(names), [_coded(series, names) for series in texts]
+    found = [texts(source, column) for source in sources]
+    names = sorted(pl.concat(found).drop_nulls().unique().to_list(), key=_order)
+    return tuple(names), [codes(series, names) for series in found]
 
 
-def _coded(texts: pl.Series, names: Sequence[str]) -> NDArray[np.float64]:
+def codes(found: pl.Series, names: Sequence[str]) -> NDArray[np.float64]:
+    """Each text's place among the names; NaN where it is missing, or none of them."""
     import polars as pl
 
     if not names:
-        return np.full(len(texts), np.nan)
-    codes = texts.cast(pl.Enum(names)).to_physical().cast(pl.Float64)
-    return codes.fill_null(float("nan")).to_numpy()
+        return np.full(len(found), np.nan)
+    places = found.cast(pl.Enum(names), strict=False).to_physical().cast(pl.Float64)
+    return places.fill_null(float("nan")).to_numpy()
 
 
-def _labels(
+def labels_of(
     sources: Sequence[Source], label: str, task: TaskName | None, classes: Sequence[str] | None
 ) -> tuple[Task, list[Tensor], tuple[str, ...] | None]:
+    """The task, every frame's labels, and what the classes are called.
+
+    Args:
+        sources: the first decides what classes there are.
+        label: the column.
+        task: None to infer it.
+        classes: public ones; None for those that occur.
+
+    Raises:
+        ConfigError, DataError: names the frame and what does not fit.
+    """
     for source in sources:
+        _check_has(source, label, sources[0].name)
         values = source.frame[label]
         absent = values.null_count()
         if values.dtype.is_float():
@@ -286,27 +332,27 @@ def _labels(
     if task is None:
         task = _inferred(sources, label) if classes is None else "classification"
     if task == "regression":
-        numbers = _all_numbers(sources[:1], label)
-        if numbers is None:
+        given = _all_numbers(sources[:1], label)
+        if given is None:
             raise ConfigError(
                 f"data.task is 'regression' but the label {label!r} of {sources[0].name} holds "
                 f"text, such as {_text_in(sources[0], label)!r}"
             )
-        numbers = _all_numbers(sources, label) or numbers
-        return Regression(), [torch.from_numpy(array.astype(np.float32)) for array in numbers], None
-    texts = [_texts(source, label) for source in sources]
-    names = list(classes or sorted(texts[0].unique().to_list(), key=_order))
-    if len(names) > max(MOST_CLASSES, len(texts[0]) // 2):
+        given = _all_numbers(sources, label) or given
+        return Regression(), [torch.from_numpy(array.astype(np.float32)) for array in given], None
+    found = [texts(source, label) for source in sources]
+    names = list(classes or sorted(found[0].unique().to_list(), key=_order))
+    if len(names) > max(MOST_CLASSES, len(found[0]) // 2):
         raise DataError(
             f"{sources[0].name}: the label {label!r} has {len(names)} different values in "
-            f"{len(texts[0])} rows, which are no classes; is it an identifier?"
+            f"{len(found[0])} rows, which are no classes; is it an identifier?"
         )
     if len(names) < 2:
         raise DataError(
             f"{sources[0].name}: the label {label!r} is {names[0]!r} in every row; "
             "there must be two classes at least"
         )
-    for source, series in zip(sources, texts, strict=True):
+    for source, series in zip(sources, found, strict=True):
         unknown = series.filter(~series.is_in(names))
         if len(unknown):
             where = f"does not occur in {sources[0].name}" if classes is None else "is no class"
@@ -314,7 +360,7 @@ def _labels(
                 f"{source.name}: the label {label!r} is {unknown[0]!r}, which {where}"
                 + ("" if classes is None else f" of data.classes, {', '.join(map(repr, classes))}")
             )
-    coded = [torch.from_numpy(_coded(series, names).astype(np.int64)) for series in texts]
+    coded = [torch.from_numpy(codes(series, names).astype(np.int64)) for series in found]
     return Classification(len(names)), coded, tuple(names)
 
 
@@ -322,14 +368,14 @@ def _text_in(source: Source, column: str) -> str:
     """The first value of a column that is no number."""
     import polars as pl
 
-    texts = _texts(source, column)
-    return str(texts.filter(texts.cast(pl.Float64, strict=False).is_null())[0])
+    found = texts(source, column)
+    return str(found.filter(found.cast(pl.Float64, strict=False).is_null())[0])
 
 
 def _inferred(sources: Sequence[Source], label: str) -> TaskName:
-    numbers = _all_numbers(sources[:1], label)
-    if numbers is None:
+    given = _all_numbers(sources[:1], label)
+    if given is None:
         return "classification"
-    different = np.unique(numbers[0])
+    different = np.unique(given[0])
     whole = bool(np.all(different == np.round(different)))
     return "classification" if whole and len(different) <= MOST_CLASSES else "regression"

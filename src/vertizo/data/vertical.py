@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from vertizo.data.pooled import Pooled
+from vertizo.data.prepared import Preparation
 from vertizo.data.preprocessing import Bounds, Lists, Preprocessing, check_public
 from vertizo.data.splits import SPLITS, Piece, SplitName, describe, nearest, pieces
 from vertizo.errors import ConfigError
@@ -52,6 +53,8 @@ class VerticalData:
     """Whether the task is scaled by statistics of the training labels."""
     class_names: tuple[str, ...] | None = None
     """What the classes are called, in the order of their numbers."""
+    preparation: Preparation | None = None
+    """How new records of a raw table become features; None for what is no raw table."""
 
     @property
     def records(self) -> int:
@@ -107,14 +110,7 @@ def cut(
         key = "ranges" if ranges else "categories"
         raise ConfigError(f"data.{key} is set but {describe(pooled)} without raw columns")
 
-    order = torch.from_numpy(stream.generator().permutation(pooled.train.shape[0]))
-    if limit is not None:
-        order = order[:limit]
-    held_out = round(validation * order.numel())
-    chosen: dict[Purpose, Tensor] = {
-        "table": order[held_out:].sort()[0],
-        "validation": order[:held_out].sort()[0],
-    }
+    chosen = choose(pooled.train.shape[0], validation, limit, stream)
     fits_something = pooled.levels is not None or isinstance(pooled.task, Regression)
     if fits_something and not chosen["table"].numel():
         raise ConfigError(f"data.validation is {validation}, which leaves no record to train on")
@@ -123,6 +119,7 @@ def cut(
         labels[purpose] = pooled.train_labels.index_select(0, ids)
 
     holdings, fitted = [], []
+    preparations: dict[str, Preprocessing] = {}
     for name, piece in zip(names, parts, strict=True):
         # Cut first, then choose: a large data set is copied once.
         own_part = piece(pooled.train)
@@ -133,12 +130,12 @@ def cut(
             fitted += [name] * pooled.fitted_scaling
             continue
         own = _columns_of(piece, pooled.columns or ())
-        prepare = Preprocessing(values["table"].numpy(), own, pooled.levels, ranges, categories)
-        prepared = {purpose: prepare(whole.numpy()) for purpose, whole in values.items()}
-        holdings.append(Holding(name, prepared, prepare.cardinalities))
+        holding, prepare = hold(name, values, own, pooled.levels, ranges, categories)
+        preparations[name] = prepare
+        holdings.append(holding)
         fitted += [name] * prepare.fitted
     clients = [holding for holding in holdings if holding.name != label_holder]
-    task = _task(pooled, labels["table"], label_range)
+    task = learned_task(pooled.name, pooled.task, labels["table"], label_range)
     return VerticalData(
         name=pooled.name,
         task=task,
@@ -151,7 +148,42 @@ def cut(
         fitted=tuple(fitted),
         fitted_labels=pooled.fitted_labels or (task is not pooled.task and label_range is None),
         class_names=pooled.class_names,
+        preparation=Preparation(preparations, pooled.label, task, pooled.class_names)
+        if preparations and pooled.label is not None
+        else None,
     )
+
+
+def choose(
+    records: int, validation: float, limit: int | None, stream: Stream
+) -> dict[Purpose, Tensor]:
+    """Which records train and which validate: row numbers, ascending.
+
+    Args:
+        records: how many there are.
+        validation: share of those that are used.
+        limit: use at most so many; None for all.
+        stream: randomness of the choice; who has it makes the same one.
+    """
+    order = torch.from_numpy(stream.generator().permutation(records))
+    if limit is not None:
+        order = order[:limit]
+    held_out = round(validation * order.numel())
+    return {"table": order[held_out:].sort()[0], "validation": order[:held_out].sort()[0]}
+
+
+def hold(
+    name: str,
+    values: Mapping[Purpose, Tensor],
+    columns: Sequence[str],
+    levels: Mapping[str, tuple[str, ...]],
+    ranges: Bounds,
+    categories: Lists,
+) -> tuple[Holding, Preprocessing]:
+    """What a party makes of its columns of a raw table, fitted on its own training rows."""
+    prepare = Preprocessing(values["table"].numpy(), columns, levels, ranges, categories)
+    prepared = {purpose: prepare(whole.numpy()) for purpose, whole in values.items()}
+    return Holding(name, prepared, prepare.cardinalities), prepare
 
 
 def _check_holder(label_holder: str | None, names: Sequence[str]) -> None:
@@ -180,12 +212,24 @@ def _cardinalities(clients: Sequence[Holding]) -> tuple[tuple[int, ...], ...]:
     return found if any(found) else ()
 
 
-def _task(pooled: Pooled, labels: Tensor, label_range: Sequence[float] | None) -> Task:
-    """The task; a regression learns labels that are centred and scaled."""
-    if not isinstance(pooled.task, Regression):
+def learned_task(
+    name: str, task: Task, labels: Tensor, label_range: Sequence[float] | None
+) -> Task:
+    """The task; a regression learns labels that are centred and scaled.
+
+    Args:
+        name: of the data set.
+        task: as its labels have it.
+        labels: of the training records.
+        label_range: public bounds to scale by in place of the labels' mean and standard deviation.
+
+    Raises:
+        ConfigError: bounds for what is no regression.
+    """
+    if not isinstance(task, Regression):
         if label_range is not None:
-            raise ConfigError(f"data.label_range is set but {pooled.name} is no regression")
-        return pooled.task
+            raise ConfigError(f"data.label_range is set but {name} is no regression")
+        return task
     if label_range is not None:
         low, high = label_range
         return Regression((low + high) / 2, (high - low) / 2)

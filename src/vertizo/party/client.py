@@ -142,6 +142,49 @@ class ClientParty:
         self._ids = self._batch = self._frame = None
         self.answered += 1
 
+    @property
+    def open_ids(self) -> Tensor | None:
+        """The records of the open query; None where there is none."""
+        return self._ids
+
+    def reopen(self, frame: bytes) -> None:
+        """Take up the query of that frame, which this party made before it was stopped.
+
+        Raises:
+            WireError: not a message.
+            ConflictError: not the next query.
+        """
+        query = wire.decode(frame, self._up)
+        if not isinstance(query, Query) or query.number != self.answered:
+            raise ConflictError(f"not query {self.answered}, which is the next one")
+        if self._received is not None:
+            known = self._received.known(query.ids)
+            self._received.learn(query.ids, query.embeddings + known)
+        self._ids, self._frame, self._batch = query.ids, frame, None
+
+    def is_overtaken(self, announcement: bytes) -> bool:
+        """Whether the open query is for another round than the one announced for its number.
+
+        Raises:
+            WireError: not an announcement.
+        """
+        message = wire.decode(announcement, self._down)
+        if not isinstance(message, Batch):
+            raise MalformedError(f"a {type(message).__name__} where a Batch was expected")
+        if self._ids is None or message.number != self.answered:
+            return False
+        return not torch.equal(message.ids, self._ids)
+
+    def withdraw(self) -> None:
+        """Forget the open query, for a synchronous round that went on without it.
+
+        Its number is used anew. Not for clients whose messages leave a trace that must be made
+        once: noise on embeddings, and error feedback.
+        """
+        if self._noise is not None or self._received is not None:
+            raise ConflictError("a query with noise or error feedback cannot be taken back")
+        self._ids = self._batch = self._frame = None
+
     def upload(self, purpose: Purpose, start: int, stop: int) -> bytes:
         """Embeddings of rows ``start`` to ``stop`` of one partition, at the current parameters.
 

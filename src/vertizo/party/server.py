@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -19,60 +19,23 @@ from vertizo.codecs.none import NoCompression
 from vertizo.errors import (
     ConflictError,
     MalformedError,
-    RefusedError,
+    OtherRoundError,
     RepeatedRecordError,
     UnknownPartyError,
-    UnknownRecordError,
 )
 from vertizo.messages import Batch, Message, Purpose, Query, Reply, Upload
 from vertizo.methods.base import ServerHalf, ServerSide, TrainingMeter
 from vertizo.metrics import Scores, scores
 from vertizo.party.checks import Partition, ids_in_range
-from vertizo.privacy.ledger import digest
+from vertizo.party.peer import Peer, Schedule
+from vertizo.party.uploads import Uploads
+from vertizo.privacy.mechanisms import NoiseSource
 from vertizo.privacy.plan import Answer
 from vertizo.server.private_updates import SecretSgd
 from vertizo.server.table import Staleness
 
 OVERHEAD = 4096
 """Bytes of a body beside its arrays and IDs."""
-
-
-@dataclass
-class _Peer:
-    """What the server remembers of one client."""
-
-    next_number: int = 0
-    query: bytes | None = None
-    """The last query that was answered, or the one that waits in a synchronous round."""
-    reply: bytes | None = None
-    """The answer to it; None while it waits."""
-    digest: bytes | None = None
-    """In place of the query, where only a ledger remembers it."""
-
-    def is_last(self, frame: bytes) -> bool:
-        """Whether ``frame`` is the last query, byte for byte."""
-        if self.query is None:
-            return digest(frame) == self.digest
-        return frame == self.query
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """When the server trains on secret samples: by the public round counter alone.
-
-    Args:
-        every: rounds between two steps.
-        warm_up: steps before the first round.
-        most: steps in all.
-    """
-
-    every: int
-    warm_up: int
-    most: int
-
-    def due(self, round_: int) -> int:
-        """Steps to have been made once ``round_`` rounds are over."""
-        return min(self.most, self.warm_up + round_ // self.every)
 
 
 class ServerParty:
@@ -91,6 +54,7 @@ class ServerParty:
         feedback: for each client, what coding lost of each record's replies; none to forget it.
         received: for each client, what was received of each record, for error feedback; or none.
         schedule: of steps on secret samples; None for a server without those.
+        noises: where its noise comes from, to be drawn ahead.
     """
 
     def __init__(
@@ -109,6 +73,7 @@ class ServerParty:
         feedback: Sequence[Feedback] = (),
         received: Sequence[Received] = (),
         schedule: Schedule | None = None,
+        noises: Sequence[NoiseSource] = (),
     ) -> None:
         self.side = side
         self.round = 0
@@ -127,10 +92,11 @@ class ServerParty:
         self._feedback = feedback
         self._received = received
         self._schedule = schedule
+        self._noises = noises
         self._steps = 0
-        self._peers = [_Peer() for _ in range(self.clients)]
+        self._peers = [Peer() for _ in range(self.clients)]
         self._open: list[Query] = []
-        self._uploads: dict[Purpose, Tensor] = {}
+        self._uploads = Uploads(side.table.dims, bound)
         records = side.table.values.shape[0]
         shape = (points, batch_size, max(side.table.dims))
         largest = max(4 * math.prod(shape), up.size(shape))  # a scale a record may outgrow floats
@@ -138,24 +104,42 @@ class ServerParty:
         self._position = np.zeros(records, np.int32)
         self._order = np.arange(batch_size, dtype=np.int32)
 
-    def receive(self, frame: bytes) -> list[tuple[int, bytes]]:
+    def receive(self, frame: bytes, sender: int | None = None) -> list[tuple[int, bytes]]:
         """Take in one frame of a client and say what to send, and to whom.
 
         A query that was answered before gets the stored answer, computed and charged once.
+
+        Args:
+            frame: a query.
+            sender: who it came from, where the driver knows; it must speak for itself.
 
         Raises:
             WireError: not a message, or larger than any this federation needs.
             RefusedError: not acceptable. Nothing was changed.
         """
-        message = wire.decode(frame, self._up, max_body=self._max_body)
-        if not isinstance(message, Query):
-            raise MalformedError(f"a {type(message).__name__} where a Query was expected")
-        peer = self._peer(message)
+        message, peer = self._query(frame, sender)
         stored = self._stored(message, frame, peer)
         if stored is not None:
             return stored
         self._check(message)
         return self._accept(self._bounded(self._restored(message)), frame)
+
+    def recall(self, frame: bytes, sender: int | None = None) -> list[tuple[int, bytes]]:
+        """The stored answer to a query that came before; nothing for one that is new.
+
+        Raises:
+            WireError, RefusedError: as `receive`.
+        """
+        message, peer = self._query(frame, sender)
+        if message.number == peer.next_number:
+            return []
+        return self._stored(message, frame, peer) or []
+
+    def _query(self, frame: bytes, sender: int | None) -> tuple[Query, Peer]:
+        message = wire.decode(frame, self._up, max_body=self._max_body)
+        if not isinstance(message, Query):
+            raise MalformedError(f"a {type(message).__name__} where a Query was expected")
+        return message, self._peer(message, sender)
 
     def _bounded(self, query: Query) -> Query:
         """A query whose embeddings are within the bound: mended, or refused.
@@ -176,16 +160,17 @@ class ServerParty:
         known = self._received[query.client].known(query.ids)
         return replace(query, embeddings=query.embeddings + known)
 
-    def _peer(self, message: Query | Upload) -> _Peer:
+    def _peer(self, message: Query | Upload, sender: int | None) -> Peer:
+        if sender not in (None, message.client):
+            raise UnknownPartyError(f"client {sender} speaks for client {message.client}")
         if message.client >= self.clients:
             raise UnknownPartyError(
                 f"client {message.client} of a federation with {self.clients} clients"
             )
         return self._peers[message.client]
 
-    def _stored(self, query: Query, frame: bytes, peer: _Peer) -> list[tuple[int, bytes]] | None:
-        waiting = peer.query is not None and peer.reply is None
-        known = peer.next_number - (0 if waiting else 1)
+    def _stored(self, query: Query, frame: bytes, peer: Peer) -> list[tuple[int, bytes]] | None:
+        known = peer.next_number - (0 if peer.waits else 1)
         if query.number == known and (peer.query or peer.digest) is not None:
             if not peer.is_last(frame):
                 raise ConflictError(
@@ -209,41 +194,75 @@ class ServerParty:
         if not np.array_equal(self._position[ids], order):
             raise RepeatedRecordError(f"client {query.client} names a record twice in one batch")
         if self._batches is not None and not torch.equal(query.ids, self._batches.ids(self.round)):
-            raise UnknownRecordError(
+            raise OtherRoundError(
                 f"client {query.client} answers for other records than round {self.round} names"
             )
 
     def _accept(self, query: Query, frame: bytes) -> list[tuple[int, bytes]]:
-        side = self.side
-        side.plan.admit(query.client, query.ids)
+        self.side.plan.admit(query.client, query.ids)
         peer = self._peers[query.client]
-        if self._batches is not None:
-            peer.query, peer.reply = frame, None
-            self._open.append(query)
-            if len(self._open) < self.clients:
-                return []
-        queries = sorted(self._open, key=lambda q: q.client) if self._open else [query]
+        if self._batches is None:
+            return self._answer([query], frame)
+        peer.query, peer.reply = frame, None
+        self._open.append(query)
+        return self.close_round() if len(self._open) == self.clients else []
+
+    @property
+    def asked(self) -> list[int]:
+        """The clients whose queries wait for the synchronous round to be complete."""
+        return [query.client for query in self._open]
+
+    def close_round(self) -> list[tuple[int, bytes]]:
+        """Answer those who asked in a synchronous round; the table stands in for the others.
+
+        The last query of a round does it; a driver that waits no longer may.
+
+        Raises:
+            ConflictError: nobody asked.
+        """
+        if not self._open:
+            raise ConflictError("no query waits for an answer")
+        queries = sorted(self._open, key=lambda query: query.client)
         self._open = []
+        return self._answer(queries, None)
+
+    def _answer(self, queries: Sequence[Query], frame: bytes | None) -> list[tuple[int, bytes]]:
+        """Answer queries on one batch; ``frame`` is that of the only one in asynchronous rounds."""
+        side, ids = self.side, queries[0].ids
         for asked in queries if self._received else ():
             self._received[asked.client].learn(asked.ids, asked.embeddings)
         self.round += 1
         with np.errstate(all="ignore"):  # overflow is the plan's to clip, or the client's to refuse
             replies = self._half.answer(queries, self.round)
-        self.staleness.add(side.table.stored_in(query.ids), self.round)
+        self.staleness.add(side.table.stored_in(ids), self.round)
         answers = [
             Answer(
                 reply.client,
                 reply.number,
-                frame if self._batches is None else self._waiting(reply.client),
-                query.ids,
-                self._coded(reply, query.ids),
+                frame or self._waiting(reply.client),
+                ids,
+                self._coded(reply, ids),
             )
             for reply in replies
         ]
         side.plan.commit(answers)  # on record, with its reply, before anything leaves
         for answer in answers:
-            self._peers[answer.client] = _Peer(answer.number + 1, answer.query, answer.reply)
+            self._peers[answer.client] = Peer(answer.number + 1, answer.query, answer.reply)
         return [(answer.client, answer.reply) for answer in answers]
+
+    @property
+    def largest_frame(self) -> int:
+        """Bytes of the longest query that can be acceptable."""
+        return wire.HEADER.size + self._max_body
+
+    def next_number(self, client: int) -> int:
+        """The number of the query that a client would be answered next."""
+        return self._peers[client].next_number
+
+    def renew(self) -> None:
+        """Let go of noise that was drawn ahead: its bits come from elsewhere from now on."""
+        for noise in self._noises:
+            noise.forget()
 
     def _waiting(self, client: int) -> bytes:
         """The query of a client that waits in a synchronous round."""
@@ -260,8 +279,8 @@ class ServerParty:
             BudgetError: more steps than were agreed on.
         """
         side, schedule = self.side, self._schedule
-        side.plan.fill()
-        side.update.fill()
+        for noise in self._noises:
+            noise.fill()
         if schedule is None:
             return
         update = side.update
@@ -286,7 +305,7 @@ class ServerParty:
         for client, peer in enumerate(self._peers):
             stored = self.side.plan.answered(client)
             if stored is not None and stored.number >= peer.next_number:
-                self._peers[client] = _Peer(
+                self._peers[client] = Peer(
                     stored.number + 1, None, stored.reply, digest=stored.digest
                 )
 
@@ -302,13 +321,14 @@ class ServerParty:
         feedback.absorb(ids, wanted, sent.values)
         return frame
 
-    def announce(self) -> bytes:
-        """The records of the next synchronous round, for every client."""
+    def announce(self, client: int) -> bytes:
+        """The records of the next synchronous round, as that client's next query."""
         if self._batches is None:
             raise ConflictError("this federation is asynchronous; clients choose their batches")
-        return wire.encode(Batch(self.round, self._batches.ids(self.round)), self._down)
+        number = self._peers[client].next_number
+        return wire.encode(Batch(number, self._batches.ids(self.round)), self._down)
 
-    def receive_upload(self, frame: bytes) -> None:
+    def receive_upload(self, frame: bytes, sender: int | None = None) -> None:
         """Take in plain embeddings: into the table, or set aside for `score`.
 
         Raises:
@@ -317,34 +337,19 @@ class ServerParty:
         upload = wire.decode(frame, NoCompression() if self._received else self._up)
         if not isinstance(upload, Upload):
             raise MalformedError(f"a {type(upload).__name__} where an Upload was expected")
-        self._peer(upload)
-        dims = self.side.table.dims
+        self._peer(upload, sender)
         rows = self._labels[upload.purpose].shape[0]
-        ids_in_range(upload.ids, rows, rows)
-        if not torch.all(upload.ids[1:] > upload.ids[:-1]):
-            raise RepeatedRecordError(f"client {upload.client} uploads rows twice or out of order")
-        who = f"the upload of client {upload.client}"
-        count = upload.ids.numel()
-        validate.shape(who, upload.embeddings, (1, count, dims[upload.client]))
-        validate.bounded(who, upload.embeddings, self._bound)
+        self._uploads.check(upload, rows)
         if upload.purpose == "table":
             if self.round:
                 raise ConflictError(f"a table upload after round {self.round}; it comes first")
             self.side.table.store(upload.client, upload.ids, upload.embeddings[0], self.round)
             return
-        if upload.purpose not in self._uploads:
-            self._uploads[upload.purpose] = torch.full((rows, sum(dims)), torch.nan)
-        start = sum(dims[: upload.client])
-        columns = self._uploads[upload.purpose].narrow(1, start, dims[upload.client])
-        columns.index_copy_(0, upload.ids, upload.embeddings[0])
+        self._uploads.put(upload, rows)
 
     def logits(self, purpose: Purpose) -> Tensor:
         """Logits of the uploaded records; the upload is used up."""
-        rows = self._uploads.get(purpose)
-        if rows is None or bool(rows.isnan().any()):
-            raise RefusedError(f"some client has not uploaded its {purpose} embeddings")
-        del self._uploads[purpose]
-        joined = self.side.table.combine(rows)
+        joined = self.side.table.combine(self._uploads.take(purpose))
         if self._own is not None:
             joined = torch.cat([joined, self._own[purpose]], 1)
         return self.side.head.logits(joined)
@@ -372,7 +377,7 @@ class ServerParty:
         """Go on from ``state``."""
         self.round = state["round"]
         self._steps = state["secret_steps"]
-        self._peers = [_Peer(*peer) for peer in state["peers"]]
+        self._peers = [Peer(*peer) for peer in state["peers"]]
         self.staleness = Staleness(**state["staleness"])
         self.side.table.load(state["table"])
         self.side.plan.load(state["plan"])
@@ -384,7 +389,7 @@ class ServerParty:
             received.load(known)
         self._open = []
         for peer in self._peers:
-            if peer.query is not None and peer.reply is None:
+            if peer.waits and peer.query is not None:
                 waiting: Message = wire.decode(peer.query, self._up)
                 assert isinstance(waiting, Query)
                 self._open.append(self._bounded(self._restored(waiting)))

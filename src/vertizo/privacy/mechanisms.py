@@ -35,6 +35,9 @@ class NoiseSource(Protocol):
     def fill(self) -> None:
         """Draw ahead, where that makes a difference; no query waits now."""
 
+    def forget(self) -> None:
+        """Let go of what was drawn ahead; what comes next is drawn anew."""
+
 
 class SeededNoise:
     """Noise for simulations: repeatable, and so a secret from nobody who knows the seed.
@@ -67,3 +70,6 @@ class SeededNoise:
 
     def fill(self) -> None:
         """Nothing: a seed knows its numbers."""
+
+    def forget(self) -> None:
+        """Nothing: none was drawn ahead."""

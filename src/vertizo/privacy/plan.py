@@ -70,9 +70,6 @@ class Plan(Protocol):
     def steps(self) -> int:
         """Secret steps charged so far."""
 
-    def fill(self) -> None:
-        """Draw noise ahead, while no query waits."""
-
     def total(self, values: Tensor) -> Tensor:
         """Released mean over the batch: [batch] or [batch, K] → [1] or [K]."""
 
@@ -127,9 +124,6 @@ class NoPrivacy:
     def answered(self, client: int) -> Answered | None:
         """Nothing is remembered."""
         return None
-
-    def fill(self) -> None:
-        """There is no noise."""
 
     def total(self, values: Tensor) -> Tensor:
         """Σ / B."""
@@ -219,10 +213,6 @@ class ClippedGaussian:
     def steps(self) -> int:
         """Secret steps charged so far."""
         return self._ledger.steps
-
-    def fill(self) -> None:
-        """Draw noise ahead."""
-        self._noise.fill()
 
     def total(self, values: Tensor) -> Tensor:
         """The clipped, noised mean, [K]."""

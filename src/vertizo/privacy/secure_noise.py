@@ -119,6 +119,10 @@ class SecureNoise:
         """Draw ahead, if less than half is left: for after a reply has gone, or another thread."""
         self._pool.fill()
 
+    def forget(self) -> None:
+        """Let go of what was drawn ahead, as when the bits come from elsewhere from now on."""
+        self._pool.forget()
+
     def _on_grid(self, rows: Tensor) -> Tensor:
         """Rows in grid steps, [batch, K], cut towards zero: exact integers of bounded norm.
 

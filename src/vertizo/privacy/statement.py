@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 Guarantee = Literal["exact", "published", "none"]
@@ -44,6 +44,20 @@ class Statement:
     """The runs that the figures are for."""
     covers: tuple[str, ...] = ()
     """What of a training record is protected."""
+
+    def without_guarantee(self, words: str) -> Statement:
+        """The same figures where nothing is guaranteed, for the reason that ``words`` give."""
+        return replace(
+            self,
+            guarantee="none",
+            words=words,
+            epsilon=None,
+            delta=None,
+            mu=None,
+            replies_alone_mu=None,
+            replies_alone_epsilon=None,
+            covers=(),
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """For ``summary.json``."""

@@ -23,6 +23,7 @@ from torch import Tensor
 from vertizo.models.base import Dense, Points
 from vertizo.models.optimizers import Optimizer
 from vertizo.privacy.clipping import clip
+from vertizo.privacy.discrete_gaussian import RandomBytes
 from vertizo.privacy.mechanisms import NoiseSource
 from vertizo.randomness import Stream
 from vertizo.server.head import Evaluation, Head
@@ -112,10 +113,6 @@ class PrivateSgd:
         gradient = (noised / self._batch_size).to(head.parameters.dtype)
         self._optimizer.step(head.parameters, Dense(gradient))
 
-    def fill(self) -> None:
-        """Draw noise ahead."""
-        self._noise.fill()
-
     def state(self) -> dict[str, Tensor]:
         """The optimiser's, and how many releases were made."""
         return {**self._optimizer.state(), "steps": torch.tensor(self._steps)}
@@ -169,10 +166,6 @@ class PrivateZerothOrder:
         slope = float(noised) / self._batch_size
         self._optimizer.step(head.parameters, estimate(direction, slope))
 
-    def fill(self) -> None:
-        """Draw noise ahead."""
-        self._noise.fill()
-
     def state(self) -> dict[str, Tensor]:
         """The optimiser's, and how many directions were drawn."""
         return {**self._optimizer.state(), "steps": torch.tensor(self._steps)}
@@ -202,11 +195,18 @@ class SeededSampler:
 
 
 class SystemSampler:
-    """Samples from the operating system's generator, for real parties."""
+    """Samples that nobody can foresee, for real parties.
+
+    Args:
+        random_bytes: where the bits come from.
+    """
+
+    def __init__(self, random_bytes: RandomBytes = os.urandom) -> None:
+        self._random_bytes = random_bytes
 
     def uniform(self, step: int, records: int) -> Tensor:
         """Independent multiples of 2⁻⁵³ in [0, 1), [records]."""
-        words = torch.frombuffer(bytearray(os.urandom(8 * records)), dtype=torch.int64)
+        words = torch.frombuffer(bytearray(self._random_bytes(8 * records)), dtype=torch.int64)
         return (words & (2**53 - 1)).to(torch.float64) * 2.0**-53
 
 
@@ -271,10 +271,6 @@ class SecretSgd:
         noised = self._noise.onto(step, total)
         gradient = (noised / (self._sampling * records)).to(head.parameters.dtype)
         self._optimizer.step(head.parameters, Dense(gradient))
-
-    def fill(self) -> None:
-        """Draw noise ahead."""
-        self._noise.fill()
 
     def state(self) -> dict[str, Tensor]:
         """The optimiser's."""

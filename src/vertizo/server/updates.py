@@ -40,9 +40,6 @@ class ServerUpdate(Protocol):
     def step(self, head: Head, evaluation: Evaluation, joined: Tensor, labels: Tensor) -> None:
         """Move the model; ``joined`` is the point that ``evaluation`` differentiates at."""
 
-    def fill(self) -> None:
-        """Draw noise ahead, while no query waits."""
-
     def state(self) -> dict[str, Tensor]:
         """What a checkpoint must hold."""
 
@@ -68,9 +65,6 @@ class FirstOrder:
     def step(self, head: Head, evaluation: Evaluation, joined: Tensor, labels: Tensor) -> None:
         """One step along the gradient of the batch."""
         self._optimizer.step(head.parameters, Dense(evaluation.gradient(self._weight)))
-
-    def fill(self) -> None:
-        """There is no noise."""
 
     def state(self) -> dict[str, Tensor]:
         """The optimiser's."""
@@ -135,9 +129,6 @@ class ZerothOrder:
             slope = two_point(losses[0], losses[1], smoothing)
         self._optimizer.step(head.parameters, estimate(direction, slope))
 
-    def fill(self) -> None:
-        """There is no noise."""
-
     def state(self) -> dict[str, Tensor]:
         """The optimiser's, and how many directions were drawn."""
         return {**self._optimizer.state(), "steps": torch.tensor(self._steps)}
@@ -156,9 +147,6 @@ class NoUpdate:
 
     def step(self, head: Head, evaluation: Evaluation, joined: Tensor, labels: Tensor) -> None:
         """Nothing."""
-
-    def fill(self) -> None:
-        """There is no noise."""
 
     def state(self) -> dict[str, Tensor]:
         """Nothing."""

@@ -105,7 +105,7 @@ class Simulator:
         """A client makes its next query, which will be at the server after its delay."""
         if self._limit is not None and client.answered >= self._limit:
             return
-        announcement = self.server.announce() if self._synchronous else None
+        announcement = self.server.announce(client.index) if self._synchronous else None
         if announcement is not None:
             self._count("down", client.index, announcement)
         link = self._links[client.index]

@@ -1,0 +1,205 @@
+"""Records by their identifier: keys as canonical text, rows in canonical order, a table on disk.
+
+A key is text in Unicode's form NFC, without spaces around it. A whole number is written in decimal
+digits alone, so that 12, 12.0 and "12" are one key; "012" is another, because text may mean its
+zeros. The canonical order is that of the keys' bytes in UTF-8.
+"""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from vertizo.data.splits import nearest
+from vertizo.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+SUFFIXES = (".csv", ".parquet")
+EXACT = {"Float64": 2**53, "Float32": 2**24, "Float16": 2**11}
+"""Floating-point numbers from here on stand for more than one whole number."""
+SHOWN = 5
+"""So many row numbers are listed in a complaint."""
+
+
+def keys_of(frame: pl.DataFrame, column: str, source: str = "the table") -> list[str]:
+    """The key of each row, in the order of the rows.
+
+    Args:
+        frame: text, whole numbers or floating-point numbers without a fraction in that column.
+        column: the identifiers.
+        source: what to call the frame in a complaint.
+
+    Raises:
+        DataError: no such column, no rows, or a key that is missing, no identifier, or there twice.
+    """
+    if column not in frame.columns:
+        hint = nearest(column, frame.columns) or f"; it has {', '.join(frame.columns[:20])}"
+        raise DataError(f"{source} does not have the column {column!r} of identifiers{hint}")
+    if not frame.height:
+        raise DataError(f"{source} has no rows")
+    texts = _texts(frame[column], f"{source}: column {column!r}")
+    keys = [
+        key if key is None or key.isascii() else unicodedata.normalize("NFC", key)
+        for key in texts.to_list()
+    ]
+    missing = [row for row, key in enumerate(keys, 1) if not key]
+    if missing:
+        raise DataError(
+            f"{source}: column {column!r} has no identifier in {len(missing)} of {len(keys)} "
+            f"rows, {_rows(missing)}; leave those rows out"
+        )
+    _check_unique(keys, f"{source}: column {column!r}")
+    return [key for key in keys if key is not None]
+
+
+def _texts(values: pl.Series, where: str) -> pl.Series:
+    """Text without spaces around it, null where missing; whole numbers as digits."""
+    import polars as pl
+
+    kind = values.dtype
+    if kind == pl.Null:
+        return values.cast(pl.String)
+    if kind.is_integer():
+        return values.cast(pl.String)
+    if kind.is_float():
+        return _whole(values, where).cast(pl.String)
+    if kind.is_decimal() or kind in (pl.String, pl.Categorical, pl.Enum):
+        # As a table of floating-point numbers is written to CSV.
+        texts = values.cast(pl.String).str.strip_chars()
+        texts = texts.str.replace(r"^(-?[1-9][0-9]*)\.0+$", "${1}").str.replace(r"^-?0\.0+$", "0")
+        if kind.is_decimal() and texts.str.contains(".", literal=True).any():
+            found = texts.filter(texts.str.contains(".", literal=True))[0]
+            raise DataError(f"{where} holds {found}; identifiers are whole numbers or text")
+        return texts
+    raise DataError(f"{where} holds {kind}; identifiers are whole numbers or text")
+
+
+def _whole(values: pl.Series, where: str) -> pl.Series:
+    import polars as pl
+
+    numbers = values.cast(pl.Float64).fill_nan(None)
+    present = numbers.drop_nulls()
+    broken = present.filter(~present.is_finite() | (present != present.floor()))
+    if len(broken):
+        raise DataError(f"{where} holds {broken[0]!r}; identifiers are whole numbers or text")
+    large = present.filter(present.abs() >= EXACT[str(values.dtype)])
+    if len(large):
+        raise DataError(
+            f"{where} holds {large[0]:.0f} as {values.dtype}, which may have been rounded; "
+            "write such identifiers as whole numbers or as text"
+        )
+    return numbers.cast(pl.Int64)
+
+
+def _check_unique(keys: Sequence[str | None], where: str) -> None:
+    if len(set(keys)) == len(keys):
+        return
+    rows: dict[str | None, list[int]] = {}
+    for row, key in enumerate(keys, 1):
+        rows.setdefault(key, []).append(row)
+    twice = {key: found for key, found in rows.items() if len(found) > 1}
+    key, found = next(iter(twice.items()))
+    others = f", and {len(twice) - 1} more keys more than once" if len(twice) > 1 else ""
+    raise DataError(
+        f"{where} has the key {key!r} in {len(found)} rows, {_rows(found)}{others}; "
+        "each record needs a key of its own"
+    )
+
+
+def _rows(numbers: Sequence[int]) -> str:
+    """The first few row numbers, counted from 1 below the header."""
+    listed = ", ".join(map(str, numbers[:SHOWN]))
+    return f"{'number' if len(numbers) == 1 else 'numbers'} {listed}" + (
+        ", …" if len(numbers) > SHOWN else ""
+    )
+
+
+def in_order(keys: Iterable[str]) -> tuple[str, ...]:
+    """Keys in canonical order.
+
+    >>> in_order(["b", "10", "9", "é"])
+    ('10', '9', 'b', 'é')
+    """
+    return tuple(sorted(keys))  # UTF-8 orders its bytes as Python orders code points
+
+
+def align_table(
+    frame: pl.DataFrame, column: str, keys: Iterable[str], source: str = "the table"
+) -> pl.DataFrame:
+    """The rows with those keys, in canonical order; their values stay as they are.
+
+    Raises:
+        DataError: as of `keys_of`, or a key that the frame does not have.
+    """
+    places = {key: row for row, key in enumerate(keys_of(frame, column, source))}
+    wanted = in_order(set(keys))
+    lost = next((key for key in wanted if key not in places), None)
+    if lost is not None:
+        raise DataError(f"{source} does not have the record {lost!r}")
+    return frame[[places[key] for key in wanted]]
+
+
+def check_output(path: Path, table: Path, overwrite: bool = False) -> None:
+    """Refuse what `write_table` would refuse, before hours of work.
+
+    Args:
+        path: where an aligned table will be written.
+        table: what it is made from, which is never replaced.
+        overwrite: whether a file that is there may be replaced.
+
+    Raises:
+        ConfigError: another suffix, the table itself, a file that is there, or a missing folder.
+    """
+    if path.suffix not in SUFFIXES:
+        raise ConfigError(f"{path} ends in {path.suffix!r}; end it in {' or '.join(SUFFIXES)}")
+    if path.is_dir():
+        raise ConfigError(f"{path} is a folder; name a file")
+    if not path.parent.is_dir():
+        raise ConfigError(f"{path} cannot be written: there is no folder {path.parent}")
+    if path.exists() and table.exists() and path.samefile(table):
+        raise ConfigError(f"{path} is the table that is aligned; name another file")
+    if path.exists() and not overwrite:
+        raise ConfigError(f"{path} is there already; name another file, or overwrite it")
+
+
+def write_table(
+    frame: pl.DataFrame, path: Path, *, delimiter: str = ",", overwrite: bool = False
+) -> None:
+    """Write a table as CSV or Parquet, whole or not at all.
+
+    Args:
+        frame: to write.
+        path: ends in ``.csv`` or ``.parquet``.
+        delimiter: between the values of a CSV file.
+        overwrite: whether a file that is there is replaced.
+
+    Raises:
+        ConfigError: another suffix, or a file that is there.
+        DataError: it cannot be written.
+    """
+    import polars as pl
+
+    if path.suffix not in SUFFIXES:
+        raise ConfigError(f"{path} ends in {path.suffix!r}; end it in {' or '.join(SUFFIXES)}")
+    temporary = path.with_name(f".{path.name}.{uuid4().hex}.partial")
+    try:
+        with temporary.open("xb") as file:
+            if path.suffix == ".parquet":
+                frame.write_parquet(file)
+            else:
+                frame.write_csv(file, separator=delimiter)
+            file.flush()
+            os.fsync(file.fileno())
+        if path.exists() and not overwrite:
+            raise ConfigError(f"{path} is there already; name another file, or overwrite it")
+        os.replace(temporary, path)
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise DataError(f"{path} cannot be written: {error}") from None
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,1 @@
+"""The same parties as separate processes, over a real network."""

@@ -1,0 +1,164 @@
+"""What a feature holder keeps of a job.
+
+=======================  ============================================================
+job                      which job the folder belongs to
+settings.yaml            what all parties agreed on, and this party's own model
+preparation.json         for tables: how new records become numbers
+secret.key               the root of this party's randomness; nobody else's business
+checkpoints/last         everything needed to go on
+checkpoints/candidate    the parameters of the last evaluation
+checkpoints/best         those of the best evaluation
+model.safetensors        the parameters at the end
+summary.json             figures at the end
+=======================  ============================================================
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from vertizo import checkpoint, config
+from vertizo.config import ExperimentConfig
+from vertizo.data.preprocessing import Preprocessing
+from vertizo.errors import DataError, RunError
+from vertizo.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from vertizo.deployment.joining import Joined
+
+
+class ClientFolder:
+    """Reads and writes one member's files.
+
+    Args:
+        path: of the folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._files = RunFolder(path)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Nobody else uses the folder inside.
+
+        Raises:
+            RunError: somebody does, or it cannot be made.
+        """
+        if (self.path / "run_name").exists():
+            raise RunError(f"federation.folder {self.path} holds a run of `vertizo train`")
+        self._files.make()
+        (self.path / "checkpoints").chmod(0o700)
+        with self._files.locked():
+            yield
+
+    def check_job(self, job: str) -> None:
+        """Raises RunError if the folder belongs to another job."""
+        known = self._read("job")
+        if known not in (None, job):
+            raise RunError(
+                f"federation.folder {self.path} belongs to another job than the label holder "
+                "serves; name a new folder"
+            )
+
+    def create(
+        self, job: str, settings: ExperimentConfig, preparation: Preprocessing | None
+    ) -> None:
+        """Write what is known at the start, if it is not there.
+
+        Raises:
+            RunError: it cannot be written.
+        """
+        if self._read("job") is not None:
+            return
+        try:
+            text = settings.to_yaml().encode()
+            checkpoint.write_atomically(self.path / "settings.yaml", text)
+            if preparation is not None:
+                content = json.dumps(preparation.state(), indent=1, ensure_ascii=False)
+                checkpoint.write_atomically(self.path / "preparation.json", content.encode())
+            checkpoint.write_atomically(self.path / "job", job.encode())
+        except OSError as error:
+            raise RunError(f"{self.path} cannot be written: {error.strerror}") from None
+
+    def _read(self, name: str) -> str | None:
+        try:
+            return (self.path / name).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError) as error:
+            raise RunError(f"{self.path / name} cannot be read: {error}") from None
+
+    def settings(self) -> ExperimentConfig:
+        """What was agreed on.
+
+        Raises:
+            RunError: the folder holds no job.
+        """
+        if self._read("job") is None:
+            raise RunError(f"{self.path} holds no job; `vertizo join` makes one")
+        return config.load(self.path / "settings.yaml")
+
+    def preparation(self) -> Preprocessing:
+        """How new records become features.
+
+        Raises:
+            RunError: there is none, or it is damaged.
+        """
+        text = self._read("preparation.json")
+        if text is None:
+            raise RunError(f"{self.path} holds no table's job; new records cannot be prepared")
+        try:
+            return Preprocessing.from_state(json.loads(text))
+        except (ValueError, DataError) as error:
+            raise RunError(f"{self.path / 'preparation.json'} is damaged: {error}") from None
+
+    def consider(self, number: int, parameters: Tensor) -> None:
+        """Remember the parameters of an evaluation, before its embeddings are sent."""
+        self._files.save("candidate", {"number": number, "parameters": parameters})
+
+    def keep(self, number: int) -> None:
+        """The candidate of that number is the best so far.
+
+        Raises:
+            RunError: it is not there.
+        """
+        if self._is("best", number):
+            return
+        if not self._is("candidate", number):
+            raise RunError(f"{self.path} does not have the parameters of evaluation {number}")
+        self._files.save("best", self._files.load("candidate"))
+
+    def _is(self, name: str, number: int) -> bool:
+        """Whether that checkpoint is of that evaluation."""
+        return self._files.has(name) and bool(self._files.load(name)["number"] == number)
+
+    def best(self) -> Tensor:
+        """The parameters of the best evaluation."""
+        found: Tensor = self._files.load("best")["parameters"]
+        return found
+
+    def finish(self, joined: Joined, has_best: bool, last: Tensor) -> None:
+        """Write the model and the closing figures."""
+        parameters = self.best() if has_best else last
+        checkpoint.save(self.path / "model.safetensors", {"parameters": parameters})
+        self._files.write_summary(asdict(joined))
+
+    def model(self) -> Tensor:
+        """The parameters at the end.
+
+        Raises:
+            RunError: the job is not over.
+        """
+        path = self.path / "model.safetensors"
+        if not path.is_file():
+            raise RunError(f"{self.path}: the job is not over; `vertizo join` goes on with it")
+        found: Tensor = checkpoint.load(path)["parameters"]
+        return found

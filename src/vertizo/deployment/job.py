@@ -1,0 +1,194 @@
+"""What a label holder needs to serve one job: its data, its party, and what is guaranteed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from vertizo.charging import budget_of, charged_to, check_exact
+from vertizo.config import ExperimentConfig
+from vertizo.data import held
+from vertizo.data.prepare import prepare
+from vertizo.data.vertical import VerticalData
+from vertizo.deployment.frames import Ready
+from vertizo.deployment.options import ServeOptions
+from vertizo.deployment.secrets import KeyedBytes
+from vertizo.errors import ConfigError
+from vertizo.parties import check_sizes, embedding_noise, make_server, statement_of
+from vertizo.party import ServerParty
+from vertizo.privacy.durable_ledger import DurableLedger
+from vertizo.privacy.statement import Statement
+from vertizo.protection import Charge, covers, planned_rounds, record_choice, steps_of_client
+from vertizo.randomness import Stream
+
+TRIAL = "No privacy guarantee: this is a trial, in which all noise follows from a public seed."
+
+
+@dataclass(frozen=True)
+class Records:
+    """The label holder's records."""
+
+    data: VerticalData
+    fingerprint: bytes
+    """Of their keys; empty for a named data set, which has none."""
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """For training, validation and test."""
+        labels = self.data.labels
+        return len(labels["table"]), len(labels["validation"]), len(labels["test"])
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job that can be served."""
+
+    config: ExperimentConfig
+    data: VerticalData
+    party: ServerParty
+    statement: Statement
+    rounds: int
+    """Server steps in all."""
+    queries: int
+    """Of each client, in all."""
+
+    @property
+    def synchronous(self) -> bool:
+        """Whether all clients go in step."""
+        return self.config.simulation.timing == "synchronous"
+
+    @property
+    def evaluate_every(self) -> int:
+        """Server steps between two evaluations."""
+        per_epoch = self.queries // self.config.epochs
+        clients = 1 if self.synchronous else self.party.clients
+        return self.config.evaluate_every or per_epoch * clients
+
+
+def choice_seed(config: ExperimentConfig) -> int:
+    """Public seed of which records validate; that of `record_choice`."""
+    return config.seed if config.privacy.ledger is None else 0
+
+
+def records_of(config: ExperimentConfig, served: ServeOptions) -> Records:
+    """The label holder's records.
+
+    Raises:
+        ConfigError, DataError: names the key, the file or the column.
+    """
+    if config.data.name == "table":
+        choice = held.Choice(
+            record_choice(config), config.data.validation, config.data.test, config.data.limit
+        )
+        data, fingerprint = held.labels(config.data, choice, served.members, served.name)
+    else:
+        whole = prepare(config.data, record_choice(config))
+        if len(whole.parties) != len(served.members):
+            raise ConfigError(
+                f"data.name {config.data.name!r} is cut between {len(whole.parties)} clients but "
+                f"federation.members names {len(served.members)}"
+            )
+        data, fingerprint = held.without_features(whole, served.members), b""
+    check_sizes(config, data.records)
+    config.method.check(len(served.members))
+    return Records(data, fingerprint)
+
+
+def settings_of(config: ExperimentConfig) -> str:
+    """What of a configuration all parties share, JSON; nothing that is the label holder's own."""
+    chosen: dict[str, Any] = config.model_dump(
+        mode="json",
+        include={
+            "epochs": True,
+            "rounds": True,
+            "batch_size": True,
+            "method": True,
+            "client": True,
+            "codecs": True,
+            "control": True,
+            "server": {"embedding_bound"},
+            "simulation": {"timing", "table"},
+        },
+    )
+    data = {"validation", "limit", "test", "test_limit"}
+    if config.data.name != "table":
+        data = set(type(config.data).model_fields) - {"root"}
+    chosen["data"] = config.data.model_dump(mode="json", include=data, exclude_none=True)
+    if config.privacy.mechanism == "embedding-noise":
+        keys = {"mechanism", "clip", "noise_std", "epsilon", "delta", "accounting"}
+        chosen["privacy"] = config.privacy.model_dump(mode="json", include=keys, exclude_none=True)
+    return json.dumps(chosen)
+
+
+@contextmanager
+def open_job(
+    config: ExperimentConfig,
+    records: Records,
+    ready: Sequence[Ready],
+    root: Stream,
+    secret_bytes: KeyedBytes,
+    *,
+    folder: Path,
+    run: str,
+    trial: bool,
+) -> Iterator[Job]:
+    """The label holder's party, charged to a ledger where a guarantee holds.
+
+    Args:
+        config: of the run.
+        records: the label holder's.
+        ready: what each client said of its party.
+        root: of the randomness.
+        secret_bytes: where noise comes from.
+        folder: of the run; its ledger is there unless privacy.ledger names another.
+        run: its name in the ledger.
+        trial: whether everything random follows from a public seed.
+
+    Raises:
+        ConfigError, RunError: the job cannot be served.
+    """
+    parties = records.data.parties
+    fitted = [name for name, one in zip(parties, ready, strict=True) if one.fitted]
+    data = replace(
+        records.data,
+        fitted=(*fitted, *records.data.fitted),
+        fitted_scaling=bool(fitted) or records.data.fitted_scaling,
+    )
+    shared = [root.child("shared", index) for index in range(len(parties))]
+    covered = covers(config, data, models_mix=any(one.mixes_records for one in ready))
+    noise = embedding_noise(config, data.records)
+
+    def made(charge: Charge | None) -> Job:
+        party = make_server(
+            config,
+            data,
+            [one.embedding_dim for one in ready],
+            root.child("server"),
+            shared,
+            charge=charge,
+            random_bytes=secret_bytes,
+        )
+        statement = statement_of(party, data, covered, noise)
+        if trial and statement.guarantee == "exact":
+            statement = statement.without_guarantee(TRIAL)
+        rounds, queries = planned_rounds(config, data), steps_of_client(config, data.records)
+        return Job(config, data, party, statement, rounds, queries)
+
+    plain = made(None)
+    path = config.privacy.ledger
+    if path is None and plain.statement.guarantee == "exact":
+        path = folder / "ledger.sqlite"
+        releases = plain.party.side.plan.releases
+        assert releases is not None, "what is exact has noise"
+        if not path.exists():
+            DurableLedger.create(path, budget_of(releases, config, data, 1))
+    if path is None:
+        yield plain
+        return
+    check_exact(plain.statement)
+    with charged_to(path, config, data, run, replays=True) as charge:
+        yield made(charge)

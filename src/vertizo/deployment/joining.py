@@ -1,0 +1,356 @@
+"""The feature holder's side of a job: a loop that asks over a channel and does what it is told.
+
+It holds the client party and keeps what it needs to go on on disk: each query before it is sent,
+each reply before it is applied. So it may be killed at any moment and started again with the same
+folder; it sends the very query that was open, and the label holder answers a query once.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Self, TypeVar
+
+import numpy as np
+import torch
+
+from vertizo import wire
+from vertizo.config import ExperimentConfig, parse
+from vertizo.data import held
+from vertizo.data.held import Held
+from vertizo.data.prepare import prepare
+from vertizo.deployment import frames
+from vertizo.deployment.client_folder import ClientFolder
+from vertizo.deployment.frames import (
+    Done,
+    Go,
+    Hello,
+    Keep,
+    Next,
+    Noted,
+    Ready,
+    Refusal,
+    Send,
+    Sent,
+    Terms,
+)
+from vertizo.deployment.options import JoinConfig
+from vertizo.deployment.secrets import root_of
+from vertizo.deployment.store import Store
+from vertizo.deployment.transport import Channel
+from vertizo.errors import ConfigError, MalformedError, RunError, VertizoError
+from vertizo.messages import Purpose
+from vertizo.parties import check_sizes, embedding_noise, make_client
+from vertizo.protection import steps_of_client
+from vertizo.randomness import Stream
+from vertizo.simulation.simulator import UPLOAD_BYTES, UPLOAD_ROWS
+
+QUERY, REPLY, WITHDRAWN = range(3)
+"""Kinds of the journal's records."""
+
+_Expected = TypeVar("_Expected", bound=frames.Frame)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a member stands, for a display."""
+
+    answered: int
+    total: int
+    sent: int
+    """Bytes of queries and uploads."""
+    received: int
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A job that is over, at a member."""
+
+    words: str
+    """What the label holder says that it guarantees."""
+    queries: int
+    sent: int
+    received: int
+
+
+class Member:
+    """Takes part in one job, from its beginning or from where its folder says it was.
+
+    Args:
+        config: of the feature holder.
+        channel: to the label holder.
+        progress: called after each answer.
+        notice: takes a line about what people should know.
+
+    Raises:
+        UserError: on entering or in `run`: one line that says what does not fit.
+    """
+
+    def __init__(
+        self,
+        config: JoinConfig,
+        channel: Channel,
+        *,
+        progress: Callable[[Progress], None] | None = None,
+        notice: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self._options = config.federation
+        self._config = config
+        self._channel = channel
+        self._progress = progress
+        self._notice = notice
+        self._folder = ClientFolder(self._options.folder)
+        self._store = Store(self._options.folder, sync=self._options.sync)
+        self._exit = ExitStack()
+        self._sent = self._received = 0
+        self._announced: bytes | None = None
+        self._going = False
+
+    def __enter__(self) -> Self:
+        try:
+            self._exit.enter_context(self._folder.locked())
+            self._open()
+        except BaseException:
+            self._exit.close()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._store.close()
+        self._exit.close()
+
+    # Joining.
+
+    def _open(self) -> None:
+        """Hear the terms, make the party, and go on from where the folder says it was."""
+        self.terms = self._one(Hello(frames.PROTOCOL, self._options.name), Terms)
+        self._folder.check_job(self.terms.job)
+        self.settings = self._accepted(self.terms)
+        own = self._records(self.settings, self.terms)
+        self._rows = {purpose: len(rows) for purpose, rows in own.values.items()}
+        check_sizes(self.settings, self._rows["table"])
+        if self._options.trial:
+            root = Stream.from_seed(self.terms.choice)
+        else:
+            root = root_of(self._options.folder)
+        self.made = make_client(
+            self.settings,
+            self.terms.index,
+            own.values,
+            root,
+            cardinalities=own.cardinalities,
+            shared=Stream(self.terms.shared),
+            noise=embedding_noise(self.settings, self._rows["table"]),
+        )
+        self._folder.create(self.terms.job, self.settings, own.preparation)
+        loaded = self._store.load()
+        if loaded is not None:
+            self._go_on(*loaded)
+        self._save()
+        self._ready = Ready(
+            job=self.terms.job,
+            embedding_dim=self.made.embedding_dim,
+            records=(self._rows["table"], self._rows["validation"], self._rows["test"]),
+            fingerprint=own.fingerprint,
+            fitted=own.fitted,
+            mixes_records=self.made.mixes_records,
+        )
+
+    def _accepted(self, terms: Terms) -> ExperimentConfig:
+        """What the label holder wants to train, if it is what this party agreed to."""
+        try:
+            proposed = json.loads(terms.settings)
+        except ValueError as error:
+            raise MalformedError(f"the terms are no configuration: {error}") from None
+        if terms.trial != self._options.trial:
+            wanted = "a trial, in which all secrets follow" if terms.trial else "no trial"
+            raise ConfigError(
+                f"federation.trial is {str(self._options.trial).lower()} but the label holder runs "
+                f"{wanted}{' from a public seed' if terms.trial else ''}"
+            )
+        for key, value in self._options.require.items():
+            found = _at(proposed, key)
+            if found != value:
+                raise ConfigError(
+                    f"federation.require.{key} is {value!r} but the label holder wants {found!r}"
+                )
+        own = self._config.client
+        for key in own:
+            if key not in ("model", "optimizer"):
+                raise ConfigError(f"client.{key} is no key; there are client.model and .optimizer")
+        client = {**proposed.get("client", {}), **own}
+        seed = {"seed": terms.choice} if terms.trial else {}
+        return parse({**proposed, "client": client, **seed}, "the label holder's terms")
+
+    def _records(self, settings: ExperimentConfig, terms: Terms) -> Held:
+        stream = Stream.from_seed(terms.choice).child("validation")
+        data = self._config.data
+        if settings.data.name != "table":
+            root = {"root": data.root} if data.root is not None else {}
+            whole = prepare(settings.data.model_copy(update=root), stream)
+            return held.part(whole, terms.index)
+        if data.path is None:
+            raise ConfigError("data.path is not set; name this party's own table")
+        share = settings.data
+        choice = held.Choice(stream, share.validation, share.test, share.limit)
+        return held.features(data, choice, self._options.name)
+
+    def _go_on(self, state: Any, journal: Iterator[tuple[int, bytes]]) -> None:
+        party = self.made.party
+        party.load(state["party"])
+        self.made.model.parameters.copy_(state["parameters"])
+        self.made.optimizer.load(state["optimizer"])
+        self._sent, self._received = state["traffic"]
+        with np.errstate(all="ignore"):
+            for kind, body in journal:
+                if kind == QUERY:
+                    party.reopen(body)
+                elif kind == REPLY:
+                    party.tell(body)
+                else:
+                    party.withdraw()
+
+    def _save(self) -> None:
+        self._store.save(
+            {
+                "party": self.made.party.state(),
+                "parameters": self.made.model.parameters,
+                "optimizer": self.made.optimizer.state(),
+                "traffic": [self._sent, self._received],
+            }
+        )
+
+    # The loop.
+
+    def run(self) -> Joined:
+        """Take part until the job is over.
+
+        Raises:
+            RunError: the label holder refuses, or cannot be reached.
+        """
+        torch.set_num_threads(self.settings.threads)
+        party, total = self.made.party, steps_of_client(self.settings, self._rows["table"])
+        ask: bytes = frames.encode(self._ready)
+        with np.errstate(all="ignore"):
+            while True:
+                done = self._do(self._ask(ask))
+                if done is not None:
+                    return self._end(done)
+                if self._progress is not None:
+                    where = Progress(party.answered, total, self._sent, self._received)
+                    self._progress(where)
+                ask = self._next(total)
+
+    def _next(self, total: int) -> bytes:
+        """The next ask: the open query, a new one if it may, or whether there is something to do.
+
+        An open query is asked again even when the label holder spoke of something else.
+        """
+        party = self.made.party
+        announced, self._announced = self._announced, None
+        if party.open_ids is not None:
+            return party.ask()
+        if announced is None and not (self._going and party.answered < total):
+            return frames.encode(Next(self.terms.job))
+        query = party.ask(announced)
+        self._store.append(QUERY, query)
+        return query
+
+    def _ask(self, ask: bytes) -> bytes:
+        answer = self._channel.ask(ask)
+        self._sent += len(ask)
+        self._received += len(answer)
+        return answer
+
+    def _do(self, answer: bytes) -> Done | None:
+        """What an answer says, in its order; whether the job is over."""
+        for frame in frames.split(answer):
+            if frames.is_party_frame(frame):
+                self._told(frame)
+                continue
+            todo = frames.decode(frame)
+            if isinstance(todo, Send):
+                following = self._send(todo)
+                done = self._do(following)
+                if done is not None:
+                    return done
+            elif isinstance(todo, Go):
+                self._going = True
+            elif isinstance(todo, Keep):
+                self._folder.keep(todo.number)
+            elif isinstance(todo, Done):
+                return todo
+            elif isinstance(todo, Refusal):
+                raise RunError(f"the label holder refused: {todo.words}")
+            else:
+                raise MalformedError(f"a {type(todo).__name__}, which is nothing to do")
+        return None
+
+    def _told(self, frame: bytes) -> None:
+        """A reply, or the announcement of a round."""
+        party = self.made.party
+        if wire.is_batch(frame):
+            if party.is_overtaken(frame):
+                self._store.append(WITHDRAWN, b"")
+                party.withdraw()
+            self._announced = frame
+            return
+        started = time.perf_counter()
+        self._store.append(REPLY, frame)
+        try:
+            party.tell(frame)
+        except VertizoError:
+            self._store.undo()
+            raise
+        if self._store.worked(time.perf_counter() - started):
+            self._save()
+
+    def _send(self, todo: Send) -> bytes:
+        """Upload one partition, and remember what it was made with."""
+        model = self.made.model
+        now = model.parameters.clone()
+        if todo.model == "best":
+            model.parameters.copy_(self._folder.best())
+        elif todo.purpose != "table":
+            self._folder.consider(todo.number, now)
+        for piece in self._pieces(todo.purpose):
+            self._expect(self._ask(piece), Noted)
+        model.parameters.copy_(now)
+        return self._ask(frames.encode(Sent(self.terms.job, todo.purpose, todo.number)))
+
+    def _pieces(self, purpose: Purpose) -> Iterator[bytes]:
+        rows = self._rows[purpose]
+        at_once = max(1, min(UPLOAD_ROWS, UPLOAD_BYTES // (4 * self.made.embedding_dim)))
+        for start in range(0, rows, at_once):
+            yield self.made.party.upload(purpose, start, min(start + at_once, rows))
+
+    def _one(self, ask: frames.Ask, expected: type[_Expected]) -> _Expected:
+        return self._expect(self._ask(frames.encode(ask)), expected)
+
+    def _expect(self, answer: bytes, expected: type[_Expected]) -> _Expected:
+        found = frames.decode(answer)
+        if isinstance(found, Refusal):
+            raise RunError(f"the label holder refused: {found.words}")
+        if not isinstance(found, expected):
+            raise MalformedError(f"a {type(found).__name__}, not a {expected.__name__}")
+        return found
+
+    def _end(self, done: Done) -> Joined:
+        """Keep the model, and what was said of it."""
+        if done.best is not None:
+            self._folder.keep(done.best)
+        self._save()
+        joined = Joined(done.words, self.made.party.answered, self._sent, self._received)
+        self._folder.finish(joined, done.best is not None, self.made.model.parameters)
+        return joined
+
+
+def _at(tree: Mapping[str, Any], key: str) -> Any:
+    """The value at a dotted key; None where there is none."""
+    found: Any = tree
+    for part in key.split("."):
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return found

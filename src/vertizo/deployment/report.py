@@ -1,0 +1,95 @@
+"""What a served job leaves behind: rows of figures, and the summary at the end."""
+
+from __future__ import annotations
+
+import resource
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from vertizo.metrics import Scores
+from vertizo.server.losses import Classification
+from vertizo.version import VERSION
+
+if TYPE_CHECKING:
+    from vertizo.deployment.course import Course
+    from vertizo.deployment.job import Job
+    from vertizo.deployment.serving import FederationService
+
+
+@dataclass
+class Traffic:
+    """Bytes of frames that came and went, repeated ones included; not the network's own."""
+
+    up: int = 0
+    down: int = 0
+    table: int = 0
+    """Uploads of all training embeddings into the table."""
+    evaluation: int = 0
+    """Uploads for validation and test; not part of training."""
+
+
+def evaluation_row(
+    service: FederationService, course: Course, purpose: str, found: Scores
+) -> dict[str, Any]:
+    """One line of ``metrics.jsonl``."""
+    job = course.job
+    meter, seen = job.party.side.meter, job.party.side.meter.records
+    row: dict[str, Any] = {
+        "number": course.evaluations.number,
+        "model": course.evaluations.model,
+        "round": job.party.round,
+        "epoch": job.party.round / _rounds_per_epoch(job),
+        "seconds": service.seconds,
+        "bytes_up": service.traffic.up,
+        "bytes_down": service.traffic.down,
+        "train_loss": meter.loss / seen if seen else None,
+    }
+    if isinstance(job.data.task, Classification):
+        row["train_accuracy"] = meter.correct / seen if seen else None
+    return row | {f"{purpose}_{name}": value for name, value in found.items()}
+
+
+def _rounds_per_epoch(job: Job) -> float:
+    clients = 1 if job.synchronous else job.party.clients
+    return job.queries / job.config.epochs * clients
+
+
+def summary_of(service: FederationService, course: Course) -> dict[str, Any]:
+    """The closing figures; what could not be scored without a silent member is None."""
+    job, config, traffic = course.job, service.config, service.traffic
+    party, last, best = job.party, course.scores.get("last"), course.scores.get("best")
+    chosen = best or last
+
+    def tested(row: dict[str, Any] | None) -> dict[str, Any] | None:
+        if row is None:
+            return None
+        return {name: value for name, value in row.items() if name.startswith("test_")}
+
+    return {
+        "version": VERSION,
+        "method": config.method.name,
+        "dataset": job.data.name,
+        "parties": list(job.data.parties),
+        "clients": party.clients,
+        "records": job.data.records,
+        "classes": job.data.class_names and list(job.data.class_names),
+        "control": config.control,
+        "timing": config.simulation.timing,
+        "rounds": party.round,
+        "epochs": party.round / _rounds_per_epoch(job),
+        "model": "best" if best else "last",
+        **(tested(chosen) or {}),
+        "last": tested(last),
+        "best": course.evaluations.best,
+        "bytes_up": traffic.up,
+        "bytes_down": traffic.down,
+        "bytes_table": traffic.table,
+        "bytes_evaluation": traffic.evaluation,
+        "seconds": service.seconds,
+        "peak_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "parameters": {"server": party.side.head.parameters.numel()},
+        "staleness": {"mean": party.staleness.mean, "max": party.staleness.largest},
+        "queries": [party.next_number(client) for client in range(party.clients)],
+        "clip_fraction": party.side.plan.clip_fraction,
+        "privacy": job.statement.as_dict(),
+    }

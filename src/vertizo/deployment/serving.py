@@ -1,0 +1,480 @@
+"""The label holder's side of a job: a service that members ask.
+
+It holds the server party, keeps what it needs to go on on disk, and knows nothing of sockets: who
+asks, the transport vouches for. Everything happens inside one lock, one ask at a time. Before a
+query is acted on it is in the journal; before a reply leaves, the ledger has charged it. So the
+process may be killed at any moment and started again: it computes the state that it had, to the
+last bit, and whoever had not got an answer asks again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from threading import Event, RLock
+from typing import Any, Self
+
+import numpy as np
+
+from vertizo import wire
+from vertizo.deployment import frames
+from vertizo.deployment.course import Course, Replies
+from vertizo.deployment.frames import Hello, Next, Noted, Ready, Refusal, Sent
+from vertizo.deployment.job import choice_seed, open_job, records_of, settings_of
+from vertizo.deployment.options import ServeConfig
+from vertizo.deployment.report import Traffic, evaluation_row, summary_of
+from vertizo.deployment.secrets import KeyedBytes, root_of
+from vertizo.deployment.silence import Silence
+from vertizo.deployment.store import Store
+from vertizo.deployment.transport import Answer
+from vertizo.errors import (
+    MalformedError,
+    NonFiniteError,
+    OtherRoundError,
+    RefusedError,
+    RunError,
+    UserError,
+    WireError,
+)
+from vertizo.randomness import Stream
+from vertizo.run_folder import RunFolder
+from vertizo.simulation.simulator import UPLOAD_BYTES
+
+QUERY, CLOSE, SCORED, GIVEN_UP = range(4)
+"""Kinds of the journal's records."""
+UNKNOWN = "the label holder does not know this member's party; join again"
+
+
+class FederationService:
+    """Serves one job, from its beginning or from where its folder says it was.
+
+    Args:
+        config: of the label holder.
+        notice: takes a line about what people should know, such as who is waited for.
+
+    Raises:
+        UserError: on entering, where the job cannot be served.
+    """
+
+    def __init__(self, config: ServeConfig, notice: Callable[[str], None] = lambda line: None):
+        served = config.federation
+        self.config = config.experiment()
+        self.members = tuple(served.members)
+        self.finished = Event()
+        """Whether the job is over and every member was told, as far as they are there."""
+        self.failure: Exception | None = None
+        """What made the service stop answering, if something did."""
+        self.course: Course | None = None
+        """None until all members were ready."""
+        self.seconds = 0.0
+        """Spent on asks, over all processes that served the job."""
+        self.traffic = Traffic()
+        self._served = served
+        self._notice = notice
+        self._folder = RunFolder(served.folder)
+        self._store = Store(served.folder, sync=served.sync)
+        self._exit = ExitStack()
+        self._lock = RLock()
+        self._pending: dict[int, Answer] = {}
+        self._ready: list[Ready | None] = [None] * len(self.members)
+        self._told: set[int] = set()
+        self._silence = Silence(self.members, served.patience, time.monotonic())
+
+    def __enter__(self) -> Self:
+        try:
+            self._open()
+        except BaseException:
+            self._exit.close()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            if self.course is not None and self.failure is None and self.course.phase != "done":
+                self._save()
+            self._pending.clear()
+            self._store.close()
+            self._exit.close()
+
+    def _open(self) -> None:
+        folder, served = self._folder, self._served
+        known = (folder.path / "config.yaml").is_file()
+        if not known:
+            folder.check_is_new()
+        self._records = records_of(self.config, served)
+        folder.make()
+        (folder.path / "checkpoints").chmod(0o700)
+        self._exit.enter_context(folder.locked())
+        if known:
+            self._check_same()
+        else:
+            folder.create(self.config, None, self._records.data.preparation)
+        self._run = folder.run_name()
+        self._root = Stream.from_seed(self.config.seed) if served.trial else root_of(folder.path)
+        self._bytes = KeyedBytes(os.urandom(32))
+        loaded = self._store.load()
+        if loaded is not None:
+            self._go_on(*loaded)
+
+    def _check_same(self) -> None:
+        ours, theirs = (
+            settings.model_copy(update={"checkpoint_seconds": 0.0, "threads": 1})
+            for settings in (self.config, self._folder.config())
+        )
+        if ours != theirs:
+            raise RunError(
+                f"federation.folder {self._folder.path} holds a job of another configuration; "
+                "name another folder, or serve the configuration that is in it"
+            )
+
+    def _go_on(self, state: Any, journal: Iterator[tuple[int, bytes]]) -> None:
+        """Compute the state that the last process had: its checkpoint, and what came after."""
+        self._ready = [Ready(*one) for one in state["ready"]]
+        course = self._make_course()
+        self._bytes.rekey(state["key"])
+        course.load(state["course"])
+        self.traffic, self.seconds = Traffic(**state["traffic"]), state["seconds"]
+        known = {row.get("number") for row in self._folder.metrics()}
+        with np.errstate(all="ignore"):
+            for kind, body in journal:
+                if kind == QUERY:
+                    course.query(body)
+                elif kind == CLOSE:
+                    course.close_round()
+                elif kind == GIVEN_UP:
+                    course.give_up()
+                else:
+                    row = json.loads(body)
+                    course.scored(row)
+                    if row["number"] not in known:
+                        self._folder.append_metrics(row)
+        course.job.party.resume_answered()
+        self._promote()
+        if course.phase == "done":
+            self._folder.write_summary(summary_of(self, course))
+        else:
+            self._save()
+
+    def _make_course(self) -> Course:
+        job = self._exit.enter_context(
+            open_job(
+                self.config,
+                self._records,
+                [one for one in self._ready if one is not None],
+                self._root,
+                self._bytes,
+                folder=self._folder.path,
+                run=self._run,
+                trial=self._served.trial,
+            )
+        )
+        self.course = Course(job)
+        return self.course
+
+    def _save(self) -> None:
+        """Write a checkpoint; noise is drawn with a new key from here on, live and restarted."""
+        course, key = self._course, os.urandom(32)
+        ready = [one for one in self._ready if one is not None]
+        self._store.save(
+            {
+                "ready": [[getattr(one, key) for key in one.__struct_fields__] for one in ready],
+                "key": key,
+                "course": course.state(),
+                "traffic": vars(self.traffic),
+                "seconds": self.seconds,
+            }
+        )
+        self._bytes.rekey(key)
+        course.job.party.renew()
+
+    # What members ask.
+
+    @property
+    def largest_ask(self) -> int:
+        """As of a `vertizo.deployment.transport.Service`."""
+        if self.course is None:
+            return wire.MAX_BODY
+        return max(self.course.job.party.largest_frame, 2 * UPLOAD_BYTES)
+
+    @property
+    def _course(self) -> Course:
+        """The course of the job, which is under way.
+
+        Raises:
+            RefusedError: it is not.
+        """
+        if self.course is None:
+            raise RefusedError(UNKNOWN)
+        return self.course
+
+    def ask(self, member: str, frame: bytes, answer: Answer) -> None:
+        """As of a `vertizo.deployment.transport.Service`."""
+        with self._lock:
+            if self.failure is not None:
+                return
+            client = self.members.index(member)
+            self._pending[client] = answer
+            if self._silence.heard(client, time.monotonic()):
+                self._notice(f"{member} is back")
+            started = time.perf_counter()
+            try:
+                with np.errstate(all="ignore"):  # overflow is dealt with where it matters
+                    self._take(client, frame)
+            except NonFiniteError as error:
+                self._fail(
+                    RunError(
+                        f"training diverged: {error}; lower client.optimizer.learning_rate or "
+                        "server.optimizer.learning_rate"
+                    )
+                )
+            except (WireError, RefusedError) as error:
+                self._notice(f"{member} was refused: {error}")
+                self._answer(client, frames.encode(Refusal(str(error))))
+            except (UserError, OSError) as error:
+                self._fail(error)
+            self.seconds += time.perf_counter() - started
+
+    def gone(self, member: str) -> None:
+        """As of a `vertizo.deployment.transport.Service`."""
+        with self._lock:
+            self._pending.pop(self.members.index(member), None)
+
+    def _fail(self, error: Exception) -> None:
+        """Stop answering: what happened must be seen to first."""
+        self.failure = error
+        self._pending.clear()
+
+    def _take(self, client: int, frame: bytes) -> None:
+        if frames.is_party_frame(frame):
+            if wire.is_upload(frame):
+                self._upload(client, frame)
+            else:
+                self._query(client, frame)
+            return
+        ask = frames.decode(frame)
+        if isinstance(ask, Hello):
+            self._greet(client, ask)
+            return
+        if not isinstance(ask, Ready | Next | Sent):
+            raise MalformedError(f"a {type(ask).__name__}, which is no ask")
+        if ask.job != self._run:
+            raise RefusedError(
+                f"the label holder serves another job than the one {self.members[client]} is in; "
+                "name a new federation.folder to take part in it"
+            )
+        if isinstance(ask, Ready):
+            self._gather(client, ask)
+        elif isinstance(ask, Sent):
+            self._sent(client, ask)
+        self._offer(client)
+
+    def _greet(self, client: int, hello: Hello) -> None:
+        if hello.protocol != frames.PROTOCOL:
+            raise RefusedError(
+                f"protocol {hello.protocol}; the label holder speaks {frames.PROTOCOL}: "
+                "install the same version of vertizo"
+            )
+        if hello.federation != self._served.name:
+            raise RefusedError(
+                f"federation.name is {hello.federation!r}; the label holder's is "
+                f"{self._served.name!r}"
+            )
+        terms = frames.Terms(
+            job=self._run,
+            index=client,
+            members=self.members,
+            settings=settings_of(self.config),
+            choice=choice_seed(self.config),
+            shared=self._root.child("shared", client).key,
+            trial=self._served.trial,
+        )
+        self._answer(client, frames.encode(terms))
+
+    def _gather(self, client: int, ready: Ready) -> None:
+        """A member's party is made; the last one's begins the job."""
+        known, records = self._ready[client], self._records
+        if self.course is not None:
+            if known != ready:
+                raise RefusedError("the party is another one than when the job began")
+            return
+        if ready.records != records.counts or ready.fingerprint != records.fingerprint:
+            raise RefusedError(
+                f"{self.members[client]} has {sum(ready.records)} records and the label holder "
+                f"{sum(records.counts)}, or not the same ones; run `vertizo align` first"
+            )
+        self._ready[client] = ready
+        if all(one is not None for one in self._ready):
+            self._make_course().begin()
+            self._save()
+            self._offer_all()
+
+    def _upload(self, client: int, frame: bytes) -> None:
+        course = self._course
+        course.job.party.receive_upload(frame, client)
+        if course.phase == "uploading":
+            self.traffic.table += len(frame)
+        else:
+            self.traffic.evaluation += len(frame)
+        self._answer(client, frames.encode(Noted()))
+
+    def _sent(self, client: int, sent: Sent) -> None:
+        course = self._course
+        before = course.phase
+        if course.sent(client, sent):
+            self._score()
+        elif course.phase != before:
+            self._save()
+        self._offer_all()
+
+    def _query(self, client: int, frame: bytes) -> None:
+        course, party = self._course, self._course.job.party
+        self.traffic.up += len(frame)
+        if course.phase != "training":
+            self._deliver(party.recall(frame, client))
+            self._offer(client)
+            return
+        started, before = time.perf_counter(), (party.round, len(party.asked))
+        self._store.append(QUERY, frame)
+        try:
+            replies = course.query(frame, client)
+        except OtherRoundError:
+            self._store.undo()
+            self._offer(client)  # its round went on without it; here is the next
+            return
+        except (WireError, RefusedError):
+            self._store.undo()
+            raise
+        if (party.round, len(party.asked)) == before:
+            self._store.undo()  # it came before
+        self._deliver(replies)
+        self._after(started)
+
+    # What they are answered.
+
+    def _answer(self, client: int, answer: bytes) -> None:
+        take = self._pending.pop(client, None)
+        if take is not None:
+            take(answer)
+
+    def _deliver(self, replies: Replies) -> None:
+        for client, reply in replies:
+            self.traffic.down += len(reply)
+            if client in self._pending:
+                todos = self._course.todos(client, replied=True)
+                self._answer(client, b"".join([reply, *todos]))
+
+    def _offer(self, client: int) -> None:
+        """Answer a member that waits for something to do, if there is something."""
+        course = self.course
+        if client not in self._pending or course is None or client in course.job.party.asked:
+            return
+        todos = course.todos(client)
+        if todos:
+            self._answer(client, b"".join(todos))
+        if course.phase == "done":
+            self._told.add(client)
+            if len(self._told) == len(self.members):
+                self.finished.set()
+
+    def _offer_all(self) -> None:
+        for client in list(self._pending):
+            self._offer(client)
+
+    def _after(self, started: float) -> None:
+        """After an answer: offer what is new, and keep what was worked out if it is much."""
+        self._offer_all()
+        if self._store.worked(time.perf_counter() - started):
+            self._save()
+
+    # Evaluations.
+
+    def _score(self) -> None:
+        """All embeddings of an evaluation are there."""
+        course, evaluations = self._course, self._course.evaluations
+        purpose, party = evaluations.purpose, course.job.party
+        assert purpose is not None, "an evaluation is under way"
+        head = party.side.head
+        now = head.parameters.clone()
+        if evaluations.model == "best":
+            head.parameters.copy_(self._folder.load("best")["server"])
+        found = party.score(purpose)
+        head.parameters.copy_(now)
+        if not math.isfinite(found["loss"]):
+            raise NonFiniteError(f"the {purpose} loss is {found['loss']} in round {party.round}")
+        row = evaluation_row(self, course, purpose, found)
+        row["improved"] = purpose == "validation" and party.round > 0 and evaluations.is_best(row)
+        if row["improved"]:
+            state = {"server": now, "number": evaluations.number, "round": party.round}
+            self._folder.save("candidate", state)
+        self._store.append(SCORED, json.dumps(row).encode())
+        course.scored(row)
+        self._promote()
+        self._folder.append_metrics(row)
+        self._end_if_done()
+
+    def _promote(self) -> None:
+        """The candidate is the best once the journal says so, and not before."""
+        best = self._course.evaluations.best
+        if best is None or not self._folder.has("candidate"):
+            return
+        state = self._folder.load("candidate")
+        if state["number"] == best["number"]:
+            self._folder.save("best", state)
+
+    def _end_if_done(self) -> None:
+        """Write the closing figures, and keep the state in which members are told."""
+        if self._course.phase == "done":
+            self._folder.write_summary(summary_of(self, self._course))
+            self._save()
+
+    # Silence.
+
+    def tick(self) -> None:
+        """Look after members that are silent; for the driver to call about once a second.
+
+        Raises:
+            Exception: what made the service stop answering.
+        """
+        with self._lock:
+            if self.failure is not None:
+                raise self.failure
+            silent = self._silence.among(self._waited_for(), time.monotonic())
+            going_on = self._served.absent == "go-on" and self.course is not None
+            new = self._silence.name(silent)
+            if new:
+                what = "going on without" if going_on else "waiting for"
+                self._notice(f"silent for {self._served.patience:g} s: {new}; {what} them")
+            if self.course is not None and self.course.phase == "done":
+                if silent:
+                    self.finished.set()  # they are told when the job is served again
+            elif silent and going_on:
+                self._without()
+
+    def _waited_for(self) -> set[int]:
+        """The members whose silence holds the others up."""
+        if self.course is None:
+            return {client for client, one in enumerate(self._ready) if one is None}
+        waited_for = self.course.waited_for() - self._told
+        if self.course.phase != "training":
+            return waited_for
+        if self.course.job.synchronous:
+            return waited_for if self.course.job.party.asked else set()
+        return waited_for if all(self._silence.is_long(c) for c in waited_for) else set()
+
+    def _without(self) -> None:
+        """Go on without those who are silent."""
+        course, started = self._course, time.perf_counter()
+        if course.phase == "uploading":
+            return  # there is no table without them
+        if course.phase == "training" and course.job.synchronous:
+            self._store.append(CLOSE, b"")
+            self._deliver(course.close_round())
+        else:
+            self._store.append(GIVEN_UP, b"")
+            course.give_up()
+            self._end_if_done()
+        self._after(started)

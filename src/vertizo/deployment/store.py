@@ -1,0 +1,104 @@
+"""A party's memory on disk: a checkpoint, and a journal of what came after it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from vertizo import checkpoint
+from vertizo.deployment.journal import Journal, records
+from vertizo.errors import RunError
+
+SHARE = 0.05
+"""Of the time spent, at most, that checkpoints take."""
+SOONEST = 0.25
+"""Seconds of work that are never worth a checkpoint: a restart repeats them as fast."""
+LARGEST = 256 * 2**20
+"""Bytes of a journal that are worth one whatever they took to work on."""
+
+
+class Store:
+    """Keeps a party's state so that a kill at any moment loses nothing.
+
+    Args:
+        folder: of the party; nobody else may read it.
+        sync: whether records survive a power cut as well.
+    """
+
+    def __init__(self, folder: Path, *, sync: bool = False) -> None:
+        self._folder = folder / "checkpoints"
+        self._sync = sync
+        self._journal: Journal | None = None
+        self._segment = 0
+        self._work = 0.0
+        self._cost = 0.0
+
+    @property
+    def _checkpoint(self) -> Path:
+        return self._folder / "last.safetensors"
+
+    def load(self) -> tuple[Any, Iterator[tuple[int, bytes]]] | None:
+        """The last checkpoint and the journal's records after it; None if none was made.
+
+        The records are to be read before the next `save`.
+
+        Raises:
+            RunError: it cannot be read.
+        """
+        if not self._checkpoint.is_file():
+            return None
+        state = checkpoint.load(self._checkpoint)
+        self._segment = state["segment"]
+        return state["state"], records(self._journal_of(self._segment))
+
+    def save(self, state: Mapping[str, Any]) -> None:
+        """Write a checkpoint; the journal starts anew.
+
+        Raises:
+            RunError: it cannot be written; the last one counts.
+        """
+        started = time.perf_counter()
+        following = self._segment + 1
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._journal_of(following).unlink(missing_ok=True)  # of a save that was cut short
+            journal = Journal(self._journal_of(following), sync=self._sync)
+            checkpoint.save(self._checkpoint, {"segment": following, "state": state})
+            if self._journal is not None:
+                self._journal.close()
+            self._journal_of(self._segment).unlink(missing_ok=True)
+        except OSError as error:
+            raise RunError(f"{self._checkpoint} cannot be written: {error.strerror}") from None
+        self._journal, self._segment = journal, following
+        self._work, self._cost = 0.0, time.perf_counter() - started
+
+    def append(self, kind: int, body: bytes) -> None:
+        """Write down what the party is about to be told.
+
+        Raises:
+            RunError: it could not be written.
+        """
+        assert self._journal is not None, "a journal follows a checkpoint"
+        self._journal.append(kind, body)
+
+    def undo(self) -> None:
+        """Take back the last record, of which nothing came."""
+        assert self._journal is not None, "a journal follows a checkpoint"
+        self._journal.undo()
+
+    def worked(self, seconds: float) -> bool:
+        """Count work that a restart would repeat; whether a checkpoint is worth its time by now."""
+        self._work += seconds
+        full = self._journal is not None and self._journal.size > LARGEST
+        return full or self._work > max(SOONEST, self._cost / SHARE)
+
+    def close(self) -> None:
+        """Let go of the journal."""
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
+
+    def _journal_of(self, segment: int) -> Path:
+        return self._folder / f"journal-{segment}.log"

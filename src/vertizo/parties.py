@@ -1,0 +1,304 @@
+"""From a configuration and data to one party: each is made by itself, of what it alone has.
+
+A simulated federation makes them all (`vertizo.federation`); over a network each process makes its
+own, of its own data and its own randomness (`vertizo.deployment`).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from vertizo.batches import Batches
+from vertizo.codecs.feedback import Feedback, Received
+from vertizo.config import ExperimentConfig
+from vertizo.data.vertical import VerticalData
+from vertizo.errors import ConfigError
+from vertizo.making import (
+    OwnFeatures,
+    client_model,
+    embedding_dim,
+    mixes_records,
+    server_model,
+)
+from vertizo.messages import Purpose
+from vertizo.methods.base import ClientSide, ServerSide
+from vertizo.models.base import Model
+from vertizo.models.optimizers import Frozen, Optimizer, RandomUpdates, Sgd
+from vertizo.party import ClientParty, ServerParty
+from vertizo.privacy.accounting import mu_of
+from vertizo.privacy.discrete_gaussian import RandomBytes
+from vertizo.privacy.embedding_noise import (
+    EmbeddingNoise,
+    EmbeddingStatement,
+    account,
+    noise_std_for_embeddings,
+)
+from vertizo.privacy.statement import Statement
+from vertizo.protection import Charge, Protection, steps_of_client
+from vertizo.randomness import Stream
+from vertizo.server.head import Head
+from vertizo.server.table import EmbeddingTable
+from vertizo.zeroth_order.directions import Directions
+from vertizo.zeroth_order.estimators import Along
+
+FITTED_LABELS = (
+    "No privacy guarantee: what the task is, its classes, or the mean and spread that labels are "
+    "scaled by were read off the labels, and every reply depends on it; data.classes, or "
+    "data.task and data.label_range, give public knowledge instead."
+)
+
+
+@dataclass(frozen=True)
+class MadeClient:
+    """A feature holder's party, and what its driver needs beside it."""
+
+    party: ClientParty
+    model: Model
+    optimizer: Optimizer
+    embedding_dim: int
+    mixes_records: bool
+    """Whether its model computes a record's embedding from other records as well."""
+
+
+def check_sizes(config: ExperimentConfig, records: int) -> None:
+    """Refuse more records a batch than there are.
+
+    Raises:
+        ConfigError: names the key.
+    """
+    if not records:
+        raise ConfigError(
+            f"data.validation is {config.data.validation}, which leaves no record to train on"
+        )
+    if config.batch_size > records:
+        raise ConfigError(
+            f"batch_size is {config.batch_size} but there are {records} training records; "
+            f"use at most {records}"
+        )
+
+
+def make_client(
+    config: ExperimentConfig,
+    index: int,
+    features: Mapping[Purpose, Tensor],
+    root: Stream,
+    *,
+    cardinalities: tuple[int, ...] = (),
+    shared: Stream,
+    noise: EmbeddingStatement | None = None,
+) -> MadeClient:
+    """A feature holder.
+
+    Args:
+        config: of the run; its own parts and those that all agreed on.
+        index: which client it is.
+        features: its own, by purpose.
+        root: of its randomness.
+        cardinalities: number of categories of each of the first columns, which hold codes.
+        shared: the randomness that the server knows as well.
+        noise: what it puts on its embeddings; None for nothing.
+
+    Raises:
+        ConfigError: the model does not fit the features.
+    """
+    table = features["table"]
+    records = table.shape[0]
+    model = client_model(
+        config.client.model,
+        tuple(table.shape[1:]),
+        root.child("client", index, "model"),
+        cardinalities,
+        tokens=not table.is_floating_point(),
+    )
+    dim = embedding_dim(
+        model,
+        table[:2],
+        config.server.embedding_bound,
+        first_order=config.method.first_order_client,
+    )
+    own = root.child("client", index)
+    optimizer = _client_optimizer(config, model, own, records)
+    side = ClientSide(model, optimizer, own.child("directions"), shared, index)
+    feedback = config.codecs.feedback
+    party = ClientParty(
+        index=index,
+        half=config.method.client(side),
+        features=features,
+        embed=model,
+        batches=Batches(records, config.batch_size, own.child("batches")),
+        up=config.codecs.up,
+        down=config.codecs.down,
+        reply_shape=partial(config.method.reply_shape, embedding_dim=dim),
+        noise=None
+        if noise is None
+        else EmbeddingNoise(noise.clip, noise.noise_std, own.child("noise")),
+        received=Received(records, dim) if feedback in ("up", "both") else None,
+    )
+    return MadeClient(party, model, optimizer, dim, mixes_records(model, table[:5]))
+
+
+def _client_optimizer(
+    config: ExperimentConfig, model: Model, stream: Stream, records: int
+) -> Optimizer:
+    options = config.client.optimizer
+    steps = steps_of_client(config, records) * config.method.server_steps
+    decay = steps if options.decay == "linear" else None
+    sgd = Sgd(options.learning_rate, options.momentum, decay)
+    if config.control == "frozen":
+        return Frozen()
+    if config.control == "random":
+        directions = Directions("sphere", model.parameters.numel(), stream.child("control"))
+        return RandomUpdates(sgd, lambda step, norm: Along(directions.draw(step), norm))
+    return sgd
+
+
+def embedding_noise(config: ExperimentConfig, records: int) -> EmbeddingStatement | None:
+    """How much noise every client puts on its embeddings, and what it comes to."""
+    privacy = config.privacy
+    if privacy.mechanism != "embedding-noise" or privacy.clip is None:
+        return None
+    releases = config.epochs * config.method.points + (config.simulation.table == "upload")
+    sampling = config.batch_size / records
+    noise_std = privacy.noise_std
+    if noise_std is None:
+        assert privacy.epsilon is not None
+        noise_std = noise_std_for_embeddings(
+            privacy.clip,
+            mu_of(privacy.epsilon, privacy.delta),
+            releases=releases,
+            sampling=sampling,
+            published=privacy.accounting == "published",
+        )
+    return account(privacy.clip, noise_std, privacy.delta, releases=releases, sampling=sampling)
+
+
+def make_server(
+    config: ExperimentConfig,
+    data: VerticalData,
+    dims: Sequence[int],
+    stream: Stream,
+    shared: Sequence[Stream],
+    *,
+    charge: Charge | None = None,
+    random_bytes: RandomBytes = os.urandom,
+) -> ServerParty:
+    """The label holder.
+
+    Args:
+        config: of the run.
+        data: labels and own features; the clients' are not looked at.
+        dims: d_h of every client.
+        stream: its randomness.
+        shared: the randomness that it shares with each client.
+        charge: what the run is charged to; None for a ledger of its own.
+        random_bytes: where secure noise and secret samples come from.
+
+    Raises:
+        ConfigError: parts of the configuration do not fit each other or the data.
+    """
+    method, options = config.method, config.server
+    table = EmbeddingTable(data.records, dims, options.join)
+    own: dict[Purpose, Tensor] = {}
+    encoded = None
+    if data.own is not None:
+        own = _flattened(data.own.values)
+        features = data.own.values["table"]
+        encoded = OwnFeatures(
+            options.encoder,
+            tuple(features.shape[1:]),
+            data.own.cardinalities,
+            tokens=not features.is_floating_point(),
+        )
+    model = server_model(
+        options.model,
+        table.width,
+        data.task.outputs,
+        stream.child("model"),
+        purpose=data.name,
+        own=encoded,
+    )
+    _check_own(model, table.width, own)
+    synchronous = config.simulation.timing == "synchronous"
+    order = Batches(data.records, config.batch_size, stream.child("batches"))
+    protection = Protection(
+        config,
+        data,
+        stream,
+        server_parameters=model.parameters.numel(),
+        reply_numbers=max(method.reply_shape(1, dim)[-1] for dim in dims),
+        reply_size=max(math.prod(method.reply_shape(config.batch_size, dim)) for dim in dims),
+        charge=charge,
+        random_bytes=random_bytes,
+    )
+    side = ServerSide(
+        head=Head(model, data.task),
+        table=table,
+        labels=data.labels["table"],
+        plan=protection.plan(),
+        update=protection.update(model),
+        shared=shared,
+        own=own.get("table"),
+    )
+    feedback = config.codecs.feedback
+    return ServerParty(
+        half=method.server(side),
+        side=side,
+        labels=data.labels,
+        points=method.points,
+        batch_size=config.batch_size,
+        up=config.codecs.up,
+        down=config.codecs.down,
+        bound=options.embedding_bound,
+        batches=order if synchronous else None,
+        own=own or None,
+        feedback=[Feedback(data.records) for _ in dims if feedback in ("down", "both")],
+        received=[Received(data.records, dim) for dim in dims if feedback in ("up", "both")],
+        schedule=protection.schedule(),
+        noises=protection.noises,
+    )
+
+
+def _check_own(model: Model, width: int, own: Mapping[Purpose, Tensor]) -> None:
+    """Refuse own features that the encoder does not take: now, since no query may be refused later.
+
+    Tokens are the only ones it may refuse, for being too large or negative.
+    """
+    for purpose, rows in own.items():
+        for place in {int(rows.amax(1).argmax()), int(rows.amin(1).argmin())} if len(rows) else ():
+            try:
+                model(torch.cat([torch.zeros(1, width), rows[place : place + 1]], 1))
+            except ConfigError as error:
+                raise ConfigError(f"server.encoder, for {purpose} records: {error}") from None
+
+
+def _flattened(values: Mapping[Purpose, Tensor]) -> dict[Purpose, Tensor]:
+    """Features as rows of float32."""
+    return {purpose: rows.flatten(1).to(torch.float32) for purpose, rows in values.items()}
+
+
+def statement_of(
+    server: ServerParty,
+    data: VerticalData,
+    covers: Sequence[str],
+    noise: EmbeddingStatement | None,
+) -> Statement:
+    """What a run guarantees.
+
+    Args:
+        server: of the run.
+        data: its records.
+        covers: what of a training record reaches clients through the server's noise alone.
+        noise: what noise on the clients' embeddings comes to, where there is some.
+    """
+    side = server.side
+    statement = side.plan.statement(server_is_private=side.update.is_private, covers=covers)
+    if data.fitted_labels and side.plan.releases is not None:
+        statement = statement.without_guarantee(FITTED_LABELS)
+    return statement if noise is None else replace(statement, words=noise.words())

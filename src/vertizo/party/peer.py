@@ -1,0 +1,50 @@
+"""What the label holder remembers of each client, and when it trains between their queries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vertizo.privacy.ledger import digest
+
+
+@dataclass
+class Peer:
+    """What the server remembers of one client."""
+
+    next_number: int = 0
+    query: bytes | None = None
+    """The last query that was answered, or the one that waits in a synchronous round."""
+    reply: bytes | None = None
+    """The answer to it; None while it waits."""
+    digest: bytes | None = None
+    """In place of the query, where only a ledger remembers it."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether a query of it waits in a synchronous round."""
+        return self.query is not None and self.reply is None
+
+    def is_last(self, frame: bytes) -> bool:
+        """Whether ``frame`` is the last query, byte for byte."""
+        if self.query is None:
+            return digest(frame) == self.digest
+        return frame == self.query
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """When the server trains on secret samples: by the public round counter alone.
+
+    Args:
+        every: rounds between two steps.
+        warm_up: steps before the first round.
+        most: steps in all.
+    """
+
+    every: int
+    warm_up: int
+    most: int
+
+    def due(self, round_: int) -> int:
+        """Steps to have been made once ``round_`` rounds are over."""
+        return min(self.most, self.warm_up + round_ // self.every)

@@ -1,0 +1,57 @@
+"""Embeddings of whole partitions, put together from the pieces that clients upload."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from vertizo import validate
+from vertizo.errors import RefusedError, RepeatedRecordError
+from vertizo.messages import Purpose, Upload
+from vertizo.party.checks import ids_in_range
+
+
+class Uploads:
+    """What came of each partition so far.
+
+    Args:
+        dims: d_h of every client, in order.
+        bound: the largest absolute value accepted in an embedding.
+    """
+
+    def __init__(self, dims: Sequence[int], bound: float) -> None:
+        self._dims = tuple(dims)
+        self._bound = bound
+        self._rows: dict[Purpose, Tensor] = {}
+
+    def check(self, upload: Upload, rows: int) -> None:
+        """Raise RefusedError unless it is a piece of a partition with so many rows."""
+        ids_in_range(upload.ids, rows, rows)
+        if not torch.all(upload.ids[1:] > upload.ids[:-1]):
+            raise RepeatedRecordError(f"client {upload.client} uploads rows twice or out of order")
+        who = f"the upload of client {upload.client}"
+        shape = (1, upload.ids.numel(), self._dims[upload.client])
+        validate.shape(who, upload.embeddings, shape)
+        validate.bounded(who, upload.embeddings, self._bound)
+
+    def put(self, upload: Upload, rows: int) -> None:
+        """Keep a piece that was checked."""
+        if upload.purpose not in self._rows:
+            self._rows[upload.purpose] = torch.full((rows, sum(self._dims)), torch.nan)
+        start = sum(self._dims[: upload.client])
+        columns = self._rows[upload.purpose].narrow(1, start, self._dims[upload.client])
+        columns.index_copy_(0, upload.ids, upload.embeddings[0])
+
+    def take(self, purpose: Purpose) -> Tensor:
+        """All clients' embeddings of a partition, [rows, Σ d_h]; they are used up.
+
+        Raises:
+            RefusedError: some are missing.
+        """
+        rows = self._rows.get(purpose)
+        if rows is None or bool(rows.isnan().any()):
+            raise RefusedError(f"some client has not uploaded its {purpose} embeddings")
+        del self._rows[purpose]
+        return rows

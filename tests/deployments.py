@@ -1,0 +1,106 @@
+"""Jobs of real parties for tests: one label holder, several members, small data."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from vertizo.deployment.joining import Joined, Member
+from vertizo.deployment.options import JoinConfig, ServeConfig
+from vertizo.deployment.serving import FederationService
+from vertizo.deployment.transport import Channel, DirectChannel
+
+MEMBERS = ("north", "east", "south", "west")
+
+SMALL: dict[str, Any] = {
+    "epochs": 2,
+    "batch_size": 32,
+    "data": {"name": "digits", "limit": 200, "test_limit": 60},
+    "client": {"model": {"hidden": [8], "outputs": 4}},
+    "server": {"model": {"hidden": [8]}},
+}
+
+
+def serve_config(folder: Path, *, federation: dict[str, Any] | None = None, **keys: Any) -> Any:
+    """A label holder's configuration; ``keys`` replace those of `SMALL`."""
+    served = {
+        "name": "test",
+        "members": list(MEMBERS),
+        "certificates": folder / "certs",
+        "folder": folder / "server",
+        "trial": True,
+        "patience": 5.0,
+    }
+    tree = {**SMALL, **keys, "federation": {**served, **(federation or {})}}
+    return ServeConfig.model_validate(tree)
+
+
+def join_config(folder: Path, member: str, *, trial: bool = True, **keys: Any) -> JoinConfig:
+    """A member's configuration."""
+    federation = {
+        "name": "test",
+        "server": "localhost:1",
+        "certificates": folder / "certs" / member,
+        "folder": folder / member,
+        "trial": trial,
+        "patience": 30.0,
+    }
+    return JoinConfig.model_validate({"federation": federation, **keys})
+
+
+@contextmanager
+def ticking(service: FederationService) -> Iterator[list[Exception]]:
+    """A driver's thread; what ``tick`` raised is in the list."""
+    stop, raised = threading.Event(), []
+
+    def drive() -> None:
+        while not stop.wait(0.02):
+            try:
+                service.tick()
+            except Exception as error:
+                raised.append(error)
+                return
+
+    thread = threading.Thread(target=drive)
+    thread.start()
+    try:
+        yield raised
+    finally:
+        stop.set()
+        thread.join()
+
+
+def joined(
+    configs: Sequence[JoinConfig], channels: Callable[[str], Channel], seconds: float = 60.0
+) -> list[Joined]:
+    """All members run to the end, each in a thread; raises what the first of them raised."""
+    results: list[Joined | None] = [None] * len(configs)
+    errors: list[BaseException] = []
+
+    def work(place: int, config: JoinConfig) -> None:
+        try:
+            with Member(config, channels(config.federation.folder.name)) as member:
+                results[place] = member.run()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [
+        threading.Thread(target=work, args=(place, config), daemon=True)
+        for place, config in enumerate(configs)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(seconds)
+        if errors:
+            raise errors[0]
+    assert all(result is not None for result in results), "somebody did not finish"
+    return [result for result in results if result is not None]
+
+
+def direct(service: FederationService) -> Callable[[str], Channel]:
+    """Channels within this process."""
+    return lambda member: DirectChannel(service, member, patience=5.0)
