@@ -13,6 +13,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from vertizo.cli import network
 from vertizo.cli import privacy as privacy_commands
 from vertizo.errors import Interrupted, UserError
 from vertizo.version import VERSION
@@ -185,6 +186,9 @@ def attack(
         )
     except KeyboardInterrupt:
         raise Interrupted("stopped") from None
+
+
+network.register(app)
 
 
 @app.command("list")

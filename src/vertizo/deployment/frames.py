@@ -61,6 +61,8 @@ class Terms(_Frame, frozen=True, tag=2):
     members: tuple[Name, ...]
     settings: str
     """The configuration that all share, JSON."""
+    own_tables: bool
+    """Whether each party has a table of its own, or takes its part of a named data set."""
     choice: Count
     """Public seed of which records validate."""
     shared: Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
@@ -41,7 +41,14 @@ from vertizo.deployment.options import JoinConfig
 from vertizo.deployment.secrets import root_of
 from vertizo.deployment.store import Store
 from vertizo.deployment.transport import Channel
-from vertizo.errors import ConfigError, MalformedError, RunError, VertizoError
+from vertizo.errors import (
+    ConfigError,
+    MalformedError,
+    RefusedError,
+    RunError,
+    VertizoError,
+    WireError,
+)
 from vertizo.messages import Purpose
 from vertizo.parties import check_sizes, embedding_noise, make_client
 from vertizo.protection import steps_of_client
@@ -112,7 +119,8 @@ class Member:
     def __enter__(self) -> Self:
         try:
             self._exit.enter_context(self._folder.locked())
-            self._open()
+            with _understood():
+                self._open()
         except BaseException:
             self._exit.close()
             raise
@@ -188,7 +196,7 @@ class Member:
     def _records(self, settings: ExperimentConfig, terms: Terms) -> Held:
         stream = Stream.from_seed(terms.choice).child("validation")
         data = self._config.data
-        if settings.data.name != "table":
+        if not terms.own_tables:
             root = {"root": data.root} if data.root is not None else {}
             whole = prepare(settings.data.model_copy(update=root), stream)
             return held.part(whole, terms.index)
@@ -234,7 +242,7 @@ class Member:
         torch.set_num_threads(self.settings.threads)
         party, total = self.made.party, steps_of_client(self.settings, self._rows["table"])
         ask: bytes = frames.encode(self._ready)
-        with np.errstate(all="ignore"):
+        with _understood(), np.errstate(all="ignore"):
             while True:
                 done = self._do(self._ask(ask))
                 if done is not None:
@@ -346,6 +354,15 @@ class Member:
         joined = Joined(done.words, self.made.party.answered, self._sent, self._received)
         self._folder.finish(joined, done.best is not None, self.made.model.parameters)
         return joined
+
+
+@contextmanager
+def _understood() -> Iterator[None]:
+    """What the label holder sent and this party cannot use ends the job here, in one line."""
+    try:
+        yield
+    except (WireError, RefusedError) as error:
+        raise RunError(f"the label holder sent what this party cannot use: {error}") from None
 
 
 def _at(tree: Mapping[str, Any], key: str) -> Any:

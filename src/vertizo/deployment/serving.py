@@ -243,6 +243,11 @@ class FederationService:
         with self._lock:
             self._pending.pop(self.members.index(member), None)
 
+    def missing(self) -> list[str]:
+        """Members that are waited for before the job can begin."""
+        ready = zip(self.members, self._ready, strict=True)
+        return [member for member, one in ready if one is None]
+
     def _fail(self, error: Exception) -> None:
         """Stop answering: what happened must be seen to first."""
         self.failure = error
@@ -288,6 +293,7 @@ class FederationService:
             index=client,
             members=self.members,
             settings=settings_of(self.config),
+            own_tables=self.config.data.name == "table",
             choice=choice_seed(self.config),
             shared=self._root.child("shared", client).key,
             trial=self._served.trial,
@@ -301,10 +307,16 @@ class FederationService:
             if known != ready:
                 raise RefusedError("the party is another one than when the job began")
             return
-        if ready.records != records.counts or ready.fingerprint != records.fingerprint:
+        member, theirs, ours = self.members[client], sum(ready.records), sum(records.counts)
+        if ready.records != records.counts:
             raise RefusedError(
-                f"{self.members[client]} has {sum(ready.records)} records and the label holder "
-                f"{sum(records.counts)}, or not the same ones; run `vertizo align` first"
+                f"{member} has {theirs:,} records and the label holder {ours:,}; "
+                "run `vertizo align` first"
+            )
+        if ready.fingerprint != records.fingerprint:
+            raise RefusedError(
+                f"{member} has {theirs:,} records as the label holder has, but with other keys; "
+                "run `vertizo align` first"
             )
         self._ready[client] = ready
         if all(one is not None for one in self._ready):

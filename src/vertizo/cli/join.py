@@ -1,0 +1,66 @@
+"""``vertizo join``: a feature holder's process, until the job is over."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+from rich.console import Console
+
+from vertizo.cli.bar import live_bar
+from vertizo.cli.figures import size_text
+from vertizo.deployment.certificates import Credentials
+from vertizo.deployment.grpc_channel import GrpcChannel
+from vertizo.deployment.joining import Member, Progress
+from vertizo.deployment.options import JoinOptions, load_join
+from vertizo.errors import Interrupted
+from vertizo.memory import keep_freed_memory
+
+
+def connect(options: JoinOptions, console: Console) -> GrpcChannel:
+    """A channel to the label holder; trouble is said on the console."""
+
+    def say(line: str) -> None:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    return GrpcChannel(
+        options.server,
+        Credentials.load(options.certificates),
+        patience=options.patience,
+        server_name=options.server_name,
+        on_trouble=say,
+    )
+
+
+def join(path: Path, settings: list[str]) -> None:
+    """Take part in one job to its end, new or where the folder says it was.
+
+    Raises:
+        UserError: one line that says what is wrong.
+        Interrupted: stopped by Ctrl-C; the folder has everything to go on.
+    """
+    config = load_join(path, settings)
+    errors = Console(stderr=True)
+    keep_freed_memory()
+    with (
+        closing(connect(config.federation, errors)) as channel,
+        live_bar(errors, config.federation.name) as show,
+    ):
+
+        def progress(here: Progress) -> None:
+            if show is None:
+                return
+            up, down = size_text(here.sent), size_text(here.received)
+            words = f"{here.answered:,} of {here.total:,} queries · {up} up · {down} down"
+            show(here.answered / here.total, words)
+
+        try:
+            with Member(config, channel, progress=progress) as member:
+                done = member.run()
+        except KeyboardInterrupt:
+            raise Interrupted("stopped; the same command goes on with the job") from None
+    print(
+        f"done: {done.queries:,} queries, {size_text(done.sent)} sent, run folder: "
+        f"{config.federation.folder}"
+    )
+    print(f"privacy: {done.words}")

@@ -1,0 +1,149 @@
+"""``vertizo serve``: the label holder's process, until the job is over."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from vertizo.cli.bar import live_bar
+from vertizo.cli.figures import size_text
+from vertizo.deployment.certificates import Credentials
+from vertizo.deployment.grpc import GrpcServer, Limits
+from vertizo.deployment.options import load_serve
+from vertizo.deployment.serving import FederationService
+from vertizo.errors import Interrupted, RunError
+from vertizo.memory import keep_freed_memory
+from vertizo.run_folder import RunFolder
+
+TICK = 0.2
+"""Seconds between two looks at the job."""
+
+
+def serve(path: Path, settings: list[str], *, as_json: bool) -> None:
+    """Serve one job to its end, new or where its folder says it was.
+
+    Raises:
+        UserError: one line that says what is wrong.
+        Interrupted: stopped by Ctrl-C or SIGTERM; the folder has everything to go on.
+    """
+    config = load_serve(path, settings)
+    served = config.federation
+    credentials = Credentials.load(served.certificates)
+    errors = Console(stderr=True)
+    say = _sayer(errors)
+    torch.set_num_threads(config.threads)
+    keep_freed_memory()
+    service = FederationService(config, say)
+    with service, stop_requests() as stopped:
+        limits = Limits(rate=served.rate)
+        with GrpcServer(
+            service, listen=served.listen, credentials=credentials, limits=limits
+        ) as net:
+            host = served.listen.rpartition(":")[0]
+            say(f"{credentials.name} serves {served.name} at {host}:{net.port}")
+            with live_bar(errors, served.name) as show:
+                while not service.finished.wait(TICK):
+                    service.tick()
+                    if show is not None:
+                        show(*_where(service))
+                    if stopped.is_set():
+                        raise Interrupted("stopped; the same command goes on with the job")
+            service.tick()
+    summary = RunFolder(served.folder).summary()
+    if summary is None:
+        raise RunError(f"{served.folder} has no summary, though the job is over")
+    if as_json:
+        print(json.dumps(summary))
+    else:
+        _show(summary, served.folder)
+
+
+def _sayer(console: Console) -> Callable[[str], None]:
+    """Lines for people, above the bar; from any thread."""
+
+    def say(line: str) -> None:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    return say
+
+
+@contextmanager
+def stop_requests() -> Iterator[threading.Event]:
+    """Set by Ctrl-C or SIGTERM; a second one stops at once."""
+    stopped = threading.Event()
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if stopped.is_set():
+            raise KeyboardInterrupt
+        stopped.set()
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stopped
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _where(service: FederationService) -> tuple[float, str]:
+    """How far the job is, and what to say of it."""
+    course = service.course
+    if course is None:
+        missing = service.missing()
+        return 0.0, f"waiting for {', '.join(missing)}"
+    job, party = course.job, course.job.party
+    if course.phase == "uploading":
+        return 0.0, f"table: {size_text(service.traffic.table)}"
+    parts = [f"{party.round:,} of {job.rounds:,} rounds"]
+    if service.seconds:
+        meter = party.side.meter
+        if meter.records:
+            parts.append(f"loss {meter.loss / meter.records:.3f}")
+    accuracy = course.last.get("validation_accuracy", course.last.get("test_accuracy"))
+    if accuracy is not None:
+        parts.append(f"acc {100 * accuracy:.1f} %")
+    parts.append(size_text(service.traffic.up + service.traffic.down))
+    epsilon = job.statement.epsilon
+    parts.append("no ε" if epsilon is None else f"ε {epsilon:.3g}")
+    if course.phase != "training":
+        parts.append(course.phase)
+    return party.round / max(job.rounds, 1), " · ".join(parts)
+
+
+def _show(summary: dict[str, Any], folder: Path) -> None:
+    console = Console()
+    table = Table(title=f"{summary['method']} on {summary['dataset']}", title_style="bold")
+    table.add_column("")
+    table.add_column("job", justify="right")
+    rows: list[tuple[str, str]] = []
+    if summary.get("test_accuracy") is not None:
+        rows.append(("test accuracy", f"{100 * summary['test_accuracy']:.2f} %"))
+    if summary.get("test_auc") is not None:
+        rows.append(("test AUC", f"{summary['test_auc']:.4f}"))
+    if summary.get("test_rmse") is not None:
+        rows.append(("test RMSE", f"{summary['test_rmse']:.4g}"))
+    if summary.get("test_loss") is None:
+        rows.append(("test figures", "none: a member was silent"))
+    rows += [
+        ("model", summary["model"]),
+        ("members", ", ".join(summary["parties"])),
+        ("rounds", f"{summary['rounds']:,}"),
+        ("bytes up", size_text(summary["bytes_up"] + summary["bytes_table"])),
+        ("bytes down", size_text(summary["bytes_down"])),
+        ("staleness", "mean {mean:.0f}, max {max}".format(**summary["staleness"])),
+    ]
+    for label, value in rows:
+        table.add_row(label, value)
+    console.print(table)
+    for line in (f"privacy: {summary['privacy']['words']}", f"run folder: {folder}"):
+        console.print(line, soft_wrap=True, highlight=False, markup=False)

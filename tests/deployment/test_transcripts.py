@@ -1,0 +1,141 @@
+"""What real parties say over sockets with mutual TLS is what simulated ones say, byte for byte."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests import deployments as dep
+from vertizo import checkpoint, wire
+from vertizo.data.prepare import prepare
+from vertizo.deployment import frames
+from vertizo.deployment.authority import issue
+from vertizo.deployment.certificates import Credentials
+from vertizo.deployment.grpc import GrpcServer, Limits
+from vertizo.deployment.grpc_channel import GrpcChannel
+from vertizo.deployment.serving import FederationService
+from vertizo.deployment.transport import Answer
+from vertizo.federation import Federation, build
+from vertizo.protection import record_choice
+
+
+class Recorder:
+    """A service that writes down what goes in and out, in the order in which it happens."""
+
+    def __init__(self, service: FederationService) -> None:
+        self._service = service
+        self.members = service.members
+        self.transcript: list[tuple[str, int, bytes]] = []
+
+    @property
+    def largest_ask(self) -> int:
+        return self._service.largest_ask
+
+    def ask(self, member: str, frame: bytes, answer: Answer) -> None:
+        client = self.members.index(member)
+        if frames.is_party_frame(frame) and not wire.is_upload(frame):
+            self.transcript.append(("ask", client, frame))
+
+        def noted(content: bytes) -> None:
+            for part in frames.split(content):
+                if frames.is_party_frame(part):
+                    kind = "announcement" if wire.is_batch(part) else "reply"
+                    self.transcript.append((kind, client, part))
+            answer(content)
+
+        self._service.ask(member, frame, noted)
+
+    def gone(self, member: str) -> None:
+        self._service.gone(member)
+
+
+def served(folder: Path, **keys: Any) -> list[tuple[str, int, bytes]]:
+    """The transcript of a job over loopback with mutual TLS."""
+    issue(folder / "certs", "bank", list(dep.MEMBERS), ["localhost"], 1)
+    config = dep.serve_config(folder, **keys)
+
+    def channel(port: int, member: str) -> GrpcChannel:
+        mine = Credentials.load(folder / "certs" / member)
+        return GrpcChannel(f"localhost:{port}", mine, patience=30.0)
+
+    with FederationService(config) as service, dep.ticking(service):
+        recorder = Recorder(service)
+        credentials = Credentials.load(folder / "certs" / "bank")
+        with GrpcServer(
+            recorder, listen="localhost:0", credentials=credentials, limits=Limits()
+        ) as net:
+            channels = {member: channel(net.port, member) for member in dep.MEMBERS}
+            try:
+                dep.joined(
+                    [dep.join_config(folder, m) for m in dep.MEMBERS], channels.__getitem__
+                )
+            finally:
+                for one in channels.values():
+                    with closing(one):
+                        pass
+    return recorder.transcript
+
+
+def simulated(folder: Path, keys: dict[str, Any]) -> Federation:
+    """The same parties in one process, before their first message."""
+    config = dep.serve_config(folder, **keys).experiment()
+    return build(config, prepare(config.data, record_choice(config)))
+
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "dpzv": {},
+    "private": {
+        "privacy": {"mechanism": "gaussian", "clip": 1.0, "epsilon": 2.0, "delta": 1e-3},
+        "server": {
+            "update": "secret-sgd",
+            "secret": {"every": 3, "warm_up": 4, "sampling": 0.1},
+            "model": {"hidden": []},
+        },
+    },
+    "synchronous": {"simulation": {"timing": "synchronous"}},
+    "czofo": {"method": {"name": "czofo"}},
+    "vafl": {"method": {"name": "vafl"}, "codecs": {"feedback": "both"}},
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_the_same_order_of_messages_gives_the_same_transcript(name: str, tmp_path: Path) -> None:
+    keys = SETTINGS[name]
+    transcript = served(tmp_path, **keys)
+    asks = sum(kind == "ask" for kind, _, _ in transcript)
+    assert asks == 4 * 2 * 6  # four clients, two epochs of ⌈180/32⌉ batches
+
+    federation = simulated(tmp_path, keys)
+    server, clients = federation.server, federation.clients
+    if federation.server.side.update.__class__.__name__ == "SecretSgd":
+        federation.simulator.upload("table", federation.data.records)
+    server.tend()
+    announced: dict[int, bytes] = {}
+    waiting: dict[int, bytes] = {}
+    for kind, client, frame in transcript:
+        if kind == "announcement":
+            assert server.announce(client) == frame
+            announced[client] = frame
+        elif kind == "ask":
+            assert clients[client].ask(announced.pop(client, None)) == frame
+            round_ = server.round
+            waiting |= dict(server.receive(frame))
+            if server.round > round_:
+                server.tend()
+        else:
+            assert waiting.pop(client) == frame
+            clients[client].tell(frame)
+    assert not waiting
+    ended = checkpoint.load(tmp_path / "server" / "checkpoints" / "last.safetensors")["state"]
+    torch.testing.assert_close(
+        server.side.head.parameters, ended["course"]["parameters"], rtol=0, atol=0
+    )
+    for client, member in enumerate(dep.MEMBERS):
+        path = tmp_path / member / "checkpoints" / "last.safetensors"
+        parameters = checkpoint.load(path)["state"]["parameters"]
+        expected = federation.models[client].parameters
+        torch.testing.assert_close(parameters, expected, rtol=0, atol=0)
