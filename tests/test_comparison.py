@@ -12,6 +12,7 @@ from vertizo import comparison
 from vertizo import config as configuration
 from vertizo.comparison import bytes_to, mean_and_spread
 from vertizo.config import ExperimentConfig
+from vertizo.engines import Processes
 from vertizo.errors import ConfigError, RunError
 from vertizo.experiment import Experiment
 from vertizo.run_folder import RunFolder
@@ -157,7 +158,7 @@ class TestExecution:
         marked = RunFolder(runs[0].folder).summary() or {}
         RunFolder(runs[0].folder).write_summary({**marked, "mark": 1})
         standings = []
-        summaries = comparison.execute(runs, 2, standings.append)
+        summaries = comparison.execute(runs, Processes(2), standings.append)
         assert summaries[runs[0]]["mark"] == 1
         alone = Experiment(runs[1].config).run().summary
         assert timeless(summaries[runs[1]]) == timeless(alone)
@@ -211,7 +212,7 @@ def test_a_process_that_was_killed_is_one_line(
     comparison.check(runs)
     monkeypatch.setenv("HERE", "spawned")
     with pytest.raises(RunError, match="was killed"):
-        comparison.execute(runs, 1)
+        comparison.execute(runs, Processes(1))
 
 
 class TestBytesTo:

@@ -1,6 +1,7 @@
 """Three organisations' tables about partly the same patients, from scikit-learn's breast cancer.
 
 Each has its own columns, its own order, and not everybody: what three real parties would bring.
+Beside them, new patients to predict, ``PARTY.new.csv``, whose diagnosis nobody has yet.
 
     python make_tables.py FOLDER
 """
@@ -13,6 +14,9 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 from sklearn.datasets import load_breast_cancer
+
+NEW = 60
+"""Patients that come later."""
 
 
 def main(folder: Path) -> None:
@@ -30,9 +34,12 @@ def main(folder: Path) -> None:
     }
     folder.mkdir(parents=True, exist_ok=True)
     for seed, (party, own) in enumerate(columns.items()):
-        everybody = np.random.default_rng(seed).permutation(frame.height)
-        seen = everybody[: round(0.96 * frame.height)].tolist()
-        frame[seen].select("patient", *own).write_csv(folder / f"{party}.csv")
+        order = np.random.default_rng(seed)
+        known = order.permutation(frame.height - NEW)[: round(0.96 * (frame.height - NEW))]
+        new = frame.height - NEW + order.permutation(NEW)
+        frame[known.tolist()].select("patient", *own).write_csv(folder / f"{party}.csv")
+        features = [name for name in own if name != "diagnosis"]
+        frame[new.tolist()].select("patient", *features).write_csv(folder / f"{party}.new.csv")
 
 
 if __name__ == "__main__":

@@ -10,12 +10,9 @@ A process of its own gives each run a peak memory of its own.
 from __future__ import annotations
 
 import json
-import multiprocessing
-import signal
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -23,23 +20,13 @@ from typing import Any, Literal
 from vertizo import checkpoint, config_tree
 from vertizo import config as configuration
 from vertizo.config import ExperimentConfig
+from vertizo.engines import Engine, Run
 from vertizo.errors import ConfigError, Interrupted, RunError
 from vertizo.experiment import Experiment
 from vertizo.run_folder import RunFolder
 
 Measure = Literal["validation", "train"]
 CONTROLS = ("frozen", "random")
-
-
-@dataclass(frozen=True, eq=False)
-class Run:
-    """One run of a comparison; equal to itself only."""
-
-    label: str
-    """What it is called in the table."""
-    control: str
-    config: ExperimentConfig
-    folder: Path
 
 
 @dataclass(frozen=True)
@@ -108,65 +95,31 @@ def check(runs: Sequence[Run]) -> None:
 
 
 def execute(
-    runs: Sequence[Run], jobs: int, progress: Callable[[Standing], None] | None = None
+    runs: Sequence[Run], engine: Engine, progress: Callable[[Standing], None] | None = None
 ) -> dict[Run, dict[str, Any]]:
     """Make all runs that are not finished, and return every run's summary.
 
     Args:
         runs: from `plan`.
-        jobs: processes at a time.
+        engine: makes them.
         progress: called about twice a second.
 
     Raises:
         UserError: a run failed; the others that were going are finished first.
-        Interrupted: stopped; what was going can be gone on with.
+        Interrupted: stopped; what is finished is kept.
     """
     summaries = {run: known for run in runs if (known := _summary(run)) is not None}
-    waiting = [run for run in runs if run not in summaries]
-    # spawn: a forked child would share the parent's threads and its memory's high-water mark
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=context, max_tasks_per_child=1) as pool:
-        # Children, and the thread that starts more of them, inherit that Ctrl-C has to wait until
-        # they can stop in order.
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-        futures = {pool.submit(_one, run): run for run in waiting}
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
-        try:
-            for future in _completed(futures, runs, progress):
-                future.result()
-                summaries[futures[future]] = _summary(futures[future]) or {}
-        except BrokenProcessPool:
-            raise RunError(
-                "the process of a run was killed, by lack of memory perhaps; the same command goes "
-                "on with what is not finished"
-            ) from None
-        except BaseException as error:
-            pool.shutdown(wait=True, cancel_futures=True)
-            if isinstance(error, KeyboardInterrupt):
-                raise Interrupted("stopped") from None
-            raise
+    try:
+        with closing(engine.make([run for run in runs if run not in summaries])) as made:
+            for run in made:
+                if run is not None:
+                    summaries[run] = _summary(run) or {}
+                elif progress is not None:
+                    shares = [_share(run) for run in runs]
+                    progress(Standing(shares.count(1.0), len(runs), sum(shares) / len(runs)))
+    except KeyboardInterrupt:
+        raise Interrupted("stopped") from None
     return summaries
-
-
-def _one(run: Run) -> dict[str, Any]:
-    """In a process of its own: begin a run, or go on with it."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
-    resume = (run.folder / "config.yaml").is_file()
-    return Experiment(run.config).run(run.folder, resume=resume).summary
-
-
-def _completed(
-    futures: Mapping[Future[dict[str, Any]], Run],
-    runs: Sequence[Run],
-    progress: Callable[[Standing], None] | None,
-) -> Iterator[Future[dict[str, Any]]]:
-    left = set(futures)
-    while left:
-        done, left = wait(left, timeout=0.5, return_when=FIRST_COMPLETED)
-        yield from done
-        if progress is not None:
-            shares = [_share(run) for run in runs]
-            progress(Standing(shares.count(1.0), len(runs), sum(shares) / len(runs)))
 
 
 def _summary(run: Run) -> dict[str, Any] | None:

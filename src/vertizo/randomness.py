@@ -20,11 +20,14 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
+from threading import RLock
 
 import numpy as np
 import torch
 from numpy.random.bit_generator import ISeedSequence
 from numpy.typing import NDArray
+
+_default_generator = RLock()
 
 
 class Stream:
@@ -72,8 +75,11 @@ class Stream:
 
     @contextmanager
     def torch_default(self, counter: int = 0) -> Iterator[None]:
-        """PyTorch's own initialisers draw from this stream inside, from nothing of it outside."""
-        with torch.random.fork_rng(devices=[]):
+        """PyTorch's own initialisers draw from this stream inside, from nothing of it outside.
+
+        Their generator is the process's: one thread at a time.
+        """
+        with _default_generator, torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(self.seed(counter))
             yield
 

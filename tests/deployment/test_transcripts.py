@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-
 from tests import deployments as dep
+
 from vertizo import checkpoint, wire
 from vertizo.data.prepare import prepare
 from vertizo.deployment import frames
@@ -70,9 +70,7 @@ def served(folder: Path, **keys: Any) -> list[tuple[str, int, bytes]]:
         ) as net:
             channels = {member: channel(net.port, member) for member in dep.MEMBERS}
             try:
-                dep.joined(
-                    [dep.join_config(folder, m) for m in dep.MEMBERS], channels.__getitem__
-                )
+                dep.joined([dep.join_config(folder, m) for m in dep.MEMBERS], channels.__getitem__)
             finally:
                 for one in channels.values():
                     with closing(one):

@@ -25,7 +25,7 @@ from vertizo.models.base import Points
 from vertizo.models.networks import mlp
 from vertizo.models.optimizers import Sgd
 from vertizo.models.torch import wrap
-from vertizo.party.server import Schedule
+from vertizo.party.peer import Schedule
 from vertizo.privacy.mechanisms import SeededNoise
 from vertizo.randomness import Stream
 from vertizo.server.head import Head

@@ -164,7 +164,7 @@ class Crafter:
         directions = self._generator.standard_normal((CANDIDATES, dim))
         directions /= np.linalg.norm(directions, axis=1, keepdims=True)
         lengths = 10.0 ** self._generator.uniform(low, high, (CANDIDATES, 1))
-        drawn = directions * np.minimum(lengths, self._largest)
+        drawn = directions * lengths.clip(max=self._largest)
         return torch.from_numpy(drawn.astype(np.float32))
 
 

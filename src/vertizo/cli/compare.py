@@ -16,6 +16,7 @@ from vertizo import comparison
 from vertizo.cli.bar import Show, live_bar
 from vertizo.cli.figures import size_text
 from vertizo.comparison import Measure, Row, Standing, mean_and_spread
+from vertizo.engines import EngineName, Processes, RayCluster
 from vertizo.errors import ConfigError, Interrupted
 from vertizo.methods.choice import METHODS
 from vertizo.version import VERSION
@@ -34,14 +35,21 @@ def compare(
     targets: str,
     by: Measure,
     controls: bool,
-    jobs: int,
+    jobs: int | None,
     as_json: bool,
+    engine: EngineName = "local",
+    ray_address: str | None = None,
 ) -> None:
     """Run what is not finished, then print the table.
+
+    ``jobs`` runs are made at a time; None for one here, and for as many as there are cores for on a
+    cluster.
 
     Raises:
         UserError: one line that says what is wrong.
     """
+    if ray_address is not None and engine != "ray":
+        raise ConfigError(f"--ray-address {ray_address} is for --engine ray")
     labels = [name.strip() for name in (methods or "").split(",") if name.strip()]
     if len(set(labels)) < len(labels):
         raise ConfigError(f"--methods {methods} names a method twice")
@@ -56,10 +64,11 @@ def compare(
     folder = out if out is not None else Path("runs") / f"compare-{first.data.name}"
     runs = comparison.plan(configs, seeds, folder, controls=controls)
     comparison.check(runs)
+    made_by = RayCluster(ray_address, jobs) if engine == "ray" else Processes(jobs or 1)
     errors = Console(stderr=True)
     try:
         with live_bar(errors, "starting") as show:
-            summaries = comparison.execute(runs, jobs, _reporting(show))
+            summaries = comparison.execute(runs, made_by, _reporting(show))
     except Interrupted as error:
         again = f"the same command with --out {shlex.quote(str(folder))} goes on"
         raise Interrupted(f"{str(error).split(';')[0]}; {again}") from None

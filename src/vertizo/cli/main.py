@@ -82,6 +82,13 @@ class By(StrEnum):
     TRAIN = "train"
 
 
+class EngineName(StrEnum):
+    """Where `vertizo compare` makes its runs."""
+
+    LOCAL = "local"
+    RAY = "ray"
+
+
 @app.command()
 def compare(
     config: Annotated[
@@ -116,7 +123,17 @@ def compare(
         bool,
         typer.Option(help="Also run frozen clients and random updates for every method."),
     ] = True,
-    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = 1,
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Runs at a time; without it, 1, or as many as the cluster takes."),
+    ] = None,
+    engine: Annotated[
+        EngineName, typer.Option(help="Where runs are made; ray needs the extra of that name.")
+    ] = EngineName.LOCAL,
+    ray_address: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="A Ray cluster; without it, one on this machine."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
 ) -> None:
     """Run methods side by side on the same data, models and batches; print one table."""
@@ -133,6 +150,8 @@ def compare(
             by=by.value,
             controls=controls,
             jobs=jobs,
+            engine=engine.value,
+            ray_address=ray_address,
             as_json=as_json,
         )
     except KeyboardInterrupt:

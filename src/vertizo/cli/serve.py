@@ -105,10 +105,9 @@ def _where(service: FederationService) -> tuple[float, str]:
     if course.phase == "uploading":
         return 0.0, f"table: {size_text(service.traffic.table)}"
     parts = [f"{party.round:,} of {job.rounds:,} rounds"]
-    if service.seconds:
-        meter = party.side.meter
-        if meter.records:
-            parts.append(f"loss {meter.loss / meter.records:.3f}")
+    meter = party.side.meter
+    if meter.records:
+        parts.append(f"loss {meter.loss / meter.records:.3f}")
     accuracy = course.last.get("validation_accuracy", course.last.get("test_accuracy"))
     if accuracy is not None:
         parts.append(f"acc {100 * accuracy:.1f} %")

@@ -6,6 +6,7 @@ import csv
 import gzip
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -90,6 +91,20 @@ def csv_text(
     # Blank lines, as at the end of the files of the Adult data set, are no records.
     frame = frame.filter(~pl.all_horizontal(pl.all().is_null()))
     return _filled(frame, path)
+
+
+def line_of(path: Path, delimiter: str, row: int) -> int:
+    """The line of a CSV file in which row number ``row``, from 0, of `read` ends; 0 if unknown."""
+    try:
+        with _opened(path) as file:
+            reader = csv.reader(file, delimiter=delimiter)
+            next(reader, None)
+            records = (values for values in reader if not {v.strip() for v in values} <= {*MISSING})
+            for _ in islice(records, row + 1):
+                pass
+            return reader.line_num
+    except (OSError, EOFError, ValueError, csv.Error):
+        return 0
 
 
 def _filled(frame: pl.DataFrame, path: Path) -> pl.DataFrame:

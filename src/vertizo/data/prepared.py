@@ -191,8 +191,8 @@ class Preparation:
             raise DataError(f"no preparation of a table: {error}") from None
         if version != VERSION:
             raise DataError(f"its version is {version!r}; {VERSION} is the one that is known")
-        if not isinstance(parties, dict) or not parties:
-            raise DataError("no preparation of a table: parties is empty")
+        if not isinstance(parties, dict):
+            raise DataError("no preparation of a table: parties is no object")
         try:
             known = _Label.model_validate(label)
         except ValidationError as error:

@@ -85,7 +85,12 @@ class Course:
         self.evaluations.begin(self._progress)
 
     def sent(self, client: int, sent: Sent) -> bool:
-        """Note that an upload is complete; whether an evaluation can now be scored."""
+        """Note that an upload is complete; whether an evaluation can now be scored.
+
+        It is asked for again where a server that was restarted has not seen all of it.
+        """
+        if not self.job.party.has_uploaded(client, sent.purpose):
+            return False
         if sent.purpose != "table":
             return self.evaluations.answered(client, sent.purpose, sent.number)
         self._uploading.discard(client)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -50,7 +50,7 @@ from vertizo.errors import (
     WireError,
 )
 from vertizo.messages import Purpose
-from vertizo.parties import check_sizes, embedding_noise, make_client
+from vertizo.parties import MadeClient, check_sizes, embedding_noise, make_client
 from vertizo.protection import steps_of_client
 from vertizo.randomness import Stream
 from vertizo.simulation.simulator import UPLOAD_BYTES, UPLOAD_ROWS
@@ -58,7 +58,7 @@ from vertizo.simulation.simulator import UPLOAD_BYTES, UPLOAD_ROWS
 QUERY, REPLY, WITHDRAWN = range(3)
 """Kinds of the journal's records."""
 
-_Expected = TypeVar("_Expected", bound=frames.Frame)
+Expected = type[frames.Frame] | tuple[type[frames.Frame], ...]
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class Member:
     def __enter__(self) -> Self:
         try:
             self._exit.enter_context(self._folder.locked())
-            with _understood():
+            with understood():
                 self._open()
         except BaseException:
             self._exit.close()
@@ -134,7 +134,7 @@ class Member:
 
     def _open(self) -> None:
         """Hear the terms, make the party, and go on from where the folder says it was."""
-        self.terms = self._one(Hello(frames.PROTOCOL, self._options.name), Terms)
+        self.terms = one(self._channel, Hello(frames.PROTOCOL, self._options.name), Terms)
         self._folder.check_job(self.terms.job)
         self.settings = self._accepted(self.terms)
         own = self._records(self.settings, self.terms)
@@ -241,8 +241,9 @@ class Member:
         """
         torch.set_num_threads(self.settings.threads)
         party, total = self.made.party, steps_of_client(self.settings, self._rows["table"])
-        ask: bytes = frames.encode(self._ready)
-        with _understood(), np.errstate(all="ignore"):
+        # An open query comes first: what is done next must be done with what it is answered.
+        ask = frames.encode(self._ready) if party.open_ids is None else party.ask()
+        with understood(), np.errstate(all="ignore"):
             while True:
                 done = self._do(self._ask(ask))
                 if done is not None:
@@ -324,27 +325,10 @@ class Member:
             model.parameters.copy_(self._folder.best())
         elif todo.purpose != "table":
             self._folder.consider(todo.number, now)
-        for piece in self._pieces(todo.purpose):
-            self._expect(self._ask(piece), Noted)
+        for _, piece in pieces(self.made, todo.purpose, self._rows[todo.purpose]):
+            expect(self._ask(piece), Noted)
         model.parameters.copy_(now)
         return self._ask(frames.encode(Sent(self.terms.job, todo.purpose, todo.number)))
-
-    def _pieces(self, purpose: Purpose) -> Iterator[bytes]:
-        rows = self._rows[purpose]
-        at_once = max(1, min(UPLOAD_ROWS, UPLOAD_BYTES // (4 * self.made.embedding_dim)))
-        for start in range(0, rows, at_once):
-            yield self.made.party.upload(purpose, start, min(start + at_once, rows))
-
-    def _one(self, ask: frames.Ask, expected: type[_Expected]) -> _Expected:
-        return self._expect(self._ask(frames.encode(ask)), expected)
-
-    def _expect(self, answer: bytes, expected: type[_Expected]) -> _Expected:
-        found = frames.decode(answer)
-        if isinstance(found, Refusal):
-            raise RunError(f"the label holder refused: {found.words}")
-        if not isinstance(found, expected):
-            raise MalformedError(f"a {type(found).__name__}, not a {expected.__name__}")
-        return found
 
     def _end(self, done: Done) -> Joined:
         """Keep the model, and what was said of it."""
@@ -356,8 +340,41 @@ class Member:
         return joined
 
 
+def pieces(made: MadeClient, purpose: Purpose, rows: int) -> Iterator[tuple[int, bytes]]:
+    """A partition's embeddings as uploads, and how many rows are then sent."""
+    at_once = max(1, min(UPLOAD_ROWS, UPLOAD_BYTES // (4 * made.embedding_dim)))
+    for start in range(0, rows, at_once):
+        stop = min(start + at_once, rows)
+        yield stop, made.party.upload(purpose, start, stop)
+
+
+def one(channel: Channel, ask: frames.Ask | bytes, expected: Expected) -> Any:
+    """The answer to an ask, which is a single frame of that kind.
+
+    Raises:
+        RunError: the label holder refuses.
+        WireError: it answers with something else.
+    """
+    return expect(channel.ask(ask if isinstance(ask, bytes) else frames.encode(ask)), expected)
+
+
+def expect(answer: bytes, expected: Expected) -> Any:
+    """An answer that is a single frame of that kind.
+
+    Raises:
+        RunError: it is a refusal.
+        WireError: it is something else.
+    """
+    found = frames.decode(answer)
+    if isinstance(found, Refusal):
+        raise RunError(f"the label holder refused: {found.words}")
+    if not isinstance(found, expected):
+        raise MalformedError(f"a {type(found).__name__}, which was not asked for")
+    return found
+
+
 @contextmanager
-def _understood() -> Iterator[None]:
+def understood() -> Iterator[None]:
     """What the label holder sent and this party cannot use ends the job here, in one line."""
     try:
         yield

@@ -145,6 +145,17 @@ class JoinConfig(Options):
     """``model`` and ``optimizer`` of this party; unset: as the label holder proposes."""
 
 
+def is_label_holder(path: Path) -> bool:
+    """Whether a configuration is one for ``vertizo serve``.
+
+    Raises:
+        ConfigError: it cannot be read, or is of no real party.
+    """
+    tree = read_yaml(path)
+    _check_section(tree, path)
+    return "members" in tree["federation"]
+
+
 def load_serve(path: Path, overrides: Sequence[str] = ()) -> ServeConfig:
     """A label holder's file, with ``key=value`` overrides applied.
 

@@ -13,7 +13,6 @@ from vertizo.version import VERSION
 if TYPE_CHECKING:
     from vertizo.deployment.course import Course
     from vertizo.deployment.job import Job
-    from vertizo.deployment.serving import FederationService
 
 
 @dataclass
@@ -29,9 +28,9 @@ class Traffic:
 
 
 def evaluation_row(
-    service: FederationService, course: Course, purpose: str, found: Scores
+    course: Course, traffic: Traffic, seconds: float, found: Scores
 ) -> dict[str, Any]:
-    """One line of ``metrics.jsonl``."""
+    """One line of ``metrics.jsonl``: of the evaluation under way, whose scores are ``found``."""
     job = course.job
     meter, seen = job.party.side.meter, job.party.side.meter.records
     row: dict[str, Any] = {
@@ -39,14 +38,14 @@ def evaluation_row(
         "model": course.evaluations.model,
         "round": job.party.round,
         "epoch": job.party.round / _rounds_per_epoch(job),
-        "seconds": service.seconds,
-        "bytes_up": service.traffic.up,
-        "bytes_down": service.traffic.down,
+        "seconds": seconds,
+        "bytes_up": traffic.up,
+        "bytes_down": traffic.down,
         "train_loss": meter.loss / seen if seen else None,
     }
     if isinstance(job.data.task, Classification):
         row["train_accuracy"] = meter.correct / seen if seen else None
-    return row | {f"{purpose}_{name}": value for name, value in found.items()}
+    return row | {f"{course.evaluations.purpose}_{name}": value for name, value in found.items()}
 
 
 def _rounds_per_epoch(job: Job) -> float:
@@ -54,9 +53,9 @@ def _rounds_per_epoch(job: Job) -> float:
     return job.queries / job.config.epochs * clients
 
 
-def summary_of(service: FederationService, course: Course) -> dict[str, Any]:
+def summary_of(course: Course, traffic: Traffic, seconds: float) -> dict[str, Any]:
     """The closing figures; what could not be scored without a silent member is None."""
-    job, config, traffic = course.job, service.config, service.traffic
+    job, config = course.job, course.job.config
     party, last, best = job.party, course.scores.get("last"), course.scores.get("best")
     chosen = best or last
 
@@ -85,7 +84,7 @@ def summary_of(service: FederationService, course: Course) -> dict[str, Any]:
         "bytes_down": traffic.down,
         "bytes_table": traffic.table,
         "bytes_evaluation": traffic.evaluation,
-        "seconds": service.seconds,
+        "seconds": seconds,
         "peak_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "parameters": {"server": party.side.head.parameters.numel()},
         "staleness": {"mean": party.staleness.mean, "max": party.staleness.largest},

@@ -9,27 +9,23 @@ last bit, and whoever had not got an answer asks again.
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from threading import Event, RLock
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
 from vertizo import wire
 from vertizo.deployment import frames
+from vertizo.deployment.archive import CLOSE, GIVEN_UP, QUERY, Archive
 from vertizo.deployment.course import Course, Replies
 from vertizo.deployment.frames import Hello, Next, Noted, Ready, Refusal, Sent
-from vertizo.deployment.job import choice_seed, open_job, records_of, settings_of
+from vertizo.deployment.job import choice_seed, settings_of
 from vertizo.deployment.options import ServeConfig
-from vertizo.deployment.report import Traffic, evaluation_row, summary_of
-from vertizo.deployment.secrets import KeyedBytes, root_of
+from vertizo.deployment.report import Traffic, evaluation_row
 from vertizo.deployment.silence import Silence
-from vertizo.deployment.store import Store
 from vertizo.deployment.transport import Answer
 from vertizo.errors import (
     MalformedError,
@@ -40,12 +36,8 @@ from vertizo.errors import (
     UserError,
     WireError,
 )
-from vertizo.randomness import Stream
-from vertizo.run_folder import RunFolder
 from vertizo.simulation.simulator import UPLOAD_BYTES
 
-QUERY, CLOSE, SCORED, GIVEN_UP = range(4)
-"""Kinds of the journal's records."""
 UNKNOWN = "the label holder does not know this member's party; join again"
 
 
@@ -68,128 +60,38 @@ class FederationService:
         """Whether the job is over and every member was told, as far as they are there."""
         self.failure: Exception | None = None
         """What made the service stop answering, if something did."""
-        self.course: Course | None = None
-        """None until all members were ready."""
-        self.seconds = 0.0
-        """Spent on asks, over all processes that served the job."""
-        self.traffic = Traffic()
         self._served = served
         self._notice = notice
-        self._folder = RunFolder(served.folder)
-        self._store = Store(served.folder, sync=served.sync)
-        self._exit = ExitStack()
+        self._archive = Archive(self.config, served)
         self._lock = RLock()
         self._pending: dict[int, Answer] = {}
-        self._ready: list[Ready | None] = [None] * len(self.members)
         self._told: set[int] = set()
         self._silence = Silence(self.members, served.patience, time.monotonic())
 
     def __enter__(self) -> Self:
         try:
-            self._open()
+            self._archive.open()
         except BaseException:
-            self._exit.close()
+            self._archive.close()
             raise
         return self
 
     def __exit__(self, *error: object) -> None:
         with self._lock:
             if self.course is not None and self.failure is None and self.course.phase != "done":
-                self._save()
+                self._archive.save()
             self._pending.clear()
-            self._store.close()
-            self._exit.close()
+            self._archive.close()
 
-    def _open(self) -> None:
-        folder, served = self._folder, self._served
-        known = (folder.path / "config.yaml").is_file()
-        if not known:
-            folder.check_is_new()
-        self._records = records_of(self.config, served)
-        folder.make()
-        (folder.path / "checkpoints").chmod(0o700)
-        self._exit.enter_context(folder.locked())
-        if known:
-            self._check_same()
-        else:
-            folder.create(self.config, None, self._records.data.preparation)
-        self._run = folder.run_name()
-        self._root = Stream.from_seed(self.config.seed) if served.trial else root_of(folder.path)
-        self._bytes = KeyedBytes(os.urandom(32))
-        loaded = self._store.load()
-        if loaded is not None:
-            self._go_on(*loaded)
+    @property
+    def course(self) -> Course | None:
+        """Where the job is; None until all members were ready."""
+        return self._archive.course
 
-    def _check_same(self) -> None:
-        ours, theirs = (
-            settings.model_copy(update={"checkpoint_seconds": 0.0, "threads": 1})
-            for settings in (self.config, self._folder.config())
-        )
-        if ours != theirs:
-            raise RunError(
-                f"federation.folder {self._folder.path} holds a job of another configuration; "
-                "name another folder, or serve the configuration that is in it"
-            )
-
-    def _go_on(self, state: Any, journal: Iterator[tuple[int, bytes]]) -> None:
-        """Compute the state that the last process had: its checkpoint, and what came after."""
-        self._ready = [Ready(*one) for one in state["ready"]]
-        course = self._make_course()
-        self._bytes.rekey(state["key"])
-        course.load(state["course"])
-        self.traffic, self.seconds = Traffic(**state["traffic"]), state["seconds"]
-        known = {row.get("number") for row in self._folder.metrics()}
-        with np.errstate(all="ignore"):
-            for kind, body in journal:
-                if kind == QUERY:
-                    course.query(body)
-                elif kind == CLOSE:
-                    course.close_round()
-                elif kind == GIVEN_UP:
-                    course.give_up()
-                else:
-                    row = json.loads(body)
-                    course.scored(row)
-                    if row["number"] not in known:
-                        self._folder.append_metrics(row)
-        course.job.party.resume_answered()
-        self._promote()
-        if course.phase == "done":
-            self._folder.write_summary(summary_of(self, course))
-        else:
-            self._save()
-
-    def _make_course(self) -> Course:
-        job = self._exit.enter_context(
-            open_job(
-                self.config,
-                self._records,
-                [one for one in self._ready if one is not None],
-                self._root,
-                self._bytes,
-                folder=self._folder.path,
-                run=self._run,
-                trial=self._served.trial,
-            )
-        )
-        self.course = Course(job)
-        return self.course
-
-    def _save(self) -> None:
-        """Write a checkpoint; noise is drawn with a new key from here on, live and restarted."""
-        course, key = self._course, os.urandom(32)
-        ready = [one for one in self._ready if one is not None]
-        self._store.save(
-            {
-                "ready": [[getattr(one, key) for key in one.__struct_fields__] for one in ready],
-                "key": key,
-                "course": course.state(),
-                "traffic": vars(self.traffic),
-                "seconds": self.seconds,
-            }
-        )
-        self._bytes.rekey(key)
-        course.job.party.renew()
+    @property
+    def traffic(self) -> Traffic:
+        """Bytes that came and went."""
+        return self._archive.traffic
 
     # What members ask.
 
@@ -236,7 +138,7 @@ class FederationService:
                 self._answer(client, frames.encode(Refusal(str(error))))
             except (UserError, OSError) as error:
                 self._fail(error)
-            self.seconds += time.perf_counter() - started
+            self._archive.seconds += time.perf_counter() - started
 
     def gone(self, member: str) -> None:
         """As of a `vertizo.deployment.transport.Service`."""
@@ -245,7 +147,7 @@ class FederationService:
 
     def missing(self) -> list[str]:
         """Members that are waited for before the job can begin."""
-        ready = zip(self.members, self._ready, strict=True)
+        ready = zip(self.members, self._archive.ready, strict=True)
         return [member for member, one in ready if one is None]
 
     def _fail(self, error: Exception) -> None:
@@ -266,7 +168,7 @@ class FederationService:
             return
         if not isinstance(ask, Ready | Next | Sent):
             raise MalformedError(f"a {type(ask).__name__}, which is no ask")
-        if ask.job != self._run:
+        if ask.job != self._archive.run:
             raise RefusedError(
                 f"the label holder serves another job than the one {self.members[client]} is in; "
                 "name a new federation.folder to take part in it"
@@ -289,20 +191,20 @@ class FederationService:
                 f"{self._served.name!r}"
             )
         terms = frames.Terms(
-            job=self._run,
+            job=self._archive.run,
             index=client,
             members=self.members,
             settings=settings_of(self.config),
             own_tables=self.config.data.name == "table",
             choice=choice_seed(self.config),
-            shared=self._root.child("shared", client).key,
+            shared=self._archive.root.child("shared", client).key,
             trial=self._served.trial,
         )
         self._answer(client, frames.encode(terms))
 
     def _gather(self, client: int, ready: Ready) -> None:
         """A member's party is made; the last one's begins the job."""
-        known, records = self._ready[client], self._records
+        known, records = self._archive.ready[client], self._archive.records
         if self.course is not None:
             if known != ready:
                 raise RefusedError("the party is another one than when the job began")
@@ -318,10 +220,10 @@ class FederationService:
                 f"{member} has {theirs:,} records as the label holder has, but with other keys; "
                 "run `vertizo align` first"
             )
-        self._ready[client] = ready
-        if all(one is not None for one in self._ready):
-            self._make_course().begin()
-            self._save()
+        self._archive.ready[client] = ready
+        if not self.missing():
+            self._archive.begin().begin()
+            self._archive.save()
             self._offer_all()
 
     def _upload(self, client: int, frame: bytes) -> None:
@@ -339,7 +241,7 @@ class FederationService:
         if course.sent(client, sent):
             self._score()
         elif course.phase != before:
-            self._save()
+            self._archive.save()
         self._offer_all()
 
     def _query(self, client: int, frame: bytes) -> None:
@@ -350,18 +252,18 @@ class FederationService:
             self._offer(client)
             return
         started, before = time.perf_counter(), (party.round, len(party.asked))
-        self._store.append(QUERY, frame)
+        self._archive.append(QUERY, frame)
         try:
             replies = course.query(frame, client)
         except OtherRoundError:
-            self._store.undo()
+            self._archive.undo()
             self._offer(client)  # its round went on without it; here is the next
             return
         except (WireError, RefusedError):
-            self._store.undo()
+            self._archive.undo()
             raise
         if (party.round, len(party.asked)) == before:
-            self._store.undo()  # it came before
+            self._archive.undo()  # it came before
         self._deliver(replies)
         self._after(started)
 
@@ -399,8 +301,7 @@ class FederationService:
     def _after(self, started: float) -> None:
         """After an answer: offer what is new, and keep what was worked out if it is much."""
         self._offer_all()
-        if self._store.worked(time.perf_counter() - started):
-            self._save()
+        self._archive.worked(time.perf_counter() - started)
 
     # Evaluations.
 
@@ -412,36 +313,14 @@ class FederationService:
         head = party.side.head
         now = head.parameters.clone()
         if evaluations.model == "best":
-            head.parameters.copy_(self._folder.load("best")["server"])
+            head.parameters.copy_(self._archive.best_parameters())
         found = party.score(purpose)
         head.parameters.copy_(now)
         if not math.isfinite(found["loss"]):
             raise NonFiniteError(f"the {purpose} loss is {found['loss']} in round {party.round}")
-        row = evaluation_row(self, course, purpose, found)
+        row = evaluation_row(course, self._archive.traffic, self._archive.seconds, found)
         row["improved"] = purpose == "validation" and party.round > 0 and evaluations.is_best(row)
-        if row["improved"]:
-            state = {"server": now, "number": evaluations.number, "round": party.round}
-            self._folder.save("candidate", state)
-        self._store.append(SCORED, json.dumps(row).encode())
-        course.scored(row)
-        self._promote()
-        self._folder.append_metrics(row)
-        self._end_if_done()
-
-    def _promote(self) -> None:
-        """The candidate is the best once the journal says so, and not before."""
-        best = self._course.evaluations.best
-        if best is None or not self._folder.has("candidate"):
-            return
-        state = self._folder.load("candidate")
-        if state["number"] == best["number"]:
-            self._folder.save("best", state)
-
-    def _end_if_done(self) -> None:
-        """Write the closing figures, and keep the state in which members are told."""
-        if self._course.phase == "done":
-            self._folder.write_summary(summary_of(self, self._course))
-            self._save()
+        self._archive.scored(course, row, now)
 
     # Silence.
 
@@ -469,7 +348,7 @@ class FederationService:
     def _waited_for(self) -> set[int]:
         """The members whose silence holds the others up."""
         if self.course is None:
-            return {client for client, one in enumerate(self._ready) if one is None}
+            return {self.members.index(member) for member in self.missing()}
         waited_for = self.course.waited_for() - self._told
         if self.course.phase != "training":
             return waited_for
@@ -483,10 +362,10 @@ class FederationService:
         if course.phase == "uploading":
             return  # there is no table without them
         if course.phase == "training" and course.job.synchronous:
-            self._store.append(CLOSE, b"")
+            self._archive.append(CLOSE, b"")
             self._deliver(course.close_round())
         else:
-            self._store.append(GIVEN_UP, b"")
+            self._archive.append(GIVEN_UP, b"")
             course.give_up()
-            self._end_if_done()
+            self._archive.end_if_done()
         self._after(started)

@@ -340,12 +340,17 @@ class ServerParty:
         self._peer(upload, sender)
         rows = self._labels[upload.purpose].shape[0]
         self._uploads.check(upload, rows)
+        if upload.purpose == "table" and self.round:
+            raise ConflictError(f"a table upload after round {self.round}; it comes first")
+        self._uploads.note(upload, rows)
         if upload.purpose == "table":
-            if self.round:
-                raise ConflictError(f"a table upload after round {self.round}; it comes first")
             self.side.table.store(upload.client, upload.ids, upload.embeddings[0], self.round)
             return
         self._uploads.put(upload, rows)
+
+    def has_uploaded(self, client: int, purpose: Purpose) -> bool:
+        """Whether all of a client's embeddings of a partition came, since they were last used."""
+        return self._uploads.is_complete(client, purpose)
 
     def logits(self, purpose: Purpose) -> Tensor:
         """Logits of the uploaded records; the upload is used up."""

@@ -25,6 +25,7 @@ class Uploads:
         self._dims = tuple(dims)
         self._bound = bound
         self._rows: dict[Purpose, Tensor] = {}
+        self._there: dict[tuple[int, Purpose], Tensor] = {}
 
     def check(self, upload: Upload, rows: int) -> None:
         """Raise RefusedError unless it is a piece of a partition with so many rows."""
@@ -35,6 +36,18 @@ class Uploads:
         shape = (1, upload.ids.numel(), self._dims[upload.client])
         validate.shape(who, upload.embeddings, shape)
         validate.bounded(who, upload.embeddings, self._bound)
+
+    def note(self, upload: Upload, rows: int) -> None:
+        """Count a piece, wherever it is kept."""
+        key = upload.client, upload.purpose
+        if key not in self._there:
+            self._there[key] = torch.zeros(rows, dtype=torch.bool)
+        self._there[key][upload.ids] = True
+
+    def is_complete(self, client: int, purpose: Purpose) -> bool:
+        """Whether every row of a client's partition came, of one that has rows."""
+        there = self._there.get((client, purpose))
+        return there is not None and bool(there.all())
 
     def put(self, upload: Upload, rows: int) -> None:
         """Keep a piece that was checked."""
@@ -54,4 +67,5 @@ class Uploads:
         if rows is None or bool(rows.isnan().any()):
             raise RefusedError(f"some client has not uploaded its {purpose} embeddings")
         del self._rows[purpose]
+        self._there = {key: there for key, there in self._there.items() if key[1] != purpose}
         return rows

@@ -1,0 +1,227 @@
+"""What a label holder keeps of a job on disk, and how it goes on from there.
+
+A checkpoint has the whole state; a journal has each query that came after it, and each evaluation's
+figures. A process that was killed computes the very state it had from the two, noise included: the
+key of the noise is kept with the checkpoint, and each checkpoint takes a new one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from vertizo.config import ExperimentConfig
+from vertizo.deployment import frames
+from vertizo.deployment.course import Course
+from vertizo.deployment.frames import Ready
+from vertizo.deployment.job import open_job, records_of
+from vertizo.deployment.options import ServeOptions
+from vertizo.deployment.report import Traffic, summary_of
+from vertizo.deployment.secrets import KeyedBytes, root_of
+from vertizo.deployment.store import Store
+from vertizo.errors import RunError
+from vertizo.randomness import Stream
+from vertizo.run_folder import RunFolder
+
+QUERY, CLOSE, SCORED, GIVEN_UP = range(4)
+"""Kinds of the journal's records."""
+
+
+class Archive:
+    """The folder of one job; opened once, by one process at a time.
+
+    Args:
+        config: of the run.
+        served: where the folder is, and how careful to be.
+    """
+
+    def __init__(self, config: ExperimentConfig, served: ServeOptions) -> None:
+        self.config = config
+        self.course: Course | None = None
+        """None until all members were ready."""
+        self.ready: list[Ready | None] = [None] * len(served.members)
+        """What each member said of its party."""
+        self.seconds = 0.0
+        """Spent on asks, over all processes that served the job."""
+        self.traffic = Traffic()
+        self._served = served
+        self._folder = RunFolder(served.folder)
+        self._store = Store(served.folder, sync=served.sync)
+        self._exit = ExitStack()
+        self._bytes = KeyedBytes(os.urandom(32))
+
+    def open(self) -> None:
+        """Begin a job, or go on with the one that is there.
+
+        Raises:
+            UserError: the folder cannot be used, holds another job, or the job cannot be served.
+        """
+        folder, served = self._folder, self._served
+        known = (folder.path / "config.yaml").is_file()
+        if not known:
+            folder.check_is_new()
+        self.records = records_of(self.config, served)
+        folder.make()
+        (folder.path / "checkpoints").chmod(0o700)
+        self._exit.enter_context(folder.locked())
+        if known:
+            self._check_same()
+        else:
+            folder.create(self.config, None, self.records.data.preparation)
+        self.run = folder.run_name()
+        self.root = Stream.from_seed(self.config.seed) if served.trial else root_of(folder.path)
+        loaded = self._store.load()
+        if loaded is not None:
+            self._go_on(*loaded)
+
+    def close(self) -> None:
+        """Let go of all files."""
+        self._store.close()
+        self._exit.close()
+
+    def _check_same(self) -> None:
+        ours, theirs = (
+            settings.model_copy(update={"checkpoint_seconds": 0.0, "threads": 1})
+            for settings in (self.config, self._folder.config())
+        )
+        if ours != theirs:
+            raise RunError(
+                f"federation.folder {self._folder.path} holds a job of another configuration; "
+                "name another folder, or serve the configuration that is in it"
+            )
+
+    def begin(self) -> Course:
+        """Make the label holder's party, once all members are ready.
+
+        Raises:
+            ConfigError, RunError: the job cannot be served.
+        """
+        job = self._exit.enter_context(
+            open_job(
+                self.config,
+                self.records,
+                [one for one in self.ready if one is not None],
+                self.root,
+                self._bytes,
+                folder=self._folder.path,
+                run=self.run,
+                trial=self._served.trial,
+            )
+        )
+        self.course = Course(job)
+        return self.course
+
+    def _go_on(self, state: Any, journal: Iterator[tuple[int, bytes]]) -> None:
+        """Compute the state that the last process had."""
+        for client, frame in enumerate(state["ready"]):
+            ready = frames.decode(frame)
+            assert isinstance(ready, Ready), "as it was written"
+            self.ready[client] = ready
+        course = self.begin()
+        self._bytes.rekey(state["key"])
+        course.load(state["course"])
+        self.traffic, self.seconds = Traffic(**state["traffic"]), state["seconds"]
+        with np.errstate(all="ignore"):
+            for kind, body in journal:
+                self._again(course, kind, body)
+        course.job.party.resume_answered()
+        self._promote(course)
+        if course.phase == "done":
+            self._sum_up(course)
+        else:
+            self.save()
+
+    def _again(self, course: Course, kind: int, body: bytes) -> None:
+        if kind == QUERY:
+            course.query(body)
+        elif kind == CLOSE:
+            course.close_round()
+        elif kind == GIVEN_UP:
+            course.give_up()
+        else:
+            row = json.loads(body)
+            course.scored(row)
+            if all(row["number"] != known.get("number") for known in self._folder.metrics()):
+                self._folder.append_metrics(row)
+
+    def save(self) -> None:
+        """Write a checkpoint; noise is drawn with a new key from here on, live and restarted.
+
+        Raises:
+            RunError: it cannot be written.
+        """
+        course, key = self.course, os.urandom(32)
+        assert course is not None, "a job that began"
+        self._store.save(
+            {
+                "ready": [frames.encode(one) for one in self.ready if one is not None],
+                "key": key,
+                "course": course.state(),
+                "traffic": vars(self.traffic),
+                "seconds": self.seconds,
+            }
+        )
+        self._bytes.rekey(key)
+        course.job.party.renew()
+
+    def worked(self, seconds: float) -> None:
+        """Count work that a restart would repeat, and keep what came of it if it is much."""
+        if self._store.worked(seconds):
+            self.save()
+
+    def append(self, kind: int, body: bytes) -> None:
+        """Write down what is about to be acted on.
+
+        Raises:
+            RunError: it could not be written.
+        """
+        self._store.append(kind, body)
+
+    def undo(self) -> None:
+        """Take back the last record, of which nothing came."""
+        self._store.undo()
+
+    def best_parameters(self) -> Tensor:
+        """The server's, of the best evaluation."""
+        found: Tensor = self._folder.load("best")["server"]
+        return found
+
+    def scored(self, course: Course, row: dict[str, Any], parameters: Tensor) -> None:
+        """Keep an evaluation's figures, and the parameters if they are the best so far.
+
+        Raises:
+            RunError: they could not be written.
+        """
+        if row["improved"]:
+            state = {"server": parameters, "number": row["number"], "round": row["round"]}
+            self._folder.save("candidate", state)
+        self._store.append(SCORED, json.dumps(row).encode())
+        course.scored(row)
+        self._promote(course)
+        self._folder.append_metrics(row)
+        self.end_if_done()
+
+    def _promote(self, course: Course) -> None:
+        """The candidate is the best once the journal says so, and not before."""
+        best = course.evaluations.best
+        if best is None or not self._folder.has("candidate"):
+            return
+        state = self._folder.load("candidate")
+        if state["number"] == best["number"]:
+            self._folder.save("best", state)
+
+    def end_if_done(self) -> None:
+        """Write the closing figures, and keep the state in which members are told."""
+        if self.course is not None and self.course.phase == "done":
+            self._sum_up(self.course)
+            self.save()
+
+    def _sum_up(self, course: Course) -> None:
+        summary = summary_of(course, self.traffic, self.seconds)
+        self._folder.write_summary(summary)

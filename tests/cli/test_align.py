@@ -1,0 +1,181 @@
+"""``vertizo align`` below Typer: from a file to a file, and what is said about it."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from queue import Queue
+from typing import Any
+
+import polars as pl
+import pytest
+from rich.console import Console
+
+from vertizo.cli.align import OwnTable, align_as_feature_holder, align_as_label_holder
+from vertizo.data import frames
+from vertizo.deployment.transport import DirectChannel, Service
+from vertizo.errors import ConfigError, DataError, RunError
+
+METHODS = [
+    pytest.param(
+        "private",
+        marks=pytest.mark.skipif(
+            find_spec("private_set_intersection") is None, reason="openmined-psi is not installed"
+        ),
+    ),
+    "hashed",
+]
+
+
+class Party:
+    """A party's table in a folder of its own, and what it was told."""
+
+    def __init__(self, folder: Path, frame: pl.DataFrame, suffix: str, column: str) -> None:
+        folder.mkdir()
+        path = folder / f"own{suffix}"
+        frame.write_csv(path) if suffix == ".csv" else frame.write_parquet(path)
+        self.table = OwnTable(path, column, folder / "aligned.csv")
+        self.text = io.StringIO()
+        self.console = Console(file=self.text, width=80)
+
+    @property
+    def said(self) -> str:
+        return self.text.getvalue()
+
+
+@pytest.fixture
+def parties(tmp_path: Path) -> dict[str, Party]:
+    bank = pl.DataFrame({"id": [10, 9, 2, 1, 77], "label": ["a", "b", "c", "d", "e"]})
+    shop = pl.DataFrame({"visits": [1, 2, 3, 4], "customer": ["2", " 9", "10", "8"]})
+    post = pl.DataFrame({"key": [9.0, 10.0, 11.0, 1.0], "letters": [1.5, 2.5, 3.5, 4.5]})
+    return {
+        "bank": Party(tmp_path / "bank", bank, ".parquet", "id"),
+        "shop": Party(tmp_path / "shop", shop, ".csv", "customer"),
+        "post": Party(tmp_path / "post", post, ".parquet", "key"),
+    }
+
+
+def align_all(parties: dict[str, Party], method: str) -> list[Any]:
+    own, *others = parties
+    served: Queue[Service] = Queue()
+
+    @contextmanager
+    def serve(service: Service) -> Iterator[None]:
+        for _ in others:
+            served.put(service)
+        yield
+
+    def member(name: str) -> Any:
+        party = parties[name]
+        return align_as_feature_holder(
+            party.table,
+            lambda: DirectChannel(served.get(timeout=20.0), name, 20.0),
+            federation="f",
+            method=method,
+            console=party.console,
+        )
+
+    with ThreadPoolExecutor(len(others)) as pool:
+        results = [pool.submit(member, name) for name in others]
+        found = align_as_label_holder(
+            parties[own].table,
+            others,
+            serve,
+            federation="f",
+            method=method,
+            patience=30.0,
+            console=parties[own].console,
+        )
+        return [found, *(result.result(20.0) for result in results)]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_three_tables_end_up_with_the_same_records(parties: dict[str, Party], method: str) -> None:
+    found = align_all(parties, method)
+    written = {name: frames.read(party.table.output) for name, party in parties.items()}
+    assert written["bank"].rows() == [("10", "a"), ("9", "b")]
+    assert written["shop"].rows() == [("3", "10"), ("2", "9")]
+    assert written["post"].rows() == [("10.0", "2.5"), ("9.0", "1.5")]
+    assert len({result.fingerprint for result in found}) == 1
+    for name, party in parties.items():
+        said = " ".join(party.said.split())
+        assert found[0].fingerprint[:12] in said
+        assert "in common to all 3 parties │ 2" in said
+        assert f"own records │ {5 if name == 'bank' else 4}" in said
+        assert f"left out │ {3 if name == 'bank' else 2}" in said
+        assert f"written to {party.table.output}" in said
+        assert "learned how many records the label holder has (5)" in said
+        assert ("NOT PRIVATE" in said) is (method == "hashed")
+    said = parties["bank"].said
+    assert "shop has 4 records, 3 of them among yours, post has 4 records, 3 of them" in said
+    assert "which of its own you have, also those that another party lacks" in parties["shop"].said
+
+
+def test_two_parties_are_called_both(parties: dict[str, Party]) -> None:
+    del parties["post"]
+    align_all(parties, "hashed")
+    for party in parties.values():
+        assert "which records both parties have" in party.said
+    assert "also those that another" not in parties["shop"].said
+
+
+def never(*_: Any) -> Any:
+    raise AssertionError("somebody was asked")
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        ({"path": Path("nowhere.csv")}, DataError, "nowhere.csv is missing"),
+        ({"column": "custome"}, DataError, "did you mean 'customer'"),
+        ({"output": Path("nowhere/out.csv")}, ConfigError, "there is no folder"),
+        ({"output": Path("out.txt")}, ConfigError, "ends in '.txt'"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anybody_is_asked(
+    parties: dict[str, Party], changes: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    table = replace(parties["shop"].table, **changes)
+    with pytest.raises(error, match=words):
+        align_as_feature_holder(table, never, federation="f", method="hashed")
+    with pytest.raises(error, match=words):
+        align_as_label_holder(table, ["a"], never, federation="f", method="hashed")
+
+
+def test_methods_are_checked_first(
+    parties: dict[str, Party], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = parties["shop"].table
+    with pytest.raises(ConfigError, match="'open'; it must be private or hashed"):
+        align_as_feature_holder(table, never, federation="f", method="open")
+    monkeypatch.setitem(sys.modules, "private_set_intersection.python", None)
+    with pytest.raises(ConfigError, match="or choose --method hashed, which is not private"):
+        align_as_feature_holder(table, never, federation="f")
+
+
+def test_who_is_waited_for_is_said(parties: dict[str, Party]) -> None:
+    bank = parties["bank"]
+
+    @contextmanager
+    def serve(_: Service) -> Iterator[None]:
+        yield
+
+    with pytest.raises(RunError, match=r"waited for shop \(has not come\)"):
+        align_as_label_holder(
+            bank.table,
+            ["shop"],
+            serve,
+            federation="f",
+            method="hashed",
+            patience=1.0,
+            every=0.05,
+            console=bank.console,
+        )
+    assert "waiting for the others: shop has not come\n" in bank.said
+    assert not bank.table.output.exists()

@@ -1,0 +1,445 @@
+"""Jobs of real parties for tests: each a process, killed at will, on this machine's loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self
+
+import yaml
+from tests import deployments as dep
+
+from vertizo import checkpoint, wire
+from vertizo.data.prepare import prepare
+from vertizo.deployment.authority import issue
+from vertizo.deployment.journal import records
+from vertizo.deployment.options import ServeConfig, load_serve
+from vertizo.federation import Federation, build
+from vertizo.messages import Query
+from vertizo.privacy.durable_ledger import DurableLedger
+from vertizo.privacy.ledger_file import REPLY
+from vertizo.protection import record_choice
+
+SERVER = "bank"
+MEMBERS = ("north", "east")
+PATIENT = 120.0
+"""Seconds for what takes a few, on a machine that has much else to do."""
+QUERY = 0
+"""Kind of a label holder's journal records."""
+
+FIRST_IMPORT = """
+import ctypes, os, signal, time
+
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # die with the tests, whatever becomes of them
+if kept := os.environ.get("TEST_KEEP_JOURNALS"):
+    unlink = os.unlink
+    def keep(path, **keys):
+        name = os.path.basename(path)
+        if name.startswith("journal-") and os.path.exists(path):
+            os.link(path, os.path.join(kept, name + ".new"))
+            os.replace(os.path.join(kept, name + ".new"), os.path.join(kept, name))
+        unlink(path, **keys)
+    os.unlink = keep
+if hours := os.environ.get("TEST_CLOCK"):
+    hours, real = [float(hour) for hour in hours.split()], time.time
+    time.time = lambda: real() + 3600 * hours[int(time.monotonic() * 10) % len(hours)]
+"""
+"""What the processes of a test import before everything else."""
+
+
+class Party:
+    """``vertizo serve`` or ``vertizo join`` in a process.
+
+    Args:
+        command: and its arguments.
+        log: file that all output is added to.
+        environment: variables beside this process's own.
+    """
+
+    def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
+        self.log = log
+        self._before = log.stat().st_size if log.exists() else 0
+        self.started = time.monotonic()
+        with log.open("ab") as file:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "vertizo", *command],
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200", **environment},
+            )
+
+    @property
+    def words(self) -> str:
+        """What this process wrote."""
+        with self.log.open("rb") as file:
+            file.seek(self._before)
+            return file.read().decode()
+
+    def says(self, text: str, seconds: float = PATIENT) -> None:
+        """Wait until it has written a text; fails where it ends first."""
+        assert until(lambda: text in self.words or self.ended, seconds), self.words
+        assert text in self.words, self.words
+
+    @property
+    def ended(self) -> bool:
+        return self.process.poll() is not None
+
+    def end(self, seconds: float = PATIENT) -> int:
+        """Wait for its end; its exit code."""
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"did not end: {self.words}") from None
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(30)
+
+    def ask_to_stop(self, number: int = signal.SIGTERM) -> None:
+        self.process.send_signal(number)
+
+    def fails(self, *words: str, seconds: float = PATIENT) -> None:
+        """It ends with exit code 2, and its last words are one line with all these in it."""
+        assert self.end(seconds) == 2, self.words
+        line = self.words.splitlines()[-1]
+        assert line.startswith("vertizo: "), self.words
+        assert "Traceback" not in self.words, self.words
+        assert all(word in line for word in words), line
+
+
+class Job:
+    """A job's parties, their certificates, folders and configurations.
+
+    Everything is stopped when it is left, whatever happened inside.
+
+    Args:
+        folder: for all of it.
+        federation: keys of the label holder's section.
+        join: keys of the members' section.
+        keys: of the experiment; beside those of `tests.deployments.SMALL`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        members: Sequence[str] = MEMBERS,
+        federation: Mapping[str, Any] | None = None,
+        join: Mapping[str, Any] | None = None,
+        environment: Mapping[str, str] | None = None,
+        **keys: Any,
+    ) -> None:
+        self.folder, self.members = folder, tuple(members)
+        self.parties: dict[str, Party] = {}
+        self._held = held_port()
+        self.port: int = self._held.getsockname()[1]
+        issue(folder / "certs", SERVER, self.members, ["127.0.0.1"], 1)
+        (folder / "first").mkdir()
+        (folder / "first" / "sitecustomize.py").write_text(FIRST_IMPORT)
+        (folder / "kept").mkdir()
+        self.environment = {
+            "PYTHONPATH": os.pathsep.join(
+                [str(folder / "first"), os.environ.get("PYTHONPATH", "")]
+            ),
+            "XDG_STATE_HOME": str(folder / "state"),
+            **(environment or {}),
+        }
+        served = {
+            "name": "test",
+            "members": list(self.members),
+            "listen": f"127.0.0.1:{self.port}",
+            "certificates": f"certs/{SERVER}",
+            "folder": SERVER,
+            "trial": True,
+            **(federation or {}),
+        }
+        self._write(SERVER, {**dep.SMALL, **keys, "federation": served})
+        self._join = {"name": "test", "trial": served["trial"], "patience": PATIENT, **(join or {})}
+        for member in self.members:
+            self.configure(member)
+
+    def configure(self, member: str, **keys: Any) -> None:
+        """Write a member's configuration."""
+        here = {
+            "server": f"127.0.0.1:{self.port}",
+            "certificates": f"certs/{member}",
+            "folder": member,
+        }
+        self._write(member, {"federation": {**self._join, **here, **keys}})
+
+    def _write(self, party: str, tree: Mapping[str, Any]) -> None:
+        self._config(party).write_text(yaml.safe_dump(dict(tree)))
+
+    def _config(self, party: str) -> Path:
+        return self.folder / f"{party}.yaml"
+
+    @property
+    def config(self) -> ServeConfig:
+        """The label holder's."""
+        return load_serve(self._config(SERVER))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for party in self.parties.values():
+            party.kill()
+        self._held.close()
+
+    def start(self, *names: str, environment: Mapping[str, str] | None = None) -> None:
+        """Start parties, or start them again; all of them if none is named."""
+        for name in names or (SERVER, *self.members):
+            before = self.parties.get(name)
+            if before is not None:
+                assert before.ended, f"{name} runs"
+            command = "serve" if name == SERVER else "join"
+            extra = {**self.environment, **(environment or {})}
+            if name == SERVER:
+                extra["TEST_KEEP_JOURNALS"] = str(self.folder / "kept")
+            log = self.folder / f"{name}.log"
+            self.parties[name] = Party([command, str(self._config(name))], log, extra)
+
+    def kill_and_start(self, name: str) -> None:
+        """As if its machine had been switched off and on."""
+        assert not self.parties[name].ended, f"too late: {self.parties[name].words}"
+        self.parties[name].kill()
+        self.start(name)
+
+    def finish(self, seconds: float = PATIENT) -> None:
+        """Wait for all to end well."""
+        last = time.monotonic() + seconds
+        for name, party in self.parties.items():
+            code = party.end(max(last - time.monotonic(), 1.0))
+            assert code == 0, f"{name}: {party.words}"
+        for name, party in self.parties.items():
+            assert "privacy:" in party.words, f"{name}: {party.words}"
+            log = (self.folder / f"{name}.log").read_text()
+            assert "Traceback" not in log, log
+            assert "vertizo:" not in log, log
+
+    def place(self, name: str) -> tuple[int, int]:
+        """How far a party is, as far as one can see from outside: its journal, and bytes in it."""
+        found = (0, 0)
+        for path in (self.folder / name / "checkpoints").glob("journal-*.log"):
+            try:
+                found = max(found, (int(path.stem.partition("-")[2]), path.stat().st_size))
+            except FileNotFoundError:
+                continue
+        return found
+
+    def goes_on(self, name: str, times: int = 1, seconds: float = PATIENT) -> None:
+        """Wait until a party was seen to have done something, so many times."""
+        party, before = self.parties[name], self.place(name)
+
+        def moved() -> bool:
+            return party.ended or self.place(name) != before
+
+        for _ in range(times):
+            assert until(moved, seconds, 0.001), f"{name} does nothing: {party.words}"
+            assert not party.ended, f"the job is too short, or {name} failed: {party.words}"
+            before = self.place(name)
+
+    def torment(self, deaths: Mapping[str, int], seed: int, most: int = 40) -> None:
+        """Kill parties in random order at random moments, and start them again each time.
+
+        Args:
+            deaths: how often each is killed.
+            seed: of all chance.
+            most: signs of life before a death; one in five comes earlier, as the party starts.
+        """
+        chance = random.Random(seed)
+        victims = [name for name, count in deaths.items() for _ in range(count)]
+        chance.shuffle(victims)
+        for name in victims:
+            if chance.random() < 0.2:
+                time.sleep(chance.uniform(0.0, 4.0))
+            else:
+                self.goes_on(name, chance.randint(1, most))
+                time.sleep(chance.uniform(0.0, 0.005))
+            self.kill_and_start(name)
+
+    # What came of it.
+
+    @property
+    def queries(self) -> int:
+        """Of each member."""
+        summary = json.loads((self.folder / SERVER / "summary.json").read_text())
+        each = set(summary["queries"])
+        assert len(each) == 1, summary["queries"]
+        return int(each.pop())
+
+    def charged(self) -> list[tuple[int, int]]:
+        """The queries that the ledger was charged for: client and number, in order."""
+        run = (self.folder / SERVER / "run_name").read_text()
+        with DurableLedger.open(
+            self.folder / SERVER / "ledger.sqlite",
+            run,
+            self.folder / "state" / "vertizo" / "ledgers",
+        ) as ledger:
+            assert all(client.left >= 0 for client in ledger.summary().clients)
+            rows = [ledger._file.row(n) for n in range(1, ledger._file.head.sequence + 1)]
+            self.steps = ledger.steps
+        return sorted((row.client, row.number) for row in rows if row.kind == REPLY)
+
+    def order(self) -> list[bytes]:
+        """The queries in the order in which the label holder took them in."""
+        found: dict[int, Path] = {}
+        for folder in (self.folder / SERVER / "checkpoints", self.folder / "kept"):
+            for path in folder.glob("journal-*.log"):
+                found[int(path.stem.partition("-")[2])] = path
+        assert min(found) <= 1
+        assert sorted(found) == list(range(min(found), max(found) + 1))
+        bodies = [body for n in sorted(found) for kind, body in records(found[n]) if kind == QUERY]
+        return list(dict.fromkeys(bodies))
+
+    def simulated(self) -> Federation:
+        """The same parties in one process, before their first message."""
+        config = self.config.experiment()
+        federation = build(config, prepare(config.data, record_choice(config)))
+        if config.simulation.table == "upload":
+            federation.simulator.upload("table", federation.data.records)
+        return federation
+
+    def replayed(self) -> Federation:
+        """The simulated parties after the same queries in the same order, nobody having died."""
+        federation, config = self.simulated(), self.config
+        server, clients = federation.server, federation.clients
+        server.tend()
+        for frame in self.order():
+            message = wire.decode(frame, config.codecs.up)
+            assert isinstance(message, Query)
+            in_step = config.simulation.timing == "synchronous"
+            announced = server.announce(message.client) if in_step else None
+            assert clients[message.client].ask(announced) == frame
+            before = server.round
+            for client, reply in server.receive(frame):
+                clients[client].tell(reply)
+            if server.round > before:
+                server.tend()
+        return federation
+
+    def assert_ended_as(self, federation: Federation) -> None:
+        """All parties have the very parameters that they would have, had nobody died."""
+        ours = [self._state(SERVER)["course"]["parameters"]]
+        ours += [self._state(member)["parameters"] for member in self.members]
+        theirs = [federation.server.side.head.parameters]
+        theirs += [model.parameters for model in federation.models]
+        for name, mine, other in zip((SERVER, *self.members), ours, theirs, strict=True):
+            assert bool((mine == other).all()), f"{name}: off by {(mine - other).abs().max()}"
+
+    def _state(self, name: str) -> Any:
+        return checkpoint.load(self.folder / name / "checkpoints" / "last.safetensors")["state"]
+
+
+def until(there: Callable[[], bool], seconds: float, pause: float = 0.02) -> bool:
+    """Wait for something; whether it came."""
+    last = time.monotonic() + seconds
+    while not there():
+        if time.monotonic() > last:
+            return False
+        time.sleep(pause)
+    return True
+
+
+def held_port() -> socket.socket:
+    """A port that nobody else is given while its owner is away; it can be listened on."""
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    return held
+
+
+class Cutter:
+    """A way to a port that breaks: each connection is cut after so many bytes, in either direction.
+
+    Args:
+        port: to lead to, on this machine.
+        budgets: bytes of the first connections, in turn; those that follow are left alone.
+    """
+
+    def __init__(self, port: int, budgets: Sequence[int]) -> None:
+        self._to = port
+        self._budgets = list(budgets)
+        self.cuts = 0
+        self._open: list[socket.socket] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener.settimeout(0.2)
+        self.port: int = self._listener.getsockname()[1]
+        self._stopped = threading.Event()
+        self._lock = threading.Lock()
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stopped.set()
+        self._listener.close()
+        with self._lock:
+            for one in self._open:
+                shut(one)
+        for thread in self._threads:
+            thread.join(10)
+
+    def _accept(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                ours, _ = self._listener.accept()
+            except TimeoutError:
+                continue
+            except OSError:
+                return
+            try:
+                theirs = socket.create_connection(("127.0.0.1", self._to), 10)
+            except OSError:
+                ours.close()
+                continue
+            ours.settimeout(None)
+            theirs.settimeout(None)
+            budget = [self._budgets.pop(0)] if self._budgets else None
+            with self._lock:
+                self._open += [ours, theirs]
+            for source, sink in ((ours, theirs), (theirs, ours)):
+                thread = threading.Thread(
+                    target=self._carry, args=(source, sink, budget), daemon=True
+                )
+                self._threads.append(thread)
+                thread.start()
+
+    def _carry(self, source: socket.socket, sink: socket.socket, budget: list[int] | None) -> None:
+        try:
+            while piece := source.recv(65536):
+                if budget is not None:
+                    with self._lock:
+                        had, budget[0] = budget[0], budget[0] - len(piece)
+                        first = had > 0 >= budget[0]
+                        self.cuts += first
+                    sink.sendall(piece[: max(had, 0)])
+                    if had <= len(piece):
+                        return
+                else:
+                    sink.sendall(piece)
+        except OSError:
+            return
+        finally:
+            shut(source)
+            shut(sink)
+
+
+def shut(one: socket.socket) -> None:
+    """End a connection at once, whoever waits on it."""
+    with suppress(OSError):  # it was at its end
+        one.shutdown(socket.SHUT_RDWR)
+    one.close()
