@@ -432,10 +432,16 @@ def test_an_ask_that_failed_is_made_again(cells: dict[str, Any], service: Counti
     assert service.asked[SITES[0]] == 2
 
 
-def test_after_the_run_asks_are_refused(cells: dict[str, Any], asks: CellService) -> None:
-    asks.close()
-    with pytest.raises(RunError, match="the run is over"):
-        channel_of(cells, SITES[0]).ask(b"more")
+@pytest.mark.usefixtures("asks")
+def test_objects_are_no_asks(cells: dict[str, Any], service: Counting) -> None:
+    """FLARE would make an object of what says that it is one; a number is no count of bytes."""
+    from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
+
+    for thing in (10**12, {"frame": b"x"}):
+        reply = raw_ask(cells, thing, 30.0)
+        assert reply.get_header(MessageHeaderKey.RETURN_CODE) == "invalid_request"
+        assert "not of bytes" in reply.get_header(MessageHeaderKey.ERROR)
+    assert not service.asked
 
 
 def test_nobody_there_ends_in_one_line(cells: dict[str, Any]) -> None:
@@ -472,26 +478,24 @@ def test_all_are_answered_when_all_have_asked(
 ) -> None:
     """Those who wait hear that they are not forgotten, and the service is not asked again."""
     monkeypatch.setattr(flare_cells, "HOLD", 0.0)
+    monkeypatch.setattr(flare_cells, "LOOK", 0.01)
     said: list[bool] = []
     cells[SITES[0]].core_cell.add_incoming_reply_filter(
         CHANNEL, TOPIC, lambda reply: said.append(reply.get_header(NOT_YET, False))
     )
-    first = Asking(channel_of(cells, SITES[0], patience=0.1), b"together")
-    until(lambda: service.asked[SITES[0]] == 1)
-
-    def say() -> bool:
-        asks.say_not_yet()
-        return len(said) > 20
-
-    until(say)
-    assert all(said)
-    second = Asking(channel_of(cells, SITES[1]), b"together")
-    assert second.answer() == reply_to(SITES[1], b"together")
-    assert first.answer() == reply_to(SITES[0], b"together")
+    with asks.open():
+        first = Asking(channel_of(cells, SITES[0], patience=0.1), b"together")
+        until(lambda: len(said) > 20)
+        assert all(said)
+        second = Asking(channel_of(cells, SITES[1]), b"together")
+        assert second.answer() == reply_to(SITES[1], b"together")
+        assert first.answer() == reply_to(SITES[0], b"together")
     assert service.asked == dict.fromkeys(SITES, 1)
+    with pytest.raises(RunError, match="the run is over"):
+        channel_of(cells, SITES[0]).ask(b"more")
 
 
-def raw_ask(cells: dict[str, Any], frame: bytes, seconds: float) -> Any:
+def raw_ask(cells: dict[str, Any], frame: object, seconds: float) -> Any:
     """One message of a cell's, and what came back; None if nothing did."""
     from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
     from nvflare.fuel.f3.message import Message

@@ -9,14 +9,15 @@ fixed to a version.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
-from threading import Lock
+from threading import Event, Lock, Thread
 from typing import Any
 
 from vertizo.deployment.transport import Service
-from vertizo.errors import RunError
+from vertizo.errors import MalformedError, RunError
 
 VERSION = "2.9"
 """Of FLARE, whose cells we know."""
@@ -29,6 +30,9 @@ NOT_YET = "vertizo__not_yet"
 
 HOLD = 5.0
 """Seconds until an open ask is answered with `NOT_YET`, so that silence means a fault."""
+
+LOOK = 0.25
+"""Seconds between two looks at how members and service are."""
 
 LOST = 3 * HOLD
 """Seconds after which an ask, or what was said to it, must have been lost on the way."""
@@ -94,7 +98,7 @@ class CellChannel:
             code = reply.get_header(MessageHeaderKey.RETURN_CODE, ReturnCode.OK)
             if code == ReturnCode.OK:
                 if not reply.get_header(NOT_YET, False):
-                    return bytes(reply.payload or b"")
+                    return _bytes_of(reply)
                 heard, pause = time.monotonic(), 0.05
                 continue
             reason = reply.get_header(MessageHeaderKey.ERROR, "") or code
@@ -165,6 +169,24 @@ class CellService:
             self._asks.pop(member, None)
         self._service.gone(member)
 
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """Say `NOT_YET` where it is due, however long the service takes; then refuse all asks."""
+        over = Event()
+
+        def watch() -> None:
+            while not over.wait(LOOK):
+                self.say_not_yet()
+
+        thread = Thread(target=watch, name="vertizo-not-yet", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+            self.close()
+
     def close(self) -> None:
         """Refuse what is still asked."""
         with self._lock:
@@ -178,10 +200,13 @@ class CellService:
 
         cell = message.get_header(MessageHeaderKey.ORIGIN)
         request = message.get_header(MessageHeaderKey.REQ_ID)
-        frame = bytes(message.payload or b"")
         member, most = self._members.get(cell), self._service.largest_ask
         if member is None:
             return make_reply(ReturnCode.UNAUTHENTICATED, f"{cell} is not of this run")
+        try:
+            frame = _bytes_of(message)
+        except MalformedError as error:
+            return make_reply(ReturnCode.INVALID_REQUEST, str(error))
         if len(frame) > most:
             return make_reply(ReturnCode.INVALID_REQUEST, f"an ask has {most:,} bytes at most")
         with self._lock:
@@ -228,3 +253,17 @@ class CellService:
         }
         reply = Message({**always, **headers}, answer)
         self._core.send_reply(reply, cell, [request], optional=True)
+
+
+def _bytes_of(message: Any) -> bytes:
+    """What a message carries. FLARE also makes objects of what is sent; none is meant here.
+
+    Raises:
+        MalformedError: it carries anything but bytes.
+    """
+    payload = message.payload
+    if payload is None:
+        return b""
+    if not isinstance(payload, bytes | bytearray | memoryview):
+        raise MalformedError(f"a message of {type(payload).__name__}, not of bytes")
+    return bytes(payload)

@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar, cast
 
 from nvflare.collab import collab
 
-from vertizo.deployment.flare_cells import ENDED, CellChannel, CellService, require_flare
+from vertizo.deployment.flare_cells import ENDED, LOOK, CellChannel, CellService, require_flare
 from vertizo.deployment.transport import Channel, Service
 from vertizo.errors import ConfigError, RunError
 
@@ -30,9 +30,6 @@ class WatchedService(Service, Protocol):
             Exception: what made the service stop answering.
         """
 
-
-LOOK = 0.25
-"""Seconds between two looks at how members and service are."""
 
 YEARS = 1e8
 """Seconds that a member's work may take: no limit of FLARE's ends it."""
@@ -89,10 +86,8 @@ class LabelHolder:
                 )
             names = {cell: name for name, cell in cells.items()}
             asks = CellService(engine.get_cell(), service, names)
-            try:
+            with asks.open():
                 return self._wait(service, asks, len(cells))
-            finally:
-                asks.close()
 
     def _wait(self, service: WatchedService, asks: CellService, members: int) -> list[str]:
         """Start every member's work and see it through."""
@@ -111,7 +106,6 @@ class LabelHolder:
                 asks.gone(name)
                 raise RunError(f"{name} failed: {error.cause}")
             service.tick()
-            asks.say_not_yet()
             time.sleep(LOOK)
         return sorted(done)
 

@@ -1,0 +1,270 @@
+"""A DPZV job over gRPC with mutual TLS, against bare streams with the same payload.
+
+Each client asks with 64 KB (two points of 128 records and 64 numbers) and is answered with one
+scalar; server and clients are processes, as `vertizo serve` and `vertizo join` run them, with
+journals and checkpoints. Two jobs are measured in turn with bare streams within one run:
+
+* **job**: everything;
+* **aside**: the server's own arithmetic is left out: its half answers with a constant, while
+  frames are still decoded, checked, journaled and answered, and clients still embed and step.
+
+Run: ``python benchmarks/network_job.py [--seconds 1] [--repeats 5] [--json FILE]``
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+from network import ANSWER, ASK, SPAWN, bare, client_name, serve_bare
+
+import vertizo
+from vertizo.deployment.authority import issue
+from vertizo.deployment.certificates import Credentials
+from vertizo.deployment.grpc import GrpcServer, Limits
+from vertizo.deployment.grpc_channel import GrpcChannel
+from vertizo.deployment.joining import Member
+from vertizo.deployment.options import JoinConfig, ServeConfig
+from vertizo.deployment.serving import FederationService
+from vertizo.deployment.transport import Answer
+from vertizo.messages import Query, Reply
+
+CLIENTS = (1, 4, 16)
+WAYS = ("bare", "job", "aside")
+
+
+class Constant:
+    """A server half without arithmetic."""
+
+    def answer(self, queries: Sequence[Query], round_: int) -> list[Reply]:
+        return [Reply(query.client, query.number, torch.zeros(1)) for query in queries]
+
+
+class Gate:
+    """A service that holds asks back until it is told to go, and then for so many seconds."""
+
+    def __init__(self, service: FederationService) -> None:
+        self._service = service
+        self._held: dict[str, tuple[bytes, Answer]] = {}
+        self._lock = threading.RLock()
+        self._open = True
+        self.members = service.members
+        self.largest_ask = service.largest_ask
+
+    def ask(self, member: str, frame: bytes, answer: Answer) -> None:
+        with self._lock:
+            if not self._open:
+                self._held[member] = frame, answer
+                return
+            self._service.ask(member, frame, answer)
+
+    def gone(self, member: str) -> None:
+        self._held.pop(member, None)
+        self._service.gone(member)
+
+    def shut(self) -> None:
+        with self._lock:
+            self._open = False
+
+    def run(self, seconds: float) -> float:
+        """Rounds per second."""
+        course = self._service.course
+        assert course is not None
+        with self._lock:
+            self._open = True
+            before, started = course.job.party.round, time.perf_counter()
+            for member, (frame, answer) in list(self._held.items()):
+                self._service.ask(member, frame, answer)
+            self._held.clear()
+        time.sleep(seconds)
+        with self._lock:
+            self._open = False
+            return (course.job.party.round - before) / (time.perf_counter() - started)
+
+
+def serve_config(folder: Path, clients: int, way: str) -> ServeConfig:
+    tree: dict[str, Any] = {
+        "federation": {
+            "name": "bench",
+            "members": [client_name(k) for k in range(clients)],
+            "certificates": folder / "holder",
+            "folder": folder / f"{way}-{clients}",
+            "patience": 1000.0,
+        },
+        "data": {"name": "digits", "validation": 0.05},
+        "method": {"name": "dpzv"},
+        "batch_size": 128,
+        "epochs": 1_000_000,
+        "evaluate_every": 1_000_000_000,
+        "client": {"model": {"hidden": [], "outputs": 64}},
+        "server": {"model": {"hidden": [128]}},
+    }
+    if clients > 8:
+        tree["data"]["split"] = "patches"
+    return ServeConfig.model_validate(tree)
+
+
+def serve_job(folder: Path, clients: int, way: str, conductor: Connection) -> None:
+    """A process that serves a job while it is told to."""
+    torch.set_num_threads(1)
+    mine = Credentials.load(folder / "holder")
+    with FederationService(serve_config(folder, clients, way)) as service:
+        gate = Gate(service)
+        with GrpcServer(gate, listen="localhost:0", credentials=mine, limits=Limits()) as server:
+            conductor.send(server.port)
+            while service.course is None or service.course.job.party.round < 20 * clients:
+                time.sleep(0.05)
+            gate.shut()
+            if way == "aside":
+                service.course.job.party._half = Constant()
+            conductor.send("ready")
+            while (seconds := conductor.recv()) is not None:
+                conductor.send(gate.run(seconds))
+            os._exit(0)  # a job without an end
+
+
+def join_job(
+    folder: Path, k: int, way: str, clients: int, port: int, conductor: Connection
+) -> None:
+    """A process that takes part in a job until it is ended."""
+    config = JoinConfig.model_validate(
+        {
+            "federation": {
+                "name": "bench",
+                "server": f"localhost:{port}",
+                "certificates": folder / client_name(k),
+                "folder": folder / f"{way}-{clients}-{k}",
+            }
+        }
+    )
+    channel = GrpcChannel(
+        config.federation.server, Credentials.load(config.federation.certificates)
+    )
+    with Member(config, channel) as member:
+        member.run()
+
+
+def ask_bare(folder: Path, k: int, port: int, conductor: Connection) -> None:
+    """A process that asks a bare stream for so many seconds as often as it is told to."""
+    mine = Credentials.load(folder / client_name(k))
+    with bare(port, mine) as ask:
+        frame = bytes(ASK)
+        assert ask(frame) == bytes(ANSWER)
+        conductor.send("ready")
+        while (seconds := conductor.recv()) is not None:
+            count, started = 0, time.perf_counter()
+            while time.perf_counter() - started < seconds:
+                ask(frame)
+                count += 1
+            conductor.send(count / (time.perf_counter() - started))
+
+
+@dataclass(frozen=True)
+class Ways:
+    """Processes that wait to be told what to do."""
+
+    servers: dict[str, Connection]
+    clients: list[Connection]
+
+    def measure(self, way: str, seconds: float) -> float:
+        """Round trips per second of all clients together."""
+        asked = self.clients if way == "bare" else [self.servers[way]]
+        for conductor in asked:
+            conductor.send(seconds)
+        return sum(conductor.recv() for conductor in asked)
+
+
+@contextmanager
+def all_ways(folder: Path, clients: int) -> Iterator[Ways]:
+    """Both jobs and the bare streams, with so many clients each."""
+    processes = []
+
+    def start(target: Any, *arguments: Any) -> Connection:
+        near, far = SPAWN.Pipe()
+        process = SPAWN.Process(target=target, args=(folder, *arguments, far), daemon=True)
+        process.start()
+        processes.append(process)
+        return near
+
+    try:
+        servers = {way: start(serve_job, clients, way) for way in ("job", "aside")}
+        plain = start(serve_bare)
+        port = plain.recv()
+        for way, server in servers.items():
+            there = server.recv()
+            for k in range(clients):
+                start(join_job, k, way, clients, there)
+            assert server.recv() == "ready"
+        asking = [start(ask_bare, k, port) for k in range(clients)]
+        for one in asking:
+            assert one.recv() == "ready"
+        yield Ways(servers, asking)
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+
+
+def main() -> None:
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # of all processes
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement")
+    parser.add_argument("--repeats", type=int, default=5, help="the median of so many is shown")
+    parser.add_argument("--json", type=Path, help="write the figures to this file as well")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    print(f"Rounds of DPZV with queries of {ASK:,} bytes and more, medians of {options.repeats}")
+    print(f"{'clients':>7} {'bare /s':>9} {'job /s':>9} {'aside /s':>9} {'job/bare':>9} aside/bare")
+    rows = []
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        issue(folder, "holder", [client_name(k) for k in range(max(CLIENTS))], [], 1)
+        for clients in CLIENTS:
+            with all_ways(folder, clients) as ways:
+                for way in WAYS:
+                    ways.measure(way, options.seconds / 2)
+                measured = [
+                    {
+                        way: ways.measure(way, options.seconds)
+                        for way in (WAYS if k % 2 else WAYS[::-1])
+                    }
+                    for k in range(options.repeats)
+                ]
+            row: dict[str, float] = {"clients": clients}
+            row |= {way: statistics.median(m[way] for m in measured) for way in WAYS}
+            for way in WAYS[1:]:
+                row[f"{way}/bare"] = statistics.median(m[way] / m["bare"] for m in measured)
+            rows.append(row)
+            print(
+                f"{clients:>7} {row['bare']:>9,.0f} {row['job']:>9,.0f} {row['aside']:>9,.0f}"
+                f" {row['job/bare']:>9.2f} {row['aside/bare']:>10.2f}",
+                flush=True,
+            )
+    if options.json is not None:
+        command = f"benchmarks/network_job.py --seconds {options.seconds}"
+        report = {
+            "command": f"{command} --repeats {options.repeats}",
+            "machine": platform.machine(),
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "vertizo": vertizo.__version__,
+            "rows": rows,
+        }
+        options.json.write_text(json.dumps(report, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
