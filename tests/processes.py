@@ -246,7 +246,7 @@ class Job:
             return party.ended or self.place(name) != before
 
         for _ in range(times):
-            assert until(moved, seconds, 0.001), f"{name} does nothing: {party.words}"
+            assert until(moved, seconds, 0.003), f"{name} does nothing: {party.words}"
             assert not party.ended, f"the job is too short, or {name} failed: {party.words}"
             before = self.place(name)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
 
 from vertizo.cli.align import OwnTable, align_as_feature_holder, align_as_label_holder
 from vertizo.cli.join import connect
+from vertizo.cli.serve import listening
 from vertizo.deployment.certificates import Credentials
 from vertizo.deployment.grpc import GrpcServer, Limits
 from vertizo.deployment.options import is_label_holder, load_join, load_serve
@@ -46,9 +48,14 @@ def align(
         )
         credentials = Credentials.load(served.certificates)
 
-        def serve(service: Service) -> AbstractContextManager[object]:
+        @contextmanager
+        def serve(service: Service) -> Iterator[None]:
             limits = Limits(rate=served.rate)
-            return GrpcServer(service, listen=served.listen, credentials=credentials, limits=limits)
+            with GrpcServer(
+                service, listen=served.listen, credentials=credentials, limits=limits
+            ) as net:
+                listening(Console(stderr=True), f"aligns {table}", credentials, served, net)
+                yield
 
         align_as_label_holder(own, served.members, serve, federation=served.name, method=method)
         return

@@ -33,5 +33,6 @@ def certs(
             f"make certificates in any party's name: keep it safe to add parties later, or throw "
             f"it away.\nOrganisations use authorities of their own, and put their files under the "
             f"same names."
-        )
+        ),
+        soft_wrap=True,
     )

@@ -12,8 +12,8 @@ from vertizo.cli.figures import size_text
 from vertizo.deployment.certificates import Credentials
 from vertizo.deployment.grpc_channel import GrpcChannel
 from vertizo.deployment.joining import Member, Progress
-from vertizo.deployment.options import JoinOptions, load_join
-from vertizo.errors import Interrupted
+from vertizo.deployment.options import JoinConfig, JoinOptions, is_label_holder, load_join
+from vertizo.errors import ConfigError, Interrupted
 from vertizo.memory import keep_freed_memory
 
 
@@ -32,6 +32,18 @@ def connect(options: JoinOptions, console: Console) -> GrpcChannel:
     )
 
 
+def _load(path: Path, settings: list[str]) -> JoinConfig:
+    """The configuration; the label holder's is recognised as such."""
+    try:
+        return load_join(path, settings)
+    except ConfigError:
+        if not is_label_holder(path):
+            raise
+    raise ConfigError(
+        f"{path} has federation.members, as the label holder's has, which is for `vertizo serve`"
+    )
+
+
 def join(path: Path, settings: list[str]) -> None:
     """Take part in one job to its end, new or where the folder says it was.
 
@@ -39,7 +51,7 @@ def join(path: Path, settings: list[str]) -> None:
         UserError: one line that says what is wrong.
         Interrupted: stopped by Ctrl-C; the folder has everything to go on.
     """
-    config = load_join(path, settings)
+    config = _load(path, settings)
     errors = Console(stderr=True)
     keep_freed_memory()
     with (

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from vertizo.errors import Interrupted
+from vertizo.errors import ConfigError, Interrupted
 
 Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML configuration of this party.")]
 Settings = Annotated[
@@ -118,6 +118,9 @@ def predict(
 
         predict_offline(run, data, out, id_column=id_, delimiter=delimiter)
         return
+    for option, value, key in (("--id", id_, "id"), ("--delimiter", delimiter, "delimiter")):
+        if value is not None:
+            raise ConfigError(f"{option} is for a run folder; {run} has data.{key}")
     from vertizo.cli.predict_parties import predict as together
 
     try:

@@ -12,6 +12,7 @@ from vertizo.data import frames
 from vertizo.data.prepared import Place, row
 from vertizo.errors import ConfigError, RunError
 from vertizo.prediction import Predictions, Predictor
+from vertizo.run_folder import RunFolder
 
 if TYPE_CHECKING:
     import polars as pl
@@ -44,6 +45,11 @@ def predict_offline(
         UserError: one line that says what is wrong.
     """
     _check(data, out, id_column, delimiter)
+    if _is_of_real_parties(run):
+        raise ConfigError(
+            f"{run} is of real parties, none of which can predict alone; all run "
+            "`vertizo predict CONFIG --data FILE`, each with its own configuration"
+        )
     predictor = Predictor(run)
     if data is None:
         predictions = predictor.test()
@@ -61,6 +67,13 @@ def predict_offline(
         write(predictions.frame, out)
     lines = [*_words(predictions, out), f"privacy: {predictor.coverage()}"]
     print("\n".join(lines), file=sys.stderr if out is None else sys.stdout)
+
+
+def _is_of_real_parties(run: Path) -> bool:
+    """Whether a folder is one party's part of a job over a network."""
+    if any((run / name).is_file() for name in ("job", "secret.key")):
+        return True
+    return "queries" in (RunFolder(run).summary() or {})  # of a trial, which has no secret
 
 
 def _check(

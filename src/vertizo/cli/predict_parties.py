@@ -11,7 +11,7 @@ from rich.console import Console
 from vertizo.cli.bar import live_bar
 from vertizo.cli.join import connect
 from vertizo.cli.predict import check_output, write
-from vertizo.cli.serve import TICK, stop_requests
+from vertizo.cli.serve import TICK, listening, stop_requests
 from vertizo.deployment.certificates import Credentials
 from vertizo.deployment.grpc import GrpcServer, Limits
 from vertizo.deployment.joining import understood
@@ -65,9 +65,10 @@ def _as_label_holder(path: Path, settings: list[str], data: Path, out: Path) -> 
             listen=served.listen,
             credentials=credentials,
             limits=Limits(rate=served.rate),
-        ),
+        ) as net,
         live_bar(errors, "predicting") as show,
     ):
+        listening(errors, f"predicts {len(records.keys):,} records", credentials, served, net)
         while not service.finished.wait(TICK):
             if stopped.is_set():
                 raise Interrupted("stopped; nothing was written")

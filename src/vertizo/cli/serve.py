@@ -19,9 +19,9 @@ from vertizo.cli.bar import live_bar
 from vertizo.cli.figures import size_text
 from vertizo.deployment.certificates import Credentials
 from vertizo.deployment.grpc import GrpcServer, Limits
-from vertizo.deployment.options import load_serve
+from vertizo.deployment.options import ServeConfig, ServeOptions, is_label_holder, load_serve
 from vertizo.deployment.serving import FederationService
-from vertizo.errors import Interrupted, RunError
+from vertizo.errors import ConfigError, Interrupted, RunError
 from vertizo.memory import keep_freed_memory
 from vertizo.run_folder import RunFolder
 
@@ -36,7 +36,7 @@ def serve(path: Path, settings: list[str], *, as_json: bool) -> None:
         UserError: one line that says what is wrong.
         Interrupted: stopped by Ctrl-C or SIGTERM; the folder has everything to go on.
     """
-    config = load_serve(path, settings)
+    config = _load(path, settings)
     served = config.federation
     credentials = Credentials.load(served.certificates)
     errors = Console(stderr=True)
@@ -49,13 +49,15 @@ def serve(path: Path, settings: list[str], *, as_json: bool) -> None:
         with GrpcServer(
             service, listen=served.listen, credentials=credentials, limits=limits
         ) as net:
-            host = served.listen.rpartition(":")[0]
-            say(f"{credentials.name} serves {served.name} at {host}:{net.port}")
+            listening(errors, f"serves {served.name}", credentials, served, net)
             with live_bar(errors, served.name) as show:
+                stage = None
                 while not service.finished.wait(TICK):
                     service.tick()
                     if show is not None:
                         show(*_where(service))
+                    elif stage != (stage := _stage(service)):
+                        say(stage)
                     if stopped.is_set():
                         raise Interrupted("stopped; the same command goes on with the job")
             service.tick()
@@ -68,6 +70,19 @@ def serve(path: Path, settings: list[str], *, as_json: bool) -> None:
         _show(summary, served.folder)
 
 
+def _load(path: Path, settings: list[str]) -> ServeConfig:
+    """The configuration; another party's is recognised as such."""
+    try:
+        return load_serve(path, settings)
+    except ConfigError:
+        if is_label_holder(path):
+            raise
+    raise ConfigError(
+        f"{path} has no federation.members, as a label holder's has; "
+        "a feature holder's is for `vertizo join`"
+    )
+
+
 def _sayer(console: Console) -> Callable[[str], None]:
     """Lines for people, above the bar; from any thread."""
 
@@ -75,6 +90,14 @@ def _sayer(console: Console) -> Callable[[str], None]:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     return say
+
+
+def listening(
+    console: Console, does: str, credentials: Credentials, served: ServeOptions, net: GrpcServer
+) -> None:
+    """Say that the label holder can be reached, and where."""
+    host = served.listen.rpartition(":")[0]
+    _sayer(console)(f"{credentials.name} {does} at {host}:{net.port}")
 
 
 @contextmanager
@@ -93,6 +116,15 @@ def stop_requests() -> Iterator[threading.Event]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _stage(service: FederationService) -> str:
+    """Where a job is in a word or two, for a log that nobody watches."""
+    course = service.course
+    if course is None:
+        return f"waiting for {', '.join(service.missing())}"
+    words = {"uploading": "the table is uploaded", "closing": "scoring", "done": "over"}
+    return words.get(course.phase, course.phase)
 
 
 def _where(service: FederationService) -> tuple[float, str]:

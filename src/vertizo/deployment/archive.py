@@ -221,6 +221,7 @@ class Archive:
         if self.course is not None and self.course.phase == "done":
             self._sum_up(self.course)
             self.save()
+            self._store.clear()
 
     def _sum_up(self, course: Course) -> None:
         summary = summary_of(course, self.traffic, self.seconds)

@@ -5,7 +5,8 @@ job                      which job the folder belongs to
 settings.yaml            what all parties agreed on, and this party's own model
 preparation.json         for tables: how new records become numbers
 secret.key               the root of this party's randomness; nobody else's business
-checkpoints/last         everything needed to go on
+checkpoints/last         everything needed to go on, with journals of what came after
+query                    the one that is open
 checkpoints/candidate    the parameters of the last evaluation
 checkpoints/best         those of the best evaluation
 model.safetensors        the parameters at the end

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -39,10 +39,11 @@ from vertizo.deployment.frames import (
 )
 from vertizo.deployment.options import JoinConfig
 from vertizo.deployment.secrets import root_of
-from vertizo.deployment.store import Store
+from vertizo.deployment.store import Slot, Store
 from vertizo.deployment.transport import Channel
 from vertizo.errors import (
     ConfigError,
+    ConflictError,
     MalformedError,
     RefusedError,
     RunError,
@@ -111,6 +112,7 @@ class Member:
         self._notice = notice
         self._folder = ClientFolder(self._options.folder)
         self._store = Store(self._options.folder, sync=self._options.sync)
+        self._slot = Slot(self._options.folder / "query", sync=self._options.sync)
         self._exit = ExitStack()
         self._sent = self._received = 0
         self._announced: bytes | None = None
@@ -128,6 +130,7 @@ class Member:
 
     def __exit__(self, *error: object) -> None:
         self._store.close()
+        self._slot.close()
         self._exit.close()
 
     # Joining.
@@ -220,6 +223,10 @@ class Member:
                     party.tell(body)
                 else:
                     party.withdraw()
+        query = self._slot.get()
+        if query is not None and party.open_ids is not None and party.is_reopened_by_ids:
+            with suppress(ConflictError):  # the slot may be ahead of the journal, or behind
+                party.reopen(query)
 
     def _save(self) -> None:
         self._store.save(
@@ -265,7 +272,11 @@ class Member:
         if announced is None and not (self._going and party.answered < total):
             return frames.encode(Next(self.terms.job))
         query = party.ask(announced)
-        self._store.append(QUERY, query)
+        if party.is_reopened_by_ids:
+            self._slot.put(query)
+            self._store.append(QUERY, party.opened())
+        else:
+            self._store.append(QUERY, query)
         return query
 
     def _ask(self, ask: bytes) -> bytes:
@@ -337,6 +348,8 @@ class Member:
         self._save()
         joined = Joined(done.words, self.made.party.answered, self._sent, self._received)
         self._folder.finish(joined, done.best is not None, self.made.model.parameters)
+        self._store.clear()
+        self._slot.clear()
         return joined
 
 

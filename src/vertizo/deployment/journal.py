@@ -2,91 +2,109 @@
 
 Parties are deterministic: from a checkpoint and the frames that came after it, in their order, a
 process that was killed computes the very state it had. So nothing is lost by a kill, and a frame
-costs one sequential write. What the operating system had not put on the disk yet when the power
-failed is lost, unless ``sync`` is on; a torn end is cut off.
+costs one write in place. What the operating system had not put on the disk yet when the power
+failed is lost, unless ``sync`` is on; what is torn does not count.
 
-A record is its length, a checksum, a kind, and its bytes.
+A record is its length, a checksum, a kind, and its bytes. A file is used for one segment of a
+journal after another, which is faster than a new one: what is left of an earlier segment has
+another checksum.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from vertizo.errors import RunError
 
 RECORD = struct.Struct("<IIB")
+NOTHING = bytes(RECORD.size)
 
 
 class Journal:
-    """An append-only file.
+    """One segment, begun anew.
 
     Args:
-        path: of the file; made if it is not there, cut after its last whole record if it is.
+        path: of the file; made if it is not there.
+        segment: its number, which no earlier segment in this file has.
         sync: whether each record is on the disk when `append` returns.
 
     Raises:
         RunError: it cannot be written.
     """
 
-    def __init__(self, path: Path, *, sync: bool = False) -> None:
+    def __init__(self, path: Path, segment: int, *, sync: bool = False) -> None:
         self.path = path
+        self.size = 0
+        """Bytes of its records."""
+        self._segment = segment
         self._sync = sync
+        self._before = 0
         try:
-            self.size = sum(RECORD.size + len(body) for _, body in records(path))
             self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-            os.ftruncate(self._file, self.size)
         except OSError as error:
-            raise self._unwritable(error) from None
-        self._before = self.size
+            raise unwritable(path, error) from None
 
     def append(self, kind: int, body: bytes) -> None:
         """Write one record; `undo` takes it back.
 
         Raises:
-            RunError: it could not be written whole; nothing of it is left.
+            RunError: it could not be written whole; nothing of it counts.
         """
-        header = RECORD.pack(len(body), zlib.crc32(body, kind), kind)
+        header = RECORD.pack(len(body), _checksum(body, kind, self._segment), kind)
         try:
-            written = os.pwritev(self._file, [header, body], self.size)
-            if written != RECORD.size + len(body):  # as on a disk that is full
-                written += os.pwrite(self._file, (header + body)[written:], self.size + written)
-            if written != RECORD.size + len(body):
-                raise OSError(28, "No space left on device")
-            if self._sync:
-                os.fdatasync(self._file)
+            write_whole(self._file, (header, body), self.size, sync=self._sync)
         except OSError as error:
-            os.ftruncate(self._file, self.size)
-            raise self._unwritable(error) from None
+            self._mark_end(self.size)
+            raise unwritable(self.path, error) from None
         self._before = self.size
-        self.size += written
+        self.size += RECORD.size + len(body)
 
     def undo(self) -> None:
         """Take back the last record."""
         self.size = self._before
-        os.ftruncate(self._file, self.size)
+        self._mark_end(self.size)
+
+    def _mark_end(self, place: int) -> None:
+        os.pwrite(self._file, NOTHING, place)
 
     def close(self) -> None:
         """Let go of the file."""
         os.close(self._file)
 
-    def _unwritable(self, error: OSError) -> RunError:
-        return RunError(f"{self.path} cannot be written: {error.strerror}")
 
-
-def records(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The kinds and bodies of all whole records, up to a torn or damaged one."""
+def records(path: Path, segment: int) -> Iterator[tuple[int, bytes]]:
+    """The kinds and bodies of a segment's whole records, in order."""
     try:
         file = path.open("rb")
     except FileNotFoundError:
         return
     with file:
-        while len(header := file.read(RECORD.size)) == RECORD.size:
+        while len(header := file.read(RECORD.size)) == RECORD.size and header != NOTHING:
             length, checksum, kind = RECORD.unpack(header)
             body = file.read(length)
-            if len(body) != length or zlib.crc32(body, kind) != checksum:
+            if len(body) != length or _checksum(body, kind, segment) != checksum:
                 return
             yield kind, body
+
+
+def write_whole(file: int, parts: Sequence[bytes], place: int, *, sync: bool) -> None:
+    """Write all parts, or raise OSError."""
+    written = os.pwritev(file, parts, place)
+    if written != sum(map(len, parts)):  # as on a disk that is full
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    if sync:
+        os.fdatasync(file)
+
+
+def unwritable(path: Path, error: OSError) -> RunError:
+    """What to say of a file that could not be written."""
+    return RunError(f"{path} cannot be written: {error.strerror}")
+
+
+def _checksum(body: bytes, kind: int, segment: int) -> int:
+    return zlib.crc32(body, (segment << 8 | kind) & 0xFFFFFFFF)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import struct
 import time
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from vertizo import checkpoint
-from vertizo.deployment.journal import Journal, records
-from vertizo.errors import RunError
+from vertizo.deployment.journal import Journal, records, unwritable, write_whole
 
+HEADER = struct.Struct("<II")
+"""Length and checksum of what is in a slot."""
 SHARE = 0.05
 """Of the time spent, at most, that checkpoints take."""
 SOONEST = 0.25
@@ -51,7 +55,7 @@ class Store:
             return None
         state = checkpoint.load(self._checkpoint)
         self._segment = state["segment"]
-        return state["state"], records(self._journal_of(self._segment))
+        return state["state"], records(self._journal_of(self._segment), self._segment)
 
     def save(self, state: Mapping[str, Any]) -> None:
         """Write a checkpoint; the journal starts anew.
@@ -63,14 +67,12 @@ class Store:
         following = self._segment + 1
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._journal_of(following).unlink(missing_ok=True)  # of a save that was cut short
-            journal = Journal(self._journal_of(following), sync=self._sync)
+            journal = Journal(self._journal_of(following), following, sync=self._sync)
             checkpoint.save(self._checkpoint, {"segment": following, "state": state})
-            if self._journal is not None:
-                self._journal.close()
-            self._journal_of(self._segment).unlink(missing_ok=True)
         except OSError as error:
-            raise RunError(f"{self._checkpoint} cannot be written: {error.strerror}") from None
+            raise unwritable(self._checkpoint, error) from None
+        if self._journal is not None:
+            self._journal.close()
         self._journal, self._segment = journal, following
         self._work, self._cost = 0.0, time.perf_counter() - started
 
@@ -100,5 +102,63 @@ class Store:
             self._journal.close()
             self._journal = None
 
+    def clear(self) -> None:
+        """Remove journals of a job that is over: the last checkpoint has everything."""
+        self.close()
+        for segment in range(2):
+            self._journal_of(segment).unlink(missing_ok=True)
+
     def _journal_of(self, segment: int) -> Path:
-        return self._folder / f"journal-{segment}.log"
+        """One of two files: the last segment must stay while a checkpoint is written."""
+        return self._folder / f"journal-{segment % 2}.log"
+
+
+class Slot:
+    """A file for the one query that is open: each is written over the last.
+
+    Args:
+        path: of the file.
+        sync: whether a query is on the disk when `put` returns.
+    """
+
+    def __init__(self, path: Path, *, sync: bool = False) -> None:
+        self._path = path
+        self._sync = sync
+        self._file: int | None = None
+
+    def put(self, frame: bytes) -> None:
+        """Keep this one.
+
+        Raises:
+            RunError: it could not be written.
+        """
+        try:
+            if self._file is None:
+                self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+            header = HEADER.pack(len(frame), zlib.crc32(frame))
+            write_whole(self._file, (header, frame), 0, sync=self._sync)
+        except OSError as error:
+            raise unwritable(self._path, error) from None
+
+    def get(self) -> bytes | None:
+        """The last one; None if it is not there whole."""
+        try:
+            content = self._path.read_bytes()
+        except FileNotFoundError:
+            return None
+        if len(content) < HEADER.size:
+            return None
+        length, checksum = HEADER.unpack_from(content)
+        frame = content[HEADER.size : HEADER.size + length]
+        return frame if len(frame) == length and zlib.crc32(frame) == checksum else None
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def clear(self) -> None:
+        """Remove the file, of a job that is over."""
+        self.close()
+        self._path.unlink(missing_ok=True)

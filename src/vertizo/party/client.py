@@ -79,7 +79,9 @@ class ClientParty:
         decides which records it is about.
         """
         if self._frame is None:
-            if announcement is None:
+            if self._ids is not None:  # reopened, to be made anew
+                ids = self._ids
+            elif announcement is None:
                 ids = self.batches.ids(self.answered)
             else:
                 ids = self._announced(announcement)
@@ -132,7 +134,7 @@ class ClientParty:
             raise MalformedError(f"a {type(reply).__name__} where a Reply was expected")
         if reply.client != self.index:
             raise UnknownPartyError(f"a reply for client {reply.client} reached {self.index}")
-        if self._ids is None or self._frame is None or reply.number != self.answered:
+        if self._ids is None or reply.number != self.answered:
             raise ConflictError(f"a reply to query {reply.number}; {self.answered} is the next one")
         validate.shape("the reply", reply.values, self._reply_shape(self._ids.numel()))
         validate.bounded("the reply", reply.values, REPLY_BOUND)
@@ -147,16 +149,34 @@ class ClientParty:
         """The records of the open query; None where there is none."""
         return self._ids
 
+    @property
+    def is_reopened_by_ids(self) -> bool:
+        """Whether the records of a query are all that its answer is applied by."""
+        return self._received is None
+
+    def opened(self) -> bytes:
+        """The open query's number and records, for `reopen`; far smaller than the query."""
+        assert self._ids is not None, "a query is open"
+        return wire.encode(Batch(self.answered, self._ids), self._up)
+
     def reopen(self, frame: bytes) -> None:
-        """Take up the query of that frame, which this party made before it was stopped.
+        """Take up a query that this party made before it was stopped.
+
+        Args:
+            frame: the query, or what `opened` gave for it: then it can be answered, and is made
+                anew if it is asked.
 
         Raises:
             WireError: not a message.
             ConflictError: not the next query.
         """
         query = wire.decode(frame, self._up)
-        if not isinstance(query, Query) or query.number != self.answered:
+        if not isinstance(query, Query | Batch) or query.number != self.answered:
             raise ConflictError(f"not query {self.answered}, which is the next one")
+        if isinstance(query, Batch):
+            ids_in_range(query.ids, self.batches.records, self.batches.size)
+            self._ids, self._frame, self._batch = query.ids, None, None
+            return
         if self._received is not None:
             known = self._received.known(query.ids)
             self._received.learn(query.ids, query.embeddings + known)
