@@ -238,45 +238,50 @@ class Job:
                 continue
         return found
 
+    def until_moved(self, name: str, seconds: float) -> bool:
+        """Wait until a party was seen to have done something; whether it has."""
+        before, party = self.place(name), self.parties[name]
+        return until(lambda: party.ended or self.place(name) != before, seconds, 0.003)
+
     def goes_on(self, name: str, times: int = 1, seconds: float = PATIENT) -> None:
         """Wait until a party was seen to have done something, so many times."""
-        party, before = self.parties[name], self.place(name)
-
-        def moved() -> bool:
-            return party.ended or self.place(name) != before
-
+        party = self.parties[name]
         for _ in range(times):
-            assert until(moved, seconds, 0.003), f"{name} does nothing: {party.words}"
+            assert self.until_moved(name, seconds), f"{name} does nothing: {party.words}"
             assert not party.ended, f"the job is too short, or {name} failed: {party.words}"
-            before = self.place(name)
 
-    def torment(self, deaths: Mapping[str, int], seed: int, most: int = 40) -> None:
+    def torment(self, deaths: Sequence[tuple[str, ...]], seed: int) -> None:
         """Kill parties in random order at random moments, and start them again each time.
 
+        By what they do and not by the clock, so that no machine is too fast or too slow for it.
+
         Args:
-            deaths: how often each is killed.
+            deaths: who is killed, several at a time or one.
             seed: of all chance.
-            most: signs of life before a death; one in five comes earlier, as the party starts.
         """
         chance = random.Random(seed)
-        victims = [name for name, count in deaths.items() for _ in range(count)]
-        chance.shuffle(victims)
-        for name in victims:
-            if chance.random() < 0.2:
-                time.sleep(chance.uniform(0.0, 4.0))
+        for names in chance.sample(deaths, len(deaths)):
+            if chance.random() < 0.2:  # as it starts
+                self.until_moved(names[0], chance.uniform(0.0, 4.0))
             else:
-                self.goes_on(name, chance.randint(1, most))
+                self.goes_on(names[0], chance.randint(1, 20))
                 time.sleep(chance.uniform(0.0, 0.005))
-            self.kill_and_start(name)
+            for name in names:
+                self.kill_and_start(name)
 
     # What came of it.
 
     @property
+    def summary(self) -> dict[str, Any]:
+        """The label holder's closing figures."""
+        found: dict[str, Any] = json.loads((self.folder / SERVER / "summary.json").read_text())
+        return found
+
+    @property
     def queries(self) -> int:
         """Of each member."""
-        summary = json.loads((self.folder / SERVER / "summary.json").read_text())
-        each = set(summary["queries"])
-        assert len(each) == 1, summary["queries"]
+        each = set(self.summary["queries"])
+        assert len(each) == 1, each
         return int(each.pop())
 
     def charged(self) -> list[tuple[int, int]]:

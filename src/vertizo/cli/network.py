@@ -39,7 +39,7 @@ def certs(
     """Make a test authority and a certificate for each party, for trying out."""
     from vertizo.cli.certs import certs as run
 
-    run(folder, server, member or [], host or ["localhost", "127.0.0.1"], days)
+    run(folder, server, member or [], host or [], days)
 
 
 def align(

@@ -123,7 +123,11 @@ def _stage(service: FederationService) -> str:
     course = service.course
     if course is None:
         return f"waiting for {', '.join(service.missing())}"
-    words = {"uploading": "the table is uploaded", "closing": "scoring", "done": "over"}
+    words = {
+        "uploading": "the table is uploaded",
+        "closing": "scoring",
+        "done": "over; members are told",
+    }
     return words.get(course.phase, course.phase)
 
 
