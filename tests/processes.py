@@ -34,6 +34,8 @@ SERVER = "bank"
 MEMBERS = ("north", "east")
 PATIENT = 120.0
 """Seconds for what takes a few, on a machine that has much else to do."""
+SEGMENTS = 500
+"""More than a job's journal has."""
 QUERY = 0
 """Kind of a label holder's journal records."""
 
@@ -42,14 +44,15 @@ import ctypes, os, signal, time
 
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # die with the tests, whatever becomes of them
 if kept := os.environ.get("TEST_KEEP_JOURNALS"):
-    unlink = os.unlink
-    def keep(path, **keys):
-        name = os.path.basename(path)
-        if name.startswith("journal-") and os.path.exists(path):
-            os.link(path, os.path.join(kept, name + ".new"))
-            os.replace(os.path.join(kept, name + ".new"), os.path.join(kept, name))
-        unlink(path, **keys)
-    os.unlink = keep
+    import shutil
+    first = {"open": os.open, "unlink": os.unlink}
+    def keeping(name):
+        def keep(path, *rest, **keys):
+            if os.path.basename(path).startswith("journal-") and os.path.exists(path):
+                shutil.copyfile(path, os.path.join(kept, f"{time.monotonic_ns()}.log"))
+            return first[name](path, *rest, **keys)
+        return keep
+    os.open, os.unlink = keeping("open"), keeping("unlink")
 if hours := os.environ.get("TEST_CLOCK"):
     hours, real = [float(hour) for hour in hours.split()], time.time
     time.time = lambda: real() + 3600 * hours[int(time.monotonic() * 10) % len(hours)]
@@ -228,14 +231,13 @@ class Job:
             assert "Traceback" not in log, log
             assert "vertizo:" not in log, log
 
-    def place(self, name: str) -> tuple[int, int]:
-        """How far a party is, as far as one can see from outside: its journal, and bytes in it."""
-        found = (0, 0)
+    def place(self, name: str) -> dict[str, tuple[int, int]]:
+        """What can be seen from outside of how far a party is: when it last wrote its journal."""
+        found = {}
         for path in (self.folder / name / "checkpoints").glob("journal-*.log"):
-            try:
-                found = max(found, (int(path.stem.partition("-")[2]), path.stat().st_size))
-            except FileNotFoundError:
-                continue
+            with suppress(FileNotFoundError):
+                seen = path.stat()
+                found[path.name] = seen.st_size, seen.st_mtime_ns
         return found
 
     def until_moved(self, name: str, seconds: float) -> bool:
@@ -299,13 +301,14 @@ class Job:
 
     def order(self) -> list[bytes]:
         """The queries in the order in which the label holder took them in."""
-        found: dict[int, Path] = {}
-        for folder in (self.folder / SERVER / "checkpoints", self.folder / "kept"):
-            for path in folder.glob("journal-*.log"):
-                found[int(path.stem.partition("-")[2])] = path
-        assert min(found) <= 1
-        assert sorted(found) == list(range(min(found), max(found) + 1))
-        bodies = [body for n in sorted(found) for kind, body in records(found[n]) if kind == QUERY]
+        segments: dict[int, list[bytes]] = {}
+        left = (self.folder / SERVER / "checkpoints").glob("journal-*.log")
+        for path in [*(self.folder / "kept").iterdir(), *left]:
+            for number in range(SEGMENTS):
+                found = [body for kind, body in records(path, number) if kind == QUERY]
+                if len(found) > len(segments.get(number, [])):
+                    segments[number] = found
+        bodies = [body for number in sorted(segments) for body in segments[number]]
         return list(dict.fromkeys(bodies))
 
     def simulated(self) -> Federation:

@@ -91,7 +91,7 @@ def test_after_twenty_deaths_all_parameters_are_as_if_nobody_had_died(
     with Job(tmp_path, epochs=150, batch_size=8, **keys) as job:
         job.start()
         others = [(member,) if in_step else (member, SERVER) for member in MEMBERS]
-        job.torment([(SERVER,)] * (20 if in_step else 12) + others * 4, seed=4)
+        job.torment([*[(SERVER,)] * (20 if in_step else 12), *others * 4], seed=4)
         job.finish()
         job.assert_ended_as(job.replayed())
         if in_step:  # whose order follows from the configuration alone

@@ -388,3 +388,65 @@ def test_frames_survive_a_round_trip_and_garbage_does_not() -> None:
             list(frames.split(wrong))
     with pytest.raises(WireError):
         frames.decode(both)
+
+
+@pytest.mark.parametrize(
+    "client",
+    [
+        {"model": {"name": "module", "path": "os:system", "arguments": {}}},
+        {"model": {"name": "function", "path": "/tmp/x.py:f", "num_parameters": 3}},
+        {"model": {"name": "text", "checkpoint": "/etc"}},
+    ],
+)
+def test_a_label_holder_cannot_name_code_or_files_of_a_member(
+    client: dict[str, Any], tmp_path: Path
+) -> None:
+    config = dep.serve_config(tmp_path, client=client)
+    with FederationService(config) as service:
+        channel = DirectChannel(service, "north")
+        with (
+            pytest.raises(ConfigError, match="may not name code or files"),
+            Member(dep.join_config(tmp_path, "north"), channel),
+        ):
+            pass
+
+
+def test_terms_stay_as_they_were(tmp_path: Path) -> None:
+    configs = [dep.join_config(tmp_path, m) for m in dep.MEMBERS]
+    with FederationService(dep.serve_config(tmp_path)) as service:
+        for config, member in zip(configs, dep.MEMBERS, strict=True):
+            with Member(config, DirectChannel(service, member)):
+                pass
+    changed = (tmp_path / "server" / "config.yaml").read_text().replace("epochs: 2", "epochs: 9")
+    (tmp_path / "server" / "config.yaml").write_text(changed)
+    with (
+        FederationService(dep.serve_config(tmp_path, epochs=9)) as service,
+        pytest.raises(RunError, match="not those that the job began with"),
+        Member(configs[0], DirectChannel(service, "north")),
+    ):
+        pass
+
+
+def test_a_table_is_not_uploaded_twice(tmp_path: Path) -> None:
+    """With noise on embeddings its release is accounted once, of the first parameters."""
+    config = dep.serve_config(tmp_path)
+    asked: list[bytes] = []
+
+    class Greedy(DirectChannel):
+        def ask(self, frame: bytes) -> bytes:
+            asked.append(frame)
+            answer = super().ask(frame)
+            return (
+                answer + frames.encode(frames.Send("table", 0, "now")) if len(asked) > 6 else answer
+            )
+
+    with FederationService(config) as service:
+        for member in dep.MEMBERS[1:]:
+            counts = service._archive.records.counts
+            ready = frames.Ready(service._archive.run, 4, counts, b"", False, False)
+            service.ask(member, frames.encode(ready), lambda answer: None)
+        with (
+            Member(dep.join_config(tmp_path, "north"), Greedy(service, "north")) as one,
+            pytest.raises(RunError, match="not agreed on"),
+        ):
+            one.run()

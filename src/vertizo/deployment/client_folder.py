@@ -72,12 +72,17 @@ class ClientFolder:
     def create(
         self, job: str, settings: ExperimentConfig, preparation: Preprocessing | None
     ) -> None:
-        """Write what is known at the start, if it is not there.
+        """Write what is known at the start; once it is there, nothing of it may change.
 
         Raises:
-            RunError: it cannot be written.
+            RunError: the settings are others than when the job began, or cannot be written.
         """
         if self._read("job") is not None:
+            if self.settings() != settings:
+                raise RunError(
+                    f"{self.path}: the label holder's terms, or this party's own model, are not "
+                    "those that the job began with"
+                )
             return
         try:
             text = settings.to_yaml().encode()

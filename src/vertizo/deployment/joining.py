@@ -7,9 +7,8 @@ folder; it sends the very query that was open, and the label holder answers a qu
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Self
@@ -18,7 +17,7 @@ import numpy as np
 import torch
 
 from vertizo import wire
-from vertizo.config import ExperimentConfig, parse
+from vertizo.config import ExperimentConfig
 from vertizo.data import held
 from vertizo.data.held import Held
 from vertizo.data.prepare import prepare
@@ -40,6 +39,7 @@ from vertizo.deployment.frames import (
 from vertizo.deployment.options import JoinConfig
 from vertizo.deployment.secrets import root_of
 from vertizo.deployment.store import Slot, Store
+from vertizo.deployment.terms import accepted
 from vertizo.deployment.transport import Channel
 from vertizo.errors import (
     ConfigError,
@@ -139,7 +139,7 @@ class Member:
         """Hear the terms, make the party, and go on from where the folder says it was."""
         self.terms = one(self._channel, Hello(frames.PROTOCOL, self._options.name), Terms)
         self._folder.check_job(self.terms.job)
-        self.settings = self._accepted(self.terms)
+        self.settings = accepted(self.terms, self._config)
         own = self._records(self.settings, self.terms)
         self._rows = {purpose: len(rows) for purpose, rows in own.values.items()}
         check_sizes(self.settings, self._rows["table"])
@@ -169,32 +169,6 @@ class Member:
             fitted=own.fitted,
             mixes_records=self.made.mixes_records,
         )
-
-    def _accepted(self, terms: Terms) -> ExperimentConfig:
-        """What the label holder wants to train, if it is what this party agreed to."""
-        try:
-            proposed = json.loads(terms.settings)
-        except ValueError as error:
-            raise MalformedError(f"the terms are no configuration: {error}") from None
-        if terms.trial != self._options.trial:
-            wanted = "a trial, in which all secrets follow" if terms.trial else "no trial"
-            raise ConfigError(
-                f"federation.trial is {str(self._options.trial).lower()} but the label holder runs "
-                f"{wanted}{' from a public seed' if terms.trial else ''}"
-            )
-        for key, value in self._options.require.items():
-            found = _at(proposed, key)
-            if found != value:
-                raise ConfigError(
-                    f"federation.require.{key} is {value!r} but the label holder wants {found!r}"
-                )
-        own = self._config.client
-        for key in own:
-            if key not in ("model", "optimizer"):
-                raise ConfigError(f"client.{key} is no key; there are client.model and .optimizer")
-        client = {**proposed.get("client", {}), **own}
-        seed = {"seed": terms.choice} if terms.trial else {}
-        return parse({**proposed, "client": client, **seed}, "the label holder's terms")
 
     def _records(self, settings: ExperimentConfig, terms: Terms) -> Held:
         stream = Stream.from_seed(terms.choice).child("validation")
@@ -329,8 +303,15 @@ class Member:
             self._save()
 
     def _send(self, todo: Send) -> bytes:
-        """Upload one partition, and remember what it was made with."""
-        model = self.made.model
+        """Upload one partition, and remember what it was made with.
+
+        The table is only uploaded before the first query, where it was agreed on: with noise, its
+        release is accounted once, and must not be made of other parameters.
+        """
+        model, party = self.made.model, self.made.party
+        agreed = self.settings.simulation.table == "upload" and not party.answered
+        if todo.purpose == "table" and not (agreed and party.open_ids is None):
+            raise RefusedError("a table upload in the middle of the job, which was not agreed on")
         now = model.parameters.clone()
         if todo.model == "best":
             model.parameters.copy_(self._folder.best())
@@ -393,11 +374,3 @@ def understood() -> Iterator[None]:
         yield
     except (WireError, RefusedError) as error:
         raise RunError(f"the label holder sent what this party cannot use: {error}") from None
-
-
-def _at(tree: Mapping[str, Any], key: str) -> Any:
-    """The value at a dotted key; None where there is none."""
-    found: Any = tree
-    for part in key.split("."):
-        found = found.get(part) if isinstance(found, Mapping) else None
-    return found

@@ -1,0 +1,105 @@
+"""What a label holder proposes, and what of it a member accepts.
+
+Terms come from somebody else's machine. They may name methods, models and sizes that this version
+knows, and nothing that would load code or files here; what a member's own configuration requires
+must be so; and once a job has begun they stay as they are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from vertizo.config import ExperimentConfig, parse
+from vertizo.deployment.frames import Terms
+from vertizo.deployment.options import JoinConfig
+from vertizo.errors import ConfigError, MalformedError
+
+SECTIONS = {
+    "epochs",
+    "rounds",
+    "batch_size",
+    "method",
+    "client",
+    "codecs",
+    "control",
+    "server",
+    "simulation",
+    "data",
+    "privacy",
+}
+LOADING = ("path", "test_path", "root", "ledger")
+"""Keys that name files or code."""
+OWN_WORD = "a label holder may not name code or files; set it in this party's own configuration"
+CHECKPOINTS = ("minilm", "random")
+TOKENIZERS = ("hash", "minilm")
+
+
+def accepted(terms: Terms, config: JoinConfig) -> ExperimentConfig:
+    """The experiment that a member takes part in, with its own model where it has one.
+
+    Args:
+        terms: as the label holder sent them.
+        config: of the member.
+
+    Raises:
+        WireError: they are no configuration.
+        ConfigError: one line that names what was not agreed to.
+    """
+    try:
+        proposed = json.loads(terms.settings)
+    except (ValueError, RecursionError) as error:
+        raise MalformedError(f"the terms are no configuration: {error}") from None
+    if not isinstance(proposed, dict) or not proposed.keys() <= SECTIONS:
+        raise MalformedError("the terms have sections that are none of a member's business")
+    _check_trial(terms, config)
+    for key, value in config.federation.require.items():
+        found = _at(proposed, key)
+        if found != value:
+            raise ConfigError(
+                f"federation.require.{key} is {value!r} but the label holder wants {found!r}"
+            )
+    own = config.client
+    for key in own:
+        if key not in ("model", "optimizer"):
+            raise ConfigError(f"client.{key} is no key; there are client.model and .optimizer")
+    theirs = proposed.get("client", {})
+    if not isinstance(theirs, dict):
+        raise MalformedError("the terms' section client is no mapping")
+    _check_harmless({**proposed, "client": {k: v for k, v in theirs.items() if k not in own}})
+    seed = {"seed": terms.choice} if terms.trial else {}
+    client = {"client": {**theirs, **own}}
+    return parse({**proposed, **client, **seed}, "the label holder's terms")
+
+
+def _check_trial(terms: Terms, config: JoinConfig) -> None:
+    ours = config.federation.trial
+    if terms.trial != ours:
+        wanted = "a trial, in which all secrets follow from a public seed"
+        raise ConfigError(
+            f"federation.trial is {str(ours).lower()} but the label holder runs "
+            f"{wanted if terms.trial else 'no trial'}"
+        )
+
+
+def _check_harmless(tree: Any, place: str = "") -> None:
+    """Refuse whatever would load code or files on this machine."""
+    if not isinstance(tree, Mapping):
+        return
+    for key, value in tree.items():
+        here = f"{place}.{key}" if place else str(key)
+        loads = key in LOADING and value is not None
+        loads = loads or (key == "checkpoint" and value not in CHECKPOINTS)
+        loads = loads or (key == "tokenizer" and value not in TOKENIZERS)
+        if loads:
+            raise ConfigError(f"the label holder proposes {here} {value!r}; {OWN_WORD}")
+        _check_harmless(value, here)
+
+
+def _at(tree: Mapping[str, Any], key: str) -> Any:
+    """The value at a dotted key; None where there is none."""
+    found: Any = tree
+    for part in key.split("."):
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return found
