@@ -3,7 +3,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 INSTALLED = $(VENV)/installed
 
-.PHONY: demo test test-all check bench install clean
+.PHONY: demo test test-all check bench bench-network install clean
 
 demo: $(INSTALLED)  ## train DPZV on digits, 4 clients, no download
 	$(BIN)/vertizo train
@@ -26,6 +26,11 @@ bench: $(INSTALLED)  ## speed as ratios, codecs, memory; each measured in one ru
 	$(BIN)/python benchmarks/rounds.py
 	$(BIN)/python benchmarks/codecs.py
 	$(BIN)/python benchmarks/memory.py
+
+bench-network: $(INSTALLED)  ## the network against bare gRPC streams, and FLARE; loopback, mutual TLS
+	$(BIN)/python benchmarks/network.py
+	$(BIN)/python benchmarks/network_job.py
+	$(BIN)/python benchmarks/flare.py
 
 install: $(INSTALLED)
 

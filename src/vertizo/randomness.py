@@ -6,8 +6,9 @@ hash of n. Nothing is consumed and there is no state: a run that resumes needs c
 party may re-create any draw at any time.
 
 One federation in one process derives all its streams from one seed (`Stream.from_seed`), so
-that a run can be repeated; a party of its own machine starts from the operating system's entropy
-(`Stream.from_os`). The privacy noise of a served federation uses no stream at all.
+that a run can be repeated; a party of its own machine starts from the operating system's entropy,
+once, and keeps it (`vertizo.deployment.secrets`). The privacy noise of a served federation uses no
+stream at all.
 
 Seeds are 64 bits wide and go to NumPy's bit generators, which use all of them. PyTorch's CPU
 generator keeps only the low 32 bits of a seed, few enough to search for somebody who has seen two

@@ -47,6 +47,8 @@ class KeyedBytes:
     True
     """
 
+    name = "AES-256 with a key from the operating system"
+
     def __init__(self, key: bytes) -> None:
         self.rekey(key)
 

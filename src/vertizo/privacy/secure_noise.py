@@ -1,4 +1,4 @@
-"""Noise for real parties: from the operating system's generator, exact, on a fixed grid.
+"""Noise for real parties: from bits that nobody can foresee, exact, on a fixed grid.
 
 Clipped contributions are cut to multiples of a grid, added as integers, and given integer noise
 ``N_Z(0, s²)``; only the result is a floating-point number again. So nothing that is released has
@@ -9,10 +9,12 @@ The grid g is a power of two that depends on the public constants C and σ alone
 coarser only where σ is so large that ``s = ⌈σ/g⌉`` would exceed 2³⁰. Cutting goes towards zero, so
 that no contribution grows: integer vectors of norm at most C/g stay at most 2C/g apart.
 
-Numbers are drawn ahead, used once and dropped. There is no generator whose state could be saved,
-and the pool of drawn numbers refuses to be pickled; a forked process starts with an empty one. (A
-virtual machine that is resumed twice from one image, memory and all, would repeat what was in the
-pool. Python cannot wipe memory for certain: whoever reads the server's memory has the labels.)
+Numbers are drawn ahead, used once and dropped. There is no generator here whose state could be
+saved (a label holder that must compute a course of events anew keeps the key of its bits, see
+`vertizo.deployment.secrets`), and the pool of drawn numbers refuses to be pickled; a forked process
+starts with an empty one. (A virtual machine that is resumed twice from one image, memory and all,
+would repeat what was in the pool. Python cannot wipe memory for certain: whoever reads the server's
+memory has the labels.)
 """
 
 from __future__ import annotations
@@ -57,8 +59,6 @@ class SecureNoise:
     torch.Size([3])
     """
 
-    name = "operating system, discrete Gaussian"
-
     def __init__(
         self,
         *,
@@ -67,6 +67,8 @@ class SecureNoise:
         ahead: int = 4096,
         random_bytes: RandomBytes = os.urandom,
     ) -> None:
+        source = getattr(random_bytes, "name", "operating system")
+        self.name = f"{source}, discrete Gaussian"
         self.clip_norm = positive("privacy.clip", clip_norm)
         self.grid = grid_for(clip_norm, positive("privacy.noise_std", noise_std))
         self.grid_std = math.ceil(noise_std / self.grid)
