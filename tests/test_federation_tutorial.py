@@ -11,13 +11,16 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import polars as pl
 import pytest
 from sklearn.datasets import load_breast_cancer
 from tests.processes import FIRST_IMPORT, PATIENT, held_port, until
+
+from vertizo.cli import network
+from vertizo.errors import ConfigError
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "federation.md").read_text(encoding="utf-8")
@@ -131,7 +134,7 @@ def expected(line: str, *, exactly: bool) -> str:
     """A pattern for a line of output as it is printed on the page."""
     parts = [re.escape(part.strip()) for part in line.split("…")]
     pattern = re.sub(r"(\\\s)+|\s+", r"\\s+", r".*".join(parts))
-    return pattern if exactly else re.sub(r"\d(?:[\d,]|\\\.)*", NUMBER, pattern)
+    return pattern if exactly else re.sub(r"\d(?:[\d,]|\\\.)*", lambda _: NUMBER, pattern)
 
 
 def diagnoses() -> dict[str, str]:
@@ -171,3 +174,37 @@ def test_the_tutorial_does_what_it_says(reader: Reader) -> None:
     truth = diagnoses()
     right = [truth[key] == said for key, said, *_ in predictions.iter_rows()]
     assert sum(right) >= 0.85 * 60
+
+
+@pytest.mark.parametrize(
+    ("command", "party", "words"),
+    [
+        (network.serve, "lab", "a feature holder's is for `vertizo join`"),
+        (network.join, "hospital", "which is for `vertizo serve`"),
+    ],
+)
+def test_another_partys_file_is_recognised(
+    command: Callable[[Path], None], party: str, words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        command(ROOT / "examples" / "federation" / f"{party}.yaml")
+
+
+@pytest.mark.parametrize("file", ["job", "secret.key"])
+def test_a_folder_of_one_party_does_not_predict_alone(file: str, tmp_path: Path) -> None:
+    (tmp_path / file).touch()
+    with pytest.raises(ConfigError, match="none of which can predict alone"):
+        network.predict(tmp_path)
+
+
+def test_options_of_a_run_folder_are_refused_with_a_configuration() -> None:
+    lab = ROOT / "examples" / "federation" / "lab.yaml"
+    with pytest.raises(ConfigError, match=r"--id is for a run folder; .* has data\.id"):
+        network.predict(lab, id_="patient")
+
+
+def test_members_are_added_later(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    network.certs(tmp_path, "hospital", ["lab"])
+    network.certs(tmp_path, None, ["pharmacy"])
+    assert (tmp_path / "pharmacy" / "key.pem").is_file()
+    assert "server at localhost" in capsys.readouterr().out

@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 import torch
-from tests.processes import MEMBERS, PATIENT, SERVER, Cutter, Job, Party, held_port, until
+from tests.cutter import Cutter
+from tests.processes import MEMBERS, PATIENT, SERVER, Job, Party, held_port, until
 
 from vertizo import wire
 from vertizo.codecs.none import NoCompression

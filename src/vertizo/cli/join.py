@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+import signal
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
+from types import FrameType
 
 from rich.console import Console
 
@@ -44,6 +47,20 @@ def _load(path: Path, settings: list[str]) -> JoinConfig:
     )
 
 
+@contextmanager
+def terminable() -> Iterator[None]:
+    """SIGTERM is Ctrl-C: what it does not end goes on from the folder."""
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def join(path: Path, settings: list[str]) -> None:
     """Take part in one job to its end, new or where the folder says it was.
 
@@ -67,7 +84,7 @@ def join(path: Path, settings: list[str]) -> None:
             show(here.answered / here.total, words)
 
         try:
-            with Member(config, channel, progress=progress) as member:
+            with terminable(), Member(config, channel, progress=progress) as member:
                 done = member.run()
         except KeyboardInterrupt:
             raise Interrupted("stopped; the same command goes on with the job") from None

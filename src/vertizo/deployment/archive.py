@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from vertizo.deployment.options import ServeOptions
 from vertizo.deployment.report import Traffic, summary_of
 from vertizo.deployment.secrets import KeyedBytes, root_of
 from vertizo.deployment.store import Store
-from vertizo.errors import RunError
+from vertizo.errors import RefusedError, RunError, WireError
 from vertizo.randomness import Stream
 from vertizo.run_folder import RunFolder
 
@@ -139,7 +139,8 @@ class Archive:
 
     def _again(self, course: Course, kind: int, body: bytes) -> None:
         if kind == QUERY:
-            course.query(body)
+            with suppress(WireError, RefusedError):  # it was to be taken back, and changed nothing
+                course.query(body)
         elif kind == CLOSE:
             course.close_round()
         elif kind == GIVEN_UP:

@@ -1,7 +1,7 @@
 """What a feature holder keeps of a job.
 
 =======================  ============================================================
-job                      which job the folder belongs to
+job                      which job the folder belongs to, and which client of it
 settings.yaml            what all parties agreed on, and this party's own model
 preparation.json         for tables: how new records become numbers
 secret.key               the root of this party's randomness; nobody else's business
@@ -60,17 +60,24 @@ class ClientFolder:
         with self._files.locked():
             yield
 
-    def check_job(self, job: str) -> None:
-        """Raises RunError if the folder belongs to another job."""
+    def check_job(self, job: str, client: int) -> None:
+        """Raises RunError if the folder belongs to another job, or to another member."""
         known = self._read("job")
-        if known not in (None, job):
-            raise RunError(
-                f"federation.folder {self.path} belongs to another job than the label holder "
-                "serves; name a new folder"
-            )
+        if known is None or known == f"{job} {client}":
+            return
+        if known.split(" ")[0] == job:
+            raise RunError(f"federation.folder {self.path} is another member's; name one's own")
+        raise RunError(
+            f"federation.folder {self.path} belongs to another job than the label holder "
+            "serves; name a new folder"
+        )
 
     def create(
-        self, job: str, settings: ExperimentConfig, preparation: Preprocessing | None
+        self,
+        job: str,
+        client: int,
+        settings: ExperimentConfig,
+        preparation: Preprocessing | None,
     ) -> None:
         """Write what is known at the start; once it is there, nothing of it may change.
 
@@ -90,7 +97,7 @@ class ClientFolder:
             if preparation is not None:
                 content = json.dumps(preparation.state(), indent=1, ensure_ascii=False)
                 checkpoint.write_atomically(self.path / "preparation.json", content.encode())
-            checkpoint.write_atomically(self.path / "job", job.encode())
+            checkpoint.write_atomically(self.path / "job", f"{job} {client}".encode())
         except OSError as error:
             raise RunError(f"{self.path} cannot be written: {error.strerror}") from None
 

@@ -138,7 +138,7 @@ class Member:
     def _open(self) -> None:
         """Hear the terms, make the party, and go on from where the folder says it was."""
         self.terms = one(self._channel, Hello(frames.PROTOCOL, self._options.name), Terms)
-        self._folder.check_job(self.terms.job)
+        self._folder.check_job(self.terms.job, self.terms.index)
         self.settings = accepted(self.terms, self._config)
         own = self._records(self.settings, self.terms)
         self._rows = {purpose: len(rows) for purpose, rows in own.values.items()}
@@ -156,7 +156,7 @@ class Member:
             shared=Stream(self.terms.shared),
             noise=embedding_noise(self.settings, self._rows["table"]),
         )
-        self._folder.create(self.terms.job, self.settings, own.preparation)
+        self._folder.create(self.terms.job, self.terms.index, self.settings, own.preparation)
         loaded = self._store.load()
         if loaded is not None:
             self._go_on(*loaded)
@@ -194,7 +194,8 @@ class Member:
                 if kind == QUERY:
                     party.reopen(body)
                 elif kind == REPLY:
-                    party.tell(body)
+                    with suppress(WireError, RefusedError):  # it was to be taken back
+                        party.tell(body)
                 else:
                     party.withdraw()
         query = self._slot.get()

@@ -5,9 +5,10 @@ process that was killed computes the very state it had. So nothing is lost by a 
 costs one write in place. What the operating system had not put on the disk yet when the power
 failed is lost, unless ``sync`` is on; what is torn does not count.
 
-A record is its length, a checksum, a kind, and its bytes. A file is used for one segment of a
-journal after another, which is faster than a new one: what is left of an earlier segment has
-another checksum.
+A record is its length, a checksum, a kind, and its bytes; zeros follow the last one. A file is used
+for one segment of a journal after another, which is faster than a new one. What is left of earlier
+records is never read: the zeros are written with each record, and what a member sent cannot pass
+for a record of another's.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class Journal:
         self._before = 0
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+            self._mark_end(0)
         except OSError as error:
             raise unwritable(path, error) from None
 
@@ -57,7 +59,7 @@ class Journal:
         """
         header = RECORD.pack(len(body), _checksum(body, kind, self._segment), kind)
         try:
-            write_whole(self._file, (header, body), self.size, sync=self._sync)
+            write_whole(self._file, (header, body, NOTHING), self.size, sync=self._sync)
         except OSError as error:
             self._mark_end(self.size)
             raise unwritable(self.path, error) from None
@@ -70,6 +72,7 @@ class Journal:
         self._mark_end(self.size)
 
     def _mark_end(self, place: int) -> None:
+        """What comes after does not count; a file that is only zeros from there is as good."""
         os.pwrite(self._file, NOTHING, place)
 
     def close(self) -> None:

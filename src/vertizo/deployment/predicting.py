@@ -292,7 +292,7 @@ def help_predict(
     settings = folder.settings()
     parameters, prepare = folder.model(), folder.preparation()
     terms = one(channel, Hello(frames.PROTOCOL, config.federation.name), Terms)
-    folder.check_job(terms.job)
+    folder.check_job(terms.job, terms.index)
     few = _few(settings)
     made = make_client(
         few,

@@ -29,7 +29,6 @@ from vertizo.deployment.silence import Silence
 from vertizo.deployment.transport import Answer
 from vertizo.errors import (
     MalformedError,
-    NonFiniteError,
     OtherRoundError,
     RefusedError,
     RunError,
@@ -126,13 +125,6 @@ class FederationService:
             try:
                 with np.errstate(all="ignore"):  # overflow is dealt with where it matters
                     self._take(client, frame)
-            except NonFiniteError as error:
-                self._fail(
-                    RunError(
-                        f"training diverged: {error}; lower client.optimizer.learning_rate or "
-                        "server.optimizer.learning_rate"
-                    )
-                )
             except (WireError, RefusedError) as error:
                 self._notice(f"{member} was refused: {error}")
                 self._answer(client, frames.encode(Refusal(str(error))))
@@ -317,7 +309,10 @@ class FederationService:
         found = party.score(purpose)
         head.parameters.copy_(now)
         if not math.isfinite(found["loss"]):
-            raise NonFiniteError(f"the {purpose} loss is {found['loss']} in round {party.round}")
+            raise RunError(
+                f"training diverged: the {purpose} loss is {found['loss']} in round {party.round}; "
+                "lower client.optimizer.learning_rate or server.optimizer.learning_rate"
+            )
         row = evaluation_row(course, self._archive.traffic, self._archive.seconds, found)
         row["improved"] = purpose == "validation" and party.round > 0 and evaluations.is_best(row)
         self._archive.scored(course, row, now)
