@@ -21,7 +21,6 @@ from vertizo import checkpoint, wire
 from vertizo.codecs.none import NoCompression
 from vertizo.data.prepare import prepare
 from vertizo.deployment import frames
-from vertizo.deployment.archive import QUERY
 from vertizo.deployment.joining import Joined, Member
 from vertizo.deployment.serving import FederationService
 from vertizo.deployment.store import Store
@@ -460,25 +459,6 @@ def test_a_full_disk_for_the_ledger_stops_answers_with_a_clear_error(
         rows = [ledger._file.row(n) for n in range(1, ledger._file.head.sequence + 1)]
         charged = [(row.client, row.number) for row in rows if row.kind == REPLY]
     assert sorted(charged) == [(c, n) for c in range(4) for n in range(12)]
-
-
-def test_a_kill_before_a_refused_query_is_taken_back_does_not_stay(tmp_path: Path) -> None:
-    config = dep.serve_config(tmp_path)
-    experiment = config.experiment()
-    federation = build(experiment, prepare(experiment.data, record_choice(experiment)))
-    service = FederationService(config)
-    service.__enter__()
-    counts = service._archive.records.counts
-    for member in dep.MEMBERS:
-        ready = frames.Ready(service._archive.run, 4, counts, b"", False, False)
-        service.ask(member, frames.encode(ready), lambda answer: None)
-    service.ask("north", query_of(federation, 0), lambda answer: None)
-    before = state_of(service)
-    for bad in (b"VZ garbage", query_of(federation, 1)[:-1]):
-        service._archive.append(QUERY, bad)
-    leave(service)
-    with FederationService(config) as again:
-        assert state_of(again)[:2] == before[:2]
 
 
 def test_a_member_that_sends_nan_harms_itself_alone(

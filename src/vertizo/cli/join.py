@@ -13,8 +13,9 @@ from rich.console import Console
 from vertizo.cli.bar import live_bar
 from vertizo.cli.figures import size_text
 from vertizo.deployment.certificates import Credentials
+from vertizo.deployment.client_folder import ClientFolder
 from vertizo.deployment.grpc_channel import GrpcChannel
-from vertizo.deployment.joining import Member, Progress
+from vertizo.deployment.joining import Joined, Member, Progress
 from vertizo.deployment.options import JoinConfig, JoinOptions, is_label_holder, load_join
 from vertizo.errors import ConfigError, Interrupted
 from vertizo.memory import keep_freed_memory
@@ -69,6 +70,10 @@ def join(path: Path, settings: list[str]) -> None:
         Interrupted: stopped by Ctrl-C; the folder has everything to go on.
     """
     config = _load(path, settings)
+    known = ClientFolder(config.federation.folder).finished()
+    if known is not None:
+        _show(Joined(**known), config.federation.folder)
+        return
     errors = Console(stderr=True)
     keep_freed_memory()
     with (
@@ -88,8 +93,10 @@ def join(path: Path, settings: list[str]) -> None:
                 done = member.run()
         except KeyboardInterrupt:
             raise Interrupted("stopped; the same command goes on with the job") from None
-    print(
-        f"done: {done.queries:,} queries, {size_text(done.sent)} sent, run folder: "
-        f"{config.federation.folder}"
-    )
-    print(f"privacy: {done.words}")
+    _show(done, config.federation.folder)
+
+
+def _show(done: Joined, folder: Path) -> None:
+    print(f"done: {done.queries:,} queries, {size_text(done.sent)} sent, run folder: {folder}")
+    print(f"privacy of what this party sent: {done.own_words}")
+    print(f"privacy, as the label holder says: {done.words}")

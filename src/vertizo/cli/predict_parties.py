@@ -12,9 +12,9 @@ from vertizo.cli.bar import live_bar
 from vertizo.cli.join import connect
 from vertizo.cli.predict import check_output, write
 from vertizo.cli.serve import TICK, listening, stop_requests
+from vertizo.deployment.asking import understood
 from vertizo.deployment.certificates import Credentials
 from vertizo.deployment.grpc import GrpcServer, Limits
-from vertizo.deployment.joining import understood
 from vertizo.deployment.options import is_label_holder, load_join, load_serve
 from vertizo.deployment.predicting import NewRecords, PredictingService, help_predict
 from vertizo.errors import ConfigError, Interrupted

@@ -10,12 +10,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
+from vertizo import checkpoint
 from vertizo.config import ExperimentConfig
 from vertizo.deployment import frames
 from vertizo.deployment.course import Course
@@ -25,7 +27,7 @@ from vertizo.deployment.options import ServeOptions
 from vertizo.deployment.report import Traffic, summary_of
 from vertizo.deployment.secrets import KeyedBytes, root_of
 from vertizo.deployment.store import Store
-from vertizo.errors import RefusedError, RunError, WireError
+from vertizo.errors import RunError
 from vertizo.randomness import Stream
 from vertizo.run_folder import RunFolder
 
@@ -73,6 +75,7 @@ class Archive:
         if known:
             self._check_same()
         else:
+            checkpoint.write_atomically(self._agreed, self._agreement().encode())
             folder.create(self.config, None, self.records.data.preparation)
         self.run = folder.run_name()
         self.root = Stream.from_seed(self.config.seed) if served.trial else root_of(folder.path)
@@ -95,6 +98,22 @@ class Archive:
                 f"federation.folder {self._folder.path} holds a job of another configuration; "
                 "name another folder, or serve the configuration that is in it"
             )
+        if self._agreed.read_text() != self._agreement():
+            raise RunError(
+                f"federation.folder {self._folder.path} holds a job of other members, in another "
+                f"order, or of another name: {self._agreed.name} in it has them"
+            )
+
+    @property
+    def _agreed(self) -> Path:
+        return self._folder.path / "federation.json"
+
+    def _agreement(self) -> str:
+        """Who takes part in what; none of it may change."""
+        served = self._served
+        return json.dumps(
+            {"name": served.name, "members": served.members, "trial": served.trial}, indent=1
+        )
 
     def begin(self) -> Course:
         """Make the label holder's party, once all members are ready.
@@ -110,10 +129,12 @@ class Archive:
                 self.root,
                 self._bytes,
                 folder=self._folder.path,
+                is_new=not self._store.exists,
                 run=self.run,
                 trial=self._served.trial,
             )
         )
+        self._store.sync = self._store.sync or job.is_charged
         self.course = Course(job)
         return self.course
 
@@ -130,6 +151,7 @@ class Archive:
         with np.errstate(all="ignore"):
             for kind, body in journal:
                 self._again(course, kind, body)
+        self._check_ledger(course)
         course.job.party.resume_answered()
         self._promote(course)
         if course.phase == "done":
@@ -137,10 +159,25 @@ class Archive:
         else:
             self.save()
 
+    def _check_ledger(self, course: Course) -> None:
+        """In synchronous rounds an answer that only the ledger knows cannot be made up for.
+
+        A job with a ledger has each query on the disk before it is charged: this is a checkpoint
+        or a journal that somebody put back.
+        """
+        party = course.job.party
+        for client in range(party.clients):
+            stored = party.side.plan.answered(client)
+            ahead = stored is not None and stored.number >= party.next_number(client)
+            if ahead and course.job.synchronous:
+                raise RunError(
+                    f"{self._folder.path}: the ledger has answers that the journal lacks, so that "
+                    "this is an older state; put the newest one back, or begin a new job"
+                )
+
     def _again(self, course: Course, kind: int, body: bytes) -> None:
         if kind == QUERY:
-            with suppress(WireError, RefusedError):  # it was to be taken back, and changed nothing
-                course.query(body)
+            course.again(body)
         elif kind == CLOSE:
             course.close_round()
         elif kind == GIVEN_UP:
@@ -183,10 +220,6 @@ class Archive:
             RunError: it could not be written.
         """
         self._store.append(kind, body)
-
-    def undo(self) -> None:
-        """Take back the last record, of which nothing came."""
-        self._store.undo()
 
     def best_parameters(self) -> Tensor:
         """The server's, of the best evaluation."""

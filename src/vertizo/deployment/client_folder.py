@@ -5,6 +5,7 @@ job                      which job the folder belongs to, and which client of it
 settings.yaml            what all parties agreed on, and this party's own model
 preparation.json         for tables: how new records become numbers
 secret.key               the root of this party's randomness; nobody else's business
+checkpoints/terms        as the label holder sent them; they may not change
 checkpoints/last         everything needed to go on, with journals of what came after
 query                    the one that is open
 checkpoints/candidate    the parameters of the last evaluation
@@ -21,13 +22,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from vertizo import checkpoint, config
 from vertizo.config import ExperimentConfig
 from vertizo.data.preprocessing import Preprocessing
+from vertizo.deployment import frames
+from vertizo.deployment.frames import Terms
 from vertizo.errors import DataError, RunError
 from vertizo.run_folder import RunFolder
 
@@ -73,19 +76,16 @@ class ClientFolder:
         )
 
     def create(
-        self,
-        job: str,
-        client: int,
-        settings: ExperimentConfig,
-        preparation: Preprocessing | None,
+        self, terms: Terms, settings: ExperimentConfig, preparation: Preprocessing | None
     ) -> None:
         """Write what is known at the start; once it is there, nothing of it may change.
 
         Raises:
             RunError: the settings are others than when the job began, or cannot be written.
         """
+        known = self.path / "checkpoints" / "terms"
         if self._read("job") is not None:
-            if self.settings() != settings:
+            if self.settings() != settings or known.read_bytes() != frames.encode(terms):
                 raise RunError(
                     f"{self.path}: the label holder's terms, or this party's own model, are not "
                     "those that the job began with"
@@ -97,7 +97,8 @@ class ClientFolder:
             if preparation is not None:
                 content = json.dumps(preparation.state(), indent=1, ensure_ascii=False)
                 checkpoint.write_atomically(self.path / "preparation.json", content.encode())
-            checkpoint.write_atomically(self.path / "job", f"{job} {client}".encode())
+            checkpoint.write_atomically(known, frames.encode(terms))
+            checkpoint.write_atomically(self.path / "job", f"{terms.job} {terms.index}".encode())
         except OSError as error:
             raise RunError(f"{self.path} cannot be written: {error.strerror}") from None
 
@@ -163,6 +164,10 @@ class ClientFolder:
         parameters = self.best() if has_best else last
         checkpoint.save(self.path / "model.safetensors", {"parameters": parameters})
         self._files.write_summary(asdict(joined))
+
+    def finished(self) -> dict[str, Any] | None:
+        """The closing figures; None if there are none yet."""
+        return self._files.summary()
 
     def model(self) -> Tensor:
         """The parameters at the end.

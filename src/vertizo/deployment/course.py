@@ -14,10 +14,12 @@ from vertizo.deployment import frames
 from vertizo.deployment.evaluations import Evaluations
 from vertizo.deployment.frames import Done, Go, Keep, Send, Sent
 from vertizo.deployment.job import Job
+from vertizo.errors import ConflictError, RefusedError, RunError, WireError
 from vertizo.messages import Purpose
+from vertizo.party.peer import Vetted
+from vertizo.party.server import Replies
 
 Phase = Literal["uploading", "training", "closing", "done"]
-Replies = list[tuple[int, bytes]]
 
 
 class Course:
@@ -49,13 +51,44 @@ class Course:
             self.job.party.tend()
             self.evaluations.begin(self._progress)
 
-    def query(self, frame: bytes, client: int | None = None) -> Replies:
-        """Take in a query in training, and say what to answer to whom.
+    def vet(self, frame: bytes, client: int) -> Vetted | Replies:
+        """Find whether a member's query can be taken in; nothing changes.
 
         Raises:
-            WireError, RefusedError: as of `vertizo.party.ServerParty.receive`.
+            WireError, RefusedError: as of `vertizo.party.ServerParty.vet`, or it is one more than
+                the member has in this job.
         """
-        return self._step(lambda: self.job.party.receive(frame, client))
+        found = self.job.party.vet(frame, client)
+        if isinstance(found, Vetted) and found.query.number >= self.job.queries:
+            raise ConflictError(
+                f"query {found.query.number} of client {client}, which has {self.job.queries}"
+            )
+        return found
+
+    def take(self, vetted: Vetted) -> Replies:
+        """Take in a query that was vetted, and say what to answer to whom.
+
+        Raises:
+            RunError: its answer could not be charged; nothing goes on from here.
+        """
+        return self._step(lambda: self.job.party.take(vetted))
+
+    def again(self, frame: bytes) -> None:
+        """Take in what was taken in before this process began.
+
+        Raises:
+            RunError: it does not follow from the state.
+        """
+        try:
+            self._step(lambda: self.job.party.receive(frame))
+        except (WireError, RefusedError) as error:
+            raise RunError(f"the journal does not go on from the checkpoint: {error}") from None
+
+    def wants(self, client: int) -> Purpose | None:
+        """The partition that a member is to upload now; None for none."""
+        if self.phase == "uploading":
+            return "table" if client in self._uploading else None
+        return self.evaluations.purpose if client in self.evaluations.waiting else None
 
     def close_round(self) -> Replies:
         """Answer those who asked in a synchronous round, without the others."""

@@ -55,6 +55,8 @@ class Job:
     """Server steps in all."""
     queries: int
     """Of each client, in all."""
+    is_charged: bool
+    """Whether it is charged to a ledger that outlives the process."""
 
     @property
     def synchronous(self) -> bool:
@@ -133,6 +135,7 @@ def open_job(
     secret_bytes: KeyedBytes,
     *,
     folder: Path,
+    is_new: bool,
     run: str,
     trial: bool,
 ) -> Iterator[Job]:
@@ -145,6 +148,7 @@ def open_job(
         root: of the randomness.
         secret_bytes: where noise comes from.
         folder: of the run; its ledger is there unless privacy.ledger names another.
+        is_new: whether the job begins now; a ledger of its own is made then, and not later.
         run: its name in the ledger.
         trial: whether everything random follows from a public seed.
 
@@ -173,10 +177,10 @@ def open_job(
             random_bytes=secret_bytes,
         )
         statement = statement_of(party, data, covered, noise)
-        if trial and statement.guarantee == "exact":
+        if trial and (statement.noise_std is not None or noise is not None):
             statement = statement.without_guarantee(TRIAL)
         rounds, queries = planned_rounds(config, data), steps_of_client(config, data.records)
-        return Job(config, data, party, statement, rounds, queries)
+        return Job(config, data, party, statement, rounds, queries, charge is not None)
 
     plain = made(None)
     path = config.privacy.ledger
@@ -184,7 +188,7 @@ def open_job(
         path = folder / "ledger.sqlite"
         releases = plain.party.side.plan.releases
         assert releases is not None, "what is exact has noise"
-        if not path.exists():
+        if is_new and not path.exists():
             DurableLedger.create(path, budget_of(releases, config, data, 1))
     if path is None:
         yield plain

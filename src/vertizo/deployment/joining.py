@@ -8,8 +8,9 @@ folder; it sends the very query that was open, and the label holder answers a qu
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -22,6 +23,7 @@ from vertizo.data import held
 from vertizo.data.held import Held
 from vertizo.data.prepare import prepare
 from vertizo.deployment import frames
+from vertizo.deployment.asking import expect, one, pieces, understood
 from vertizo.deployment.client_folder import ClientFolder
 from vertizo.deployment.frames import (
     Done,
@@ -50,16 +52,12 @@ from vertizo.errors import (
     VertizoError,
     WireError,
 )
-from vertizo.messages import Purpose
-from vertizo.parties import MadeClient, check_sizes, embedding_noise, make_client
+from vertizo.parties import check_sizes, embedding_noise, make_client
 from vertizo.protection import steps_of_client
 from vertizo.randomness import Stream
-from vertizo.simulation.simulator import UPLOAD_BYTES, UPLOAD_ROWS
 
 QUERY, REPLY, WITHDRAWN = range(3)
 """Kinds of the journal's records."""
-
-Expected = type[frames.Frame] | tuple[type[frames.Frame], ...]
 
 
 @dataclass(frozen=True)
@@ -78,7 +76,9 @@ class Joined:
     """A job that is over, at a member."""
 
     words: str
-    """What the label holder says that it guarantees."""
+    """What the label holder says that it guarantees; nobody here can check it."""
+    own_words: str
+    """What this party knows by itself of what it sent."""
     queries: int
     sent: int
     received: int
@@ -138,11 +138,15 @@ class Member:
     def _open(self) -> None:
         """Hear the terms, make the party, and go on from where the folder says it was."""
         self.terms = one(self._channel, Hello(frames.PROTOCOL, self._options.name), Terms)
+        if not self.terms.index < len(self.terms.members):
+            raise MalformedError(f"client {self.terms.index} of {len(self.terms.members)} members")
         self._folder.check_job(self.terms.job, self.terms.index)
         self.settings = accepted(self.terms, self._config)
         own = self._records(self.settings, self.terms)
         self._rows = {purpose: len(rows) for purpose, rows in own.values.items()}
         check_sizes(self.settings, self._rows["table"])
+        self._noise = embedding_noise(self.settings, self._rows["table"])
+        self._uses = torch.zeros(self._rows["table"], dtype=torch.int32)
         if self._options.trial:
             root = Stream.from_seed(self.terms.choice)
         else:
@@ -154,9 +158,9 @@ class Member:
             root,
             cardinalities=own.cardinalities,
             shared=Stream(self.terms.shared),
-            noise=embedding_noise(self.settings, self._rows["table"]),
+            noise=self._noise,
         )
-        self._folder.create(self.terms.job, self.terms.index, self.settings, own.preparation)
+        self._folder.create(self.terms, self.settings, own.preparation)
         loaded = self._store.load()
         if loaded is not None:
             self._go_on(*loaded)
@@ -173,9 +177,19 @@ class Member:
     def _records(self, settings: ExperimentConfig, terms: Terms) -> Held:
         stream = Stream.from_seed(terms.choice).child("validation")
         data = self._config.data
+        if not terms.own_tables and data.path is not None:
+            raise ConfigError(
+                f"data.path is {data.path} but the label holder's job is on the data set "
+                f"{settings.data.name!r}, of which parties take their parts"
+            )
         if not terms.own_tables:
             root = {"root": data.root} if data.root is not None else {}
             whole = prepare(settings.data.model_copy(update=root), stream)
+            if terms.index >= len(whole.parties):
+                raise ConfigError(
+                    f"{whole.name} is cut between {len(whole.parties)} clients; this party is "
+                    f"number {terms.index + 1} of {len(terms.members)}"
+                )
             return held.part(whole, terms.index)
         if data.path is None:
             raise ConfigError("data.path is not set; name this party's own table")
@@ -189,10 +203,12 @@ class Member:
         self.made.model.parameters.copy_(state["parameters"])
         self.made.optimizer.load(state["optimizer"])
         self._sent, self._received = state["traffic"]
+        self._uses = state["uses"]
         with np.errstate(all="ignore"):
             for kind, body in journal:
                 if kind == QUERY:
                     party.reopen(body)
+                    self._count_uses()
                 elif kind == REPLY:
                     with suppress(WireError, RefusedError):  # it was to be taken back
                         party.tell(body)
@@ -210,6 +226,7 @@ class Member:
                 "parameters": self.made.model.parameters,
                 "optimizer": self.made.optimizer.state(),
                 "traffic": [self._sent, self._received],
+                "uses": self._uses,
             }
         )
 
@@ -246,13 +263,27 @@ class Member:
             return party.ask()
         if announced is None and not (self._going and party.answered < total):
             return frames.encode(Next(self.terms.job))
+        if party.answered >= total:
+            raise RefusedError(f"a round beyond the {total} that were agreed on")
         query = party.ask(announced)
+        self._count_uses()
         if party.is_reopened_by_ids:
             self._slot.put(query)
             self._store.append(QUERY, party.opened())
         else:
             self._store.append(QUERY, query)
         return query
+
+    def _count_uses(self) -> None:
+        """Embeddings are noised so that a record may be used once an epoch, and not more often."""
+        ids = self.made.party.open_ids
+        if self._noise is None or ids is None:
+            return
+        self._uses[ids] += 1
+        if int(self._uses.max()) > self.settings.epochs:
+            raise RefusedError(
+                f"a record in more than the {self.settings.epochs} batches that its noise is for"
+            )
 
     def _ask(self, ask: bytes) -> bytes:
         answer = self._channel.ask(ask)
@@ -262,16 +293,15 @@ class Member:
 
     def _do(self, answer: bytes) -> Done | None:
         """What an answer says, in its order; whether the job is over."""
-        for frame in frames.split(answer):
+        waiting = deque(frames.split(answer))
+        while waiting:
+            frame = waiting.popleft()
             if frames.is_party_frame(frame):
                 self._told(frame)
                 continue
             todo = frames.decode(frame)
             if isinstance(todo, Send):
-                following = self._send(todo)
-                done = self._do(following)
-                if done is not None:
-                    return done
+                waiting.extend(frames.split(self._send(todo)))
             elif isinstance(todo, Go):
                 self._going = True
             elif isinstance(todo, Keep):
@@ -288,9 +318,11 @@ class Member:
         """A reply, or the announcement of a round."""
         party = self.made.party
         if wire.is_batch(frame):
+            if self.settings.simulation.timing != "synchronous":
+                raise RefusedError("an announced round in a job where members choose their batches")
             if party.is_overtaken(frame):
-                self._store.append(WITHDRAWN, b"")
                 party.withdraw()
+                self._store.append(WITHDRAWN, b"")
             self._announced = frame
             return
         started = time.perf_counter()
@@ -328,50 +360,27 @@ class Member:
         if done.best is not None:
             self._folder.keep(done.best)
         self._save()
-        joined = Joined(done.words, self.made.party.answered, self._sent, self._received)
+        joined = Joined(
+            words="".join(c if c.isprintable() else " " for c in done.words),
+            own_words=self._own_words(),
+            queries=self.made.party.answered,
+            sent=self._sent,
+            received=self._received,
+        )
         self._folder.finish(joined, done.best is not None, self.made.model.parameters)
         self._store.clear()
         self._slot.clear()
         return joined
 
-
-def pieces(made: MadeClient, purpose: Purpose, rows: int) -> Iterator[tuple[int, bytes]]:
-    """A partition's embeddings as uploads, and how many rows are then sent."""
-    at_once = max(1, min(UPLOAD_ROWS, UPLOAD_BYTES // (4 * made.embedding_dim)))
-    for start in range(0, rows, at_once):
-        stop = min(start + at_once, rows)
-        yield stop, made.party.upload(purpose, start, stop)
-
-
-def one(channel: Channel, ask: frames.Ask | bytes, expected: Expected) -> Any:
-    """The answer to an ask, which is a single frame of that kind.
-
-    Raises:
-        RunError: the label holder refuses.
-        WireError: it answers with something else.
-    """
-    return expect(channel.ask(ask if isinstance(ask, bytes) else frames.encode(ask)), expected)
-
-
-def expect(answer: bytes, expected: Expected) -> Any:
-    """An answer that is a single frame of that kind.
-
-    Raises:
-        RunError: it is a refusal.
-        WireError: it is something else.
-    """
-    found = frames.decode(answer)
-    if isinstance(found, Refusal):
-        raise RunError(f"the label holder refused: {found.words}")
-    if not isinstance(found, expected):
-        raise MalformedError(f"a {type(found).__name__}, which was not asked for")
-    return found
-
-
-@contextmanager
-def understood() -> Iterator[None]:
-    """What the label holder sent and this party cannot use ends the job here, in one line."""
-    try:
-        yield
-    except (WireError, RefusedError) as error:
-        raise RunError(f"the label holder sent what this party cannot use: {error}") from None
+    def _own_words(self) -> str:
+        """What this party knows by itself of what it sent."""
+        if self._options.trial:
+            return (
+                "Nothing is protected: this was a trial, whose secrets follow from a public seed."
+            )
+        if self._noise is None:
+            return (
+                "The label holder got this party's embeddings as they are; nothing protects this "
+                "party's features from it."
+            )
+        return self._noise.words()

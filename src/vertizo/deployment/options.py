@@ -94,8 +94,15 @@ class ServeConfig(ExperimentConfig):
             raise ValueError(
                 "federation.trial makes all noise from a public seed; no ledger is for that"
             )
+        together = self.simulation.timing == "synchronous" and served.absent == "go-on"
+        if together and self.server.update in ("private-sgd", "private-zeroth-order"):
+            raise ValueError(
+                f"federation.absent is 'go-on' and server.update {self.server.update!r}: a round "
+                "without some members would be a whole step of the server, charged in part; use "
+                "'wait', or server.update 'secret-sgd'"
+            )
         once = self.privacy.mechanism == "embedding-noise" or self.codecs.feedback in ("up", "both")
-        if served.absent == "go-on" and self.simulation.timing == "synchronous" and once:
+        if together and once:
             raise ValueError(
                 "federation.absent is 'go-on', which takes queries back in synchronous rounds; "
                 "noise on embeddings and error feedback cannot be; use 'wait'"

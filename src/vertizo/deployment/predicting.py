@@ -23,9 +23,9 @@ from vertizo.data.prepared import raw_matrix
 from vertizo.data.preprocessing import Preprocessing
 from vertizo.data.vertical import Holding, VerticalData
 from vertizo.deployment import frames
+from vertizo.deployment.asking import one, pieces
 from vertizo.deployment.client_folder import ClientFolder
 from vertizo.deployment.frames import Done, Hello, Noted, Ready, Refusal, Send, Sent, Terms
-from vertizo.deployment.joining import one, pieces
 from vertizo.deployment.options import JoinConfig, ServeConfig
 from vertizo.deployment.transport import Answer, Channel
 from vertizo.errors import DataError, MalformedError, RefusedError, RunError, WireError

@@ -57,7 +57,8 @@ def summary_of(course: Course, traffic: Traffic, seconds: float) -> dict[str, An
     """The closing figures; what could not be scored without a silent member is None."""
     job, config = course.job, course.job.config
     party, last, best = job.party, course.scores.get("last"), course.scores.get("best")
-    chosen = best or last
+    has_best = course.evaluations.best is not None
+    chosen = best if has_best else last
 
     def tested(row: dict[str, Any] | None) -> dict[str, Any] | None:
         if row is None:
@@ -76,7 +77,7 @@ def summary_of(course: Course, traffic: Traffic, seconds: float) -> dict[str, An
         "timing": config.simulation.timing,
         "rounds": party.round,
         "epochs": party.round / _rounds_per_epoch(job),
-        "model": "best" if best else "last",
+        "model": "best" if has_best else "last",
         **(tested(chosen) or {}),
         "last": tested(last),
         "best": course.evaluations.best,

@@ -20,23 +20,28 @@ import numpy as np
 from vertizo import wire
 from vertizo.deployment import frames
 from vertizo.deployment.archive import CLOSE, GIVEN_UP, QUERY, Archive
-from vertizo.deployment.course import Course, Replies
+from vertizo.deployment.course import Course
 from vertizo.deployment.frames import Hello, Next, Noted, Ready, Refusal, Sent
 from vertizo.deployment.job import choice_seed, settings_of
+from vertizo.deployment.limits import LARGEST_DIM, check_size
 from vertizo.deployment.options import ServeConfig
 from vertizo.deployment.report import Traffic, evaluation_row
 from vertizo.deployment.silence import Silence
 from vertizo.deployment.transport import Answer
 from vertizo.errors import (
+    Interrupted,
     MalformedError,
     OtherRoundError,
     RefusedError,
     RunError,
-    UserError,
     WireError,
 )
+from vertizo.party.peer import Vetted
+from vertizo.party.server import Replies
 from vertizo.simulation.simulator import UPLOAD_BYTES
 
+TOLD = 10
+"""Refusals of one member that people are told of one by one."""
 UNKNOWN = "the label holder does not know this member's party; join again"
 
 
@@ -65,6 +70,7 @@ class FederationService:
         self._lock = RLock()
         self._pending: dict[int, Answer] = {}
         self._told: set[int] = set()
+        self._refused = [0] * len(self.members)
         self._silence = Silence(self.members, served.patience, time.monotonic())
 
     def __enter__(self) -> Self:
@@ -75,10 +81,11 @@ class FederationService:
             raise
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None = None, *error: object) -> None:
         with self._lock:
-            if self.course is not None and self.failure is None and self.course.phase != "done":
-                self._archive.save()
+            clean = self.failure is None and (kind is None or issubclass(kind, Interrupted))
+            if clean and self.course is not None and self.course.phase != "done":
+                self._archive.save()  # a restart has less to do
             self._pending.clear()
             self._archive.close()
 
@@ -98,7 +105,8 @@ class FederationService:
     def largest_ask(self) -> int:
         """As of a `vertizo.deployment.transport.Service`."""
         if self.course is None:
-            return wire.MAX_BODY
+            batch = self.config.method.points * self.config.batch_size
+            return min(wire.MAX_BODY, 4 * LARGEST_DIM * batch + 2 * UPLOAD_BYTES)
         return max(self.course.job.party.largest_frame, 2 * UPLOAD_BYTES)
 
     @property
@@ -119,16 +127,13 @@ class FederationService:
                 return
             client = self.members.index(member)
             self._pending[client] = answer
-            if self._silence.heard(client, time.monotonic()):
-                self._notice(f"{member} is back")
             started = time.perf_counter()
             try:
                 with np.errstate(all="ignore"):  # overflow is dealt with where it matters
                     self._take(client, frame)
             except (WireError, RefusedError) as error:
-                self._notice(f"{member} was refused: {error}")
-                self._answer(client, frames.encode(Refusal(str(error))))
-            except (UserError, OSError) as error:
+                self._refuse(client, str(error))
+            except Exception as error:  # whatever it is, nothing goes on from a state in between
                 self._fail(error)
             self._archive.seconds += time.perf_counter() - started
 
@@ -141,6 +146,19 @@ class FederationService:
         """Members that are waited for before the job can begin."""
         ready = zip(self.members, self._archive.ready, strict=True)
         return [member for member, one in ready if one is None]
+
+    def _refuse(self, client: int, words: str) -> None:
+        """Tell a member why not, and people, though not each time for a flood of it."""
+        self._refused[client] += 1
+        if self._refused[client] <= TOLD or self._refused[client] % 1000 == 0:
+            times = "" if self._refused[client] <= TOLD else f", {self._refused[client]:,} times"
+            self._notice(f"{self.members[client]} was refused{times}: {words}")
+        self._answer(client, frames.encode(Refusal(words)))
+
+    def _progress(self, client: int) -> None:
+        """A member did something that the job needs; saying something is not enough."""
+        if self._silence.heard(client, time.monotonic()):
+            self._notice(f"{self.members[client]} is back")
 
     def _fail(self, error: Exception) -> None:
         """Stop answering: what happened must be seen to first."""
@@ -212,6 +230,9 @@ class FederationService:
                 f"{member} has {theirs:,} records as the label holder has, but with other keys; "
                 "run `vertizo align` first"
             )
+        others = [one.embedding_dim for one in self._archive.ready if one is not None]
+        check_size(member, ready.embedding_dim, sum(others), sum(records.counts))
+        self._progress(client)
         self._archive.ready[client] = ready
         if not self.missing():
             self._archive.begin().begin()
@@ -220,7 +241,14 @@ class FederationService:
 
     def _upload(self, client: int, frame: bytes) -> None:
         course = self._course
-        course.job.party.receive_upload(frame, client)
+        wanted = course.wants(client)
+        if wanted is None and course.phase == "uploading":
+            raise RefusedError("this member's part of the table is there already")
+        if wanted is None:  # a piece of an evaluation that was dropped
+            self._answer(client, frames.encode(Noted()))
+            return
+        if course.job.party.receive_upload(frame, client, wanted):
+            self._progress(client)
         if course.phase == "uploading":
             self.traffic.table += len(frame)
         else:
@@ -240,23 +268,21 @@ class FederationService:
         course, party = self._course, self._course.job.party
         self.traffic.up += len(frame)
         if course.phase != "training":
-            self._deliver(party.recall(frame, client))
+            found = party.vet(frame, client)
+            self._deliver([] if isinstance(found, Vetted) else found)
             self._offer(client)
             return
-        started, before = time.perf_counter(), (party.round, len(party.asked))
-        self._archive.append(QUERY, frame)
+        started = time.perf_counter()
         try:
-            replies = course.query(frame, client)
+            found = course.vet(frame, client)
         except OtherRoundError:
-            self._archive.undo()
             self._offer(client)  # its round went on without it; here is the next
             return
-        except (WireError, RefusedError):
-            self._archive.undo()
-            raise
-        if (party.round, len(party.asked)) == before:
-            self._archive.undo()  # it came before
-        self._deliver(replies)
+        if isinstance(found, Vetted):
+            self._archive.append(QUERY, frame)
+            self._progress(client)
+            found = course.take(found)
+        self._deliver(found)
         self._after(started)
 
     # What they are answered.

@@ -33,7 +33,8 @@ class Store:
 
     def __init__(self, folder: Path, *, sync: bool = False) -> None:
         self._folder = folder / "checkpoints"
-        self._sync = sync
+        self.sync = sync
+        """Of the journals that are begun from now on."""
         self._journal: Journal | None = None
         self._segment = 0
         self._work = 0.0
@@ -43,6 +44,11 @@ class Store:
     def _checkpoint(self) -> Path:
         return self._folder / "last.safetensors"
 
+    @property
+    def exists(self) -> bool:
+        """Whether a checkpoint was made."""
+        return self._checkpoint.is_file()
+
     def load(self) -> tuple[Any, Iterator[tuple[int, bytes]]] | None:
         """The last checkpoint and the journal's records after it; None if none was made.
 
@@ -51,7 +57,7 @@ class Store:
         Raises:
             RunError: it cannot be read.
         """
-        if not self._checkpoint.is_file():
+        if not self.exists:
             return None
         state = checkpoint.load(self._checkpoint)
         self._segment = state["segment"]
@@ -67,7 +73,7 @@ class Store:
         following = self._segment + 1
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            journal = Journal(self._journal_of(following), following, sync=self._sync)
+            journal = Journal(self._journal_of(following), following, sync=self.sync)
             checkpoint.save(self._checkpoint, {"segment": following, "state": state})
         except OSError as error:
             raise unwritable(self._checkpoint, error) from None

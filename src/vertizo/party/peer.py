@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from vertizo.messages import Query
 from vertizo.privacy.ledger import digest
 
 
@@ -29,6 +30,16 @@ class Peer:
         if self.query is None:
             return digest(frame) == self.digest
         return frame == self.query
+
+
+@dataclass(frozen=True)
+class Vetted:
+    """A query that nothing speaks against."""
+
+    query: Query
+    """As it is to be worked on: mended, and with what error feedback left out."""
+    frame: bytes
+    """As it came."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vertizo import validate, wire
+from vertizo import wire
 from vertizo.batches import Batches
 from vertizo.codecs.base import Codec
 from vertizo.codecs.feedback import Feedback, Received
@@ -20,15 +20,17 @@ from vertizo.errors import (
     ConflictError,
     MalformedError,
     OtherRoundError,
-    RepeatedRecordError,
+    RefusedError,
+    RunError,
     UnknownPartyError,
 )
 from vertizo.messages import Batch, Message, Purpose, Query, Reply, Upload
 from vertizo.methods.base import ServerHalf, ServerSide, TrainingMeter
 from vertizo.metrics import Scores, scores
-from vertizo.party.checks import Partition, ids_in_range
-from vertizo.party.peer import Peer, Schedule
+from vertizo.party.checks import Partition
+from vertizo.party.peer import Peer, Schedule, Vetted
 from vertizo.party.uploads import Uploads
+from vertizo.party.vetting import Vetting
 from vertizo.privacy.mechanisms import NoiseSource
 from vertizo.privacy.plan import Answer
 from vertizo.server.private_updates import SecretSgd
@@ -36,6 +38,8 @@ from vertizo.server.table import Staleness
 
 OVERHEAD = 4096
 """Bytes of a body beside its arrays and IDs."""
+Replies = list[tuple[int, bytes]]
+"""What to send, and to whom."""
 
 
 class ServerParty:
@@ -82,8 +86,6 @@ class ServerParty:
         self.clients = len(side.table.dims)
         self._half = half
         self._labels = labels
-        self._points = points
-        self._batch_size = batch_size
         self._up = up
         self._down = down
         self._bound = bound
@@ -101,10 +103,11 @@ class ServerParty:
         shape = (points, batch_size, max(side.table.dims))
         largest = max(4 * math.prod(shape), up.size(shape))  # a scale a record may outgrow floats
         self._max_body = largest + 8 * batch_size + OVERHEAD
-        self._position = np.zeros(records, np.int32)
-        self._order = np.arange(batch_size, dtype=np.int32)
+        self._vetting = Vetting(
+            records, batch_size, points, side.table.dims, bound, tolerant=side.plan.tolerant
+        )
 
-    def receive(self, frame: bytes, sender: int | None = None) -> list[tuple[int, bytes]]:
+    def receive(self, frame: bytes, sender: int | None = None) -> Replies:
         """Take in one frame of a client and say what to send, and to whom.
 
         A query that was answered before gets the stored answer, computed and charged once.
@@ -117,41 +120,49 @@ class ServerParty:
             WireError: not a message, or larger than any this federation needs.
             RefusedError: not acceptable. Nothing was changed.
         """
-        message, peer = self._query(frame, sender)
-        stored = self._stored(message, frame, peer)
-        if stored is not None:
-            return stored
-        self._check(message)
-        return self._accept(self._bounded(self._restored(message)), frame)
+        found = self.vet(frame, sender)
+        return self.take(found) if isinstance(found, Vetted) else found
 
-    def recall(self, frame: bytes, sender: int | None = None) -> list[tuple[int, bytes]]:
-        """The stored answer to a query that came before; nothing for one that is new.
+    def vet(self, frame: bytes, sender: int | None = None) -> Vetted | Replies:
+        """Find whether a query can be taken in; nothing changes.
+
+        Returns:
+            The query, for `take`; or for one that came before, its stored answer, or nothing while
+            it waits.
 
         Raises:
             WireError, RefusedError: as `receive`.
         """
-        message, peer = self._query(frame, sender)
-        if message.number == peer.next_number:
-            return []
-        return self._stored(message, frame, peer) or []
-
-    def _query(self, frame: bytes, sender: int | None) -> tuple[Query, Peer]:
         message = wire.decode(frame, self._up, max_body=self._max_body)
         if not isinstance(message, Query):
             raise MalformedError(f"a {type(message).__name__} where a Query was expected")
-        return message, self._peer(message, sender)
+        peer = self._peer(message, sender)
+        stored = self._stored(message, frame, peer)
+        if stored is not None:
+            return stored
+        self._vetting.check(message)
+        if self._batches is not None and not torch.equal(
+            message.ids, self._batches.ids(self.round)
+        ):
+            raise OtherRoundError(
+                f"client {message.client} answers for other records than round {self.round} names"
+            )
+        query = self._vetting.bounded(self._restored(message))
+        self.side.plan.admit(query.client, query.ids)
+        return Vetted(query, frame)
 
-    def _bounded(self, query: Query) -> Query:
-        """A query whose embeddings are within the bound: mended, or refused.
+    def take(self, vetted: Vetted) -> Replies:
+        """Take in a query that was vetted, before anything else was taken in.
 
-        Under noise nothing that an honest client may send by accident is refused.
+        Raises:
+            RunError: its answer could not be charged. The party's state is not to be used again.
         """
-        if self.side.plan.tolerant:
-            mended = validate.mended(query.embeddings, self._bound)
-            return query if mended is query.embeddings else replace(query, embeddings=mended)
-        who = f"the embeddings of client {query.client}"
-        validate.bounded(who, query.embeddings, self._bound)
-        return query
+        if self._batches is None:
+            return self._answer([vetted.query], vetted.frame)
+        peer = self._peers[vetted.query.client]
+        peer.query, peer.reply = vetted.frame, None
+        self._open.append(vetted.query)
+        return self.close_round() if len(self._open) == self.clients else []
 
     def _restored(self, query: Query) -> Query:
         """With error feedback, the embeddings that a query tells the difference to."""
@@ -169,7 +180,7 @@ class ServerParty:
             )
         return self._peers[message.client]
 
-    def _stored(self, query: Query, frame: bytes, peer: Peer) -> list[tuple[int, bytes]] | None:
+    def _stored(self, query: Query, frame: bytes, peer: Peer) -> Replies | None:
         known = peer.next_number - (0 if peer.waits else 1)
         if query.number == known and (peer.query or peer.digest) is not None:
             if not peer.is_last(frame):
@@ -183,36 +194,12 @@ class ServerParty:
             )
         return None
 
-    def _check(self, query: Query) -> None:
-        records, dims = self._position.size, self.side.table.dims
-        who = f"the embeddings of client {query.client}"
-        ids_in_range(query.ids, records, self._batch_size)
-        batch = query.ids.numel()
-        validate.shape(who, query.embeddings, (self._points, batch, dims[query.client]))
-        ids, order = query.ids.numpy(), self._order[:batch]
-        self._position[ids] = order
-        if not np.array_equal(self._position[ids], order):
-            raise RepeatedRecordError(f"client {query.client} names a record twice in one batch")
-        if self._batches is not None and not torch.equal(query.ids, self._batches.ids(self.round)):
-            raise OtherRoundError(
-                f"client {query.client} answers for other records than round {self.round} names"
-            )
-
-    def _accept(self, query: Query, frame: bytes) -> list[tuple[int, bytes]]:
-        self.side.plan.admit(query.client, query.ids)
-        peer = self._peers[query.client]
-        if self._batches is None:
-            return self._answer([query], frame)
-        peer.query, peer.reply = frame, None
-        self._open.append(query)
-        return self.close_round() if len(self._open) == self.clients else []
-
     @property
     def asked(self) -> list[int]:
         """The clients whose queries wait for the synchronous round to be complete."""
         return [query.client for query in self._open]
 
-    def close_round(self) -> list[tuple[int, bytes]]:
+    def close_round(self) -> Replies:
         """Answer those who asked in a synchronous round; the table stands in for the others.
 
         The last query of a round does it; a driver that waits no longer may.
@@ -226,7 +213,7 @@ class ServerParty:
         self._open = []
         return self._answer(queries, None)
 
-    def _answer(self, queries: Sequence[Query], frame: bytes | None) -> list[tuple[int, bytes]]:
+    def _answer(self, queries: Sequence[Query], frame: bytes | None) -> Replies:
         """Answer queries on one batch; ``frame`` is that of the only one in asynchronous rounds."""
         side, ids = self.side, queries[0].ids
         for asked in queries if self._received else ():
@@ -239,13 +226,16 @@ class ServerParty:
             Answer(
                 reply.client,
                 reply.number,
-                frame or self._waiting(reply.client),
+                frame or self._peers[reply.client].query or b"",
                 ids,
                 self._coded(reply, ids),
             )
             for reply in replies
         ]
-        side.plan.commit(answers)  # on record, with its reply, before anything leaves
+        try:
+            side.plan.commit(answers)  # on record, with its reply, before anything leaves
+        except RefusedError as error:
+            raise RunError(f"an answer that was computed cannot be charged: {error}") from None
         for answer in answers:
             self._peers[answer.client] = Peer(answer.number + 1, answer.query, answer.reply)
         return [(answer.client, answer.reply) for answer in answers]
@@ -264,12 +254,6 @@ class ServerParty:
         for noise in self._noises:
             noise.forget()
 
-    def _waiting(self, client: int) -> bytes:
-        """The query of a client that waits in a synchronous round."""
-        frame = self._peers[client].query
-        assert frame is not None
-        return frame
-
     def tend(self) -> None:
         """Draw noise ahead, and train on secret samples as the public round counter says.
 
@@ -285,7 +269,7 @@ class ServerParty:
             return
         update = side.update
         assert isinstance(update, SecretSgd)
-        records = self._position.size
+        records = self.side.table.values.shape[0]
         while self._steps < schedule.due(self.round):
             number = self._steps
             side.plan.begin_step(number)
@@ -301,6 +285,7 @@ class ServerParty:
         A query that was answered before this process died then gets the stored reply, and no step
         on a secret sample takes the number of one that was charged.
         """
+        self.side.plan.settle()
         self._steps = max(self._steps, self.side.plan.steps)
         for client, peer in enumerate(self._peers):
             stored = self.side.plan.answered(client)
@@ -328,8 +313,18 @@ class ServerParty:
         number = self._peers[client].next_number
         return wire.encode(Batch(number, self._batches.ids(self.round)), self._down)
 
-    def receive_upload(self, frame: bytes, sender: int | None = None) -> None:
+    def receive_upload(
+        self, frame: bytes, sender: int | None = None, wanted: Purpose | None = None
+    ) -> bool:
         """Take in plain embeddings: into the table, or set aside for `score`.
+
+        Args:
+            frame: an upload.
+            sender: who it came from, where the driver knows.
+            wanted: what it may be for, where the driver knows.
+
+        Returns:
+            Whether any of its rows was missing.
 
         Raises:
             WireError, RefusedError: as `receive`.
@@ -340,13 +335,16 @@ class ServerParty:
         self._peer(upload, sender)
         rows = self._labels[upload.purpose].shape[0]
         self._uploads.check(upload, rows)
+        if wanted not in (None, upload.purpose):
+            raise ConflictError(f"an upload for {upload.purpose} where one for {wanted} is wanted")
         if upload.purpose == "table" and self.round:
             raise ConflictError(f"a table upload after round {self.round}; it comes first")
-        self._uploads.note(upload, rows)
+        is_new = self._uploads.note(upload, rows)
         if upload.purpose == "table":
             self.side.table.store(upload.client, upload.ids, upload.embeddings[0], self.round)
-            return
-        self._uploads.put(upload, rows)
+        else:
+            self._uploads.put(upload, rows)
+        return is_new
 
     def has_uploaded(self, client: int, purpose: Purpose) -> bool:
         """Whether all of a client's embeddings of a partition came, since they were last used."""
@@ -397,4 +395,4 @@ class ServerParty:
             if peer.waits and peer.query is not None:
                 waiting: Message = wire.decode(peer.query, self._up)
                 assert isinstance(waiting, Query)
-                self._open.append(self._bounded(self._restored(waiting)))
+                self._open.append(self._vetting.bounded(self._restored(waiting)))

@@ -37,12 +37,15 @@ class Uploads:
         validate.shape(who, upload.embeddings, shape)
         validate.bounded(who, upload.embeddings, self._bound)
 
-    def note(self, upload: Upload, rows: int) -> None:
-        """Count a piece, wherever it is kept."""
+    def note(self, upload: Upload, rows: int) -> bool:
+        """Count a piece, wherever it is kept; whether any of its rows was missing."""
         key = upload.client, upload.purpose
         if key not in self._there:
             self._there[key] = torch.zeros(rows, dtype=torch.bool)
-        self._there[key][upload.ids] = True
+        there = self._there[key]
+        is_new = not bool(there[upload.ids].all())
+        there[upload.ids] = True
+        return is_new
 
     def is_complete(self, client: int, purpose: Purpose) -> bool:
         """Whether every row of a client's partition came, of one that has rows."""

@@ -215,6 +215,11 @@ class DurableLedger:
             raise BudgetError(f"all {self.budget.steps} steps on secret samples were made")
         self._append([Row(STEP, self._run, number=number)], {})
 
+    def settle(self) -> None:
+        """The run has repeated what it will repeat: whatever comes now is charged as new."""
+        self._replaying.clear()
+        self._replays = False
+
     def answered(self, client: int) -> Answered | None:
         """The last answered query of a client in this run, with the reply as it left."""
         return self._last.get(client)
@@ -229,7 +234,7 @@ class DurableLedger:
         """What its budget is for, in words."""
         budget = self.budget
         return (
-            f"this run; all runs on the ledger {self._file.path} together have "
+            f"this run; all runs on the ledger {self._file.path.name} together have "
             f"ε = {budget.epsilon:.4g} at δ = {budget.delta:g}"
         )
 

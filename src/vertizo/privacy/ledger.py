@@ -93,6 +93,9 @@ class Ledger(Protocol):
             BudgetError: all steps were made.
         """
 
+    def settle(self) -> None:
+        """A run that went on has repeated what it will repeat: the rest is charged as new."""
+
     def answered(self, client: int) -> Answered | None:
         """The last answered query of a client in this run, if the ledger outlives its process."""
 
@@ -157,6 +160,9 @@ class MemoryLedger:
         """As of a `Ledger`."""
         check_step(number, self._steps, self._most_steps)
         self._steps += 1
+
+    def settle(self) -> None:
+        """Nothing is ever repeated."""
 
     def answered(self, client: int) -> Answered | None:
         """None: it does not outlive its process."""

@@ -66,6 +66,9 @@ class Plan(Protocol):
     def answered(self, client: int) -> Answered | None:
         """The last answer to a client, where it is remembered beyond this process."""
 
+    def settle(self) -> None:
+        """What was repeated after a restart is over: whatever comes now is new."""
+
     @property
     def steps(self) -> int:
         """Secret steps charged so far."""
@@ -124,6 +127,9 @@ class NoPrivacy:
     def answered(self, client: int) -> Answered | None:
         """Nothing is remembered."""
         return None
+
+    def settle(self) -> None:
+        """Nothing is charged."""
 
     def total(self, values: Tensor) -> Tensor:
         """Σ / B."""
@@ -208,6 +214,10 @@ class ClippedGaussian:
     def answered(self, client: int) -> Answered | None:
         """As the ledger remembers it."""
         return self._ledger.answered(client)
+
+    def settle(self) -> None:
+        """Nothing is a repetition any more."""
+        self._ledger.settle()
 
     @property
     def steps(self) -> int:

@@ -56,6 +56,7 @@ class Statement:
             mu=None,
             replies_alone_mu=None,
             replies_alone_epsilon=None,
+            epsilon_published=None,
             covers=(),
         )
 
