@@ -2,11 +2,15 @@
 
 Each client asks with 64 KB (two points of 128 records and 64 numbers) and is answered with one
 scalar; server and clients are processes, as `vertizo serve` and `vertizo join` run them, with
-journals and checkpoints. Two jobs are measured in turn with bare streams within one run:
+journals and checkpoints. Three jobs are measured in turn with bare streams within one run:
 
 * **job**: everything;
 * **aside**: the server's own arithmetic is left out: its half answers with a constant, while
-  frames are still decoded, checked, journaled and answered, and clients still embed and step.
+  frames are still decoded, checked, journaled and answered, and clients still embed and step;
+* **network**: the clients' arithmetic and bookkeeping are left out as well: they send queries that
+  were made before, and the server does with them what it does in **aside**. On a machine that all
+  parties share, this is what the label holder's process can take; elsewhere clients have cores of
+  their own.
 
 Run: ``python benchmarks/network_job.py [--seconds 1] [--repeats 5] [--json FILE]``
 """
@@ -18,6 +22,7 @@ import json
 import os
 import platform
 import statistics
+import struct
 import tempfile
 import threading
 import time
@@ -32,6 +37,9 @@ import torch
 from network import ANSWER, ASK, SPAWN, bare, client_name, serve_bare
 
 import vertizo
+from vertizo import wire
+from vertizo.codecs.none import NoCompression
+from vertizo.deployment import frames
 from vertizo.deployment.authority import issue
 from vertizo.deployment.certificates import Credentials
 from vertizo.deployment.grpc import GrpcServer, Limits
@@ -40,10 +48,13 @@ from vertizo.deployment.joining import Member
 from vertizo.deployment.options import JoinConfig, ServeConfig
 from vertizo.deployment.serving import FederationService
 from vertizo.deployment.transport import Answer
-from vertizo.messages import Query, Reply
+from vertizo.experiment import Experiment
+from vertizo.memory import keep_freed_memory
+from vertizo.messages import Query, Reply, Upload
 
 CLIENTS = (1, 4, 16)
-WAYS = ("bare", "job", "aside")
+BATCH, DIM = 128, 64
+WAYS = ("bare", "job", "aside", "network")
 
 
 class Constant:
@@ -105,11 +116,11 @@ def serve_config(folder: Path, clients: int, way: str) -> ServeConfig:
             "patience": 1000.0,
         },
         "data": {"name": "digits", "validation": 0.05},
-        "method": {"name": "dpzv"},
-        "batch_size": 128,
+        "method": {"name": "dpzv", "directions": "rademacher"},
+        "batch_size": BATCH,
         "epochs": 1_000_000,
         "evaluate_every": 1_000_000_000,
-        "client": {"model": {"hidden": [], "outputs": 64}},
+        "client": {"model": {"hidden": [], "outputs": DIM}},
         "server": {"model": {"hidden": [128]}},
     }
     if clients > 8:
@@ -118,8 +129,9 @@ def serve_config(folder: Path, clients: int, way: str) -> ServeConfig:
 
 
 def serve_job(folder: Path, clients: int, way: str, conductor: Connection) -> None:
-    """A process that serves a job while it is told to."""
+    """A process that serves a job while it is told to, set up as the command does it."""
     torch.set_num_threads(1)
+    keep_freed_memory()
     mine = Credentials.load(folder / "holder")
     with FederationService(serve_config(folder, clients, way)) as service:
         gate = Gate(service)
@@ -128,7 +140,7 @@ def serve_job(folder: Path, clients: int, way: str, conductor: Connection) -> No
             while service.course is None or service.course.job.party.round < 20 * clients:
                 time.sleep(0.05)
             gate.shut()
-            if way == "aside":
+            if way != "job":
                 service.course.job.party._half = Constant()
             conductor.send("ready")
             while (seconds := conductor.recv()) is not None:
@@ -139,7 +151,8 @@ def serve_job(folder: Path, clients: int, way: str, conductor: Connection) -> No
 def join_job(
     folder: Path, k: int, way: str, clients: int, port: int, conductor: Connection
 ) -> None:
-    """A process that takes part in a job until it is ended."""
+    """A process that takes part in a job until it is ended, set up as the command does it."""
+    keep_freed_memory()
     config = JoinConfig.model_validate(
         {
             "federation": {
@@ -155,6 +168,36 @@ def join_job(
     )
     with Member(config, channel) as member:
         member.run()
+
+
+def replay_job(
+    folder: Path, k: int, way: str, clients: int, port: int, conductor: Connection
+) -> None:
+    """A process that takes part with queries that cost nothing to make."""
+    channel = GrpcChannel(f"localhost:{port}", Credentials.load(folder / client_name(k)))
+    hello = frames.encode(frames.Hello(frames.PROTOCOL, "bench"))
+    terms = frames.decode(channel.ask(hello))
+    assert isinstance(terms, frames.Terms)
+    data = Experiment(serve_config(folder, clients, way).experiment()).data()
+    counts = (data.records, len(data.labels["validation"]), len(data.labels["test"]))
+    ready = frames.Ready(terms.job, DIM, counts, b"", False, False)
+    channel.ask(frames.encode(ready))
+    ids = torch.arange(BATCH) * 2
+    frame = wire.encode(Query(k, 2**31, ids, torch.zeros(2, BATCH, DIM)), NoCompression())
+    before, after = frame.split(struct.pack(">BI", 0xCE, 2**31))
+    number = 0
+    while True:
+        answer = channel.ask(b"".join((before, struct.pack(">BI", 0xCE, number), after)))
+        first = next(frames.split(answer))
+        if frames.is_party_frame(first):
+            number += 1
+            continue
+        todo = frames.decode(first)
+        assert isinstance(todo, frames.Send), todo
+        count = len(data.labels[todo.purpose])
+        upload = Upload(k, todo.purpose, torch.arange(count), torch.zeros(1, count, DIM))
+        channel.ask(wire.encode(upload, NoCompression()))
+        channel.ask(frames.encode(frames.Sent(terms.job, todo.purpose, todo.number)))
 
 
 def ask_bare(folder: Path, k: int, port: int, conductor: Connection) -> None:
@@ -184,7 +227,7 @@ class Ways:
         asked = self.clients if way == "bare" else [self.servers[way]]
         for conductor in asked:
             conductor.send(seconds)
-        return sum(conductor.recv() for conductor in asked)
+        return float(sum(conductor.recv() for conductor in asked))
 
 
 @contextmanager
@@ -200,13 +243,13 @@ def all_ways(folder: Path, clients: int) -> Iterator[Ways]:
         return near
 
     try:
-        servers = {way: start(serve_job, clients, way) for way in ("job", "aside")}
+        servers = {way: start(serve_job, clients, way) for way in WAYS[1:]}
         plain = start(serve_bare)
         port = plain.recv()
         for way, server in servers.items():
             there = server.recv()
             for k in range(clients):
-                start(join_job, k, way, clients, there)
+                start(replay_job if way == "network" else join_job, k, way, clients, there)
             assert server.recv() == "ready"
         asking = [start(ask_bare, k, port) for k in range(clients)]
         for one in asking:
@@ -223,16 +266,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement")
     parser.add_argument("--repeats", type=int, default=5, help="the median of so many is shown")
+    parser.add_argument("--clients", type=int, nargs="+", default=list(CLIENTS))
     parser.add_argument("--json", type=Path, help="write the figures to this file as well")
     options = parser.parse_args()
     torch.set_num_threads(1)
     print(f"Rounds of DPZV with queries of {ASK:,} bytes and more, medians of {options.repeats}")
-    print(f"{'clients':>7} {'bare /s':>9} {'job /s':>9} {'aside /s':>9} {'job/bare':>9} aside/bare")
+    print(f"{'clients':>7}" + "".join(f"{way + ' /s':>12}" for way in WAYS), end="")
+    print("".join(f"{way + '/bare':>14}" for way in WAYS[1:]))
     rows = []
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
-        issue(folder, "holder", [client_name(k) for k in range(max(CLIENTS))], [], 1)
-        for clients in CLIENTS:
+        issue(folder, "holder", [client_name(k) for k in range(max(options.clients))], [], 1)
+        for clients in options.clients:
             with all_ways(folder, clients) as ways:
                 for way in WAYS:
                     ways.measure(way, options.seconds / 2)
@@ -248,11 +293,9 @@ def main() -> None:
             for way in WAYS[1:]:
                 row[f"{way}/bare"] = statistics.median(m[way] / m["bare"] for m in measured)
             rows.append(row)
-            print(
-                f"{clients:>7} {row['bare']:>9,.0f} {row['job']:>9,.0f} {row['aside']:>9,.0f}"
-                f" {row['job/bare']:>9.2f} {row['aside/bare']:>10.2f}",
-                flush=True,
-            )
+            rates = "".join(f"{row[way]:>12,.0f}" for way in WAYS)
+            ratios = "".join(f"{row[f'{way}/bare']:>14.2f}" for way in WAYS[1:])
+            print(f"{clients:>7}{rates}{ratios}", flush=True)
     if options.json is not None:
         command = f"benchmarks/network_job.py --seconds {options.seconds}"
         report = {

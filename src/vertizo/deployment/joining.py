@@ -210,14 +210,23 @@ class Member:
                     party.reopen(body)
                     self._count_uses()
                 elif kind == REPLY:
+                    self._reopen_own()
                     with suppress(WireError, RefusedError):  # it was to be taken back
                         party.tell(body)
                 else:
                     party.withdraw()
         query = self._slot.get()
-        if query is not None and party.open_ids is not None and party.is_reopened_by_ids:
-            with suppress(ConflictError):  # the slot may be ahead of the journal, or behind
+        if query is not None and party.is_reopened_by_ids:
+            is_noted = party.open_ids is not None
+            with suppress(ConflictError):  # it may be one that was answered
                 party.reopen(query)
+                if not is_noted:
+                    self._count_uses()
+
+    def _reopen_own(self) -> None:
+        """Where members choose their batches, a reply alone says what it answers."""
+        if self.settings.simulation.timing == "asynchronous":
+            self.made.party.reopen_next()
 
     def _save(self) -> None:
         self._store.save(
@@ -269,15 +278,20 @@ class Member:
         self._count_uses()
         if party.is_reopened_by_ids:
             self._slot.put(query)
-            self._store.append(QUERY, party.opened())
+            if announced is not None:  # its own order, this party knows
+                self._store.append(QUERY, party.opened())
         else:
             self._store.append(QUERY, query)
         return query
 
     def _count_uses(self) -> None:
-        """Embeddings are noised so that a record may be used once an epoch, and not more often."""
+        """Embeddings are noised so that a record may be used once an epoch, and not more often.
+
+        In their own order members keep to that anyway.
+        """
         ids = self.made.party.open_ids
-        if self._noise is None or ids is None:
+        announced = self.settings.simulation.timing == "synchronous"
+        if self._noise is None or ids is None or not announced:
             return
         self._uses[ids] += 1
         if int(self._uses.max()) > self.settings.epochs:

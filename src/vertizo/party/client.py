@@ -154,6 +154,11 @@ class ClientParty:
         """Whether the records of a query are all that its answer is applied by."""
         return self._received is None
 
+    def reopen_next(self) -> None:
+        """Take up the next query of this client's own order, to be answered or made anew."""
+        if self._ids is None:
+            self._ids = self.batches.ids(self.answered)
+
     def opened(self) -> bytes:
         """The open query's number and records, for `reopen`; far smaller than the query."""
         assert self._ids is not None, "a query is open"
