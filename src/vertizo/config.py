@@ -352,6 +352,11 @@ def load(
 
 def parse(tree: Mapping[str, Any], source: str = "configuration") -> ExperimentConfig:
     """A configuration from nested mappings; ``source`` is named in errors."""
+    if "federation" in tree:
+        raise ConfigError(
+            f"{source} has a section federation, of a real party; it is for `vertizo serve` or "
+            "`vertizo join`"
+        )
     try:
         return ExperimentConfig.model_validate(tree)
     except ValidationError as error:

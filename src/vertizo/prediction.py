@@ -176,19 +176,23 @@ class Predictor:
 
     def coverage(self) -> str:
         """What the run's guarantee says of its predictions, in a sentence."""
-        privacy = self._summary["privacy"]
-        if privacy["guarantee"] == "exact":
-            what = ", ".join(privacy["covers"]) or "labels"
-            return (
-                "predictions show what the models have learnt; the server model was trained "
-                f"through noise, so that ε {privacy['epsilon']:.3g}, δ {privacy['delta']:g} for "
-                f"{what} holds with them as well, and for nothing else"
-            )
+        return coverage_of(self._summary["privacy"])
+
+
+def coverage_of(privacy: Mapping[str, Any]) -> str:
+    """What the guarantee of a run, the section ``privacy`` of its summary, says of predictions."""
+    if privacy["guarantee"] == "exact":
+        what = ", ".join(privacy["covers"]) or "labels"
         return (
-            "predictions show what the models have learnt; this run's statement is "
-            f"{privacy['guarantee']!r}, so that no guarantee covers them, least of all on training "
-            "records"
+            "predictions show what the models have learnt; the server model was trained "
+            f"through noise, so that ε {privacy['epsilon']:.3g}, δ {privacy['delta']:g} for "
+            f"{what} holds with them as well, and for nothing else"
         )
+    return (
+        "predictions show what the models have learnt; this run's statement is "
+        f"{privacy['guarantee']!r}, so that no guarantee covers them, least of all on training "
+        "records"
+    )
 
 
 def predict(run: Path, records: pl.DataFrame, *, id_column: str | None = None) -> pl.DataFrame:

@@ -477,7 +477,7 @@ def test_an_ask_survives_a_restart_of_the_server(echo: Echo, made: Path) -> None
     assert [frame for _, frame in echo.asked] == [b"before", b"held", b"held", b"next"]
     assert len(told) == 2
     assert told[0].startswith(f"no connection to localhost:{server.port}: ")
-    assert told[1].startswith(f"connected to localhost:{server.port} again after 2.")
+    assert told[1].startswith(f"connected to localhost:{server.port} after 2.")
 
 
 @pytest.mark.parametrize("cut_after", [100, 20_000, 300_000])

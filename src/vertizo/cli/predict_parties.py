@@ -18,7 +18,7 @@ from vertizo.deployment.grpc import GrpcServer, Limits
 from vertizo.deployment.options import is_label_holder, load_join, load_serve
 from vertizo.deployment.predicting import NewRecords, PredictingService, help_predict
 from vertizo.errors import ConfigError, Interrupted
-from vertizo.prediction import frame_of
+from vertizo.prediction import coverage_of, frame_of
 
 if TYPE_CHECKING:
     import polars as pl
@@ -77,6 +77,7 @@ def _as_label_holder(path: Path, settings: list[str], data: Path, out: Path) -> 
     frame = frame_of(service.task, service.class_names, service.logits(), _carried(records, column))
     write(frame, out)
     print(f"{frame.height:,} predictions written to {out}")
+    print(f"privacy: {coverage_of(service.privacy)}")
 
 
 def _carried(records: NewRecords, column: str) -> pl.Series:

@@ -165,7 +165,7 @@ def check_output(path: Path, table: Path, overwrite: bool = False) -> None:
     if path.exists() and table.exists() and path.samefile(table):
         raise ConfigError(f"{path} is the table that is aligned; name another file")
     if path.exists() and not overwrite:
-        raise ConfigError(f"{path} is there already; name another file, or overwrite it")
+        raise ConfigError(f"{path} is there already; name another file, or --overwrite it")
 
 
 def write_table(
@@ -197,7 +197,7 @@ def write_table(
             file.flush()
             os.fsync(file.fileno())
         if path.exists() and not overwrite:
-            raise ConfigError(f"{path} is there already; name another file, or overwrite it")
+            raise ConfigError(f"{path} is there already; name another file, or --overwrite it")
         os.replace(temporary, path)
     except (OSError, pl.exceptions.PolarsError) as error:
         raise DataError(f"{path} cannot be written: {error}") from None

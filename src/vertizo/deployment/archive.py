@@ -70,7 +70,7 @@ class Archive:
             folder.check_is_new()
         self.records = records_of(self.config, served)
         folder.make()
-        (folder.path / "checkpoints").chmod(0o700)
+        folder.path.chmod(0o700)  # its figures are of labels as well
         self._exit.enter_context(folder.locked())
         if known:
             self._check_same()

@@ -59,7 +59,7 @@ class ClientFolder:
         if (self.path / "run_name").exists():
             raise RunError(f"federation.folder {self.path} holds a run of `vertizo train`")
         self._files.make()
-        (self.path / "checkpoints").chmod(0o700)
+        self.path.chmod(0o700)
         with self._files.locked():
             yield
 

@@ -241,7 +241,7 @@ class _Trouble:
         self._connected = time.monotonic()
         if not self._told_back:
             self._told_back = True
-            tell(f"connected to {server} again after {self._connected - self.began:.1f} s")
+            tell(f"connected to {server} after {self._connected - self.began:.1f} s")
 
     def next_pause(self) -> float:
         """Seconds, longer each time, and not the same for all members."""

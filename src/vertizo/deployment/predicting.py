@@ -103,6 +103,8 @@ class PredictingService:
         summary = folder.summary()
         if summary is None:
             raise RunError(f"{served.folder}: the job is not over; `vertizo serve` goes on with it")
+        self.privacy = summary["privacy"]
+        """The section of the job's summary."""
         self._config = folder.config()
         self._job = folder.run_name()
         preparation = folder.preparation()
