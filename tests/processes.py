@@ -225,7 +225,7 @@ class Job:
             code = party.end(max(last - time.monotonic(), 1.0))
             assert code == 0, f"{name}: {party.words}"
         for name, party in self.parties.items():
-            assert "privacy:" in party.words, f"{name}: {party.words}"
+            assert "privacy" in party.words, f"{name}: {party.words}"
             log = (self.folder / f"{name}.log").read_text()
             assert "Traceback" not in log, log
             assert "vertizo:" not in log, log

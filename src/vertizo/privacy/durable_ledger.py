@@ -234,7 +234,7 @@ class DurableLedger:
         """What its budget is for, in words."""
         budget = self.budget
         return (
-            f"this run; all runs on the ledger {self._file.path.name} together have "
+            f"this run; all runs on the ledger {self._file.path.name!r} together have "
             f"ε = {budget.epsilon:.4g} at δ = {budget.delta:g}"
         )
 
