@@ -137,3 +137,32 @@ def test_the_same_order_of_messages_gives_the_same_transcript(name: str, tmp_pat
         parameters = checkpoint.load(path)["state"]["parameters"]
         expected = federation.models[client].parameters
         torch.testing.assert_close(parameters, expected, rtol=0, atol=0)
+
+
+@pytest.mark.slow
+def test_a_first_table_of_256_megabytes_goes_through(tmp_path: Path) -> None:
+    issue(tmp_path / "certs", "bank", ["north"], ["localhost"], 1)
+    config = dep.serve_config(
+        tmp_path,
+        federation={"members": ["north"]},
+        data={"name": "digits", "parties": 1, "test_limit": 2, "validation": 0.002},
+        simulation={"table": "upload"},
+        client={"model": {"hidden": [], "outputs": 46_900}},
+        server={"model": {"hidden": [4]}},
+        rounds=2,
+        batch_size=8,
+    )
+    mine = Credentials.load(tmp_path / "certs" / "north")
+    with FederationService(config) as service, dep.ticking(service):
+        holder = Credentials.load(tmp_path / "certs" / "bank")
+        with (
+            GrpcServer(service, listen="localhost:0", credentials=holder, limits=Limits()) as net,
+            closing(GrpcChannel(f"localhost:{net.port}", mine, patience=30.0)) as channel,
+        ):
+            (done,) = dep.joined([dep.join_config(tmp_path, "north")], lambda _: channel)
+        assert done.queries == 2
+        assert service.traffic.table > 256 * 2**20
+        assert service.course is not None
+        values = service.course.job.party.side.table.values
+        assert values.numel() * 4 > 256 * 2**20
+        assert bool((values.abs().sum(1) > 0).all())
