@@ -104,7 +104,10 @@ class Course:
             self._close()
         elif party.round % job.evaluate_every == 0:
             self.evaluations.begin(self._progress)
-        party.tend()
+        try:
+            party.tend()
+        except RefusedError as error:
+            raise RunError(f"a step that is due cannot be charged: {error}") from None
         return replies
 
     def _unfinished(self) -> set[int]:

@@ -135,6 +135,9 @@ class FederationService:
                 self._refuse(client, str(error))
             except Exception as error:  # whatever it is, nothing goes on from a state in between
                 self._fail(error)
+            except BaseException:
+                self._fail(RunError(f"an ask of {member} was broken off"))
+                raise
             self._archive.seconds += time.perf_counter() - started
 
     def gone(self, member: str) -> None:
