@@ -174,7 +174,7 @@ class TestPreparation:
         [
             (lambda c: c.update(version=9), ["version is 9", "1"]),
             (lambda c: c.pop("label"), ["label"]),
-            (lambda c: c["parties"].clear(), ["parties"]),
+            (lambda c: c.update(parties=[1]), ["parties"]),
             (lambda c: c["parties"]["a"].clear(), ["columns"]),
             (lambda c: c["label"].pop("classes"), ["label.classes"]),
             (lambda c: c["label"].update(task="ranking"), ["label.task"]),
