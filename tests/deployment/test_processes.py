@@ -199,7 +199,7 @@ def test_nobody_can_speak_for_another_member(running: Job) -> None:
     shutil.copytree(running.folder / "east", running.folder / "forged")
     running.configure("north", folder="forged")  # what east has, with the certificate of north
     running.start("north")
-    running.parties["north"].fails("client 1")
+    running.parties["north"].fails("another member's")
     assert not running.parties[SERVER].ended
 
     mine = Credentials.load(running.folder / "certs" / "north")
