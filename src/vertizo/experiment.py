@@ -136,11 +136,7 @@ class Experiment:
 
     def check_same(self, folder: RunFolder) -> None:
         """Raises RunError if the folder holds a run of another configuration."""
-        ours, theirs = (
-            settings.model_copy(update={"checkpoint_seconds": 0.0, "threads": 1})
-            for settings in (self.config, folder.config())
-        )
-        if ours != theirs:
+        if not folder.is_of(self.config):
             raise RunError(
                 f"{folder.path} holds a run of another configuration; "
                 "resume it with the config.yaml that is in it"

@@ -40,14 +40,18 @@ from vertizo.privacy.embedding_noise import (
     account,
     noise_std_for_embeddings,
 )
+from vertizo.privacy.options import PrivacyConfig
 from vertizo.privacy.statement import Statement
 from vertizo.protection import Charge, Protection, steps_of_client
 from vertizo.randomness import Stream
 from vertizo.server.head import Head
 from vertizo.server.table import EmbeddingTable
+from vertizo.server.updates import PRIVATE
 from vertizo.zeroth_order.directions import Directions
 from vertizo.zeroth_order.estimators import Along
 
+STAND_INS = 8
+"""Training records of parties that only predict; what is in them is never looked at."""
 FITTED_LABELS = (
     "No privacy guarantee: what the task is, its classes, or the mean and spread that labels are "
     "scaled by were read off the labels, and every reply depends on it; data.classes, or "
@@ -302,3 +306,22 @@ def statement_of(
     if data.fitted_labels and side.plan.releases is not None:
         statement = statement.without_guarantee(FITTED_LABELS)
     return statement if noise is None else replace(statement, words=noise.words())
+
+
+def in_place_of_tests(values: Tensor) -> dict[Purpose, Tensor]:
+    """New records in the place of test records, and zeros in that of training records."""
+    training = values.new_zeros((STAND_INS, *values.shape[1:]))
+    return {"table": training, "validation": training[:0], "test": values}
+
+
+def for_predicting(config: ExperimentConfig) -> ExperimentConfig:
+    """Settings for parties that only predict: without noise on replies, of which there are none.
+
+    Noise on embeddings stays, for its clip.
+    """
+    changes: dict[str, object] = {"batch_size": min(config.batch_size, STAND_INS)}
+    if config.privacy.mechanism == "gaussian":
+        changes["privacy"] = PrivacyConfig()
+        if config.server.update in PRIVATE:
+            changes["server"] = config.server.model_copy(update={"update": "sgd"})
+    return config.model_copy(update=changes)

@@ -30,12 +30,10 @@ from vertizo.data.vertical import Holding, VerticalData
 from vertizo.errors import DataError, RefusedError, RunError
 from vertizo.experiment import Experiment
 from vertizo.federation import build
-from vertizo.messages import Purpose
 from vertizo.metrics import Scores, scores
-from vertizo.privacy.options import PrivacyConfig
+from vertizo.parties import for_predicting, in_place_of_tests
 from vertizo.run_folder import RunFolder
 from vertizo.server.losses import Classification, Task
-from vertizo.server.updates import PRIVATE
 
 if TYPE_CHECKING:
     import polars as pl
@@ -43,8 +41,6 @@ if TYPE_CHECKING:
 PREDICTION = "prediction"
 ROW = "row"
 """Columns of the result; probabilities are called ``probability_`` and the class."""
-STAND_INS = 8
-"""Training records that parties are made for; what is in them is never looked at."""
 
 
 @dataclass(frozen=True)
@@ -143,8 +139,7 @@ class Predictor:
         known = preparation.labels(records, name=name, place=place)
         features = preparation.features(records, name=name, place=place)
         config = self._config
-        few = config.model_copy(update={"batch_size": min(config.batch_size, STAND_INS)})
-        logits = self._logits(few, _without_training(preparation, features, config))
+        logits = self._logits(config, _without_training(preparation, features, config))
         frame = frame_of(preparation.task, preparation.class_names, logits, carried)
         if known is None:
             return Predictions(frame, None, 0)
@@ -155,12 +150,7 @@ class Predictor:
     def _logits(self, config: ExperimentConfig, data: VerticalData) -> Tensor:
         """Of the test records, [rows, outputs]."""
         torch.set_num_threads(config.threads)
-        if config.privacy.mechanism == "gaussian":  # noise on replies: predictions have none
-            server = config.server
-            if server.update in PRIVATE:
-                server = server.model_copy(update={"update": "sgd"})
-            config = config.model_copy(update={"privacy": PrivacyConfig(), "server": server})
-        federation = build(config, data)
+        federation = build(for_predicting(config), data)
         try:
             federation.load_parameters(self._parameters)
         except (RuntimeError, ValueError, KeyError, TypeError):
@@ -218,7 +208,7 @@ def _without_training(
     """New records in the place of test records, and zeros in that of training records."""
     rows = next(iter(features.values())).shape[0]
     holdings = [
-        Holding(name, _in_place_of_tests(x), preparation.parties[name].cardinalities)
+        Holding(name, in_place_of_tests(x), preparation.parties[name].cardinalities)
         for name, x in features.items()
     ]
     clients = [holding for holding in holdings if holding.name != config.data.label_holder]
@@ -230,16 +220,11 @@ def _without_training(
         task=preparation.task,
         parties=tuple(client.name for client in clients),
         features=tuple(client.values for client in clients),
-        labels=_in_place_of_tests(labels),
+        labels=in_place_of_tests(labels),
         fitted_scaling=False,
         cardinalities=cardinalities if any(cardinalities) else (),
         own=next((h for h in holdings if h.name == config.data.label_holder), None),
     )
-
-
-def _in_place_of_tests(values: Tensor) -> dict[Purpose, Tensor]:
-    training = values.new_zeros((STAND_INS, *values.shape[1:]))
-    return {"table": training, "validation": training[:0], "test": values}
 
 
 def _carried(records: pl.DataFrame, column: str, name: str) -> pl.Series:

@@ -147,6 +147,14 @@ class RunFolder:
         except (OSError, UnicodeDecodeError, DataError) as error:
             raise RunError(f"{path} cannot be used: {error}") from None
 
+    def is_of(self, settings: ExperimentConfig) -> bool:
+        """Whether its run is of these settings, but for those that change no number."""
+        ours, theirs = (
+            one.model_copy(update={"checkpoint_seconds": 0.0, "threads": 1})
+            for one in (settings, self.config())
+        )
+        return ours == theirs
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Nobody else writes into the folder inside; released when the process ends, however."""

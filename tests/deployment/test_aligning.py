@@ -19,8 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vertizo.data.alignment import in_order
-from vertizo.deployment import blinding
+from vertizo.data.alignment import fingerprint, in_order
 from vertizo.deployment.aligning import Alignment, Method, align_with
 from vertizo.deployment.alignment_messages import (
     LARGEST_ASK,
@@ -729,7 +728,7 @@ def test_arguments_are_checked() -> None:
 
 def test_a_fingerprint_is_of_the_keys_their_order_and_the_federation() -> None:
     made = {
-        blinding.fingerprint(name, keys)
+        fingerprint(name, keys)
         for name in ("f", "g")
         for keys in (["a", "b"], ["b", "a"], ["ab"], ["a", "b", ""], [])
     }

@@ -394,7 +394,7 @@ def test_frames_survive_a_round_trip_and_garbage_does_not() -> None:
     "client",
     [
         {"model": {"name": "module", "path": "os:system", "arguments": {}}},
-        {"model": {"name": "function", "path": "/tmp/x.py:f", "num_parameters": 3}},
+        {"model": {"name": "function", "path": "x.py:f", "num_parameters": 3}},
         {"model": {"name": "text", "checkpoint": "/etc"}},
     ],
 )

@@ -7,6 +7,7 @@ zeros. The canonical order is that of the keys' bytes in UTF-8.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -127,6 +128,20 @@ def in_order(keys: Iterable[str]) -> tuple[str, ...]:
     ('10', '9', 'b', 'é')
     """
     return tuple(sorted(keys))  # UTF-8 orders its bytes as Python orders code points
+
+
+def hashed(parts: Iterable[bytes]) -> bytes:
+    """SHA-256 of parts, each with its length before it, so that no two lists are the same bytes."""
+    made = hashlib.sha256()
+    for part in parts:
+        made.update(len(part).to_bytes(8, "little"))
+        made.update(part)
+    return made.digest()
+
+
+def fingerprint(federation: str, keys: Iterable[str]) -> bytes:
+    """32 bytes that only the same keys in the same order give, in a federation of that name."""
+    return hashed(part.encode() for part in ("vertizo alignment", federation, *keys))
 
 
 def align_table(

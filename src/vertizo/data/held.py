@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from pathlib import Path
 
 import torch
@@ -17,7 +16,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from vertizo.data import frames, tables
-from vertizo.data.alignment import align_table, keys_of
+from vertizo.data.alignment import align_table, fingerprint, in_order, keys_of
 from vertizo.data.files import set_apart
 from vertizo.data.options import Category, DataConfig
 from vertizo.data.prepared import Preparation
@@ -118,7 +117,7 @@ def features(options: OwnTable, choice: Choice, federation: str) -> Held:
         ConfigError, DataError: one line that names the file, the column and what would be right.
     """
     assert options.path is not None, "the caller has looked"
-    sources, prints = _sources(options.path, options.test_path, options.id, options.delimiter)
+    sources, keys = _sources(options.path, options.test_path, options.id, options.delimiter)
     train = sources[0]
     for key, named in (("drop", options.drop), ("categorical", options.categorical)):
         _check_known(train, key, named)
@@ -134,8 +133,13 @@ def features(options: OwnTable, choice: Choice, federation: str) -> Held:
     rows = _rows(choice, matrices)
     values = {p: _of(matrices, p)[ids] for p, ids in rows.items()}
     holding, prepare = hold("own", values, columns, levels, options.ranges, options.categories)
-    print_ = blake2b(prints, digest_size=32, key=federation.encode()[:64]).digest()
-    return Held(holding.values, holding.cardinalities, prepare.fitted, print_, prepare)
+    return Held(
+        holding.values,
+        holding.cardinalities,
+        prepare.fitted,
+        fingerprint(federation, keys),
+        prepare,
+    )
 
 
 def labels(
@@ -158,7 +162,7 @@ def labels(
     assert options.label is not None, "and a label"
     if options.id is None:
         raise ConfigError("data.id is not set; name the column of keys that all parties have")
-    sources, prints = _sources(options.path, options.test_path, options.id, options.delimiter)
+    sources, keys = _sources(options.path, options.test_path, options.id, options.delimiter)
     train = sources[0]
     for key, named in (
         ("label", [options.label]),
@@ -199,8 +203,7 @@ def labels(
             {} if prepare is None else {holder: prepare}, options.label, learned, names
         ),
     )
-    print_ = blake2b(prints, digest_size=32, key=federation.encode()[:64]).digest()
-    return data, print_
+    return data, fingerprint(federation, keys)
 
 
 def part(whole: VerticalData, index: int) -> Held:
@@ -226,21 +229,21 @@ def without_features(whole: VerticalData, members: Sequence[str]) -> VerticalDat
 
 def _sources(
     path: Path, test_path: Path | None, id_: str | None, delimiter: str
-) -> tuple[list[Source], bytes]:
-    """The tables in the order of their keys, and the keys as bytes."""
+) -> tuple[list[Source], list[str]]:
+    """The tables in the order of their keys; how many keys each has, and they themselves."""
     assert id_ is not None, "the caller has looked"
-    sources, prints = [], []
+    sources: list[Source] = []
+    all_keys: list[str] = []
     for place in (path, test_path):
         if place is None:
             continue
         frame = frames.read(place, delimiter)
         keys = keys_of(frame, id_, str(place))
         sources.append(Source(str(place), align_table(frame, id_, keys, str(place))))
-        ordered = "".join(f"{len(key)}:{key}" for key in sorted(keys))
-        prints.append(f"{len(keys)} {ordered}")
+        all_keys += [str(len(keys)), *in_order(keys)]
     if len(sources) == 1 and sources[0].frame.height < 2:
         raise DataError(f"{path} has 1 row; it takes one to train on and one to test on")
-    return sources, "\n".join(prints).encode()
+    return sources, all_keys
 
 
 def _rows(choice: Choice, matrices: Sequence[Tensor]) -> dict[Purpose, Tensor]:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar, get_args
 
-from vertizo.data.alignment import in_order
+from vertizo.data.alignment import fingerprint, in_order
 from vertizo.deployment.alignment_messages import (
     MOST_KEYS,
     VERSION,
@@ -45,7 +45,7 @@ from vertizo.deployment.alignment_messages import (
     pieces,
     size_of,
 )
-from vertizo.deployment.blinding import PIECE, POINT, Curve, fingerprint, salted_hashes
+from vertizo.deployment.blinding import PIECE, POINT, Curve, salted_hashes
 from vertizo.deployment.transport import Channel
 from vertizo.errors import ConfigError, DataError, MalformedError, RunError
 

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from vertizo.data.alignment import in_order
+from vertizo.data.alignment import fingerprint, in_order
 from vertizo.deployment.aligning import Alignment, Method, check_keys, check_method
 from vertizo.deployment.alignment_desk import Desk
 from vertizo.deployment.alignment_messages import (
@@ -38,7 +38,7 @@ from vertizo.deployment.alignment_messages import (
     pieces,
 )
 from vertizo.deployment.alignment_set import MemberSet
-from vertizo.deployment.blinding import HASH, PIECE, POINT, Curve, cut, fingerprint, salted_hashes
+from vertizo.deployment.blinding import HASH, PIECE, POINT, Curve, cut, salted_hashes
 from vertizo.deployment.transport import Answer as Reply
 from vertizo.errors import (
     ConfigError,

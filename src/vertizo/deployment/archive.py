@@ -24,12 +24,13 @@ from vertizo.deployment.course import Course
 from vertizo.deployment.frames import Ready
 from vertizo.deployment.job import open_job, records_of
 from vertizo.deployment.options import ServeOptions
-from vertizo.deployment.report import Traffic, summary_of
+from vertizo.deployment.report import summary_of
 from vertizo.deployment.secrets import KeyedBytes, root_of
 from vertizo.deployment.store import Store
 from vertizo.errors import RunError
 from vertizo.randomness import Stream
 from vertizo.run_folder import RunFolder
+from vertizo.simulation.simulator import Traffic
 
 QUERY, CLOSE, SCORED, GIVEN_UP = range(4)
 """Kinds of the journal's records."""
@@ -89,11 +90,7 @@ class Archive:
         self._exit.close()
 
     def _check_same(self) -> None:
-        ours, theirs = (
-            settings.model_copy(update={"checkpoint_seconds": 0.0, "threads": 1})
-            for settings in (self.config, self._folder.config())
-        )
-        if ours != theirs:
+        if not self._folder.is_of(self.config):
             raise RunError(
                 f"federation.folder {self._folder.path} holds a job of another configuration; "
                 "name another folder, or serve the configuration that is in it"

@@ -9,10 +9,10 @@ can tell which key a point stands for. The points are openmined-psi's, as in its
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from vertizo.data.alignment import hashed
 from vertizo.errors import ConfigError, MalformedError
 
 POINT = 33
@@ -68,7 +68,7 @@ class Curve:
         return b"".join(response.encrypted_elements)
 
     def _text(self, key: str) -> str:
-        return _digest(b"vertizo alignment, curve", self._federation.encode(), key).hex()
+        return hashed((b"vertizo alignment, curve", self._federation.encode(), key.encode())).hex()
 
 
 def require_psi() -> Any:
@@ -92,31 +92,11 @@ def salted_hashes(salt: bytes, keys: Sequence[str], done: Progress = lambda _: N
     hashes: list[bytes] = []
     for start in range(0, len(keys), PIECE):
         hashes += [
-            _digest(b"vertizo alignment, hashed", salt, key) for key in keys[start : start + PIECE]
+            hashed((b"vertizo alignment, hashed", salt, key.encode()))
+            for key in keys[start : start + PIECE]
         ]
         done(len(hashes))
     return hashes
-
-
-def fingerprint(federation: str, keys: Sequence[str]) -> bytes:
-    """32 bytes that only the same keys in the same order give, in a federation of that name."""
-    made = hashlib.sha256()
-    for part in ("vertizo alignment", federation, *keys):
-        _add(made, part.encode())
-    return made.digest()
-
-
-def _digest(purpose: bytes, context: bytes, key: str) -> bytes:
-    made = hashlib.sha256()
-    for part in (purpose, context, key.encode()):
-        _add(made, part)
-    return made.digest()
-
-
-def _add(made: Any, part: bytes) -> None:
-    """Length first, so that no two lists of parts are the same bytes."""
-    made.update(len(part).to_bytes(8, "little"))
-    made.update(part)
 
 
 def cut(data: bytes, width: int) -> Iterator[bytes]:

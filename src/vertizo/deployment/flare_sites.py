@@ -126,7 +126,7 @@ class Member:
         from vertizo.deployment.options import load_join
 
         options = load_join(config, [*FLARES, "federation.server=flare:0"])
-        with joining.Member(options, channel, notice=log.warning) as member:
+        with joining.Member(options, channel) as member:
             joined = member.run()
         log.info("%s; %d queries answered", joined.words, joined.queries)
 

@@ -91,7 +91,6 @@ class Member:
         config: of the feature holder.
         channel: to the label holder.
         progress: called after each answer.
-        notice: takes a line about what people should know.
 
     Raises:
         UserError: on entering or in `run`: one line that says what does not fit.
@@ -103,13 +102,11 @@ class Member:
         channel: Channel,
         *,
         progress: Callable[[Progress], None] | None = None,
-        notice: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._options = config.federation
         self._config = config
         self._channel = channel
         self._progress = progress
-        self._notice = notice
         self._folder = ClientFolder(self._options.folder)
         self._store = Store(self._options.folder, sync=self._options.sync)
         self._slot = Slot(self._options.folder / "query", sync=self._options.sync)

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from hashlib import blake2b
 from pathlib import Path
 from threading import Event, RLock
 
 import torch
 from torch import Tensor
 
-from vertizo.config import ExperimentConfig
 from vertizo.data import frames as files
-from vertizo.data.alignment import align_table, in_order, keys_of
+from vertizo.data.alignment import align_table, fingerprint, in_order, keys_of
 from vertizo.data.prepared import raw_matrix
 from vertizo.data.preprocessing import Preprocessing
 from vertizo.data.vertical import Holding, VerticalData
@@ -29,17 +27,20 @@ from vertizo.deployment.frames import Done, Hello, Noted, Ready, Refusal, Send, 
 from vertizo.deployment.options import JoinConfig, ServeConfig
 from vertizo.deployment.transport import Answer, Channel
 from vertizo.errors import DataError, MalformedError, RefusedError, RunError, WireError
-from vertizo.messages import Purpose
-from vertizo.parties import embedding_noise, make_client, make_server
+from vertizo.parties import (
+    STAND_INS,
+    embedding_noise,
+    for_predicting,
+    in_place_of_tests,
+    make_client,
+    make_server,
+)
 from vertizo.party import ServerParty
-from vertizo.privacy.options import PrivacyConfig
 from vertizo.randomness import Stream
 from vertizo.run_folder import RunFolder
 from vertizo.server.losses import Classification, Task
 from vertizo.simulation.simulator import UPLOAD_BYTES
 
-STAND_INS = 8
-"""Training records that parties are made for; what is in them is never looked at."""
 WORDS = "These are predictions; the guarantee of the job is in its summary."
 
 
@@ -61,23 +62,12 @@ class NewRecords:
         self.name = str(path)
         self.keys = in_order(keys_of(frame, column, self.name))
         self.frame = align_table(frame, column, self.keys, self.name)
-        text = "".join(f"{len(key)}:{key}" for key in self.keys).encode()
-        self.fingerprint = blake2b(text, digest_size=32, key=federation.encode()[:64]).digest()
+        self.fingerprint = fingerprint(federation, self.keys)
 
     def features(self, prepare: Preprocessing) -> Tensor:
         """As the party's model takes them, float32 [records, width]."""
         matrix = raw_matrix(self.frame, prepare.columns, prepare.levels, name=self.name)
         return prepare(matrix)
-
-
-def _stand_ins(values: Tensor) -> dict[Purpose, Tensor]:
-    """New records in the place of test records, and zeros in that of training records."""
-    training = values.new_zeros((STAND_INS, *values.shape[1:]))
-    return {"table": training, "validation": training[:0], "test": values}
-
-
-def _few(config: ExperimentConfig) -> ExperimentConfig:
-    return config.model_copy(update={"batch_size": min(config.batch_size, STAND_INS)})
 
 
 class PredictingService:
@@ -136,21 +126,19 @@ class PredictingService:
             rows, dtype=torch.int64 if isinstance(self.task, Classification) else torch.float32
         )
         holding = next(
-            (Holding(name, _stand_ins(x), cardinalities[name]) for name, x in own.items()), None
+            (Holding(name, in_place_of_tests(x), cardinalities[name]) for name, x in own.items()),
+            None,
         )
         data = VerticalData(
             name=self._config.data.name,
             task=self.task,
             parties=self.members,
             features=(),
-            labels=_stand_ins(labels),
+            labels=in_place_of_tests(labels),
             fitted_scaling=False,
             own=holding,
         )
-        config = _few(self._config)
-        if config.privacy.mechanism == "gaussian":  # noise on replies: predictions have none
-            untrained = config.server.model_copy(update={"update": "sgd"})
-            config = config.model_copy(update={"privacy": PrivacyConfig(), "server": untrained})
+        config = for_predicting(self._config)
         root = Stream.from_seed(0)  # first parameters, which are replaced
         shared = [root] * len(self.members)
         return make_server(config, data, self._dims, root, shared)
@@ -295,11 +283,11 @@ def help_predict(
     parameters, prepare = folder.model(), folder.preparation()
     terms = one(channel, Hello(frames.PROTOCOL, config.federation.name), Terms)
     folder.check_job(terms.job, terms.index)
-    few = _few(settings)
+    few = for_predicting(settings)
     made = make_client(
         few,
         terms.index,
-        _stand_ins(records.features(prepare)),
+        in_place_of_tests(records.features(prepare)),
         Stream.from_seed(0),  # first parameters, which are replaced
         cardinalities=prepare.cardinalities,
         shared=Stream.from_seed(0),

@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 import resource
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vertizo.metrics import Scores
 from vertizo.server.losses import Classification
+from vertizo.simulation.simulator import Traffic
 from vertizo.version import VERSION
 
 if TYPE_CHECKING:
     from vertizo.deployment.course import Course
     from vertizo.deployment.job import Job
-
-
-@dataclass
-class Traffic:
-    """Bytes of frames that came and went, repeated ones included; not the network's own."""
-
-    up: int = 0
-    down: int = 0
-    table: int = 0
-    """Uploads of all training embeddings into the table."""
-    evaluation: int = 0
-    """Uploads for validation and test; not part of training."""
 
 
 def evaluation_row(

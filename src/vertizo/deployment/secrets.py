@@ -23,7 +23,7 @@ def root_of(folder: Path) -> Stream:
         if not path.exists():
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             os.close(os.open(path.with_name("secret.key.partial"), os.O_CREAT, 0o600))
-            checkpoint.write_atomically(path, os.urandom(32))
+            checkpoint.write_atomically(path, Stream.from_os().key)
         key = path.read_bytes()
     except OSError as error:
         raise RunError(f"{path} cannot be used: {error.strerror}") from None

@@ -25,7 +25,7 @@ from vertizo.deployment.frames import Hello, Next, Noted, Ready, Refusal, Sent
 from vertizo.deployment.job import choice_seed, settings_of
 from vertizo.deployment.limits import LARGEST_DIM, check_size
 from vertizo.deployment.options import ServeConfig
-from vertizo.deployment.report import Traffic, evaluation_row
+from vertizo.deployment.report import evaluation_row
 from vertizo.deployment.silence import Silence
 from vertizo.deployment.transport import Answer
 from vertizo.errors import (
@@ -38,7 +38,7 @@ from vertizo.errors import (
 )
 from vertizo.party.peer import Vetted
 from vertizo.party.server import Replies
-from vertizo.simulation.simulator import UPLOAD_BYTES
+from vertizo.simulation.simulator import UPLOAD_BYTES, Traffic
 
 TOLD = 10
 """Refusals of one member that people are told of one by one."""
