@@ -13,7 +13,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from vertizo.cli import network
+from vertizo.cli import network, research
 from vertizo.cli import privacy as privacy_commands
 from vertizo.errors import Interrupted, UserError
 from vertizo.version import VERSION
@@ -208,6 +208,7 @@ def attack(
 
 
 network.register(app)
+research.register(app)
 
 
 @app.command("list")
