@@ -661,7 +661,7 @@ class TestPython:
 
     def test_data_of_ones_own_with_the_defaults(self) -> None:
         with pytest.raises(ConfigError, match="batch_size is 64"):
-            vertizo.Experiment(data=own_data()).run()
+            vertizo.Experiment(vertizo.ExperimentConfig(batch_size=64), data=own_data()).run()
         summary = (
             vertizo.Experiment(vertizo.ExperimentConfig(rounds=2), data=own_data(records=64))
             .run()

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from pydantic import Field, PositiveInt, ValidationError, model_validator
 
-from vertizo import config_tree
+from vertizo import config_tree, filling
 from vertizo.architectures import (
     ClientModelConfig,
     EncoderConfig,
@@ -30,7 +30,7 @@ from vertizo.codecs.none import NoCompression
 from vertizo.data.options import DataConfig
 from vertizo.errors import ConfigError
 from vertizo.methods.base import Timing
-from vertizo.methods.choice import METHODS, MethodConfig
+from vertizo.methods.choice import MethodConfig
 from vertizo.methods.dpzv import Dpzv
 from vertizo.option_text import explain, write_yaml
 from vertizo.options import Options
@@ -41,29 +41,28 @@ from vertizo.simulation.links import Links
 from vertizo.zeroth_order.directions import LawName
 
 
-class ClientOptimizerConfig(Options):
-    """Stochastic gradient descent of a client."""
+class OptimizerConfig(Options):
+    """Stochastic gradient descent of a client, or of the server."""
 
-    learning_rate: float = Field(default=0.003, gt=0)
+    learning_rate: float | None = Field(default=None, gt=0)
+    """unset: by the method and the number of parameters (docs/defaults.md)."""
     momentum: float = Field(default=0.9, ge=0, lt=1)
-    decay: Literal["none", "linear"] = "none"
-    """linear: the rate falls to 0 over the run, in a straight line."""
+    """Share of the last step in the next; 0 is plain gradient descent."""
+    decay: Literal["none", "linear"] | None = None
+    """linear: the rate falls to 0 over the run, in a straight line; unset: so does one that was
+    left out, and one that is given stays."""
 
-
-class ServerOptimizerConfig(Options):
-    """Stochastic gradient descent of the server."""
-
-    learning_rate: float = Field(default=0.01, gt=0)
-    momentum: float = Field(default=0.9, ge=0, lt=1)
-    decay: Literal["none", "linear"] = "none"
-    """linear: the rate falls to 0 over the run, in a straight line."""
+    @property
+    def falls(self) -> bool:
+        """Whether the rate falls to 0 over the run."""
+        return self.decay == "linear" or (self.decay is None and self.learning_rate is None)
 
 
 class ClientConfig(Options):
     """Every client's model and optimiser."""
 
     model: ClientModelConfig = MlpConfig()
-    optimizer: ClientOptimizerConfig = ClientOptimizerConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
 
 
 class SecretConfig(Options):
@@ -83,7 +82,7 @@ class ServerConfig(Options):
     model: ServerModelConfig = ServerMlpConfig()
     encoder: EncoderConfig = EncoderMlpConfig()
     """Of the label holder's own features (data.label_holder); trained with the model."""
-    optimizer: ServerOptimizerConfig = ServerOptimizerConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
     update: UpdateName = "sgd"
     """How the model is trained; unset: the method's own way.
 
@@ -131,11 +130,15 @@ class ExperimentConfig(Options):
     """Everything that decides a run's numbers."""
 
     seed: int = Field(default=0, ge=0)
+    """All that is random in a simulated run follows from it."""
     epochs: PositiveInt = 120
-    """Passes of every client over its records."""
+    """Passes of every client over its records; unset: as many as some 3,000 batches make, 5 to 120,
+    or 5 where replies carry noise."""
     rounds: PositiveInt | None = None
     """Stop after so many server steps, if that is earlier."""
     batch_size: PositiveInt = 64
+    """Records of a query; unset: 64, or a twentieth of all, 64 to 2,000, where replies carry noise.
+    """
     data: DataConfig = DataConfig()
     method: MethodConfig = Dpzv()
     client: ClientConfig = ClientConfig()
@@ -154,40 +157,9 @@ class ExperimentConfig(Options):
 
     @model_validator(mode="before")
     @classmethod
-    def _as_the_method_has_it(cls, given: Any) -> Any:
-        """What is left out and depends on the method: timing, the server's update, the codec."""
-        if not isinstance(given, Mapping):
-            return given
-        chosen = given.get("method", {})
-        if isinstance(chosen, Mapping):
-            name = chosen.get("name", "dpzv")
-        else:
-            name = getattr(chosen, "name", None)
-        method = METHODS.get(name) if isinstance(name, str) else None
-        if method is None:
-            return given
-        own: dict[str, dict[str, Any]] = {
-            "simulation": {"timing": method.timings[0]},
-            "server": {"update": method.server_update},
-            "codecs": {"up": method.up},
-        }
-        server = given.get("server", {})
-        update = server.get("update") if isinstance(server, Mapping) else None
-        if update == "secret-sgd":  # it trains on the table from the start
-            own["simulation"]["table"] = "upload"
-        filled = dict(given)
-        for section, values in own.items():
-            there = given.get(section, {})
-            if isinstance(there, Mapping):
-                filled[section] = {**values, **there}
-            elif isinstance(there, Options) and not values.keys() & there.model_fields_set:
-                filled[section] = there.model_copy(update=values)
-        codecs = filled.get("codecs")
-        up = codecs.get("up") if isinstance(codecs, Mapping) else None
-        if isinstance(up, Mapping) and "name" not in up:  # other settings of the method's own codec
-            assert isinstance(method.up, Options)
-            filled["codecs"] = {**filled["codecs"], "up": {**method.up.model_dump(), **up}}
-        return filled
+    def _filled(cls, given: Any) -> Any:
+        """What is left out and another key decides: timing, the server's update, the codec."""
+        return filling.filled(given) if isinstance(given, Mapping) else given
 
     @model_validator(mode="after")
     def _fits(self) -> ExperimentConfig:

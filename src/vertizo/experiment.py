@@ -12,10 +12,13 @@ import torch
 from vertizo import config as configuration
 from vertizo.charging import charging
 from vertizo.config import ExperimentConfig
+from vertizo.data.catalog import CATALOG
 from vertizo.data.prepare import prepare
 from vertizo.data.vertical import VerticalData
+from vertizo.defaults import complete
 from vertizo.errors import RunError
 from vertizo.federation import build
+from vertizo.making import check_reads_tokens
 from vertizo.memory import keep_freed_memory
 from vertizo.protection import record_choice
 from vertizo.run_folder import RunFolder
@@ -60,7 +63,11 @@ class Experiment:
             ConfigError, DataError: see `vertizo.data`.
         """
         if self._data is None:
+            known = CATALOG.get(self.config.data.name)
+            if known is not None and known.tokens:  # which takes a while to make
+                check_reads_tokens("client.model", self.config.client.model)
             self._data = prepare(self.config.data, record_choice(self.config))
+        self.config = complete(self.config, self._data)
         return self._data
 
     def check(self) -> None:

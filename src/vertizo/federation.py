@@ -8,6 +8,7 @@ from typing import Any
 
 from vertizo.config import ExperimentConfig
 from vertizo.data.vertical import VerticalData
+from vertizo.defaults import complete
 from vertizo.errors import ConfigError
 from vertizo.models.base import Model
 from vertizo.models.optimizers import Optimizer
@@ -29,6 +30,8 @@ class Federation:
     models: list[Model]
     """Each client's."""
     optimizers: list[Optimizer]
+    learning_rates: list[float]
+    """Each client's, given or chosen."""
     server: ServerParty
     clients: list[ClientParty]
     simulator: Simulator
@@ -110,6 +113,7 @@ def build(
     Raises:
         ConfigError: parts of the configuration do not fit each other or the data.
     """
+    config = complete(config, data)
     root = Stream.from_seed(config.seed)
     parties = len(data.parties)
     check_sizes(config, data.records)
@@ -150,6 +154,7 @@ def build(
         data=data,
         models=[client.model for client in made],
         optimizers=[client.optimizer for client in made],
+        learning_rates=[client.learning_rate for client in made],
         server=server,
         clients=clients,
         simulator=simulator,

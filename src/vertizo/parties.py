@@ -15,6 +15,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from vertizo import defaults
 from vertizo.batches import Batches
 from vertizo.codecs.feedback import Feedback, Received
 from vertizo.config import ExperimentConfig
@@ -66,6 +67,8 @@ class MadeClient:
     party: ClientParty
     model: Model
     optimizer: Optimizer
+    learning_rate: float
+    """η_m, given or chosen."""
     embedding_dim: int
     mixes_records: bool
     """Whether its model computes a record's embedding from other records as well."""
@@ -128,7 +131,16 @@ def make_client(
         first_order=config.method.first_order_client,
     )
     own = root.child("client", index)
-    optimizer = _client_optimizer(config, model, own, records)
+    rate = config.client.optimizer.learning_rate
+    if rate is None:
+        rate = defaults.client_rate(
+            config.method,
+            model.parameters.numel(),
+            dim,
+            config.batch_size,
+            config.client.optimizer.momentum,
+        )
+    optimizer = _client_optimizer(config, model, rate, own, records)
     side = ClientSide(model, optimizer, own.child("directions"), shared, index)
     feedback = config.codecs.feedback
     party = ClientParty(
@@ -145,16 +157,15 @@ def make_client(
         else EmbeddingNoise(noise.clip, noise.noise_std, own.child("noise")),
         received=Received(records, dim) if feedback in ("up", "both") else None,
     )
-    return MadeClient(party, model, optimizer, dim, mixes_records(model, table[:5]))
+    return MadeClient(party, model, optimizer, rate, dim, mixes_records(model, table[:5]))
 
 
 def _client_optimizer(
-    config: ExperimentConfig, model: Model, stream: Stream, records: int
+    config: ExperimentConfig, model: Model, rate: float, stream: Stream, records: int
 ) -> Optimizer:
     options = config.client.optimizer
     steps = steps_of_client(config, records) * config.method.server_steps
-    decay = steps if options.decay == "linear" else None
-    sgd = Sgd(options.learning_rate, options.momentum, decay)
+    sgd = Sgd(rate, options.momentum, steps if options.falls else None)
     if config.control == "frozen":
         return Frozen()
     if config.control == "random":
@@ -249,6 +260,7 @@ def make_server(
         update=protection.update(model),
         shared=shared,
         own=own.get("table"),
+        learning_rate=protection.learning_rate,
     )
     feedback = config.codecs.feedback
     return ServerParty(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
+from vertizo import defaults
 from vertizo.config import ExperimentConfig
 from vertizo.data.vertical import VerticalData
 from vertizo.errors import ConfigError
@@ -123,6 +125,8 @@ class Protection:
         self._data = data
         self._stream = stream
         self._secrets = stream if charge is None else stream.child("run", charge.run)
+        if config.privacy.noise_stream:
+            self._secrets = self._secrets.child("noise stream", config.privacy.noise_stream)
         self._reply_size = reply_size
         self._charge = charge
         self._server_parameters = server_parameters
@@ -264,18 +268,23 @@ class Protection:
     def _noise_multipliers(self) -> tuple[float, float | None] | None:
         """σ/C of the replies and of the server's private updates, given or calibrated."""
         config, privacy, data = self._config, self._config.privacy, self._data
-        if privacy.mechanism != "gaussian" or privacy.clip is None:
+        if privacy.mechanism != "gaussian":
             return None
+        assert privacy.clip is not None, "a complete configuration has one"
         update = config.server.update
         if privacy.noise_std is not None:
             server = privacy.server_noise_std
             return privacy.noise_std / privacy.clip, server and server / config.server.clip
         assert privacy.epsilon is not None
         if data.fitted_labels:
+            what, give = "scale of the labels", "data.label_range: [lowest, highest]"
+            if data.class_names is not None:
+                listed = json.dumps(data.class_names, ensure_ascii=False)
+                what, give = "classes", f"data.classes (these are {listed})"
             raise ConfigError(
-                f"privacy.epsilon is {privacy.epsilon} but the classes or the scale of the labels "
-                f"of {data.name} are read off the labels, so that no ε would hold; give "
-                "data.classes, or data.label_range: [lowest, highest], from public knowledge"
+                f"privacy.epsilon is {privacy.epsilon} but the {what} of {data.name} are read off "
+                f"its labels, so that no ε would hold; give {give}, provided that everybody knows "
+                "them without this file"
             )
         if privacy.accounting == "published":
             sigma = published_noise_std(
@@ -314,6 +323,28 @@ class Protection:
         sampling = self._config.batch_size / self._data.records
         return published_mu(reply.noise_std, reply.clip_norm, self._published_rounds, sampling)
 
+    @property
+    def learning_rate(self) -> float:
+        """η_0 of the server, given or chosen."""
+        options, noise = self._config.server, self._server_noise
+        if options.optimizer.learning_rate is not None:
+            return options.optimizer.learning_rate
+        records: float = self._config.batch_size
+        if options.update == "secret-sgd":
+            records = options.secret.sampling * self._data.records
+        return defaults.server_rate(
+            options.update,
+            self._server_parameters,
+            options.optimizer.momentum,
+            noise.noise_std / records if noise is not None else 0.0,
+            self._update_steps,
+        )
+
+    @property
+    def _update_steps(self) -> int:
+        """Steps of the server's optimiser in the whole run."""
+        return self._secret_steps if self._config.server.update == "secret-sgd" else self._steps
+
     def schedule(self) -> Schedule | None:
         """Of steps on secret samples."""
         if self._config.server.update != "secret-sgd":
@@ -328,9 +359,8 @@ class Protection:
             ConfigError: the model does not admit it.
         """
         options, batch_size = self._config.server, self._config.batch_size
-        steps = self._secret_steps if options.update == "secret-sgd" else self._steps
-        decay = steps if options.optimizer.decay == "linear" else None
-        sgd = Sgd(options.optimizer.learning_rate, options.optimizer.momentum, decay)
+        steps = self._update_steps if options.optimizer.falls else None
+        sgd = Sgd(self.learning_rate, options.optimizer.momentum, steps)
         if options.update == "none":
             return NoUpdate()
         if options.update == "sgd":

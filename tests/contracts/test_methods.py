@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from vertizo import checkpoint
 from vertizo.codecs.base import Codec
-from vertizo.config import METHODS
 from vertizo.data.vertical import VerticalData
 from vertizo.errors import ShapeError
 from vertizo.messages import Query, Reply
+from vertizo.methods.choice import METHODS
 from vertizo.privacy.plan import NoPrivacy
 
 PAIRS = [(name, timing) for name, method in METHODS.items() for timing in method.timings]

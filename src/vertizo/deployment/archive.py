@@ -19,6 +19,7 @@ from torch import Tensor
 
 from vertizo import checkpoint
 from vertizo.config import ExperimentConfig
+from vertizo.defaults import complete
 from vertizo.deployment import frames
 from vertizo.deployment.course import Course
 from vertizo.deployment.frames import Ready
@@ -70,6 +71,7 @@ class Archive:
         if not known:
             folder.check_is_new()
         self.records = records_of(self.config, served)
+        self.config = complete(self.config, self.records.data)
         folder.make()
         folder.path.chmod(0o700)  # its figures are of labels as well
         self._exit.enter_context(folder.locked())

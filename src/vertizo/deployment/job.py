@@ -14,6 +14,7 @@ from vertizo.config import ExperimentConfig
 from vertizo.data import held
 from vertizo.data.prepare import prepare
 from vertizo.data.vertical import VerticalData
+from vertizo.defaults import complete
 from vertizo.deployment.frames import Ready
 from vertizo.deployment.options import ServeOptions
 from vertizo.deployment.secrets import KeyedBytes
@@ -95,7 +96,7 @@ def records_of(config: ExperimentConfig, served: ServeOptions) -> Records:
                 f"federation.members names {len(served.members)}"
             )
         data, fingerprint = held.without_features(whole, served.members), b""
-    check_sizes(config, data.records)
+    check_sizes(complete(config, data), data.records)
     config.method.check(len(served.members))
     return Records(data, fingerprint)
 

@@ -18,6 +18,7 @@ from typing import Self
 import numpy as np
 
 from vertizo import wire
+from vertizo.config import ExperimentConfig
 from vertizo.deployment import frames
 from vertizo.deployment.archive import CLOSE, GIVEN_UP, QUERY, Archive
 from vertizo.deployment.course import Course
@@ -58,7 +59,6 @@ class FederationService:
 
     def __init__(self, config: ServeConfig, notice: Callable[[str], None] = lambda line: None):
         served = config.federation
-        self.config = config.experiment()
         self.members = tuple(served.members)
         self.finished = Event()
         """Whether the job is over and every member was told, as far as they are there."""
@@ -66,7 +66,7 @@ class FederationService:
         """What made the service stop answering, if something did."""
         self._served = served
         self._notice = notice
-        self._archive = Archive(self.config, served)
+        self._archive = Archive(config.experiment(), served)
         self._lock = RLock()
         self._pending: dict[int, Answer] = {}
         self._told: set[int] = set()
@@ -88,6 +88,11 @@ class FederationService:
                 self._archive.save()  # a restart has less to do
             self._pending.clear()
             self._archive.close()
+
+    @property
+    def config(self) -> ExperimentConfig:
+        """Of the run; complete once the service is entered."""
+        return self._archive.config
 
     @property
     def course(self) -> Course | None:

@@ -80,6 +80,8 @@ class ServerSide:
     """Each client's `ClientSide.shared`."""
     own: Tensor | None = None
     """The label holder's own features of all training records, [records, columns]."""
+    learning_rate: float | None = None
+    """η_0, given or chosen."""
     meter: TrainingMeter = field(default_factory=TrainingMeter)
 
     def points(self, ids: Tensor, replacements: Sequence[tuple[int, Tensor]] = ()) -> Points:
@@ -162,6 +164,16 @@ class Method(Options):
     def reply_is_losses(self) -> bool:
         """Whether a reply holds losses that differ by little, and no rounding may swallow it."""
         return False
+
+    def estimated_dimensions(self, parameters: int, embedding_dim: int, batch_size: int) -> float:
+        """Dimensions that a client's gradient is estimated in; 0 where it is computed.
+
+        Args:
+            parameters: d_m.
+            embedding_dim: d_h.
+            batch_size: B.
+        """
+        return 0.0
 
     def check(self, clients: int) -> None:
         """Raises ConfigError if the method does not fit so many clients."""

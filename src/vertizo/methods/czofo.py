@@ -49,11 +49,17 @@ class Czofo(Method):
     smoothing: float = Field(default=1e-3, gt=0)
     """μ, the length of a perturbation in units of the direction."""
     directions: LawName = "sphere"
+    """The law that directions are drawn from."""
 
     @property
     def evaluations_per_query(self) -> int:
         """One for each direction."""
         return self.num_directions
+
+    def estimated_dimensions(self, parameters: int, embedding_dim: int, batch_size: int) -> float:
+        """Those of the embeddings that one slope is of, by the mean of q estimates."""
+        records = 1 if self.scalars == "record" else batch_size
+        return records * embedding_dim / self.num_directions
 
     def client(self, side: ClientSide) -> CzofoClient:
         """Steps 1 and 3."""

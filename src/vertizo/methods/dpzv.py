@@ -45,6 +45,7 @@ class Dpzv(Method):
     smoothing: float = Field(default=1e-3, gt=0)
     """λ, the length of a perturbation in units of the direction."""
     directions: LawName = "scaled-sphere"
+    """The law that directions are drawn from."""
     num_directions: int = Field(default=1, gt=0)
     """K, directions of one query; their estimates are averaged."""
     clipping: Literal["each", "jointly"] = "each"
@@ -64,6 +65,10 @@ class Dpzv(Method):
     def releases_per_query(self) -> int:
         """One for each scalar that is clipped on its own."""
         return self.num_directions if self.clipping == "each" else 1
+
+    def estimated_dimensions(self, parameters: int, embedding_dim: int, batch_size: int) -> float:
+        """d_m, by the mean of K estimates."""
+        return parameters / self.num_directions
 
     def client(self, side: ClientSide) -> DpzvClient:
         """Lines 4-5 and 9."""
@@ -87,12 +92,12 @@ class DpzvClient:
         self._smoothing = method.smoothing
         self._count = method.num_directions
         dimension = side.model.parameters.numel()
-        self._directions = Directions(method.directions, dimension, side.stream, self._count)
+        self.directions = Directions(method.directions, dimension, side.stream, self._count)
 
     def _drawn(self, number: int) -> list[Direction]:
         """The directions of query ``number``."""
         first = number * self._count
-        return [self._directions.draw(first + k) for k in range(self._count)]
+        return [self.directions.draw(first + k) for k in range(self._count)]
 
     def ask(self, number: int, features: Tensor) -> Tensor:
         """``h+`` and ``h−`` of every direction, [2K, batch, d_h]."""

@@ -27,6 +27,7 @@ class ForwardDifference(Method):
     smoothing: float = Field(default=1e-3, gt=0)
     """μ, the length of a perturbation in units of the direction."""
     directions: LawName = "gaussian"
+    """The law that directions are drawn from."""
     reply: ReplyForm = "losses"
     """Both batch-mean losses, or their difference over μ: what a clip and noise are made for."""
 
@@ -44,6 +45,10 @@ class ForwardDifference(Method):
     def reply_is_losses(self) -> bool:
         """Whether both losses are sent."""
         return self.reply == "losses"
+
+    def estimated_dimensions(self, parameters: int, embedding_dim: int, batch_size: int) -> float:
+        """d_m."""
+        return parameters
 
     def client(self, side: ClientSide) -> ForwardDifferenceClient:
         """Sends two embeddings of each record."""
@@ -66,11 +71,11 @@ class ForwardDifferenceClient:
         self._optimizer = side.optimizer
         self._smoothing = method.smoothing
         dimension = side.model.parameters.numel()
-        self._directions = Directions(method.directions, dimension, side.stream)
+        self.directions = Directions(method.directions, dimension, side.stream)
 
     def ask(self, number: int, features: Tensor) -> Tensor:
         """``c`` and ``ĉ``, [2, batch, d_h]."""
-        direction = self._directions.draw(number)
+        direction = self.directions.draw(number)
         return outputs(self._model, features, direction, (0.0, self._smoothing))
 
     def tell(self, number: int, features: Tensor, values: Tensor) -> None:
@@ -81,7 +86,7 @@ class ForwardDifferenceClient:
             slope = forward_difference(shifted, plain, self._smoothing)
         else:
             (slope,) = numbers
-        direction = self._directions.draw(number)
+        direction = self.directions.draw(number)
         self._optimizer.step(self._model.parameters, estimate(direction, slope))
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -14,15 +15,18 @@ class PrivacyConfig(Options):
     """What carries noise: the server's replies, or the clients' embeddings."""
 
     mechanism: Literal["none", "gaussian", "embedding-noise"] = "none"
-    """gaussian: on the server's replies; embedding-noise: on each embedding, by its client."""
+    """gaussian: on the server's replies; embedding-noise: on each embedding, by its client; unset:
+    gaussian where epsilon or noise_std is given."""
     clip: float | None = Field(default=None, gt=0)
-    """C, the largest norm of one record's values, or of one embedding."""
+    """C, the largest norm of one record's values, or of one embedding; unset: by the number of
+    columns and clients, for noise on replies."""
     noise_std: float | None = Field(default=None, gt=0)
     """σ, the noise on the sum over the batch, or on an embedding; or give epsilon."""
     epsilon: float | None = Field(default=None, gt=0)
     """The ε that the noise is calibrated to: over all clients and epochs, or over one record's
     embeddings of one client."""
     delta: float = Field(default=1e-5, gt=0, lt=1)
+    """The δ at which ε is stated."""
     server_share: float | None = Field(default=None, gt=0, lt=1)
     """Share of the budget (of μ²) that the server's private updates get, the replies getting the
     rest; unset: 0.5 where the server has such updates."""
@@ -35,6 +39,18 @@ class PrivacyConfig(Options):
     (`vertizo privacy ledger create`); unset: the budget is this run's alone."""
     noise: Literal["seeded", "secure"] = "seeded"
     """seeded: repeatable, for simulations; secure: discrete, from the operating system."""
+    noise_stream: int = Field(default=0, ge=0)
+    """Which of the seed's streams seeded noise and secret samples come from. Runs of one seed and
+    one stream share them: what such runs release together is not what their ε add up to."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _noise_has_a_mechanism(cls, given: Any) -> Any:
+        """An ε alone is wish enough."""
+        if not isinstance(given, Mapping) or "mechanism" in given:
+            return given
+        noised = any(given.get(key) is not None for key in ("epsilon", "noise_std"))
+        return {**given, "mechanism": "gaussian"} if noised else given
 
     @model_validator(mode="after")
     def _complete(self) -> PrivacyConfig:
@@ -45,7 +61,7 @@ class PrivacyConfig(Options):
                 f"privacy.{given[0]} is set but privacy.mechanism is 'none'; use 'gaussian'"
             )
         if self.mechanism != "none":
-            if self.clip is None:
+            if self.clip is None and self.mechanism == "embedding-noise":
                 raise ValueError(
                     f"privacy.mechanism {self.mechanism!r} needs privacy.clip, e.g. 5.0"
                 )
