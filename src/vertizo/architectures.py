@@ -19,8 +19,9 @@ class MlpConfig(Options):
 
     name: Literal["mlp"] = "mlp"
     hidden: tuple[PositiveInt, ...] = ()
+    """Widths of the layers before the last."""
     outputs: PositiveInt = 3
-    """Embedding size d_h."""
+    """Embedding size d_h; unset: 3, and 16 for tables."""
     final_relu: bool = False
     """ReLU after the last layer as well."""
 
@@ -91,6 +92,7 @@ class BagConfig(Options):
     dimension: PositiveInt = 32
     """Size of a word's vector."""
     hidden: tuple[PositiveInt, ...] = ()
+    """Widths of the layers before the last."""
     outputs: PositiveInt = 16
     """Embedding size d_h."""
 
@@ -158,6 +160,7 @@ class ModuleConfig(Options):
     path: str
     """``package.module:Class`` or ``file.py:Class``; called with ``arguments``."""
     arguments: dict[str, Any] = Field(default_factory=dict)
+    """What the class is called with."""
 
 
 class FunctionConfig(Options):
@@ -167,6 +170,7 @@ class FunctionConfig(Options):
     path: str
     """``package.module:function`` or ``file.py:function``."""
     num_parameters: PositiveInt
+    """Length of the vector of parameters."""
     initial_std: float = Field(default=0.0, ge=0)
     """Standard deviation of the normal numbers that training starts from."""
 
@@ -176,6 +180,7 @@ class ServerMlpConfig(Options):
 
     name: Literal["mlp"] = "mlp"
     hidden: tuple[PositiveInt, ...] = (64,)
+    """Widths of the layers before the last."""
     last_layer: Literal["random", "zeros"] = "random"
     """How the last layer begins; zeros: with the same prediction for every record."""
 

@@ -16,8 +16,10 @@ from vertizo.server.updates import PRIVATE, UpdateName
 
 FIRST_ORDER_RATE = 0.1
 """η / (1 − momentum) of gradients that are computed."""
-ZEROTH_ORDER_RATE = 5.0
+ZEROTH_ORDER_RATE = 20.0
 """η / (1 − momentum) times the number of dimensions, of gradients that are estimated."""
+LARGEST_RATE = 0.3
+"""η / (1 − momentum), at most, in few dimensions."""
 PRIVATE_RATE = 5.0
 """η / (1 − momentum), at most, of a server under noise: its clipped gradients are short."""
 PRIVATE_WANDERING = 0.7
@@ -79,7 +81,7 @@ def server_rate(
 
 
 def _rate(dimensions: float) -> float:
-    return min(FIRST_ORDER_RATE, ZEROTH_ORDER_RATE / dimensions) if dimensions else FIRST_ORDER_RATE
+    return min(LARGEST_RATE, ZEROTH_ORDER_RATE / dimensions) if dimensions else FIRST_ORDER_RATE
 
 
 def complete(config: ExperimentConfig, data: VerticalData) -> ExperimentConfig:

@@ -14,6 +14,11 @@ from vertizo.methods.choice import METHODS
 from vertizo.options import Options
 from vertizo.server.updates import PRIVATE, UpdateName
 
+TABLES = ("table", "breast-cancer", "diabetes", "adult", "bank-marketing", "credit-default")
+"""Data sets whose parties hold columns."""
+TABLE_OUTPUTS = 16
+"""d_h of a client's linear model for a table."""
+
 Sections = dict[str, dict[str, Any]]
 
 SECRET: dict[str, Any] = {
@@ -52,12 +57,22 @@ def filled(given: Mapping[str, Any]) -> Mapping[str, Any]:
     result = dict(given)
     for section, values in own.items():
         result[section] = _with(given.get(section, {}), values)
+    if _key(given.get("data", {}), "name", None) in TABLES:
+        result["client"] = _for_a_table(given.get("client", {}))
     codecs = result.get("codecs")
     up = codecs.get("up") if isinstance(codecs, Mapping) else None
     if isinstance(up, Mapping) and "name" not in up:  # other settings of the method's own codec
         assert isinstance(method.up, Options)
         result["codecs"] = {**result["codecs"], "up": {**method.up.model_dump(), **up}}
     return result
+
+
+def _for_a_table(client: Any) -> Any:
+    """Clients with wider embeddings, where nothing is said of their size."""
+    model = client.get("model", {}) if isinstance(client, Mapping) else None
+    if not isinstance(model, Mapping) or model.get("name", "mlp") != "mlp":
+        return client
+    return {**client, "model": {"name": "mlp", "outputs": TABLE_OUTPUTS, **model}}
 
 
 def _name(chosen: Any) -> Any:
