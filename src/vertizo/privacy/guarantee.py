@@ -10,11 +10,8 @@ order clients make the two alternate (concurrent composition, Vadhan and Zhang 2
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-
-from scipy.optimize import brentq
-from scipy.stats import binom
 
 from vertizo.errors import ConfigError
 from vertizo.privacy.accounting import epsilon_of, mu_of
@@ -37,12 +34,34 @@ def epsilon(releases: Releases, delta: float) -> float:
     return gaussian(delta) if releases.grid is None else releases.grid.epsilon(gaussian, delta)
 
 
+def epsilon_so_far(releases: Releases, delta: float, *, named: int, steps: int) -> float:
+    """ε of a run's first releases: at most that of all of them, and rounded to the safe side.
+
+    Args:
+        releases: of the whole run.
+        delta: δ.
+        named: answered queries of all clients together that named one record, at most.
+        steps: secret steps made.
+    """
+    secret = replace(releases.secret, count=steps) if releases.secret and steps else None
+    mu = replace(releases, clients=1, queries=named).known_mu if named else 0.0
+
+    def gaussian(at: float) -> float:
+        return joined_epsilon(mu, secret, at, COARSE)
+
+    if not named and secret is None:
+        return 0.0
+    return gaussian(delta) if releases.grid is None else releases.grid.epsilon(gaussian, delta)
+
+
 TAIL = 1e-25
 """Probability, at most, that a secret sample is larger than `capacity` and loses some records."""
 
 
 def capacity(records: int, sampling: float) -> int:
     """Most records of a secret sample of rate q from D: more come up with probability `TAIL`."""
+    from scipy.stats import binom
+
     low, high = 0, records  # by halves: the library's own inverse loses so small a tail
     while low < high:
         middle = (low + high) // 2
@@ -55,9 +74,14 @@ def capacity(records: int, sampling: float) -> int:
 
 @lru_cache(maxsize=256)
 def joined_epsilon(
-    mu: float, secret: SecretSteps | None, delta: float, grid: float = FINE
+    mu: float,
+    secret: SecretSteps | tuple[SecretSteps, ...] | None,
+    delta: float,
+    grid: float = FINE,
 ) -> float:
     """ε of μ-GDP releases and secret steps together: ``G_μ ⊗ PLD_s`` at δ.
+
+    Secret steps may be of several kinds, as those of several runs are.
 
     >>> steps = SecretSteps(count=1000, sampling=0.01, noise_multiplier=1.0)
     >>> round(joined_epsilon(0.5, steps, 1e-5), 2)
@@ -73,18 +97,22 @@ def joined_epsilon(
     # costs (1 + e^ε) T_s TAIL of δ; a millionth of δ is set aside for it.
     spare = 1e-6 * delta
     # The central limit tells ε roughly, for the grid alone.
-    rough = math.hypot(mu, 2 * secret.sampling * math.sqrt(secret.count) / secret.noise_multiplier)
+    kinds = secret if isinstance(secret, tuple) else (secret,)
+    rough = math.hypot(
+        mu, *(2 * k.sampling * math.sqrt(k.count) / k.noise_multiplier for k in kinds)
+    )
     accountant = PLDAccountant(
         dp_accounting.NeighboringRelation.REPLACE_ONE,
         value_discretization_interval=grid * min(max(epsilon_of(rough, delta), 0.01), 10.0),
     )
     # Under replace-one the library doubles sensitivities itself: noise multipliers are σ/C.
-    step = dp_accounting.GaussianDpEvent(secret.noise_multiplier)
-    accountant.compose(dp_accounting.PoissonSampledDpEvent(secret.sampling, step), secret.count)
+    for kind in kinds:
+        step = dp_accounting.GaussianDpEvent(kind.noise_multiplier)
+        accountant.compose(dp_accounting.PoissonSampledDpEvent(kind.sampling, step), kind.count)
     if mu:
         accountant.compose(dp_accounting.GaussianDpEvent(2 / mu))
     found = float(accountant.get_epsilon(delta - spare))
-    lost = math.log1p(math.exp(-found)) + found + math.log(secret.count * TAIL)
+    lost = math.log1p(math.exp(-found)) + found + math.log(sum(kind.count for kind in kinds) * TAIL)
     return found if lost <= math.log(spare) else math.inf
 
 
@@ -164,6 +192,8 @@ def _secret_noise(target: float, delta: float, mu: float, count: int, sampling: 
 
     The root is searched on a coarse grid of privacy losses and then checked on the fine one.
     """
+
+    from scipy.optimize import brentq
 
     def excess(log_noise: float, grid: float = COARSE) -> float:
         steps = SecretSteps(count, sampling, math.exp(log_noise))

@@ -1,0 +1,145 @@
+"""``vertizo tune`` as people call it: one table, what is wrong in one line, Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from vertizo.cli.main import main
+
+SMALL = (
+    *("--set", "data.limit=60", "--set", "data.parties=2"),
+    *("--set", "batch_size=18", "--set", "epochs=2"),
+)
+RATE = "client.optimizer.learning_rate=1e-3..1e-1:log"
+EXACT = (
+    *("--set", "server.update=none", "--set", "privacy.mechanism=gaussian"),
+    *("--set", "privacy.clip=0.5", "--set", "privacy.epsilon=3"),
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+Call = Callable[..., Outcome]
+
+
+@pytest.fixture
+def tune(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Call:
+    """``vertizo tune`` with these arguments, in a folder of the test's own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def call(*arguments: str) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["vertizo", "tune", *SMALL, *arguments])
+        capfd.readouterr()
+        code = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 0
+        return Outcome(code, *capfd.readouterr())
+
+    return call
+
+
+def test_the_table(tune: Call) -> None:
+    result = tune("--search", RATE, "--trials", "3", "--pruner", "none", *EXACT)
+    assert (result.code, result.err) == (0, "")
+    folder = Path("runs/tune-digits-dpzv")
+    found = json.loads((folder / "results.json").read_text())
+    for words in (
+        "configured",
+        "validation accuracy",
+        "trials: 3 of 3 (3 finished)",
+        f"test, of trial {found['best']['trial']}: loss {found['test']['loss']:.4f}",
+        "All 3 trials together: ε = ",
+        "by itself: ε = 3 at δ = 1e-05",
+        f"best configuration: {folder}/best.yaml",
+    ):
+        assert words in result.out
+    assert "…" not in result.out
+    assert max(map(len, result.out.split("privacy:")[0].splitlines())) <= 100
+    again = tune("--search", RATE, "--trials", "3", "--pruner", "none", *EXACT, "--json")
+    assert json.loads(again.out) == found
+
+
+def test_a_narrow_terminal_has_fewer_columns(tune: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = ("--search", RATE, "--trials", "4", "--pruner", "none")
+    wide = tune(*command).out
+    monkeypatch.setenv("COLUMNS", "64")
+    narrow = tune(*command).out
+    assert wide.splitlines()[2].count("trial") > narrow.splitlines()[2].count("trial") >= 1
+    assert "…" not in narrow
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--search", "batch_sze=1..2"), ["'batch_sze'", "'batch_size'"]),
+        (("--trials", "0"), ["--trials"]),
+        (("--pruner", "best"), ["--pruner best", "median, halving, none"]),
+        (("--objective", "f1"), ["--objective f1", "accuracy"]),
+        (("--total-epsilon", "-1"), ["--total-epsilon"]),
+        (("--total-epsilon", "2"), ["--total-epsilon", "privacy.epsilon"]),
+        (("--set", "data.validation=0"), ["data.validation is 0"]),
+        (("--set", "privacy.ledger=x"), ["privacy.ledger"]),
+    ],
+)
+def test_what_is_wrong_is_one_line_and_leaves_nothing(
+    tune: Call, arguments: tuple[str, ...], words: list[str], tmp_path: Path
+) -> None:
+    result = tune(*arguments)
+    assert result.code == 2
+    assert result.out == ""
+    assert result.err.count("\n") == 1
+    for word in words:
+        assert word in result.err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_it_goes_on_after_ctrl_c(tmp_path: Path, jobs: str) -> None:
+    command = [
+        *(sys.executable, "-m", "vertizo", "tune", "--set", "epochs=40", "--trials", "3"),
+        *("--search", RATE, "--out", "s", "--jobs", jobs, "--pruner", "none"),
+    ]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    child = subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True
+    )
+    until = time.monotonic() + 240
+    while not list(tmp_path.glob("s/trials/000/metrics.jsonl")):
+        assert time.monotonic() < until
+        assert child.poll() is None
+        time.sleep(0.2)
+    time.sleep(1.0)
+    child.send_signal(signal.SIGINT)
+    _, err = child.communicate(timeout=240)
+    assert child.returncode == 130, err
+    assert "--out s goes on" in err
+    assert "Traceback" not in err
+    assert (tmp_path / "s/trials/000/checkpoints/last.safetensors").is_file()
+    assert not (tmp_path / "s/best.yaml").exists()
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=500)
+    found = json.loads((tmp_path / "s/results.json").read_text())
+    assert [trial["outcome"] for trial in found["trials"]] == ["finished"] * 3
