@@ -3,7 +3,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 INSTALLED = $(VENV)/installed
 
-.PHONY: demo test test-all check bench bench-network install clean
+.PHONY: demo test test-all check docs bench bench-network install clean
 
 demo: $(INSTALLED)  ## train DPZV on digits, 4 clients, no download
 	$(BIN)/vertizo train
@@ -21,6 +21,10 @@ check: $(INSTALLED)  ## what CI runs
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -n auto -m "not slow"
 	$(BIN)/python -m pytest --doctest-modules src/vertizo
+
+docs: $(INSTALLED)  ## the documentation, to build/docs; warnings are errors
+	$(BIN)/python docs/generate
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs
 
 bench: $(INSTALLED)  ## speed as ratios, codecs, memory; each measured in one run, one thread
 	$(BIN)/python benchmarks/rounds.py

@@ -1,0 +1,62 @@
+"""Write what the pages take from the code: ``python docs/generate`` (``make docs`` does it).
+
+Drawings go to ``docs/methods/*.svg``. In pages, what stands between ``<!-- made: … -->`` and
+``<!-- end -->`` is replaced. A test holds every file against this.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import api
+import commands
+import options
+import traffic
+from canvas import draw
+from rounds import ROUNDS
+
+DOCS = Path(__file__).parents[1]
+MADE = re.compile(r"(<!-- made: ([a-z -]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+
+
+def files() -> Iterator[tuple[Path, str]]:
+    """Every file that is made, or holds what is made, as it should be."""
+    for round_ in ROUNDS:
+        yield DOCS / "methods" / f"{round_.name}.svg", draw(round_)
+    for page in sorted(DOCS.rglob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        if MADE.search(text):
+            yield page, MADE.sub(lambda match: f"{match[1]}\n{part(match[2])}\n{match[4]}", text)
+
+
+def part(name: str) -> str:
+    """What stands between two marks."""
+    kind, _, method = name.partition(" ")
+    match kind:
+        case "options":
+            return options.method_table(method)
+        case "bytes":
+            return traffic.method_table(method)
+        case "traffic":
+            return traffic.overview()
+        case "commands":
+            return commands.page()
+        case "configuration":
+            return options.configuration()
+        case "api":
+            return api.page()
+    raise ValueError(f"unknown part {name!r}")
+
+
+def main() -> None:
+    """Write what has changed."""
+    for path, text in files():
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+            print(f"wrote {path.relative_to(DOCS.parent)}")
+
+
+if __name__ == "__main__":
+    main()

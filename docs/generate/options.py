@@ -1,0 +1,190 @@
+"""Options as tables: keys, what they may be, their defaults and meanings, read off the code."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from vertizo.config import ExperimentConfig
+from vertizo.methods.choice import METHODS
+from vertizo.option_text import options_of
+from vertizo.options import TAGS, Options
+
+WORDS = {int: "integer", float: "number", str: "text", bool: "`true` or `false`", Path: "path"}
+BOUNDS = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}
+
+
+@cache
+def meanings(options: type[Options]) -> Mapping[str, str]:
+    """What the text under each field of a class says, in one line; inherited fields as well."""
+    found: dict[str, str] = {}
+    for base in reversed(options.__mro__):
+        if not (isinstance(base, type) and issubclass(base, Options)) or base is Options:
+            continue
+        (definition,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+        assert isinstance(definition, ast.ClassDef)
+        for statement, text in zip(definition.body, definition.body[1:], strict=False):
+            match statement, text:
+                case (
+                    ast.AnnAssign(target=ast.Name(id=name)),
+                    ast.Expr(value=ast.Constant(value=str(meaning))),
+                ):
+                    found[name] = " ".join(inspect.cleandoc(meaning).replace("``", "`").split())
+    return found
+
+
+def method_table(name: str) -> str:
+    """The options of a method, without its name."""
+    rows = [row for row in _rows(METHODS[name], "method.") if row[0] != "`method.name`"]
+    if not rows:
+        return "None of its own.\n"
+    return table(("key", "may be", "default", "meaning"), rows)
+
+
+def configuration() -> str:
+    """Every key of a configuration, by section."""
+    parts = ["## At the top\n", table(HEADER, list(_rows(ExperimentConfig, "", nested=False)))]
+    for section, field in ExperimentConfig.model_fields.items():
+        if section != "method" and _is_options(field.annotation):
+            parts += [f"## `{section}`\n", *_section(field.annotation, f"{section}.")]
+    return re.sub(r"\bdocs/([a-z-]+)\.md", r"[\1](\1.md)", "\n".join(parts))
+
+
+HEADER = ("key", "may be", "default", "meaning")
+
+
+def _section(annotation: Any, prefix: str) -> Iterator[str]:
+    """The tables of a section, and of what is chosen in it by name."""
+    yield table(HEADER, list(_rows(annotation, prefix)))
+    described: list[Any] = []
+    for name, field in annotation.model_fields.items():
+        key = prefix + name
+        if options := _choices(field):
+            if options in described:
+                yield f"The keys of `{key}` are the same.\n"
+                continue
+            described.append(options)
+            for option in options:
+                tag = next(tag for tag in TAGS if tag in option.model_fields)
+                chosen = option.model_fields[tag].default
+                summary = (option.__doc__ or "").strip().splitlines()[0].replace("``", "`")
+                rows = [row for row in _rows(option, f"{key}.") if row[0] != f"`{key}.{tag}`"]
+                yield f"**`{key}.{tag}: {chosen}`**: {summary}\n"
+                if rows:
+                    yield table(HEADER, rows)
+        elif _is_options(field.annotation):
+            yield from _section(field.annotation, f"{key}.")
+
+
+def _rows(
+    options: type[Options], prefix: str, *, nested: bool = True
+) -> Iterator[tuple[str, str, str, str]]:
+    for name, field in options.model_fields.items():
+        if _is_options(field.annotation):
+            continue
+        choices = _choices(field)
+        if choices and not nested:
+            continue
+        if choices:
+            tag = next(tag for tag in TAGS if tag in choices[0].model_fields)
+            may_be = ", ".join(f"`{option.model_fields[tag].default}`" for option in choices)
+            default = getattr(field.get_default(call_default_factory=True), tag)
+            key = f"{prefix}{name}.{tag}"
+        else:
+            may_be, default = _may_be(field), field.get_default(call_default_factory=True)
+            key = prefix + name
+        yield f"`{key}`", may_be, _shown(default), meanings(options).get(name, "")
+
+
+def _choices(field: FieldInfo) -> list[Any]:
+    """The options of which a name chooses one, if the field is such a choice."""
+    return (
+        options_of(Annotated[field.annotation, None])
+        if field.discriminator
+        or any(type(extra).__name__ == "Discriminator" for extra in field.metadata)
+        else []
+    )
+
+
+def _is_options(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, Options)
+
+
+def _may_be(field: FieldInfo) -> str:
+    bounds = [
+        f"{sign} {getattr(limit, name)}"
+        for limit in field.metadata
+        for name, sign in BOUNDS.items()
+        if getattr(limit, name, None) is not None
+    ]
+    return ", ".join([_kind(field.annotation), *bounds])
+
+
+def _kind(annotation: Any) -> str:
+    """A type in words."""
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return ", ".join(f"`{choice}`" for choice in inner)
+    if origin is Annotated:
+        bounds = [
+            f"{sign} {getattr(limit, name)}"
+            for limit in inner[1:]
+            for name, sign in BOUNDS.items()
+            if getattr(limit, name, None) is not None
+        ]
+        return ", ".join([_kind(inner[0]), *bounds])
+    if origin in (Union, UnionType):
+        kinds = [_kind(each) for each in inner if each is not NoneType]
+        separator = ", " if kinds[0].startswith("`") else " or "
+        return separator.join(kinds)
+    if origin in (list, tuple):
+        return f"list of: {_kind(inner[0])}"
+    if origin is dict:
+        return f"{_kind(inner[0])} → {_kind(inner[1])}"
+    if _is_options(annotation):
+        return f"`{_name(annotation)}`"
+    return WORDS.get(annotation, "any")
+
+
+def _name(option: Any) -> str:
+    """What chooses an option."""
+    return str(next(option.model_fields[tag].default for tag in TAGS if tag in option.model_fields))
+
+
+def _shown(default: Any) -> str:
+    match default:
+        case None:
+            return "unset"
+        case _ if default is PydanticUndefined:
+            return "must be given"
+        case True | False:
+            return f"`{str(default).lower()}`"
+        case "":
+            return "none"
+        case list() | dict() | tuple() if not default:
+            return "none"
+        case tuple() | list():
+            names = (
+                _name(type(each)) if isinstance(each, Options) else str(each) for each in default
+            )
+            return f"`[{', '.join(names)}]`"
+        case _:
+            return f"`{default}`"
+
+
+def table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    """A table in Markdown."""
+    lines = [header, ("---",) * len(header), *rows]
+    return "".join(
+        "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines
+    )

@@ -1,0 +1,266 @@
+"""The documentation: what is taken from the code, what is shown to type, and the site."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from importlib.util import find_spec
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from PIL import ImageFont
+
+import vertizo as vz
+from vertizo import config as configuration
+from vertizo.methods.choice import METHODS
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+MADE = runpy.run_path(str(DOCS / "generate"))
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+# What is taken from the code
+
+
+def test_nothing_that_is_made_has_drifted() -> None:
+    stale = [
+        name_of(path)
+        for path, text in MADE["files"]()
+        if not path.exists() or path.read_text(encoding="utf-8") != text
+    ]
+    assert not stale, "run `make docs`, which writes these anew"
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_method_has_a_page_with_its_drawing_bytes_and_options(name: str) -> None:
+    text = (DOCS / "methods" / f"{name}.md").read_text(encoding="utf-8")
+    for part in (
+        f"]({name}.svg)",
+        f"<!-- made: bytes {name} -->",
+        f"<!-- made: options {name} -->",
+    ):
+        assert part in text
+    for option in METHODS[name].model_fields:
+        assert option == "name" or f"`method.{option}`" in text
+    headings = re.findall(r"^## (.+)$", text, re.MULTILINE)
+    assert headings == [
+        "What it is for",
+        "The algorithm",
+        "Messages",
+        "What leaks, what can be guaranteed",
+        "Options",
+        "When to choose it",
+        "Try it",
+        "Sources",
+    ]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_bytes_of_a_page_are_those_that_runs_count(name: str) -> None:
+    exchange = MADE["traffic"].exchange
+    config = {
+        "epochs": 1,
+        "batch_size": MADE["traffic"].BATCH,
+        "method": {"name": name},
+        "client": {
+            "model": {"name": "mlp", "outputs": MADE["traffic"].DIMENSION},
+            "optimizer": {"learning_rate": 1e-5},
+        },
+        "server": {"optimizer": {"learning_rate": 1e-5}},
+    }
+    summary = vz.Experiment(configuration.parse(config)).run().summary
+    full, rest = divmod(summary["records"], MADE["traffic"].BATCH)
+    counted = [exchange(name)] * full + [exchange(name, rest)] * (rest > 0)
+    assert summary["bytes_up"] == summary["clients"] * sum(each.query for each in counted)
+    assert summary["bytes_down"] == summary["clients"] * sum(
+        each.reply + each.announcement for each in counted
+    )
+
+
+def test_bytes_are_of_the_run_that_starts_without_a_configuration() -> None:
+    config = configuration.load(None)
+    assert config.batch_size == MADE["traffic"].BATCH
+    assert getattr(config.client.model, "outputs", None) == MADE["traffic"].DIMENSION
+
+
+@pytest.mark.parametrize("drawing", sorted(DOCS.rglob("*.svg")), ids=lambda path: path.stem)
+def test_drawing_can_be_read_by_everybody(drawing: Path) -> None:
+    root = ElementTree.parse(drawing).getroot()
+    assert root.get("role") == "img"
+    described = root.get("aria-labelledby", "").split()
+    assert [root.find(f".//*[@id='{id_}']") is not None for id_ in described] == [True, True]
+    style = root.findtext(f"{SVG}style") or ""
+    assert "prefers-color-scheme: dark" in style
+    width = float(root.get("viewBox", "").split()[2])
+    boxes = [each for each in root.iter(f"{SVG}rect") if float(each.get("width", 0)) > 200]
+    edges = [float(each.get("x", 0)) + float(each.get("width", 0)) for each in boxes]
+    for text in root.iter(f"{SVG}text"):
+        start, wide = float(text.get("x", 0)), width_of(text)
+        match text.get("text-anchor"):
+            case "middle":
+                assert start - wide / 2 > 0, text.text
+                assert start + wide / 2 < width, text.text
+            case "end":
+                assert start - wide > width / 2, text.text
+            case _:
+                assert start + wide < min(edge for edge in edges if edge > start), text.text
+
+
+def width_of(text: ElementTree.Element) -> float:
+    """How wide a line is in a wide font; those of most systems are narrower."""
+    words, size = "".join(text.itertext()), float(text.get("font-size", 14))
+    if "monospace" in text.get("font-family", ""):
+        return 0.602 * size * len(words)
+    return 1.1 * ImageFont.load_default(size).getlength(words)
+
+
+# What is shown to type
+
+FENCE = re.compile(r"^```[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+CODE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
+PROGRAM = re.compile(r"^(?:\$ )?(?:\.venv/bin/)?vertizo (?=[a-z])(.*)$", re.MULTILINE)
+
+
+def typed() -> Iterator[Any]:
+    """Every command line of the pages: whole ones of blocks, and parts in a sentence."""
+    for page in [*PAGES, ROOT / "README.md"]:
+        text = page.read_text(encoding="utf-8")
+        for block in FENCE.findall(text):
+            for line in PROGRAM.findall(block.replace("\\\n", " ")):
+                if not line.endswith("[options]"):  # the reference's own
+                    yield pytest.param(line, True, id=f"{name_of(page)}: {line[:60]}")
+        for code in CODE.findall(FENCE.sub("", text)):
+            for line in PROGRAM.findall(code):
+                yield pytest.param(line, False, id=f"{name_of(page)}: {line[:60]}")
+
+
+@pytest.mark.parametrize(("line", "whole"), list(typed()))
+def test_command_line_exists(line: str, whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    words = [word for word in shlex.split(line, comments=True) if "…" not in word]
+    commands = {tuple(names[1:]): command for names, command in MADE["commands"].programs()}
+    length = max(count for count in range(len(words) + 1) if tuple(words[:count]) in commands)
+    command, given = commands[tuple(words[:length])], words[length:]
+    assert length, f"no command {words[0]!r}"
+    options = {name for each in command.params for name in (*each.opts, *each.secondary_opts)}
+    for word in given:
+        if word.startswith("--"):
+            assert word.split("=")[0] in {*options, "--help"}, word
+    settings = [value for flag, value in pairwise(given) if flag == "--set"]
+    for setting in settings:
+        assert "=" in setting
+    inner = getattr(command, "commands", None)
+    if inner is not None:
+        assert not given, f"no command {given[0]!r}"
+        return
+    if whole:
+        command.make_context(command.name, list(given))
+    if words[0] in ("train", "compare"):
+        files = [Path(word) for word in given if word.endswith(".yaml")]
+        ours = [path for path in files if path.parts[0] in ("examples", "experiments")]
+        path = ours[0] if ours else None  # others are the reader's own
+        methods = given[given.index("--methods") + 1].split(",") if "--methods" in given else [None]
+        for method in methods:
+            configuration.load(path, [each for each in settings if each != "KEY=VALUE"], method)
+
+
+KEY = re.compile(r"(?:data|client|server|privacy|codecs|simulation|method)(?:\.[a-z_]+)+")
+
+
+@pytest.fixture(scope="module")
+def keys() -> set[str]:
+    """All keys of a configuration, and the sections that they are in."""
+    tables = [MADE["part"]("configuration"), *(MADE["part"](f"options {name}") for name in METHODS)]
+    found = {key for text in tables for key in KEY.findall(text)}
+    found |= {key.replace("codecs.up.", "codecs.down.") for key in found}
+    return found | {key.rsplit(".", count)[0] for key in found for count in (1, 2)}
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=name_of)
+def test_keys_in_sentences_exist(page: Path, keys: set[str]) -> None:
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    for code in CODE.findall(text):
+        if match := re.fullmatch(rf"({KEY.pattern})(?:[:=].*)?", code):
+            assert match[1] in keys, code
+
+
+# The site
+
+
+class Links(HTMLParser):
+    """What a page makes a browser fetch, and the pages it leads to."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.fetched: list[str] = []
+        self.pages: list[str] = []
+        self.feed(page.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        if tag == "a":
+            self.pages.append(given.get("href", ""))
+        elif tag == "link" and given.get("rel") not in ("next", "prev", "search", "index"):
+            self.fetched.append(given.get("href", ""))
+        self.fetched += [
+            given[name] for name in ("src", "srcset", "poster", "data") if name in given
+        ]
+        if style := given.get("style"):
+            self.fetched += re.findall(r"url\(([^)]*)\)", style)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The pages, built with warnings as errors."""
+    for package in ("sphinx", "myst_parser", "furo"):
+        if find_spec(package) is None:
+            pytest.skip(f"{package} is not installed")
+    folder = tmp_path_factory.mktemp("site")
+    flags = ["-W", "--keep-going", "-q", "-b", "html", "-d", str(folder / "trees")]
+    done = subprocess.run(
+        [sys.executable, "-m", "sphinx", *flags, str(DOCS), str(folder / "html")],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return folder / "html"
+
+
+def test_site_fetches_nothing_from_elsewhere(site: Path) -> None:
+    pages = sorted(site.rglob("*.html"))
+    assert len(pages) >= len(PAGES)
+    for page in pages:
+        for address in Links(page).fetched:
+            assert not re.match(r"(?:[a-z]+:)?//", address), (page.name, address)
+            there = address.partition("?")[0].partition("#")[0]
+            assert not there or address.startswith("data:") or (page.parent / there).exists(), (
+                page.name,
+                address,
+            )
+    for sheet in site.rglob("*.css"):
+        for address in re.findall(
+            r"(?:url\(|@import)\s*[\"']?([^\"')\s]+)", sheet.read_text("utf-8")
+        ):
+            assert not re.match(r"(?:https?:)?//", address), (sheet.name, address)
+
+
+def test_every_page_is_in_the_navigation(site: Path) -> None:
+    led_to = {address.partition("#")[0] for address in Links(site / "index.html").pages}
+    for page in PAGES:
+        address = page.relative_to(DOCS).with_suffix(".html").as_posix()
+        assert address in led_to or address == "index.html", address
