@@ -106,8 +106,8 @@ def test_sizes_of_a_random_encoder() -> None:
         (
             "server",
             {"name": "resnet18"},
-            "it: server.model.name is 'resnet18'; known are 'mlp', 'sum', 'resnet18-rest', "
-            "'text-rest', 'module'",
+            "it: server.model.name is 'resnet18'; did you mean 'resnet18-rest'? known are 'mlp', "
+            "'sum', 'resnet18-rest', 'text-rest', 'module'",
         ),
     ],
 )

@@ -284,8 +284,8 @@ class TestRefusedFolders:
     def test_models_of_another_size(self, trained: Callable[..., Path]) -> None:
         run = trained()
         text = (run / "config.yaml").read_text()
-        assert "outputs: 3" in text
-        (run / "config.yaml").write_text(text.replace("outputs: 3", "outputs: 5"))
+        assert "outputs: 16" in text
+        (run / "config.yaml").write_text(text.replace("outputs: 16", "outputs: 5"))
         with pytest.raises(RunError, match="parameters of other models"):
             predict(run, people(3))
 

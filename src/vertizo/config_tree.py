@@ -8,13 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from copy import deepcopy
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from vertizo.errors import ConfigError
 from vertizo.methods.choice import METHODS
-from vertizo.option_text import override, read_yaml
+from vertizo.option_text import nearest, override, read_yaml
 from vertizo.options import TAGS, Options
 
 Tree = dict[str, Any]
@@ -41,13 +40,13 @@ def read(
     if variant is None:
         chosen = _chosen(tree, overrides, defaults)
         if chosen in entries:
-            tree = _with_entry(tree, entries[chosen], chosen)
+            tree = with_entry(tree, entries[chosen], chosen)
     else:
         if variant not in entries and variant not in METHODS:
             raise ConfigError(f"--methods {variant}: {_unknown(variant, [*entries, *METHODS])}")
         if any(setting.split("=")[0] in ("method", "method.name") for setting in overrides):
             raise ConfigError("--set method.name contradicts --methods; leave one of them out")
-        tree = _with_entry(tree, entries.get(variant, {}), variant)
+        tree = with_entry(tree, entries.get(variant, {}), variant)
     override(tree, overrides, defaults)
     make_absolute(tree, Path.cwd() if path is None else path.parent)
     return tree
@@ -89,7 +88,7 @@ def _entries(section: Any, source: str) -> dict[str, Tree]:
     return section
 
 
-def _with_entry(tree: Tree, entry: Tree, label: str) -> Tree:
+def with_entry(tree: Tree, entry: Tree, label: str) -> Tree:
     """A tree with an entry's keys in place of its own, and the method that it is about."""
     own = entry.get("method", {})
     name = own.get("name", label)
@@ -114,9 +113,8 @@ def _merged(tree: Tree, own: Tree) -> Tree:
 
 
 def _unknown(name: str, known: Sequence[str]) -> str:
-    near = get_close_matches(name, known, 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
-    return f"there is no method {name!r}; {hint}"
+    hint = nearest(name, known) or f"; known are {', '.join(known)}"
+    return f"there is no method {name!r}{hint}"
 
 
 def make_absolute(tree: Tree, beside: Path) -> None:

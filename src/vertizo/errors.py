@@ -33,8 +33,19 @@ class VertizoError(Exception):
     """Base of every error that this package raises on purpose."""
 
 
+_CONTROLS = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160))}
+
+
 class UserError(VertizoError):
-    """Wrong input of a person: the message is one line and says what would be right."""
+    """Wrong input of a person: the message is one line and says what would be right.
+
+    >>> print(UserError("the column 'a\\nb' is missing"))
+    the column 'a\\nb' is missing
+    """
+
+    def __str__(self) -> str:
+        """The line; what people bring may hold characters that would break it, or a terminal."""
+        return super().__str__().translate(_CONTROLS)
 
 
 class ConfigError(UserError):

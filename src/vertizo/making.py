@@ -79,6 +79,19 @@ def client_model(
         return wrap(module)
 
 
+def check_reads_tokens(key: str, config: ClientModelConfig | EncoderConfig) -> None:
+    """Refuse a model that does not take the tokens of a text.
+
+    Raises:
+        ConfigError: names ``key`` and the models that do.
+    """
+    if not isinstance(config, TextModel | ModuleConfig | FunctionConfig):
+        raise ConfigError(
+            f"{key} is {config.name!r} but a party's features are tokens of a text; "
+            "use 'bag', 'text' or 'text-embeddings'"
+        )
+
+
 def client_module(
     key: str,
     config: ClientModelConfig | EncoderConfig,
@@ -101,11 +114,8 @@ def client_module(
             f"{key} is {config.name!r} but a party's features have shape {list(shape)} and are no "
             "tokens; it needs texts (a data set of texts, data.split segments)"
         )
-    if tokens and not isinstance(config, TextModel):
-        raise ConfigError(
-            f"{key} is {config.name!r} but a party's features are tokens of a text; "
-            "use 'bag', 'text' or 'text-embeddings'"
-        )
+    if tokens:
+        check_reads_tokens(key, config)
     if isinstance(config, ImageModel) and len(shape) != 3:
         raise ConfigError(
             f"{key} is {config.name!r} but a party's features have shape {list(shape)}; "

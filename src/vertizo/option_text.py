@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from difflib import get_close_matches
+import re
+from collections.abc import Hashable, Iterator, Sequence
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,6 +16,74 @@ from vertizo.errors import ConfigError
 from vertizo.options import TAGS, Options
 
 Tree = dict[str, Any]
+CLOSE = 0.65
+"""How alike two names must be for one to be offered for the other, from 0 to 1."""
+SPREAD = 0.2
+"""What is so much less alike than the best is not offered beside it."""
+OFFERED = 3
+
+
+def similar(name: str, known: Sequence[str]) -> list[str]:
+    """The names that may have been meant, the likeliest first, at most `OFFERED`.
+
+    Case and what stands between words do not count, and a word of a name counts nearly as the
+    whole of it.
+
+    >>> similar("payment", ["age", "Payment_Delay", "payments-late", "income"])
+    ['Payment_Delay', 'payments-late']
+    >>> similar("zzz", ["age", "income"])
+    []
+    """
+    found = {each: _likeness(name, each) for each in known}
+    close = sorted((each for each in found if found[each] >= CLOSE), key=lambda e: -found[e])
+    spread = 0 if close and found[close[0]] == 1 else SPREAD
+    return [each for each in close if found[each] >= found[close[0]] - spread][:OFFERED]
+
+
+def _likeness(one: str, other: str) -> float:
+    """From 0 to 1, which is for names of the same words."""
+    ours, theirs = _words(one), _words(other)
+    whole = SequenceMatcher(None, "".join(ours), "".join(theirs)).ratio()
+    if whole == 1:
+        return 1.0
+    fewer, more = sorted((ours, theirs), key=len)
+    if not fewer or len("".join(fewer)) < 3:
+        return whole
+    # Each word of the shorter name beside the most similar one of the longer.
+    parts = [max(SequenceMatcher(None, word, each).ratio() for each in more) for word in fewer]
+    near = sum(parts) / len(parts)
+    return max(whole, 0.9 * near if near >= 0.8 else 0.0)
+
+
+def _words(name: str) -> list[str]:
+    """The words of a name in small letters: of snake_case, kebab-case and camelCase."""
+    apart = re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", name)
+    return re.findall(r"[^\W_]+", apart.casefold())
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """The end of a complaint about an unknown name; empty where nothing is like it.
+
+    >>> nearest("incme", ["age", "income"])
+    "; did you mean 'income'?"
+    """
+    return _question(similar(name, known))
+
+
+def nearest_file(path: Path) -> str:
+    """The end of a complaint about a file that is not there: one beside it of such a name."""
+    try:
+        there = sorted(each.name for each in path.parent.iterdir())
+    except OSError:
+        return ""
+    return nearest(path.name, there)
+
+
+def _question(names: Sequence[str]) -> str:
+    if not names:
+        return ""
+    *first, last = map(repr, names)
+    return f"; did you mean {' or '.join([', '.join(first), last] if first else [last])}?"
 
 
 class _Loader(yaml.SafeLoader):
@@ -93,14 +162,21 @@ def read_yaml(path: Path) -> Tree:
     """
     try:
         tree = _parse(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path}: {error.strerror}{nearest_file(path)}") from None
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: not a text file") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        where = f" in line {mark.line + 1}" if mark else ""
+        where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "unreadable"
+        if "'\\t'" in problem:
+            problem = "a tab; YAML is indented by spaces alone"
+        begun = getattr(error, "context_mark", None)
+        if begun and mark and begun.line != mark.line:
+            problem += f" (what is not closed may begin in line {begun.line + 1})"
         raise ConfigError(f"{path}: not YAML{where}: {problem}") from None
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from None
@@ -171,16 +247,16 @@ def _line(error: ErrorDetails, root: type[Options]) -> str:
     key = ".".join(path) or "configuration"
     given, kind, context = error["input"], error["type"], error.get("ctx", {})
     if kind == "extra_forbidden":
-        near = get_close_matches(path[-1], known, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
-        return f"unknown key {key!r}; {hint}"
+        return f"unknown key {key!r}{_meant(path, known, root)}"
     if kind.startswith("union_tag"):
         names = {tag: [_tag(option) for option in _members(choice)] for tag in TAGS}
         tag = next((tag for tag in TAGS if isinstance(given, dict) and tag in given), None)
         if tag is None:
             return f"{key} is {given!r}; keys and values were expected there"
-        expected = ", ".join(repr(name) for name in names[tag] if name is not None)
-        return f"{key}.{tag} is {given[tag]!r}; known are {expected or context['expected_tags']}"
+        known = [str(name) for name in names[tag] if name is not None]
+        expected = ", ".join(map(repr, known)) or context["expected_tags"]
+        hint = nearest(str(given[tag]), known)
+        return f"{key}.{tag} is {given[tag]!r}{hint or ';'} known are {expected}"
     if kind in ("model_type", "model_attributes_type", "dict_type"):
         return f"{key} is {given!r}; keys and values were expected there"
     if kind == "invalid_key":
@@ -189,7 +265,30 @@ def _line(error: ErrorDetails, root: type[Options]) -> str:
         return f"{key} is missing"
     if kind == "value_error":
         return str(context["error"])
-    return f"{key} is {given!r}; it must be {_expected(error)}"
+    hint = ""
+    if kind == "literal_error" and isinstance(given, str):
+        hint = nearest(given, re.findall(r"'([^']*)'", str(context["expected"])))
+    return f"{key} is {given!r}; it must be {_expected(error)}{hint}"
+
+
+def _meant(path: Sequence[str], known: Sequence[str], root: type[Options]) -> str:
+    """What an unknown key may have been: one beside it, or the same one further in."""
+    *above, last = path
+    here = "".join(f"{part}." for part in above)
+    elsewhere = [place for place in dict.fromkeys(_places(root, last)) if place.startswith(here)]
+    elsewhere = [place for place in elsewhere if place != here + last]
+    if not any(_likeness(last, each) > 0.9 for each in known) and elsewhere:
+        return _question(elsewhere[:OFFERED])
+    return nearest(last, known) or f"; known are {', '.join(known)}"
+
+
+def _places(option: Any, name: str) -> Iterator[str]:
+    """Where in a tree of options a key of that name is."""
+    for field, info in getattr(option, "model_fields", {}).items():
+        if field == name:
+            yield field
+        for below in (info.annotation, *_members(info.annotation)):
+            yield from (f"{field}.{place}" for place in _places(below, name))
 
 
 def _expected(error: ErrorDetails) -> str:

@@ -24,8 +24,9 @@ import torch
 from torch import Tensor
 
 from vertizo.config import ExperimentConfig
-from vertizo.data.prepared import Place, Preparation, row
-from vertizo.data.splits import nearest
+from vertizo.data.columns import unlike
+from vertizo.data.frames import Place, row
+from vertizo.data.prepared import Preparation
 from vertizo.data.vertical import Holding, VerticalData
 from vertizo.errors import DataError, RefusedError, RunError
 from vertizo.experiment import Experiment
@@ -68,22 +69,47 @@ class Predictor:
 
     def __init__(self, run: Path) -> None:
         folder = RunFolder(run)
-        self._run = run
-        self._config = folder.config()
-        summary = folder.summary()
+        config, summary = folder.config(), folder.summary()
         if summary is None:
             raise RunError(f"{run} holds an unfinished run; finish it with --resume {run}")
-        self._summary = summary
-        self._preparation = folder.preparation()
+        preparation = folder.preparation()
         if summary.get("model") not in ("best", "last"):
             raise RunError(f"{folder.summary_file}: model is {summary.get('model')!r}")
         state = folder.load(summary["model"])
-        self._parameters: Mapping[str, Any] = state.get("parameters", state)
+        parameters = state.get("parameters", state)
+        self._use(str(run), config, summary, preparation, parameters)
+
+    @classmethod
+    def of(
+        cls,
+        config: ExperimentConfig,
+        summary: Mapping[str, Any],
+        preparation: Preparation | None,
+        parameters: Mapping[str, Any],
+    ) -> Predictor:
+        """Of a run in memory; ``parameters`` are `Federation.parameters`."""
+        predictor = cls.__new__(cls)
+        predictor._use("this run", config, summary, preparation, parameters)
+        return predictor
+
+    def _use(
+        self,
+        run: str,
+        config: ExperimentConfig,
+        summary: Mapping[str, Any],
+        preparation: Preparation | None,
+        parameters: Mapping[str, Any],
+    ) -> None:
+        self._run = run
+        self.config = config
+        self.summary = summary
+        self.preparation = preparation
+        self.parameters = parameters
 
     @property
     def delimiter(self) -> str:
         """What stood between the values of the run's own CSV file."""
-        return self._config.data.delimiter
+        return self.config.data.delimiter
 
     def test(self) -> Predictions:
         """For the test records of the run's own data set.
@@ -91,11 +117,11 @@ class Predictor:
         Raises:
             UserError: the data set is missing, or not what the run was tested on any more.
         """
-        data = Experiment(self._config).data()
-        logits = self._logits(self._config, data)
+        data = Experiment(self.config).data()
+        logits = self._logits(self.config, data)
         found = scores(data.task, logits, data.labels["test"])
         for name, value in found.items():
-            known = self._summary.get(f"test_{name}")
+            known = self.summary.get(f"test_{name}")
             if known is not None and not math.isclose(value, known, rel_tol=1e-3, abs_tol=1e-6):
                 raise RunError(
                     f"the test records of {data.name} are not those that {self._run} was tested "
@@ -126,10 +152,10 @@ class Predictor:
             RunError: the run's records were no rows of a table.
             DataError: a column is missing or holds what it did not in training; names it.
         """
-        preparation = self._preparation
+        preparation = self.preparation
         if preparation is None:
             raise RunError(
-                f"{self._run} was trained on {self._summary['dataset']}, whose records are no rows "
+                f"{self._run} was trained on {self.summary['dataset']}, whose records are no rows "
                 "of a table (there is no preparation.json); it predicts its own test records only: "
                 "leave --data out"
             )
@@ -137,9 +163,7 @@ class Predictor:
             raise DataError(f"{name} has no rows")
         carried = None if id_column is None else _carried(records, id_column, name)
         known = preparation.labels(records, name=name, place=place)
-        features = preparation.features(records, name=name, place=place)
-        config = self._config
-        logits = self._logits(config, _without_training(preparation, features, config))
+        logits = self._logits_of(preparation, records, name, place)
         frame = frame_of(preparation.task, preparation.class_names, logits, carried)
         if known is None:
             return Predictions(frame, None, 0)
@@ -147,12 +171,28 @@ class Predictor:
         found = scores(preparation.task, logits[rows], labels)
         return Predictions(frame, found, len(rows))
 
+    def outputs(self, records: pl.DataFrame, *, name: str = "the table") -> Tensor:
+        """Probabilities [rows, classes] in the order of their names, or values [rows].
+
+        Raises:
+            DataError: as of `predict`.
+        """
+        preparation = self.preparation
+        assert preparation is not None, "of records in a frame"
+        return preparation.task.predict(self._logits_of(preparation, records, name, row))
+
+    def _logits_of(
+        self, preparation: Preparation, records: pl.DataFrame, name: str, place: Place
+    ) -> Tensor:
+        features = preparation.features(records, name=name, place=place)
+        return self._logits(self.config, _without_training(preparation, features, self.config))
+
     def _logits(self, config: ExperimentConfig, data: VerticalData) -> Tensor:
         """Of the test records, [rows, outputs]."""
         torch.set_num_threads(config.threads)
         federation = build(for_predicting(config), data)
         try:
-            federation.load_parameters(self._parameters)
+            federation.load_parameters(self.parameters)
         except (RuntimeError, ValueError, KeyError, TypeError):
             raise RunError(
                 f"{self._run}: its checkpoint has parameters of other models than config.yaml and "
@@ -166,7 +206,7 @@ class Predictor:
 
     def coverage(self) -> str:
         """What the run's guarantee says of its predictions, in a sentence."""
-        return coverage_of(self._summary["privacy"])
+        return coverage_of(self.summary["privacy"])
 
 
 def coverage_of(privacy: Mapping[str, Any]) -> str:
@@ -229,8 +269,10 @@ def _without_training(
 
 def _carried(records: pl.DataFrame, column: str, name: str) -> pl.Series:
     if column not in records.columns:
-        hint = nearest(column, records.columns) or f"; it has {', '.join(records.columns[:20])}"
-        raise DataError(f"--id names the column {column!r}, which {name} does not have{hint}")
+        raise DataError(
+            f"--id names the column {column!r}, which {name} does not have"
+            f"{unlike(column, records.columns)}"
+        )
     carried = records[column]
     if carried.dtype.is_nested() or str(carried.dtype) in ("Binary", "Object"):
         raise DataError(f"--id names the column {column!r} of {name}, which holds {carried.dtype}")

@@ -101,6 +101,8 @@ MISTAKES: dict[str, tuple[tuple[str, ...], list[str]]] = {
             "privacy.clip=1",
             "--set",
             "privacy.epsilon=1",
+            "--set",
+            "server.update=sgd",
         ),
         ["privacy.epsilon", "server.update"],
     ),

@@ -65,15 +65,18 @@ def test_composed_and_decomposed_letters_are_one() -> None:
         (table([True, False]), "holds Boolean"),
         (table([b"a"]), "holds Binary"),
         (table([[1], [2]]), "holds List"),
-        (table(["a", None, " ", "b"]), "no identifier in 2 of 4 rows, numbers 2, 3; leave"),
-        (table([1.0, float("nan")]), "no identifier in 1 of 2 rows, number 2"),
+        (table(["a", None, " ", "b"]), "no identifier in 2 of 4 rows: row 2 and row 3; leave"),
+        (table([1.0, float("nan")]), "no identifier in 1 of 2 rows: row 2"),
         (table([None, None]), "no identifier in 2 of 2 rows"),
-        (table(["b"] + [""] * 9), "in 9 of 10 rows, numbers 2, 3, 4, 5, 6, …"),
+        (
+            table(["b"] + [""] * 9),
+            "in 9 of 10 rows: row 2, row 3, row 4, row 5 and row 6 (and 4 more)",
+        ),
         (
             table(["a", "b", "a", "c", "a", "b"]),
-            "the key 'a' in 3 rows, numbers 1, 3, 5, and 1 more keys more than once",
+            "the key 'a' in 3 rows: row 1, row 3 and row 5, and 1 more keys more than once",
         ),
-        (table(["1", "1.0"]), "the key '1' in 2 rows, numbers 1, 2; each record"),
+        (table(["1", "1.0"]), "the key '1' in 2 rows: row 1 and row 2; each record"),
         (table([]), "has no rows"),
     ],
 )

@@ -131,7 +131,7 @@ class TestRawMatrix:
         path.write_text('age,job\n\n1,"a\nb"\n,\n2,c\n x ,d\n')
         read = frames.read(path)
         assert read.height == 3
-        assert [frames.line_of(path, ",", index) for index in range(3)] == [4, 6, 7]
+        assert [frames.line_of(path, ",", index) for index in range(3)] == [3, 6, 7]
         with pytest.raises(DataError, match=r"new: column 'age' holds 'x' in line 7, but only"):
             raw_matrix(
                 read,

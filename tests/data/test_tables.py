@@ -220,7 +220,7 @@ class TestTask:
         found = prepare(options(numbers, parties=2, label_range=[0, 1]), Stream.from_seed(0))
         assert isinstance(found.task, Regression)
         words = write("a,b,y\n" + "1,2,no\n3,4,yes\n" * 9)
-        assert "holds text" in refusal(words, parties=2, label_range=[0, 1])
+        assert "holds 'no' in line 2" in refusal(words, parties=2, label_range=[0, 1])
 
     def test_whether_the_classes_are_public(self, write: Write) -> None:
         """Read off the labels, one label may change the model's size: no guarantee stands on it."""
@@ -288,7 +288,7 @@ class TestParquet:
         ("column", "word"),
         [
             (pl.Series([[1], [2]]), "List"),
-            (pl.Series([1, 2]).cast(pl.Date), "Date"),
+            (pl.Series([1, 2]).cast(pl.Date), "dates, such as '1970-01-02' in row 1"),
             (pl.Series([float("inf"), 1]), "inf"),
             (pl.Series([1e39, 1]), "1e+39"),
         ],

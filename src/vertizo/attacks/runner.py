@@ -18,7 +18,7 @@ from vertizo.config import ExperimentConfig
 from vertizo.data.vertical import VerticalData
 from vertizo.errors import ConfigError, RunError
 from vertizo.experiment import Experiment
-from vertizo.option_text import explain, override
+from vertizo.option_text import explain, nearest, override
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,9 @@ def make(name: str, settings: Sequence[str] = ()) -> Attack:
         ConfigError: an unknown attack or option; names what would be right.
     """
     if name not in ATTACKS:
-        raise ConfigError(f"there is no attack {name!r}; known are {', '.join(ATTACKS)}, table")
+        known = [*ATTACKS, "table"]
+        hint = nearest(name, known) or f"; known are {', '.join(known)}"
+        raise ConfigError(f"there is no attack {name!r}{hint}")
     chosen = ATTACKS[name]
     tree: dict[str, Any] = {}
     override(tree, settings, chosen())

@@ -133,7 +133,8 @@ def _checked(table: OwnTable, method: str) -> Method:
 
 def _read(table: OwnTable) -> tuple[pl.DataFrame, list[str]]:
     frame = frames.read(table.path, table.delimiter)
-    return frame, keys_of(frame, table.column, str(table.path))
+    place = frames.place_in(table.path, table.delimiter)
+    return frame, keys_of(frame, table.column, str(table.path), place)
 
 
 def _write(table: OwnTable, frame: pl.DataFrame, found: Alignment) -> None:

@@ -26,6 +26,7 @@ from vertizo.cli.bar import live_bar
 from vertizo.config import ExperimentConfig
 from vertizo.errors import ConfigError, RunError
 from vertizo.methods.choice import METHODS
+from vertizo.option_text import nearest
 from vertizo.version import VERSION
 
 TABLE = "table"
@@ -169,7 +170,10 @@ def _names(option: str, text: str | None, known: Sequence[str]) -> list[str]:
     wanted = [name.strip() for name in text.split(",") if name.strip()]
     unknown = next((name for name in wanted if name not in known), None)
     if unknown is not None:
-        raise ConfigError(f"{option} {text}: {unknown!r} is none of {', '.join(known)}")
+        hint = nearest(unknown, known) or ";"
+        raise ConfigError(
+            f"{option} {text}: there is no {unknown!r}{hint} known are {', '.join(known)}"
+        )
     if not wanted or len(set(wanted)) < len(wanted):
         raise ConfigError(f"{option} {text!r} must name each once, or be all")
     return wanted

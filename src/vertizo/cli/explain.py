@@ -7,6 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from vertizo import config as configuration
 from vertizo.errors import RunError
@@ -51,5 +53,7 @@ def explain(path: Path, *, as_json: bool) -> None:
         ("How", words.how),
     ):
         console.print(f"\n[bold]{title}[/bold]")
+        listed = Table.grid(padding=(0, 1, 0, 0))  # which indents what follows a line's first
         for line in lines or ("nothing",):
-            console.print(f"  • {line}", highlight=False, markup=False)
+            listed.add_row("  •", Text(line))
+        console.print(listed)

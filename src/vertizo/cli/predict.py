@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vertizo import checkpoint
-from vertizo.data import frames
-from vertizo.data.prepared import Place, row
+from vertizo.data import frames, options
 from vertizo.errors import ConfigError, RunError
 from vertizo.prediction import Predictions, Predictor
 from vertizo.run_folder import RunFolder
@@ -44,7 +43,8 @@ def predict_offline(
     Raises:
         UserError: one line that says what is wrong.
     """
-    _check(data, out, id_column, delimiter)
+    _check(data, out, id_column)
+    delimiter = checked_delimiter(delimiter)
     if _is_of_real_parties(run):
         raise ConfigError(
             f"{run} is of real parties, none of which can predict alone; all run "
@@ -54,12 +54,12 @@ def predict_offline(
     if data is None:
         predictions = predictor.test()
     else:
-        separator = delimiter or predictor.delimiter
+        separator = predictor.delimiter if delimiter is None else delimiter
         predictions = predictor.predict(
             frames.read(data, separator),
             id_column=id_column,
             name=str(data),
-            place=_place(data, separator),
+            place=frames.place_in(data, separator),
         )
     if out is None:
         sys.stdout.write(predictions.frame.write_csv())
@@ -76,14 +76,22 @@ def _is_of_real_parties(run: Path) -> bool:
     return "queries" in (RunFolder(run).summary() or {})  # of a trial, which has no secret
 
 
-def _check(
-    data: Path | None, out: Path | None, id_column: str | None, delimiter: str | None
-) -> None:
+def checked_delimiter(delimiter: str | None) -> str | None:
+    """What ``--delimiter`` names; None where it is left out.
+
+    Raises:
+        ConfigError: it is not one character.
+    """
+    try:
+        return None if delimiter is None else options.delimiter(delimiter, "--delimiter")
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
+def _check(data: Path | None, out: Path | None, id_column: str | None) -> None:
     """Refuse what cannot work before anything is computed."""
     if data is None and id_column is not None:
         raise ConfigError(f"--id {id_column} names a column of --data, which is missing")
-    if delimiter is not None and (len(delimiter.encode()) != 1 or delimiter in '"\n\r'):
-        raise ConfigError(f"--delimiter {delimiter!r} must be one character, such as ';'")
     if out is None:
         return
     check_output(out)
@@ -103,18 +111,6 @@ def check_output(out: Path) -> None:
         raise ConfigError(f"--out {out} is a folder; name a file")
     if not out.parent.is_dir():
         raise ConfigError(f"--out {out}: there is no folder {out.parent}")
-
-
-def _place(path: Path, delimiter: str) -> Place:
-    """What to call a row of a file: its line, where it has lines."""
-    if path.suffix == ".parquet":
-        return row
-
-    def line(index: int) -> str:
-        found = frames.line_of(path, delimiter, index)
-        return f"line {found}" if found else row(index)
-
-    return line
 
 
 def write(frame: pl.DataFrame, out: Path) -> None:

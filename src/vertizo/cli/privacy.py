@@ -45,7 +45,12 @@ def plan(
         int, typer.Option(help="Numbers of a reply that are clipped each on its own.")
     ] = 1,
     server: Annotated[
-        Server, typer.Option(help="How the server model is trained.")
+        Server,
+        typer.Option(
+            metavar="HOW",
+            help="How the server model is trained: none, private-sgd, private-zeroth-order or "
+            "secret-sgd.",
+        ),
     ] = Server.SECRET_SGD,
     server_share: Annotated[
         float, typer.Option(help="Share of the budget (of μ²) for the server's updates.")

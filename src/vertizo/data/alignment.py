@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from vertizo.data.splits import nearest
+from vertizo.data.columns import unlike
+from vertizo.data.frames import Place, row
+from vertizo.data.mistaken import rows_in_words
 from vertizo.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -24,24 +26,27 @@ if TYPE_CHECKING:
 SUFFIXES = (".csv", ".parquet")
 EXACT = {"Float64": 2**53, "Float32": 2**24, "Float16": 2**11}
 """Floating-point numbers from here on stand for more than one whole number."""
-SHOWN = 5
-"""So many row numbers are listed in a complaint."""
 
 
-def keys_of(frame: pl.DataFrame, column: str, source: str = "the table") -> list[str]:
+def keys_of(
+    frame: pl.DataFrame, column: str, source: str = "the table", place: Place = row
+) -> list[str]:
     """The key of each row, in the order of the rows.
 
     Args:
         frame: text, whole numbers or floating-point numbers without a fraction in that column.
         column: the identifiers.
         source: what to call the frame in a complaint.
+        place: what to call a row of it.
 
     Raises:
         DataError: no such column, no rows, or a key that is missing, no identifier, or there twice.
     """
     if column not in frame.columns:
-        hint = nearest(column, frame.columns) or f"; it has {', '.join(frame.columns[:20])}"
-        raise DataError(f"{source} does not have the column {column!r} of identifiers{hint}")
+        raise DataError(
+            f"{source} does not have the column {column!r} of identifiers"
+            f"{unlike(column, frame.columns)}"
+        )
     if not frame.height:
         raise DataError(f"{source} has no rows")
     texts = _texts(frame[column], f"{source}: column {column!r}")
@@ -49,13 +54,13 @@ def keys_of(frame: pl.DataFrame, column: str, source: str = "the table") -> list
         key if key is None or key.isascii() else unicodedata.normalize("NFC", key)
         for key in texts.to_list()
     ]
-    missing = [row for row, key in enumerate(keys, 1) if not key]
+    missing = [index for index, key in enumerate(keys) if not key]
     if missing:
         raise DataError(
             f"{source}: column {column!r} has no identifier in {len(missing)} of {len(keys)} "
-            f"rows, {_rows(missing)}; leave those rows out"
+            f"rows: {rows_in_words(missing, place)}; leave those rows out"
         )
-    _check_unique(keys, f"{source}: column {column!r}")
+    _check_unique(keys, f"{source}: column {column!r}", place)
     return [key for key in keys if key is not None]
 
 
@@ -98,26 +103,18 @@ def _whole(values: pl.Series, where: str) -> pl.Series:
     return numbers.cast(pl.Int64)
 
 
-def _check_unique(keys: Sequence[str | None], where: str) -> None:
+def _check_unique(keys: Sequence[str | None], where: str, place: Place) -> None:
     if len(set(keys)) == len(keys):
         return
     rows: dict[str | None, list[int]] = {}
-    for row, key in enumerate(keys, 1):
-        rows.setdefault(key, []).append(row)
+    for index, key in enumerate(keys):
+        rows.setdefault(key, []).append(index)
     twice = {key: found for key, found in rows.items() if len(found) > 1}
     key, found = next(iter(twice.items()))
     others = f", and {len(twice) - 1} more keys more than once" if len(twice) > 1 else ""
     raise DataError(
-        f"{where} has the key {key!r} in {len(found)} rows, {_rows(found)}{others}; "
+        f"{where} has the key {key!r} in {len(found)} rows: {rows_in_words(found, place)}{others}; "
         "each record needs a key of its own"
-    )
-
-
-def _rows(numbers: Sequence[int]) -> str:
-    """The first few row numbers, counted from 1 below the header."""
-    listed = ", ".join(map(str, numbers[:SHOWN]))
-    return f"{'number' if len(numbers) == 1 else 'numbers'} {listed}" + (
-        ", …" if len(numbers) > SHOWN else ""
     )
 
 

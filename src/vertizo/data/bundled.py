@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
+from vertizo.data.columns import Source
 from vertizo.data.options import DataConfig
 from vertizo.data.pooled import Pooled
-from vertizo.data.tables import Source, pool
+from vertizo.data.tables import pool
 from vertizo.server.losses import Classification
 
 

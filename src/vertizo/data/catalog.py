@@ -11,6 +11,7 @@ from vertizo.data import bundled, cifar, idx, idx_images, published, reviews, ta
 from vertizo.data.options import DataConfig
 from vertizo.data.pooled import Pooled
 from vertizo.errors import ConfigError, DataError
+from vertizo.option_text import nearest
 
 ROOT_VARIABLE = "VERTIZO_DATA"
 
@@ -26,6 +27,8 @@ class Entry:
     """Whether it looks for files in data.root or VERTIZO_DATA."""
     own_test: bool = True
     """Whether test records are set apart already; else data.test says how many are."""
+    tokens: bool = False
+    """Whether records are the tokens of texts."""
 
 
 def load(name: str, root: Path | None = None, options: DataConfig | None = None) -> Pooled:
@@ -40,8 +43,14 @@ def load(name: str, root: Path | None = None, options: DataConfig | None = None)
         ConfigError: no such data set, or keys that do not fit it.
         DataError: its files are missing or damaged.
     """
+    if name == "frame":
+        raise ConfigError(
+            "data.name is 'frame': its records were given in Python and are in no file; "
+            "use data.name 'table' with data.path"
+        )
     if name not in CATALOG:
-        raise ConfigError(f"data.name is {name!r}; known are {', '.join(CATALOG)}")
+        hint = nearest(name, list(CATALOG)) or ";"
+        raise ConfigError(f"data.name is {name!r}{hint} known are {', '.join(CATALOG)}")
     if options is None:
         if name == "table":
             raise ConfigError("data.name is 'table', which needs data.path and data.label")
@@ -109,18 +118,21 @@ CATALOG: dict[str, Entry] = {
         "50,000 film reviews, positive or negative, as tokens; found in data.root",
         reviews.imdb,
         needs_files=True,
+        tokens=True,
     ),
     "amazon-domains": Entry(
         "8,000 Amazon reviews of 4 kinds of goods, positive or negative; found in data.root",
         reviews.amazon_domains,
         needs_files=True,
         own_test=False,
+        tokens=True,
     ),
     "amazon-polarity": Entry(
         "3,204 Amazon reviews, positive or negative, as tokens; found in data.root",
         reviews.amazon_polarity,
         needs_files=True,
         own_test=False,
+        tokens=True,
     ),
     "table": Entry(
         "a CSV or Parquet file of your own: data.path, data.label, data.columns",

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
+from vertizo.data.csv_lines import check_records, header, records
 from vertizo.errors import DataError
+from vertizo.option_text import nearest_file
 
 if TYPE_CHECKING:
     import polars as pl
 
-MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "?")
+MISSING = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "-nan", "null", "NULL", "?")
 """What stands for a missing value in a CSV file."""
+
+Place = Callable[[int], str]
+"""From a row, counted from 0, to how a person finds it: ``line 7``."""
+
+
+def row(index: int) -> str:
+    """The place of a row in a frame, where there is no file with lines.
+
+    >>> row(0)
+    'row 1'
+    """
+    return f"row {index + 1}"
 
 
 def read(path: Path, delimiter: str = ",") -> pl.DataFrame:
@@ -26,7 +37,9 @@ def read(path: Path, delimiter: str = ",") -> pl.DataFrame:
         DataError: missing, empty, damaged or not of that format.
     """
     if not path.is_file():
-        raise DataError(f"{path} is {'a folder, not a file' if path.is_dir() else 'missing'}")
+        if path.is_dir():
+            raise DataError(f"{path} is a folder, not a file")
+        raise DataError(f"{path} is missing{nearest_file(path)}")
     if path.suffix == ".parquet":
         return _parquet(path)
     return csv_text(path, delimiter)
@@ -61,8 +74,8 @@ def csv_text(
     """
     import polars as pl
 
-    if names is None:
-        _check_header(path, delimiter)
+    own = header(path, delimiter) if names is None else None
+    check_records(path, delimiter, skip, None if names is None else len(names))
     try:
         frame = pl.read_csv(
             path,
@@ -77,13 +90,9 @@ def csv_text(
     except pl.exceptions.NoDataError:
         raise DataError(f"{path} is empty") from None
     except (pl.exceptions.PolarsError, OSError) as error:
-        if "utf-8" in str(error).lower():
-            raise DataError(f"{path} is not UTF-8 text; save it as UTF-8") from None
-        _check_lines(path, delimiter, skip, None if names is None else len(names))
-        raise DataError(f"{path} is not a readable CSV file: {_first(error)}") from None
-    # Polars fills a short line with missing values. Such a line has none in the last column.
-    if frame.width > 1 and frame.height and frame.to_series(frame.width - 1).null_count():
-        _check_lines(path, delimiter, skip, frame.width)
+        frame = _by_python(path, delimiter, skip, names, error)
+    if own is not None and len(own) == frame.width:
+        frame.columns = own
     stripped = pl.all().str.strip_chars()
     frame = frame.select(
         pl.when(stripped.is_in(MISSING)).then(None).otherwise(stripped).name.keep()
@@ -93,17 +102,37 @@ def csv_text(
     return _filled(frame, path)
 
 
-def line_of(path: Path, delimiter: str, row: int) -> int:
-    """The line of a CSV file in which row number ``row``, from 0, of `read` ends; 0 if unknown."""
+def _by_python(
+    path: Path, delimiter: str, skip: int, names: Sequence[str] | None, error: Exception
+) -> pl.DataFrame:
+    """What Polars cannot read, as a quote in the midst of a value; slowly."""
+    import polars as pl
+
     try:
-        with _opened(path) as file:
-            reader = csv.reader(file, delimiter=delimiter)
-            next(reader, None)
-            records = (values for values in reader if not {v.strip() for v in values} <= {*MISSING})
-            for _ in islice(records, row + 1):
-                pass
-            return reader.line_num
-    except (OSError, EOFError, ValueError, csv.Error):
+        rows = [values for _, values in records(path, delimiter, skip)]
+    except (OSError, EOFError, ValueError):
+        raise DataError(f"{path} is not a readable CSV file: {_first(error)}") from None
+    columns, rows = (rows[0], rows[1:]) if names is None else (names, rows)
+    return pl.DataFrame(rows, dict.fromkeys(columns, pl.String), orient="row")
+
+
+def place_in(path: Path, delimiter: str) -> Place:
+    """What to call a row of `read`, counted from 0: its line, where the file has lines."""
+
+    def line(index: int) -> str:
+        found = 0 if path.suffix == ".parquet" else line_of(path, delimiter, index)
+        return f"line {found}" if found else row(index)
+
+    return line
+
+
+def line_of(path: Path, delimiter: str, index: int) -> int:
+    """The line of a CSV file in which a row of `read`, from 0, begins; 0 if it is unknown."""
+    try:
+        below = islice(records(path, delimiter), 1, None)
+        kept = (line for line, values in below if not {v.strip() for v in values} <= {*MISSING})
+        return next(islice(kept, index, None), 0)
+    except (OSError, EOFError, ValueError):
         return 0
 
 
@@ -117,47 +146,3 @@ def _filled(frame: pl.DataFrame, path: Path) -> pl.DataFrame:
 
 def _first(error: Exception) -> str:
     return (str(error).splitlines() or [""])[0] or type(error).__name__
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[IO[str]]:
-    with path.open("rb") as raw:
-        packed = raw.read(2) == b"\x1f\x8b"
-    opener = gzip.open if packed else open
-    with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
-        yield file
-
-
-def _check_header(path: Path, delimiter: str) -> None:
-    """Refuse two columns of one name, which Polars would rename."""
-    try:
-        with _opened(path) as file:
-            names = next(csv.reader(file, delimiter=delimiter), [])
-    except (OSError, EOFError, ValueError, csv.Error):
-        return  # Polars will say what is wrong, or knows this compression.
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise DataError(f"{path} has two columns named {twice!r}")
-
-
-def _check_lines(path: Path, delimiter: str, skip: int, width: int | None) -> None:
-    """Refuse a line that has more or fewer values than the first, by its number.
-
-    Raises:
-        DataError: such a line.
-    """
-    try:
-        with _opened(path) as file:
-            for _ in range(skip):
-                next(file, None)
-            reader = csv.reader(file, delimiter=delimiter)
-            for values in reader:
-                if width is None:
-                    width = len(values)
-                elif values and len(values) != width:
-                    raise DataError(
-                        f"{path}: line {reader.line_num + skip} has {len(values)} values where "
-                        f"{width} are expected"
-                    )
-    except (OSError, EOFError, ValueError, csv.Error):
-        return

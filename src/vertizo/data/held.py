@@ -7,7 +7,7 @@ number and public randomness. Everything else, a party decides for itself.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,14 +15,14 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from vertizo.data import frames, tables
 from vertizo.data.alignment import align_table, fingerprint, in_order, keys_of
+from vertizo.data.columns import Source, check_known, matrices
 from vertizo.data.files import set_apart
-from vertizo.data.options import Category, DataConfig
+from vertizo.data.labels import labels_of
+from vertizo.data.options import Category, DataConfig, Delimiter
 from vertizo.data.prepared import Preparation
 from vertizo.data.preprocessing import Preprocessing, check_public
-from vertizo.data.splits import nearest
-from vertizo.data.tables import Source
+from vertizo.data.tables import source_of
 from vertizo.data.vertical import VerticalData, choose, hold, learned_task
 from vertizo.errors import ConfigError, DataError
 from vertizo.messages import Purpose
@@ -40,7 +40,7 @@ class OwnTable(Options):
     """A file of the test records; unset: a share of ``path``, as the label holder says."""
     id: str | None = None
     """The column of keys, the same people's at all parties."""
-    delimiter: str = Field(default=",", min_length=1, max_length=1)
+    delimiter: Delimiter = ","
     """What stands between the values of a CSV file."""
     columns: list[str] | None = None
     """The features; unset: all columns but ``id`` and ``drop``."""
@@ -119,19 +119,17 @@ def features(options: OwnTable, choice: Choice, federation: str) -> Held:
     assert options.path is not None, "the caller has looked"
     sources, keys = _sources(options.path, options.test_path, options.id, options.delimiter)
     train = sources[0]
-    for key, named in (("drop", options.drop), ("categorical", options.categorical)):
-        _check_known(train, key, named)
+    _check_known(train, options, columns=options.columns or ())
     left_out = {options.id, *options.drop}
     columns = [c for c in options.columns or train.frame.columns if c not in left_out]
-    _check_known(train, "columns", columns)
     if not columns:
         raise DataError(f"{train.name} has no column but {options.id!r} and what data.drop names")
-    matrices, levels = tables.matrices(
-        sources, columns, {*options.categorical, *options.categories}
+    raw, levels = matrices(
+        sources, columns, {*options.categorical, *options.categories}, options.ranges
     )
     check_public(train.name, columns, levels, options.ranges, options.categories)
-    rows = _rows(choice, matrices)
-    values = {p: _of(matrices, p)[ids] for p, ids in rows.items()}
+    rows = _rows(choice, raw)
+    values = {p: _of(raw, p)[ids] for p, ids in rows.items()}
     holding, prepare = hold("own", values, columns, levels, options.ranges, options.categories)
     return Held(
         holding.values,
@@ -164,28 +162,23 @@ def labels(
         raise ConfigError("data.id is not set; name the column of keys that all parties have")
     sources, keys = _sources(options.path, options.test_path, options.id, options.delimiter)
     train = sources[0]
-    for key, named in (
-        ("label", [options.label]),
-        ("drop", options.drop),
-        ("categorical", options.categorical),
-    ):
-        _check_known(train, key, named)
+    _check_known(train, options, label=[options.label])
     task = options.task if options.label_range is None else "regression"
-    raw_task, raw_labels, names = tables.labels_of(sources, options.label, task, options.classes)
+    raw_task, raw_labels, names = labels_of(sources, options.label, task, options.classes)
     left_out = {options.id, options.label, *options.drop}
     columns = [column for column in train.frame.columns if column not in left_out]
-    matrices, levels = tables.matrices(
-        sources, columns, {*options.categorical, *options.categories}
+    raw, levels = matrices(
+        sources, columns, {*options.categorical, *options.categories}, options.ranges
     )
     check_public(train.name, columns, levels, options.ranges, options.categories)
-    rows = _rows(choice, matrices)
+    rows = _rows(choice, raw)
     by_purpose = {p: _of(raw_labels, p)[ids] for p, ids in rows.items()}
     learned = learned_task(options.path.stem, raw_task, by_purpose["table"], options.label_range)
     classified = isinstance(raw_task, Classification)
     holder = options.label_holder or "label holder"
     own, prepare = None, None
     if columns:
-        values = {p: _of(matrices, p)[ids] for p, ids in rows.items()}
+        values = {p: _of(raw, p)[ids] for p, ids in rows.items()}
         own, prepare = hold(holder, values, columns, levels, options.ranges, options.categories)
     data = VerticalData(
         name=options.path.stem,
@@ -237,17 +230,24 @@ def _sources(
     for place in (path, test_path):
         if place is None:
             continue
-        frame = frames.read(place, delimiter)
-        keys = keys_of(frame, id_, str(place))
-        sources.append(Source(str(place), align_table(frame, id_, keys, str(place))))
+        source = source_of(place, delimiter)
+        keys = keys_of(source.frame, id_, source.name, source.place)
+        sources.append(_aligned(source, id_, keys))
         all_keys += [str(len(keys)), *in_order(keys)]
     if len(sources) == 1 and sources[0].frame.height < 2:
         raise DataError(f"{path} has 1 row; it takes one to train on and one to test on")
     return sources, all_keys
 
 
-def _rows(choice: Choice, matrices: Sequence[Tensor]) -> dict[Purpose, Tensor]:
-    rows = choice.rows(len(matrices[0]), len(matrices[1]) if len(matrices) > 1 else None)
+def _aligned(source: Source, id_: str, keys: Sequence[str]) -> Source:
+    """A table in the order of its keys; its rows are still found where they are in the file."""
+    rows = sorted(range(len(keys)), key=keys.__getitem__)
+    frame = align_table(source.frame, id_, keys, source.name)
+    return Source(source.name, frame, lambda index: source.place(rows[index]))
+
+
+def _rows(choice: Choice, raw: Sequence[Tensor]) -> dict[Purpose, Tensor]:
+    rows = choice.rows(len(raw[0]), len(raw[1]) if len(raw) > 1 else None)
     if not rows["table"].numel():
         raise ConfigError(
             f"data.validation is {choice.validation}, which leaves no record to train on"
@@ -260,11 +260,14 @@ def _of(parts: Sequence[Tensor], purpose: Purpose) -> Tensor:
     return parts[-1] if purpose == "test" else parts[0]
 
 
-def _check_known(source: Source, key: str, columns: Sequence[str]) -> None:
-    known = source.frame.columns
-    for column in columns:
-        if column not in known:
-            hint = nearest(column, known) or f"; it has {', '.join(known[:20])}"
-            raise ConfigError(
-                f"data.{key} names the column {column!r}, which {source.name} does not have{hint}"
-            )
+def _check_known(source: Source, options: OwnTable | DataConfig, **more: Iterable[str]) -> None:
+    """Refuse columns that are not there; ``more`` has a key's name and the columns it has."""
+    named: dict[str, Iterable[str]] = {
+        **more,
+        "drop": options.drop,
+        "categorical": options.categorical,
+        "ranges": options.ranges,
+        "categories": options.categories,
+    }
+    wanted = [(f"{key} names", column) for key, columns in named.items() for column in columns]
+    check_known(source, wanted)

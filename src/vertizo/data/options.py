@@ -27,11 +27,27 @@ def _category(value: Any) -> Any:
 Category = Annotated[str, BeforeValidator(_category)]
 
 
+def delimiter(value: Any, key: str = "data.delimiter") -> Any:
+    """One character that may stand between values; a tab may be called so.
+
+    Raises:
+        ValueError: it is another; names ``key``.
+    """
+    value = {"\\t": "\t", "tab": "\t"}.get(value, value) if isinstance(value, str) else value
+    if isinstance(value, str) and (len(value.encode()) != 1 or value in '"\n\r'):
+        raise ValueError(f"{key} is {value!r}; it must be one character, such as ';', or tab")
+    return value
+
+
+Delimiter = Annotated[str, BeforeValidator(delimiter)]
+
+
 class DataConfig(Options):
     """Which records, and who holds what of them."""
 
     name: str = "digits"
-    """`vertizo list datasets` shows what there is; ``table`` is a file of your own."""
+    """`vertizo list datasets` shows what there is; ``table`` is a file of your own, ``frame`` what
+    a scikit-learn estimator was given."""
     root: Path | None = None
     """Folder of data files; unset: the environment variable VERTIZO_DATA, else a cache."""
     parties: PositiveInt | None = None
@@ -56,7 +72,7 @@ class DataConfig(Options):
     """For ``table``: a CSV or Parquet file of the training records, or of all."""
     test_path: Path | None = None
     """For ``table``: a file of the test records; unset: a share of `path`."""
-    delimiter: str = ","
+    delimiter: Delimiter = ","
     """For ``table``: what stands between the values of a CSV file."""
     label: str | None = None
     """For ``table``: the column to predict."""
@@ -102,6 +118,13 @@ class DataConfig(Options):
                     f"data.test is {self.test} but data.test_path has the test records; "
                     "leave one of them out"
                 )
+        elif self.name == "frame":
+            for key in ("path", "test_path", "test", "test_limit", "id"):
+                if getattr(self, key) is not None:
+                    raise ValueError(
+                        f"data.{key} is set but data.name is 'frame', records given in Python, "
+                        "all of which are for training"
+                    )
         else:
             for key in ("path", "test_path", "label", "id", "task", "classes"):
                 if getattr(self, key) is not None:
@@ -109,11 +132,6 @@ class DataConfig(Options):
                         f"data.{key} is set but data.name is {self.name!r}; "
                         "a file of your own is data.name 'table'"
                     )
-        unfit = ('"', "\n", "\r")
-        if len(self.delimiter.encode()) != 1 or self.delimiter in unfit:
-            raise ValueError(
-                f"data.delimiter is {self.delimiter!r}; it must be one character, such as ';'"
-            )
         return self
 
     @model_validator(mode="after")

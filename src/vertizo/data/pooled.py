@@ -46,6 +46,8 @@ class Pooled:
 
     fitted_labels: bool = False
     """Whether the task, or its classes, were read off the labels."""
+    notes: tuple[str, ...] = ()
+    """What is allowed and probably not meant, a line each."""
 
     @property
     def kind(self) -> Kind:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 
-from vertizo.data import catalog, vertical
+from vertizo.data import catalog, tables, vertical
+from vertizo.data.columns import Source
 from vertizo.data.options import DataConfig
 from vertizo.data.pooled import Pooled
 from vertizo.data.splits import describe
 from vertizo.data.vertical import VerticalData
-from vertizo.errors import ConfigError
+from vertizo.errors import ConfigError, DataError
 from vertizo.randomness import Stream
+from vertizo.server.losses import Classification
+
+if TYPE_CHECKING:
+    import polars as pl
 
 
 def prepare(options: DataConfig, stream: Stream) -> VerticalData:
@@ -31,7 +37,26 @@ def prepare(options: DataConfig, stream: Stream) -> VerticalData:
         raise ConfigError(f"data.{unfit} is for tables but {describe(pooled)}")
     if options.test_limit is not None:
         pooled = _fewer_tests(pooled, options.test_limit)
-    return vertical.cut(
+    return _cut(pooled, options, stream)
+
+
+def prepare_frame(frame: pl.DataFrame, options: DataConfig, stream: Stream) -> VerticalData:
+    """Cut records in memory as a file of the same rows would be; none of them is for testing.
+
+    Args:
+        frame: the features and the label, in columns.
+        options: ``data.name`` is ``frame``; with a label.
+        stream: randomness of the choice of validation records.
+
+    Raises:
+        ConfigError, DataError: one line that says what does not fit.
+    """
+    pooled = tables.own(options.name, Source("X", frame), Source("X", frame.clear()), options)
+    return _cut(pooled, options, stream)
+
+
+def _cut(pooled: Pooled, options: DataConfig, stream: Stream) -> VerticalData:
+    data = vertical.cut(
         pooled,
         split=options.split,
         parties=options.parties,
@@ -44,6 +69,33 @@ def prepare(options: DataConfig, stream: Stream) -> VerticalData:
         label_holder=options.label_holder,
         label_range=options.label_range,
     )
+    return _with_every_class(data, options)
+
+
+def _with_every_class(data: VerticalData, options: DataConfig) -> VerticalData:
+    """The data, with a note on classes that no training record has.
+
+    Raises:
+        DataError: all training records are of one class.
+    """
+    if not isinstance(data.task, Classification) or not data.records:
+        return data
+    names = data.class_names or tuple(map(str, range(data.task.outputs)))
+    there = set(data.labels["table"].tolist())
+    if len(there) == 1:
+        few = "" if options.limit is None else f"; data.limit is {options.limit}"
+        raise DataError(
+            f"{data.name}: all {data.records} training records are of class "
+            f"{names[there.pop()]!r}; training takes records of two classes at least{few}"
+        )
+    absent = [name for place, name in enumerate(names) if place not in there]
+    if not absent:
+        return data
+    note = (
+        f"{data.name}: no training record is of class {', '.join(map(repr, absent))}, which is "
+        "never predicted with reason"
+    )
+    return replace(data, notes=(*data.notes, note))
 
 
 def _fewer_tests(pooled: Pooled, limit: int) -> Pooled:

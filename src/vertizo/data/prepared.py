@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,10 +18,9 @@ import torch
 from pydantic import PositiveFloat, ValidationError
 from torch import Tensor
 
-from vertizo.data import tables
+from vertizo.data.columns import Source, codes, numbers, texts
+from vertizo.data.frames import Place, row
 from vertizo.data.preprocessing import Matrix, Preprocessing
-from vertizo.data.splits import nearest
-from vertizo.data.tables import Source
 from vertizo.errors import DataError
 from vertizo.options import Options
 from vertizo.server.losses import Classification, Regression, Task
@@ -31,18 +30,6 @@ if TYPE_CHECKING:
 
 VERSION = 1
 """Of the file; one that is not known is refused."""
-
-Place = Callable[[int], str]
-"""From a row, counted from 0, to how a person finds it: ``line 7``."""
-
-
-def row(index: int) -> str:
-    """The place of a row in a frame, where there is no file with lines.
-
-    >>> row(0)
-    'row 1'
-    """
-    return f"row {index + 1}"
 
 
 def raw_matrix(
@@ -66,30 +53,23 @@ def raw_matrix(
     Raises:
         DataError: a column is missing, or holds text in place of numbers; names it.
     """
-    source = Source(name, frame)
+    source = Source(name, frame, place)
     matrix = np.empty((frame.height, len(columns)))
     for position, column in enumerate(columns):
-        _check_has(source, column)
+        source.check_has(column)
         if column in levels:
-            matrix[:, position] = tables.codes(tables.texts(source, column), levels[column])
+            matrix[:, position] = codes(texts(source, column), levels[column])
         else:
-            matrix[:, position] = _numbers(source, column, place)
+            matrix[:, position] = _numbers(source, column)
     return matrix
 
 
-def _check_has(source: Source, column: str) -> None:
-    known = source.frame.columns
-    if column not in known:
-        hint = nearest(column, known) or f"; it has {', '.join(known[:20])}"
-        raise DataError(f"{source.name} does not have the column {column!r}{hint}")
-
-
-def _numbers(source: Source, column: str, place: Place) -> Matrix:
-    found, text = tables.numbers(source, column)
+def _numbers(source: Source, column: str) -> Matrix:
+    found, text = numbers(source, column)
     if text is not None:
         raise DataError(
             f"{source.name}: column {column!r} holds {source.frame[column][text]!r} in "
-            f"{place(text)}, but only numbers in training"
+            f"{source.place(text)}, but only numbers in training"
         )
     return found
 
@@ -138,13 +118,13 @@ class Preparation:
         """
         if self.label not in frame.columns:
             return None
-        source = Source(name, frame)
+        source = Source(name, frame, place)
         if self.class_names is None:
-            values = _numbers(source, self.label, place)
+            values = _numbers(source, self.label)
             there = ~np.isnan(values)
         else:
-            found = tables.texts(source, self.label)
-            values = tables.codes(found, self.class_names)
+            found = texts(source, self.label)
+            values = codes(found, self.class_names)
             there = found.is_not_null().to_numpy()
             unknown = np.flatnonzero(there & np.isnan(values))
             if len(unknown):

@@ -6,9 +6,10 @@ from itertools import chain
 from pathlib import Path
 
 from vertizo.data import files, frames
+from vertizo.data.columns import Source
 from vertizo.data.options import DataConfig
 from vertizo.data.pooled import Pooled
-from vertizo.data.tables import Source, pool
+from vertizo.data.tables import pool
 from vertizo.errors import DataError
 
 ADULT = [

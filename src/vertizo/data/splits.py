@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Literal, get_args
 
 import torch
@@ -12,6 +11,9 @@ from torch import Tensor
 
 from vertizo.data.pooled import Kind, Pooled
 from vertizo.errors import ConfigError
+from vertizo.option_text import nearest
+
+__all__ = ["SPLITS", "Piece", "SplitName", "describe", "nearest", "pieces"]
 
 SplitName = Literal["rows", "patches", "halves", "sides", "even", "columns", "segments", "views"]
 SPLITS: tuple[str, ...] = get_args(SplitName)
@@ -166,9 +168,3 @@ def _named(
         return lambda values: values.index_select(1, index)
 
     return tuple(groups), [select(wanted) for wanted in groups.values()]
-
-
-def nearest(name: str, known: Sequence[str]) -> str:
-    """The end of a complaint about an unknown name."""
-    near = get_close_matches(name, known, 1)
-    return f"; did you mean {near[0]!r}?" if near else ""

@@ -55,6 +55,8 @@ class VerticalData:
     """What the classes are called, in the order of their numbers."""
     preparation: Preparation | None = None
     """How new records of a raw table become features; None for what is no raw table."""
+    notes: tuple[str, ...] = ()
+    """What is allowed and probably not meant, a line each."""
 
     @property
     def records(self) -> int:
@@ -151,6 +153,7 @@ def cut(
         preparation=Preparation(preparations, pooled.label, task, pooled.class_names)
         if preparations and pooled.label is not None
         else None,
+        notes=pooled.notes,
     )
 
 

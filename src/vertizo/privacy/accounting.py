@@ -10,14 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from scipy.optimize import brentq
-from scipy.special import log_ndtr
-
 from vertizo.validate import fraction, non_negative, positive
 
 
 def delta_of(mu: float, epsilon: float) -> float:
     """The smallest δ at which a μ-GDP mechanism is (ε, δ)-DP."""
+    from scipy.special import log_ndtr  # here, since it takes long to import
+
     if mu < 1e-100:
         return 0.0
     first = log_ndtr(-epsilon / mu + mu / 2)
@@ -31,6 +30,8 @@ def epsilon_of(mu: float, delta: float) -> float:
     >>> round(epsilon_of(1.0, 1e-5), 6)
     4.377178
     """
+    from scipy.optimize import brentq
+
     non_negative("mu", mu)
     fraction("delta", delta)
     if mu == 0 or delta_of(mu, 0.0) <= delta:
@@ -47,6 +48,8 @@ def mu_of(epsilon: float, delta: float) -> float:
     >>> round(mu_of(1.0, 1e-5), 6)
     0.268051
     """
+    from scipy.optimize import brentq
+
     positive("epsilon", epsilon)
     fraction("delta", delta)
     high = 1.0

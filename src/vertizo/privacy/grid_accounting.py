@@ -42,7 +42,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import log_ndtr
 
 from vertizo.errors import ConfigError
 from vertizo.validate import fraction, non_negative
@@ -139,5 +138,7 @@ class GridCorrection:
         return math.fsum(terms)
 
     def _log_tail(self, reach: float) -> float:
+        from scipy.special import log_ndtr
+
         logs = [math.log(2 * n) + float(log_ndtr(-reach + 0.5 / s)) for n, s in self.parts if n > 0]
         return float(np.logaddexp.reduce(logs)) if logs else -math.inf

@@ -1,0 +1,96 @@
+"""What is predicted, classes or numbers, and each record's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vertizo.data.columns import Source, all_numbers, codes, in_order, numbers, texts
+from vertizo.data.mistaken import check_dates, check_text, rows_in_words
+from vertizo.errors import ConfigError, DataError
+from vertizo.server.losses import Classification, Regression, Task
+
+MOST_CLASSES = 20
+"""More different whole numbers than that are taken for a regression, unless data.task says."""
+
+TaskName = Literal["classification", "regression"]
+
+
+def labels_of(
+    sources: Sequence[Source], label: str, task: TaskName | None, classes: Sequence[str] | None
+) -> tuple[Task, list[Tensor], tuple[str, ...] | None]:
+    """The task, every frame's labels, and what the classes are called.
+
+    Args:
+        sources: the first decides what classes there are.
+        label: the column.
+        task: None to infer it.
+        classes: public ones; None for those that occur.
+
+    Raises:
+        ConfigError, DataError: names the frame and what does not fit.
+    """
+    for source in sources:
+        source.check_has(label, None if source is sources[0] else sources[0].name)
+        values = source.frame[label]
+        absent = values.is_null()
+        if values.dtype.is_float():
+            absent |= values.is_nan().fill_null(False)
+        rows = np.flatnonzero(absent.to_numpy()).tolist()
+        if rows:
+            raise DataError(
+                f"{source.name}: the label {label!r} is missing in {len(rows)} of {len(values)} "
+                f"rows: {rows_in_words(rows, source.place)}; leave those rows out"
+            )
+    if task is None:
+        task = _inferred(sources, label) if classes is None else "classification"
+    if task == "regression":
+        first = sources[0]
+        given = all_numbers(sources, label)
+        if given is None:
+            row = numbers(first, label)[1] or 0
+            raise ConfigError(
+                f"data.task, or data.label_range, makes it a regression but the label {label!r} of "
+                f"{first.name} holds "
+                f"{texts(first, label)[row]!r} in {first.place(row)}, which is no number"
+            )
+        return Regression(), [torch.from_numpy(array.astype(np.float32)) for array in given], None
+    found = [texts(source, label) for source in sources]
+    names = list(classes or in_order(found[0].unique().to_list()))
+    if len(names) > max(MOST_CLASSES, len(found[0]) // 2):
+        raise DataError(
+            f"{sources[0].name}: the label {label!r} has {len(names)} different values in "
+            f"{len(found[0])} rows, which are no classes; is it an identifier?"
+        )
+    if len(names) < 2:
+        raise DataError(
+            f"{sources[0].name}: the label {label!r} is {names[0]!r} in every row; "
+            "there must be two classes at least"
+        )
+    for source, series in zip(sources, found, strict=True):
+        unknown = np.flatnonzero((~series.is_in(names)).to_numpy())
+        if len(unknown):
+            row = int(unknown[0])
+            where = f"does not occur in {sources[0].name}" if classes is None else "is no class"
+            raise DataError(
+                f"{source.name}: the label {label!r} is {series[row]!r} in {source.place(row)}, "
+                f"which {where}"
+                + ("" if classes is None else f" of data.classes, {', '.join(map(repr, classes))}")
+            )
+    coded = [torch.from_numpy(codes(series, names).astype(np.int64)) for series in found]
+    return Classification(len(names)), coded, tuple(names)
+
+
+def _inferred(sources: Sequence[Source], label: str) -> TaskName:
+    check_dates(sources[0], [label])
+    given = all_numbers(sources[:1], label)
+    if given is None:
+        check_text(sources[0], label, numeric=False)
+        return "classification"
+    different = np.unique(given[0])
+    whole = bool(np.all(different == np.round(different)))
+    return "classification" if whole and len(different) <= MOST_CLASSES else "regression"
