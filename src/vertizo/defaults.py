@@ -18,6 +18,8 @@ FIRST_ORDER_RATE = 0.1
 """η / (1 − momentum) of gradients that are computed."""
 ZEROTH_ORDER_RATE = 20.0
 """η / (1 − momentum) times the number of dimensions, of gradients that are estimated."""
+ESTIMATED_SERVER_RATE = 8.0
+"""The same of a server's parameters: every client's steps depend on its."""
 LARGEST_RATE = 0.3
 """η / (1 − momentum), at most, in few dimensions."""
 PRIVATE_RATE = 5.0
@@ -57,7 +59,8 @@ def client_rate(
         momentum: of the optimiser; a step counts 1 / (1 − momentum) times.
     """
     dimensions = method.estimated_dimensions(parameters, embedding_dim, batch_size)
-    return _rate(dimensions) * (1 - momentum)
+    rate = _rate(dimensions, ZEROTH_ORDER_RATE) if dimensions else FIRST_ORDER_RATE
+    return rate * (1 - momentum)
 
 
 def server_rate(
@@ -74,14 +77,14 @@ def server_rate(
     """
     rate = FIRST_ORDER_RATE
     if update in ("zeroth-order", "forward-difference", "private-zeroth-order"):
-        rate = _rate(parameters)
+        rate = _rate(parameters, ESTIMATED_SERVER_RATE)
     elif update in PRIVATE:
         rate = min(PRIVATE_RATE, PRIVATE_WANDERING / (noise * math.sqrt(steps)))
     return rate * (1 - momentum)
 
 
-def _rate(dimensions: float) -> float:
-    return min(LARGEST_RATE, ZEROTH_ORDER_RATE / dimensions) if dimensions else FIRST_ORDER_RATE
+def _rate(dimensions: float, rate: float) -> float:
+    return min(LARGEST_RATE, rate / dimensions)
 
 
 def complete(config: ExperimentConfig, data: VerticalData) -> ExperimentConfig:

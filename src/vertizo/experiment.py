@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -10,6 +11,7 @@ from uuid import uuid4
 import torch
 
 from vertizo import config as configuration
+from vertizo import tracking
 from vertizo.charging import charging
 from vertizo.config import ExperimentConfig
 from vertizo.data.catalog import CATALOG
@@ -23,6 +25,7 @@ from vertizo.memory import keep_freed_memory
 from vertizo.protection import record_choice
 from vertizo.run_folder import RunFolder
 from vertizo.simulation.simulator import Observer
+from vertizo.tracking import Tracked
 from vertizo.training import Progress, Result, Training
 
 __all__ = ["Experiment", "Progress", "Result"]
@@ -96,6 +99,7 @@ class Experiment:
         resume: bool = False,
         progress: Callable[[Progress], None] | None = None,
         observer: Observer | None = None,
+        track: Sequence[str] = (),
     ) -> Result:
         """Train to the end.
 
@@ -104,10 +108,32 @@ class Experiment:
             resume: go on in ``out`` from its last checkpoint.
             progress: called a few times a second.
             observer: sees every frame on the wire.
+            track: where evaluations go as well, e.g. ``tensorboard=DIR`` (`vertizo.tracking`).
 
         Raises:
+            ConfigError: a package that ``track`` needs is missing.
             RunError: the folder cannot be used, or training diverged.
             Interrupted: stopped by SIGINT after a checkpoint was written.
+        """
+        with self.opened(
+            out, resume=resume, progress=progress, observer=observer, track=track
+        ) as training:
+            return training.run(resume=resume)
+
+    @contextmanager
+    def opened(
+        self,
+        out: str | Path | None = None,
+        *,
+        resume: bool = False,
+        progress: Callable[[Progress], None] | None = None,
+        observer: Observer | None = None,
+        track: Sequence[str] = (),
+    ) -> Iterator[Training]:
+        """The training that `run` makes, its folder and ledger held open; arguments as of `run`.
+
+        Raises:
+            RunError: the folder cannot be used.
         """
         torch.set_num_threads(self.config.threads)
         keep_freed_memory()
@@ -129,17 +155,22 @@ class Experiment:
         elif folder is not None:
             folder.check_is_new()
         name = folder.run_name() if folder is not None and resume else uuid4().hex
-        with charging(self.config, self.data(), name) as charge:
+        over = folder is not None and resume and folder.summary() is not None
+        with (
+            charging(self.config, self.data(), name) as charge,
+            tracking.opened(() if over else track, Tracked(name, self.config)) as tracker,
+        ):
             federation = build(self.config, self.data(), observer=observer, charge=charge)
-            training = Training(self.config, federation, folder, progress)
+            training = Training(self.config, federation, folder, progress, tracker)
             if folder is None:
-                return training.run(resume=False)
+                yield training
+                return
             folder.make()
             with folder.locked():
                 if not resume:
                     folder.check_is_new()
                     folder.create(self.config, name, self.data().preparation)
-                return training.run(resume=resume)
+                yield training
 
     def check_same(self, folder: RunFolder) -> None:
         """Raises RunError if the folder holds a run of another configuration."""

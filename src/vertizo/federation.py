@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from vertizo.models.base import Model
 from vertizo.models.optimizers import Optimizer
 from vertizo.parties import check_sizes, embedding_noise, make_client, make_server, statement_of
 from vertizo.party import ClientParty, ServerParty
+from vertizo.privacy import guarantee
 from vertizo.privacy.embedding_noise import EmbeddingStatement
 from vertizo.privacy.events import Releases
 from vertizo.privacy.statement import Statement
@@ -52,6 +54,33 @@ class Federation:
     def statement(self) -> Statement:
         """What the run guarantees."""
         return statement_of(self.server, self.data, self.covers, self.embedding_noise)
+
+    def so_far(self, statement: Statement) -> dict[str, Any]:
+        """Who was answered how often, on how old a table, and the ε of it where one holds.
+
+        Args:
+            statement: what the whole run guarantees.
+        """
+        server, plan = self.server, self.server.side.plan
+        queries = [server.next_number(client) for client in range(server.clients)]
+        mean = server.staleness.recent_mean
+        found: dict[str, Any] = {
+            "queries": queries,
+            "staleness_mean": mean,
+            "staleness_max": None if mean is None else server.staleness.recent_largest,
+        }
+        if plan.clip_fraction is not None:
+            found["clip_fraction"] = plan.clip_fraction
+        if statement.epsilon is not None and self.releases is not None:
+            assert statement.delta is not None, "which comes with ε"
+            # Simulated clients name every record once an epoch, so that this counts the most.
+            per_epoch = self.clients[0].batches.per_epoch
+            named = sum(math.ceil(answered / per_epoch) for answered in queries)
+            spent = guarantee.epsilon_so_far(
+                self.releases, statement.delta, named=named, steps=plan.steps
+            )
+            found["epsilon"] = min(spent, statement.epsilon)
+        return found
 
     def privacy(self) -> dict[str, Any]:
         """The statement, and what noise on embeddings comes to, for ``summary.json``."""

@@ -14,7 +14,15 @@ from vertizo.methods.choice import METHODS
 from vertizo.options import Options
 from vertizo.server.updates import PRIVATE, UpdateName
 
-TABLES = ("table", "breast-cancer", "diabetes", "adult", "bank-marketing", "credit-default")
+TABLES = (
+    "table",
+    "frame",
+    "breast-cancer",
+    "diabetes",
+    "adult",
+    "bank-marketing",
+    "credit-default",
+)
 """Data sets whose parties hold columns."""
 TABLE_OUTPUTS = 16
 """d_h of a client's linear model for a table."""

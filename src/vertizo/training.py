@@ -16,12 +16,14 @@ from typing import Any
 
 import numpy as np
 
+from vertizo import summary_figures
 from vertizo.config import ExperimentConfig
 from vertizo.errors import BudgetError, Interrupted, NonFiniteError, RunError
 from vertizo.federation import Federation
 from vertizo.metrics import Scores
 from vertizo.run_folder import RunFolder
 from vertizo.server.losses import Classification
+from vertizo.tracking import Tracker, Trackers
 from vertizo.version import VERSION
 
 
@@ -41,14 +43,24 @@ class Progress:
     """ε of the whole run, where a guarantee holds."""
 
 
-@dataclass
+@dataclass(repr=False)
 class Result:
     """A finished run."""
 
     summary: dict[str, Any]
     metrics: list[dict[str, Any]]
-    federation: Federation
+    federation: Federation | None
+    """None where the figures and parameters alone were kept."""
     folder: Path | None
+    parameters: Any = None
+    """Of the model that the summary calls ``model``: best on the validation records, or last."""
+
+    def __repr__(self) -> str:
+        return summary_figures.line(self.summary)
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the figures, and what is guaranteed."""
+        return summary_figures.html(self.summary)
 
 
 @dataclass
@@ -57,6 +69,7 @@ class _Standing:
 
     seconds: float = 0.0
     training_seconds: float = 0.0
+    at_once: int = 1
     best: dict[str, Any] | None = None
     last: dict[str, Any] = field(default_factory=dict)
 
@@ -70,7 +83,9 @@ class Training:
         federation: Federation,
         folder: RunFolder | None,
         progress: Callable[[Progress], None] | None,
+        tracker: Tracker | None = None,
     ) -> None:
+        self._tracker = tracker or Trackers([])
         self._config = config
         self._federation = federation
         self._folder = folder
@@ -78,41 +93,90 @@ class Training:
         self._standing = _Standing()
         self._best_parameters: Any = None
         self._metrics: list[dict[str, Any]] = []
-        self._epsilon = federation.statement().epsilon
+        self._statement = federation.statement()
         per_epoch = federation.clients[0].batches.per_epoch
         clients = 1 if config.simulation.timing == "synchronous" else len(federation.clients)
         self._every = config.evaluate_every or per_epoch * clients
 
+    @property
+    def federation(self) -> Federation:
+        """Whose training it is."""
+        return self._federation
+
     def run(self, *, resume: bool) -> Result:
         """Train, from the start or the last checkpoint, and sum up."""
-        folder, server = self._folder, self._federation.server
-        try:
-            with _stop_requests() as stopped, np.errstate(all="ignore"):
-                if resume and folder is not None and folder.has("last"):
-                    self._load(folder)
-                else:
-                    if folder is not None:
-                        folder.rewind_metrics(-1)
-                    self._federation.start(upload_table=self._config.simulation.table == "upload")
-                    self._evaluate()
+        with stop_requests() as stopped:
+            self.begin(resume=resume)
+            with self.explained():
                 self._train(stopped)
-                summary = folder.summary() if folder is not None else None
-                if summary is None:
-                    self._save()
-                    summary = self._summary()
-                    self._check_stop(stopped)
+            return self.end(stopped)
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """What ends training is said in words that help."""
+        try:
+            with np.errstate(all="ignore"):
+                yield
         except BudgetError as error:
             raise RunError(f"the privacy budget ended the run: {error}") from None
         except NonFiniteError as error:
             raise RunError(
-                f"training diverged in round {server.round}: {error}; "
+                f"training diverged in round {self._federation.server.round}: {error}; "
                 "lower client.optimizer.learning_rate or server.optimizer.learning_rate, or raise "
                 "method.smoothing if it is very small"
             ) from None
+
+    def begin(self, *, resume: bool, at_once: int = 1) -> None:
+        """Start, or go on from the last checkpoint.
+
+        Args:
+            resume: go on, if there is a checkpoint.
+            at_once: runs that are advanced together, this one among them.
+        """
+        folder = self._folder
+        with self.explained():
+            if resume and folder is not None and folder.has("last"):
+                self._load(folder)
+                self._tracker.begin(self._federation.server.round)
+            else:
+                self._tracker.begin(-1 if resume else None)
+                if folder is not None:
+                    folder.rewind_metrics(-1)
+                self._federation.start(upload_table=self._config.simulation.table == "upload")
+                self._evaluate()
+        self._standing.at_once = max(self._standing.at_once, at_once)
+
+    def spend(self, seconds: float, *, training: bool = False) -> None:
+        """Count time as this run's."""
+        self._standing.seconds += seconds
+        self._standing.training_seconds += seconds if training else 0.0
+
+    @property
+    def is_due(self) -> bool:
+        """Whether an evaluation is, after this round."""
+        round_ = self._federation.server.round
+        return round_ % self._every == 0 or round_ == self._federation.total_rounds
+
+    def evaluate(self) -> None:
+        """Write down how good the model is by now."""
+        with self.explained():
+            self._evaluate()
+
+    def end(self, stopped: threading.Event) -> Result:
+        """Sum up, unless somebody asked to stop."""
+        folder = self._folder
+        summary = folder.summary() if folder is not None else None
+        if summary is None:
+            with self.explained():
+                self.save()
+                summary = self._summary()
+            self._check_stop(stopped)
         if folder is not None:
             folder.write_summary(summary)
+        self._tracker.end(summary)
         path = folder.path if folder else None
-        return Result(summary, self._metrics, self._federation, path)
+        parameters = self._best_parameters or self._federation.parameters()
+        return Result(summary, self._metrics, self._federation, path, parameters)
 
     def _train(self, stopped: threading.Event) -> None:
         federation, standing = self._federation, self._standing
@@ -128,14 +192,14 @@ class Training:
             standing.seconds = before + now - started
             if not going:
                 break
-            if server.round % self._every == 0 or server.round == federation.total_rounds:
+            if self.is_due:
                 self._evaluate()
             if self._progress is not None and now - shown > 0.1:
                 shown = now
                 self._progress(self._where())
             self._check_stop(stopped)
             if now - saved > self._config.checkpoint_seconds:
-                self._save()
+                self.save()
                 saved = time.perf_counter()
         standing.seconds = before + time.perf_counter() - started
         if self._progress is not None:
@@ -145,7 +209,7 @@ class Training:
         """Leave a checkpoint and stop, if somebody asked for it."""
         if stopped.is_set():
             if self._federation.server.round < self._federation.total_rounds:
-                self._save()
+                self.save()
             raise Interrupted(f"stopped in round {self._federation.server.round}")
 
     def _where(self) -> Progress:
@@ -158,11 +222,13 @@ class Training:
             megabytes=(simulator.traffic.up + simulator.traffic.down) / 1e6,
             loss=meter.loss / meter.records if meter.records else None,
             accuracy=scores.get("validation_accuracy", scores.get("test_accuracy")),
-            epsilon=self._epsilon,
+            epsilon=self._statement.epsilon,
         )
 
     def _score(self, purpose: Any) -> Scores:
         labels = self._federation.data.labels[purpose]
+        if not labels.shape[0]:
+            return {}
         self._federation.simulator.upload(purpose, labels.shape[0])
         found = self._federation.server.score(purpose)
         if not math.isfinite(found["loss"]):
@@ -186,6 +252,8 @@ class Training:
             seen = meter.records
             row["train_accuracy"] = meter.correct / seen if seen else None
         meter.reset()
+        row |= federation.so_far(self._statement)
+        server.staleness.mark()
         purposes = ["validation"] if federation.data.labels["validation"].numel() else ["test"]
         for purpose in purposes:
             for name, value in self._score(purpose).items():
@@ -194,6 +262,7 @@ class Training:
         self._metrics.append(row)
         if self._folder is not None:
             self._folder.append_metrics(row)
+        self._tracker.row(row)
         if purposes == ["validation"] and server.round and self._improved(row):
             standing.best = {k: row[k] for k in row if k.startswith("validation_")}
             standing.best["round"] = server.round
@@ -217,7 +286,8 @@ class Training:
         clients = 1 if synchronous else len(federation.clients)
         return federation.clients[0].batches.per_epoch * clients
 
-    def _save(self) -> None:
+    def save(self) -> None:
+        """Leave a checkpoint."""
         if self._folder is not None:
             state = self._federation.state()
             state["standing"] = asdict(self._standing)
@@ -275,10 +345,15 @@ class Training:
             "seconds": standing.seconds,
             "virtual_seconds": simulator.now,
             "rounds_per_second": rounds / standing.training_seconds if rounds else 0.0,
+            "at_once": standing.at_once,
             "peak_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
             "parameters": {
                 "clients": [model.parameters.numel() for model in federation.models],
                 "server": side.head.parameters.numel(),
+            },
+            "learning_rates": {
+                "clients": federation.learning_rates,
+                "server": side.learning_rate,
             },
             "staleness": {
                 "mean": server.staleness.mean,
@@ -306,7 +381,7 @@ def _quality(row: Mapping[str, float]) -> tuple[float, float]:
 
 
 @contextmanager
-def _stop_requests() -> Iterator[threading.Event]:
+def stop_requests() -> Iterator[threading.Event]:
     """Ctrl-C asks to stop after the current round; a second one stops at once."""
     stopped = threading.Event()
     if threading.current_thread() is not threading.main_thread():

@@ -40,6 +40,14 @@ class Kind(StrEnum):
     ATTACKS = "attacks"
 
 
+def _check_readable(config: Path | None) -> None:
+    """Refuse what is no YAML file at once, before PyTorch is imported, which takes seconds."""
+    if config is not None:
+        from vertizo.option_text import read_yaml
+
+        read_yaml(config)
+
+
 @app.command()
 def train(
     config: Annotated[
@@ -62,15 +70,31 @@ def train(
         bool,
         typer.Option("--controls", help="Also run frozen clients and random updates."),
     ] = False,
+    track: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KIND=PLACE",
+            help="Also write evaluations to tensorboard=DIR, mlflow=DIR or mlflow=URI; repeat.",
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the summary as the last line, for programs.")
     ] = False,
 ) -> None:
     """Train one federation in one process and leave a run folder."""
+    _check_readable(config)
     from vertizo.cli.train import train as run
 
     try:
-        run(config, settings or [], out, resume, controls=controls, as_json=as_json)
+        run(
+            config,
+            settings or [],
+            out,
+            resume,
+            controls=controls,
+            as_json=as_json,
+            track=track or [],
+        )
     except KeyboardInterrupt:
         raise Interrupted("stopped") from None
 
@@ -137,6 +161,7 @@ def compare(
     as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
 ) -> None:
     """Run methods side by side on the same data, models and batches; print one table."""
+    _check_readable(config)
     from vertizo.cli.compare import compare as run
 
     try:

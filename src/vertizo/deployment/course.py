@@ -145,6 +145,7 @@ class Course:
             evaluations.best = row
         if model == "now":
             self.job.party.side.meter.reset()
+            self.job.party.staleness.mark()
             self.last = row
         if self.phase == "closing":
             self._closed(purpose, model, row)

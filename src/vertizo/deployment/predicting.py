@@ -60,7 +60,8 @@ class NewRecords:
     def __init__(self, path: Path, column: str, delimiter: str, federation: str) -> None:
         frame = files.read(path, delimiter)
         self.name = str(path)
-        self.keys = in_order(keys_of(frame, column, self.name))
+        keys = keys_of(frame, column, self.name, files.place_in(path, delimiter))
+        self.keys = in_order(keys)
         self.frame = align_table(frame, column, self.keys, self.name)
         self.fingerprint = fingerprint(federation, self.keys)
 

@@ -33,6 +33,10 @@ def evaluation_row(
     }
     if isinstance(job.data.task, Classification):
         row["train_accuracy"] = meter.correct / seen if seen else None
+    party, staleness = job.party, job.party.staleness
+    row["queries"] = [party.next_number(client) for client in range(party.clients)]
+    row["staleness_mean"] = staleness.recent_mean
+    row["staleness_max"] = None if staleness.recent_mean is None else staleness.recent_largest
     return row | {f"{course.evaluations.purpose}_{name}": value for name, value in found.items()}
 
 
@@ -76,6 +80,7 @@ def summary_of(course: Course, traffic: Traffic, seconds: float) -> dict[str, An
         "seconds": seconds,
         "peak_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "parameters": {"server": party.side.head.parameters.numel()},
+        "learning_rates": {"server": party.side.learning_rate},
         "staleness": {"mean": party.staleness.mean, "max": party.staleness.largest},
         "queries": [party.next_number(client) for client in range(party.clients)],
         "clip_fraction": party.side.plan.clip_fraction,

@@ -36,12 +36,26 @@ class EmbeddingTable:
         self.join = join
         self.dims = tuple(dims)
         self._start = [sum(dims[:client]) for client in range(len(dims))]
-        self.values = torch.zeros(records, sum(dims))
-        self.refreshed = torch.zeros(records, len(dims), dtype=torch.int32)
+        self.values: Tensor
+        self.refreshed: Tensor
         """The round in which each entry was stored, [records, clients]."""
-        self._values, self._rounds = self.values.numpy(), self.refreshed.numpy()
-        stops = [start + dim for start, dim in zip(self._start, dims, strict=True)]
-        self._entries = [self._values[:, a:b] for a, b in zip(self._start, stops, strict=True)]
+        self._live_in(
+            torch.zeros(records, sum(dims)), torch.zeros(records, len(dims), dtype=torch.int32)
+        )
+
+    def move_to(self, values: Tensor, refreshed: Tensor) -> None:
+        """Live in this memory from now on: [records, Σ d_h] float32, [records, clients] int32."""
+        values.copy_(self.values)
+        refreshed.copy_(self.refreshed)
+        self._live_in(values, refreshed)
+
+    def _live_in(self, values: Tensor, refreshed: Tensor) -> None:
+        self.values, self.refreshed = values, refreshed
+        self._values, self._rounds = values.numpy(), refreshed.numpy()
+        self._entries = [
+            self._values[:, start : start + dim]
+            for start, dim in zip(self._start, self.dims, strict=True)
+        ]
 
     @property
     def width(self) -> int:
@@ -108,16 +122,37 @@ class Staleness:
     total: int = 0
     count: int = 0
     largest: int = 0
+    marked_total: int = 0
+    """``total`` at the last `mark`."""
+    marked_count: int = 0
+    recent_largest: int = 0
+    """Since the last `mark`."""
 
     def add(self, refreshed: Tensor, round_: int) -> None:
         """Rounds in which one batch's entries were stored, [batch, clients]; the asker's: now."""
         rounds = refreshed.numpy()
         rows, clients = rounds.shape
-        self.total += round_ * rows * clients - int(np.add.reduce(rounds, None, np.int64))
-        self.count += rows * (clients - 1)
-        self.largest = max(self.largest, round_ - int(np.minimum.reduce(rounds, None)))
+        total = round_ * rows * clients - int(np.add.reduce(rounds, None, np.int64))
+        self.add_ages(total, rows * (clients - 1), round_ - int(np.minimum.reduce(rounds, None)))
+
+    def add_ages(self, total: int, count: int, oldest: int) -> None:
+        """Ages of so many entries: their sum, and the largest."""
+        self.total += total
+        self.count += count
+        self.largest = max(self.largest, oldest)
+        self.recent_largest = max(self.recent_largest, oldest)
 
     @property
     def mean(self) -> float:
         """Mean age in rounds."""
         return self.total / self.count if self.count else 0.0
+
+    @property
+    def recent_mean(self) -> float | None:
+        """Mean age since the last `mark`; None where nothing was added."""
+        count = self.count - self.marked_count
+        return (self.total - self.marked_total) / count if count else None
+
+    def mark(self) -> None:
+        """What is recent begins here."""
+        self.marked_total, self.marked_count, self.recent_largest = self.total, self.count, 0

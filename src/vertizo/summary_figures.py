@@ -1,0 +1,98 @@
+"""The closing figures of a run as people read them: for a terminal's table and for a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from html import escape
+from typing import Any
+
+Summary = Mapping[str, Any]
+
+
+def size_text(count: float) -> str:
+    """A number of bytes in units of a thousand.
+
+    >>> size_text(1234567)
+    '1.23 MB'
+    """
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.2f} {unit}"
+    return f"{count:.0f} B"
+
+
+def rows(summary: Summary) -> list[tuple[str, str]]:
+    """What to call each figure, and its text; those of test records only where there are some."""
+    found = _scores("test", summary, summary)
+    if not found:  # all records were for training and validation
+        found = _scores("validation", summary, summary.get("best") or {})
+    staleness = summary["staleness"]
+    return [
+        *found,
+        ("model", _model(summary)),
+        ("clients", str(summary["clients"])),
+        ("rounds", f"{summary['rounds']:,}"),
+        ("rounds/s", f"{summary['rounds_per_second']:,.0f}"),
+        ("seconds", f"{summary['seconds']:.1f}"),
+        ("bytes up", size_text(summary["bytes_up"] + summary["bytes_table"])),
+        ("bytes down", size_text(summary["bytes_down"])),
+        ("staleness", f"mean {staleness['mean']:.0f}, max {staleness['max']}"),
+        ("peak memory", f"{summary['peak_memory_mib']:,.0f} MiB"),
+        ("privacy", _privacy(summary["privacy"])),
+    ]
+
+
+def _scores(purpose: str, summary: Summary, scores: Summary) -> list[tuple[str, str]]:
+    """The task's measures on some records; ``purpose`` says which."""
+
+    def score(name: str) -> Any:
+        return scores.get(f"{purpose}_{name}")
+
+    found: list[tuple[str, str]] = []
+    accuracy, auc, rmse, loss = map(score, ("accuracy", "auc", "rmse", "loss"))
+    if accuracy is not None:
+        found.append((f"{purpose} accuracy", f"{100 * accuracy:.2f} %"))
+    if auc is not None:
+        found.append((f"{purpose} AUC", f"{auc:.4f}"))
+        if summary.get("classes"):
+            found.append(("  positive class", str(summary["classes"][1])))
+        found.append(("average precision", f"{score('average_precision'):.4f}"))
+    if rmse is not None:
+        found.append((f"{purpose} RMSE", f"{rmse:.4g}"))
+    if rmse is not None and score("r2") is not None:
+        found.append((f"{purpose} R²", f"{score('r2'):.4f}"))
+    if loss is not None:
+        name = "loss" if accuracy is None else "log loss"
+        found.append((f"{purpose} {name}", f"{loss:.4f}"))
+    return found
+
+
+def _model(summary: Summary) -> str:
+    return "last" if summary["model"] == "last" else f"best, round {summary['best']['round']:,}"
+
+
+def _privacy(privacy: Summary) -> str:
+    if privacy["epsilon"] is None:
+        return str(privacy["guarantee"])
+    return f"{privacy['guarantee']}: ε {privacy['epsilon']:.3g}, δ {privacy['delta']:g}"
+
+
+def line(summary: Summary) -> str:
+    """The figures in one line."""
+    figures = ", ".join(f"{name.strip()} {text}" for name, text in rows(summary))
+    return f"{summary['method']} on {summary['dataset']}: {figures}"
+
+
+def html(summary: Summary) -> str:
+    """The figures as a table, and below it what is guaranteed, for a notebook."""
+    lines = "".join(
+        f'<tr><th style="text-align:left">{escape(name)}</th>'
+        f'<td style="text-align:right">{escape(text)}</td></tr>'
+        for name, text in rows(summary)
+    )
+    title = escape(f"{summary['method']} on {summary['dataset']}")
+    words = escape(summary["privacy"]["words"])
+    return (
+        f"<table><caption><b>{title}</b></caption><tbody>{lines}</tbody></table>"
+        f'<p style="max-width:40em"><b>Privacy.</b> {words}</p>'
+    )
