@@ -13,16 +13,31 @@ from vertizo.version import VERSION
 _HOMES = {
     "Experiment": "vertizo.experiment",
     "ExperimentConfig": "vertizo.config",
+    "Privacy": "vertizo.estimator.privacy",
     "Result": "vertizo.experiment",
+    "VerticalClassifier": "vertizo.estimator.classifier",
+    "VerticalRegressor": "vertizo.estimator.regressor",
     "VertizoError": "vertizo.errors",
 }
 
 __version__ = VERSION
-__all__ = ["Experiment", "ExperimentConfig", "Result", "VertizoError", "__version__"]
+__all__ = [
+    "Experiment",
+    "ExperimentConfig",
+    "Privacy",
+    "Result",
+    "VerticalClassifier",
+    "VerticalRegressor",
+    "VertizoError",
+    "__version__",
+]
 
 if TYPE_CHECKING:
     from vertizo.config import ExperimentConfig
     from vertizo.errors import VertizoError
+    from vertizo.estimator.classifier import VerticalClassifier
+    from vertizo.estimator.privacy import Privacy
+    from vertizo.estimator.regressor import VerticalRegressor
     from vertizo.experiment import Experiment, Result
 
 

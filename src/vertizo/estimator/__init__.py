@@ -1,0 +1,1 @@
+"""The scikit-learn face: estimators that train a federation in one process."""
