@@ -18,7 +18,7 @@ FIRST_ORDER_RATE = 0.1
 """η / (1 − momentum) of gradients that are computed."""
 ZEROTH_ORDER_RATE = 20.0
 """η / (1 − momentum) times the number of dimensions, of gradients that are estimated."""
-ESTIMATED_SERVER_RATE = 8.0
+ESTIMATED_SERVER_RATE = 4.0
 """The same of a server's parameters: every client's steps depend on its."""
 LARGEST_RATE = 0.3
 """η / (1 − momentum), at most, in few dimensions."""
