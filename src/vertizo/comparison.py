@@ -1,10 +1,11 @@
-"""Several methods side by side: the same data, models, batches and seeds; one process a run.
+"""Several methods side by side: the same data, models, batches and seeds.
 
 Every random stream of a run comes from its seed and from a name that does not mention the method,
 so that runs of one seed share their records for validation, initial parameters and delays, and
 those of one timing their batches: asynchronous clients draw their own, a synchronous server draws
 for all.
-A process of its own gives each run a peak memory of its own.
+A run that is made in a process of its own has a peak memory of its own; one that was advanced
+together with others says with how many (``at_once``), and its memory is that of them all.
 """
 
 from __future__ import annotations
@@ -69,8 +70,11 @@ def plan(
     return runs
 
 
-def check(runs: Sequence[Run]) -> None:
+def check(runs: Sequence[Run]) -> list[str]:
     """Build each method's parties once, so that what does not fit fails before anything runs.
+
+    Returns:
+        What the data sets are remarkable for (`vertizo.data.vertical.VerticalData.notes`).
 
     Raises:
         UserError: the first run that cannot start; or its folder holds another run.
@@ -92,6 +96,7 @@ def check(runs: Sequence[Run]) -> None:
         experiment = Experiment(run.config, data.get(key))
         data[key] = experiment.data()
         experiment.check()
+    return list(dict.fromkeys(note for each in data.values() for note in each.notes))
 
 
 def execute(
@@ -175,7 +180,7 @@ class Row:
         """For ``comparison.json``."""
         keys = [k for k in self.summaries[0] if k.startswith("test_")]
         keys += ["bytes_up", "bytes_down", "bytes_table", "rounds", "epochs", "seconds"]
-        keys += ["peak_memory_mib"]
+        keys += ["peak_memory_mib", "at_once"]
         found: dict[str, Any] = {"seeds": [summary["seed"] for summary in self.summaries]}
         found.update({key: self.figures(key) for key in keys})
         found["controls"] = {

@@ -45,6 +45,7 @@ class Lattice(Options):
 
     name: Literal["lattice"] = "lattice"
     kind: Literal["hexagonal", "scalar"] = "hexagonal"
+    """The grid: of pairs of numbers, or of single ones."""
     bits: Literal[8, 4, 2] = 8
     """Bits a number."""
     scale: Scale = "array"

@@ -28,6 +28,7 @@ class NoCompression(Options):
 
     name: Literal["none"] = "none"
     dtype: FloatName = "float32"
+    """What numbers are rounded to."""
 
     @property
     def keeps_two_numbers(self) -> bool:

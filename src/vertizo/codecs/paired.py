@@ -36,7 +36,9 @@ class Paired(Options):
 
     name: Literal["paired"] = "paired"
     midpoint: BasicCodec = Uniform()
+    """Writes the middle."""
     difference: BasicCodec = Uniform()
+    """Writes the half differences."""
     scale: Scale = "array"
     """What one largest half difference is for: a pair of points, or a record's row of each pair."""
 

@@ -58,7 +58,7 @@ class LinearStack:
         self, layers: Sequence[Layer], parameters: Tensor, *, flatten: bool = True
     ) -> None:
         self.layers = tuple(layers)
-        self._flatten = flatten
+        self.flattens = flatten
         self.parameters = parameters
         self._weights = self._views(parameters)
         self._gradient = torch.zeros(0)
@@ -78,7 +78,7 @@ class LinearStack:
     def _flat(self, inputs: Tensor) -> Tensor:
         """Inputs as rows of the first layer, [batch · times, inputs]."""
         if inputs.dim() > 2:
-            inputs = inputs.flatten(1) if self._flatten else inputs.flatten(0, -2)
+            inputs = inputs.flatten(1) if self.flattens else inputs.flatten(0, -2)
         return inputs
 
     def __call__(self, inputs: Tensor) -> Tensor:

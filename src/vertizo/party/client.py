@@ -72,6 +72,16 @@ class ClientParty:
         self._frame: bytes | None = None
         self._buffer: NDArray[Any] | None = None
 
+    @property
+    def half(self) -> ClientHalf:
+        """The method's client half."""
+        return self._half
+
+    def go_on(self, answered: int) -> None:
+        """Be where so many answers were applied, for a driver that makes rounds itself."""
+        self.answered = answered
+        self._ids = self._batch = self._frame = None
+
     def ask(self, announcement: bytes | None = None) -> bytes:
         """The next query; while one is unanswered, the same bytes again.
 

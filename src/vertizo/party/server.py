@@ -89,7 +89,7 @@ class ServerParty:
         self._up = up
         self._down = down
         self._bound = bound
-        self._batches = batches
+        self.batches = batches
         self._own = own
         self._feedback = feedback
         self._received = received
@@ -141,9 +141,7 @@ class ServerParty:
         if stored is not None:
             return stored
         self._vetting.check(message)
-        if self._batches is not None and not torch.equal(
-            message.ids, self._batches.ids(self.round)
-        ):
+        if self.batches is not None and not torch.equal(message.ids, self.batches.ids(self.round)):
             raise OtherRoundError(
                 f"client {message.client} answers for other records than round {self.round} names"
             )
@@ -157,7 +155,7 @@ class ServerParty:
         Raises:
             RunError: its answer could not be charged. The party's state is not to be used again.
         """
-        if self._batches is None:
+        if self.batches is None:
             return self._answer([vetted.query], vetted.frame)
         peer = self._peers[vetted.query.client]
         peer.query, peer.reply = vetted.frame, None
@@ -209,8 +207,7 @@ class ServerParty:
         """
         if not self._open:
             raise ConflictError("no query waits for an answer")
-        queries = sorted(self._open, key=lambda query: query.client)
-        self._open = []
+        queries, self._open = sorted(self._open, key=lambda query: query.client), []
         return self._answer(queries, None)
 
     def _answer(self, queries: Sequence[Query], frame: bytes | None) -> Replies:
@@ -306,12 +303,16 @@ class ServerParty:
         feedback.absorb(ids, wanted, sent.values)
         return frame
 
+    def go_on(self, round_: int, answered: Sequence[int]) -> None:
+        """Be where so many queries were answered, for a driver that does it and loses none."""
+        self.round, self._peers = round_, [Peer(number) for number in answered]
+
     def announce(self, client: int) -> bytes:
         """The records of the next synchronous round, as that client's next query."""
-        if self._batches is None:
+        if self.batches is None:
             raise ConflictError("this federation is asynchronous; clients choose their batches")
-        number = self._peers[client].next_number
-        return wire.encode(Batch(number, self._batches.ids(self.round)), self._down)
+        number = self.next_number(client)
+        return wire.encode(Batch(number, self.batches.ids(self.round)), self._down)
 
     def receive_upload(
         self, frame: bytes, sender: int | None = None, wanted: Purpose | None = None

@@ -12,6 +12,7 @@ from typing import Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -26,6 +27,9 @@ class RecordLosses(Protocol):
 
     def correct(self, rows: slice) -> int:
         """How many of those rows are predicted right; 0 where nothing is right or wrong."""
+
+    def right(self, rows: slice) -> NDArray[np.bool_]:
+        """Which of those rows are, shape [rows]."""
 
 
 class Task(Protocol):
@@ -83,8 +87,13 @@ class _SoftmaxLosses:
 
     def correct(self, rows: slice) -> int:
         """How many rows have their label as the likeliest class; among equals the first counts."""
+        return int(np.count_nonzero(self.right(rows)))
+
+    def right(self, rows: slice) -> NDArray[np.bool_]:
+        """Which rows have it."""
         likeliest = self._exponentials[:, rows].argmax(0)
-        return int(np.count_nonzero(likeliest == np.resize(self._labels, likeliest.size)))
+        found: NDArray[np.bool_] = likeliest == np.resize(self._labels, likeliest.size)
+        return found
 
 
 class Regression:
@@ -125,3 +134,7 @@ class _SquaredLosses:
     def correct(self, rows: slice) -> int:
         """0: nothing is right or wrong here."""
         return 0
+
+    def right(self, rows: slice) -> NDArray[np.bool_]:
+        """None."""
+        return np.zeros(self._error[rows].shape[0], np.bool_)

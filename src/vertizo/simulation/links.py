@@ -26,6 +26,7 @@ class Constant(Options):
 
     distribution: Literal["constant"] = "constant"
     mean: float = Field(default=1.0, gt=0)
+    """Seconds."""
 
     def draw(self, generator: np.random.Generator, count: int) -> list[float]:
         """``count`` times in seconds."""
@@ -37,6 +38,7 @@ class Exponential(Options):
 
     distribution: Literal["exponential"] = "exponential"
     mean: float = Field(default=1.0, gt=0)
+    """Seconds."""
 
     def draw(self, generator: np.random.Generator, count: int) -> list[float]:
         """``count`` times in seconds."""
@@ -48,7 +50,9 @@ class LogNormal(Options):
 
     distribution: Literal["log-normal"] = "log-normal"
     mean: float = Field(default=1.0, gt=0)
+    """Seconds."""
     sigma: float = Field(default=1.0, ge=0)
+    """Standard deviation of the time's logarithm."""
 
     def draw(self, generator: np.random.Generator, count: int) -> list[float]:
         """``count`` times in seconds, with the given mean."""

@@ -51,21 +51,26 @@ Block = NDArray[np.float32]
 def gaussian_numbers(rng: np.random.Generator, size: int) -> Block:
     """Box–Muller, two normals from 64 random bits; cut off beyond 6.8 standard deviations."""
     pairs = (size + 1) // 2
-    bits = rng.bit_generator.random_raw(pairs)
+    normals = np.empty((2, pairs), np.float32)
+    normals_from(rng.bit_generator.random_raw(pairs), normals)
+    return normals.reshape(-1)[:size]
+
+
+def normals_from(bits: NDArray[np.uint64], normals: Block) -> None:
+    """Fill ``normals`` [..., 2, pairs] from random bits [..., pairs]."""
+    pairs = bits.shape[-1]
     uniform = bits.view(np.int32).astype(np.float32)
     uniform *= np.float32(2.0**-31)  # in [-1, 1]
-    radius, angle = uniform[:pairs], uniform[pairs:]
+    radius, angle = uniform[..., :pairs], uniform[..., pairs:]
     radius *= radius
     radius += np.float32(2.0**-66)
     np.log(radius, out=radius)
     np.negative(radius, out=radius)
     np.sqrt(radius, out=radius)  # √(−2 ln |v|)
     angle *= np.float32(np.pi)
-    normals = np.empty((2, pairs), np.float32)
-    np.cos(angle, out=normals[0])
-    np.sin(angle, out=normals[1])
-    normals *= radius
-    return normals.reshape(-1)[:size]
+    np.cos(angle, out=normals[..., 0, :])
+    np.sin(angle, out=normals[..., 1, :])
+    normals *= radius[..., None, :]
 
 
 def _rademacher_block(rng: np.random.Generator, size: int) -> Block:
@@ -177,18 +182,23 @@ class Directions:
     def __init__(self, law: LawName, dimension: int, stream: Stream, recent: int = 1) -> None:
         if law not in LAWS:
             raise ConfigError(f"directions is {law!r}; known are {', '.join(LAWS)}")
-        self._law = law
-        self._dimension = dimension
+        self.law = law
+        self.dimension = dimension
+        self.are_kept = dimension * recent <= KEEP_UP_TO
+        """Whether directions are held as a whole until they are used again."""
         self._stream = stream
         self._recent: list[tuple[int, Direction] | None] = [None] * recent
+
+    def seed(self, number: int) -> int:
+        """The seed of direction number ``number``."""
+        return self._stream.seed(number)
 
     def draw(self, number: int) -> Direction:
         """Direction number ``number``; the same every time it is asked for."""
         place = number % len(self._recent)
         known = self._recent[place]
         if known is None or known[0] != number:
-            seed = self._stream.seed(number)
-            keep = self._dimension * len(self._recent) <= KEEP_UP_TO
-            known = number, Direction(self._law, self._dimension, seed, keep=keep)
+            drawn = Direction(self.law, self.dimension, self.seed(number), keep=self.are_kept)
+            known = number, drawn
             self._recent[place] = known
         return known[1]

@@ -1,0 +1,107 @@
+"""Directions of several owners, drawn together: to each the numbers that it would draw alone.
+
+What is cheap for many numbers and dear for few, the logarithms and cosines of Box–Muller, is
+computed for all owners at once; the random bits come from each owner's own seed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vertizo.randomness import generator
+from vertizo.zeroth_order.directions import (
+    BLOCK,
+    FLOAT32_MAX,
+    Direction,
+    Directions,
+    LawName,
+    normals_from,
+)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Directions of one law, one a row."""
+
+    law: LawName
+    numbers: Tensor
+    """u before its scale, [rows, d]; rows may lie apart."""
+    rows: Sequence[Tensor]
+    """The same, one by one."""
+    scales: Sequence[float]
+    """What puts each on its sphere; 1 for laws without one."""
+
+    @property
+    def factor(self) -> float:
+        """The dimension factor φ of the law."""
+        dimension = self.numbers.shape[1]
+        return float(dimension) if self.law in ("sphere", "coordinate") else 1.0
+
+    def length(self, row: int) -> float:
+        """The Euclidean norm of one direction."""
+        numbers = self.rows[row]
+        if self.law in ("sphere", "coordinate"):
+            return 1.0
+        if self.law in ("scaled-sphere", "rademacher"):
+            return math.sqrt(numbers.numel())
+        return math.sqrt(float(torch.dot(numbers, numbers)))
+
+
+@dataclass(frozen=True)
+class Step:
+    """The gradient estimate ``Σ_k coefficient_k · u_k`` of one owner."""
+
+    drawn: Sequence[Drawn]
+    row: int
+    coefficients: Sequence[float]
+
+    def add_to(self, vector: Tensor, scale: float) -> None:
+        """``vector += scale · gradient``, in place."""
+        for drawn, coefficient in zip(self.drawn, self.coefficients, strict=True):
+            alpha = scale * coefficient * drawn.scales[self.row]
+            alpha = max(-FLOAT32_MAX, min(alpha, FLOAT32_MAX))
+            vector.add_(drawn.rows[self.row], alpha=alpha)
+
+    def norm(self) -> float:
+        """Its Euclidean norm."""
+        if len(self.drawn) == 1:
+            return abs(self.coefficients[0]) * self.drawn[0].length(self.row)
+        whole = torch.zeros(self.drawn[0].numbers.shape[1])
+        self.add_to(whole, 1.0)
+        return float(torch.linalg.vector_norm(whole))
+
+
+def draw(owners: Sequence[Directions], numbers: Sequence[int]) -> Drawn:
+    """Direction number n_i of owner i; the owners' law and dimension are the same."""
+    law, dimension = owners[0].law, owners[0].dimension
+    seeds = [owner.seed(number) for owner, number in zip(owners, numbers, strict=True)]
+    if law in ("rademacher", "coordinate") or dimension > BLOCK:
+        each = [Direction(law, dimension, seed, keep=True) for seed in seeds]
+        drawn = torch.stack([direction.numbers() for direction in each])
+        return Drawn(law, drawn, drawn.unbind(), [direction.scale for direction in each])
+    drawn = _gaussian_rows(seeds, dimension)
+    rows, scales = drawn.unbind(), [1.0] * len(seeds)
+    if law != "gaussian":
+        radius = 1.0 if law == "sphere" else math.sqrt(dimension)
+        scales = [radius / math.sqrt(float(torch.dot(row, row))) for row in rows]
+    return Drawn(law, drawn, rows, scales)
+
+
+def _gaussian_rows(seeds: Sequence[int], dimension: int) -> Tensor:
+    """As `gaussian_numbers` of each seed, [seeds, dimension]."""
+    pairs = (dimension + 1) // 2
+    found = np.empty((len(seeds), 2, pairs), np.float32)
+    at_once = max(1, BLOCK // (2 * pairs))  # what fits the processor's caches
+    for start in range(0, len(seeds), at_once):
+        some = seeds[start : start + at_once]
+        bits = np.empty((len(some), pairs), np.uint64)
+        for row, seed in zip(bits, some, strict=True):
+            row[...] = generator(seed).bit_generator.random_raw(pairs)
+        normals_from(bits, found[start : start + at_once])
+    return torch.from_numpy(found.reshape(len(seeds), -1))[:, :dimension]
