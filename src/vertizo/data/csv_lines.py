@@ -31,6 +31,7 @@ OTHER_FORMATS = {
 }
 """How files begin that are often given for CSV."""
 ZSTANDARD = b"\x28\xb5\x2f\xfd"
+QUOTE = '"'
 SHOWN = 60
 """Characters of a header that are shown."""
 
@@ -186,8 +187,11 @@ def not_utf8(path: Path) -> str:
     return f"{path} is not UTF-8 text; save it as UTF-8"
 
 
-def check_records(path: Path, delimiter: str, skip: int = 0, width: int | None = None) -> None:
+def check_records(path: Path, delimiter: str, skip: int = 0, width: int | None = None) -> bool:
     """Refuse a broken quote, and a line that has more or fewer values than the first.
+
+    Returns:
+        Whether some value has a quote in it, of which readers think differently.
 
     Args:
         path: may be compressed.
@@ -198,8 +202,10 @@ def check_records(path: Path, delimiter: str, skip: int = 0, width: int | None =
     Raises:
         DataError: such a line, by its number.
     """
+    quoted = False
     try:
         for line, values in records(path, delimiter, skip):
+            quoted = quoted or QUOTE in delimiter.join(values)
             width = len(values) if width is None else width
             if len(values) != width:
                 more = len(values) > width
@@ -212,7 +218,8 @@ def check_records(path: Path, delimiter: str, skip: int = 0, width: int | None =
     except BrokenRecordError as error:
         raise DataError(f"{path}: line {error.line} {error}") from None
     except (OSError, EOFError, ValueError):
-        return
+        pass  # whoever reads it says what is wrong
+    return quoted
 
 
 def _counted(values: int) -> str:

@@ -75,22 +75,25 @@ def csv_text(
     import polars as pl
 
     own = header(path, delimiter) if names is None else None
-    check_records(path, delimiter, skip, None if names is None else len(names))
-    try:
-        frame = pl.read_csv(
-            path,
-            separator=delimiter,
-            has_header=names is None,
-            new_columns=names,
-            schema=None if names is None else dict.fromkeys(names, pl.String),
-            skip_lines=skip,
-            infer_schema=False,
-            glob=False,
-        )
-    except pl.exceptions.NoDataError:
-        raise DataError(f"{path} is empty") from None
-    except (pl.exceptions.PolarsError, OSError) as error:
-        frame = _by_python(path, delimiter, skip, names, error)
+    quoted = check_records(path, delimiter, skip, None if names is None else len(names))
+    if quoted:
+        frame = _by_python(path, delimiter, skip, names)
+    else:
+        try:
+            frame = pl.read_csv(
+                path,
+                separator=delimiter,
+                has_header=names is None,
+                new_columns=names,
+                schema=None if names is None else dict.fromkeys(names, pl.String),
+                skip_lines=skip,
+                infer_schema=False,
+                glob=False,
+            )
+        except pl.exceptions.NoDataError:
+            raise DataError(f"{path} is empty") from None
+        except (pl.exceptions.PolarsError, OSError) as error:
+            frame = _by_python(path, delimiter, skip, names, error)
     if own is not None and len(own) == frame.width:
         frame.columns = own
     stripped = pl.all().str.strip_chars()
@@ -103,15 +106,27 @@ def csv_text(
 
 
 def _by_python(
-    path: Path, delimiter: str, skip: int, names: Sequence[str] | None, error: Exception
+    path: Path,
+    delimiter: str,
+    skip: int,
+    names: Sequence[str] | None,
+    error: Exception | None = None,
 ) -> pl.DataFrame:
-    """What Polars cannot read, as a quote in the midst of a value; slowly."""
+    """What Polars cannot read, or misreads, as a quote in the midst of a value; slowly.
+
+    Args:
+        path: may be compressed by gzip.
+        delimiter: one character.
+        skip: lines before the header or the first record.
+        names: of the columns, for a file without a header.
+        error: what Polars said, if it was asked.
+    """
     import polars as pl
 
     try:
         rows = [values for _, values in records(path, delimiter, skip)]
-    except (OSError, EOFError, ValueError):
-        raise DataError(f"{path} is not a readable CSV file: {_first(error)}") from None
+    except (OSError, EOFError, ValueError) as own:
+        raise DataError(f"{path} is not a readable CSV file: {_first(error or own)}") from None
     columns, rows = (rows[0], rows[1:]) if names is None else (names, rows)
     return pl.DataFrame(rows, dict.fromkeys(columns, pl.String), orient="row")
 
