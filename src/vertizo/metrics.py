@@ -12,6 +12,23 @@ from vertizo.server.losses import Classification, Task
 Scores = Mapping[str, float]
 
 
+def quality(row: Mapping[str, float]) -> tuple[float, float]:
+    """What the best of a run's models is chosen by: a key to sort by, larger is better.
+
+    The area under the ROC curve where there are two classes, accuracy where there are more, and
+    among equals, as for a regression, the loss.
+
+    >>> quality({"validation_loss": 0.5, "validation_accuracy": 0.9, "validation_auc": 0.7})
+    (0.7, -0.5)
+
+    Args:
+        row: of ``metrics.jsonl``, with figures on validation records.
+    """
+    ranking = row.get("validation_auc")
+    first = row.get("validation_accuracy", 0.0) if ranking is None else ranking
+    return first, -row["validation_loss"]
+
+
 def scores(task: Task, logits: Tensor, labels: Tensor) -> Scores:
     """Loss and quality of logits [rows, outputs] against labels [rows].
 

@@ -7,7 +7,7 @@ import resource
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -20,7 +20,7 @@ from vertizo import summary_figures
 from vertizo.config import ExperimentConfig
 from vertizo.errors import BudgetError, Interrupted, NonFiniteError, RunError
 from vertizo.federation import Federation
-from vertizo.metrics import Scores
+from vertizo.metrics import Scores, quality
 from vertizo.run_folder import RunFolder
 from vertizo.server.losses import Classification
 from vertizo.tracking import Tracker, Trackers
@@ -278,7 +278,7 @@ class Training:
         best = self._standing.best
         if best is None:
             return True
-        return _quality(row) > _quality(best)
+        return quality(row) > quality(best)
 
     def _rounds_per_epoch(self) -> int:
         federation = self._federation
@@ -373,11 +373,6 @@ class Training:
         replaced = queries * method.evaluations_per_query
         update = self._federation.server.side.update
         return replaced + method.server_steps * (1 + update.evaluations)
-
-
-def _quality(row: Mapping[str, float]) -> tuple[float, float]:
-    """Validation accuracy where there is one, and among equals the loss."""
-    return row.get("validation_accuracy", 0.0), -row["validation_loss"]
 
 
 @contextmanager

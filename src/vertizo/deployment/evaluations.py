@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from vertizo.messages import Purpose
+from vertizo.metrics import quality
 
 Which = Literal["now", "best"]
 
@@ -51,8 +52,8 @@ class Evaluations:
         self.waiting = set()
 
     def is_best(self, row: dict[str, Any]) -> bool:
-        """Whether these validation figures beat the best so far: accuracy, then loss."""
-        return self.best is None or _quality(row) > _quality(self.best)
+        """Whether these validation figures beat the best so far."""
+        return self.best is None or quality(row) > quality(self.best)
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint must hold; who answered is asked again."""
@@ -66,7 +67,3 @@ class Evaluations:
         if state["under_way"] is not None:
             self.purpose, self.model = state["under_way"]
             self.waiting = set(range(self.clients))
-
-
-def _quality(row: dict[str, Any]) -> tuple[float, float]:
-    return row.get("validation_accuracy", 0.0), -row["validation_loss"]

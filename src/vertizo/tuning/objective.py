@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 
 from vertizo.data.vertical import VerticalData
 from vertizo.errors import ConfigError
+from vertizo.metrics import quality
 from vertizo.server.losses import Classification
 
 ObjectiveName = Literal["accuracy", "auc", "average_precision", "loss", "rmse"]
@@ -48,9 +49,7 @@ class Objective:
         trained = [row for row in rows if row["round"] > 0]
         if not trained:
             return None
-        kept = max(
-            trained, key=lambda r: (r.get("validation_accuracy", 0.0), -r["validation_loss"])
-        )
+        kept = max(trained, key=quality)
         return Standing(kept[f"validation_{self.name}"], kept["validation_loss"])
 
     def better_first(self, standing: Standing) -> tuple[float, float]:
