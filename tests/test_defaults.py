@@ -16,7 +16,7 @@ from vertizo.data.vertical import VerticalData
 from vertizo.defaults import client_rate, complete, reply_clip, server_rate
 from vertizo.experiment import Experiment
 from vertizo.federation import build
-from vertizo.filling import TABLE_OUTPUTS, TABLES
+from vertizo.filling import TABLES
 from vertizo.methods.choice import METHODS
 from vertizo.methods.czofo import Czofo
 from vertizo.methods.dpzv import Dpzv
@@ -193,7 +193,9 @@ class TestTables:
         tree: dict[str, Any] = {"name": name}
         if name == "table":
             tree |= {"path": "a.csv", "label": "y", "columns": {"a": ["x"]}}
-        assert parse({"data": tree}).client.model.model_dump()["outputs"] == TABLE_OUTPUTS
+        assert parse({"data": tree}).client.model.model_dump()["outputs"] == 16
+        private = parse({"data": tree, "privacy": {"epsilon": 1.0}}).client.model.model_dump()
+        assert (private["outputs"], private["final_relu"]) == (64, True)
         narrow = parse({"data": tree, "client": {"model": {"outputs": 2}}})
         assert narrow.client.model.model_dump()["outputs"] == 2
 

@@ -21,9 +21,9 @@ class MlpConfig(Options):
     hidden: tuple[PositiveInt, ...] = ()
     """Widths of the layers before the last."""
     outputs: PositiveInt = 3
-    """Embedding size d_h; unset: 3, and 16 for tables."""
+    """Embedding size d_h; unset: 3, for tables 16, or 64 under an exact guarantee."""
     final_relu: bool = False
-    """ReLU after the last layer as well."""
+    """ReLU after the last layer as well; unset: for tables under an exact guarantee."""
 
 
 class EncoderMlpConfig(MlpConfig):

@@ -24,8 +24,10 @@ TABLES = (
     "credit-default",
 )
 """Data sets whose parties hold columns."""
-TABLE_OUTPUTS = 16
-"""d_h of a client's linear model for a table."""
+TABLE: dict[str, Any] = {"outputs": 16}
+"""A client's model for a table: linear."""
+TABLE_UNDER_GUARANTEE: dict[str, Any] = {"outputs": 64, "final_relu": True}
+"""The same where the server must be linear, as one that learns under noise is."""
 
 Sections = dict[str, dict[str, Any]]
 
@@ -66,7 +68,9 @@ def filled(given: Mapping[str, Any]) -> Mapping[str, Any]:
     for section, values in own.items():
         result[section] = _with(given.get(section, {}), values)
     if _key(given.get("data", {}), "name", None) in TABLES:
-        result["client"] = _for_a_table(given.get("client", {}))
+        private = update == "secret-sgd"
+        model = TABLE_UNDER_GUARANTEE if private else TABLE
+        result["client"] = _for_a_table(given.get("client", {}), model)
     codecs = result.get("codecs")
     up = codecs.get("up") if isinstance(codecs, Mapping) else None
     if isinstance(up, Mapping) and "name" not in up:  # other settings of the method's own codec
@@ -75,12 +79,12 @@ def filled(given: Mapping[str, Any]) -> Mapping[str, Any]:
     return result
 
 
-def _for_a_table(client: Any) -> Any:
-    """Clients with wider embeddings, where nothing is said of their size."""
+def _for_a_table(client: Any, preferred: Mapping[str, Any]) -> Any:
+    """Clients with that model, as far as nothing is said of it."""
     model = client.get("model", {}) if isinstance(client, Mapping) else None
     if not isinstance(model, Mapping) or model.get("name", "mlp") != "mlp":
         return client
-    return {**client, "model": {"name": "mlp", "outputs": TABLE_OUTPUTS, **model}}
+    return {**client, "model": {"name": "mlp", **preferred, **model}}
 
 
 def _name(chosen: Any) -> Any:
