@@ -513,15 +513,19 @@ def test_ctrl_c_ends_an_ask_and_its_answer_is_no_later_asks(echo: Echo, made: Pa
         pytest.skip("signals reach the main thread only")
 
     def interrupt() -> None:
-        if soon(lambda: "bank" in echo.open):
-            os.kill(os.getpid(), signal.SIGINT)
+        soon(lambda: "bank" in echo.open)  # and if not: better a failure than a wait without end
+        os.kill(os.getpid(), signal.SIGINT)
 
     with serve(echo, made) as server, channel(made, server.port) as bank:
         watcher = threading.Thread(target=interrupt)
-        watcher.start()
-        with pytest.raises(KeyboardInterrupt):
-            bank.ask(b"held")
-        watcher.join()
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            watcher.start()
+            with pytest.raises(KeyboardInterrupt):
+                bank.ask(b"held")
+            watcher.join()
+        finally:
+            signal.signal(signal.SIGINT, before)
         echo.open.pop("bank")(b"to nobody")
         assert bank.ask(b"x") == b"x"
 
