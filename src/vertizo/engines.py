@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
@@ -104,11 +105,19 @@ def _begin(
     pool: ProcessPoolExecutor, batches: Sequence[Sequence[Run]]
 ) -> dict[Future[list[int]], Sequence[Run]]:
     """Put batches of runs in the queue: what is to come of each."""
-    # Children, and the thread that starts more of them, inherit that Ctrl-C has to wait until they
-    # can stop in order.
+    with ctrl_c_waits():
+        return {pool.submit(_in_child, batch): batch for batch in batches}
+
+
+@contextmanager
+def ctrl_c_waits() -> Iterator[None]:
+    """Children begun inside, and the threads that begin more, hold Ctrl-C back.
+
+    It has to wait until they can stop in order, or are told to.
+    """
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
-        return {pool.submit(_in_child, batch): batch for batch in batches}
+        yield
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
 

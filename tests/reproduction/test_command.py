@@ -76,7 +76,10 @@ def test_the_list(call: Call) -> None:
         (("cascaded-tabel2",), "did you mean 'cascaded-table2'"),
         (("cascaded-table2", "--set", "epoch=3"), "unknown key 'epoch'"),
         (("cascaded-table2", "--seeds", "0"), "--seeds"),
-        (("cascaded-table2", "--engine", "cloud"), "--engine cloud"),
+        (
+            ("cascaded-table2", "--engine", "cloud"),
+            "'--engine': 'cloud' is not one of 'local', 'ray'",
+        ),
         (("cascaded-table2", "--ray-address", "a:1"), "--ray-address a:1 is for --engine ray"),
         (("nowhere.yaml",), "nowhere.yaml"),
     ],

@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.table import Table
 
 from vertizo import comparison
-from vertizo.cli.bar import Show, live_bar
+from vertizo.cli.bar import live_bar, reporting
 from vertizo.cli.figures import size_text
-from vertizo.comparison import Measure, Row, Standing, mean_and_spread
+from vertizo.comparison import Measure, Row, mean_and_spread
 from vertizo.engines import EngineName, Processes, RayCluster
 from vertizo.errors import ConfigError, Interrupted
 from vertizo.methods.choice import METHODS
@@ -70,7 +70,7 @@ def compare(
         errors.print(f"note: {remark}", soft_wrap=True, highlight=False, markup=False)
     try:
         with live_bar(errors, "starting") as show:
-            summaries = comparison.execute(runs, made_by, _reporting(show))
+            summaries = comparison.execute(runs, made_by, reporting(show))
     except Interrupted as error:
         again = f"the same command with --out {shlex.quote(str(folder))} goes on"
         raise Interrupted(f"{str(error).split(';')[0]}; {again}") from None
@@ -100,13 +100,6 @@ def _targets(text: str) -> list[float]:
             raise ConfigError(f"--targets {text}: {part!r} is no accuracy; write 60,80,90,95")
         found.append(value / 100 if value > 1 else value)
     return found
-
-
-def _reporting(show: Show | None) -> Callable[[Standing], None] | None:
-    """A comparison's standing on a bar, where there is one."""
-    if show is None:
-        return None
-    return lambda here: show(here.share, f"{here.finished} of {here.total} runs")
 
 
 def _show(found: Sequence[Row], by: Measure, folder: Path, seeds: int) -> None:

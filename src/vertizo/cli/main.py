@@ -15,6 +15,7 @@ import typer
 
 from vertizo.cli import network, research
 from vertizo.cli import privacy as privacy_commands
+from vertizo.cli.engine_options import Engine, EngineName, RayAddress
 from vertizo.errors import Interrupted, UserError
 from vertizo.version import VERSION
 
@@ -106,13 +107,6 @@ class By(StrEnum):
     TRAIN = "train"
 
 
-class EngineName(StrEnum):
-    """Where `vertizo compare` makes its runs."""
-
-    LOCAL = "local"
-    RAY = "ray"
-
-
 @app.command()
 def compare(
     config: Annotated[
@@ -151,13 +145,8 @@ def compare(
         int | None,
         typer.Option(min=1, help="Runs at a time; without it, 1, or as many as the cluster takes."),
     ] = None,
-    engine: Annotated[
-        EngineName, typer.Option(help="Where runs are made; ray needs the extra of that name.")
-    ] = EngineName.LOCAL,
-    ray_address: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help="A Ray cluster; without it, one on this machine."),
-    ] = None,
+    engine: Engine = EngineName.LOCAL,
+    ray_address: RayAddress = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
 ) -> None:
     """Run methods side by side on the same data, models and batches; print one table."""

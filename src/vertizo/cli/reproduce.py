@@ -6,15 +6,14 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from vertizo.cli.bar import Show, live_bar
-from vertizo.comparison import Standing
+from vertizo.cli.bar import live_bar, reporting
 from vertizo.engines import Engine, EngineName, Processes, RayCluster
 from vertizo.errors import ConfigError, Interrupted
 from vertizo.reproduction import kinds, outcome, plots, study
@@ -72,7 +71,7 @@ def reproduce(
                 engine=_engine(engine, ray_address, jobs),
                 seeds=seeds,
                 overrides=tuple(settings),
-                report=_reporting(show),
+                report=reporting(show),
                 jobs=jobs or _cores(),
             )
             found = kinds.run(chosen, order)
@@ -110,12 +109,6 @@ def _engine(name: EngineName, address: str | None, jobs: int | None) -> Engine:
 def _cores() -> int:
     """Those that this process may use."""
     return len(os.sched_getaffinity(0))
-
-
-def _reporting(show: Show | None) -> Callable[[Standing], None] | None:
-    if show is None:
-        return None
-    return lambda here: show(here.share, f"{here.finished} of {here.total} runs")
 
 
 def _draw(found: Outcome, path: Path) -> list[str]:

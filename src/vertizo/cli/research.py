@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from vertizo.cli.engine_options import Engine, EngineName, RayAddress
 from vertizo.errors import ConfigError, Interrupted
 
 
@@ -66,20 +67,13 @@ def reproduce(
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Runs at a time; without it, one a core.")
     ] = None,
-    engine: Annotated[
-        str, typer.Option(metavar="local|ray", help="Where runs are made; ray needs its extra.")
-    ] = "local",
-    ray_address: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help="A Ray cluster; without it, one on this machine."),
-    ] = None,
+    engine: Engine = EngineName.LOCAL,
+    ray_address: RayAddress = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
 ) -> None:
     """Make a table or figure of the papers again, and print it beside the published one."""
     from vertizo.cli import reproduce as command
 
-    if engine not in ("local", "ray"):
-        raise ConfigError(f"--engine {engine} is none of local, ray")
     if show_list:
         command.listing(as_json=as_json)
         return
@@ -93,7 +87,7 @@ def reproduce(
             quick=quick,
             seeds=seeds,
             jobs=jobs,
-            engine="ray" if engine == "ray" else "local",
+            engine=engine.value,
             ray_address=ray_address,
             as_json=as_json,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -53,7 +54,7 @@ def value_errors() -> Iterator[None]:
         raise KeyboardInterrupt(str(error)) from None
 
 
-class VerticalEstimator(BaseEstimator):  # type: ignore[misc]
+class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     """One run of an experiment in ``fit``; not to be used itself."""
 
     task: ClassVar[Literal["classification", "regression"]]
@@ -63,9 +64,9 @@ class VerticalEstimator(BaseEstimator):  # type: ignore[misc]
     _config: ExperimentConfig
     _preparation: Preparation
 
+    @abstractmethod
     def _label_options(self, y: NDArray[Any], private: bool) -> dict[str, Any]:
         """Keys of the configuration that say what y is; sets what depends on y alone."""
-        raise NotImplementedError
 
     def fit(self, X: Any, y: Any) -> Self:  # noqa: N803 - scikit-learn's name
         """Train the federation on records of all parties.

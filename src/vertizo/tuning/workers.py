@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -15,6 +14,7 @@ from typing import Protocol
 
 from vertizo.config import ExperimentConfig
 from vertizo.data.vertical import VerticalData
+from vertizo.engines import ctrl_c_waits
 from vertizo.errors import Interrupted, RunError
 from vertizo.experiment import Experiment
 from vertizo.run_folder import RunFolder
@@ -161,12 +161,8 @@ class _Pool:
         self._going: dict[Future[Ended], Task] = {}
 
     def start(self, task: Task) -> None:
-        # Children inherit that Ctrl-C has to wait until this process tells them to stop.
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-        try:
+        with ctrl_c_waits():  # this process tells them to stop
             self._going[self._executor.submit(_make, task)] = task
-        finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
 
     def ended(self) -> Sequence[tuple[int, Ended]]:
         done, _ = wait(self._going, timeout=0.5, return_when=FIRST_COMPLETED)
