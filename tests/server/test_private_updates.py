@@ -242,8 +242,8 @@ def quiet(name: str, head: Head, rate: float, momentum: float, law: str = "spher
     if name == "private-sgd":
         private: Any = PrivateSgd(Sgd(rate, momentum), noise(), BATCH)
         return private, FirstOrder(Sgd(rate, momentum), BATCH)
-    private = PrivateZerothOrder(Sgd(rate, momentum), noise(), BATCH, directions(), 1e-2)
-    return private, ZerothOrder(Sgd(rate, momentum), directions(), 1e-2, BATCH)
+    private = PrivateZerothOrder(Sgd(rate, momentum), noise(), BATCH, directions(), 0.1)
+    return private, ZerothOrder(Sgd(rate, momentum), directions(), 0.1, BATCH)
 
 
 @pytest.mark.parametrize("kind", ["stack", "autograd"])

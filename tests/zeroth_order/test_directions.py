@@ -17,6 +17,7 @@ from scipy import stats
 from vertizo.errors import ConfigError
 from vertizo.randomness import Stream
 from vertizo.zeroth_order.directions import BLOCK, KEEP_UP_TO, LAWS, Direction, Directions
+from vertizo.zeroth_order.normals import values
 
 Array = NDArray[np.float64]
 
@@ -118,7 +119,17 @@ def test_gaussian_marginals() -> None:
     for tail in (3.0, 4.0):
         expected = 2 * len(drawn) * stats.norm.sf(tail)
         assert abs((np.abs(drawn) > tail).sum() - expected) < 5 * expected**0.5
-    assert 4.5 < np.abs(drawn).max() < 6.8
+    assert np.abs(drawn).max() == values()[-1]
+
+
+def test_the_normal_values() -> None:
+    table = values().astype(np.float64)
+    assert len(np.unique(table)) == 1 << 16 and np.all(np.diff(table) > 0)
+    assert np.array_equal(table, -table[::-1])
+    assert abs(np.mean(table**2) - 1) < 1e-8
+    assert abs(np.mean(table**4) - 3) < 1e-3
+    shares = (np.arange(1 << 16) + 0.5) / (1 << 16)
+    assert np.allclose(table, stats.norm.ppf(shares), rtol=2e-5)
 
 
 @pytest.mark.parametrize("law", ["sphere", "scaled-sphere"])

@@ -1,7 +1,6 @@
 """Directions of several owners, drawn together: to each the numbers that it would draw alone.
 
-What is cheap for many numbers and dear for few, the logarithms and cosines of Box–Muller, is
-computed for all owners at once; the random bits come from each owner's own seed.
+The random bits come from each owner's own seed; numbers are made of them for all owners at once.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from vertizo.zeroth_order.directions import (
     Direction,
     Directions,
     LawName,
-    normals_from,
 )
+from vertizo.zeroth_order.normals import PER_WORD, normals_from, words_for
 
 
 @dataclass(frozen=True)
@@ -94,14 +93,14 @@ def draw(owners: Sequence[Directions], numbers: Sequence[int]) -> Drawn:
 
 
 def _gaussian_rows(seeds: Sequence[int], dimension: int) -> Tensor:
-    """As `gaussian_numbers` of each seed, [seeds, dimension]."""
-    pairs = (dimension + 1) // 2
-    found = np.empty((len(seeds), 2, pairs), np.float32)
-    at_once = max(1, BLOCK // (2 * pairs))  # what fits the processor's caches
+    """As `normals` of each seed, [seeds, dimension]."""
+    words = words_for(dimension)
+    found = np.empty((len(seeds), words * PER_WORD), np.float32)
+    at_once = max(1, BLOCK // found.shape[1])  # what fits the processor's caches
     for start in range(0, len(seeds), at_once):
         some = seeds[start : start + at_once]
-        bits = np.empty((len(some), pairs), np.uint64)
+        bits = np.empty((len(some), words), np.uint64)
         for row, seed in zip(bits, some, strict=True):
-            row[...] = generator(seed).bit_generator.random_raw(pairs)
+            row[...] = generator(seed).bit_generator.random_raw(words)
         normals_from(bits, found[start : start + at_once])
-    return torch.from_numpy(found.reshape(len(seeds), -1))[:, :dimension]
+    return torch.from_numpy(found)[:, :dimension]

@@ -34,6 +34,8 @@ class Layer:
         return self.outputs * (self.inputs + self.bias)
 
 
+NARROW = 16
+"""Outputs of the last layer up to which its product is made the other way round."""
 FEW = 4
 """Points up to which one product each is faster than one for all of them."""
 
@@ -84,7 +86,7 @@ class LinearStack:
     def __call__(self, inputs: Tensor) -> Tensor:
         """Outputs at the current parameters, [batch, outputs]."""
         steps = self._finish(_product(self._flat(inputs), *self._weights[0]))
-        return steps[-1].view(inputs.shape[0], -1)
+        return steps[-1].reshape(inputs.shape[0], -1)
 
     def along(self, direction: Tensor, offsets: Sequence[float], inputs: Tensor) -> Tensor:
         """Outputs at ``w + offset · direction``, [offsets, batch, outputs].
@@ -95,16 +97,20 @@ class LinearStack:
         rows = self._flat(inputs)
         directions = self._views(direction)
         first = self.layers[0]
-        plain = _product(rows, *self._weights[0]).numpy()
-        slope = _product(rows, *directions[0]).numpy()
-        shifted = np.empty((len(offsets), *plain.shape), np.float32)
-        for offset, value in zip(offsets, shifted, strict=True):
-            if offset:
-                np.multiply(slope, np.float32(offset), out=value)
-                value += plain
-            else:
-                value[...] = plain
-        values = torch.from_numpy(shifted)
+        values = torch.empty(len(offsets), rows.shape[0], first.outputs)
+        slots = values.unbind()
+        plain = slots[offsets.index(0.0)] if 0.0 in offsets else torch.empty_like(slots[0])
+        _product(rows, *self._weights[0], out=plain)
+        moved = [(offset, slot) for offset, slot in zip(offsets, slots, strict=True) if offset]
+        if len(moved) == 1:
+            (offset, slot), (weight, bias) = moved[0], directions[0]
+            torch.addmm(plain, rows, weight, alpha=offset, out=slot)
+            if first.bias:
+                slot.add_(bias, alpha=offset)
+        elif moved:
+            slope = _product(rows, *directions[0])
+            for offset, slot in moved:
+                torch.add(plain, slope, alpha=offset, out=slot)
         if first.relu:
             values.relu_()
         if len(self.layers) > 1:
@@ -157,7 +163,9 @@ class LinearStack:
             values = _product(rows, weight, bias)
         steps = self._finish(values)
         at_rows = [rows, *(step[-batch:] for step in steps)] if points.shifts else [rows, *steps]
-        outputs = steps[-1].view(len(points) * points.rows.shape[0], -1)
+        outputs = steps[-1]
+        if outputs.shape[0] != len(points) * points.rows.shape[0]:
+            outputs = outputs.reshape(len(points) * points.rows.shape[0], -1)
         return outputs, StackPullback(self, at_rows, points.rows.shape)
 
     def _finish(self, values: Tensor) -> list[Tensor]:
@@ -165,7 +173,8 @@ class LinearStack:
         steps: list[Tensor] = []
         for layer, (weight, bias) in zip(self.layers, self._weights, strict=True):
             if steps:
-                values = _product(values, weight, bias)
+                narrow = layer.outputs <= NARROW and len(steps) + 1 == len(self.layers)
+                values = (_narrow_product if narrow else _product)(values, weight, bias)
             if layer.relu:
                 values.relu_()
             steps.append(values)
@@ -242,9 +251,19 @@ class StackPullback:
         return result.view(self._shape)
 
 
-def _product(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """``x Wᵀ + b``, or without b if that is empty."""
-    return torch.addmm(bias, inputs, weight) if bias.numel() else torch.mm(inputs, weight)
+def _product(inputs: Tensor, weight: Tensor, bias: Tensor, out: Tensor | None = None) -> Tensor:
+    """``x Wᵀ + b``, or without b if that is empty; in ``out`` if there is one."""
+    if bias.numel():
+        return torch.addmm(bias, inputs, weight, out=out)
+    return torch.mm(inputs, weight, out=out)
+
+
+def _narrow_product(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """The same from ``W xᵀ``: twice as fast for few outputs, and what a softmax over them wants."""
+    turned = torch.mm(weight.t(), inputs.t())
+    if bias.numel():
+        turned += bias.unsqueeze(1)
+    return turned.t()
 
 
 def _gram(rows: Tensor, records: int) -> Tensor:

@@ -32,6 +32,7 @@ from torch import Tensor
 
 from vertizo.errors import ConfigError
 from vertizo.randomness import Stream, generator
+from vertizo.zeroth_order.normals import normals
 
 LawName = Literal["sphere", "scaled-sphere", "gaussian", "rademacher", "coordinate"]
 LAWS: tuple[str, ...] = get_args(LawName)
@@ -48,37 +49,14 @@ KEEP_UP_TO = 1 << 20
 Block = NDArray[np.float32]
 
 
-def gaussian_numbers(rng: np.random.Generator, size: int) -> Block:
-    """Box–Muller, two normals from 64 random bits; cut off beyond 6.8 standard deviations."""
-    pairs = (size + 1) // 2
-    normals = np.empty((2, pairs), np.float32)
-    normals_from(rng.bit_generator.random_raw(pairs), normals)
-    return normals.reshape(-1)[:size]
+_SIGNS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1) * np.float32(2) - 1
+"""The eight signs of every byte, float32 [256, 8]."""
 
 
-def normals_from(bits: NDArray[np.uint64], normals: Block) -> None:
-    """Fill ``normals`` [..., 2, pairs] from random bits [..., pairs]."""
-    pairs = bits.shape[-1]
-    uniform = bits.view(np.int32).astype(np.float32)
-    uniform *= np.float32(2.0**-31)  # in [-1, 1]
-    radius, angle = uniform[..., :pairs], uniform[..., pairs:]
-    radius *= radius
-    radius += np.float32(2.0**-66)
-    np.log(radius, out=radius)
-    np.negative(radius, out=radius)
-    np.sqrt(radius, out=radius)  # √(−2 ln |v|)
-    angle *= np.float32(np.pi)
-    np.cos(angle, out=normals[..., 0, :])
-    np.sin(angle, out=normals[..., 1, :])
-    normals *= radius[..., None, :]
-
-
-def _rademacher_block(rng: np.random.Generator, size: int) -> Block:
-    bits = rng.bit_generator.random_raw((size + 63) // 64)
-    signs = np.unpackbits(bits.view(np.uint8), count=size).astype(np.float32)
-    signs *= np.float32(2)
-    signs -= np.float32(1)
-    return signs
+def signs(rng: np.random.Generator, size: int) -> Block:
+    """Independent signs from as many random bits, float32 [size]."""
+    words = rng.bit_generator.random_raw((size + 63) // 64)
+    return _SIGNS.take(words.view(np.uint8), 0).reshape(-1)[:size]
 
 
 class Direction:
@@ -111,7 +89,7 @@ class Direction:
             for start in range(0, self.dimension, BLOCK):
                 yield start, self._numbers[start : start + BLOCK]
         else:
-            draw = _rademacher_block if self.law == "rademacher" else gaussian_numbers
+            draw = signs if self.law == "rademacher" else normals
             rng = generator(self.seed)
             for start in range(0, self.dimension, BLOCK):
                 yield start, torch.from_numpy(draw(rng, min(BLOCK, self.dimension - start)))

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from vertizo.randomness import generator
-from vertizo.zeroth_order.directions import FLOAT32_MAX, LawName, gaussian_numbers
+from vertizo.zeroth_order.directions import FLOAT32_MAX, LawName, signs
+from vertizo.zeroth_order.normals import normals
 
 TINY = np.float32(1 / FLOAT32_MAX)
 REMEMBERED = 2**20
@@ -44,16 +45,13 @@ def _drawn(law: LawName, count: int, batch: int, dimension: int, seed: int) -> t
     if law == "coordinate":
         first = rng.integers(dimension, size=batch)
         axes = (first + np.arange(count)[:, None]) % dimension
-        signs = 2 * rng.integers(2, size=(count, batch)) - 1
+        sides = 2 * rng.integers(2, size=(count, batch)) - 1
         units = np.zeros(shape, np.float32)
-        np.put_along_axis(units, axes[:, :, None], signs[:, :, None].astype(np.float32), 2)
+        np.put_along_axis(units, axes[:, :, None], sides[:, :, None].astype(np.float32), 2)
         return torch.from_numpy(units), float(dimension)
     if law == "rademacher":
-        size = math.prod(shape)
-        bits = rng.bit_generator.random_raw((size + 63) // 64)
-        signs = np.unpackbits(bits.view(np.uint8), count=size).astype(np.float32)
-        return torch.from_numpy((2 * signs - 1).reshape(shape)), 1.0
-    numbers = gaussian_numbers(rng, math.prod(shape)).reshape(shape)
+        return torch.from_numpy(signs(rng, math.prod(shape)).reshape(shape)), 1.0
+    numbers = normals(rng, math.prod(shape)).reshape(shape)
     if law == "gaussian":
         return torch.from_numpy(numbers), 1.0
     radius = 1.0 if law == "sphere" else math.sqrt(dimension)
