@@ -52,7 +52,7 @@ class Vetting:
         validate.shape(who, query.embeddings, (self._points, batch, self._dims[query.client]))
         ids, order = query.ids.numpy(), self._order[:batch]
         self._position[ids] = order
-        if not np.array_equal(self._position[ids], order):
+        if np.count_nonzero(self._position.take(ids) != order):
             raise RepeatedRecordError(f"client {query.client} names a record twice in one batch")
 
     def bounded(self, query: Query) -> Query:

@@ -65,35 +65,39 @@ class Classification:
 
 class _SoftmaxLosses:
     def __init__(self, logits: Tensor, labels: Tensor) -> None:
-        rows, records = logits.shape[0], labels.shape[0]
+        records = labels.shape[0]
+        rows = logits.numpy().T
         self._labels = labels.numpy()
-        self._order = np.arange(rows)
+        self._order = np.arange(rows.shape[1])
         with np.errstate(all="ignore"):  # infinite logits give NaN, which the clip makes 0
-            scores = logits.numpy().T.copy()
-            scores -= np.maximum.reduce(scores, 0)
-            self._exponentials = np.exp(scores)
+            self._scores = np.subtract(rows, np.maximum.reduce(rows, 0), order="C")
+            self._exponentials = np.exp(self._scores)
             self._totals = np.add.reduce(self._exponentials, 0)
-        picked = np.tile(self._labels, rows // records) if rows > records else self._labels
-        self._at_label = scores[picked, self._order]
+        at = self._order.reshape(-1, records) + self._labels * rows.shape[1]
+        self._at_label = self._scores.reshape(-1).take(at.reshape(-1))
         self.values = torch.from_numpy(np.log(self._totals) - self._at_label)
 
     def slopes(self, rows: slice, weights: Tensor | float) -> Tensor:
         """Softmax minus one-hot, times the weights."""
+        scale = weights.numpy() if isinstance(weights, Tensor) else np.float32(weights)
         with np.errstate(all="ignore"):
-            result = self._exponentials[:, rows] / self._totals[rows]
-        result[self._labels, self._order[: len(self._labels)]] -= 1
-        result *= weights.numpy() if isinstance(weights, Tensor) else np.float32(weights)
+            result = self._exponentials[:, rows] * (scale / self._totals[rows])
+        records = len(self._labels)
+        result.reshape(-1)[self._labels * records + self._order[:records]] -= scale
         return torch.from_numpy(result).t()
 
     def correct(self, rows: slice) -> int:
         """How many rows have their label as the likeliest class; among equals the first counts."""
+        scores = self._scores[:, rows]
+        if scores.size - np.count_nonzero(scores) == scores.shape[1]:  # 0 once a row: no equals
+            return scores.shape[1] - int(np.count_nonzero(self._at_label[rows]))
         return int(np.count_nonzero(self.right(rows)))
 
     def right(self, rows: slice) -> NDArray[np.bool_]:
         """Which rows have it."""
         likeliest = self._exponentials[:, rows].argmax(0)
-        found: NDArray[np.bool_] = likeliest == np.resize(self._labels, likeliest.size)
-        return found
+        found: NDArray[np.bool_] = likeliest.reshape(-1, len(self._labels)) == self._labels
+        return found.reshape(-1)
 
 
 class Regression:
