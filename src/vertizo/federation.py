@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from vertizo import wire
+from vertizo.codecs.none import NoCompression
 from vertizo.config import ExperimentConfig
 from vertizo.data.vertical import VerticalData
 from vertizo.defaults import complete
@@ -155,6 +157,7 @@ def build(
     cardinalities = data.cardinalities or ((),) * parties
     shared = [root.child("shared", m) for m in range(parties)]
     noise = embedding_noise(config, data.records)
+    encode = _giving(config, observed=observer is not None)
     made = [
         make_client(
             config,
@@ -164,11 +167,14 @@ def build(
             cardinalities=cardinalities[m],
             shared=shared[m],
             noise=noise,
+            encode=encode,
         )
         for m in range(parties)
     ]
     dims = [client.embedding_dim for client in made]
-    server = make_server(config, data, dims, root.child("server"), shared, charge=charge)
+    server = make_server(
+        config, data, dims, root.child("server"), shared, charge=charge, encode=encode
+    )
     clients = [client.party for client in made]
     simulator = Simulator(
         clients,
@@ -192,3 +198,16 @@ def build(
         releases=server.side.plan.releases,
         embedding_noise=noise,
     )
+
+
+def _giving(config: ExperimentConfig, *, observed: bool) -> wire.Encode:
+    """How messages pass within this process: as they are, where bytes would say the same.
+
+    Nothing is known of a codec but that float32 numbers come back exactly without one.
+    """
+    codecs = config.codecs
+    exact = all(
+        isinstance(codec, NoCompression) and codec.dtype == "float32"
+        for codec in (codecs.up, codecs.down)
+    )
+    return wire.Handed if exact and not observed else wire.encode

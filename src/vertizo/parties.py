@@ -15,7 +15,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from vertizo import defaults
+from vertizo import defaults, wire
 from vertizo.batches import Batches
 from vertizo.codecs.feedback import Feedback, Received
 from vertizo.config import ExperimentConfig
@@ -100,6 +100,7 @@ def make_client(
     cardinalities: tuple[int, ...] = (),
     shared: Stream,
     noise: EmbeddingStatement | None = None,
+    encode: wire.Encode = wire.encode,
 ) -> MadeClient:
     """A feature holder.
 
@@ -111,6 +112,7 @@ def make_client(
         cardinalities: number of categories of each of the first columns, which hold codes.
         shared: the randomness that the server knows as well.
         noise: what it puts on its embeddings; None for nothing.
+        encode: how it gives messages away.
 
     Raises:
         ConfigError: the model does not fit the features.
@@ -156,6 +158,7 @@ def make_client(
         if noise is None
         else EmbeddingNoise(noise.clip, noise.noise_std, own.child("noise")),
         received=Received(records, dim) if feedback in ("up", "both") else None,
+        encode=encode,
     )
     return MadeClient(party, model, optimizer, rate, dim, mixes_records(model, table[:5]))
 
@@ -203,6 +206,7 @@ def make_server(
     *,
     charge: Charge | None = None,
     random_bytes: RandomBytes = os.urandom,
+    encode: wire.Encode = wire.encode,
 ) -> ServerParty:
     """The label holder.
 
@@ -214,6 +218,7 @@ def make_server(
         shared: the randomness that it shares with each client.
         charge: what the run is charged to; None for a ledger of its own.
         random_bytes: where secure noise and secret samples come from.
+        encode: how it gives messages away.
 
     Raises:
         ConfigError: parts of the configuration do not fit each other or the data.
@@ -278,6 +283,7 @@ def make_server(
         received=[Received(data.records, dim) for dim in dims if feedback in ("up", "both")],
         schedule=protection.schedule(),
         noises=protection.noises,
+        encode=encode,
     )
 
 

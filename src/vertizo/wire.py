@@ -16,11 +16,13 @@ narrowest of 1, 2, 4 or 8 bytes each; arrays are what a codec made of them.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Annotated, Any, Protocol
 
 import msgspec
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from vertizo.errors import MalformedError, OversizedError, TruncatedError
@@ -38,6 +40,9 @@ Small = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 
 class ArrayCodec(Protocol):
     """Turns an array into bytes and back (see `vertizo.codecs`)."""
+
+    def size(self, shape: tuple[int, ...]) -> int:
+        """Bytes of an array of that shape."""
 
     def encode(self, array: Tensor) -> memoryview:
         """The bytes that are sent for a float32 array."""
@@ -77,6 +82,32 @@ class _Batch(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields
     ids: memoryview
 
 
+class Handed:
+    """A message for a receiver in the same process: it is encoded if somebody asks for its bytes.
+
+    As long as its frame would be, and decoded to the very message, so that it stands for one whose
+    arrays a codec gives back as they were. Neither side may change an array that it handed over.
+    """
+
+    __slots__ = ("_codec", "_size", "message")
+
+    def __init__(self, message: Query | Reply | Batch, codec: ArrayCodec) -> None:
+        self.message = message
+        self._codec = codec
+        self._size = size(message, codec)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __bytes__(self) -> bytes:
+        return encode(self.message, self._codec)
+
+
+Frame = bytes | Handed
+"""What parties give to each other."""
+Encode = Callable[[Query | Reply | Batch, ArrayCodec], Frame]
+"""`encode` or `Handed`."""
+
 _Body = _Query | _Reply | _Upload | _Batch
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(_Body)
@@ -88,6 +119,48 @@ def encode(message: Message, codec: ArrayCodec) -> bytes:
     _encoder.encode_into(_struct_of(message, codec), frame, HEADER.size)
     HEADER.pack_into(frame, 0, MAGIC, VERSION, 0, len(frame) - HEADER.size)
     return bytes(frame)
+
+
+def size(message: Message, codec: ArrayCodec) -> int:
+    """Bytes of the frame of a message, without making it."""
+    match message:
+        case Query(client, number, ids, embeddings):
+            body = _integer(client) + _integer(number) + _ids_size(ids) + _array_size(embeddings)
+            return body + _binary(codec.size(tuple(embeddings.shape))) + OVERHEAD
+        case Reply(client, number, values):
+            body = _integer(client) + _integer(number) + _array_size(values)
+            return body + _binary(codec.size(tuple(values.shape))) + OVERHEAD
+        case Upload(client, purpose, ids, embeddings):
+            body = _integer(client) + 1 + len(purpose) + _ids_size(ids) + _array_size(embeddings)
+            return body + _binary(codec.size(tuple(embeddings.shape))) + OVERHEAD
+        case Batch(number, ids):
+            return _integer(number) + _ids_size(ids) + OVERHEAD
+
+
+OVERHEAD = HEADER.size + 2
+"""Bytes of every frame: its header, the body's length, and its kind."""
+
+
+def _integer(number: int) -> int:
+    """Bytes of a number in MessagePack."""
+    if number < 2**7:
+        return 1
+    return 2 if number < 2**8 else 3 if number < 2**16 else 5 if number < 2**32 else 9
+
+
+def _binary(length: int) -> int:
+    """Bytes of so many bytes in MessagePack."""
+    return length + (2 if length < 2**8 else 3 if length < 2**16 else 5)
+
+
+def _array_size(array: Tensor) -> int:
+    """Bytes of an array's shape."""
+    return 1 + sum(map(_integer, array.shape))
+
+
+def _ids_size(ids: Tensor) -> int:
+    """Bytes of record IDs and of their width."""
+    return 1 + _binary(_width(ids.numpy()) * ids.numel())
 
 
 def _struct_of(message: Message, codec: ArrayCodec) -> _Body:
@@ -117,7 +190,7 @@ def is_batch(frame: bytes) -> bool:
     return frame[HEADER.size + 1 : HEADER.size + 2] == bytes([4])
 
 
-def decode(frame: bytes, codec: ArrayCodec, *, max_body: int = MAX_BODY) -> Message:
+def decode(frame: Frame, codec: ArrayCodec, *, max_body: int = MAX_BODY) -> Message:
     """The message of exactly one frame.
 
     Raises:
@@ -125,6 +198,8 @@ def decode(frame: bytes, codec: ArrayCodec, *, max_body: int = MAX_BODY) -> Mess
         OversizedError: the announced body, or an array once decoded, is over ``max_body`` bytes.
         MalformedError: anything else that is not a message of this version.
     """
+    if isinstance(frame, Handed):
+        return frame.message
     try:
         body: _Body = _decoder.decode(_body(frame, max_body))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -184,9 +259,14 @@ _WIDTHS = {1: "<u1", 2: "<u2", 4: "<u4", 8: "<u8"}
 def _pack_ids(ids: Tensor) -> tuple[int, memoryview]:
     """Width in bytes, and the IDs; they must not be negative."""
     array = ids.numpy()
-    largest = int(array.max()) if array.size else 0
-    width = 1 if largest < 2**8 else 2 if largest < 2**16 else 4 if largest < 2**32 else 8
+    width = _width(array)
     return width, array.astype(_WIDTHS[width]).data.cast("B")
+
+
+def _width(ids: NDArray[np.int64]) -> int:
+    """Bytes that the largest of these takes."""
+    largest = int(np.maximum.reduce(ids, initial=0))
+    return 1 if largest < 2**8 else 2 if largest < 2**16 else 4 if largest < 2**32 else 8
 
 
 def _unpack_ids(data: memoryview, width: int) -> Tensor:

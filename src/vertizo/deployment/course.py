@@ -199,7 +199,7 @@ class Course:
         if self.phase == "closing":
             return []
         if job.synchronous:
-            return [] if client in job.party.asked else [job.party.announce(client)]
+            return [] if client in job.party.asked else [bytes(job.party.announce(client))]
         going = not replied and client in self._unfinished()
         return [frames.encode(Go())] if going else []
 

@@ -247,7 +247,7 @@ class Member:
         torch.set_num_threads(self.settings.threads)
         party, total = self.made.party, steps_of_client(self.settings, self._rows["table"])
         # An open query comes first: what is done next must be done with what it is answered.
-        ask = frames.encode(self._ready) if party.open_ids is None else party.ask()
+        ask = frames.encode(self._ready) if party.open_ids is None else bytes(party.ask())
         with understood(), np.errstate(all="ignore"):
             while True:
                 done = self._do(self._ask(ask))
@@ -266,12 +266,12 @@ class Member:
         party = self.made.party
         announced, self._announced = self._announced, None
         if party.open_ids is not None:
-            return party.ask()
+            return bytes(party.ask())
         if announced is None and not (self._going and party.answered < total):
             return frames.encode(Next(self.terms.job))
         if party.answered >= total:
             raise RefusedError(f"a round beyond the {total} that were agreed on")
-        query = party.ask(announced)
+        query = bytes(party.ask(announced))
         self._count_uses()
         if party.is_reopened_by_ids:
             self._slot.put(query)

@@ -305,7 +305,7 @@ class FederationService:
             self.traffic.down += len(reply)
             if client in self._pending:
                 todos = self._course.todos(client, replied=True)
-                self._answer(client, b"".join([reply, *todos]))
+                self._answer(client, b"".join([bytes(reply), *todos]))
 
     def _offer(self, client: int) -> None:
         """Answer a member that waits for something to do, if there is something."""

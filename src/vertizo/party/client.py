@@ -39,6 +39,7 @@ class ClientParty:
         reply_shape: batch size → shape of a reply's values.
         noise: what embeddings pass through before they are sent; None for nothing.
         received: what the server has of each record, for error feedback; None for none.
+        encode: how messages are given away.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class ClientParty:
         reply_shape: Callable[[int], tuple[int, ...]],
         noise: EmbeddingNoise | None = None,
         received: Received | None = None,
+        encode: wire.Encode = wire.encode,
     ) -> None:
         self.index = index
         self.batches = batches
@@ -67,9 +69,10 @@ class ClientParty:
         self._reply_shape = reply_shape
         self._noise = noise
         self._received = received
+        self._encode = encode
         self._ids: Tensor | None = None
         self._batch: Tensor | None = None
-        self._frame: bytes | None = None
+        self._frame: wire.Frame | None = None
         self._buffer: NDArray[Any] | None = None
 
     @property
@@ -82,7 +85,7 @@ class ClientParty:
         self.answered = answered
         self._ids = self._batch = self._frame = None
 
-    def ask(self, announcement: bytes | None = None) -> bytes:
+    def ask(self, announcement: wire.Frame | None = None) -> wire.Frame:
         """The next query; while one is unanswered, the same bytes again.
 
         In synchronous rounds ``announcement`` is the server's `Batch`, else the client's own order
@@ -103,10 +106,10 @@ class ClientParty:
             self._frame = self._coded(Query(self.index, self.answered, ids, embeddings))
         return self._frame
 
-    def _coded(self, query: Query) -> bytes:
+    def _coded(self, query: Query) -> wire.Frame:
         """The frame of a query; with error feedback, of how it differs from what is known."""
         if self._received is None:
-            return wire.encode(query, self._up)
+            return self._encode(query, self._up)
         known = self._received.known(query.ids)
         frame = wire.encode(replace(query, embeddings=query.embeddings - known), self._up)
         sent = wire.decode(frame, self._up)
@@ -123,7 +126,7 @@ class ClientParty:
         features.take(ids.numpy(), 0, out=rows, mode="clip")  # IDs are in range
         return torch.from_numpy(rows)
 
-    def _announced(self, frame: bytes) -> Tensor:
+    def _announced(self, frame: wire.Frame) -> Tensor:
         message = wire.decode(frame, self._down)
         if not isinstance(message, Batch):
             raise MalformedError(f"a {type(message).__name__} where a Batch was expected")
@@ -132,7 +135,7 @@ class ClientParty:
         ids_in_range(message.ids, self.batches.records, self.batches.size)
         return message.ids
 
-    def tell(self, frame: bytes) -> None:
+    def tell(self, frame: wire.Frame) -> None:
         """Apply the answer to the open query.
 
         Raises:
@@ -239,7 +242,8 @@ class ClientParty:
     def state(self) -> dict[str, Any]:
         """What a checkpoint must hold, beside model and optimiser."""
         known = {} if self._received is None else self._received.state()
-        return {"answered": self.answered, "ids": self._ids, "frame": self._frame, "known": known}
+        frame = None if self._frame is None else bytes(self._frame)
+        return {"answered": self.answered, "ids": self._ids, "frame": frame, "known": known}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Go on from ``state``, an open query included."""

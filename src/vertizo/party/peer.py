@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from vertizo.messages import Query
 from vertizo.privacy.ledger import digest
+from vertizo.wire import Frame
 
 
 @dataclass
@@ -13,9 +15,9 @@ class Peer:
     """What the server remembers of one client."""
 
     next_number: int = 0
-    query: bytes | None = None
+    query: Frame | None = None
     """The last query that was answered, or the one that waits in a synchronous round."""
-    reply: bytes | None = None
+    reply: Frame | None = None
     """The answer to it; None while it waits."""
     digest: bytes | None = None
     """In place of the query, where only a ledger remembers it."""
@@ -25,11 +27,16 @@ class Peer:
         """Whether a query of it waits in a synchronous round."""
         return self.query is not None and self.reply is None
 
-    def is_last(self, frame: bytes) -> bool:
+    def is_last(self, frame: Frame) -> bool:
         """Whether ``frame`` is the last query, byte for byte."""
         if self.query is None:
-            return digest(frame) == self.digest
-        return frame == self.query
+            return digest(bytes(frame)) == self.digest
+        return frame is self.query or bytes(frame) == bytes(self.query)
+
+    def state(self) -> list[Any]:
+        """What a checkpoint must hold."""
+        frames = [None if frame is None else bytes(frame) for frame in (self.query, self.reply)]
+        return [self.next_number, *frames, self.digest]
 
 
 @dataclass(frozen=True)
@@ -38,7 +45,7 @@ class Vetted:
 
     query: Query
     """As it is to be worked on: mended, and with what error feedback left out."""
-    frame: bytes
+    frame: Frame
     """As it came."""
 
 

@@ -38,7 +38,7 @@ from vertizo.server.table import Staleness
 
 OVERHEAD = 4096
 """Bytes of a body beside its arrays and IDs."""
-Replies = list[tuple[int, bytes]]
+Replies = list[tuple[int, wire.Frame]]
 """What to send, and to whom."""
 
 
@@ -59,6 +59,7 @@ class ServerParty:
         received: for each client, what was received of each record, for error feedback; or none.
         schedule: of steps on secret samples; None for a server without those.
         noises: where its noise comes from, to be drawn ahead.
+        encode: how messages are given away.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class ServerParty:
         received: Sequence[Received] = (),
         schedule: Schedule | None = None,
         noises: Sequence[NoiseSource] = (),
+        encode: wire.Encode = wire.encode,
     ) -> None:
         self.side = side
         self.round = 0
@@ -95,6 +97,7 @@ class ServerParty:
         self._received = received
         self._schedule = schedule
         self._noises = noises
+        self._encode = encode
         self._steps = 0
         self._peers = [Peer() for _ in range(self.clients)]
         self._open: list[Query] = []
@@ -107,7 +110,7 @@ class ServerParty:
             records, batch_size, points, side.table.dims, bound, tolerant=side.plan.tolerant
         )
 
-    def receive(self, frame: bytes, sender: int | None = None) -> Replies:
+    def receive(self, frame: wire.Frame, sender: int | None = None) -> Replies:
         """Take in one frame of a client and say what to send, and to whom.
 
         A query that was answered before gets the stored answer, computed and charged once.
@@ -123,7 +126,7 @@ class ServerParty:
         found = self.vet(frame, sender)
         return self.take(found) if isinstance(found, Vetted) else found
 
-    def vet(self, frame: bytes, sender: int | None = None) -> Vetted | Replies:
+    def vet(self, frame: wire.Frame, sender: int | None = None) -> Vetted | Replies:
         """Find whether a query can be taken in; nothing changes.
 
         Returns:
@@ -178,7 +181,7 @@ class ServerParty:
             )
         return self._peers[message.client]
 
-    def _stored(self, query: Query, frame: bytes, peer: Peer) -> Replies | None:
+    def _stored(self, query: Query, frame: wire.Frame, peer: Peer) -> Replies | None:
         known = peer.next_number - (0 if peer.waits else 1)
         if query.number == known and (peer.query or peer.digest) is not None:
             if not peer.is_last(frame):
@@ -210,7 +213,7 @@ class ServerParty:
         queries, self._open = sorted(self._open, key=lambda query: query.client), []
         return self._answer(queries, None)
 
-    def _answer(self, queries: Sequence[Query], frame: bytes | None) -> Replies:
+    def _answer(self, queries: Sequence[Query], frame: wire.Frame | None) -> Replies:
         """Answer queries on one batch; ``frame`` is that of the only one in asynchronous rounds."""
         side, ids = self.side, queries[0].ids
         for asked in queries if self._received else ():
@@ -219,23 +222,17 @@ class ServerParty:
         with np.errstate(all="ignore"):  # overflow is the plan's to clip, or the client's to refuse
             replies = self._half.answer(queries, self.round)
         self.staleness.add(side.table.stored_in(ids), self.round)
-        answers = [
-            Answer(
-                reply.client,
-                reply.number,
-                frame or self._peers[reply.client].query or b"",
-                ids,
-                self._coded(reply, ids),
-            )
+        given = [
+            (reply, frame or self._peers[reply.client].query or b"", self._coded(reply, ids))
             for reply in replies
         ]
-        try:
-            side.plan.commit(answers)  # on record, with its reply, before anything leaves
+        try:  # on record, with its reply, before anything leaves
+            side.plan.commit([Answer(r.client, r.number, query, ids, f) for r, query, f in given])
         except RefusedError as error:
             raise RunError(f"an answer that was computed cannot be charged: {error}") from None
-        for answer in answers:
-            self._peers[answer.client] = Peer(answer.number + 1, answer.query, answer.reply)
-        return [(answer.client, answer.reply) for answer in answers]
+        for reply, query, coded in given:
+            self._peers[reply.client] = Peer(reply.number + 1, query, coded)
+        return [(reply.client, coded) for reply, _, coded in given]
 
     @property
     def largest_frame(self) -> int:
@@ -291,10 +288,10 @@ class ServerParty:
                     stored.number + 1, None, stored.reply, digest=stored.digest
                 )
 
-    def _coded(self, reply: Reply, ids: Tensor) -> bytes:
+    def _coded(self, reply: Reply, ids: Tensor) -> wire.Frame:
         """The frame of a reply about these records; with error feedback, and of what is owed."""
         if not self._feedback:
-            return wire.encode(reply, self._down)
+            return self._encode(reply, self._down)
         feedback = self._feedback[reply.client]
         wanted = feedback.corrected(ids, reply.values)
         frame = wire.encode(replace(reply, values=wanted), self._down)
@@ -307,12 +304,12 @@ class ServerParty:
         """Be where so many queries were answered, for a driver that does it and loses none."""
         self.round, self._peers = round_, [Peer(number) for number in answered]
 
-    def announce(self, client: int) -> bytes:
+    def announce(self, client: int) -> wire.Frame:
         """The records of the next synchronous round, as that client's next query."""
         if self.batches is None:
             raise ConflictError("this federation is asynchronous; clients choose their batches")
         number = self.next_number(client)
-        return wire.encode(Batch(number, self.batches.ids(self.round)), self._down)
+        return self._encode(Batch(number, self.batches.ids(self.round)), self._down)
 
     def receive_upload(
         self, frame: bytes, sender: int | None = None, wanted: Purpose | None = None
@@ -367,7 +364,7 @@ class ServerParty:
         return {
             "round": self.round,
             "secret_steps": self._steps,
-            "peers": [[p.next_number, p.query, p.reply, p.digest] for p in self._peers],
+            "peers": [peer.state() for peer in self._peers],
             "staleness": asdict(self.staleness),
             "table": self.side.table.state(),
             "plan": self.side.plan.state(),

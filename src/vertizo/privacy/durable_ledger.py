@@ -177,12 +177,12 @@ class DurableLedger:
                 charged.append(entry)
                 new[entry.client, entry.number] = row
                 last[entry.client] = entry.number
-                frames[self._run, entry.client] = entry.reply
+                frames[self._run, entry.client] = bytes(entry.reply)
             if new:
                 self._append(list(new.values()), frames)
             for entry in charged:
                 row = new[entry.client, entry.number]
-                self._last[entry.client] = Answered(entry.number, row.query, entry.reply)
+                self._last[entry.client] = Answered(entry.number, row.query, bytes(entry.reply))
             for entry in entries:
                 if entry.number >= self._answers(entry.client).last:
                     self._replaying.discard(entry.client)
@@ -318,8 +318,8 @@ class DurableLedger:
             entry.client,
             entry.number,
             entry.cost,
-            digest(entry.query),
-            digest(entry.reply),
+            digest(bytes(entry.query)),
+            digest(bytes(entry.reply)),
             self._tally.pack(entry.ids.numpy()),
         )
 

@@ -15,7 +15,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, Protocol
+from typing import Any, Protocol, SupportsBytes
 
 import numpy as np
 import torch
@@ -50,13 +50,13 @@ class Entry:
     client: int
     number: int
     """Of the client's query in this run."""
-    query: bytes
+    query: SupportsBytes
     """The query's frame, as it came."""
     ids: Tensor
     """The records that are charged, int64 [batch]."""
     cost: int
     """Units charged to each of them."""
-    reply: bytes
+    reply: SupportsBytes
     """The frame that will leave."""
 
 

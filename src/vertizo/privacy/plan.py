@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Protocol
+from typing import Protocol, SupportsBytes
 
 import numpy as np
 import torch
@@ -37,9 +37,9 @@ class Answer:
 
     client: int
     number: int
-    query: bytes
+    query: SupportsBytes
     ids: Tensor
-    reply: bytes
+    reply: SupportsBytes
 
 
 class Plan(Protocol):

@@ -90,7 +90,8 @@ class _SoftmaxLosses:
         """How many rows have their label as the likeliest class; among equals the first counts."""
         scores = self._scores[:, rows]
         if scores.size - np.count_nonzero(scores) == scores.shape[1]:  # 0 once a row: no equals
-            return scores.shape[1] - int(np.count_nonzero(self._at_label[rows]))
+            wrong = int(np.count_nonzero(self._at_label[rows]))
+            return int(scores.shape[1]) - wrong
         return int(np.count_nonzero(self.right(rows)))
 
     def right(self, rows: slice) -> NDArray[np.bool_]:

@@ -19,6 +19,7 @@ from typing import Any, Literal
 from vertizo.party import ClientParty, ServerParty
 from vertizo.randomness import Stream
 from vertizo.simulation.links import LinkDraws, Links
+from vertizo.wire import Frame
 
 Way = Literal["up", "down"]
 Observer = Callable[[float, Way, int, bytes], None]
@@ -152,7 +153,7 @@ class Simulator:
         for receiver, reply in self.server.receive(frame):
             self._reply(receiver, reply)
 
-    def _reply(self, index: int, frame: bytes) -> None:
+    def _reply(self, index: int, frame: Frame) -> None:
         """A reply reaches its client, which starts its next round, or is lost on its way."""
         if not self._send("down", index, frame):
             self._schedule(index, self._timeout)
@@ -162,15 +163,15 @@ class Simulator:
         self.activations[index] += 1
         self._begin(client, after=self._links[index].transfer(len(frame)))
 
-    def _count(self, way: Way, index: int, frame: bytes) -> None:
+    def _count(self, way: Way, index: int, frame: Frame) -> None:
         if way == "up":
             self.traffic.up += len(frame)
         else:
             self.traffic.down += len(frame)
         if self._observer is not None:
-            self._observer(self.now, way, index, frame)
+            self._observer(self.now, way, index, bytes(frame))
 
-    def _send(self, way: Way, index: int, frame: bytes) -> bool:
+    def _send(self, way: Way, index: int, frame: Frame) -> bool:
         """Count a frame; False if it is lost."""
         self._count(way, index, frame)
         lost = self._links[index].lost(self._transmissions[index])
