@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vertizo import kernels
 from vertizo.errors import ConfigError, NonFiniteError, ShapeError
 
 
@@ -76,15 +77,5 @@ def mended(array: Tensor, bound: float) -> Tensor:
 
 
 def is_bounded(array: Tensor, bound: float) -> bool:
-    """Whether all values are finite and at most ``bound`` in absolute value.
-
-    Where even the norm is within the bound, one pass tells; else the extremes do. Both are NaN for
-    an array that holds NaN, which no comparison accepts.
-    """
-    numbers = array.numpy().reshape(-1)
-    if numbers.size <= 8 and all(abs(number) <= bound for number in numbers.tolist()):
-        return True
-    with np.errstate(over="ignore", invalid="ignore"):
-        if not numbers.size or math.sqrt(np.dot(numbers, numbers)) <= bound:
-            return True
-    return bool(-bound <= numbers.min() and numbers.max() <= bound)
+    """Whether all values are finite and at most ``bound`` in absolute value."""
+    return kernels.bounded(np.ascontiguousarray(array.numpy(), np.float32), bound)

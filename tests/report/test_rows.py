@@ -103,14 +103,13 @@ def test_all_releases_are_at_least_the_whole(secret: SecretSteps | None) -> None
 
 
 def test_recent_staleness_begins_at_the_mark() -> None:
-    from torch import tensor
 
     staleness = Staleness()
     assert staleness.recent_mean is None
-    staleness.add(tensor([[0, 9]]), 9)
+    staleness.add_ages(9, 1, 9)
     staleness.mark()
     assert (staleness.recent_mean, staleness.recent_largest) == (None, 0)
-    staleness.add(tensor([[10, 7], [10, 9]]), 10)
+    staleness.add_ages(4, 2, 3)
     assert (staleness.recent_mean, staleness.recent_largest) == (2.0, 3)
     assert (staleness.mean, staleness.largest) == ((9 + 3 + 1) / 3, 9)
 

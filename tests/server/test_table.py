@@ -47,7 +47,7 @@ def written_out(points: Points) -> Tensor:
 def test_it_starts_with_zeros_of_round_zero() -> None:
     table = EmbeddingTable(4, [2, 3])
     assert torch.equal(table.values, torch.zeros(4, 5))
-    assert torch.equal(table.stored_in(torch.arange(4)), torch.zeros(4, 2, dtype=torch.int32))
+    assert torch.equal(table.refreshed[torch.arange(4)], torch.zeros(4, 2, dtype=torch.int32))
 
 
 @every_join
@@ -90,7 +90,7 @@ def test_store_replaces_these_entries_and_no_others(
     assert torch.equal(table.values, torch.cat(parts, 1))
     assert torch.equal(table.refreshed, rounds)
     some = torch.tensor([4, 0, 7])
-    assert torch.equal(table.stored_in(some), rounds[some])
+    assert torch.equal(table.refreshed[some], rounds[some])
 
 
 def test_what_was_stored_is_the_tables_own() -> None:
@@ -181,6 +181,6 @@ def test_state_comes_back_in_another_table(join: Join) -> None:
     assert torch.equal(other.refreshed, table.refreshed)
     ids = torch.tensor([1, 4])
     other.store(1, ids, torch.zeros(2, dims_of(join)[1]), 99)
-    assert torch.equal(other.stored_in(ids)[:, 1], torch.tensor([99, 99], dtype=torch.int32))
+    assert torch.equal(other.refreshed[ids][:, 1], torch.tensor([99, 99], dtype=torch.int32))
     assert int(table.refreshed.max()) == 3
     assert torch.equal(other.points(ids, []).rows, other.combine(other.values[ids]))

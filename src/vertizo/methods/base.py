@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -58,7 +59,7 @@ class TrainingMeter:
     def add(self, evaluation: Evaluation) -> None:
         """Count the batch at the last point, which is the one the server trains at."""
         self.records += evaluation.losses.shape[1]
-        self.loss += float(evaluation.losses[-1].numpy().sum())
+        self.loss += float(np.add.reduce(evaluation.losses.numpy()[-1]))
         self.correct += evaluation.correct()
 
     def reset(self) -> None:

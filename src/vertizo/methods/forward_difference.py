@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -106,14 +107,15 @@ class ForwardDifferenceServer:
         points = side.points(ids, [(q.client, q.embeddings[1:]) for q in queries])
         labels = side.labels_of(ids)
         evaluation = side.head.evaluate(points, labels)
-        *shifted, plain = evaluation.losses.unbind()
+        *shifted, plain = evaluation.losses.numpy()
         replies = []
         for query, losses in zip(queries, shifted, strict=True):
             if self._reply == "losses":
-                told = torch.stack([plain, losses], 1)
+                told = np.stack([plain, losses], 1)
             else:
                 told = forward_difference(losses, plain, self._smoothing)
-            replies.append(Reply(query.client, query.number, side.plan.total(told)))
+            released = side.plan.total(torch.from_numpy(told))
+            replies.append(Reply(query.client, query.number, released))
         side.update.step(side.head, evaluation, points.rows, labels)
         side.meter.add(evaluation)
         return replies

@@ -72,7 +72,7 @@ class Points:
 
     def __len__(self) -> int:
         """Number of points."""
-        return 1 + sum(shift.shape[0] for _, shift in self.shifts)
+        return 1 + sum([shift.shape[0] for _, shift in self.shifts])
 
     def changed(self) -> Tensor:
         """All points but the last, written out: [(points − 1) · batch, width]."""

@@ -14,8 +14,10 @@ from itertools import pairwise
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from vertizo import kernels
 from vertizo.models.base import Points, Pullback
 
 
@@ -36,13 +38,15 @@ class Layer:
 
 NARROW = 16
 """Outputs of the last layer up to which its product is made the other way round."""
+Numbers = NDArray[np.float32]
 FEW = 4
 """Points up to which one product each is faster than one for all of them."""
 
 Weights = list[tuple[Tensor, Tensor]]
 """Wᵀ [inputs, outputs] and b [outputs] of each layer; an empty b where there is none.
 
-Views are made by ``as_strided``: slicing, viewing and transposing cost more than a small product.
+Views are made by ``as_strided``, once where they can be kept, and of arrays by NumPy: in a running
+loop, slicing, viewing and transposing a tensor cost more than a small product.
 """
 
 
@@ -63,6 +67,10 @@ class LinearStack:
         self.flattens = flatten
         self.parameters = parameters
         self._weights = self._views(parameters)
+        self._columns: dict[tuple[int, int], Tensor] = {}
+        """Rows of the first Wᵀ, by where they start and how many they are."""
+        last, bias = self._weights[-1]
+        self._last = last.t(), bias.unsqueeze(1)
         self._gradient = torch.zeros(0)
         self._gradient_views: Weights = []
 
@@ -79,9 +87,9 @@ class LinearStack:
 
     def _flat(self, inputs: Tensor) -> Tensor:
         """Inputs as rows of the first layer, [batch · times, inputs]."""
-        if inputs.dim() > 2:
-            inputs = inputs.flatten(1) if self.flattens else inputs.flatten(0, -2)
-        return inputs
+        if inputs.dim() == 2:
+            return inputs
+        return inputs.flatten(1) if self.flattens else inputs.flatten(0, -2)
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Outputs at the current parameters, [batch, outputs]."""
@@ -97,8 +105,8 @@ class LinearStack:
         rows = self._flat(inputs)
         directions = self._views(direction)
         first = self.layers[0]
-        values = torch.empty(len(offsets), rows.shape[0], first.outputs)
-        slots = values.unbind()
+        numbers = np.empty((len(offsets), rows.shape[0], first.outputs), np.float32)
+        values, slots = torch.from_numpy(numbers), list(map(torch.from_numpy, numbers))
         plain = slots[offsets.index(0.0)] if 0.0 in offsets else torch.empty_like(slots[0])
         _product(rows, *self._weights[0], out=plain)
         moved = [(offset, slot) for offset, slot in zip(offsets, slots, strict=True) if offset]
@@ -137,48 +145,66 @@ class LinearStack:
 
         The first layer multiplies what the points have in common once, and their shifts apart.
         """
-        rows = self._flat(points.rows)
+        rows, count = self._flat(points.rows), len(points)
         batch = rows.shape[0]
-        weight, bias = self._weights[0]
-        if points.shifts:
-            values = rows.new_empty(len(points) * batch, weight.shape[1])
-            common = values[-batch:]
-            torch.mm(rows, weight, out=common)
-            if bias.numel():
-                common += bias
+        if count == 1:
+            steps = at_rows = self._finish(_product(rows, *self._weights[0]))
+        else:
+            numbers = np.empty((count, batch, self.layers[0].outputs), np.float32)
+            common = torch.from_numpy(numbers[-1])
+            _product(rows, *self._weights[0], out=common)
             first = 0
             for start, shift in points.shifts:
-                columns = weight[start : start + shift.shape[2]]
-                count = shift.shape[0]
-                if count > FEW:  # one large product, and one pass that adds
-                    part = values[first : first + count * batch]
-                    torch.mm(shift.flatten(0, 1), columns, out=part)
-                    part.view(count, batch, -1).add_(common)
-                    first += count * batch
-                    continue
-                for moved in shift.unbind():
-                    torch.addmm(common, moved, columns, out=values[first : first + batch])
-                    first += batch
-        else:
-            values = _product(rows, weight, bias)
-        steps = self._finish(values)
-        at_rows = [rows, *(step[-batch:] for step in steps)] if points.shifts else [rows, *steps]
+                self._add_shift(start, shift, common, numbers[first : first + shift.shape[0]])
+                first += shift.shape[0]
+            steps = self._finish(torch.from_numpy(numbers.reshape(count * batch, -1)))
+            at_rows = [common, *(step.narrow(0, (count - 1) * batch, batch) for step in steps[1:])]
         outputs = steps[-1]
-        if outputs.shape[0] != len(points) * points.rows.shape[0]:
-            outputs = outputs.reshape(len(points) * points.rows.shape[0], -1)
-        return outputs, StackPullback(self, at_rows, points.rows.shape)
+        if not self.flattens:
+            outputs = outputs.reshape(count * points.rows.shape[0], -1)
+        return outputs, StackPullback(self, [rows, *at_rows], points.rows.shape)
+
+    def _add_shift(self, start: int, shift: Tensor, common: Tensor, out: Numbers) -> None:
+        """The first layer's outputs where some columns of the inputs are shifted.
+
+        Args:
+            start: the first of those columns.
+            shift: [points, batch, columns].
+            common: the outputs without it, [batch, outputs].
+            out: [points, batch, outputs].
+        """
+        count, batch, size = shift.shape
+        columns = self._columns.get((start, size))
+        if columns is None:
+            columns = self._columns[start, size] = self._weights[0][0].narrow(0, start, size)
+        if count > FEW:  # one large product, and one pass that adds
+            values = torch.from_numpy(out)
+            torch.mm(shift.flatten(0, 1), columns, out=values.view(count * batch, -1))
+            values.add_(common)
+            return
+        for moved, slot in zip(shift.numpy(), out, strict=True):
+            torch.addmm(common, torch.from_numpy(moved), columns, out=torch.from_numpy(slot))
 
     def _finish(self, values: Tensor) -> list[Tensor]:
         """Every layer's outputs, from the first layer's before its ReLU (which is overwritten)."""
         steps: list[Tensor] = []
         for layer, (weight, bias) in zip(self.layers, self._weights, strict=True):
             if steps:
-                narrow = layer.outputs <= NARROW and len(steps) + 1 == len(self.layers)
-                values = (_narrow_product if narrow else _product)(values, weight, bias)
+                if layer.outputs <= NARROW and len(steps) + 1 == len(self.layers):
+                    values = self._narrow(values)
+                else:
+                    values = _product(values, weight, bias)
             if layer.relu:
                 values.relu_()
             steps.append(values)
         return steps
+
+    def _narrow(self, values: Tensor) -> Tensor:
+        """The last layer from ``W xᵀ``: twice as fast for few outputs, and as losses want it."""
+        weight, bias = self._last
+        if bias.numel():
+            return torch.addmm(bias, weight, values.t()).t()
+        return torch.mm(weight, values.t()).t()
 
     def gradient_of(self, steps: list[Tensor], gradient: Tensor) -> Tensor:
         """Gradient of the parameters, [d], from every layer's input and that of the outputs."""
@@ -188,10 +214,13 @@ class LinearStack:
         for index in range(len(self.layers) - 1, -1, -1):
             layer, (weight, bias) = self.layers[index], self._gradient_views[index]
             if layer.relu:
-                _through_relu(gradient, steps[index + 1])
+                gradient = gradient.contiguous()
+                sums = bias.numpy() if layer.bias else np.empty(layer.outputs, np.float32)
+                outputs = steps[index + 1].contiguous().numpy()
+                kernels.through_relu(gradient.numpy(), sums, outputs)
+            elif layer.bias:
+                np.add.reduce(gradient.numpy(), 0, out=bias.numpy())
             torch.mm(gradient.t(), steps[index], out=weight)
-            if layer.bias:
-                gradient.numpy().sum(0, out=bias.numpy())
             if index:
                 gradient = torch.mm(gradient, self._weights[index][0].t())
         return self._gradient
@@ -256,14 +285,6 @@ def _product(inputs: Tensor, weight: Tensor, bias: Tensor, out: Tensor | None = 
     if bias.numel():
         return torch.addmm(bias, inputs, weight, out=out)
     return torch.mm(inputs, weight, out=out)
-
-
-def _narrow_product(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """The same from ``W xᵀ``: twice as fast for few outputs, and what a softmax over them wants."""
-    turned = torch.mm(weight.t(), inputs.t())
-    if bias.numel():
-        turned += bias.unsqueeze(1)
-    return turned.t()
 
 
 def _gram(rows: Tensor, records: int) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vertizo import validate, wire
+from vertizo import kernels, validate, wire
 from vertizo.batches import Batches
 from vertizo.codecs.base import Codec
 from vertizo.codecs.feedback import Received
@@ -73,7 +73,8 @@ class ClientParty:
         self._ids: Tensor | None = None
         self._batch: Tensor | None = None
         self._frame: wire.Frame | None = None
-        self._buffer: NDArray[Any] | None = None
+        self._table: NDArray[Any] | None = None
+        self._buffer: NDArray[Any] = np.empty(0)
 
     @property
     def half(self) -> ClientHalf:
@@ -119,11 +120,12 @@ class ClientParty:
 
     def _rows(self, ids: Tensor) -> Tensor:
         """Features of a batch, in a buffer that the next batch overwrites."""
-        features = self._features["table"].numpy()
-        if self._buffer is None:
-            self._buffer = np.empty((self.batches.size, *features.shape[1:]), features.dtype)
-        rows = self._buffer[: ids.numel()]
-        features.take(ids.numpy(), 0, out=rows, mode="clip")  # IDs are in range
+        if self._table is None:
+            self._table = np.ascontiguousarray(self._features["table"].numpy())
+            shape = (self.batches.size, *self._table.shape[1:])
+            self._buffer = np.empty(shape, self._table.dtype)
+        rows = self._buffer[: len(ids)]
+        kernels.gather(rows, self._table, ids.numpy(), len(self._table))
         return torch.from_numpy(rows)
 
     def _announced(self, frame: wire.Frame) -> Tensor:

@@ -221,7 +221,7 @@ class ServerParty:
         self.round += 1
         with np.errstate(all="ignore"):  # overflow is the plan's to clip, or the client's to refuse
             replies = self._half.answer(queries, self.round)
-        self.staleness.add(side.table.stored_in(ids), self.round)
+        self.staleness.add_ages(*side.table.ages(ids, self.round))
         given = [
             (reply, frame or self._peers[reply.client].query or b"", self._coded(reply, ids))
             for reply in replies

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from vertizo import validate
+from vertizo import kernels, validate
 from vertizo.errors import RepeatedRecordError
 from vertizo.messages import Query
 from vertizo.party.checks import ids_in_range
@@ -41,8 +41,7 @@ class Vetting:
         self._dims = tuple(dims)
         self._bound = bound
         self._tolerant = tolerant
-        self._position = np.zeros(records, np.int32)
-        self._order = np.arange(batch_size, dtype=np.int32)
+        self._places = np.zeros(records, np.int32)
 
     def check(self, query: Query) -> None:
         """Raise RefusedError unless it names known records, each once, in the shape agreed on."""
@@ -50,9 +49,7 @@ class Vetting:
         ids_in_range(query.ids, self._records, self._batch_size)
         batch = query.ids.numel()
         validate.shape(who, query.embeddings, (self._points, batch, self._dims[query.client]))
-        ids, order = query.ids.numpy(), self._order[:batch]
-        self._position[ids] = order
-        if np.count_nonzero(self._position.take(ids) != order):
+        if not kernels.distinct(self._places, query.ids.numpy()):
             raise RepeatedRecordError(f"client {query.client} names a record twice in one batch")
 
     def bounded(self, query: Query) -> Query:

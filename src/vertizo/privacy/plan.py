@@ -133,8 +133,8 @@ class NoPrivacy:
 
     def total(self, values: Tensor) -> Tensor:
         """Σ / B."""
-        mean = values.numpy().sum(0, keepdims=values.dim() == 1) / self._batch_size
-        return torch.from_numpy(mean.astype(np.float32))
+        mean = np.add.reduce(values.numpy(), 0) / self._batch_size
+        return torch.from_numpy(np.atleast_1d(mean).astype(np.float32))
 
     def each(self, values: Tensor) -> Tensor:
         """Values / B."""

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vertizo import kernels
 from vertizo.errors import ConfigError
 from vertizo.models.base import Points
 
@@ -64,13 +65,19 @@ class EmbeddingTable:
 
     def store(self, client: int, ids: Tensor, embeddings: Tensor, round_: int) -> None:
         """Replace the client's entries of those records, [batch] and [batch, d_h]."""
-        rows = ids.numpy()
-        self._entries[client][rows] = embeddings.numpy()
+        rows, new = ids.numpy(), np.ascontiguousarray(embeddings.numpy())
+        kernels.scatter(self._values, rows, new, len(self._values), 4 * self._start[client])
         self._rounds[rows, client] = round_
 
-    def stored_in(self, ids: Tensor) -> Tensor:
-        """The round in which each entry of those records was stored, int32 [batch, clients]."""
-        return torch.from_numpy(self._rounds.take(ids.numpy(), 0))
+    def ages(self, ids: Tensor, round_: int) -> tuple[int, int, int]:
+        """How old the other clients' entries of those records are: sum, count and largest.
+
+        The entry of the client that asked was stored in this round.
+        """
+        rounds, rows = self._rounds, ids.numpy()
+        total, least = kernels.ages(rounds, rows, len(rounds))
+        count, clients = len(rows), rounds.shape[1]
+        return round_ * count * clients - total, count * (clients - 1), round_ - least
 
     def points(self, ids: Tensor, replacements: Sequence[tuple[int, Tensor]] = ()) -> Points:
         """The server model's inputs for those records, with some clients' parts replaced.
@@ -78,7 +85,8 @@ class EmbeddingTable:
         One point for each embedding of each (client, [points, batch, d_h]) pair, in order: the
         table's rows with that client's part replaced. Then the rows as they are, last.
         """
-        rows = self._values.take(ids.numpy(), 0)
+        rows = np.empty((len(ids), self._values.shape[1]), np.float32)
+        kernels.gather(rows, self._values, ids.numpy(), len(self._values))
         shifts = []
         for client, embeddings in replacements:
             stored = rows[:, self._start[client] : self._start[client] + self.dims[client]]
@@ -127,13 +135,6 @@ class Staleness:
     marked_count: int = 0
     recent_largest: int = 0
     """Since the last `mark`."""
-
-    def add(self, refreshed: Tensor, round_: int) -> None:
-        """Rounds in which one batch's entries were stored, [batch, clients]; the asker's: now."""
-        rounds = refreshed.numpy()
-        rows, clients = rounds.shape
-        total = round_ * rows * clients - int(np.add.reduce(rounds, None, np.int64))
-        self.add_ages(total, rows * (clients - 1), round_ - int(np.minimum.reduce(rounds, None)))
 
     def add_ages(self, total: int, count: int, oldest: int) -> None:
         """Ages of so many entries: their sum, and the largest."""

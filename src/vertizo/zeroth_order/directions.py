@@ -49,14 +49,14 @@ KEEP_UP_TO = 1 << 20
 Block = NDArray[np.float32]
 
 
-_SIGNS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1) * np.float32(2) - 1
+EIGHTS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1) * np.float32(2) - 1
 """The eight signs of every byte, float32 [256, 8]."""
 
 
 def signs(rng: np.random.Generator, size: int) -> Block:
     """Independent signs from as many random bits, float32 [size]."""
     words = rng.bit_generator.random_raw((size + 63) // 64)
-    return _SIGNS.take(words.view(np.uint8), 0).reshape(-1)[:size]
+    return EIGHTS.take(words.view(np.uint8), 0).reshape(-1)[:size]
 
 
 class Direction:

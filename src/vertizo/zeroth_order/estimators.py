@@ -18,12 +18,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from vertizo.zeroth_order.directions import Direction
 
-Losses = TypeVar("Losses", float, Tensor)
+Losses = TypeVar("Losses", float, Tensor, NDArray[np.float32])
 
 
 def two_point(plus: Losses, minus: Losses, smoothing: float) -> Losses:

@@ -1,0 +1,157 @@
+"""What the compiled loops do, in NumPy: used where there was no compiler, and held to it by tests.
+
+Arrays are C-contiguous: ``numbers`` float32, IDs and labels int64, rounds and places int32. Random
+words are those of `numpy.random.SFC64`, whose four words of state are an uint64 array.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Numbers = NDArray[np.float32]
+Ids = NDArray[np.int64]
+Words = NDArray[np.uint64]
+
+
+def start(state: Words, seed: int) -> None:
+    """The state of a generator of that 64-bit seed, which drew nothing yet; uint64 [4]."""
+    state[:] = seed, seed, seed, 1
+    _draw(state, 12)
+
+
+def normals(state: Words, out: Numbers, values: Numbers) -> None:
+    """Fill with ``values`` [65536] by sixteen random bits each, from whole words."""
+    words = _draw(state, -(-out.size // 4))
+    out[...] = values.take(words.view(np.uint16)[: out.size])
+
+
+def signs(state: Words, out: Numbers, eights: Numbers) -> None:
+    """Fill with the ``eights`` [256, 8] of random bytes, from whole words."""
+    words = _draw(state, -(-out.size // 64))
+    out[...] = eights.take(words.view(np.uint8), 0).reshape(-1)[: out.size]
+
+
+def _draw(state: Words, count: int) -> Words:
+    generator = np.random.SFC64()
+    known = generator.state
+    known["state"]["state"] = state
+    generator.state = known
+    words = generator.random_raw(count)
+    state[:] = generator.state["state"]["state"]
+    return words
+
+
+def gather(out: NDArray[np.generic], rows: NDArray[np.generic], ids: Ids, records: int) -> None:
+    """``out[i] = rows[ids[i]]``; both of one type.
+
+    Raises:
+        ValueError: an ID that is not below ``records``, the number of rows.
+    """
+    _check(ids, records)
+    rows.take(ids, 0, out=out, mode="clip")
+
+
+def scatter(rows: Numbers, ids: Ids, values: Numbers, records: int, first: int) -> None:
+    """``rows[ids[i]]`` from its byte ``first`` on becomes ``values[i]``.
+
+    Raises:
+        ValueError: an ID that is not below ``records``, the number of rows.
+    """
+    _check(ids, records)
+    column = first // rows.itemsize
+    rows[ids, column : column + values.shape[1]] = values
+
+
+def distinct(places: NDArray[np.int32], ids: Ids) -> bool:
+    """Whether no ID comes twice; ``places`` has a place for each there can be.
+
+    Raises:
+        ValueError: an ID that has none.
+    """
+    _check(ids, places.size)
+    order = np.arange(ids.size, dtype=np.int32)
+    places[ids] = order
+    return not np.count_nonzero(places.take(ids) != order)
+
+
+def ages(rounds: NDArray[np.int32], ids: Ids, records: int) -> tuple[int, int]:
+    """Sum and least of the rows ``ids`` of ``rounds`` [records, columns]."""
+    _check(ids, records)
+    found = rounds.take(ids, 0)
+    return int(np.add.reduce(found, None, np.int64)), int(np.minimum.reduce(found, None))
+
+
+def bounded(values: Numbers, bound: float) -> bool:
+    """Whether all values are finite and at most ``bound`` in absolute value."""
+    if not values.size:
+        return True
+    return bool(-bound <= values.min() and values.max() <= bound)
+
+
+def softmax(
+    scores: Numbers, parts: Numbers, totals: Numbers, losses: Numbers, logits: Numbers, labels: Ids
+) -> None:
+    """Cross-entropies of logits [classes, rows], and what their slopes are made of.
+
+    Args:
+        scores: becomes the logits, less each row's largest; [classes, rows].
+        parts: becomes their exponentials; [classes, rows].
+        totals: becomes the sums of those over classes; [rows].
+        losses: becomes ``log totals − score of the label``; [rows].
+        logits: of the rows.
+        labels: [records]; they repeat, rows being a multiple of records.
+    """
+    rows = totals.size
+    with np.errstate(all="ignore"):
+        np.subtract(logits, np.maximum.reduce(logits, 0), out=scores)
+        np.exp(scores, out=parts)
+        np.add.reduce(parts, 0, out=totals)
+        at = np.arange(rows).reshape(-1, labels.size) + labels * rows
+        np.subtract(np.log(totals), scores.reshape(-1).take(at.reshape(-1)), out=losses)
+
+
+def slopes(
+    out: Numbers, parts: Numbers, totals: Numbers, labels: Ids, first: int, weight: float
+) -> None:
+    """``weight · (softmax − one-hot)`` of the records' rows from ``first`` on, [classes, records].
+
+    Args:
+        out: becomes that.
+        parts, totals, labels: as of `softmax`.
+        first: row of the first record.
+        weight: of every record.
+    """
+    rows, scale = slice(first, first + labels.size), np.float32(weight)
+    with np.errstate(all="ignore"):
+        np.multiply(parts[:, rows], scale / totals[rows], out=out)
+    out.reshape(-1)[labels * labels.size + np.arange(labels.size)] -= scale
+
+
+def right(parts: Numbers, labels: Ids, first: int) -> int:
+    """How many records have the largest part of their row at their label; the first of equals.
+
+    Args:
+        parts: [classes, rows]; NaN counts as the largest.
+        labels: [records].
+        first: row of the first record.
+    """
+    likeliest = parts[:, first : first + labels.size].argmax(0)
+    return int(np.count_nonzero(likeliest == labels))
+
+
+def through_relu(gradient: Numbers, sums: Numbers, outputs: Numbers) -> None:
+    """Set the gradient to 0 where the outputs are not positive; its sums over rows.
+
+    Args:
+        gradient: changed in place; [rows, columns].
+        sums: becomes the sums; [columns].
+        outputs: of a ReLU; [rows, columns].
+    """
+    gradient[~(outputs > 0)] = 0
+    np.add.reduce(gradient, 0, out=sums)
+
+
+def _check(ids: Ids, records: int) -> None:
+    if ids.size and not (ids.min() >= 0 and ids.max() < records):
+        raise ValueError("rows that there are not")

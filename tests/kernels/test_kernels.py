@@ -1,0 +1,214 @@
+"""The compiled loops do what the plain ones do."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from vertizo import kernels
+from vertizo.kernels import plain
+from vertizo.randomness import generator
+from vertizo.zeroth_order.directions import EIGHTS
+from vertizo.zeroth_order.normals import values
+
+WAYS = [pytest.param(plain, id="plain")]
+if kernels.COMPILED:
+    WAYS.append(pytest.param(kernels, id="compiled"))
+needs_compiled = pytest.mark.skipif(
+    not kernels.COMPILED, reason="the package was installed without a compiler"
+)
+RNG = np.random.default_rng(5)
+
+
+def numbers(*shape: int) -> Any:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("seed", [0, 1, 77, 2**64 - 1])
+def test_words_are_those_of_numpy(way: Any, seed: int) -> None:
+    state = np.zeros(4, np.uint64)
+    way.start(state, seed)
+    first, second = np.empty(64, np.float32), np.empty(7, np.float32)
+    way.normals(state, first, values())
+    way.normals(state, second, values())  # goes on; whole words are drawn
+    words = generator(seed).bit_generator.random_raw(18)
+    expected = values().take(words.view(np.uint16))
+    assert np.array_equal(first, expected[:64])
+    assert np.array_equal(second, expected[64:71])
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("count", [1, 8, 63, 64, 65, 1000])
+def test_signs_are_the_bits_of_the_words(way: Any, count: int) -> None:
+    state, out = np.zeros(4, np.uint64), np.empty(count, np.float32)
+    way.start(state, 9)
+    way.signs(state, out, EIGHTS)
+    words = generator(9).bit_generator.random_raw(-(-count // 64))
+    bits = np.unpackbits(words.view(np.uint8), count=count)
+    assert np.array_equal(out, 2.0 * bits - 1)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("width", [1, 3, 130])
+def test_rows_are_gathered_and_scattered(way: Any, width: int) -> None:
+    rows = numbers(50, width + 2)
+    ids = RNG.permutation(50)[:17].astype(np.int64)
+    out = np.empty((17, width + 2), np.float32)
+    way.gather(out, rows, ids, 50)
+    assert np.array_equal(out, rows[ids])
+    new, expected = numbers(17, width), rows.copy()
+    expected[ids, 1 : 1 + width] = new
+    way.scatter(rows, ids, new, 50, 4)
+    assert np.array_equal(rows, expected)
+    labels = RNG.integers(0, 9, 50)
+    found = np.empty(17, np.int64)
+    way.gather(found, labels, ids, 50)
+    assert np.array_equal(found, labels[ids])
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("bad", [-1, 50, 2**62])
+def test_no_row_beyond_the_last_is_touched(way: Any, bad: int) -> None:
+    ids = np.array([3, bad], np.int64)
+    rows, out = numbers(50, 4), numbers(2, 4)
+    before = rows.copy(), out.copy()
+    with pytest.raises(ValueError, match="that there are not"):
+        way.gather(out, rows, ids, 50)
+    with pytest.raises(ValueError, match="that there are not"):
+        way.scatter(rows, ids, numbers(2, 4), 50, 0)
+    with pytest.raises(ValueError, match=r"places|that there are not"):
+        way.distinct(np.zeros(50, np.int32), ids)
+    with pytest.raises(ValueError, match="that there are not"):
+        way.ages(np.zeros((50, 2), np.int32), ids, 50)
+    assert np.array_equal(rows, before[0])
+    assert np.array_equal(out, before[1])
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_distinct(way: Any) -> None:
+    places = RNG.integers(-9, 99, 30).astype(np.int32)  # of other batches
+    assert way.distinct(places, np.array([4, 29, 0, 7], np.int64))
+    assert not way.distinct(places, np.array([4, 29, 0, 4], np.int64))
+    assert not way.distinct(places, np.array([4, 4], np.int64))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_ages(way: Any) -> None:
+    rounds = RNG.integers(0, 2**31 - 1, (40, 3)).astype(np.int32)
+    ids = np.array([5, 0, 39], np.int64)
+    assert way.ages(rounds, ids, 40) == (int(rounds[ids].sum(dtype=np.int64)), rounds[ids].min())
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("size", [0, 1, 5, 1000])
+def test_bounded(way: Any, size: int) -> None:
+    drawn = numbers(size)
+    largest = float(np.abs(drawn).max(initial=0))
+    assert way.bounded(drawn, largest)
+    if size:
+        assert not way.bounded(drawn, largest * 0.999)
+        for bad in (math.nan, math.inf, -math.inf, -1e30):
+            for place in (0, size // 2, size - 1):
+                spoilt = drawn.copy()
+                spoilt[place] = bad
+                assert not way.bounded(spoilt, 1e20)
+
+
+def softmax(way: Any, logits: Any, labels: Any) -> list[Any]:
+    made = [np.empty_like(logits), np.empty_like(logits)]
+    made += [np.empty(logits.shape[1], np.float32) for _ in range(2)]
+    way.softmax(*made, logits, labels)
+    return made
+
+
+@needs_compiled
+@pytest.mark.parametrize("classes", [1, 2, 10, 37])
+@pytest.mark.parametrize("records", [1, 7, 64])
+@pytest.mark.parametrize("points", [1, 3])
+@pytest.mark.parametrize("scale", [0.0, 1.0, 40.0, 1e30])
+def test_softmax(classes: int, records: int, points: int, scale: float) -> None:
+    logits = (scale * numbers(classes, points * records)).astype(np.float32)
+    labels = RNG.integers(0, classes, records)
+    ours, theirs = softmax(kernels, logits, labels), softmax(plain, logits, labels)
+    for mine, other in zip(ours, theirs, strict=True):
+        assert np.allclose(mine, other, rtol=5e-7, atol=1e-37 + 2e-7 * (mine is ours[3]))
+    for first in range(0, points * records, records):
+        found = []
+        for way in (kernels, plain):
+            out = np.empty((classes, records), np.float32)
+            way.slopes(out, theirs[1], theirs[2], labels, first, 0.25)
+            found.append(out)
+        assert np.allclose(*found, rtol=1e-6, atol=1e-7)
+
+
+@needs_compiled
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_softmax_of_what_is_not_finite(bad: float) -> None:
+    logits = numbers(3, 4)
+    logits[1, 2] = bad
+    labels = np.array([0, 1, 1, 2])
+    ours, theirs = softmax(kernels, logits, labels), softmax(plain, logits, labels)
+    for mine, other in zip(ours, theirs, strict=True):
+        assert np.allclose(mine, other, rtol=1e-6, equal_nan=True)
+
+
+@needs_compiled
+def test_exponentials_everywhere() -> None:
+    logits = np.stack([np.zeros(4001), -np.linspace(0, 100, 4001)]).astype(np.float32)
+    ours = softmax(kernels, logits, np.zeros(4001, np.int64))[1][1]
+    exact = np.exp(logits[1].astype(np.float64))
+    usual = exact > 1e-37
+    assert np.abs(ours[usual] / exact[usual] - 1).max() < 2.5e-7
+    assert np.all(ours[~usual] <= 1e-37)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_right(way: Any) -> None:
+    parts = RNG.integers(0, 3, (4, 30)).astype(np.float32)  # many are equal
+    parts[RNG.integers(0, 4, 5), RNG.integers(0, 30, 5)] = np.nan
+    labels = RNG.integers(0, 4, 10)
+    for first in (0, 10, 20):
+        expected = np.count_nonzero(parts[:, first : first + 10].argmax(0) == labels)
+        assert way.right(parts, labels, first) == expected
+
+
+@needs_compiled
+@pytest.mark.parametrize("shape", [(1, 1), (5, 3), (64, 128)])
+def test_through_relu(shape: tuple[int, int]) -> None:
+    outputs = np.maximum(numbers(*shape), 0)
+    outputs.reshape(-1)[0] = np.nan
+    gradient = numbers(*shape)
+    found = []
+    for way in (kernels, plain):
+        own, sums = gradient.copy(), np.empty(shape[1], np.float32)
+        way.through_relu(own, sums, outputs)
+        found.append((own, sums))
+    assert np.array_equal(found[0][0], found[1][0])
+    assert np.allclose(found[0][1], found[1][1], rtol=1e-5, atol=1e-5)
+
+
+@needs_compiled
+def test_arrays_that_do_not_fit_are_refused() -> None:
+    four, labels = numbers(2, 4), np.zeros(4, np.int64)
+    state = np.zeros(4, np.uint64)
+    for call in (
+        lambda: kernels.softmax(four, four, numbers(4), numbers(3), four, labels),
+        lambda: kernels.softmax(four, four, numbers(4), numbers(4), four, labels + 2),
+        lambda: kernels.slopes(numbers(2, 3), four, numbers(4), labels, 0, 1.0),
+        lambda: kernels.slopes(four, four, numbers(4), labels, 1, 1.0),
+        lambda: kernels.through_relu(four, numbers(3), four),
+        lambda: kernels.normals(state, numbers(3), numbers(5)),
+        lambda: kernels.normals(state[:2], numbers(3), values()),
+        lambda: kernels.signs(state, numbers(3), numbers(5)),
+        lambda: kernels.gather(numbers(3, 4), numbers(9, 4), np.zeros(2, np.int64), 9),
+        lambda: kernels.scatter(numbers(9, 4), np.zeros(2, np.int64), numbers(2, 4), 9, 4),
+        lambda: kernels.gather(four.T, four, labels, 2),  # not contiguous
+    ):
+        with pytest.raises((ValueError, BufferError)):
+            call()
+    with pytest.raises(TypeError):
+        kernels.bounded(four)  # type: ignore[call-arg]
