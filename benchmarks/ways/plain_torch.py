@@ -54,7 +54,7 @@ class Loop:
     def like(self, weights: Sequence[Tensor]) -> Directions:
         """Normal numbers or signs."""
         if self.setting.variant.law == "rademacher":
-            return [torch.empty_like(w).bernoulli_().mul_(2).sub_(1) for w in weights]
+            return [torch.randint_like(w, 2).mul_(2).sub_(1) for w in weights]
         return [torch.randn_like(w) for w in weights]
 
     def round(self, m: int, ids: Tensor, directions: Directions) -> float:

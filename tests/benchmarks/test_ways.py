@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from ways import house, plain_torch, products
 from ways.plain_torch import Loop
-from ways.setting import SHAPES, VARIANTS, Records, Setting, Shape
+from ways.setting import SHAPES, VARIANTS, Records, Setting, Shape, Variant
 
 from vertizo.federation import Federation
 from vertizo.methods.czofo import Czofo
@@ -186,3 +186,14 @@ def test_all_settings_are_tested() -> None:
             len(small.client_layers),
             len(small.server_layers),
         )
+
+
+@pytest.mark.parametrize("variant", VARIANTS.values(), ids=lambda variant: variant.name)
+def test_jax_goes_on_by_itself(variant: Variant, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("jax", reason="JAX comes with the extra bench")
+    from ways import in_jax
+
+    monkeypatch.setattr(in_jax, "AT_ONCE", 96)
+    setting = Setting(variant, SMALL["mnist"], 16)
+    some = in_jax.rounds(setting, small_records(setting.shape))
+    assert (some(), some()) == (6, 6)
