@@ -2,6 +2,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 INSTALLED = $(VENV)/installed
+WITH_JAX = $(VENV)/installed-bench
+RESULTS ?= benchmarks/results
 
 .PHONY: demo test test-all check docs bench bench-network install clean
 
@@ -26,15 +28,18 @@ docs: $(INSTALLED)  ## the documentation, to build/docs; warnings are errors
 	$(BIN)/python docs/generate
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs
 
-bench: $(INSTALLED)  ## speed as ratios, codecs, memory; each measured in one run, one thread
-	$(BIN)/python benchmarks/rounds.py
-	$(BIN)/python benchmarks/codecs.py
-	$(BIN)/python benchmarks/memory.py
+bench: $(WITH_JAX)  ## speed as ratios, codecs, memory; each measured in one run on one core; one table
+	$(BIN)/python benchmarks/rounds.py --json $(RESULTS)/rounds.json
+	$(BIN)/python benchmarks/coding.py --json $(RESULTS)/coding.json
+	$(BIN)/python benchmarks/memory.py --json $(RESULTS)/memory.json
+	$(BIN)/python benchmarks/batched.py --json $(RESULTS)/batched.json
+	$(BIN)/python benchmarks/summary.py $(RESULTS)
 
 bench-network: $(INSTALLED)  ## the network against bare gRPC streams, and FLARE; loopback, mutual TLS
-	$(BIN)/python benchmarks/network.py
-	$(BIN)/python benchmarks/network_job.py
-	$(BIN)/python benchmarks/flare.py
+	$(BIN)/python benchmarks/network.py --json $(RESULTS)/network.json
+	$(BIN)/python benchmarks/network_job.py --json $(RESULTS)/network_job.json
+	$(BIN)/python benchmarks/flare.py --json $(RESULTS)/flare.json
+	$(BIN)/python benchmarks/summary.py $(RESULTS)
 
 install: $(INSTALLED)
 
@@ -42,6 +47,10 @@ $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+$(WITH_JAX): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	touch $@
 
 clean:

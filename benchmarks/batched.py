@@ -6,27 +6,21 @@ its four clients, or noise of MNIST's shape: 2 clients of one linear layer 392�
 128→128→10. What is compared is a round's CPU time; since all runs have as many rounds, the ratio is
 that of runs per second. Evaluations and checkpoints, which are made run by run either way, are left
 out. Both ways are measured in turn within one process, so that their ratios mean something on a
-shared machine: what others do there only adds to a time, so that the least of several is shown, and
-the median of the ratios beside it.
+shared machine.
 
 Run: ``python benchmarks/batched.py [--seconds 0.5] [--repeats 5] [--json FILE]``
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
-import statistics
-import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-import vertizo
+import report
+from report import Rounds
 from vertizo.batched.lockstep import Lockstep
 from vertizo.batched.members import Member
 from vertizo.config import ExperimentConfig, parse
@@ -46,8 +40,6 @@ MNIST = {
     "client": {"model": {"name": "mlp", "outputs": 64}},
     "server": {"model": {"name": "mlp", "hidden": [128]}},
 }
-Rounds = Callable[[], int]
-"""Makes some rounds and says how many."""
 
 
 def records(shape: str) -> VerticalData:
@@ -112,30 +104,20 @@ def in_turn(runs: Sequence[Member]) -> Rounds:
     return some
 
 
-def cost(rounds: Rounds, seconds: float) -> float:
-    """CPU microseconds of a round of one run, over about ``seconds``."""
-    count, started = 0, time.process_time()
-    while (spent := time.process_time() - started) < seconds:
-        count += rounds()
-    return 1e6 * spent / count
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=0.5, help="of each measurement")
-    parser.add_argument("--repeats", type=int, default=5, help="of each")
+    parser = report.parser(__doc__, seconds=0.3, repeats=5)
     parser.add_argument("--shapes", default="digits,mnist")
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--batch-sizes", default="64")
     parser.add_argument("--runs", default=",".join(map(str, RUNS)))
-    parser.add_argument("--json", type=Path, help="write the figures to this file as well")
     options = parser.parse_args()
+    report.one_core()
     torch.set_num_threads(1)
     keep_freed_memory()  # for both alike
     np.seterr(all="ignore")  # as training has it
-    print(f"CPU microseconds of a round of one run, the least of {options.repeats}")
-    heading = ("shape", "method", "batch", "runs", "in turn", "at once", "ratio", "median")
-    widths = (8, 9, 6, 5, 9, 9, 6, 7)
+    print(f"rounds of all runs together per CPU second, medians of {options.repeats}")
+    heading = ("shape", "method", "batch", "runs", "in turn", "at once", "ratio")
+    widths = (8, 9, 6, 5, 9, 9, 6)
     print(*(f"{name:>{width}}" for name, width in zip(heading, widths, strict=True)))
     rows: list[dict[str, Any]] = []
     for shape in options.shapes.split(","):
@@ -146,36 +128,30 @@ def main() -> None:
                         "in_turn": in_turn(members(shape, method, batch_size, min(runs, 4))),
                         "at_once": together(members(shape, method, batch_size, runs)),
                     }
-                    for way in ways.values():
-                        cost(way, options.seconds / 2)
-                    measured = [
-                        {name: cost(way, options.seconds) for name, way in ways.items()}
-                        for _ in range(options.repeats)
-                    ]
-                    row = {name: min(m[name] for m in measured) for name in ways}
-                    ratio = statistics.median(m["in_turn"] / m["at_once"] for m in measured)
+                    measured = report.rates(ways, options.seconds, options.repeats)
+                    row = {name: report.median(measured, name) for name in ways}
+                    ratio = report.median_ratio(measured, "at_once", "in_turn")
                     rows.append(
                         {"shape": shape, "method": method, "batch_size": batch_size, "runs": runs}
                         | row
-                        | {"ratio": row["in_turn"] / row["at_once"], "median_ratio": ratio}
+                        | {"ratio": ratio}
                     )
                     print(
                         f"{shape:>8} {method:>9} {batch_size:>6} {runs:>5} {row['in_turn']:>9,.0f}"
-                        f" {row['at_once']:>9,.0f} {row['in_turn'] / row['at_once']:>6.2f}"
-                        f" {ratio:>7.2f}",
+                        f" {row['at_once']:>9,.0f} {ratio:>6.2f}",
                         flush=True,
                     )
-    if options.json is not None:
-        facts = {
-            "machine": platform.machine(),
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "vertizo": vertizo.__version__,
-            "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        }
-        command = f"benchmarks/batched.py --seconds {options.seconds} --repeats {options.repeats}"
-        report = {"command": command, **facts, "rows": rows}
-        options.json.write_text(json.dumps(report, indent=2) + "\n")
+    most = max(row["runs"] for row in rows)
+    summary = [
+        report.line(
+            f"{row['method']}, {row['shape']}, {most} runs at once",
+            f"{row['ratio']:.2f} times the rounds",
+            "one after another",
+        )
+        for row in rows
+        if row["runs"] == most
+    ]
+    report.write(options, {"rows": rows}, summary)
 
 
 if __name__ == "__main__":

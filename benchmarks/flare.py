@@ -14,14 +14,12 @@ Run: ``python benchmarks/flare.py [--clients 4] [--seconds 10] [--schemes http g
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import importlib
 import io
 import itertools
 import json
 import os
-import platform
 import socket
 import statistics
 import tempfile
@@ -36,7 +34,6 @@ import yaml
 from nvflare.collab import CollabRecipe, collab
 from nvflare.recipe import PocEnv, ProdEnv
 
-import vertizo
 from vertizo.deployment import flare, flare_sites
 from vertizo.deployment.transport import Answer, Channel
 
@@ -200,11 +197,12 @@ def measure(scheme: str, clients: int, seconds: float) -> Iterator[dict[str, Any
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    import report  # not needed at the sites, which are given this file alone
+
+    parser = report.plain_parser(__doc__)
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=10.0, help="that each client asks")
     parser.add_argument("--schemes", nargs="+", default=["http", "grpc", "tcp"])
-    parser.add_argument("--json", type=Path, help="write the figures to this file as well")
     options = parser.parse_args()
     print(f"{options.clients} clients, {UP:,} bytes up, {DOWN} down, {os.cpu_count()} cores")
     print(f"{'scheme':>6} {'way':>8} {'rounds/s':>9} {'ms':>7} {'ms, 95 %':>9}")
@@ -217,17 +215,15 @@ def main() -> None:
                 f" {row['milliseconds_median']:>7.1f} {row['milliseconds_95']:>9.1f}",
                 flush=True,
             )
-    if options.json is not None:
-        facts = {
-            "machine": platform.machine(),
-            "cores": os.cpu_count(),
-            "python": platform.python_version(),
-            "nvflare": nvflare.__version__,
-            "vertizo": vertizo.__version__,
-        }
-        command = f"benchmarks/flare.py --clients {options.clients} --seconds {options.seconds:g}"
-        report = {"command": command, "bytes_up": UP, "bytes_down": DOWN, **facts, "rows": rows}
-        options.json.write_text(json.dumps(report, indent=2) + "\n")
+    summary = [
+        report.line(
+            f"FLARE job, {options.clients} clients, {row['scheme']}, {row['way']}",
+            f"{row['rounds_per_second']:,.0f} rounds/s",
+        )
+        for row in rows
+    ]
+    results = {"bytes_up": UP, "bytes_down": DOWN, "rows": rows}
+    report.write(options, results, summary, ("nvflare",))
 
 
 if __name__ == "__main__":

@@ -14,17 +14,18 @@ Run: ``python benchmarks/memory.py [--models mlp ...] [--json FILE]``
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import gc
 import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+import report
 from vertizo.memory import keep_freed_memory
 from vertizo.methods.base import ClientSide
 from vertizo.methods.dpzv import Dpzv
@@ -110,10 +111,9 @@ def measured(name: str, variant: str) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = report.plain_parser(__doc__)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
     parser.add_argument("--measure", nargs=2, metavar=("MODEL", "VARIANT"), help="one, as JSON")
-    parser.add_argument("--json", type=Path, help="write the figures to this file as well")
     options = parser.parse_args()
     if options.measure:
         print(json.dumps(measure(*options.measure)))
@@ -122,7 +122,7 @@ def main() -> None:
     print(
         f"{'model':<12} {'million':>8} {'weights':>8} {'inference':>10} {'DPZV':>14} {'VAFL':>14}"
     )
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name in options.models:
         peaks = {variant: measured(name, variant) for variant in VARIANTS}
         count = peaks["inference"]["parameters"]
@@ -138,9 +138,15 @@ def main() -> None:
             f"{name:<12} {count / 1e6:>8.1f} {count * 4 / 2**20:>8.1f} {plain:>10.1f} "
             f"{zeroth:>7.1f} ({zeroth / plain:.2f}) {first:>7.1f} ({first / plain:.2f})"
         )
-    if options.json is not None:
-        report = {"command": "benchmarks/memory.py", "torch": torch.__version__, "rows": rows}
-        options.json.write_text(json.dumps(report, indent=2) + "\n")
+    summary = [
+        report.line(
+            f"{row['model']}, {row['parameters'] / 1e6:.1f} million parameters",
+            f"DPZV {row['dpzv_mebibytes'] / row['inference_mebibytes']:.2f} of inference",
+            f"VAFL {row['vafl_mebibytes'] / row['inference_mebibytes']:.2f}",
+        )
+        for row in rows
+    ]
+    report.write(options, {"rows": rows}, summary)
 
 
 if __name__ == "__main__":

@@ -15,12 +15,9 @@ Run: ``python benchmarks/network.py [--seconds 1] [--repeats 5] [--json FILE]``
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import multiprocessing
 import os
-import platform
 import queue
 import socket
 import statistics
@@ -34,7 +31,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import vertizo
+import report
 from vertizo.deployment.authority import issue
 from vertizo.deployment.certificates import Credentials
 from vertizo.deployment.grpc import GrpcChannel, GrpcServer, Limits
@@ -272,8 +269,9 @@ def _compare(all_: Parties, count: int, seconds: float, repeats: int) -> dict[st
         {way: all_.measure(way, count, seconds) for way in (WAYS if k % 2 else WAYS[::-1])}
         for k in range(repeats)
     ]
-    figures = {way: statistics.median(m[way][0] for m in measured) for way in WAYS}
-    figures["ours/bare"] = statistics.median(m["ours"][0] / m["bare"][0] for m in measured)
+    trips = [{way: each[way][0] for way in WAYS} for each in measured]
+    figures = {way: report.median(trips, way) for way in WAYS}
+    figures["ours/bare"] = report.median_ratio(trips, "ours", "bare")
     for way in WAYS:
         figures[f"{way}_ms"] = 1000 * statistics.median(m[way][1] for m in measured)
     return figures
@@ -284,25 +282,19 @@ PARTS: dict[str, Callable[[float, int], dict[str, Any]]] = {"transport": transpo
 
 def main() -> None:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # of all processes, in both ways
-    import grpc
-
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement")
-    parser.add_argument("--repeats", type=int, default=5, help="the median of so many is shown")
+    parser = report.parser(__doc__, seconds=1.0, repeats=5)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--json", type=Path, help="write the figures to this file as well")
     options = parser.parse_args()
     figures = {part: PARTS[part](options.seconds, options.repeats) for part in options.parts}
-    if options.json is not None:
-        facts = {
-            "machine": platform.machine(),
-            "python": platform.python_version(),
-            "grpcio": grpc.__version__,
-            "vertizo": vertizo.__version__,
-        }
-        command = f"benchmarks/network.py --seconds {options.seconds} --repeats {options.repeats}"
-        report = {"command": command, **facts, **figures}
-        options.json.write_text(json.dumps(report, indent=2) + "\n")
+    summary = [
+        report.line(
+            f"round trips, {row['clients']} clients",
+            f"{row['ours']:,.0f} /s",
+            f"{row['ours/bare']:.2f} of bare streams",
+        )
+        for row in figures.get("transport", {}).get("rows", [])
+    ]
+    report.write(options, figures, summary, ("grpcio",))
 
 
 if __name__ == "__main__":

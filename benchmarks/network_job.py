@@ -17,11 +17,7 @@ Run: ``python benchmarks/network_job.py [--seconds 1] [--repeats 5] [--json FILE
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import platform
-import statistics
 import struct
 import tempfile
 import threading
@@ -29,6 +25,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -36,7 +33,7 @@ from typing import Any
 import torch
 from network import ANSWER, ASK, SPAWN, bare, client_name, serve_bare
 
-import vertizo
+import report
 from vertizo import wire
 from vertizo.codecs.none import NoCompression
 from vertizo.deployment import frames
@@ -263,11 +260,8 @@ def all_ways(folder: Path, clients: int) -> Iterator[Ways]:
 
 def main() -> None:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # of all processes
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement")
-    parser.add_argument("--repeats", type=int, default=5, help="the median of so many is shown")
+    parser = report.parser(__doc__, seconds=1.0, repeats=5)
     parser.add_argument("--clients", type=int, nargs="+", default=list(CLIENTS))
-    parser.add_argument("--json", type=Path, help="write the figures to this file as well")
     options = parser.parse_args()
     torch.set_num_threads(1)
     print(f"Rounds of DPZV with queries of {ASK:,} bytes and more, medians of {options.repeats}")
@@ -281,32 +275,25 @@ def main() -> None:
             with all_ways(folder, clients) as ways:
                 for way in WAYS:
                     ways.measure(way, options.seconds / 2)
-                measured = [
-                    {
-                        way: ways.measure(way, options.seconds)
-                        for way in (WAYS if k % 2 else WAYS[::-1])
-                    }
-                    for k in range(options.repeats)
-                ]
+                asks = {way: partial(ways.measure, way, options.seconds) for way in WAYS}
+                measured = report.in_turn(asks, options.repeats)
             row: dict[str, float] = {"clients": clients}
-            row |= {way: statistics.median(m[way] for m in measured) for way in WAYS}
+            row |= {way: report.median(measured, way) for way in WAYS}
             for way in WAYS[1:]:
-                row[f"{way}/bare"] = statistics.median(m[way] / m["bare"] for m in measured)
+                row[f"{way}/bare"] = report.median_ratio(measured, way, "bare")
             rows.append(row)
             rates = "".join(f"{row[way]:>12,.0f}" for way in WAYS)
             ratios = "".join(f"{row[f'{way}/bare']:>14.2f}" for way in WAYS[1:])
             print(f"{clients:>7}{rates}{ratios}", flush=True)
-    if options.json is not None:
-        command = f"benchmarks/network_job.py --seconds {options.seconds}"
-        report = {
-            "command": f"{command} --repeats {options.repeats}",
-            "machine": platform.machine(),
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "vertizo": vertizo.__version__,
-            "rows": rows,
-        }
-        options.json.write_text(json.dumps(report, indent=2) + "\n")
+    summary = [
+        report.line(
+            f"DPZV job, {row['clients']} clients",
+            f"{row['job']:,.0f} rounds/s",
+            f"{row['job/bare']:.2f} of bare streams",
+        )
+        for row in rows
+    ]
+    report.write(options, {"rows": rows}, summary, ("torch", "grpcio"))
 
 
 if __name__ == "__main__":

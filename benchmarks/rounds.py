@@ -1,209 +1,177 @@
-"""Rounds per CPU second: the whole house against a plain PyTorch loop and the bare products.
+"""Rounds per CPU second: the whole house against what one would write by hand, and the products.
 
-One VFL-Cascaded round on MNIST: 2 clients of one linear layer 392→64, a server 128→128→10, one
-thread. Three ways to make it, measured in turn within one run, so that their ratios mean something
-on a shared machine:
+For each method, model and batch size, on one core, four ways in turn within one run, so that their
+ratios mean something on a shared machine:
 
 * **house**: client party, method, codec, wire, simulator, server party: what `vertizo train` runs;
-* **plain**: the loop that one would write by hand in PyTorch, with autograd at the server and
-  nothing between the parties;
-* **products**: the matrix products of the round alone, on tensors that are already there.
+* **plain**: the loop that one would write by hand in PyTorch, with autograd where the method
+  differentiates and nothing between the parties;
+* **products**: the matrix products of the round alone, on tensors that are already there;
+* **JAX**: many rounds compiled into one program; where the extra ``[bench]`` is installed.
 
-Run: ``python benchmarks/rounds.py [--seconds 0.5] [--repeats 7] [--json FILE]``
+All four make the same rounds (``tests/benchmarks``). Then how the house's DPZV grows with the
+number of clients and with the batch.
+
+Run: ``python benchmarks/rounds.py [--only cascaded mnist 64] [--json FILE]``
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
 import statistics
-import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from ways import house, plain_torch, products
+from ways.setting import REFERENCE, REFERENCE_VARIANT, SHAPES, VARIANTS, Setting, Shape, records
 
-import vertizo
-from vertizo.config import parse
-from vertizo.data import catalog, vertical
-from vertizo.data.vertical import Pooled, VerticalData
-from vertizo.errors import DataError
-from vertizo.federation import build
+import report
+from report import Rounds
 from vertizo.memory import keep_freed_memory
-from vertizo.randomness import Stream
-from vertizo.server.losses import Classification
 
 BATCHES = (64, 256, 2048)
-SMOOTHING, CLIENT_RATE, SERVER_RATE = 1e-3, 1e-3, 1e-2
-Round = Callable[[], None]
+CLIENTS = (2, 4, 8, 16, 32, 64)
+GROWING_BATCHES = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+WAYS = ("house", "plain", "products", "jax")
+AGAINST = WAYS[1:]
 
 
-def mnist_halves() -> tuple[VerticalData, str]:
-    """Upper and lower halves; noise of the same shape where the files are not to be had."""
+def jax_rounds(setting: Setting, data: Any) -> Rounds | None:
+    """JAX's, where it is installed."""
     try:
-        pooled, note = catalog.load("mnist"), "MNIST"
-    except DataError:
-        labels = torch.arange(60_000) % 10
-        images = torch.randn(60_000, 1, 28, 28)
-        pooled = Pooled("noise", images, labels, images[:10], labels[:10], Classification(10))
-        note = "noise of MNIST's shape (its files were not found)"
-    data = vertical.cut(
-        pooled,
-        split="halves",
-        parties=2,
-        columns=None,
-        validation=0.0,
-        limit=None,
-        stream=Stream.from_seed(0),
-    )
-    return data, note
+        from ways import in_jax
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "jax":
+            raise
+        return None
+    return in_jax.rounds(setting, data)
 
 
-def house(data: VerticalData, batch: int) -> Round:
-    """One round of the simulator, with everything it does in training."""
-    config = parse(
-        {
-            "batch_size": batch,
-            "epochs": 10_000,
-            "method": {"name": "cascaded", "smoothing": SMOOTHING, "directions": "gaussian"},
-            "client": {
-                "model": {"name": "mlp", "outputs": 64},
-                "optimizer": {"learning_rate": CLIENT_RATE, "momentum": 0},
-            },
-            "server": {
-                "model": {"name": "mlp", "hidden": [128]},
-                "optimizer": {"learning_rate": SERVER_RATE, "momentum": 0},
-            },
-        }
-    )
-    federation = build(config, data)
-    federation.start(upload_table=False)
-
-    def one() -> None:
-        federation.simulator.step()
-
-    return one
+def settings(only: Sequence[str]) -> Iterator[Setting]:
+    """Those that every word of ``only`` is in the name of."""
+    for shape in SHAPES.values():
+        for variant in VARIANTS.values():
+            for batch in BATCHES:
+                words = {*variant.name.split(), shape.name, str(batch)}
+                if words.issuperset(only):
+                    yield Setting(variant, shape, batch)
 
 
-def plain(data: VerticalData, batch: int) -> Round:
-    """The same round written by hand: two clients in turn, a table, one optimiser."""
-    features = [part["table"].flatten(1) for part in data.features]
-    labels = data.labels["table"]
-    clients = [nn.Linear(392, 64) for _ in range(2)]
-    server = nn.Sequential(nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10))
-    optimizer = torch.optim.SGD(server.parameters(), lr=SERVER_RATE)
-    table = torch.zeros(2, len(labels), 64)
-    turn = 0
-
-    def one() -> None:
-        nonlocal turn
-        m, turn = turn % 2, turn + 1
-        client = clients[m]
-        ids = torch.randint(0, len(labels), (batch,))
-        x, y = features[m][ids], labels[ids]
-        with torch.no_grad():
-            embeddings = client(x)
-            directions = [torch.randn_like(w) for w in client.parameters()]
-            for w, u in zip(client.parameters(), directions, strict=True):
-                w.add_(u, alpha=SMOOTHING)
-            shifted = client(x)
-            for w, u in zip(client.parameters(), directions, strict=True):
-                w.sub_(u, alpha=SMOOTHING)
-        table[m, ids] = embeddings
-        other = table[1 - m, ids]
-
-        def join(own: Tensor) -> Tensor:
-            return torch.cat([own, other] if m == 0 else [other, own], 1)
-
-        loss = F.cross_entropy(server(join(embeddings)), y)
-        with torch.no_grad():
-            shifted_loss = F.cross_entropy(server(join(shifted)), y)
-        optimizer.zero_grad()
-        torch.autograd.backward(loss)
-        optimizer.step()
-        slope = (shifted_loss.item() - loss.item()) / SMOOTHING
-        with torch.no_grad():
-            for w, u in zip(client.parameters(), directions, strict=True):
-                w.sub_(u, alpha=CLIENT_RATE * slope)
-
-    return one
+def compare(setting: Setting, seconds: float, repeats: int) -> dict[str, Any]:
+    """Medians of all ways, and of the ratios."""
+    data = records(setting.shape)
+    made = {
+        "house": house.rounds(setting, data),
+        "plain": plain_torch.rounds(setting, data),
+        "products": products.rounds(setting),
+        "jax": jax_rounds(setting, data),
+    }
+    ways = {name: way for name, way in made.items() if way is not None}
+    measured = report.rates(ways, seconds, repeats)
+    return {
+        "method": setting.variant.name,
+        "model": setting.shape.name,
+        "batch": setting.batch,
+        "data": data.words,
+        **{name: report.median(measured, name) for name in ways},
+        **{
+            f"house/{name}": report.median_ratio(measured, "house", name)
+            for name in AGAINST
+            if name in ways
+        },
+    }
 
 
-def products(batch: int) -> Round:
-    """Two client forwards, two server forwards, one server backward; nothing else."""
-    x, w = torch.randn(batch, 392), torch.randn(392, 64)
-    joined, first = torch.randn(batch, 128), torch.randn(128, 128)
-    hidden, second, slopes = torch.randn(batch, 128), torch.randn(128, 10), torch.randn(batch, 10)
-
-    def one() -> None:
-        with torch.inference_mode():
-            for _ in range(2):
-                torch.mm(x, w)
-                torch.mm(joined, first)
-                torch.mm(hidden, second)
-            torch.mm(slopes.t(), hidden)
-            torch.mm(slopes, second.t())
-            torch.mm(hidden.t(), joined)
-
-    return one
+def text(row: dict[str, Any], name: str, form: str) -> str:
+    """A figure, or a dash where there is none."""
+    return format(row[name], form) if name in row else "-"
 
 
-def rate(round_: Round, seconds: float) -> float:
-    """Rounds per CPU second, over about ``seconds``."""
-    count, started = 0, time.process_time()
-    while (spent := time.process_time() - started) < seconds:
-        for _ in range(5):
-            round_()
-        count += 5
-    return count / spent
+def show(row: dict[str, Any]) -> None:
+    """One line."""
+    ways = "".join(f"{text(row, name, ',.0f'):>10}" for name in WAYS)
+    ratios = "".join(f"{text(row, f'house/{name}', '.2f'):>10}" for name in AGAINST)
+    print(f"{row['model']:>10} {row['method']:>20} {row['batch']:>6}{ways}{ratios}", flush=True)
+
+
+def growth(seconds: float, repeats: int) -> list[dict[str, Any]]:
+    """DPZV of the house: MNIST cut into more and more strips, and batches of more and more."""
+    variant = VARIANTS["dpzv gaussian"]
+    strips = [Shape("strips", m, 784 // m, (), 16, (128,), 10) for m in CLIENTS]
+    points = [("clients", m.clients, Setting(variant, m, 64)) for m in strips]
+    points += [("batch", batch, Setting(variant, REFERENCE, batch)) for batch in GROWING_BATCHES]
+    rows = []
+    for what, size, setting in points:
+        measured = report.rates(
+            {"house": house.rounds(setting, records(setting.shape))}, seconds, repeats
+        )
+        rate = report.median(measured, "house")
+        rows.append({"grows": what, "size": size, "rounds": rate, "records": rate * setting.batch})
+        print(f"{what:>10} {size:>6} {rate:>10,.0f} {rate * setting.batch:>12,.0f}", flush=True)
+    return rows
+
+
+def lines(rows: Sequence[dict[str, Any]], grown: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
+    """What is worth a line among all benchmarks."""
+    found = []
+    for row in rows:
+        if (row["model"], row["method"]) == (REFERENCE.name, REFERENCE_VARIANT.name):
+            ratios = (f"{text(row, f'house/{name}', '.2f')} of {name}" for name in AGAINST)
+            what = f"{row['method']}, {row['model']}, batch {row['batch']}"
+            found.append(report.line(what, f"{row['house']:,.0f} rounds/s", ", ".join(ratios)))
+    for name in AGAINST:
+        ratios_of = [row[f"house/{name}"] for row in rows if f"house/{name}" in row]
+        if len(ratios_of) > 1:
+            middle = statistics.median(ratios_of)
+            span = f"{min(ratios_of):.2f} to {max(ratios_of):.2f}"
+            what = f"house / {name}, {len(ratios_of)} settings"
+            found.append(report.line(what, f"{middle:.2f} in the middle", span))
+    for what in ("clients", "batch"):
+        sizes = [row for row in grown if row["grows"] == what]
+        if sizes:
+            spread = f"{sizes[0]['size']} to {sizes[-1]['size']}"
+            rates = f"{sizes[0]['rounds']:,.0f} to {sizes[-1]['rounds']:,.0f} rounds/s"
+            found.append(report.line(f"dpzv gaussian, {what} {spread}", rates))
+    return found
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=0.5, help="of each measurement")
-    parser.add_argument("--repeats", type=int, default=7, help="the median of so many is shown")
-    parser.add_argument("--json", type=Path, help="write the figures to this file as well")
+    parser = report.parser(__doc__, seconds=0.3, repeats=5)
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        default=(),
+        metavar="WORD",
+        help="of method, law, model or batch, e.g. dpzv rademacher mnist 64; growth for that alone",
+    )
     options = parser.parse_args()
+    report.one_core()
     torch.set_num_threads(1)
-    keep_freed_memory()  # for all three alike
-    data, note = mnist_halves()
-    print(f"VFL-Cascaded rounds per CPU second, one thread, {note}; medians of {options.repeats}")
-    print(f"{'batch':>6} {'house':>9} {'plain':>9} {'products':>9}   house/plain  house/products")
-    rows = []
-    for batch in BATCHES:
-        ways = {
-            "house": house(data, batch),
-            "plain": plain(data, batch),
-            "products": products(batch),
-        }
-        for way in ways.values():
-            rate(way, options.seconds / 2)
-        measured = [
-            {name: rate(way, options.seconds) for name, way in ways.items()}
-            for _ in range(options.repeats)
-        ]
-        row = {name: statistics.median(m[name] for m in measured) for name in ways}
-        row["house/plain"] = statistics.median(m["house"] / m["plain"] for m in measured)
-        row["house/products"] = statistics.median(m["house"] / m["products"] for m in measured)
-        rows.append({"batch": batch, **row})
-        print(
-            f"{batch:>6} {row['house']:>9,.0f} {row['plain']:>9,.0f} {row['products']:>9,.0f}"
-            f"   {row['house/plain']:>11.2f}  {row['house/products']:>14.2f}"
-        )
-    if options.json is not None:
-        facts = {
-            "machine": platform.machine(),
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "vertizo": vertizo.__version__,
-            "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        }
-        command = f"benchmarks/rounds.py --seconds {options.seconds} --repeats {options.repeats}"
-        report = {"command": command, "data": note, **facts, "rows": rows}
-        options.json.write_text(json.dumps(report, indent=2) + "\n")
+    torch.manual_seed(0)
+    keep_freed_memory()  # for all alike
+    rows, grown = [], []
+    chosen = list(settings(options.only))
+    if chosen:
+        print(f"rounds per CPU second on one core; medians of {options.repeats}")
+        for shape in dict.fromkeys(setting.shape for setting in chosen):
+            print(f"{shape.name}: {shape.words}")
+        heads = (*WAYS, *(f"/{name}" for name in AGAINST))
+        print(f"{'model':>10} {'method':>20} {'batch':>6}", *(f"{head:>9}" for head in heads))
+        for setting in chosen:
+            rows.append(compare(setting, options.seconds, options.repeats))
+            show(rows[-1])
+        if all("jax" not in row for row in rows):
+            print("jax: not installed; it comes with the extra [bench]")
+    if not options.only or list(options.only) == ["growth"]:
+        print("growth of dpzv gaussian: strips of MNIST, each client →16, server 128→10, batch 64;")
+        print(f"and batches with the models of {REFERENCE.name}: rounds and records per CPU second")
+        grown = growth(options.seconds, options.repeats)
+    elif not chosen:
+        parser.error(f"no setting has all of {' '.join(options.only)} in its name")
+    shapes = {shape.name: shape.words for shape in SHAPES.values()}
+    results = {"models": shapes, "rows": rows, "growth": grown}
+    packages = ("torch", "numpy", "jax", "jaxlib")
+    report.write(options, results, lines(rows, grown), packages)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from vertizo.cli import network, research
+from vertizo.cli import ledger, network, research
 from vertizo.cli import privacy as privacy_commands
 from vertizo.cli.engine_options import Engine, EngineName, RayAddress
 from vertizo.errors import Interrupted, UserError
@@ -25,6 +25,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
+    rich_markup_mode=None,  # its modules cost more time than all else of --help
 )
 
 
@@ -231,6 +232,17 @@ def list_(kind: Annotated[Kind, typer.Argument(help="What to list.")]) -> None:
     from vertizo.cli.listing import show
 
     show(kind.value)
+
+
+def _show_whole_lines(*groups: typer.Typer) -> None:
+    """Let a list of commands show all of what each does, where it would be cut at the width."""
+    for group in groups:
+        for command in group.registered_commands:
+            words = getattr(command.callback, "__doc__", None) or ""
+            command.short_help = " ".join(words.partition("\n\n")[0].split())
+
+
+_show_whole_lines(app, privacy_commands.app, ledger.app)
 
 
 def _version(wanted: bool) -> None:

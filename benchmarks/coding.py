@@ -4,19 +4,21 @@ Arrays of [64, 64] standard normal numbers; for the codecs of queries, pairs [2,
 2λ times a standard normal number apart, λ = 1e-3. Errors are squared, relative to the squared
 numbers; those of pairs are of the difference of both points, which is what a query is for.
 
-Run: ``python benchmarks/codecs.py [--repeats 200]``
+Run: ``python benchmarks/coding.py [--repeats 200] [--json FILE]``
 """
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
+import report
 from vertizo.codecs.base import Codec
 from vertizo.codecs.chain import Chain
 from vertizo.codecs.lattice import Lattice
@@ -55,6 +57,8 @@ OF_PAIRS: dict[str, Codec] = {
     "paired 8, 4": Paired(difference=Uniform(bits=4)),
     "paired 8, sign": Paired(difference=Sign()),
 }
+SHOWN = ("uniform 8", "top-k 0.1", "hexagonal 4", "paired 8, 4")
+"""Those of the summary."""
 
 
 def relative(found: Tensor, true: Tensor) -> float:
@@ -74,32 +78,45 @@ def microseconds(work: Callable[[], object], repeats: int) -> float:
 
 def show(
     codecs: dict[str, Codec], array: Tensor, told: Callable[[Tensor], Tensor], repeats: int
-) -> None:
+) -> list[dict[str, Any]]:
     """One line for each codec; the error is of what the array ``told``."""
     shape = tuple(array.shape)
+    rows = []
     print(f"{list(shape)!s:<24} {'bytes':>7} {'error':>9} {'encode µs':>10} {'decode µs':>10}")
     for name, codec in codecs.items():
         data = codec.encode(array)
         error = relative(told(codec.decode(data, shape)), told(array))
-        encode = microseconds(lambda codec=codec: codec.encode(array), repeats)  # type: ignore[misc]
-        decode = microseconds(
-            lambda codec=codec, data=data: codec.decode(data, shape),  # type: ignore[misc]
-            repeats,
-        )
+        encode = microseconds(partial(codec.encode, array), repeats)
+        decode = microseconds(partial(codec.decode, data, shape), repeats)
         print(f"{name:<24} {len(data):>7,} {error:>9.2g} {encode:>10.0f} {decode:>10.0f}")
+        row = {"codec": name, "shape": list(shape), "bytes": len(data), "error": error}
+        rows.append(row | {"encode_microseconds": encode, "decode_microseconds": decode})
+    return rows
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = report.plain_parser(__doc__)
     parser.add_argument("--repeats", type=int, default=200, help="the median of so many is shown")
     options = parser.parse_args()
+    report.one_core()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     middle, shift = torch.randn(64, 64), SMOOTHING * torch.randn(64, 64)
-    show(SINGLE, middle, lambda array: array, options.repeats)
+    rows = show(SINGLE, middle, lambda array: array, options.repeats)
     print()
     pair = torch.stack([middle + shift, middle - shift])
-    show(OF_PAIRS, pair, lambda array: array[0] - array[1], options.repeats)
+    pairs = show(OF_PAIRS, pair, lambda array: array[0] - array[1], options.repeats)
+    summary = [
+        report.line(
+            f"{row['codec']}, {what}",
+            f"{row['bytes']:,} bytes, error {row['error']:.2g}",
+            f"{first['bytes']:,} bytes as they are",
+        )
+        for what, (first, *others) in (("embeddings", rows), ("pairs", pairs))
+        for row in others
+        if row["codec"] in SHOWN
+    ]
+    report.write(options, {"rows": rows, "pairs": pairs}, summary)
 
 
 if __name__ == "__main__":
