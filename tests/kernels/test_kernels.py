@@ -173,7 +173,9 @@ def test_right(way: Any) -> None:
     labels = RNG.integers(0, 4, 10)
     for first in (0, 10, 20):
         expected = np.count_nonzero(parts[:, first : first + 10].argmax(0) == labels)
-        assert way.right(parts, labels, first) == expected
+        assert way.right(parts, labels, first, first + 10) == expected
+    everything = np.count_nonzero(parts.argmax(0) == np.tile(labels, 3))
+    assert way.right(parts, labels, 0, 30) == everything
 
 
 @needs_compiled

@@ -318,24 +318,24 @@ KERNEL(slopes) {
     return nothing(&arrays);
 }
 
-/* right(parts, labels, first) */
+/* right(parts, labels, first, stop) */
 KERNEL(right) {
     Arrays arrays;
-    NEEDS(3);
-    size first = PyLong_AsSsize_t(args[2]);
+    NEEDS(4);
+    size first = PyLong_AsSsize_t(args[2]), stop = PyLong_AsSsize_t(args[3]);
     if (PyErr_Occurred() || !take(&arrays, args, 2, 0)) return NULL;
     const float *parts = AT(float, 0);
     const int64_t *labels = AT(int64_t, 1);
     size records = BYTES(1) / 8, classes = 0, rows = 0, count = 0;
     if (arrays.views[0].ndim == 2) classes = arrays.views[0].shape[0], rows = arrays.views[0].shape[1];
-    if (first < 0 || first + records > rows || !within(labels, records, classes))
+    if (first < 0 || stop > rows || !records || !within(labels, records, classes))
         return wrong(&arrays, "arrays that do not fit each other");
-    for (size i = 0; i < records; i++) {
+    for (size i = 0; i < stop - first; i++) {
         const float *row = parts + first + i;
         size best = 0;
         for (size k = 1; k < classes && row[best * rows] == row[best * rows]; k++)
             if (!(row[k * rows] <= row[best * rows])) best = k; /* NaN counts as the largest */
-        count += best == labels[i];
+        count += best == labels[i % records];
     }
     return done(&arrays, PyLong_FromSsize_t(count));
 }

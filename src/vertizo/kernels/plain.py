@@ -128,16 +128,16 @@ def slopes(
     out.reshape(-1)[labels * labels.size + np.arange(labels.size)] -= scale
 
 
-def right(parts: Numbers, labels: Ids, first: int) -> int:
-    """How many records have the largest part of their row at their label; the first of equals.
+def right(parts: Numbers, labels: Ids, first: int, stop: int) -> int:
+    """How many rows have their largest part at their label; of equals the first counts.
 
     Args:
         parts: [classes, rows]; NaN counts as the largest.
-        labels: [records].
-        first: row of the first record.
+        labels: [records]; they repeat over the rows.
+        first, stop: which rows; a multiple of records.
     """
-    likeliest = parts[:, first : first + labels.size].argmax(0)
-    return int(np.count_nonzero(likeliest == labels))
+    likeliest = parts[:, first:stop].argmax(0)
+    return int(np.count_nonzero(likeliest.reshape(-1, labels.size) == labels))
 
 
 def through_relu(gradient: Numbers, sums: Numbers, outputs: Numbers) -> None:

@@ -27,7 +27,7 @@ class RecordLosses(Protocol):
         """``weights_i · ∂loss_i/∂logits_i`` of the rows of one point, shape [records, outputs]."""
 
     def correct(self, rows: slice) -> int:
-        """How many of one point's rows are predicted right; 0 where nothing is right or wrong."""
+        """How many of those rows are predicted right; 0 where nothing is right or wrong."""
 
     def right(self, rows: slice) -> NDArray[np.bool_]:
         """Which of those rows are, shape [rows]."""
@@ -84,7 +84,8 @@ class _SoftmaxLosses:
 
     def correct(self, rows: slice) -> int:
         """How many rows have their label as the likeliest class; among equals the first counts."""
-        return kernels.right(self._parts, self._labels, rows.start or 0)
+        first, stop, _ = rows.indices(self._parts.shape[1])
+        return kernels.right(self._parts, self._labels, first, stop)
 
     def right(self, rows: slice) -> NDArray[np.bool_]:
         """Which rows have it."""
