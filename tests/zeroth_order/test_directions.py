@@ -16,7 +16,8 @@ from scipy import stats
 
 from vertizo.errors import ConfigError
 from vertizo.randomness import Stream
-from vertizo.zeroth_order.directions import BLOCK, KEEP_UP_TO, LAWS, Direction, Directions
+from vertizo.zeroth_order.blocks import BLOCK
+from vertizo.zeroth_order.directions import KEEP_UP_TO, LAWS, Direction, Directions
 
 Array = NDArray[np.float64]
 

@@ -15,14 +15,8 @@ import torch
 from torch import Tensor
 
 from vertizo.randomness import generator
-from vertizo.zeroth_order.directions import (
-    BLOCK,
-    FLOAT32_MAX,
-    Direction,
-    Directions,
-    LawName,
-    normals_from,
-)
+from vertizo.zeroth_order.blocks import BLOCK, normals_from
+from vertizo.zeroth_order.directions import FLOAT32_MAX, Direction, Directions, LawName
 
 
 @dataclass(frozen=True)

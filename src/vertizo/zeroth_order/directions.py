@@ -27,58 +27,19 @@ from typing import Literal, get_args
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from vertizo.errors import ConfigError
 from vertizo.randomness import Stream, generator
+from vertizo.zeroth_order.blocks import BLOCK, Reader, gaussian_blocks, gaussian_norm, sign_blocks
 
 LawName = Literal["sphere", "scaled-sphere", "gaussian", "rademacher", "coordinate"]
 LAWS: tuple[str, ...] = get_args(LawName)
-
-BLOCK = 1 << 15
-"""Numbers drawn at a time. Part of every law's definition: another block, other directions."""
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 KEEP_UP_TO = 1 << 20
 """Directions of at most so many numbers (4 MiB) are kept between their uses."""
-
-
-Block = NDArray[np.float32]
-
-
-def gaussian_numbers(rng: np.random.Generator, size: int) -> Block:
-    """Box–Muller, two normals from 64 random bits; cut off beyond 6.8 standard deviations."""
-    pairs = (size + 1) // 2
-    normals = np.empty((2, pairs), np.float32)
-    normals_from(rng.bit_generator.random_raw(pairs), normals)
-    return normals.reshape(-1)[:size]
-
-
-def normals_from(bits: NDArray[np.uint64], normals: Block) -> None:
-    """Fill ``normals`` [..., 2, pairs] from random bits [..., pairs]."""
-    pairs = bits.shape[-1]
-    uniform = bits.view(np.int32).astype(np.float32)
-    uniform *= np.float32(2.0**-31)  # in [-1, 1]
-    radius, angle = uniform[..., :pairs], uniform[..., pairs:]
-    radius *= radius
-    radius += np.float32(2.0**-66)
-    np.log(radius, out=radius)
-    np.negative(radius, out=radius)
-    np.sqrt(radius, out=radius)  # √(−2 ln |v|)
-    angle *= np.float32(np.pi)
-    np.cos(angle, out=normals[..., 0, :])
-    np.sin(angle, out=normals[..., 1, :])
-    normals *= radius[..., None, :]
-
-
-def _rademacher_block(rng: np.random.Generator, size: int) -> Block:
-    bits = rng.bit_generator.random_raw((size + 63) // 64)
-    signs = np.unpackbits(bits.view(np.uint8), count=size).astype(np.float32)
-    signs *= np.float32(2)
-    signs -= np.float32(1)
-    return signs
 
 
 class Direction:
@@ -102,7 +63,10 @@ class Direction:
         self._scale: float | None = None
 
     def _blocks(self) -> Iterator[tuple[int, Tensor]]:
-        """(offset, numbers) pairs, before the scale of the law is applied."""
+        """(offset, numbers) pairs, before the scale of the law is applied.
+
+        The numbers are good until the next pair is asked for.
+        """
         if self.law == "coordinate":
             yield int(generator(self.seed).integers(self.dimension)), torch.ones(1)
         elif self._numbers is not None and self.dimension <= BLOCK:
@@ -111,10 +75,11 @@ class Direction:
             for start in range(0, self.dimension, BLOCK):
                 yield start, self._numbers[start : start + BLOCK]
         else:
-            draw = _rademacher_block if self.law == "rademacher" else gaussian_numbers
-            rng = generator(self.seed)
-            for start in range(0, self.dimension, BLOCK):
-                yield start, torch.from_numpy(draw(rng, min(BLOCK, self.dimension - start)))
+            draw = sign_blocks if self.law == "rademacher" else gaussian_blocks
+            start = 0
+            for block in draw(self.seed, self.dimension):
+                yield start, torch.from_numpy(block)
+                start += block.size
 
     def numbers(self) -> Tensor:
         """u without its `scale`, as one float32 vector [d]; kept if the direction is."""
@@ -130,6 +95,10 @@ class Direction:
             self._numbers = numbers
         return numbers
 
+    def reader(self) -> Reader:
+        """The same numbers from first to last, never as a whole; not of the law coordinate."""
+        return Reader(block for _, block in self._blocks())
+
     @property
     def scale(self) -> float:
         """What the drawn numbers are multiplied by: 1, or what puts them on a sphere."""
@@ -141,6 +110,8 @@ class Direction:
         return self._scale
 
     def _norm_of_numbers(self) -> float:
+        if self.dimension > KEEP_UP_TO and self.law != "rademacher":
+            return gaussian_norm(self.seed, self.dimension)
         if self.keep:
             self.numbers()
         return math.sqrt(sum(float(torch.dot(block, block)) for _, block in self._blocks()))

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from vertizo.randomness import generator
-from vertizo.zeroth_order.directions import FLOAT32_MAX, LawName, gaussian_numbers
+from vertizo.zeroth_order.blocks import gaussian_numbers
+from vertizo.zeroth_order.directions import FLOAT32_MAX, LawName
 
 TINY = np.float32(1 / FLOAT32_MAX)
 REMEMBERED = 2**20
