@@ -62,11 +62,11 @@ def _logarithms(uniform: Block) -> None:
     np.log(uniform, out=uniform)
 
 
-def sizes(dimension: int) -> Iterator[int]:
+def _sizes(dimension: int, block: int = BLOCK) -> Iterator[int]:
     """How many numbers each block of a direction has."""
-    yield from repeat(BLOCK, dimension // BLOCK)
-    if dimension % BLOCK:
-        yield dimension % BLOCK
+    yield from repeat(block, dimension // block)
+    if dimension % block:
+        yield dimension % block
 
 
 def gaussian_blocks(seed: int, dimension: int) -> Iterator[Block]:
@@ -76,7 +76,7 @@ def gaussian_blocks(seed: int, dimension: int) -> Iterator[Block]:
         yield gaussian_numbers(rng, dimension)
         return
     integers, numbers = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.float32)
-    for size in sizes(dimension):
+    for size in _sizes(dimension):
         pairs = (size + 1) // 2
         _integers(rng, integers[: 2 * pairs])
         normals = numbers[: 2 * pairs]
@@ -96,7 +96,7 @@ def gaussian_norm(seed: int, dimension: int) -> float:
     """The norm of `gaussian_blocks`, up to rounding: two normals have one radius, and no angle."""
     rng, total = generator(seed), 0.0
     radii = np.empty(min(dimension, BLOCK), np.float32)
-    for size in sizes(dimension):
+    for size in _sizes(dimension):
         if size % 2:  # one radius is of a single normal
             last = gaussian_numbers(rng, size)
             total += float(np.dot(last, last))
@@ -116,11 +116,15 @@ _SIGNS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).astype(n
 """The eight signs of every byte, highest bit first."""
 
 
+SIGNS_AT_ONCE = 4 * BLOCK
+"""Signs may be drawn by any number of words of 64: larger pieces, fewer calls for each number."""
+
+
 def sign_blocks(seed: int, dimension: int) -> Iterator[Block]:
     """Independent signs, one from each random bit; each block is overwritten by the next."""
     rng = generator(seed)
-    found = np.empty((min(dimension + 63, BLOCK) // 64 * 8, 8), np.float32)
-    for size in sizes(dimension):
+    found = np.empty((min(dimension + 63, SIGNS_AT_ONCE) // 64 * 8, 8), np.float32)
+    for size in _sizes(dimension, SIGNS_AT_ONCE):
         taken = rng.bit_generator.random_raw((size + 63) // 64).view(np.uint8)
         np.take(_SIGNS, taken, axis=0, out=found[: taken.size], mode="clip")
         yield found.reshape(-1)[:size]

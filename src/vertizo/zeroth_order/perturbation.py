@@ -32,8 +32,11 @@ def outputs(model: Model, inputs: Tensor, direction: Direction, offsets: Sequenc
     """Outputs at ``w + offset · u`` for each offset, shape [offsets, batch, outputs]."""
     if direction.keep:
         return at_once(model, inputs, direction, offsets)
-    is_stack = type(model) is LinearStack and direction.law != "coordinate"
-    if is_stack and blockwise.fits(model, inputs, len(offsets)):
+    if (
+        isinstance(model, LinearStack)
+        and direction.law != "coordinate"
+        and blockwise.fits(model, inputs, len(offsets))
+    ):
         return by_blocks(model, inputs, direction, offsets)
     return in_place(model, inputs, direction, offsets)
 
