@@ -1,4 +1,4 @@
-"""Blocks are the numbers that the plain formulas give; norms from radii are those of the numbers."""
+"""Blocks are what the plain formulas give; norms from radii are those of the numbers."""
 
 from __future__ import annotations
 
