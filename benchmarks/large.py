@@ -164,7 +164,7 @@ def duration(name: str, _: str) -> dict[str, float]:
     else:
         model(inputs[:1])
     times: dict[str, list[float]] = {"forward": [], **{law: [] for law in halves}}
-    least, enough = (5, 4.0) if 0 < case.width and case.batch <= 256 else (2, 0.0)
+    least, enough = (5, 4.0) if case.width > 0 and case.batch <= 256 else (2, 0.0)
     started = time.process_time()
     while number < least or (time.process_time() - started < enough and number < 2000):
         number += 1
