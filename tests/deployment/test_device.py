@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-
 from tests.deployments import join_config
+
 from vertizo.config import ExperimentConfig, parse
 from vertizo.deployment.frames import Terms
 from vertizo.deployment.terms import accepted
