@@ -200,3 +200,21 @@ class TestAtomicWriting:
         checkpoint.write_atomically(tmp_path / "x", b"content")
         assert calls == ["fsync", "replace", "fsync"]
         assert (tmp_path / "x").read_bytes() == b"content"
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux keeps the peak")
+def test_a_large_tensor_is_not_copied(tmp_path: Path) -> None:
+    def kilobytes(key: str) -> int:
+        status = Path("/proc/self/status").read_text(encoding="utf-8")
+        return int(status.split(f"{key}:")[1].split()[0])
+
+    size = 1 << 25
+    tensor, path = torch.full((size,), 3.0), tmp_path / "x.safetensors"
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    before = kilobytes("VmRSS")
+    checkpoint.save(path, {"table": tensor, "half": tensor[:5]})
+    assert kilobytes("VmHWM") - before < size * 4 // 1024 // 8
+    own = kilobytes("RssAnon")
+    found = checkpoint.load(path)["table"]
+    assert torch.equal(found, tensor)
+    assert kilobytes("RssAnon") - own < size * 4 // 1024 // 2  # of which the comparison is some

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import safetensors
-import safetensors.torch
 import torch
 from torch import Tensor
 
@@ -22,11 +23,49 @@ FORMAT = "vertizo-1"
 """Key of the metadata that holds the JSON."""
 
 
+NAMES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+"""What the format calls them."""
+
+
 def save(path: Path, state: Any) -> None:
-    """Write ``state``; a crash at any moment leaves the old file or the new one."""
+    """Write ``state``; a crash at any moment leaves the old file or the new one.
+
+    Tensors go from their place to the file: there is no second copy of a large one.
+    """
     tensors: dict[str, Tensor] = {}
     skeleton = json.dumps(_pack(state, tensors))
-    write_atomically(path, safetensors.torch.save(tensors, {FORMAT: skeleton}))
+    with _replacing(path) as file:
+        _write(file, tensors, {FORMAT: skeleton})
+
+
+def _write(file: BinaryIO, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
+    """The safetensors format: length of the header, header, and what it says is where."""
+    largest_first = sorted(tensors.items(), key=lambda item: -item[1].dtype.itemsize)  # to align
+    header: dict[str, Any] = {"__metadata__": metadata}
+    end = 0
+    for key, tensor in largest_first:
+        start, end = end, end + tensor.numel() * tensor.dtype.itemsize
+        header[key] = {
+            "dtype": NAMES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    file.write(len(text).to_bytes(8, "little") + text)
+    for _, tensor in largest_first:
+        file.write(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
 
 
 def load(path: Path) -> Any:
@@ -53,9 +92,16 @@ def load(path: Path) -> Any:
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace a file's content in one step that survives a power cut."""
+    with _replacing(path) as file:
+        file.write(content)
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file that takes another's place once it is written and on the disk."""
     temporary = path.with_name(path.name + ".partial")
     with temporary.open("wb") as file:
-        file.write(content)
+        yield file
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
@@ -70,7 +116,7 @@ def _pack(value: Any, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, (Tensor, bytes)):
         key = str(len(tensors))
         if isinstance(value, Tensor):
-            tensors[key] = value.detach().clone().contiguous()
+            tensors[key] = value.detach()
             return {"$tensor": key}
         data = torch.frombuffer(bytearray(value), dtype=torch.uint8) if value else torch.empty(0)
         tensors[key] = data

@@ -29,6 +29,7 @@ from vertizo.codecs.feedback import MOST, loss_of
 from vertizo.codecs.none import NoCompression
 from vertizo.data.options import DataConfig
 from vertizo.errors import ConfigError
+from vertizo.making import Device
 from vertizo.methods.base import Timing
 from vertizo.methods.choice import MethodConfig
 from vertizo.methods.dpzv import Dpzv
@@ -63,6 +64,9 @@ class ClientConfig(Options):
 
     model: ClientModelConfig = MlpConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
+    device: Device = "cpu"
+    """Where the model lives. cuda: its parameters and arithmetic are on the graphics card; batches
+    go there and embeddings come back, and all else stays on the processor."""
 
 
 class SecretConfig(Options):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +41,7 @@ from vertizo.models.encoded import EncodedModel
 from vertizo.models.torch import wrap
 from vertizo.randomness import Stream
 
+Device = Literal["cpu", "cuda"]
 ImageModel = CnnConfig | FiltersConfig | ResnetConfig | ResnetStemConfig
 TextModel = BagConfig | TextConfig | TextEmbeddingsConfig
 
@@ -51,6 +53,7 @@ def client_model(
     cardinalities: tuple[int, ...] = (),
     *,
     tokens: bool = False,
+    device: Device = "cpu",
 ) -> Model:
     """The model that turns one party's features into embeddings.
 
@@ -60,10 +63,12 @@ def client_model(
         stream: randomness of its first parameters.
         cardinalities: number of categories of each of the first columns, which hold codes.
         tokens: whether the features are token ids.
+        device: where it lives; its first parameters are drawn on the processor for any.
 
     Raises:
         ConfigError: it cannot be made, or does not fit the features.
     """
+    _check_device(device, config)
     if isinstance(config, FunctionConfig):
         function = load_object("client.model.path", config.path)
         if not callable(function):
@@ -76,7 +81,22 @@ def client_model(
     with stream.torch_default():
         module = client_module("client.model", config, shape, cardinalities, tokens=tokens)
     with _named("client.model"):
-        return wrap(module)
+        return wrap(module, device)
+
+
+def _check_device(device: Device, config: ClientModelConfig) -> None:
+    if device == "cpu":
+        return
+    if isinstance(config, FunctionConfig):
+        raise ConfigError(
+            f"client.device is {device!r} but client.model is a plain function, which works on "
+            "arrays of the processor; use 'cpu'"
+        )
+    if not torch.cuda.is_available():
+        raise ConfigError(
+            f"client.device is {device!r}, but PyTorch finds no CUDA device; use 'cpu', or install "
+            "a driver and a PyTorch that were built for CUDA"
+        )
 
 
 def check_reads_tokens(key: str, config: ClientModelConfig | EncoderConfig) -> None:

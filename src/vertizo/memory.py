@@ -1,9 +1,11 @@
-"""Keep freed memory for the next round instead of handing it back to the operating system."""
+"""Memory of this process: what is kept when freed, and how much more it may take."""
 
 from __future__ import annotations
 
 import ctypes
+import resource
 import sys
+from pathlib import Path
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """Parameters of glibc's mallopt(3)."""
@@ -27,3 +29,44 @@ def keep_freed_memory() -> None:
     if mallopt is not None:
         mallopt(_MMAP_THRESHOLD, BLOCK)
         mallopt(_TRIM_THRESHOLD, TOTAL)
+
+
+def available() -> int | None:
+    """Bytes that this process may still take without hurting others; None where nobody knows.
+
+    The least of what the system has available, what its control group (version 2) allows, counting
+    files that would be let go, and what ``ulimit -d`` does.
+    """
+    limits = [limit for limit in (_of_system(), _of_group(), _of_process()) if limit is not None]
+    return max(0, min(limits)) if limits else None
+
+
+def _of_system() -> int | None:
+    try:
+        text = Path("/proc/meminfo").read_text(encoding="ascii")
+        return int(text.split("MemAvailable:")[1].split()[0]) * 1024
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def _of_group() -> int | None:
+    try:
+        own = Path("/proc/self/cgroup").read_text(encoding="utf-8").split("0::/", 1)[1].strip()
+        group = Path("/sys/fs/cgroup", own)
+        most = int((group / "memory.max").read_text(encoding="ascii"))  # or the word "max"
+        taken = int((group / "memory.current").read_text(encoding="ascii"))
+        stat = (group / "memory.stat").read_text(encoding="ascii")
+        return most - taken + int(stat.split("inactive_file ")[1].split()[0])
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def _of_process() -> int | None:
+    most, _ = resource.getrlimit(resource.RLIMIT_DATA)
+    if most == resource.RLIM_INFINITY:
+        return None
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[5])
+    except (OSError, IndexError, ValueError):
+        pages = 0
+    return most - pages * resource.getpagesize()

@@ -125,6 +125,7 @@ def make_client(
         root.child("client", index, "model"),
         cardinalities,
         tokens=not table.is_floating_point(),
+        device=config.client.device,
     )
     dim = embedding_dim(
         model,
@@ -333,11 +334,14 @@ def in_place_of_tests(values: Tensor) -> dict[Purpose, Tensor]:
 
 
 def for_predicting(config: ExperimentConfig) -> ExperimentConfig:
-    """Settings for parties that only predict: without noise on replies, of which there are none.
+    """Settings for parties that only predict: on the processor, and without noise on replies.
 
     Noise on embeddings stays, for its clip.
     """
-    changes: dict[str, object] = {"batch_size": min(config.batch_size, STAND_INS)}
+    changes: dict[str, object] = {
+        "batch_size": min(config.batch_size, STAND_INS),
+        "client": config.client.model_copy(update={"device": "cpu"}),
+    }
     if config.privacy.mechanism == "gaussian":
         changes["privacy"] = PrivacyConfig()
         if config.server.update in PRIVATE:

@@ -11,8 +11,7 @@ import pytest
 from vertizo import kernels
 from vertizo.kernels import plain
 from vertizo.randomness import generator
-from vertizo.zeroth_order.directions import EIGHTS
-from vertizo.zeroth_order.normals import values
+from vertizo.zeroth_order.numbers import EIGHTS, values
 
 WAYS = [pytest.param(plain, id="plain")]
 if kernels.COMPILED:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -20,7 +23,9 @@ from vertizo.models.torch import wrap
 from vertizo.randomness import Stream
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "memory.py"
+LARGE = SCRIPT.with_name("large.py")
 LIMIT = 1.1
+LARGE_LIMIT = 1.05
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +56,24 @@ def test_dpzv_takes_the_memory_of_inference(benchmark: ModuleType, name: str) ->
     assert peaks["inference"] >= figures["dpzv"]["parameters"] * 4 / 2**20
     assert peaks["dpzv"] <= LIMIT * peaks["inference"], peaks
     assert peaks["vafl"] >= 1.8 * peaks["inference"], peaks
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux keeps the peak")
+@pytest.mark.parametrize("name", ["mlp-1e8", "transformer-1e8"])
+def test_so_does_a_client_of_a_hundred_million(name: str) -> None:
+    if name != "mlp-1e8":
+        pytest.importorskip("transformers")
+
+    def peak(law: str) -> float:
+        command = [sys.executable, str(LARGE), "--measure", "peak", name, law]
+        answer = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+        found: float = json.loads(answer.stdout)["peak"]
+        return found
+
+    inference = peak("")
+    assert inference >= 4e8 / 2**20
+    assert peak("scaled-sphere") <= LARGE_LIMIT * inference
 
 
 def test_no_tensor_is_kept_for_a_graph() -> None:

@@ -184,3 +184,19 @@ def test_state_comes_back_in_another_table(join: Join) -> None:
     assert torch.equal(other.refreshed[ids][:, 1], torch.tensor([99, 99], dtype=torch.int32))
     assert int(table.refreshed.max()) == 3
     assert torch.equal(other.points(ids, []).rows, other.combine(other.values[ids]))
+
+
+def test_large_rows_reuse_memory_that_nobody_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vertizo.server.table.KEPT_WHEN_FREED", 0)
+    table, _ = filled("concat")
+    first = table.points(torch.tensor([1, 2, 3]))
+    kept = first.rows.clone()
+    second = table.points(torch.tensor([4, 5]))
+    assert torch.equal(first.rows, kept)
+    assert torch.equal(kept, table.values[1:4])
+    assert torch.equal(second.rows, table.values[4:6])
+    place = second.rows.data_ptr()
+    del second
+    third = table.points(torch.tensor([7]))
+    assert third.rows.data_ptr() == place
+    assert torch.equal(third.rows, table.values[7:8])

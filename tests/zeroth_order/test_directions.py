@@ -16,8 +16,8 @@ from scipy import stats
 
 from vertizo.errors import ConfigError
 from vertizo.randomness import Stream
-from vertizo.zeroth_order.directions import BLOCK, KEEP_UP_TO, LAWS, Direction, Directions
-from vertizo.zeroth_order.normals import values
+from vertizo.zeroth_order.directions import KEEP_UP_TO, LAWS, Direction, Directions
+from vertizo.zeroth_order.numbers import BLOCK, values
 
 Array = NDArray[np.float64]
 

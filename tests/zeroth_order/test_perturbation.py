@@ -15,7 +15,8 @@ from vertizo.models.base import Model
 from vertizo.models.networks import mlp
 from vertizo.models.torch import wrap
 from vertizo.randomness import Stream
-from vertizo.zeroth_order.directions import BLOCK, LAWS, Direction, Directions
+from vertizo.zeroth_order.directions import LAWS, Direction, Directions
+from vertizo.zeroth_order.numbers import BLOCK
 from vertizo.zeroth_order.perturbation import at_once, in_place, outputs
 
 Array = NDArray[np.float32]

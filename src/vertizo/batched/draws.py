@@ -1,7 +1,4 @@
-"""Directions of several owners, drawn together: to each the numbers that it would draw alone.
-
-The random bits come from each owner's own seed; numbers are made of them for all owners at once.
-"""
+"""Directions of several owners, drawn together: to each the numbers that it would draw alone."""
 
 from __future__ import annotations
 
@@ -13,15 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vertizo.randomness import generator
-from vertizo.zeroth_order.directions import (
-    BLOCK,
-    FLOAT32_MAX,
-    Direction,
-    Directions,
-    LawName,
-)
-from vertizo.zeroth_order.normals import PER_WORD, normals_from, words_for
+from vertizo.zeroth_order.directions import FLOAT32_MAX, Direction, Directions, LawName
+from vertizo.zeroth_order.numbers import Source
 
 
 @dataclass(frozen=True)
@@ -80,27 +70,16 @@ def draw(owners: Sequence[Directions], numbers: Sequence[int]) -> Drawn:
     """Direction number n_i of owner i; the owners' law and dimension are the same."""
     law, dimension = owners[0].law, owners[0].dimension
     seeds = [owner.seed(number) for owner, number in zip(owners, numbers, strict=True)]
-    if law in ("rademacher", "coordinate") or dimension > BLOCK:
+    if law == "coordinate":
         each = [Direction(law, dimension, seed, keep=True) for seed in seeds]
         drawn = torch.stack([direction.numbers() for direction in each])
-        return Drawn(law, drawn, drawn.unbind(), [direction.scale for direction in each])
-    drawn = _gaussian_rows(seeds, dimension)
+        return Drawn(law, drawn, drawn.unbind(), [1.0] * len(seeds))
+    found = np.empty((len(seeds), dimension), np.float32)
+    for row, seed in zip(found, seeds, strict=True):
+        Source(seed).fill(row, "signs" if law == "rademacher" else "normals")
+    drawn = torch.from_numpy(found)
     rows, scales = drawn.unbind(), [1.0] * len(seeds)
-    if law != "gaussian":
+    if law in ("sphere", "scaled-sphere"):
         radius = 1.0 if law == "sphere" else math.sqrt(dimension)
         scales = [radius / math.sqrt(float(torch.dot(row, row))) for row in rows]
     return Drawn(law, drawn, rows, scales)
-
-
-def _gaussian_rows(seeds: Sequence[int], dimension: int) -> Tensor:
-    """As `normals` of each seed, [seeds, dimension]."""
-    words = words_for(dimension)
-    found = np.empty((len(seeds), words * PER_WORD), np.float32)
-    at_once = max(1, BLOCK // found.shape[1])  # what fits the processor's caches
-    for start in range(0, len(seeds), at_once):
-        some = seeds[start : start + at_once]
-        bits = np.empty((len(some), words), np.uint64)
-        for row, seed in zip(bits, some, strict=True):
-            row[...] = generator(seed).bit_generator.random_raw(words)
-        normals_from(bits, found[start : start + at_once])
-    return torch.from_numpy(found)[:, :dimension]

@@ -61,6 +61,7 @@ def why_alone(config: ExperimentConfig) -> str | None:
         "limited bandwidth": links.bandwidth is not None,
         f"embeddings joined by {config.server.join}": config.server.join != "concat",
         "a label holder with features": config.data.label_holder is not None,
+        f"client device {config.client.device}": config.client.device != "cpu",
         f"client model {config.client.model.name}": config.client.model.name != "mlp",
         f"server model {config.server.model.name}": config.server.model.name != "mlp",
     }

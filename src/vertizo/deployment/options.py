@@ -149,7 +149,8 @@ class JoinConfig(Options):
     federation: JoinOptions
     data: OwnTable = OwnTable()
     client: dict[str, Any] = Field(default_factory=dict)
-    """``model`` and ``optimizer`` of this party; unset: as the label holder proposes."""
+    """``model``, ``optimizer`` and ``device`` of this party; unset: as the label holder proposes,
+    and the processor."""
 
 
 def is_label_holder(path: Path) -> bool:

@@ -62,11 +62,14 @@ def accepted(terms: Terms, config: JoinConfig) -> ExperimentConfig:
             )
     own = config.client
     for key in own:
-        if key not in ("model", "optimizer"):
-            raise ConfigError(f"client.{key} is no key; there are client.model and .optimizer")
+        if key not in ("model", "optimizer", "device"):
+            raise ConfigError(
+                f"client.{key} is no key; there are client.model, .optimizer and .device"
+            )
     theirs = proposed.get("client", {})
     if not isinstance(theirs, dict):
         raise MalformedError("the terms' section client is no mapping")
+    theirs = {key: value for key, value in theirs.items() if key != "device"}  # of this machine
     _check_harmless({**proposed, "client": {k: v for k, v in theirs.items() if k not in own}})
     seed = {"seed": terms.choice} if terms.trial else {}
     client = {"client": {**theirs, **own}}

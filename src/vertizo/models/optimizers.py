@@ -65,6 +65,7 @@ class Sgd:
             return
         if self._velocity is None:
             self._velocity = torch.zeros_like(parameters)
+        self._velocity = self._velocity.to(parameters.device)  # a checkpoint's is the processor's
         self._velocity.mul_(self.momentum)
         gradient.add_to(self._velocity, 1.0)
         parameters.add_(self._velocity, alpha=-rate)

@@ -13,8 +13,11 @@ from vertizo.models.base import DifferentiableModel, Model, Points, Pullback
 from vertizo.models.linear_stack import LinearStack, layers_of
 
 
-def wrap(module: nn.Module) -> DifferentiableModel:
+def wrap(module: nn.Module, device: str = "cpu") -> DifferentiableModel:
     """The module as a model: in closed form where its shape allows that, by autograd else.
+
+    On another device than the processor it is by autograd always. Inputs, outputs and the gradients
+    of either are the processor's wherever the model lives; parameters and theirs are the device's.
 
     The module's parameters become views of one flat vector, so that a change of that vector is a
     change of the module, and no second copy of the weights exists.
@@ -24,7 +27,7 @@ def wrap(module: nn.Module) -> DifferentiableModel:
             records, which no privacy guarantee survives; use group normalisation).
     """
     _refuse_mixing(module)  # first: parameters of lazy layers cannot be put in a vector
-    return over(module, flatten(module.parameters()))
+    return over(module.to(device), flatten(module.parameters()))
 
 
 def over(module: nn.Module, parameters: Tensor) -> DifferentiableModel:
@@ -34,7 +37,7 @@ def over(module: nn.Module, parameters: Tensor) -> DifferentiableModel:
         ConfigError: as `wrap`.
     """
     _refuse_mixing(module)
-    layers = layers_of(module)
+    layers = layers_of(module) if parameters.device.type == "cpu" else None
     if layers is None:
         return TorchModel(module, parameters)
     flattens = any(type(part) is nn.Flatten for part in module.children())
@@ -81,7 +84,7 @@ class TorchModel:
     def __call__(self, inputs: Tensor) -> Tensor:
         """Outputs at the current parameters, no graph."""
         with torch.no_grad():
-            return self._rows(self.module(inputs), inputs)
+            return to_processor(self._rows(self.module(self._there(inputs)), inputs))
 
     def along(self, direction: Tensor, offsets: Sequence[float], inputs: Tensor) -> Tensor:
         """Outputs at ``w + offset · direction``, [offsets, batch, outputs]."""
@@ -89,7 +92,8 @@ class TorchModel:
 
     def forward(self, points: Points) -> tuple[Tensor, Pullback]:
         """Outputs at every point, with a graph for the last only."""
-        variable = points.rows.detach().requires_grad_(points.rows.is_floating_point())
+        rows = self._there(points.rows.detach())
+        variable = rows.requires_grad_(rows.is_floating_point())
         weights = {
             name: weight.detach().requires_grad_(True)  # the same storage, with a graph of its own
             for name, weight in self.module.named_parameters()
@@ -102,10 +106,14 @@ class TorchModel:
                 "depend on its parameters by operations that have gradients; train it with "
                 "method 'dpzv' or 'cascaded'"
             )
-        values = outputs.detach()
+        values = to_processor(outputs.detach())
         if points.shifts:
             values = torch.cat([self(points.changed()), values])
         return values, GraphPullback(self.module, outputs, weights, variable)
+
+    def _there(self, inputs: Tensor) -> Tensor:
+        """Inputs where the model lives."""
+        return inputs.to(self.parameters.device)
 
     def _rows(self, outputs: object, inputs: Tensor) -> Tensor:
         if not isinstance(outputs, Tensor) or outputs.shape[:1] != inputs.shape[:1]:
@@ -117,9 +125,15 @@ class TorchModel:
         return outputs.reshape(outputs.shape[0], -1).clone()  # it may be a view of the parameters
 
 
+def to_processor(result: Tensor) -> Tensor:
+    """A result where everything but the model is; itself if it is there."""
+    return result.cpu()
+
+
 def in_turn(model: Model, direction: Tensor, offsets: Sequence[float], inputs: Tensor) -> Tensor:
     """`Model.along`, one offset after the other, from a copy of w."""
     saved = model.parameters.clone()
+    direction = direction.to(saved.device)
     results = []
     try:
         for offset in offsets:
@@ -146,7 +160,7 @@ class GraphPullback:
         parts = torch.autograd.grad(
             self._outputs,
             list(self._weights.values()),
-            gradient,
+            gradient.to(self._outputs.device),
             retain_graph=True,
             materialize_grads=True,
         )
@@ -155,9 +169,13 @@ class GraphPullback:
     def inputs(self, gradient: Tensor) -> Tensor:
         """Gradient with respect to the inputs, of their shape."""
         (result,) = torch.autograd.grad(
-            self._outputs, [self._inputs], gradient, retain_graph=True, materialize_grads=True
+            self._outputs,
+            [self._inputs],
+            gradient.to(self._outputs.device),
+            retain_graph=True,
+            materialize_grads=True,
         )
-        return result
+        return to_processor(result)
 
     def record_norms(self, gradient: Tensor) -> Tensor:
         """Norm of what each record alone gives the gradient of the parameters, [batch].
@@ -183,13 +201,15 @@ class GraphPullback:
 
         chunk = max(1, AT_ONCE // size)
         try:
-            squares = torch.vmap(square, chunk_size=chunk)(self._inputs.detach(), gradient)
+            squares = torch.vmap(square, chunk_size=chunk)(
+                self._inputs.detach(), gradient.to(self._outputs.device)
+            )
         except RuntimeError as error:
             raise ConfigError(
                 f"the model {type(self._module).__name__} cannot be differentiated record by "
                 f"record: {str(error).splitlines()[0]}"
             ) from None
-        return squares.sqrt()
+        return to_processor(squares.sqrt())
 
 
 AT_ONCE = 2**24

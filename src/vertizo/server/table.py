@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -11,16 +12,23 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vertizo import kernels
+from vertizo import kernels, memory
 from vertizo.errors import ConfigError
 from vertizo.models.base import Points
+from vertizo.server import storage
 
 Join = Literal["concat", "sum", "mean"]
 Array = NDArray[np.float32]
+KEPT_WHEN_FREED = memory.BLOCK
+"""Bytes of an array up to which its memory comes back without new pages."""
+UNHELD = 2
+"""References to an object that one attribute holds, that to the function that counts included."""
 
 
 class EmbeddingTable:
     """Last embeddings, one row a record: [records, Σ d_h], float32, zeros at the start.
+
+    In memory, or in a mapped file where it is large (`vertizo.server.storage`).
 
     Args:
         records: D.
@@ -37,11 +45,13 @@ class EmbeddingTable:
         self.join = join
         self.dims = tuple(dims)
         self._start = [sum(dims[:client]) for client in range(len(dims))]
+        self._last = np.empty((0, sum(dims)), np.float32)
         self.values: Tensor
         self.refreshed: Tensor
         """The round in which each entry was stored, [records, clients]."""
         self._live_in(
-            torch.zeros(records, sum(dims)), torch.zeros(records, len(dims), dtype=torch.int32)
+            storage.zeros((records, sum(dims)), torch.float32),
+            storage.zeros((records, len(dims)), torch.int32),
         )
 
     def move_to(self, values: Tensor, refreshed: Tensor) -> None:
@@ -53,10 +63,6 @@ class EmbeddingTable:
     def _live_in(self, values: Tensor, refreshed: Tensor) -> None:
         self.values, self.refreshed = values, refreshed
         self._values, self._rounds = values.numpy(), refreshed.numpy()
-        self._entries = [
-            self._values[:, start : start + dim]
-            for start, dim in zip(self._start, self.dims, strict=True)
-        ]
 
     @property
     def width(self) -> int:
@@ -85,8 +91,7 @@ class EmbeddingTable:
         One point for each embedding of each (client, [points, batch, d_h]) pair, in order: the
         table's rows with that client's part replaced. Then the rows as they are, last.
         """
-        rows = np.empty((len(ids), self._values.shape[1]), np.float32)
-        kernels.gather(rows, self._values, ids.numpy(), len(self._values))
+        rows = self._rows(ids.numpy())
         shifts = []
         for client, embeddings in replacements:
             stored = rows[:, self._start[client] : self._start[client] + self.dims[client]]
@@ -96,6 +101,22 @@ class EmbeddingTable:
             start = self._start[client] if self.join == "concat" else 0
             shifts.append((start, torch.from_numpy(moved)))
         return Points(self.combine(torch.from_numpy(rows)), tuple(shifts))
+
+    def _rows(self, ids: NDArray[np.int64]) -> Array:
+        """The entries of those records, [batch, Σ d_h].
+
+        Large ones go where the last were if nobody holds those any more: clearing new pages takes
+        as long as copying the rows.
+        """
+        shape = ids.size, self._values.shape[1]
+        if 4 * shape[0] * shape[1] <= KEPT_WHEN_FREED:
+            rows = np.empty(shape, np.float32)
+        else:
+            if self._last.shape[0] < ids.size or sys.getrefcount(self._last) > UNHELD:
+                self._last = np.empty(shape, np.float32)
+            rows = self._last[: ids.size]
+        kernels.gather(rows, self._values, ids, len(self._values))
+        return rows
 
     def combine(self, rows: Tensor) -> Tensor:
         """Rows of all clients' embeddings, [..., Σ d_h], joined to [..., width]."""

@@ -1,8 +1,7 @@
 """Random directions: their laws, and one drawn direction that can be re-created from its seed.
 
-A direction ``u`` of dimension ``d`` is defined by its law and a 64-bit seed, block by block
-(`BLOCK` numbers at a time), so that it can be added to a vector without ever existing as a
-whole. That is MeZO's way of training with no memory beyond the model's (Malladi et al. 2023).
+A direction ``u`` of dimension ``d`` is defined by its law and a 64-bit seed, number by number, so
+that it can be added to a vector in blocks without ever existing as a whole. That is MeZO's way of training with no memory beyond the model's (Malladi et al. 2023).
 Small directions are kept after their first use, which is faster. Both give the same numbers,
 bit for bit.
 
@@ -27,36 +26,19 @@ from typing import Literal, get_args
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from vertizo.errors import ConfigError
 from vertizo.randomness import Stream, generator
-from vertizo.zeroth_order.normals import normals
+from vertizo.zeroth_order.numbers import BLOCK, Kind, Reader, blocks, drawn
 
 LawName = Literal["sphere", "scaled-sphere", "gaussian", "rademacher", "coordinate"]
 LAWS: tuple[str, ...] = get_args(LawName)
-
-BLOCK = 1 << 15
-"""Numbers drawn at a time. Part of every law's definition: another block, other directions."""
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 KEEP_UP_TO = 1 << 20
 """Directions of at most so many numbers (4 MiB) are kept between their uses."""
-
-
-Block = NDArray[np.float32]
-
-
-EIGHTS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1) * np.float32(2) - 1
-"""The eight signs of every byte, float32 [256, 8]."""
-
-
-def signs(rng: np.random.Generator, size: int) -> Block:
-    """Independent signs from as many random bits, float32 [size]."""
-    words = rng.bit_generator.random_raw((size + 63) // 64)
-    return EIGHTS.take(words.view(np.uint8), 0).reshape(-1)[:size]
 
 
 class Direction:
@@ -80,7 +62,10 @@ class Direction:
         self._scale: float | None = None
 
     def _blocks(self) -> Iterator[tuple[int, Tensor]]:
-        """(offset, numbers) pairs, before the scale of the law is applied."""
+        """(offset, numbers) pairs, before the scale of the law is applied.
+
+        The numbers are good until the next pair is asked for.
+        """
         if self.law == "coordinate":
             yield int(generator(self.seed).integers(self.dimension)), torch.ones(1)
         elif self._numbers is not None and self.dimension <= BLOCK:
@@ -89,24 +74,32 @@ class Direction:
             for start in range(0, self.dimension, BLOCK):
                 yield start, self._numbers[start : start + BLOCK]
         else:
-            draw = signs if self.law == "rademacher" else normals
-            rng = generator(self.seed)
-            for start in range(0, self.dimension, BLOCK):
-                yield start, torch.from_numpy(draw(rng, min(BLOCK, self.dimension - start)))
+            start = 0
+            for block in blocks(self._kind, self.seed, self.dimension):
+                yield start, torch.from_numpy(block)
+                start += block.size
+
+    @property
+    def _kind(self) -> Kind:
+        return "signs" if self.law == "rademacher" else "normals"
 
     def numbers(self) -> Tensor:
         """u without its `scale`, as one float32 vector [d]; kept if the direction is."""
         if self._numbers is not None:
             return self._numbers
-        if self.dimension <= BLOCK and self.law != "coordinate":
-            (_, numbers), *_ = self._blocks()
-        else:
+        if self.law == "coordinate":
             numbers = torch.zeros(self.dimension)
             for start, block in self._blocks():
                 numbers[start : start + block.numel()] = block
+        else:
+            numbers = torch.from_numpy(drawn(self._kind, self.seed, self.dimension))
         if self.keep:
             self._numbers = numbers
         return numbers
+
+    def reader(self) -> Reader:
+        """The same numbers from first to last, never as a whole; not of the law coordinate."""
+        return Reader(block for _, block in self._blocks())
 
     @property
     def scale(self) -> float:

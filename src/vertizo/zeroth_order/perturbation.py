@@ -1,11 +1,14 @@
 """Outputs of a model at perturbed parameters ``w + offset · u``.
 
-Two ways, same numbers up to rounding, chosen by the size of the model:
+Three ways, same numbers up to rounding, chosen by the size and the kind of the model:
 
 * `in_place` shifts the parameters from offset to offset along the direction's seed, evaluates,
   and shifts them back: no memory beyond the model and one evaluation (MeZO's algorithm 1).
 * `at_once` hands the whole direction to the model, which may share work between the offsets and
-  leaves its parameters untouched.
+  leaves its parameters untouched;
+* `by_blocks`, for large stacks of linear layers, reads the direction once for all offsets, some
+  rows of weights at a time, and leaves the parameters untouched as well
+  (`vertizo.models.blockwise`).
 
 Shifting back leaves a rounding error of about one unit in the last place. Over thousands of rounds
 float32 does not show it (a test says so); the worst seen was 4e-4 after 300,000 rounds, with signs
@@ -19,20 +22,38 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from vertizo.models import blockwise
 from vertizo.models.base import Model
+from vertizo.models.linear_stack import LinearStack
 from vertizo.zeroth_order.directions import Direction
 
 
 def outputs(model: Model, inputs: Tensor, direction: Direction, offsets: Sequence[float]) -> Tensor:
     """Outputs at ``w + offset · u`` for each offset, shape [offsets, batch, outputs]."""
-    way = at_once if direction.keep else in_place
-    return way(model, inputs, direction, offsets)
+    if direction.keep:
+        return at_once(model, inputs, direction, offsets)
+    if (
+        isinstance(model, LinearStack)
+        and direction.law != "coordinate"
+        and blockwise.fits(model, inputs, len(offsets))
+    ):
+        return by_blocks(model, inputs, direction, offsets)
+    return in_place(model, inputs, direction, offsets)
 
 
 def at_once(model: Model, inputs: Tensor, direction: Direction, offsets: Sequence[float]) -> Tensor:
     """All offsets together, along the direction as one vector."""
     scale = direction.scale
     return model.along(direction.numbers(), [offset * scale for offset in offsets], inputs)
+
+
+def by_blocks(
+    model: LinearStack, inputs: Tensor, direction: Direction, offsets: Sequence[float]
+) -> Tensor:
+    """All offsets together, along a direction that is drawn once and not held."""
+    scale = direction.scale
+    shifts = [offset * scale for offset in offsets]
+    return blockwise.along(model, direction.reader(), shifts, inputs)
 
 
 def in_place(

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from vertizo.randomness import generator
-from vertizo.zeroth_order.directions import FLOAT32_MAX, LawName, signs
-from vertizo.zeroth_order.normals import normals
+from vertizo.zeroth_order.directions import FLOAT32_MAX, LawName
+from vertizo.zeroth_order.numbers import drawn
 
 TINY = np.float32(1 / FLOAT32_MAX)
 REMEMBERED = 2**20
@@ -41,8 +41,9 @@ def record_directions(
 
 
 def _drawn(law: LawName, count: int, batch: int, dimension: int, seed: int) -> tuple[Tensor, float]:
-    rng, shape = generator(seed), (count, batch, dimension)
+    shape = count, batch, dimension
     if law == "coordinate":
+        rng = generator(seed)
         first = rng.integers(dimension, size=batch)
         axes = (first + np.arange(count)[:, None]) % dimension
         sides = 2 * rng.integers(2, size=(count, batch)) - 1
@@ -50,8 +51,8 @@ def _drawn(law: LawName, count: int, batch: int, dimension: int, seed: int) -> t
         np.put_along_axis(units, axes[:, :, None], sides[:, :, None].astype(np.float32), 2)
         return torch.from_numpy(units), float(dimension)
     if law == "rademacher":
-        return torch.from_numpy(signs(rng, math.prod(shape)).reshape(shape)), 1.0
-    numbers = normals(rng, math.prod(shape)).reshape(shape)
+        return torch.from_numpy(drawn("signs", seed, math.prod(shape)).reshape(shape)), 1.0
+    numbers = drawn("normals", seed, math.prod(shape)).reshape(shape)
     if law == "gaussian":
         return torch.from_numpy(numbers), 1.0
     radius = 1.0 if law == "sphere" else math.sqrt(dimension)

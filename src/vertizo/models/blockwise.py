@@ -1,0 +1,111 @@
+"""A large stack of linear layers at several points of one direction that is never held.
+
+Some rows of a layer's weights at a time: the direction's numbers for them are read once and serve
+every offset. Nothing is shifted, so that the parameters are afterwards what they were, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from vertizo.models.linear_stack import LinearStack
+
+LARGEST, SMALLEST = 1 << 19, 1 << 16
+"""Weights worked on at a time: fewer make products slow, more make buffers large."""
+
+SHARE = 64
+"""The weights are this many times what is worked on at a time, between those bounds."""
+
+SPARE = 25
+"""The weights are at least this many times the activations held for the sake of one reading."""
+
+
+class Numbers(Protocol):
+    """A direction's numbers from the first to the last."""
+
+    def read(self, count: int) -> Tensor:
+        """The next ``count`` numbers, float32; good until the next call."""
+
+
+def fits(stack: LinearStack, inputs: Tensor, offsets: int) -> bool:
+    """Whether one batch's activations at all offsets but one are small beside the weights."""
+    layers = stack.layers
+    rows = inputs.numel() // layers[0].inputs
+    widths = [layer.outputs for layer in layers]
+    held = max(a + b for a, b in zip([0, *widths], widths, strict=False))
+    return rows * held * (offsets - 1) * SPARE <= stack.parameters.numel()
+
+
+def along(stack: LinearStack, numbers: Numbers, offsets: Sequence[float], inputs: Tensor) -> Tensor:
+    """Outputs at ``w + offset · u``, [offsets, batch, outputs]; u is read once.
+
+    The first layer sees the same inputs at every offset: ``x (W + aU)ᵀ = x Wᵀ + a · x Uᵀ``.
+    Values are kept as [outputs, batch · times], so that a part of a layer's rows is one of memory.
+    """
+    values = [_rows(stack, inputs).t()]
+    weights = stack.parameters
+    most = min(max(weights.numel() // SHARE, SMALLEST), LARGEST)
+    for layer in stack.layers:
+        size = layer.inputs * layer.outputs
+        shared = len(values) == 1 < len(offsets)
+        weight, weights = weights[:size].view(layer.outputs, layer.inputs), weights[size:]
+        multiply = _shared if shared else _apart
+        values = multiply(weight, numbers, offsets, values, max(1, most // layer.inputs))
+        if layer.bias:
+            bias, weights = weights[: layer.outputs], weights[layer.outputs :]
+            slope = numbers.read(layer.outputs)
+            for offset, value in zip(offsets, values, strict=True):
+                value += torch.add(bias, slope, alpha=offset).unsqueeze(1)
+        if layer.relu:
+            for value in values:
+                value.relu_()
+    return torch.stack([value.t() for value in values]).view(len(offsets), inputs.shape[0], -1)
+
+
+def _shared(
+    weight: Tensor, numbers: Numbers, offsets: Sequence[float], values: Sequence[Tensor], step: int
+) -> list[Tensor]:
+    """Products with the same values at every offset: two for all, ``step`` rows at a time."""
+    (value,) = values
+    found = _empty(weight, value, len(offsets))
+    plain, slope = _empty(weight[:step], value, 2)
+    for start in range(0, weight.shape[0], step):
+        part = weight[start : start + step]
+        along_part = numbers.read(part.numel()).view_as(part)
+        rows = len(part)
+        torch.mm(part, value, out=plain[:rows])
+        torch.mm(along_part, value, out=slope[:rows])
+        for offset, result in zip(offsets, found, strict=True):
+            torch.add(plain[:rows], slope[:rows], alpha=offset, out=result[start : start + rows])
+    return found
+
+
+def _apart(
+    weight: Tensor, numbers: Numbers, offsets: Sequence[float], values: Sequence[Tensor], step: int
+) -> list[Tensor]:
+    """Products with values of each offset's own, its weights made ``step`` rows at a time."""
+    found = _empty(weight, values[0], len(offsets))
+    shifted = torch.empty_like(weight[:step])
+    for start in range(0, weight.shape[0], step):
+        part = weight[start : start + step]
+        along_part = numbers.read(part.numel()).view_as(part)
+        rows = len(part)
+        for offset, value, result in zip(offsets, values, found, strict=True):
+            torch.add(part, along_part, alpha=offset, out=shifted[:rows])
+            torch.mm(shifted[:rows], value, out=result[start : start + rows])
+    return found
+
+
+def _rows(stack: LinearStack, inputs: Tensor) -> Tensor:
+    """Inputs as rows of the first layer, [batch · times, inputs]."""
+    if inputs.dim() > 2:
+        inputs = inputs.flatten(1) if stack.flattens else inputs.flatten(0, -2)
+    return inputs
+
+
+def _empty(weight: Tensor, value: Tensor, count: int) -> list[Tensor]:
+    return [value.new_empty(weight.shape[0], value.shape[1]) for _ in range(count)]
