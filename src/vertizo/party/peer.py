@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from vertizo.errors import ConflictError
 from vertizo.messages import Query
 from vertizo.privacy.ledger import digest
 
@@ -30,6 +31,25 @@ class Peer:
         if self.query is None:
             return digest(frame) == self.digest
         return frame == self.query
+
+    def came_before(self, query: Query, frame: bytes) -> bool:
+        """Whether a query is the last one once more, byte for byte; else it must be the next one.
+
+        Raises:
+            ConflictError: it is neither.
+        """
+        known = self.next_number - (0 if self.waits else 1)
+        if query.number == known and (self.query or self.digest) is not None:
+            if not self.is_last(frame):
+                raise ConflictError(
+                    f"query {query.number} of client {query.client} came before, with other content"
+                )
+            return True
+        if query.number != self.next_number:
+            raise ConflictError(
+                f"query {query.number} of client {query.client}; {self.next_number} is the next one"
+            )
+        return False
 
 
 @dataclass(frozen=True)
