@@ -1,10 +1,10 @@
 """Bytes to 60, 80, 90 and 95 % running training accuracy on MNIST, every method of one table.
 
-Two clients, upper and lower halves, as ``experiments/bytes_mnist_2.yaml`` sets them: all methods with
-4 bits a number, rounds in step and batches by number, and rates of their own. Counted is everything
-that both sides sent until the accuracy on the records of a quarter of an epoch, each taken before
-the server learnt from it, was first that high; "–" where three epochs did not reach it. Bytes do not
-depend on the machine.
+Two clients, upper and lower halves, as ``experiments/bytes_mnist_2.yaml`` sets them: all methods
+with 4 bits a number, rounds in step and batches by number, and rates of their own. Counted is what
+both sides sent until the accuracy on the records of a quarter of an epoch, each counted before the
+server's step on it, was first that high; "–" where three epochs did not reach it. Bytes do not
+depend on the machine, but for the last digits of sums.
 
 Run: ``python benchmarks/bytes.py [--seed 0] [--out FOLDER] [--json FILE]``; with ``--out`` a
 benchmark that was stopped goes on.
