@@ -41,6 +41,7 @@ SINGLE: dict[str, Codec] = {
     "top-k 0.1": TopK(),
     "top-k 0.3": TopK(fraction=0.3),
     "sign": Sign(),
+    "sign array": Sign(scale="array"),
     "hexagonal 8": Lattice(),
     "hexagonal 4": Lattice(bits=4),
     "hexagonal 2": Lattice(bits=2),
@@ -56,6 +57,7 @@ OF_PAIRS: dict[str, Codec] = {
     "paired 8, 8": Paired(),
     "paired 8, 4": Paired(difference=Uniform(bits=4)),
     "paired 8, sign": Paired(difference=Sign()),
+    "paired 4, sign array": Paired(midpoint=Uniform(bits=4), difference=Sign(scale="array")),
 }
 SHOWN = ("uniform 8", "top-k 0.1", "hexagonal 4", "paired 8, 4")
 """Those of the summary."""

@@ -23,6 +23,7 @@ from vertizo.architectures import (
     ServerModelConfig,
     TextEmbeddingsConfig,
 )
+from vertizo.batches import Naming
 from vertizo.codecs.base import Codec
 from vertizo.codecs.choice import CodecChoice
 from vertizo.codecs.feedback import MOST, loss_of
@@ -119,6 +120,9 @@ class CodecsConfig(Options):
     feedback: Literal["none", "up", "down", "both"] = "none"
     """Error feedback, by record: embeddings are sent as differences to what the server has of them,
     and what a reply lost is added to the next."""
+    ids: Naming = "sent"
+    """How queries name records. sent: by their IDs; known: the order of records follows from a
+    public seed, and the number of a batch is sent."""
 
 
 class SimulationConfig(Links):

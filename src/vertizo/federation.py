@@ -21,7 +21,7 @@ from vertizo.privacy import guarantee
 from vertizo.privacy.embedding_noise import EmbeddingStatement
 from vertizo.privacy.events import Releases
 from vertizo.privacy.statement import Statement
-from vertizo.protection import Charge, covers, planned_rounds
+from vertizo.protection import Charge, covers, planned_rounds, record_choice
 from vertizo.randomness import Stream
 from vertizo.simulation.simulator import Observer, Simulator
 
@@ -156,6 +156,7 @@ def build(
     config.method.check(parties)
     cardinalities = data.cardinalities or ((),) * parties
     shared = [root.child("shared", m) for m in range(parties)]
+    public = record_choice(config)
     noise = embedding_noise(config, data.records)
     encode = _giving(config, observed=observer is not None)
     made = [
@@ -166,6 +167,7 @@ def build(
             root,
             cardinalities=cardinalities[m],
             shared=shared[m],
+            public=public,
             noise=noise,
             encode=encode,
         )
@@ -173,7 +175,7 @@ def build(
     ]
     dims = [client.embedding_dim for client in made]
     server = make_server(
-        config, data, dims, root.child("server"), shared, charge=charge, encode=encode
+        config, data, dims, root.child("server"), shared, public, charge=charge, encode=encode
     )
     clients = [client.party for client in made]
     simulator = Simulator(

@@ -21,6 +21,9 @@ class Query:
     """Record IDs, int64 [batch]."""
     embeddings: Tensor
     """float32 [points, batch, d_h]; which points is the method's business."""
+    batch: int | None = None
+    """Where both sides know the order of records: the batch that ``ids`` are, which then stands for
+    them on the wire."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,8 @@ class Batch:
     number: int
     ids: Tensor
     """Record IDs, int64 [batch]."""
+    batch: int | None = None
+    """As of a `Query`."""
 
 
 Message = Query | Reply | Upload | Batch

@@ -99,6 +99,7 @@ def make_client(
     *,
     cardinalities: tuple[int, ...] = (),
     shared: Stream,
+    public: Stream,
     noise: EmbeddingStatement | None = None,
     encode: wire.Encode = wire.encode,
 ) -> MadeClient:
@@ -111,6 +112,7 @@ def make_client(
         root: of its randomness.
         cardinalities: number of categories of each of the first columns, which hold codes.
         shared: the randomness that the server knows as well.
+        public: the randomness that everybody knows.
         noise: what it puts on its embeddings; None for nothing.
         encode: how it gives messages away.
 
@@ -151,7 +153,8 @@ def make_client(
         half=config.method.client(side),
         features=features,
         embed=model,
-        batches=Batches(records, config.batch_size, own.child("batches")),
+        batches=known_batches(config, records, public, index)
+        or Batches(records, config.batch_size, own.child("batches")),
         up=config.codecs.up,
         down=config.codecs.down,
         reply_shape=partial(config.method.reply_shape, embedding_dim=dim),
@@ -160,8 +163,19 @@ def make_client(
         else EmbeddingNoise(noise.clip, noise.noise_std, own.child("noise")),
         received=Received(records, dim) if feedback in ("up", "both") else None,
         encode=encode,
+        known=config.codecs.ids == "known",
     )
     return MadeClient(party, model, optimizer, rate, dim, mixes_records(model, table[:5]))
+
+
+def known_batches(
+    config: ExperimentConfig, records: int, public: Stream, client: int
+) -> Batches | None:
+    """A client's order of records, if everybody knows it: its own, or one for all in step."""
+    if config.codecs.ids == "sent":
+        return None
+    of = 0 if config.simulation.timing == "synchronous" else client
+    return Batches(records, config.batch_size, public.child("batches", of))
 
 
 def _client_optimizer(
@@ -204,6 +218,7 @@ def make_server(
     dims: Sequence[int],
     stream: Stream,
     shared: Sequence[Stream],
+    public: Stream,
     *,
     charge: Charge | None = None,
     random_bytes: RandomBytes = os.urandom,
@@ -217,6 +232,7 @@ def make_server(
         dims: d_h of every client.
         stream: its randomness.
         shared: the randomness that it shares with each client.
+        public: the randomness that everybody knows.
         charge: what the run is charged to; None for a ledger of its own.
         random_bytes: where secure noise and secret samples come from.
         encode: how it gives messages away.
@@ -247,7 +263,10 @@ def make_server(
     )
     _check_own(model, table.width, own)
     synchronous = config.simulation.timing == "synchronous"
-    order = Batches(data.records, config.batch_size, stream.child("batches"))
+    orders = [known_batches(config, data.records, public, client) for client in range(len(dims))]
+    known = [order for order in orders if order is not None]
+    order = known[0] if known else None
+    order = order or Batches(data.records, config.batch_size, stream.child("batches"))
     protection = Protection(
         config,
         data,
@@ -285,6 +304,7 @@ def make_server(
         schedule=protection.schedule(),
         noises=protection.noises,
         encode=encode,
+        known=known,
     )
 
 

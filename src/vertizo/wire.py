@@ -10,7 +10,8 @@ A frame is eight bytes of header and a body::
 
 The body is MessagePack of one of the structs below, fields in order, no names; msgspec checks every
 type and bound while it decodes, and nothing in it can name code to run. Record IDs take the
-narrowest of 1, 2, 4 or 8 bytes each; arrays are what a codec made of them.
+narrowest of 1, 2, 4 or 8 bytes each; where both sides know the order of records, a width of 0 says
+that the number of a batch, little endian, is in their place. Arrays are what a codec made of them.
 """
 
 from __future__ import annotations
@@ -36,6 +37,9 @@ MAX_BODY = 256 * 2**20
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Small = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+Order = Callable[[int | None, int], Tensor]
+"""From a client (None in an announcement, which does not name it) and the number of a batch to the
+batch's record IDs, where both sides know them."""
 
 
 class ArrayCodec(Protocol):
@@ -124,17 +128,19 @@ def encode(message: Message, codec: ArrayCodec) -> bytes:
 def size(message: Message, codec: ArrayCodec) -> int:
     """Bytes of the frame of a message, without making it."""
     match message:
-        case Query(client, number, ids, embeddings):
-            body = _integer(client) + _integer(number) + _ids_size(ids) + _array_size(embeddings)
+        case Query(client, number, ids, embeddings, batch):
+            body = _integer(client) + _integer(number) + _array_size(embeddings)
+            body += _naming_size(ids, batch)
             return body + _binary(codec.size(tuple(embeddings.shape))) + OVERHEAD
         case Reply(client, number, values):
             body = _integer(client) + _integer(number) + _array_size(values)
             return body + _binary(codec.size(tuple(values.shape))) + OVERHEAD
         case Upload(client, purpose, ids, embeddings):
-            body = _integer(client) + 1 + len(purpose) + _ids_size(ids) + _array_size(embeddings)
+            body = _integer(client) + 1 + len(purpose) + _array_size(embeddings)
+            body += _naming_size(ids)
             return body + _binary(codec.size(tuple(embeddings.shape))) + OVERHEAD
-        case Batch(number, ids):
-            return _integer(number) + _ids_size(ids) + OVERHEAD
+        case Batch(number, ids, batch):
+            return _integer(number) + _naming_size(ids, batch) + OVERHEAD
 
 
 OVERHEAD = HEADER.size + 2
@@ -158,15 +164,17 @@ def _array_size(array: Tensor) -> int:
     return 1 + sum(map(_integer, array.shape))
 
 
-def _ids_size(ids: Tensor) -> int:
-    """Bytes of record IDs and of their width."""
+def _naming_size(ids: Tensor, batch: int | None = None) -> int:
+    """Bytes of record IDs and of their width, or of the number that stands for them."""
+    if batch is not None:
+        return 1 + _binary(len(_pack_number(batch)))
     return 1 + _binary(_width(ids.numpy()) * ids.numel())
 
 
 def _struct_of(message: Message, codec: ArrayCodec) -> _Body:
     match message:
-        case Query(client, number, ids, embeddings):
-            width, packed = _pack_ids(ids)
+        case Query(client, number, ids, embeddings, batch):
+            width, packed = _pack_ids(ids) if batch is None else (0, _pack_number(batch))
             data = codec.encode(embeddings)
             return _Query(client, number, width, packed, _three(embeddings), data)
         case Reply(client, number, values):
@@ -175,8 +183,8 @@ def _struct_of(message: Message, codec: ArrayCodec) -> _Body:
             width, packed = _pack_ids(ids)
             data = codec.encode(embeddings)
             return _Upload(client, purpose, width, packed, _three(embeddings), data)
-        case Batch(number, ids):
-            width, packed = _pack_ids(ids)
+        case Batch(number, ids, batch):
+            width, packed = _pack_ids(ids) if batch is None else (0, _pack_number(batch))
             return _Batch(number, width, packed)
 
 
@@ -190,8 +198,16 @@ def is_batch(frame: bytes) -> bool:
     return frame[HEADER.size + 1 : HEADER.size + 2] == bytes([4])
 
 
-def decode(frame: Frame, codec: ArrayCodec, *, max_body: int = MAX_BODY) -> Message:
+def decode(
+    frame: Frame, codec: ArrayCodec, *, max_body: int = MAX_BODY, order: Order | None = None
+) -> Message:
     """The message of exactly one frame.
+
+    Args:
+        frame: as it came.
+        codec: of its arrays.
+        max_body: bytes that are accepted.
+        order: of records, where both sides know it.
 
     Raises:
         TruncatedError: the frame ends before its announced length.
@@ -206,10 +222,11 @@ def decode(frame: Frame, codec: ArrayCodec, *, max_body: int = MAX_BODY) -> Mess
         raise MalformedError(f"not a message: {error}") from None
     match body:
         case _Query(client, number, width, ids, shape, data):
-            found = _unpack_ids(ids, width)
+            batch = None if width else _unpack_number(ids)
+            found = _unpack_ids(ids, width) if batch is None else _named(order, client, batch)
             embeddings = _array(codec, data, shape, max_body)
             _same_rows(found, shape[1])
-            return Query(client, number, found, embeddings)
+            return Query(client, number, found, embeddings, batch)
         case _Reply(client, number, shape, data):
             return Reply(client, number, _array(codec, data, shape, max_body))
         case _Upload(client, purpose, width, ids, shape, data):
@@ -218,7 +235,9 @@ def decode(frame: Frame, codec: ArrayCodec, *, max_body: int = MAX_BODY) -> Mess
             _same_rows(found, shape[1])
             return Upload(client, purpose, found, embeddings)
         case _Batch(number, width, ids):
-            return Batch(number, _unpack_ids(ids, width))
+            batch = None if width else _unpack_number(ids)
+            found = _unpack_ids(ids, width) if batch is None else _named(order, None, batch)
+            return Batch(number, found, batch)
 
 
 def _body(frame: bytes, max_body: int) -> memoryview:
@@ -277,6 +296,24 @@ def _unpack_ids(data: memoryview, width: int) -> Tensor:
     if width == 8 and ids.size and ids.min() < 0:
         raise MalformedError("record IDs of 2⁶³ and more")
     return torch.from_numpy(ids)
+
+
+def _pack_number(number: int) -> memoryview:
+    """A batch's number in as few bytes as hold it, at least one."""
+    return memoryview(number.to_bytes(max(1, (number.bit_length() + 7) // 8), "little"))
+
+
+def _unpack_number(data: memoryview) -> int:
+    number = int.from_bytes(data, "little")
+    if not 1 <= len(data) <= 8 or number >= 2**63:
+        raise MalformedError(f"the number of a batch in {len(data)} bytes")
+    return number
+
+
+def _named(order: Order | None, client: int | None, batch: int) -> Tensor:
+    if order is None:
+        raise MalformedError(f"batch {batch} in place of record IDs, whose order is not known here")
+    return order(client, batch)
 
 
 def _three(array: Tensor) -> tuple[int, int, int]:

@@ -51,6 +51,7 @@ CASES = {
     "top-k": Case(TopK(fraction=0.3), 1.0),
     "top-k-one": Case(TopK(fraction=0.01), 1.0),
     "sign": Case(Sign(), 1.0),
+    "sign-array": Case(Sign(scale="array"), 1.0),
     "lattice-8": Case(Lattice(), _hexagonal(8)),
     "lattice-4": Case(Lattice(bits=4, scale="record"), _hexagonal(4)),
     "lattice-2": Case(Lattice(bits=2), _hexagonal(2)),

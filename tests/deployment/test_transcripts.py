@@ -97,6 +97,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "synchronous": {"simulation": {"timing": "synchronous"}},
     "czofo": {"method": {"name": "czofo"}},
     "vafl": {"method": {"name": "vafl"}, "codecs": {"feedback": "both"}},
+    "known order": {"codecs": {"ids": "known"}},
+    "known order, synchronous": {
+        "codecs": {"ids": "known"},
+        "simulation": {"timing": "synchronous"},
+    },
 }
 
 

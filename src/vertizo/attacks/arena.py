@@ -166,6 +166,8 @@ def train(
         RunError: training diverged.
     """
     torch.set_num_threads(config.threads)
+    codecs = config.codecs.model_copy(update={"ids": "sent"})  # no secret either way, and readable
+    config = config.model_copy(update={"codecs": codecs})
     whole = None if config.codecs.feedback in ("up", "both") else latest
     transcript = Transcript(whole)
     watched = Watched()

@@ -63,6 +63,11 @@ class Setting:
             raise ConfigError(
                 f"codecs.feedback is {config.codecs.feedback!r}; the audit's game takes 'none'"
             )
+        if config.codecs.ids != "sent":
+            raise ConfigError(
+                f"codecs.ids is {config.codecs.ids!r}; the audit's clients choose their batches, "
+                "which takes 'sent'"
+            )
         if config.privacy.mechanism == "embedding-noise":
             raise ConfigError(
                 "privacy.mechanism is 'embedding-noise', which protects no label; the audit's "

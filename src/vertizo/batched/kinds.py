@@ -53,6 +53,7 @@ def why_alone(config: ExperimentConfig) -> str | None:
     reasons = {
         f"method {config.method.name}": not isinstance(config.method, METHODS),
         "codecs": not plain,
+        "IDs that are known": codecs.ids == "known",
         "error feedback": codecs.feedback != "none",
         "embedding noise": privacy.mechanism == "embedding-noise",
         "noise that cannot be repeated": privacy.noise == "secure",

@@ -174,6 +174,7 @@ def open_job(
             [one.embedding_dim for one in ready],
             root.child("server"),
             shared,
+            record_choice(config),
             charge=charge,
             random_bytes=secret_bytes,
         )

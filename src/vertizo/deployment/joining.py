@@ -155,6 +155,7 @@ class Member:
             root,
             cardinalities=own.cardinalities,
             shared=Stream(self.terms.shared),
+            public=Stream.from_seed(self.terms.choice).child("validation"),
             noise=self._noise,
         )
         self._folder.create(self.terms, self.settings, own.preparation)

@@ -142,7 +142,7 @@ class PredictingService:
         config = for_predicting(self._config)
         root = Stream.from_seed(0)  # first parameters, which are replaced
         shared = [root] * len(self.members)
-        return make_server(config, data, self._dims, root, shared)
+        return make_server(config, data, self._dims, root, shared, root)
 
     def missing(self) -> list[str]:
         """Members that are waited for."""
@@ -292,6 +292,7 @@ def help_predict(
         Stream.from_seed(0),  # first parameters, which are replaced
         cardinalities=prepare.cardinalities,
         shared=Stream.from_seed(0),
+        public=Stream.from_seed(0),
         noise=embedding_noise(few, STAND_INS),
     )
     if made.model.parameters.shape != parameters.shape:

@@ -40,6 +40,8 @@ class ClientParty:
         noise: what embeddings pass through before they are sent; None for nothing.
         received: what the server has of each record, for error feedback; None for none.
         encode: how messages are given away.
+        known: whether the server knows ``batches`` as well (in synchronous rounds they are its
+            own), so that a number stands for a batch's IDs.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class ClientParty:
         noise: EmbeddingNoise | None = None,
         received: Received | None = None,
         encode: wire.Encode = wire.encode,
+        known: bool = False,
     ) -> None:
         self.index = index
         self.batches = batches
@@ -70,7 +73,8 @@ class ClientParty:
         self._noise = noise
         self._received = received
         self._encode = encode
-        self._ids: Tensor | None = None
+        self._order: wire.Order | None = self._named if known else None
+        self._open: Batch | None = None
         self._batch: Tensor | None = None
         self._frame: wire.Frame | None = None
         self._table: NDArray[Any] | None = None
@@ -84,7 +88,7 @@ class ClientParty:
     def go_on(self, answered: int) -> None:
         """Be where so many answers were applied, for a driver that makes rounds itself."""
         self.answered = answered
-        self._ids = self._batch = self._frame = None
+        self._open = self._batch = self._frame = None
 
     def ask(self, announcement: wire.Frame | None = None) -> wire.Frame:
         """The next query; while one is unanswered, the same bytes again.
@@ -93,19 +97,28 @@ class ClientParty:
         decides which records it is about.
         """
         if self._frame is None:
-            if self._ids is not None:  # reopened, to be made anew
-                ids = self._ids
-            elif announcement is None:
-                ids = self.batches.ids(self.answered)
-            else:
-                ids = self._announced(announcement)
-            self._ids = ids
+            if self._open is None:  # else reopened, to be made anew
+                if announcement is None:
+                    self._open = self._next()
+                else:
+                    self._open = self._announced(announcement)
+            ids = self._open.ids
             self._batch = self._rows(ids)
             embeddings = self._half.ask(self.answered, self._batch)
             if self._noise is not None:
                 embeddings = self._noise.release(self.answered, embeddings)
-            self._frame = self._coded(Query(self.index, self.answered, ids, embeddings))
+            query = Query(self.index, self.answered, ids, embeddings, self._open.batch)
+            self._frame = self._coded(query)
         return self._frame
+
+    def _next(self) -> Batch:
+        """The next batch of this client's own order."""
+        known = None if self._order is None else self.answered
+        return Batch(self.answered, self.batches.ids(self.answered), known)
+
+    def _named(self, client: int | None, batch: int) -> Tensor:
+        """Record IDs that the number of a batch stands for."""
+        return self.batches.ids(batch)
 
     def _coded(self, query: Query) -> wire.Frame:
         """The frame of a query; with error feedback, of how it differs from what is known."""
@@ -113,7 +126,7 @@ class ClientParty:
             return self._encode(query, self._up)
         known = self._received.known(query.ids)
         frame = wire.encode(replace(query, embeddings=query.embeddings - known), self._up)
-        sent = wire.decode(frame, self._up)
+        sent = wire.decode(frame, self._up, order=self._order)
         assert isinstance(sent, Query)
         self._received.learn(query.ids, sent.embeddings + known)
         return frame
@@ -128,14 +141,14 @@ class ClientParty:
         kernels.gather(rows, self._table, ids.numpy(), len(self._table))
         return torch.from_numpy(rows)
 
-    def _announced(self, frame: wire.Frame) -> Tensor:
-        message = wire.decode(frame, self._down)
+    def _announced(self, frame: wire.Frame) -> Batch:
+        message = wire.decode(frame, self._down, order=self._order)
         if not isinstance(message, Batch):
             raise MalformedError(f"a {type(message).__name__} where a Batch was expected")
         if message.number != self.answered:
             raise ConflictError(f"batch {message.number}; {self.answered} is the next one")
         ids_in_range(message.ids, self.batches.records, self.batches.size)
-        return message.ids
+        return message
 
     def tell(self, frame: wire.Frame) -> None:
         """Apply the answer to the open query.
@@ -149,20 +162,20 @@ class ClientParty:
             raise MalformedError(f"a {type(reply).__name__} where a Reply was expected")
         if reply.client != self.index:
             raise UnknownPartyError(f"a reply for client {reply.client} reached {self.index}")
-        if self._ids is None or reply.number != self.answered:
+        if self._open is None or reply.number != self.answered:
             raise ConflictError(f"a reply to query {reply.number}; {self.answered} is the next one")
-        validate.shape("the reply", reply.values, self._reply_shape(self._ids.numel()))
+        validate.shape("the reply", reply.values, self._reply_shape(self._open.ids.numel()))
         validate.bounded("the reply", reply.values, REPLY_BOUND)
         if self._batch is None:
-            self._batch = self._rows(self._ids)
+            self._batch = self._rows(self._open.ids)
         self._half.tell(reply.number, self._batch, reply.values)
-        self._ids = self._batch = self._frame = None
+        self._open = self._batch = self._frame = None
         self.answered += 1
 
     @property
     def open_ids(self) -> Tensor | None:
         """The records of the open query; None where there is none."""
-        return self._ids
+        return None if self._open is None else self._open.ids
 
     @property
     def is_reopened_by_ids(self) -> bool:
@@ -171,13 +184,13 @@ class ClientParty:
 
     def reopen_next(self) -> None:
         """Take up the next query of this client's own order, to be answered or made anew."""
-        if self._ids is None:
-            self._ids = self.batches.ids(self.answered)
+        if self._open is None:
+            self._open = self._next()
 
     def opened(self) -> bytes:
         """The open query's number and records, for `reopen`; far smaller than the query."""
-        assert self._ids is not None, "a query is open"
-        return wire.encode(Batch(self.answered, self._ids), self._up)
+        assert self._open is not None, "a query is open"
+        return wire.encode(self._open, self._up)
 
     def reopen(self, frame: bytes) -> None:
         """Take up a query that this party made before it was stopped.
@@ -190,17 +203,18 @@ class ClientParty:
             WireError: not a message.
             ConflictError: not the next query.
         """
-        query = wire.decode(frame, self._up)
+        query = wire.decode(frame, self._up, order=self._order)
         if not isinstance(query, Query | Batch) or query.number != self.answered:
             raise ConflictError(f"not query {self.answered}, which is the next one")
         if isinstance(query, Batch):
             ids_in_range(query.ids, self.batches.records, self.batches.size)
-            self._ids, self._frame, self._batch = query.ids, None, None
+            self._open, self._frame, self._batch = query, None, None
             return
         if self._received is not None:
             known = self._received.known(query.ids)
             self._received.learn(query.ids, query.embeddings + known)
-        self._ids, self._frame, self._batch = query.ids, frame, None
+        self._open = Batch(query.number, query.ids, query.batch)
+        self._frame, self._batch = frame, None
 
     def is_overtaken(self, announcement: bytes) -> bool:
         """Whether the open query is for another round than the one announced for its number.
@@ -208,12 +222,12 @@ class ClientParty:
         Raises:
             WireError: not an announcement.
         """
-        message = wire.decode(announcement, self._down)
+        message = wire.decode(announcement, self._down, order=self._order)
         if not isinstance(message, Batch):
             raise MalformedError(f"a {type(message).__name__} where a Batch was expected")
-        if self._ids is None or message.number != self.answered:
+        if self._open is None or message.number != self.answered:
             return False
-        return not torch.equal(message.ids, self._ids)
+        return not torch.equal(message.ids, self._open.ids)
 
     def withdraw(self) -> None:
         """Forget the open query, for a synchronous round that went on without it.
@@ -223,7 +237,7 @@ class ClientParty:
         """
         if self._noise is not None or self._received is not None:
             raise ConflictError("a query with noise or error feedback cannot be taken back")
-        self._ids = self._batch = self._frame = None
+        self._open = self._batch = self._frame = None
 
     def upload(self, purpose: Purpose, start: int, stop: int) -> bytes:
         """Embeddings of rows ``start`` to ``stop`` of one partition, at the current parameters.
@@ -244,12 +258,16 @@ class ClientParty:
     def state(self) -> dict[str, Any]:
         """What a checkpoint must hold, beside model and optimiser."""
         known = {} if self._received is None else self._received.state()
+        ids, batch = (None, None) if self._open is None else (self._open.ids, self._open.batch)
         frame = None if self._frame is None else bytes(self._frame)
-        return {"answered": self.answered, "ids": self._ids, "frame": frame, "known": known}
+        state = {"answered": self.answered, "ids": ids, "batch": batch}
+        return {**state, "frame": frame, "known": known}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Go on from ``state``, an open query included."""
         self.answered = state["answered"]
-        self._ids, self._frame, self._batch = state["ids"], state["frame"], None
+        ids = state["ids"]
+        self._open = None if ids is None else Batch(self.answered, ids, state["batch"])
+        self._frame, self._batch = state["frame"], None
         if self._received is not None:
             self._received.load(state["known"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from vertizo.errors import ConflictError
 from vertizo.messages import Query
 from vertizo.privacy.ledger import digest
 from vertizo.wire import Frame
@@ -37,6 +38,25 @@ class Peer:
         """What a checkpoint must hold."""
         frames = [None if frame is None else bytes(frame) for frame in (self.query, self.reply)]
         return [self.next_number, *frames, self.digest]
+
+    def came_before(self, query: Query, frame: Frame) -> bool:
+        """Whether a query is the last one once more, byte for byte; else it must be the next one.
+
+        Raises:
+            ConflictError: it is neither.
+        """
+        known = self.next_number - (0 if self.waits else 1)
+        if query.number == known and (self.query or self.digest) is not None:
+            if not self.is_last(frame):
+                raise ConflictError(
+                    f"query {query.number} of client {query.client} came before, with other content"
+                )
+            return True
+        if query.number != self.next_number:
+            raise ConflictError(
+                f"query {query.number} of client {query.client}; {self.next_number} is the next one"
+            )
+        return False
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,7 @@ class ServerParty:
         schedule: of steps on secret samples; None for a server without those.
         noises: where its noise comes from, to be drawn ahead.
         encode: how messages are given away.
+        known: each client's order of records, where it is known; none where IDs are sent.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class ServerParty:
         schedule: Schedule | None = None,
         noises: Sequence[NoiseSource] = (),
         encode: wire.Encode = wire.encode,
+        known: Sequence[Batches] = (),
     ) -> None:
         self.side = side
         self.round = 0
@@ -98,6 +100,8 @@ class ServerParty:
         self._schedule = schedule
         self._noises = noises
         self._encode = encode
+        self._known = known
+        self._order: wire.Order | None = self._named if known else None
         self._steps = 0
         self._peers = [Peer() for _ in range(self.clients)]
         self._open: list[Query] = []
@@ -136,13 +140,12 @@ class ServerParty:
         Raises:
             WireError, RefusedError: as `receive`.
         """
-        message = wire.decode(frame, self._up, max_body=self._max_body)
+        message = wire.decode(frame, self._up, max_body=self._max_body, order=self._order)
         if not isinstance(message, Query):
             raise MalformedError(f"a {type(message).__name__} where a Query was expected")
         peer = self._peer(message, sender)
-        stored = self._stored(message, frame, peer)
-        if stored is not None:
-            return stored
+        if peer.came_before(message, frame):
+            return [] if peer.reply is None else [(message.client, peer.reply)]
         self._vetting.check(message)
         if self.batches is not None and not torch.equal(message.ids, self.batches.ids(self.round)):
             raise OtherRoundError(
@@ -172,6 +175,12 @@ class ServerParty:
         known = self._received[query.client].known(query.ids)
         return replace(query, embeddings=query.embeddings + known)
 
+    def _named(self, client: int | None, batch: int) -> Tensor:
+        """Record IDs that the number of a batch stands for; announcements are not for a server."""
+        if client is None or client >= self.clients:
+            raise UnknownPartyError(f"batch {batch} is of no client of this federation")
+        return self._known[client].ids(batch)
+
     def _peer(self, message: Query | Upload, sender: int | None) -> Peer:
         if sender not in (None, message.client):
             raise UnknownPartyError(f"client {sender} speaks for client {message.client}")
@@ -180,20 +189,6 @@ class ServerParty:
                 f"client {message.client} of a federation with {self.clients} clients"
             )
         return self._peers[message.client]
-
-    def _stored(self, query: Query, frame: wire.Frame, peer: Peer) -> Replies | None:
-        known = peer.next_number - (0 if peer.waits else 1)
-        if query.number == known and (peer.query or peer.digest) is not None:
-            if not peer.is_last(frame):
-                raise ConflictError(
-                    f"query {query.number} of client {query.client} came before, with other content"
-                )
-            return [] if peer.reply is None else [(query.client, peer.reply)]
-        if query.number != peer.next_number:
-            raise ConflictError(
-                f"query {query.number} of client {query.client}; {peer.next_number} is the next one"
-            )
-        return None
 
     @property
     def asked(self) -> list[int]:
@@ -309,7 +304,8 @@ class ServerParty:
         if self.batches is None:
             raise ConflictError("this federation is asynchronous; clients choose their batches")
         number = self.next_number(client)
-        return self._encode(Batch(number, self.batches.ids(self.round)), self._down)
+        batch = self.round if self._known else None
+        return self._encode(Batch(number, self.batches.ids(self.round), batch), self._down)
 
     def receive_upload(
         self, frame: bytes, sender: int | None = None, wanted: Purpose | None = None
@@ -391,6 +387,6 @@ class ServerParty:
         self._open = []
         for peer in self._peers:
             if peer.waits and peer.query is not None:
-                waiting: Message = wire.decode(peer.query, self._up)
+                waiting: Message = wire.decode(peer.query, self._up, order=self._order)
                 assert isinstance(waiting, Query)
                 self._open.append(self._vetting.bounded(self._restored(waiting)))

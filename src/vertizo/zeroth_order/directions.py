@@ -1,9 +1,9 @@
 """Random directions: their laws, and one drawn direction that can be re-created from its seed.
 
 A direction ``u`` of dimension ``d`` is defined by its law and a 64-bit seed, number by number, so
-that it can be added to a vector in blocks without ever existing as a whole. That is MeZO's way of training with no memory beyond the model's (Malladi et al. 2023).
-Small directions are kept after their first use, which is faster. Both give the same numbers,
-bit for bit.
+that it can be added to a vector in blocks without ever existing as a whole. That is MeZO's way of
+training with no memory beyond the model's (Malladi et al. 2023). Small directions are kept after
+their first use, which is faster. Both give the same numbers, bit for bit.
 
 A law's ``factor`` is the dimension factor φ that makes ``φ · E[(u·g) u] = g``:
 
