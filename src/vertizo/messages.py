@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
+import numpy as np
 from torch import Tensor
 
 Purpose = Literal["table", "validation", "test"]
+
+
+def largest(ids: Tensor) -> int:
+    """The largest of some record IDs; 0 where there is none."""
+    return int(np.maximum.reduce(ids.numpy(), initial=0))
 
 
 @dataclass(frozen=True)
@@ -24,6 +31,11 @@ class Query:
     batch: int | None = None
     """Where both sides know the order of records: the batch that ``ids`` are, which then stands for
     them on the wire."""
+
+    @cached_property
+    def largest(self) -> int:
+        """The largest record ID; 0 where there is none."""
+        return largest(self.ids)
 
 
 @dataclass(frozen=True)

@@ -23,11 +23,10 @@ from typing import Annotated, Any, Protocol
 import msgspec
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from vertizo.errors import MalformedError, OversizedError, TruncatedError
-from vertizo.messages import Batch, Message, Purpose, Query, Reply, Upload
+from vertizo.messages import Batch, Message, Purpose, Query, Reply, Upload, largest
 
 VERSION = 1
 HEADER = struct.Struct("<2sBBI")
@@ -129,18 +128,15 @@ def size(message: Message, codec: ArrayCodec) -> int:
     """Bytes of the frame of a message, without making it."""
     match message:
         case Query(client, number, ids, embeddings, batch):
-            body = _integer(client) + _integer(number) + _array_size(embeddings)
-            body += _naming_size(ids, batch)
-            return body + _binary(codec.size(tuple(embeddings.shape))) + OVERHEAD
+            body = _integer(client) + _naming_size(ids.numel(), message.largest, batch)
+            return body + _integer(number) + _array_size(tuple(embeddings.shape), codec)
         case Reply(client, number, values):
-            body = _integer(client) + _integer(number) + _array_size(values)
-            return body + _binary(codec.size(tuple(values.shape))) + OVERHEAD
+            return _integer(client) + _integer(number) + _array_size(tuple(values.shape), codec)
         case Upload(client, purpose, ids, embeddings):
-            body = _integer(client) + 1 + len(purpose) + _array_size(embeddings)
-            body += _naming_size(ids)
-            return body + _binary(codec.size(tuple(embeddings.shape))) + OVERHEAD
+            body = _integer(client) + _naming_size(ids.numel(), largest(ids))
+            return body + 1 + len(purpose) + _array_size(tuple(embeddings.shape), codec)
         case Batch(number, ids, batch):
-            return _integer(number) + _naming_size(ids, batch) + OVERHEAD
+            return _integer(number) + _naming_size(ids.numel(), largest(ids), batch) + OVERHEAD
 
 
 OVERHEAD = HEADER.size + 2
@@ -159,16 +155,16 @@ def _binary(length: int) -> int:
     return length + (2 if length < 2**8 else 3 if length < 2**16 else 5)
 
 
-def _array_size(array: Tensor) -> int:
-    """Bytes of an array's shape."""
-    return 1 + sum(map(_integer, array.shape))
+def _array_size(shape: tuple[int, ...], codec: ArrayCodec) -> int:
+    """Bytes of an array and its shape, and of what every frame has."""
+    return OVERHEAD + 1 + sum(map(_integer, shape)) + _binary(codec.size(shape))
 
 
-def _naming_size(ids: Tensor, batch: int | None = None) -> int:
-    """Bytes of record IDs and of their width, or of the number that stands for them."""
+def _naming_size(count: int, most: int, batch: int | None = None) -> int:
+    """Bytes of so many record IDs and of their width, or of the number that stands for them."""
     if batch is not None:
         return 1 + _binary(len(_pack_number(batch)))
-    return 1 + _binary(_width(ids.numpy()) * ids.numel())
+    return 1 + _binary(_width(most) * count)
 
 
 def _struct_of(message: Message, codec: ArrayCodec) -> _Body:
@@ -278,14 +274,13 @@ _WIDTHS = {1: "<u1", 2: "<u2", 4: "<u4", 8: "<u8"}
 def _pack_ids(ids: Tensor) -> tuple[int, memoryview]:
     """Width in bytes, and the IDs; they must not be negative."""
     array = ids.numpy()
-    width = _width(array)
+    width = _width(largest(ids))
     return width, array.astype(_WIDTHS[width]).data.cast("B")
 
 
-def _width(ids: NDArray[np.int64]) -> int:
-    """Bytes that the largest of these takes."""
-    largest = int(np.maximum.reduce(ids, initial=0))
-    return 1 if largest < 2**8 else 2 if largest < 2**16 else 4 if largest < 2**32 else 8
+def _width(most: int) -> int:
+    """Bytes that each record ID takes, if this is the largest."""
+    return 1 if most < 2**8 else 2 if most < 2**16 else 4 if most < 2**32 else 8
 
 
 def _unpack_ids(data: memoryview, width: int) -> Tensor:

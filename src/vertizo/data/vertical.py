@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -125,7 +126,7 @@ def cut(
     for name, piece in zip(names, parts, strict=True):
         # Cut first, then choose: a large data set is copied once.
         own_part = piece(pooled.train)
-        values = {purpose: own_part.index_select(0, ids) for purpose, ids in chosen.items()}
+        values = {purpose: _selected(own_part, ids) for purpose, ids in chosen.items()}
         values["test"] = piece(pooled.test).contiguous()
         if pooled.levels is None:
             holdings.append(Holding(name, values))
@@ -155,6 +156,13 @@ def cut(
         else None,
         notes=pooled.notes,
     )
+
+
+def _selected(values: Tensor, ids: Tensor) -> Tensor:
+    """Those records, in memory of NumPy's: it asks for large pages, and rows are found faster."""
+    found = torch.from_numpy(np.empty((len(ids), *values.shape[1:]), values.numpy().dtype))
+    torch.index_select(values, 0, ids, out=found)
+    return found
 
 
 def choose(

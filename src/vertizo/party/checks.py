@@ -7,17 +7,20 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from vertizo.errors import ShapeError, UnknownRecordError
-from vertizo.messages import Purpose
+from vertizo.messages import Purpose, largest
 
 Partition = Mapping[Purpose, Tensor]
 """Features or labels by purpose: ``table`` holds the training records."""
 
 
-def ids_in_range(ids: Tensor, records: int, most: int) -> None:
-    """Raise RefusedError unless there are 1 to ``most`` record IDs, all below ``records``."""
+def ids_in_range(ids: Tensor, records: int, most: int, found: int | None = None) -> None:
+    """Raise RefusedError unless there are 1 to ``most`` record IDs, all below ``records``.
+
+    ``found`` is the largest of them, where it is known.
+    """
     count = ids.numel()
     if not 0 < count <= most:
         raise ShapeError(f"a batch of {count} records; 1 to {most} are accepted")
-    largest = int(ids.numpy().max())
-    if largest >= records:
-        raise UnknownRecordError(f"record ID {largest}; this federation has 0 to {records - 1}")
+    found = largest(ids) if found is None else found
+    if found >= records:
+        raise UnknownRecordError(f"record ID {found}; this federation has 0 to {records - 1}")

@@ -137,8 +137,9 @@ class ClientParty:
             self._table = np.ascontiguousarray(self._features["table"].numpy())
             shape = (self.batches.size, *self._table.shape[1:])
             self._buffer = np.empty(shape, self._table.dtype)
-        rows = self._buffer[: len(ids)]
-        kernels.gather(rows, self._table, ids.numpy(), len(self._table))
+        wanted = ids.numpy()
+        rows = self._buffer[: wanted.size]
+        kernels.gather(rows, self._table, wanted, len(self._table))
         return torch.from_numpy(rows)
 
     def _announced(self, frame: wire.Frame) -> Batch:

@@ -46,7 +46,7 @@ class Vetting:
     def check(self, query: Query) -> None:
         """Raise RefusedError unless it names known records, each once, in the shape agreed on."""
         who = f"the embeddings of client {query.client}"
-        ids_in_range(query.ids, self._records, self._batch_size)
+        ids_in_range(query.ids, self._records, self._batch_size, query.largest)
         batch = query.ids.numel()
         validate.shape(who, query.embeddings, (self._points, batch, self._dims[query.client]))
         if not kernels.distinct(self._places, query.ids.numpy()):

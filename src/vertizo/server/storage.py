@@ -36,7 +36,8 @@ def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """
     size, free = math.prod(shape) * dtype.itemsize, available()
     if free is None or size <= SHARE * free:
-        return torch.zeros(shape, dtype=dtype)
+        name = str(dtype).removeprefix("torch.")
+        return torch.from_numpy(np.zeros(shape, name))  # of NumPy's, which asks for large pages
     return mapped(shape, dtype)
 
 
