@@ -144,6 +144,16 @@ def test_softmax(classes: int, records: int, points: int, scale: float) -> None:
         assert np.allclose(*found, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_what_a_row_gives_does_not_depend_on_its_place(way: Any) -> None:
+    logits, labels = numbers(10, 29 * 8), RNG.integers(0, 10, 29)
+    whole = softmax(way, logits, labels)
+    for first in range(0, 29 * 8, 29):
+        own = np.ascontiguousarray(logits[:, first : first + 29])
+        for all_rows, mine in zip(whole, softmax(way, own, labels), strict=True):
+            assert np.array_equal(all_rows[..., first : first + 29], mine)
+
+
 @needs_compiled
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_softmax_of_what_is_not_finite(bad: float) -> None:

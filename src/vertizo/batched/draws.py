@@ -14,6 +14,10 @@ from vertizo.zeroth_order.directions import FLOAT32_MAX, Direction, Directions, 
 from vertizo.zeroth_order.numbers import Source
 
 
+LINE = 16
+"""Numbers in a line of the processor's cache: where rows begin shows in the digits of their sums."""
+
+
 @dataclass(frozen=True)
 class Drawn:
     """Directions of one law, one a row."""
@@ -74,7 +78,7 @@ def draw(owners: Sequence[Directions], numbers: Sequence[int]) -> Drawn:
         each = [Direction(law, dimension, seed, keep=True) for seed in seeds]
         drawn = torch.stack([direction.numbers() for direction in each])
         return Drawn(law, drawn, drawn.unbind(), [1.0] * len(seeds))
-    found = np.empty((len(seeds), dimension), np.float32)
+    found = np.empty((len(seeds), -(-dimension // LINE) * LINE), np.float32)[:, :dimension]
     for row, seed in zip(found, seeds, strict=True):
         Source(seed).fill(row, "signs" if law == "rademacher" else "normals")
     drawn = torch.from_numpy(found)

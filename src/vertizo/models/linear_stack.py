@@ -36,8 +36,9 @@ class Layer:
         return self.outputs * (self.inputs + self.bias)
 
 
-NARROW = 16
-"""Outputs of the last layer up to which its product is made the other way round."""
+NARROW, MANY = 16, 128
+"""Outputs of the last layer up to which, and rows from which on, its product is made the other way
+round."""
 Numbers = NDArray[np.float32]
 FEW = 4
 """Points up to which one product each is faster than one for all of them."""
@@ -105,20 +106,16 @@ class LinearStack:
         rows = self._flat(inputs)
         directions = self._views(direction)
         first = self.layers[0]
-        numbers = np.empty((len(offsets), rows.shape[0], first.outputs), np.float32)
-        values, slots = torch.from_numpy(numbers), list(map(torch.from_numpy, numbers))
-        plain = slots[offsets.index(0.0)] if 0.0 in offsets else torch.empty_like(slots[0])
-        _product(rows, *self._weights[0], out=plain)
-        moved = [(offset, slot) for offset, slot in zip(offsets, slots, strict=True) if offset]
-        if len(moved) == 1:
-            (offset, slot), (weight, bias) = moved[0], directions[0]
-            torch.addmm(plain, rows, weight, alpha=offset, out=slot)
-            if first.bias:
-                slot.add_(bias, alpha=offset)
-        elif moved:
-            slope = _product(rows, *directions[0])
-            for offset, slot in moved:
-                torch.add(plain, slope, alpha=offset, out=slot)
+        plain = _product(rows, *self._weights[0]).numpy()
+        slope = _product(rows, *directions[0]).numpy()
+        shifted = np.empty((len(offsets), *plain.shape), np.float32)
+        for offset, value in zip(offsets, shifted, strict=True):
+            if offset:
+                np.multiply(slope, np.float32(offset), out=value)
+                value += plain
+            else:
+                value[...] = plain
+        values = torch.from_numpy(shifted)
         if first.relu:
             values.relu_()
         if len(self.layers) > 1:
@@ -190,7 +187,8 @@ class LinearStack:
         steps: list[Tensor] = []
         for layer, (weight, bias) in zip(self.layers, self._weights, strict=True):
             if steps:
-                if layer.outputs <= NARROW and len(steps) + 1 == len(self.layers):
+                is_last = len(steps) + 1 == len(self.layers)
+                if is_last and is_narrow(layer, values.shape[0]):
                     values = self._narrow(values)
                 else:
                     values = _product(values, weight, bias)
@@ -278,6 +276,11 @@ class StackPullback:
         """Gradient with respect to the inputs, of their shape."""
         result = self._stack.input_gradient_of(self._steps, self._own(gradient))
         return result.view(self._shape)
+
+
+def is_narrow(layer: Layer, rows: int) -> bool:
+    """Whether a last layer's product of so many rows is made the other way round."""
+    return layer.outputs <= NARROW and rows >= MANY
 
 
 def _product(inputs: Tensor, weight: Tensor, bias: Tensor, out: Tensor | None = None) -> Tensor:
