@@ -28,11 +28,14 @@ docs: $(INSTALLED)  ## the documentation, to build/docs; warnings are errors
 	$(BIN)/python docs/generate
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs
 
-bench: $(WITH_JAX)  ## speed as ratios, codecs, memory; each measured in one run on one core; one table
+bench: $(WITH_JAX)  ## speed, memory, bytes, growth; ratios of one run on one core; one table
 	$(BIN)/python benchmarks/rounds.py --json $(RESULTS)/rounds.json
 	$(BIN)/python benchmarks/coding.py --json $(RESULTS)/coding.json
 	$(BIN)/python benchmarks/memory.py --json $(RESULTS)/memory.json
 	$(BIN)/python benchmarks/batched.py --json $(RESULTS)/batched.json
+	$(BIN)/python benchmarks/large.py --json $(RESULTS)/large.json
+	$(BIN)/python benchmarks/table.py --json $(RESULTS)/table.json
+	$(BIN)/python benchmarks/bytes.py --json $(RESULTS)/bytes.json
 	$(BIN)/python benchmarks/summary.py $(RESULTS)
 
 bench-network: $(INSTALLED)  ## the network against bare gRPC streams, and FLARE; loopback, mutual TLS
@@ -43,7 +46,7 @@ bench-network: $(INSTALLED)  ## the network against bare gRPC streams, and FLARE
 
 install: $(INSTALLED)
 
-$(INSTALLED): pyproject.toml constraints.txt
+$(INSTALLED): pyproject.toml constraints.txt src/vertizo/kernels/_compiled.c
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'

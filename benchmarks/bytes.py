@@ -12,18 +12,13 @@ benchmark that was stopped goes on.
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
 import tempfile
 from pathlib import Path
 
-import torch
-
+import report
 from vertizo import comparison
 from vertizo.comparison import Row
 from vertizo.engines import Processes
-from vertizo.version import VERSION
 
 CONFIG = Path(__file__).parents[1] / "experiments" / "bytes_mnist_2.yaml"
 TARGETS = (0.6, 0.8, 0.9, 0.95)
@@ -55,29 +50,34 @@ def show(found: list[Row]) -> None:
     print(f"{'published':<18}{published}")
 
 
+def summary(found: list[Row]) -> list[dict[str, str]]:
+    """A line a method."""
+    published = "published, VFL-CZOFO: " + " / ".join(f"{mb}" for mb in PUBLISHED.values())
+    return [
+        report.line(
+            f"{row.label}, MNIST, 2 clients: MB to 60 / 80 / 90 / 95 %",
+            " / ".join(megabytes(row.bytes_to[t][0]) for t in TARGETS),
+            published if place == 0 else "",
+        )
+        for place, row in enumerate(found)
+    ]
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = report.plain_parser(__doc__)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="keeps the runs, and goes on with those in it")
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         found = measure(options.seed, options.out or Path(scratch) / "runs")
     show(found)
-    if options.json:
-        content = {
-            "command": f"benchmarks/bytes.py --seed {options.seed}",
-            "seed": options.seed,
-            "machine": platform.machine(),
-            "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "vertizo": VERSION,
-            "bytes_by": "train",
-            "published_mb": {f"{100 * t:g} %": mb for t, mb in PUBLISHED.items()},
-            "methods": {row.label: row.as_dict() for row in found},
-        }
-        options.json.write_text(json.dumps(content, indent=2) + "\n")
+    results = {
+        "seed": options.seed,
+        "bytes_by": "train",
+        "published_mb": {f"{100 * t:g} %": mb for t, mb in PUBLISHED.items()},
+        "methods": {row.label: row.as_dict() for row in found},
+    }
+    report.write(options, results, summary(found))
 
 
 if __name__ == "__main__":

@@ -15,11 +15,9 @@ Run: ``python benchmarks/large.py [--models mlp-1e4 ...] [--json FILE]``
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import gc
 import json
-import platform
 import subprocess
 import sys
 import time
@@ -29,10 +27,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
+import report
 from vertizo.memory import keep_freed_memory
 from vertizo.methods.base import ClientSide
 from vertizo.methods.dpzv import Dpzv
@@ -129,6 +127,10 @@ def work(case: Case, law: str) -> None:
 def settle() -> None:
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
+
+
+LARGE = 50_000_000
+"""Parameters from which on a model has a line in the summary."""
 
 
 def kilobytes(key: str) -> int:
@@ -264,11 +266,38 @@ def speeds() -> list[dict[str, Any]]:
     return rows
 
 
+def summary(found: list[dict[str, Any]], drawn: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """A line for each large model, and for each law's speed at most parameters."""
+    lines = []
+    for row in found:
+        if row["parameters"] > LARGE:
+            memory = row["dpzv_mebibytes"] / row["inference_mebibytes"]
+            time_ = row["dpzv_cpu_seconds"] / row["forward_twice_cpu_seconds"]
+            lines.append(
+                report.line(
+                    f"dpzv, {row['model']}, {row['law']}",
+                    f"{memory:.2f} times the memory, {time_:.2f} times the time",
+                    "a forward pass; two of them",
+                )
+            )
+    most = max(row["parameters"] for row in drawn)
+    for row in drawn:
+        if row["parameters"] == most:
+            share = row["added"] / min(row["alone"], row["copy"])
+            lines.append(
+                report.line(
+                    f"{row['law']} directions of {most:.0e}, drawn and added",
+                    f"{row['added']:.2f} billion a second",
+                    f"{share:.0%} of the slower of generator and memory",
+                )
+            )
+    return lines
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = report.plain_parser(__doc__)
     parser.add_argument("--models", nargs="*", choices=CASES, default=list(CASES))
     parser.add_argument("--measure", nargs=3, metavar=("JOB", "NAME", "LAW"), help="one, as JSON")
-    parser.add_argument("--json", type=Path, help="write the figures to this file as well")
     options = parser.parse_args()
     if options.measure:
         torch.set_num_threads(1)
@@ -276,17 +305,9 @@ def main() -> None:
         job, name, law = options.measure
         print(json.dumps(JOBS[job](name, law)))
         return
-    report = {
-        "command": "python benchmarks/large.py",
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "torch": torch.__version__,
-        "machine": f"{platform.system()}, {platform.machine()}, one thread",
-        "models": models(options.models),
-        "generation": speeds(),
-    }
-    if options.json is not None:
-        options.json.write_text(json.dumps(report, indent=2) + "\n")
+    report.one_core()
+    found, drawn = models(options.models), speeds()
+    report.write(options, {"models": found, "generation": drawn}, summary(found, drawn))
 
 
 if __name__ == "__main__":

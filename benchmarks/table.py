@@ -15,9 +15,7 @@ One thread. Linux only. Run: ``python benchmarks/table.py [--records 1000 ...] [
 
 from __future__ import annotations
 
-import argparse
 import json
-import platform
 import statistics
 import subprocess
 import sys
@@ -29,6 +27,7 @@ from typing import Any
 import numpy as np
 import torch
 
+import report
 from vertizo import checkpoint
 from vertizo.config import parse
 from vertizo.data import vertical
@@ -142,10 +141,9 @@ def measured(records: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = report.plain_parser(__doc__)
     parser.add_argument("--records", type=int, nargs="+", default=RECORDS)
     parser.add_argument("--measure", type=int, help="one size, as JSON")
-    parser.add_argument("--json", type=Path, help="write the figures to this file as well")
     options = parser.parse_args()
     if options.measure is not None:
         torch.set_num_threads(1)
@@ -176,16 +174,15 @@ def main() -> None:
             + f" {row['house']['checkpoint_memory_mebibytes']:>13.1f}",
             flush=True,
         )
-    if options.json is not None:
-        report = {
-            "command": "python benchmarks/table.py",
-            "python": platform.python_version(),
-            "numpy": np.__version__,
-            "torch": torch.__version__,
-            "machine": f"{platform.system()}, {platform.machine()}, one thread",
-            "rows": rows,
-        }
-        options.json.write_text(json.dumps(report, indent=2) + "\n")
+    summary = [
+        report.line(
+            f"table of {row['records']:,} records × 8 clients × 64, look-up and update of a batch",
+            f"{row['memory']['milliseconds']:.2f} ms",
+            f"{row['mapped']['milliseconds']:.2f} ms in a mapped file",
+        )
+        for row in rows
+    ]
+    report.write(options, {"rows": rows}, summary)
 
 
 if __name__ == "__main__":

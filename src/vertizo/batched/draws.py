@@ -13,9 +13,8 @@ from torch import Tensor
 from vertizo.zeroth_order.directions import FLOAT32_MAX, Direction, Directions, LawName
 from vertizo.zeroth_order.numbers import Source
 
-
 LINE = 16
-"""Numbers in a line of the processor's cache: where rows begin shows in the digits of their sums."""
+"""Numbers in a line of the processor's cache: where rows begin shows in digits of their sums."""
 
 
 @dataclass(frozen=True)
