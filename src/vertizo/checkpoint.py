@@ -65,7 +65,8 @@ def _write(file: BinaryIO, tensors: dict[str, Tensor], metadata: dict[str, str])
     text += b" " * (-len(text) % 8)
     file.write(len(text).to_bytes(8, "little") + text)
     for _, tensor in largest_first:
-        file.write(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        if tensor.numel():
+            file.write(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
 
 
 def load(path: Path) -> Any:

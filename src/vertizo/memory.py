@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import ctypes
-import resource
 import sys
 from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """Parameters of glibc's mallopt(3)."""
 
 BLOCK, TOTAL = 2 * 2**20, 64 * 2**20
 """Bytes: the largest array that is kept, and how much is kept in all."""
+
+
+def aligned(*shape: int) -> NDArray[np.float32]:
+    """An array that begins with a line of the cache, as PyTorch's do and NumPy's may not.
+
+    The last digits of MKL's products depend on it, and runs are to be repeated bit for bit.
+    """
+    return torch.empty(shape).numpy()
 
 
 def keep_freed_memory() -> None:
@@ -62,6 +73,10 @@ def _of_group() -> int | None:
 
 
 def _of_process() -> int | None:
+    if sys.platform == "win32":
+        return None
+    import resource
+
     most, _ = resource.getrlimit(resource.RLIMIT_DATA)
     if most == resource.RLIM_INFINITY:
         return None

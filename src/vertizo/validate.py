@@ -78,4 +78,5 @@ def mended(array: Tensor, bound: float) -> Tensor:
 
 def is_bounded(array: Tensor, bound: float) -> bool:
     """Whether all values are finite and at most ``bound`` in absolute value."""
-    return kernels.bounded(np.ascontiguousarray(array.numpy(), np.float32), bound)
+    most = min(bound, float(np.finfo(np.float32).max))
+    return kernels.bounded(np.ascontiguousarray(array.numpy(), np.float32), most)

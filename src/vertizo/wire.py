@@ -105,6 +105,12 @@ class Handed:
     def __bytes__(self) -> bytes:
         return encode(self.message, self._codec)
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, bytes | Handed) and bytes(self) == bytes(other)
+
+    def __hash__(self) -> int:
+        return hash(bytes(self))
+
 
 Frame = bytes | Handed
 """What parties give to each other."""

@@ -16,11 +16,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vertizo import validate
+from vertizo import kernels, validate
 from vertizo.batched.clients import ClientHalves
 from vertizo.batched.members import Member
 from vertizo.batched.stacks import Stacks
 from vertizo.errors import RefusedError
+from vertizo.memory import aligned
 
 Ids = NDArray[np.int64]
 Failures = dict[int, RefusedError]
@@ -101,9 +102,10 @@ class Asking:
             own = list(grouped)
             stacks = self._stacks[own[0][0]]
             halves = self._halves(stacks)
-            inputs = np.empty((len(own), ids.shape[1], stacks.inputs), np.float32)
+            inputs = aligned(len(own), ids.shape[1], stacks.inputs)
             for row, (client, place) in zip(inputs, own, strict=True):
-                members[place].features[client].take(ids[place], 0, out=row, mode="clip")
+                features = members[place].features[client]
+                kernels.gather(row, features, ids[place], len(features))
             items = [members[place].item(client) for client, place in own]
             embeddings = halves.ask(items, torch.from_numpy(inputs))
             blocks.append(Block(halves, own, _parts(own, embeddings), embeddings))

@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from vertizo.memory import aligned
 from vertizo.zeroth_order.directions import FLOAT32_MAX, Direction, Directions, LawName
 from vertizo.zeroth_order.numbers import Source
 
@@ -77,7 +77,7 @@ def draw(owners: Sequence[Directions], numbers: Sequence[int]) -> Drawn:
         each = [Direction(law, dimension, seed, keep=True) for seed in seeds]
         drawn = torch.stack([direction.numbers() for direction in each])
         return Drawn(law, drawn, drawn.unbind(), [1.0] * len(seeds))
-    found = np.empty((len(seeds), -(-dimension // LINE) * LINE), np.float32)[:, :dimension]
+    found = aligned(len(seeds), -(-dimension // LINE) * LINE)[:, :dimension]
     for row, seed in zip(found, seeds, strict=True):
         Source(seed).fill(row, "signs" if law == "rademacher" else "normals")
     drawn = torch.from_numpy(found)

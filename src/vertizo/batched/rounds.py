@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vertizo import validate
+from vertizo import kernels, validate
 from vertizo.batched import sizes, updates
 from vertizo.batched.answers import Answering, by_gradient, each_record, totals
 from vertizo.batched.asking import Asked, Asking, Failures, Ids, Part
@@ -24,6 +24,7 @@ from vertizo.batched.members import Member
 from vertizo.batched.stacks import Moved, Stacks
 from vertizo.batched.updates import Evaluated
 from vertizo.errors import NonFiniteError
+from vertizo.memory import aligned
 from vertizo.models.linear_stack import LinearStack
 from vertizo.party.client import REPLY_BOUND
 from vertizo.privacy.plan import Answer
@@ -117,8 +118,9 @@ class Rounds:
         """Into the tables."""
         rows = flat[part.runs].reshape(-1)
         embeddings = self._answering.stored(part.embeddings)
-        columns = self._values[:, self._columns[part.client]]
-        columns[rows] = embeddings.reshape(len(rows), -1).numpy()
+        new = np.ascontiguousarray(embeddings.reshape(len(rows), -1).numpy())
+        first = 4 * self._columns[part.client].start
+        kernels.scatter(self._values, rows, new, len(self._values), first)
         self._refreshed[rows, part.client] = rounds[part.runs].repeat(flat.shape[1])
 
     def _spans(self, asked: Asked, runs: int, *, together: bool) -> list[Span]:
@@ -132,7 +134,9 @@ class Rounds:
         self, asked: Asked, members: Sequence[Member], flat: Ids, *, together: bool
     ) -> Evaluated:
         """The servers' models at the tables' rows, and at the points that were asked about."""
-        rows = torch.from_numpy(self._values.take(flat, 0))
+        found = aligned(*flat.shape, self._values.shape[1])
+        kernels.gather(found, self._values, flat, len(self._values))
+        rows = torch.from_numpy(found)
         labels = torch.from_numpy(self._labels.take(flat))
         models = [member.federation.server.side.head.model for member in members]
         own = self._server.gather([m for m in models if isinstance(m, LinearStack)])

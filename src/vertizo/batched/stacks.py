@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vertizo.models.linear_stack import Layer, LinearStack, is_narrow
+from vertizo.models.linear_stack import Layer, LinearStack
 
 Numbers = NDArray[np.float32]
 
@@ -149,10 +149,7 @@ class Stacks:
         """Every layer's outputs at all points, from the first's before its ReLU (overwritten)."""
         steps: list[Tensor] = []
         for layer, weights in zip(self.layers, own, strict=True):
-            is_last = len(steps) + 1 == len(self.layers)
-            if steps and is_last and is_narrow(layer, values.shape[0] * values.shape[2]):
-                values = _narrow(values, weights)
-            elif steps:
+            if steps:
                 before, values = values, values.new_empty(*values.shape[:-1], layer.outputs)
                 for point, out in zip(before.unbind(), values.unbind(), strict=True):
                     _product(point, weights, out)
@@ -200,18 +197,6 @@ def _product(inputs: Tensor, weights: Weights, out: Tensor | None = None) -> Ten
     if weights.bias is None:
         return torch.bmm(inputs, weights.matrix, out=out)
     return torch.baddbmm(weights.bias, inputs, weights.matrix, out=out)
-
-
-def _narrow(values: Tensor, weights: Weights) -> Tensor:
-    """The product of `LinearStack`'s last layer, [points, items, batch, outputs]."""
-    turned = weights.matrix.transpose(1, 2)
-    points = [point.transpose(1, 2) for point in values.unbind()]
-    if weights.bias is None:
-        found = [torch.bmm(turned, point) for point in points]
-    else:
-        bias = weights.bias.transpose(1, 2)
-        found = [torch.baddbmm(bias, turned, point) for point in points]
-    return torch.stack(found).transpose(2, 3)
 
 
 def _through_relu(gradient: Tensor, outputs: Tensor) -> None:

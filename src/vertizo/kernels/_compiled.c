@@ -234,7 +234,7 @@ KERNEL(bounded) {
     NEEDS(2);
     double bound = PyFloat_AsDouble(args[1]);
     if (PyErr_Occurred() || !take(&arrays, args, 1, 0)) return NULL;
-    return done(&arrays, PyBool_FromLong(largest(AT(float, 0), BYTES(0) / 4) <= bound));
+    return done(&arrays, PyBool_FromLong(largest(AT(float, 0), BYTES(0) / 4) <= (float)bound));
 }
 
 /* e^x for x <= 0; NaN for NaN. Cephes' polynomial, within two units of the last place. */

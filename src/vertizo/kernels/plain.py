@@ -83,10 +83,11 @@ def ages(rounds: NDArray[np.int32], ids: Ids, records: int) -> tuple[int, int]:
 
 
 def bounded(values: Numbers, bound: float) -> bool:
-    """Whether all values are finite and at most ``bound`` in absolute value."""
+    """Whether all are at most ``bound`` in absolute value; the bound is rounded as they are."""
     if not values.size:
         return True
-    return bool(-bound <= values.min() and values.max() <= bound)
+    most = np.float32(bound)
+    return bool(-most <= values.min() and values.max() <= most)
 
 
 def softmax(

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vertizo import kernels
+from vertizo.memory import aligned
 from vertizo.models.base import Points, Pullback
 
 
@@ -36,9 +37,6 @@ class Layer:
         return self.outputs * (self.inputs + self.bias)
 
 
-NARROW, MANY = 16, 128
-"""Outputs of the last layer up to which, and rows from which on, its product is made the other way
-round."""
 Numbers = NDArray[np.float32]
 FEW = 4
 """Points up to which one product each is faster than one for all of them."""
@@ -70,8 +68,6 @@ class LinearStack:
         self._weights = self._views(parameters)
         self._columns: dict[tuple[int, int], Tensor] = {}
         """Rows of the first Wᵀ, by where they start and how many they are."""
-        last, bias = self._weights[-1]
-        self._last = last.t(), bias.unsqueeze(1)
         self._gradient = torch.zeros(0)
         self._gradient_views: Weights = []
 
@@ -106,15 +102,15 @@ class LinearStack:
         rows = self._flat(inputs)
         directions = self._views(direction)
         first = self.layers[0]
-        plain = _product(rows, *self._weights[0]).numpy()
+        shifted = aligned(len(offsets), rows.shape[0], first.outputs)
+        unshifted = list(offsets).index(0.0) if 0.0 in offsets else None
+        plain = aligned(*shifted[0].shape) if unshifted is None else shifted[unshifted]
+        _product(rows, *self._weights[0], out=torch.from_numpy(plain))
         slope = _product(rows, *directions[0]).numpy()
-        shifted = np.empty((len(offsets), *plain.shape), np.float32)
-        for offset, value in zip(offsets, shifted, strict=True):
-            if offset:
-                np.multiply(slope, np.float32(offset), out=value)
-                value += plain
-            else:
-                value[...] = plain
+        for place, offset in enumerate(offsets):
+            if place != unshifted:
+                np.multiply(slope, np.float32(offset), out=shifted[place])
+                shifted[place] += plain
         values = torch.from_numpy(shifted)
         if first.relu:
             values.relu_()
@@ -147,7 +143,7 @@ class LinearStack:
         if count == 1:
             steps = at_rows = self._finish(_product(rows, *self._weights[0]))
         else:
-            numbers = np.empty((count, batch, self.layers[0].outputs), np.float32)
+            numbers = aligned(count, batch, self.layers[0].outputs)
             common = torch.from_numpy(numbers[-1])
             _product(rows, *self._weights[0], out=common)
             first = 0
@@ -187,22 +183,11 @@ class LinearStack:
         steps: list[Tensor] = []
         for layer, (weight, bias) in zip(self.layers, self._weights, strict=True):
             if steps:
-                is_last = len(steps) + 1 == len(self.layers)
-                if is_last and is_narrow(layer, values.shape[0]):
-                    values = self._narrow(values)
-                else:
-                    values = _product(values, weight, bias)
+                values = _product(values, weight, bias)
             if layer.relu:
                 values.relu_()
             steps.append(values)
         return steps
-
-    def _narrow(self, values: Tensor) -> Tensor:
-        """The last layer from ``W xᵀ``: twice as fast for few outputs, and as losses want it."""
-        weight, bias = self._last
-        if bias.numel():
-            return torch.addmm(bias, weight, values.t()).t()
-        return torch.mm(weight, values.t()).t()
 
     def gradient_of(self, steps: list[Tensor], gradient: Tensor) -> Tensor:
         """Gradient of the parameters, [d], from every layer's input and that of the outputs."""
@@ -276,11 +261,6 @@ class StackPullback:
         """Gradient with respect to the inputs, of their shape."""
         result = self._stack.input_gradient_of(self._steps, self._own(gradient))
         return result.view(self._shape)
-
-
-def is_narrow(layer: Layer, rows: int) -> bool:
-    """Whether a last layer's product of so many rows is made the other way round."""
-    return layer.outputs <= NARROW and rows >= MANY
 
 
 def _product(inputs: Tensor, weight: Tensor, bias: Tensor, out: Tensor | None = None) -> Tensor:

@@ -136,7 +136,7 @@ class ClientParty:
         if self._table is None:
             self._table = np.ascontiguousarray(self._features["table"].numpy())
             shape = (self.batches.size, *self._table.shape[1:])
-            self._buffer = np.empty(shape, self._table.dtype)
+            self._buffer = torch.empty(shape, dtype=self._features["table"].dtype).numpy()
         wanted = ids.numpy()
         rows = self._buffer[: wanted.size]
         kernels.gather(rows, self._table, wanted, len(self._table))

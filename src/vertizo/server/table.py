@@ -95,7 +95,8 @@ class EmbeddingTable:
         shifts = []
         for client, embeddings in replacements:
             stored = rows[:, self._start[client] : self._start[client] + self.dims[client]]
-            moved = embeddings.numpy() - stored
+            moved = memory.aligned(*embeddings.shape)
+            np.subtract(embeddings.numpy(), stored, out=moved)
             if self.join == "mean":
                 moved /= np.float32(len(self.dims))
             start = self._start[client] if self.join == "concat" else 0
@@ -110,10 +111,10 @@ class EmbeddingTable:
         """
         shape = ids.size, self._values.shape[1]
         if 4 * shape[0] * shape[1] <= KEPT_WHEN_FREED:
-            rows = np.empty(shape, np.float32)
+            rows = memory.aligned(*shape)
         else:
             if self._last.shape[0] < ids.size or sys.getrefcount(self._last) > UNHELD:
-                self._last = np.empty(shape, np.float32)
+                self._last = memory.aligned(*shape)
             rows = self._last[: ids.size]
         kernels.gather(rows, self._values, ids, len(self._values))
         return rows

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vertizo import kernels
+from vertizo.memory import aligned
 
 Numbers = NDArray[np.float32]
 Kind = Literal["normals", "signs"]
@@ -67,7 +68,7 @@ class Source:
 
 def drawn(kind: Kind, seed: int, size: int) -> Numbers:
     """The first numbers of a seed, float32 [size]."""
-    return Source(seed).fill(np.empty(size, np.float32), kind)
+    return Source(seed).fill(aligned(size), kind)
 
 
 def blocks(kind: Kind, seed: int, size: int) -> Iterator[Numbers]:
