@@ -18,8 +18,6 @@ from __future__ import annotations
 import ctypes
 import gc
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -208,14 +206,6 @@ def speed(size: str, law: str) -> dict[str, float]:
 JOBS = {"peak": peak, "duration": duration, "speed": speed}
 
 
-def measured(job: str, name: str, law: str) -> dict[str, float]:
-    """One figure, of a process of its own."""
-    command = [sys.executable, __file__, "--measure", job, name, law]
-    answer = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    figures: dict[str, float] = json.loads(answer.stdout)
-    return figures
-
-
 def models(names: list[str]) -> list[dict[str, Any]]:
     print(
         f"{'model':<26} {'weights':>9} {'one batch':>10} | {'law':<14} {'peak':>8} {'ratio':>6} "
@@ -223,11 +213,11 @@ def models(names: list[str]) -> list[dict[str, Any]]:
     )
     rows = []
     for name in names:
-        times = measured("duration", name, "")
+        times = report.of_its_own(__file__, "duration", name, "")
         weights = times["parameters"] * 4 / 2**20
-        base = measured("peak", name, "")["peak"]
+        base = report.of_its_own(__file__, "peak", name, "")["peak"]
         for law in CASES[name].laws:
-            highest = measured("peak", name, law)["peak"]
+            highest = report.of_its_own(__file__, "peak", name, law)["peak"]
             rows.append(
                 {
                     "model": name,
@@ -255,7 +245,7 @@ def speeds() -> list[dict[str, Any]]:
     rows = []
     for law in LAWS[1:]:
         for size in ("1e4", "1e5", "1e6", "1e7", "1e8"):
-            rate = measured("speed", size, law)
+            rate = report.of_its_own(__file__, "speed", size, law)
             slower = min(rate["alone"], rate["copy"])
             rows.append({"law": law, "parameters": int(float(size)), **rate})
             print(

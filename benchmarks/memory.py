@@ -17,8 +17,6 @@ from __future__ import annotations
 import ctypes
 import gc
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -102,14 +100,6 @@ def measure(name: str, variant: str) -> dict[str, float]:
     return {"parameters": parameters, "mebibytes": (kilobytes("VmHWM") - before) / 1024}
 
 
-def measured(name: str, variant: str) -> dict[str, float]:
-    """`measure` in a fresh process."""
-    command = [sys.executable, __file__, "--measure", name, variant]
-    answer = subprocess.run(command, capture_output=True, text=True, check=True)
-    figures: dict[str, float] = json.loads(answer.stdout)
-    return figures
-
-
 def main() -> None:
     parser = report.plain_parser(__doc__)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
@@ -124,7 +114,7 @@ def main() -> None:
     )
     rows: list[dict[str, Any]] = []
     for name in options.models:
-        peaks = {variant: measured(name, variant) for variant in VARIANTS}
+        peaks = {variant: report.of_its_own(__file__, name, variant) for variant in VARIANTS}
         count = peaks["inference"]["parameters"]
         plain, zeroth, first = (peaks[variant]["mebibytes"] for variant in VARIANTS)
         rows.append(

@@ -15,6 +15,7 @@ import os
 import platform
 import shlex
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -118,6 +119,14 @@ def plain_parser(text: str | None) -> argparse.ArgumentParser:
     made.add_argument("--json", type=Path, help="write the figures to this file as well")
     made.add_argument("--note", help="to be kept with the figures, e.g. that others used the cores")
     return made
+
+
+def of_its_own(script: str, *arguments: str) -> dict[str, Any]:
+    """What a script prints as JSON for ``--measure`` and these, in a process of its own."""
+    command = [sys.executable, script, "--measure", *arguments]
+    answer = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, Any] = json.loads(answer.stdout)
+    return found
 
 
 def line(what: str, figure: str, beside: str = "") -> dict[str, str]:

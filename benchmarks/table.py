@@ -17,8 +17,6 @@ from __future__ import annotations
 
 import json
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -132,14 +130,6 @@ def house(records: int) -> dict[str, float]:
     return found
 
 
-def measured(records: int) -> dict[str, Any]:
-    """All of one size, in a process of its own."""
-    command = [sys.executable, __file__, "--measure", str(records)]
-    answer = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    found: dict[str, Any] = json.loads(answer.stdout)
-    return found
-
-
 def main() -> None:
     parser = report.plain_parser(__doc__)
     parser.add_argument("--records", type=int, nargs="+", default=RECORDS)
@@ -159,7 +149,7 @@ def main() -> None:
     )
     rows = []
     for records in options.records:
-        row = measured(records)
+        row = report.of_its_own(__file__, str(records))
         rows.append(row)
         print(
             f"{records:>9} "
