@@ -50,7 +50,7 @@ class Source:
 
     >>> source = Source(7)
     >>> source.fill(np.empty(3, np.float32), "signs").tolist()
-    [1.0, 1.0, -1.0]
+    [-1.0, 1.0, -1.0]
     """
 
     def __init__(self, seed: int) -> None:
