@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
-import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -13,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import report
 from vertizo.methods.base import ClientSide
 from vertizo.methods.cascaded import Cascaded
 from vertizo.methods.dpzv import Dpzv
@@ -50,7 +48,7 @@ def benchmark() -> ModuleType:
 def test_dpzv_takes_the_memory_of_inference(benchmark: ModuleType, name: str) -> None:
     if name != "mlp":
         pytest.importorskip("transformers")
-    figures = {variant: benchmark.measured(name, variant) for variant in benchmark.VARIANTS}
+    figures = {v: report.of_its_own(str(SCRIPT), name, v) for v in benchmark.VARIANTS}
     peaks = {variant: found["mebibytes"] for variant, found in figures.items()}
     assert figures["dpzv"]["parameters"] >= 20_000_000
     assert peaks["inference"] >= figures["dpzv"]["parameters"] * 4 / 2**20
@@ -66,9 +64,7 @@ def test_so_does_a_client_of_a_hundred_million(name: str) -> None:
         pytest.importorskip("transformers")
 
     def peak(law: str) -> float:
-        command = [sys.executable, str(LARGE), "--measure", "peak", name, law]
-        answer = subprocess.run(command, stdout=subprocess.PIPE, check=True)
-        found: float = json.loads(answer.stdout)["peak"]
+        found: float = report.of_its_own(str(LARGE), "peak", name, law)["peak"]
         return found
 
     inference = peak("")
