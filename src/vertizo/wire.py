@@ -106,6 +106,8 @@ class Handed:
         return encode(self.message, self._codec)
 
     def __eq__(self, other: object) -> bool:
+        if other is self:
+            return True
         return isinstance(other, bytes | Handed) and bytes(self) == bytes(other)
 
     def __hash__(self) -> int:

@@ -46,7 +46,7 @@ def along(stack: LinearStack, numbers: Numbers, offsets: Sequence[float], inputs
     The first layer sees the same inputs at every offset: ``x (W + aU)ᵀ = x Wᵀ + a · x Uᵀ``.
     Values are kept as [outputs, batch · times], so that a part of a layer's rows is one of memory.
     """
-    values = [_rows(stack, inputs).t()]
+    values = [stack.rows(inputs).t()]
     weights = stack.parameters
     most = min(max(weights.numel() // SHARE, SMALLEST), LARGEST)
     for layer in stack.layers:
@@ -98,13 +98,6 @@ def _apart(
             torch.add(part, along_part, alpha=offset, out=shifted[:rows])
             torch.mm(shifted[:rows], value, out=result[start : start + rows])
     return found
-
-
-def _rows(stack: LinearStack, inputs: Tensor) -> Tensor:
-    """Inputs as rows of the first layer, [batch · times, inputs]."""
-    if inputs.dim() > 2:
-        inputs = inputs.flatten(1) if stack.flattens else inputs.flatten(0, -2)
-    return inputs
 
 
 def _empty(weight: Tensor, value: Tensor, count: int) -> list[Tensor]:

@@ -82,7 +82,7 @@ class LinearStack:
             offset += layer.size
         return views
 
-    def _flat(self, inputs: Tensor) -> Tensor:
+    def rows(self, inputs: Tensor) -> Tensor:
         """Inputs as rows of the first layer, [batch · times, inputs]."""
         if inputs.dim() == 2:
             return inputs
@@ -90,7 +90,7 @@ class LinearStack:
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Outputs at the current parameters, [batch, outputs]."""
-        steps = self._finish(_product(self._flat(inputs), *self._weights[0]))
+        steps = self._finish(_product(self.rows(inputs), *self._weights[0]))
         return steps[-1].reshape(inputs.shape[0], -1)
 
     def along(self, direction: Tensor, offsets: Sequence[float], inputs: Tensor) -> Tensor:
@@ -99,7 +99,7 @@ class LinearStack:
         The first layer sees the same inputs at every offset, so that two products serve all:
         ``x (W + aU)ᵀ = x Wᵀ + a · x Uᵀ``. It is also more precise than shifting W would be.
         """
-        rows = self._flat(inputs)
+        rows = self.rows(inputs)
         directions = self._views(direction)
         first = self.layers[0]
         shifted = aligned(len(offsets), rows.shape[0], first.outputs)
@@ -138,7 +138,7 @@ class LinearStack:
 
         The first layer multiplies what the points have in common once, and their shifts apart.
         """
-        rows, count = self._flat(points.rows), len(points)
+        rows, count = self.rows(points.rows), len(points)
         batch = rows.shape[0]
         if count == 1:
             steps = at_rows = self._finish(_product(rows, *self._weights[0]))

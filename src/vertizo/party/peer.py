@@ -32,7 +32,7 @@ class Peer:
         """Whether ``frame`` is the last query, byte for byte."""
         if self.query is None:
             return digest(bytes(frame)) == self.digest
-        return frame is self.query or frame == self.query
+        return frame == self.query
 
     def state(self) -> list[Any]:
         """What a checkpoint must hold."""
