@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vertizo.batched import sizes
+from vertizo import wire
 from vertizo.batched.clients import Item
 from vertizo.config import ExperimentConfig
 from vertizo.federation import Federation
+from vertizo.messages import largest
 from vertizo.methods.base import Method
 from vertizo.methods.dpzv import Dpzv, DpzvClient
 from vertizo.methods.forward_difference import ForwardDifference, ForwardDifferenceClient
@@ -87,7 +88,8 @@ class Member:
     def announcement_size(self) -> int:
         """Bytes of the announcement of the next synchronous round."""
         ids = self.announced()
-        return sizes.announcement(self.federation.server.round, int(ids.max()), len(ids))
+        number = self.federation.server.round
+        return wire.announcement_size(number, largest(ids), ids.numel())
 
     @property
     def going(self) -> bool:

@@ -15,20 +15,23 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vertizo import kernels, validate
-from vertizo.batched import sizes, updates
+from vertizo import kernels, validate, wire
+from vertizo.batched import updates
 from vertizo.batched.answers import Answering, by_gradient, each_record, totals
 from vertizo.batched.asking import Asked, Asking, Failures, Ids, Part
 from vertizo.batched.clients import ClientHalves
 from vertizo.batched.members import Member
 from vertizo.batched.stacks import Moved, Stacks
 from vertizo.batched.updates import Evaluated
+from vertizo.codecs.none import NoCompression
 from vertizo.errors import NonFiniteError
 from vertizo.memory import aligned
 from vertizo.models.linear_stack import LinearStack
 from vertizo.party.client import REPLY_BOUND
 from vertizo.privacy.plan import Answer
 from vertizo.server.losses import Regression
+
+FLOAT32 = NoCompression()
 
 
 @dataclass(frozen=True)
@@ -252,8 +255,8 @@ class Rounds:
                 party.go_on(number + 1)
                 member.federation.simulator.passed(
                     client,
-                    sizes.query(client, number, largest[place], (points, batch, dim)),
-                    sizes.reply(client, number, reply_shape),
+                    wire.query_size(client, number, largest[place], (points, batch, dim), FLOAT32),
+                    wire.reply_size(client, number, reply_shape, FLOAT32),
                     member.announcement_size() if member.is_synchronous else 0,
                 )
 
