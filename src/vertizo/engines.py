@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import signal
 import tempfile
+import threading
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -80,7 +81,10 @@ class Processes:
         # spawn: a forked child would share the parent's threads and its memory's high-water mark
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(
-            self.jobs, mp_context=context, max_tasks_per_child=self.runs_each
+            self.jobs,
+            mp_context=context,
+            initializer=end_with_parent,
+            max_tasks_per_child=self.runs_each,
         ) as pool:
             futures = _begin(pool, in_batches(runs, self.jobs))
             try:
@@ -120,6 +124,18 @@ def ctrl_c_waits() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+
+
+def end_with_parent() -> None:
+    """Let this child end at once when its parent is killed: nobody would gather its work."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def follow() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=follow, name="end-with-parent", daemon=True).start()
 
 
 def in_batches(runs: Sequence[Run], jobs: int) -> list[list[Run]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -86,9 +87,10 @@ def test_what_does_not_fit_side_by_side_is_continued_below(
 
 def test_ctrl_c_is_one_line_at_most_however_early(tmp_path: Path) -> None:
     """Even while a child is still importing; the same command goes on afterwards."""
-    command = [sys.executable, "-m", "vertizo", "compare", "--methods", "vafl", "--no-controls"]
+    begun = "import vertizo.__main__; print(flush=True); vertizo.__main__.main()"
+    command = [sys.executable, "-c", begun, "compare", "--methods", "vafl", "--no-controls"]
     command += ["--set", "epochs=400", "--out", str(tmp_path / "k")]
-    for wait in (2.0, 4.5):
+    for wait in (0.0, 0.05, 0.15, 0.4, 1.0, 2.0, 4.5):
         process = subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
@@ -96,9 +98,41 @@ def test_ctrl_c_is_one_line_at_most_however_early(tmp_path: Path) -> None:
             text=True,
             start_new_session=True,
         )
+        assert process.stdout is not None
+        process.stdout.readline()  # before this line it is Python's own beginning
         time.sleep(wait)
         os.killpg(process.pid, signal.SIGINT)
         _, errors = process.communicate(timeout=60)
-        assert process.returncode == 130
+        assert process.returncode == 130, errors
         assert "Traceback" not in errors
         assert errors.count("\n") <= 1, errors  # none where nothing had begun
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads which processes there are")
+def test_children_end_when_the_command_is_killed(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "vertizo", "compare", "--methods", "vafl", "--no-controls"]
+    command += ["--set", "epochs=100000", "--out", str(tmp_path / "k")]
+    with subprocess.Popen(command, start_new_session=True) as process:
+        _wait_for(lambda: any((tmp_path / "k").rglob("metrics.jsonl")))
+        assert len(_of_session(process.pid)) > 1
+        process.kill()
+        process.wait()
+    _wait_for(lambda: not _of_session(process.pid))
+
+
+def _wait_for(done: Callable[[], bool]) -> None:
+    until = time.monotonic() + 60
+    while not done():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def _of_session(session: int) -> list[str]:
+    """Processes of it that have not ended."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, _, own = file.read_text().rpartition(")")[2].split()[:4]
+            if own == str(session) and state != "Z":
+                found.append(file.parent.name)
+    return found

@@ -18,6 +18,7 @@ from typing import Any
 
 from vertizo import checkpoint
 from vertizo.comparison import Standing
+from vertizo.engines import end_with_parent
 from vertizo.errors import Interrupted, RunError
 
 Figures = Mapping[str, Any]
@@ -65,13 +66,17 @@ def results(
     return {task.name: json.loads(task.file(folder).read_text("utf-8")) for task in tasks}
 
 
+def _begin() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that waits
+    end_with_parent()
+
+
 def _do(left: Sequence[Task], total: int, folder: Path, jobs: int, report: Report | None) -> None:
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(
         jobs,
         mp_context=context,
-        initializer=signal.signal,
-        initargs=(signal.SIGINT, signal.SIG_IGN),  # Ctrl-C is for the process that waits
+        initializer=_begin,
         max_tasks_per_child=1,
     ) as pool:
         futures = {pool.submit(task.function, *task.arguments): task for task in left}

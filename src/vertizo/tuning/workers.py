@@ -14,7 +14,7 @@ from typing import Protocol
 
 from vertizo.config import ExperimentConfig
 from vertizo.data.vertical import VerticalData
-from vertizo.engines import ctrl_c_waits
+from vertizo.engines import ctrl_c_waits, end_with_parent
 from vertizo.errors import Interrupted, RunError
 from vertizo.experiment import Experiment
 from vertizo.run_folder import RunFolder
@@ -181,6 +181,7 @@ _held: dict[str, object] = {}
 
 
 def _begin(setting: Setting, stop: Event) -> None:
+    end_with_parent()
     _held.update(setting=setting, stop=stop, study=setting.study())
 
 
