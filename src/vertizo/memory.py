@@ -6,23 +6,14 @@ import ctypes
 import sys
 from pathlib import Path
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """Parameters of glibc's mallopt(3)."""
 
 BLOCK, TOTAL = 2 * 2**20, 64 * 2**20
 """Bytes: the largest array that is kept, and how much is kept in all."""
 
-
-def aligned(*shape: int) -> NDArray[np.float32]:
-    """An array that begins with a line of the cache, as PyTorch's do and NumPy's may not.
-
-    The last digits of MKL's products depend on it, and runs are to be repeated bit for bit.
-    """
-    return torch.empty(shape).numpy()
+_BESIDE = 4096
+"""Bytes that an allocation may take beside its array."""
 
 
 def keep_freed_memory() -> None:
@@ -38,7 +29,7 @@ def keep_freed_memory() -> None:
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        mallopt(_MMAP_THRESHOLD, BLOCK)
+        mallopt(_MMAP_THRESHOLD, BLOCK + _BESIDE)
         mallopt(_TRIM_THRESHOLD, TOTAL)
 
 

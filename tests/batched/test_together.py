@@ -118,7 +118,7 @@ def test_each_ends_where_it_would_alone(
         assert ours.summary["at_once"] == 3
         assert theirs.summary["at_once"] == 1
         assert list(map(exact, ours.metrics)) == list(map(exact, theirs.metrics))
-        assert torch.allclose(parameters(ours), parameters(theirs), rtol=1e-3, atol=1e-4)
+        assert torch.equal(parameters(ours), parameters(theirs))
         for name in ("activation_shares", "staleness", "rounds", "privacy", "bytes_evaluation"):
             assert ours.summary[name] == theirs.summary[name]
         assert agree(timeless(ours.summary)["last"], timeless(theirs.summary)["last"])
@@ -144,7 +144,7 @@ def test_rates_smoothing_controls_and_lengths_may_differ(
     wanted = [configs("method.name=cascaded", *own, seeds=1)[0] for own in each]
     for ours, theirs in zip(results(together(wanted)), alone(wanted), strict=True):
         assert list(map(exact, ours.metrics)) == list(map(exact, theirs.metrics))
-        assert torch.allclose(parameters(ours), parameters(theirs), rtol=1e-3, atol=1e-4)
+        assert torch.equal(parameters(ours), parameters(theirs))
 
 
 def test_labels_with_a_mean_and_spread_of_their_own(
@@ -160,7 +160,7 @@ def test_labels_with_a_mean_and_spread_of_their_own(
     assert len({task.mean for task in tasks if isinstance(task, Regression)}) > 1
     for ours, theirs in zip(made, ones, strict=True):
         assert agree([timeless(r) for r in ours.metrics], [timeless(r) for r in theirs.metrics])
-        assert torch.allclose(parameters(ours), parameters(theirs), rtol=1e-3, atol=1e-4)
+        assert torch.equal(parameters(ours), parameters(theirs))
 
 
 def test_hundreds_of_rounds(
@@ -171,7 +171,7 @@ def test_hundreds_of_rounds(
     wanted = configs("method.name=cascaded", "epochs=20", seeds=2)
     for ours, theirs in zip(results(together(wanted)), alone(wanted), strict=True):
         assert ours.summary["rounds"] == 480
-        assert torch.allclose(parameters(ours), parameters(theirs), rtol=1e-3, atol=1e-4)
+        assert torch.equal(parameters(ours), parameters(theirs))
 
 
 def test_a_group_repeats_itself_bit_for_bit(

@@ -187,19 +187,32 @@ def test_right(way: Any) -> None:
     assert way.right(parts, labels, 0, 30) == everything
 
 
-@needs_compiled
-@pytest.mark.parametrize("shape", [(1, 1), (5, 3), (64, 128)])
-def test_through_relu(shape: tuple[int, int]) -> None:
-    outputs = np.maximum(numbers(*shape), 0)
-    outputs.reshape(-1)[0] = np.nan
-    gradient = numbers(*shape)
-    found = []
-    for way in (kernels, plain):
-        own, sums = gradient.copy(), np.empty(shape[1], np.float32)
-        way.through_relu(own, sums, outputs)
-        found.append((own, sums))
-    assert np.array_equal(found[0][0], found[1][0])
-    assert np.allclose(found[0][1], found[1][1], rtol=1e-5, atol=1e-5)
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", ["normals", "signs"])
+@pytest.mark.parametrize("size", [1, 63, 5000, 40_000])
+def test_drawn_and_added_is_drawn_then_added(way: Any, kind: str, size: int) -> None:
+    table = values() if kind == "normals" else EIGHTS
+    start, drawn, state = numbers(size), np.empty(size, np.float32), np.zeros(4, np.uint64)
+    way.start(state, 3)
+    getattr(way, kind)(state, drawn, table)
+    apart, at_once = start.copy(), start.copy()
+    way.add(apart, drawn, -0.3)
+    way.start(state, 3)
+    getattr(way, f"add_{kind}")(state, at_once, table, -0.3)
+    assert np.array_equal(apart, at_once)
+    assert np.allclose(apart, start - 0.3 * drawn, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("size", [0, 1, 17, 5000, 40_000])
+def test_squares(way: Any, size: int) -> None:
+    drawn, state = np.empty(size, np.float32), np.zeros(4, np.uint64)
+    way.start(state, 3)
+    way.normals(state, drawn, values())
+    found = way.squares(drawn)
+    assert found == pytest.approx(float(np.sum(drawn.astype(np.float64) ** 2)), rel=1e-6)
+    way.start(state, 3)
+    assert way.normal_squares(state, size, values()) == found
 
 
 @needs_compiled
@@ -211,7 +224,8 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
         lambda: kernels.softmax(four, four, numbers(4), numbers(4), four, labels + 2),
         lambda: kernels.slopes(numbers(2, 3), four, numbers(4), labels, 0, 1.0),
         lambda: kernels.slopes(four, four, numbers(4), labels, 1, 1.0),
-        lambda: kernels.through_relu(four, numbers(3), four),
+        lambda: kernels.add(four, numbers(3), 1.0),
+        lambda: kernels.add_signs(state, four, numbers(5), 1.0),
         lambda: kernels.normals(state, numbers(3), numbers(5)),
         lambda: kernels.normals(state[:2], numbers(3), values()),
         lambda: kernels.signs(state, numbers(3), numbers(5)),

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from vertizo.batched.updates import Evaluated
+from vertizo.methods.dpzv import midpoint
 from vertizo.privacy.plan import NoPrivacy, Plan
 
 
@@ -54,9 +55,7 @@ class DpzvAnswers:
 
     def stored(self, embeddings: Tensor) -> Tensor:
         """As of `Answering`: the mean."""
-        if len(embeddings) == 2:
-            return torch.lerp(embeddings[0], embeddings[1], 0.5)
-        return embeddings.mean(0)
+        return midpoint(embeddings)
 
     def evaluated(self, embeddings: Tensor) -> Tensor:
         """As of `Answering`: all."""
@@ -144,4 +143,5 @@ def each_record(plans: Sequence[Plan], values: Tensor, batch_size: int) -> Tenso
 
 def by_gradient(found: Evaluated) -> Tensor:
     """Gradient of each record's loss with respect to its joined embeddings, [items, batch, …]."""
-    return found.stacks.input_gradients(found.own, found.steps, found.slopes(1.0))
+    slopes = found.slopes(1.0).numpy()
+    return torch.from_numpy(found.stacks.input_gradients(found.own, found.steps, slopes))

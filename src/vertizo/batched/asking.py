@@ -19,9 +19,8 @@ from torch import Tensor
 from vertizo import kernels, validate
 from vertizo.batched.clients import ClientHalves
 from vertizo.batched.members import Member
-from vertizo.batched.stacks import Stacks
 from vertizo.errors import RefusedError
-from vertizo.memory import aligned
+from vertizo.models.layers import Layers
 
 Ids = NDArray[np.int64]
 Failures = dict[int, RefusedError]
@@ -76,8 +75,8 @@ class Asking:
 
     def __init__(
         self,
-        stacks: Sequence[Stacks],
-        halves: Callable[[Stacks], ClientHalves],
+        stacks: Sequence[Layers],
+        halves: Callable[[Layers], ClientHalves],
         bound: float,
     ) -> None:
         self._stacks = stacks
@@ -102,12 +101,12 @@ class Asking:
             own = list(grouped)
             stacks = self._stacks[own[0][0]]
             halves = self._halves(stacks)
-            inputs = aligned(len(own), ids.shape[1], stacks.inputs)
+            inputs = np.empty((len(own), ids.shape[1], stacks.inputs), np.float32)
             for row, (client, place) in zip(inputs, own, strict=True):
                 features = members[place].features[client]
                 kernels.gather(row, features, ids[place], len(features))
             items = [members[place].item(client) for client, place in own]
-            embeddings = halves.ask(items, torch.from_numpy(inputs))
+            embeddings = halves.ask(items, inputs)
             blocks.append(Block(halves, own, _parts(own, embeddings), embeddings))
         return Asked(ids, blocks)
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from vertizo.batched.draws import Drawn, Step, draw
-from vertizo.batched.stacks import Stacks, Weights
 from vertizo.models.base import Dense, Gradient
+from vertizo.models.layers import Layers, Numbers
 from vertizo.models.linear_stack import LinearStack
 from vertizo.zeroth_order.directions import Directions
 
@@ -36,7 +36,7 @@ class Item:
 class ClientHalves(Protocol):
     """The client halves of some items in one round."""
 
-    def ask(self, items: Sequence[Item], inputs: Tensor) -> Tensor:
+    def ask(self, items: Sequence[Item], inputs: Numbers) -> Tensor:
         """Embeddings at every point, [points, items, batch, d_h], of inputs [items, batch, …]."""
 
     def gradients(self, values: Tensor) -> Sequence[Gradient]:
@@ -52,16 +52,16 @@ class ZerothOrderHalves:
         forward: whether the points are ``w`` and ``w + μu``, or else ``w ± λu``.
     """
 
-    def __init__(self, stacks: Stacks, count: int, *, forward: bool) -> None:
+    def __init__(self, stacks: Layers, count: int, *, forward: bool) -> None:
         self._stacks = stacks
         self._count = count
         self._forward = forward
         self._drawn: list[Drawn] = []
         self._smoothing: list[float] = []
 
-    def ask(self, items: Sequence[Item], inputs: Tensor) -> Tensor:
+    def ask(self, items: Sequence[Item], inputs: Numbers) -> Tensor:
         """As of `ClientHalves`."""
-        own = self._stacks.gather([item.model for item in items])
+        own = parameters([item.model for item in items])
         owners = [item.directions for item in items if item.directions is not None]
         self._smoothing = [item.smoothing for item in items]
         self._drawn, found = [], []
@@ -71,10 +71,9 @@ class ZerothOrderHalves:
             first = np.zeros_like(lengths) if self._forward else lengths
             second = lengths if self._forward else -lengths
             offsets = np.stack([first, second]).astype(np.float32)
-            along = self._stacks.views(drawn.numbers)
-            found.append(self._stacks.along(own, along, offsets, inputs))
+            found.append(self._stacks.along(own, drawn.numbers, offsets, inputs))
             self._drawn.append(drawn)
-        return found[0] if len(found) == 1 else torch.cat(found)
+        return torch.from_numpy(found[0] if len(found) == 1 else np.concatenate(found))
 
     def gradients(self, values: Tensor) -> Sequence[Gradient]:
         """As of `ClientHalves`; a reply is K slopes, or two losses."""
@@ -95,18 +94,24 @@ class FirstOrderHalves:
         stacks: the clients' layers.
     """
 
-    def __init__(self, stacks: Stacks) -> None:
+    def __init__(self, stacks: Layers) -> None:
         self._stacks = stacks
-        self._own: list[Weights] = []
-        self._steps: list[Tensor] = []
+        self._own: Numbers = np.empty(0, np.float32)
+        self._steps: list[Numbers] = []
 
-    def ask(self, items: Sequence[Item], inputs: Tensor) -> Tensor:
+    def ask(self, items: Sequence[Item], inputs: Numbers) -> Tensor:
         """As of `ClientHalves`."""
-        self._own = self._stacks.gather([item.model for item in items])
+        self._own = parameters([item.model for item in items])
         self._steps, outputs = self._stacks.forward(self._own, inputs)
-        return outputs
+        return torch.from_numpy(outputs)
 
     def gradients(self, values: Tensor) -> Sequence[Gradient]:
         """As of `ClientHalves`; a reply is the gradient of the embeddings."""
-        found = self._stacks.gradients(self._own, self._steps, values)
-        return [Dense(row) for row in found.unbind()]
+        found = np.empty_like(self._own)
+        self._stacks.gradients(self._own, self._steps, values.numpy(), found)
+        return [Dense(row) for row in torch.from_numpy(found).unbind()]
+
+
+def parameters(models: Sequence[LinearStack]) -> Numbers:
+    """Those of every model at the moment, [items, d]."""
+    return torch.stack([model.parameters for model in models]).numpy()

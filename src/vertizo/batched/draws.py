@@ -6,15 +6,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from vertizo.memory import aligned
+from vertizo import kernels
+from vertizo.models.vectors import add
 from vertizo.zeroth_order.directions import FLOAT32_MAX, Direction, Directions, LawName
-from vertizo.zeroth_order.numbers import Source
-
-LINE = 16
-"""Numbers in a line of the processor's cache: where rows begin shows in digits of their sums."""
+from vertizo.zeroth_order.numbers import Numbers, Source
 
 
 @dataclass(frozen=True)
@@ -22,8 +21,8 @@ class Drawn:
     """Directions of one law, one a row."""
 
     law: LawName
-    numbers: Tensor
-    """u before its scale, [rows, d]; rows may lie apart."""
+    numbers: Numbers
+    """u before its scale, [rows, d]."""
     rows: Sequence[Tensor]
     """The same, one by one."""
     scales: Sequence[float]
@@ -37,12 +36,11 @@ class Drawn:
 
     def length(self, row: int) -> float:
         """The Euclidean norm of one direction."""
-        numbers = self.rows[row]
         if self.law in ("sphere", "coordinate"):
             return 1.0
         if self.law in ("scaled-sphere", "rademacher"):
-            return math.sqrt(numbers.numel())
-        return math.sqrt(float(torch.dot(numbers, numbers)))
+            return math.sqrt(self.numbers.shape[1])
+        return math.sqrt(kernels.squares(self.numbers[row]))
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,7 @@ class Step:
         for drawn, coefficient in zip(self.drawn, self.coefficients, strict=True):
             alpha = scale * coefficient * drawn.scales[self.row]
             alpha = max(-FLOAT32_MAX, min(alpha, FLOAT32_MAX))
-            vector.add_(drawn.rows[self.row], alpha=alpha)
+            add(vector, drawn.rows[self.row], alpha)
 
     def norm(self) -> float:
         """Its Euclidean norm."""
@@ -76,13 +74,12 @@ def draw(owners: Sequence[Directions], numbers: Sequence[int]) -> Drawn:
     if law == "coordinate":
         each = [Direction(law, dimension, seed, keep=True) for seed in seeds]
         drawn = torch.stack([direction.numbers() for direction in each])
-        return Drawn(law, drawn, drawn.unbind(), [1.0] * len(seeds))
-    found = aligned(len(seeds), -(-dimension // LINE) * LINE)[:, :dimension]
+        return Drawn(law, drawn.numpy(), drawn.unbind(), [1.0] * len(seeds))
+    found = np.empty((len(seeds), dimension), np.float32)
     for row, seed in zip(found, seeds, strict=True):
         Source(seed).fill(row, "signs" if law == "rademacher" else "normals")
-    drawn = torch.from_numpy(found)
-    rows, scales = drawn.unbind(), [1.0] * len(seeds)
+    rows, scales = torch.from_numpy(found).unbind(), [1.0] * len(seeds)
     if law in ("sphere", "scaled-sphere"):
         radius = 1.0 if law == "sphere" else math.sqrt(dimension)
-        scales = [radius / math.sqrt(float(torch.dot(row, row))) for row in rows]
-    return Drawn(law, drawn, rows, scales)
+        scales = [radius / math.sqrt(kernels.squares(row)) for row in found]
+    return Drawn(law, found, rows, scales)

@@ -19,11 +19,11 @@ from vertizo.batched.asking import Failures
 from vertizo.batched.clients import ClientHalves, FirstOrderHalves, ZerothOrderHalves
 from vertizo.batched.members import Member
 from vertizo.batched.rounds import Rounds
-from vertizo.batched.stacks import Stacks
 from vertizo.memory import BLOCK
 from vertizo.methods.base import Method
 from vertizo.methods.dpzv import Dpzv
 from vertizo.methods.forward_difference import ForwardDifference
+from vertizo.models.layers import Layers
 from vertizo.models.linear_stack import LinearStack
 
 Key = tuple[int, int]
@@ -39,9 +39,9 @@ class Lockstep:
 
     def __init__(self, members: Sequence[Member]) -> None:
         self._members = members
-        known: dict[tuple[object, ...], Stacks] = {}
+        known: dict[tuple[object, ...], Layers] = {}
         clients = [
-            known.setdefault(model.layers, Stacks(model.layers)) for model in members[0].models
+            known.setdefault(model.layers, Layers(model.layers)) for model in members[0].models
         ]
         kinds = list(known.values())
         self._kind = [kinds.index(stacks) for stacks in clients]
@@ -51,11 +51,11 @@ class Lockstep:
         self._rounds = Rounds(
             members,
             clients,
-            Stacks(server.layers),
+            Layers(server.layers),
             lambda own: _halves(method, own),
             _server(method),
         )
-        self._most = _most(members[0], [*clients, Stacks(server.layers)])
+        self._most = _most(members[0], [*clients, Layers(server.layers)])
         self._waiting: dict[Key, dict[int, int]] = {}
         """Key → run → the client that asks."""
         for run in range(len(members)):
@@ -99,7 +99,7 @@ class Lockstep:
         self._waiting.setdefault((kind, due.batch), {})[run] = due.client or 0
 
 
-def _halves(method: Method, stacks: Stacks) -> ClientHalves:
+def _halves(method: Method, stacks: Layers) -> ClientHalves:
     if isinstance(method, Dpzv):
         return ZerothOrderHalves(stacks, method.num_directions, forward=False)
     if isinstance(method, ForwardDifference):
@@ -115,7 +115,7 @@ def _server(method: Method) -> Answering:
     return FirstOrderAnswers()
 
 
-def _most(member: Member, stacks: Sequence[Stacks]) -> int:
+def _most(member: Member, stacks: Sequence[Layers]) -> int:
     """Runs of one round: arrays beyond what the C library keeps would be paged in every time."""
     clients = len(member.models) if member.is_synchronous else 1
     batch = member.config.batch_size

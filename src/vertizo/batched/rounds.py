@@ -19,13 +19,12 @@ from vertizo import kernels, validate, wire
 from vertizo.batched import updates
 from vertizo.batched.answers import Answering, by_gradient, each_record, totals
 from vertizo.batched.asking import Asked, Asking, Failures, Ids, Part
-from vertizo.batched.clients import ClientHalves
+from vertizo.batched.clients import ClientHalves, parameters
 from vertizo.batched.members import Member
-from vertizo.batched.stacks import Moved, Stacks
 from vertizo.batched.updates import Evaluated
 from vertizo.codecs.none import NoCompression
 from vertizo.errors import NonFiniteError
-from vertizo.memory import aligned
+from vertizo.models.layers import Layers, Moved
 from vertizo.models.linear_stack import LinearStack
 from vertizo.party.client import REPLY_BOUND
 from vertizo.privacy.plan import Answer
@@ -56,9 +55,9 @@ class Rounds:
     def __init__(
         self,
         members: Sequence[Member],
-        clients: Sequence[Stacks],
-        server: Stacks,
-        halves: Callable[[Stacks], ClientHalves],
+        clients: Sequence[Layers],
+        server: Layers,
+        halves: Callable[[Layers], ClientHalves],
         answering: Answering,
     ) -> None:
         config, first = members[0].config, members[0].federation
@@ -137,21 +136,20 @@ class Rounds:
         self, asked: Asked, members: Sequence[Member], flat: Ids, *, together: bool
     ) -> Evaluated:
         """The servers' models at the tables' rows, and at the points that were asked about."""
-        found = aligned(*flat.shape, self._values.shape[1])
-        kernels.gather(found, self._values, flat, len(self._values))
-        rows = torch.from_numpy(found)
+        rows = np.empty((*flat.shape, self._values.shape[1]), np.float32)
+        kernels.gather(rows, self._values, flat, len(self._values))
         labels = torch.from_numpy(self._labels.take(flat))
         models = [member.federation.server.side.head.model for member in members]
-        own = self._server.gather([m for m in models if isinstance(m, LinearStack)])
+        own = parameters([m for m in models if isinstance(m, LinearStack)])
         moved: list[Moved] = []
         points = 1
         for part in asked.parts:
             embeddings = self._answering.evaluated(part.embeddings)
             if len(embeddings):
                 columns = self._columns[part.client]
-                shift = embeddings - rows[part.runs, :, columns]
+                shift = embeddings.numpy() - rows[part.runs, :, columns]
                 first = points - 1 if together else 0
-                moved.append(Moved(part.runs, columns.start, shift, first))
+                moved.append(Moved(columns.start, shift, first, part.runs))
                 points = first + len(embeddings) + 1
         steps, outputs = self._server.forward(own, rows, moved, points)
         return updates.evaluated(self._server, own, steps, outputs, labels, self._task)

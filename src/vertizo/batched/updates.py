@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from vertizo.batched.draws import Step, draw
-from vertizo.batched.stacks import Numbers, Stacks, Weights
 from vertizo.models.base import Dense, Points
+from vertizo.models.layers import Layers, Numbers
 from vertizo.server.head import Head
 from vertizo.server.losses import RecordLosses, Task
 from vertizo.server.updates import FirstOrder, NoUpdate, ServerUpdate, ZerothOrder
@@ -21,9 +21,10 @@ from vertizo.server.updates import FirstOrder, NoUpdate, ServerUpdate, ZerothOrd
 class Evaluated:
     """The servers' models at the batches of one round; items are runs."""
 
-    stacks: Stacks
-    own: Sequence[Weights]
-    steps: Sequence[Tensor]
+    stacks: Layers
+    own: Numbers
+    """Parameters, [items, d]."""
+    steps: Sequence[Numbers]
     """Inputs and every layer's outputs at the last point, [items, batch, …]."""
     losses: Tensor
     """Per-record, [points, items, batch]."""
@@ -33,7 +34,7 @@ class Evaluated:
     """[items, batch]."""
 
     @property
-    def rows(self) -> Tensor:
+    def rows(self) -> Numbers:
         """The joined embeddings at the last point, [items, batch, width]."""
         return self.steps[0]
 
@@ -56,15 +57,16 @@ class Evaluated:
 
 
 def evaluated(
-    stacks: Stacks,
-    own: Sequence[Weights],
-    steps: Sequence[Tensor],
-    outputs: Tensor,
+    stacks: Layers,
+    own: Numbers,
+    steps: Sequence[Numbers],
+    outputs: Numbers,
     labels: Tensor,
     task: Task,
 ) -> Evaluated:
     """With the losses of outputs [points, items, batch, outputs]."""
-    records = task.losses(outputs.reshape(-1, outputs.shape[-1]), labels.view(-1))
+    logits = torch.from_numpy(outputs.reshape(-1, outputs.shape[-1]))
+    records = task.losses(logits, labels.view(-1))
     losses = records.values.view(len(outputs), *labels.shape)
     return Evaluated(stacks, own, steps, losses, records, labels)
 
@@ -80,8 +82,9 @@ def step(
         return
     if isinstance(updates[0], FirstOrder):
         first = [update for update in updates if isinstance(update, FirstOrder)]
-        slopes = found.slopes(first[0].weight)
-        gradients = found.stacks.gradients(found.own, found.steps, slopes).unbind()
+        slopes, written = found.slopes(first[0].weight).numpy(), np.empty_like(found.own)
+        found.stacks.gradients(found.own, found.steps, slopes, written)
+        gradients = torch.from_numpy(written).unbind()
         for place in going:
             first[place].optimizer.step(heads[place].parameters, Dense(gradients[place]))
     elif isinstance(updates[0], ZerothOrder):
@@ -89,7 +92,8 @@ def step(
         _zeroth_order(heads, zeroth, found, going)
     else:
         for place in going:
-            head, rows, labels = heads[place], found.rows[place], found.labels[place]
+            head, labels = heads[place], found.labels[place]
+            rows = torch.from_numpy(found.rows[place])
             updates[place].step(head, head.evaluate(Points(rows), labels), rows, labels)
 
 
@@ -104,9 +108,9 @@ def _zeroth_order(
     smoothing = np.array([each.smoothing for each in updates])
     lengths = smoothing * drawn.scales
     offsets = lengths[None] if forward else np.stack([lengths, -lengths])
-    along = found.stacks.views(drawn.numbers)
-    outputs = found.stacks.along(found.own, along, offsets.astype(np.float32), found.rows)
-    at = evaluated(found.stacks, (), (), outputs, found.labels, heads[0].task).losses
+    steps = offsets.astype(np.float32)
+    outputs = found.stacks.along(found.own, drawn.numbers, steps, found.rows)
+    at = evaluated(found.stacks, found.own, (), outputs, found.labels, heads[0].task).losses
     first = _sums(at[0]) / batch_size
     if forward:
         slopes = (first - _sums(found.losses[-1]) / batch_size) / smoothing

@@ -9,51 +9,94 @@ from __future__ import annotations
 
 try:
     from vertizo.kernels._compiled import (
+        add,
+        add_normals,
+        add_signs,
         ages,
         bounded,
         distinct,
         gather,
+        normal_squares,
         normals,
         right,
         scatter,
         signs,
         slopes,
         softmax,
+        squares,
         start,
-        through_relu,
     )
 
     COMPILED = True
 except ImportError:  # installed without a compiler
     from vertizo.kernels.plain import (
+        add,
+        add_normals,
+        add_signs,
         ages,
         bounded,
         distinct,
         gather,
+        normal_squares,
         normals,
         right,
         scatter,
         signs,
         slopes,
         softmax,
+        squares,
         start,
-        through_relu,
     )
 
     COMPILED = False
 
+try:
+    from vertizo.kernels._products import (
+        affine,
+        along,
+        along_next,
+        back,
+        lanes,
+        moved,
+        outer,
+        raised,
+    )
+except ImportError:
+    from vertizo.kernels.plain_products import (
+        affine,
+        along,
+        along_next,
+        back,
+        lanes,
+        moved,
+        outer,
+        raised,
+    )
+
 __all__ = [
     "COMPILED",
+    "add",
+    "add_normals",
+    "add_signs",
+    "affine",
     "ages",
+    "along",
+    "along_next",
+    "back",
     "bounded",
     "distinct",
     "gather",
+    "lanes",
+    "moved",
+    "normal_squares",
     "normals",
+    "outer",
+    "raised",
     "right",
     "scatter",
     "signs",
     "slopes",
     "softmax",
+    "squares",
     "start",
-    "through_relu",
 ]

@@ -4,65 +4,18 @@
  * compiled. Arrays are C-contiguous and of the types that are checked there; sizes are
  * checked here once more, since nothing here may write beyond an array.
  */
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "_arguments.h"
 #include <math.h>
-#include <stdint.h>
-#include <string.h>
 
 #if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__linux__)
 #define WIDE __attribute__((target_clones("avx512f", "avx2,fma", "default")))
 #else
 #define WIDE
 #endif
-#if defined(__GNUC__)
-#define FETCH(address, writing) __builtin_prefetch(address, writing, 3)
-#else
-#define FETCH(address, writing) ((void)0)
-#endif
 
 #define LINE 64 /* bytes of a cache line */
 #define AHEAD 4 /* rows that are fetched before they are needed */
-#define MOST 6  /* arrays of one call */
-
-typedef Py_ssize_t size;
-
-/* The arguments of one call: arrays first, then numbers. */
-typedef struct {
-    Py_buffer views[MOST];
-    int held;
-} Arrays;
-
-/* Takes `count` arrays; those of the bits in `written` will be changed. */
-static int take(Arrays *arrays, PyObject *const *args, int count, int written) {
-    for (arrays->held = 0; arrays->held < count; arrays->held++) {
-        int flags = PyBUF_ND | PyBUF_C_CONTIGUOUS | (written >> arrays->held & 1 ? PyBUF_WRITABLE : 0);
-        if (PyObject_GetBuffer(args[arrays->held], &arrays->views[arrays->held], flags)) {
-            while (arrays->held--) PyBuffer_Release(&arrays->views[arrays->held]);
-            return 0;
-        }
-    }
-    return 1;
-}
-
-static PyObject *done(Arrays *arrays, PyObject *result) {
-    while (arrays->held--) PyBuffer_Release(&arrays->views[arrays->held]);
-    return result;
-}
-
-static PyObject *nothing(Arrays *arrays) { return done(arrays, Py_NewRef(Py_None)); }
-
-static PyObject *wrong(Arrays *arrays, const char *what) {
-    PyErr_SetString(PyExc_ValueError, what);
-    return done(arrays, NULL);
-}
-
-#define BYTES(place) (arrays.views[place].len)
-#define AT(type, place) ((type *)arrays.views[place].buf)
-#define KERNEL(name) \
-    static PyObject *name(PyObject *Py_UNUSED(module), PyObject *const *args, size given)
-#define NEEDS(number) \
-    if (given != number) return PyErr_Format(PyExc_TypeError, "%d arguments are needed", number)
+#define LANES 16 /* numbers of the widest vectors there are */
 
 /* ---- random numbers ---------------------------------------------------------------------- */
 
@@ -89,17 +42,10 @@ KERNEL(start) {
     return nothing(&arrays);
 }
 
-/* normals(state, out, values) */
-KERNEL(normals) {
-    Arrays arrays;
-    NEEDS(3);
-    if (!take(&arrays, args, 3, 3)) return NULL;
-    if (BYTES(0) != 32 || BYTES(2) != 4 << 16) return wrong(&arrays, "a state and 65,536 values");
+static void draw_normals(uint64_t *given, float *out, size count, const float *values) {
     uint64_t state[4];
-    memcpy(state, AT(void, 0), sizeof state);
-    float *out = AT(float, 1);
-    const float *values = AT(float, 2);
-    size count = BYTES(1) / 4, i = 0;
+    memcpy(state, given, sizeof state);
+    size i = 0;
     for (; i + 4 <= count; i += 4) {
         uint64_t word = next_word(state);
         out[i] = values[word & 0xFFFF];
@@ -110,27 +56,118 @@ KERNEL(normals) {
     if (i < count)
         for (uint64_t word = next_word(state); i < count; i++, word >>= 16)
             out[i] = values[word & 0xFFFF];
-    memcpy(AT(void, 0), state, sizeof state);
-    return nothing(&arrays);
+    memcpy(given, state, sizeof state);
 }
 
-/* signs(state, out, eights) */
-KERNEL(signs) {
+static void draw_signs(uint64_t *state, float *out, size count, const float *eights) {
+    while (count > 0) {
+        uint64_t word = next_word(state);
+        for (int byte = 0; byte < 8 && count > 0; byte++, word >>= 8) {
+            size some = count < 8 ? count : 8;
+            memcpy(out, eights + 8 * (word & 0xFF), 4 * some);
+            out += some;
+            count -= some;
+        }
+    }
+}
+
+typedef void (*Draw)(uint64_t *state, float *out, size count, const float *from);
+
+static PyObject *filled(PyObject *const *args, size given, Draw draw, size from) {
     Arrays arrays;
     NEEDS(3);
     if (!take(&arrays, args, 3, 3)) return NULL;
-    if (BYTES(0) != 32 || BYTES(2) != 256 * 32) return wrong(&arrays, "a state and 256 eights");
-    char *out = AT(char, 1);
-    for (size left = BYTES(1); left > 0;) {
-        uint64_t word = next_word(AT(uint64_t, 0));
-        for (int byte = 0; byte < 8 && left > 0; byte++, word >>= 8) {
-            size bytes = left < 32 ? left : 32;
-            memcpy(out, AT(char, 2) + 32 * (word & 0xFF), bytes);
-            out += bytes;
-            left -= bytes;
-        }
+    if (BYTES(0) != 32 || BYTES(2) != 4 * from) return wrong(&arrays, "a state and a law's values");
+    draw(AT(uint64_t, 0), AT(float, 1), BYTES(1) / 4, AT(float, 2));
+    return nothing(&arrays);
+}
+
+/* normals(state, out, values) */
+KERNEL(normals) { return filled(args, given, draw_normals, 1 << 16); }
+
+/* signs(state, out, eights) */
+KERNEL(signs) { return filled(args, given, draw_signs, 256 * 8); }
+
+WIDE static void add_scaled(float *vector, const float *numbers, float factor, size count) {
+    for (size i = 0; i < count; i++) vector[i] += factor * numbers[i];
+}
+
+/* add(vector, numbers, factor) */
+KERNEL(add) {
+    Arrays arrays;
+    NEEDS(3);
+    float factor = (float)PyFloat_AsDouble(args[2]);
+    if (PyErr_Occurred() || !take(&arrays, args, 2, 1)) return NULL;
+    if (BYTES(0) != BYTES(1)) return wrong(&arrays, "arrays that do not fit each other");
+    add_scaled(AT(float, 0), AT(float, 1), factor, BYTES(0) / 4);
+    return nothing(&arrays);
+}
+
+#define SOME 2048 /* numbers that are drawn at a time and added while they are in the cache */
+
+static PyObject *added(PyObject *const *args, size given, Draw draw, size from) {
+    Arrays arrays;
+    NEEDS(4);
+    float some[SOME], factor = (float)PyFloat_AsDouble(args[3]);
+    if (PyErr_Occurred() || !take(&arrays, args, 3, 3)) return NULL;
+    if (BYTES(0) != 32 || BYTES(2) != 4 * from) return wrong(&arrays, "a state and a law's values");
+    size count = BYTES(1) / 4;
+    float *vector = AT(float, 1);
+    for (size i = 0; i < count; i += SOME) {
+        size left = count - i < SOME ? count - i : SOME;
+        for (size at = i + SOME; at < i + 2 * SOME && at < count; at += LINE / 4) FETCH(vector + at, 1);
+        draw(AT(uint64_t, 0), some, left, AT(float, 2));
+        add_scaled(vector + i, some, factor, left);
     }
     return nothing(&arrays);
+}
+
+/* add_normals(state, vector, values, factor) */
+KERNEL(add_normals) { return added(args, given, draw_normals, 1 << 16); }
+
+/* add_signs(state, vector, eights, factor) */
+KERNEL(add_signs) { return added(args, given, draw_signs, 256 * 8); }
+
+/* Sixteen sums side by side, each of so few that float32 loses little, then in float64. */
+WIDE static double sum_of_squares(const float *numbers, size count) {
+    double total = 0;
+    while (count > 0) {
+        float sums[LANES] = {0};
+        size some = count < SOME ? count : SOME, i = 0;
+        for (; i + LANES <= some; i += LANES)
+            for (int k = 0; k < LANES; k++) sums[k] += numbers[i + k] * numbers[i + k];
+        for (; i < some; i++) sums[0] += numbers[i] * numbers[i];
+        for (int k = 0; k < LANES; k++) total += sums[k];
+        numbers += some;
+        count -= some;
+    }
+    return total;
+}
+
+/* squares(numbers) */
+KERNEL(squares) {
+    Arrays arrays;
+    NEEDS(1);
+    if (!take(&arrays, args, 1, 0)) return NULL;
+    return done(&arrays, PyFloat_FromDouble(sum_of_squares(AT(float, 0), BYTES(0) / 4)));
+}
+
+/* normal_squares(state, count, values) */
+KERNEL(normal_squares) {
+    Arrays arrays;
+    NEEDS(3);
+    PyObject *arguments[2] = {args[0], args[2]};
+    size count = PyLong_AsSsize_t(args[1]);
+    if (PyErr_Occurred() || !take(&arrays, arguments, 2, 1)) return NULL;
+    if (BYTES(0) != 32 || BYTES(1) != 4 << 16) return wrong(&arrays, "a state and a law's values");
+    float some[SOME];
+    double total = 0;
+    for (; count > 0; count -= SOME) {
+        size left = count < SOME ? count : SOME;
+        draw_normals(AT(uint64_t, 0), some, left, AT(float, 1));
+        total += sum_of_squares(some, left);
+    }
+    return done(&arrays, PyFloat_FromDouble(total));
 }
 
 /* ---- rows of tables ---------------------------------------------------------------------- */
@@ -217,24 +254,25 @@ KERNEL(ages) {
 
 /* ---- losses and gradients ---------------------------------------------------------------- */
 
-WIDE static float largest(const float *values, size count) {
-    float most = 0;
-    int finite = 1;
+/* As integers absolute values are in order, infinity and NaN behind the others. */
+WIDE static int32_t largest(const int32_t *bits, size count) {
+    int32_t most = 0;
     for (size i = 0; i < count; i++) {
-        float value = fabsf(values[i]);
+        int32_t value = bits[i] & INT32_MAX;
         most = value > most ? value : most;
-        finite &= value == value;
     }
-    return finite ? most : NAN;
+    return most;
 }
 
 /* bounded(values, bound) */
 KERNEL(bounded) {
     Arrays arrays;
     NEEDS(2);
-    double bound = PyFloat_AsDouble(args[1]);
+    float bound = (float)PyFloat_AsDouble(args[1]);
+    int32_t bits;
     if (PyErr_Occurred() || !take(&arrays, args, 1, 0)) return NULL;
-    return done(&arrays, PyBool_FromLong(largest(AT(float, 0), BYTES(0) / 4) <= (float)bound));
+    memcpy(&bits, &bound, 4);
+    return done(&arrays, PyBool_FromLong(bound >= 0 && largest(AT(int32_t, 0), BYTES(0) / 4) <= bits));
 }
 
 /* e^x for x <= 0; NaN for NaN. Cephes' polynomial, within two units of the last place. */
@@ -252,8 +290,6 @@ static inline float exponential(float x) {
     float found = (sum * rest * rest + rest + 1.0f) * power;
     return x > -87.0f ? found : x <= -87.0f ? 0.0f : x;
 }
-
-#define LANES 16
 
 /* Of any count in whole vectors, so that a number's place in an array never shows in its digits. */
 WIDE static void exponentials(const float *in, float *out, size count) {
@@ -351,34 +387,10 @@ KERNEL(right) {
     return done(&arrays, PyLong_FromSsize_t(count));
 }
 
-WIDE static void masked_sums(float *gradient, const float *outputs, float *sums, size rows,
-                             size columns) {
-    memset(sums, 0, 4 * columns);
-    for (size i = 0; i < rows; i++)
-        for (size k = 0; k < columns; k++) {
-            float kept = outputs[i * columns + k] > 0 ? gradient[i * columns + k] : 0;
-            gradient[i * columns + k] = kept;
-            sums[k] += kept;
-        }
-}
-
-/* through_relu(gradient, sums, outputs) */
-KERNEL(through_relu) {
-    Arrays arrays;
-    NEEDS(3);
-    if (!take(&arrays, args, 3, 3)) return NULL;
-    size columns = BYTES(1) / 4, rows = columns ? BYTES(0) / 4 / columns : 0;
-    if (BYTES(0) != 4 * rows * columns || BYTES(2) != BYTES(0))
-        return wrong(&arrays, "arrays that do not fit each other");
-    masked_sums(AT(float, 0), AT(float, 2), AT(float, 1), rows, columns);
-    return nothing(&arrays);
-}
-
-#define FAST(name) {#name, (PyCFunction)(void (*)(void))name, METH_FASTCALL, NULL}
 static PyMethodDef methods[] = {
     FAST(start), FAST(normals), FAST(signs),   FAST(gather), FAST(scatter),      FAST(distinct),
     FAST(ages),  FAST(bounded), FAST(softmax), FAST(slopes), FAST(right),
-    FAST(through_relu), {0}};
+    FAST(add),   FAST(add_normals), FAST(add_signs), FAST(squares), FAST(normal_squares), {0}};
 static struct PyModuleDef module = {
     PyModuleDef_HEAD_INIT, .m_name = "_compiled", .m_size = 0, .m_methods = methods};
 

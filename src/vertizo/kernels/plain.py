@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 Numbers = NDArray[np.float32]
 Ids = NDArray[np.int64]
 Words = NDArray[np.uint64]
+SOME = 1 << 14
+"""Numbers that are drawn at a time; whole words."""
 
 
 def start(state: Words, seed: int) -> None:
@@ -30,6 +32,46 @@ def signs(state: Words, out: Numbers, eights: Numbers) -> None:
     """Fill with the ``eights`` [256, 8] of random bytes, from whole words."""
     words = _draw(state, -(-out.size // 64))
     out[...] = eights.take(words.view(np.uint8), 0).reshape(-1)[: out.size]
+
+
+def add(vector: Numbers, numbers: Numbers, factor: float) -> None:
+    """``vector += factor · numbers``, in place."""
+    vector += np.float32(factor) * numbers
+
+
+def add_normals(state: Words, vector: Numbers, values: Numbers, factor: float) -> None:
+    """`add` of what `normals` would give, some at a time."""
+    for part in _parts(vector):
+        drawn = np.empty(part.size, np.float32)
+        normals(state, drawn, values)
+        add(part, drawn, factor)
+
+
+def add_signs(state: Words, vector: Numbers, eights: Numbers, factor: float) -> None:
+    """`add` of what `signs` would give, some at a time."""
+    for part in _parts(vector):
+        drawn = np.empty(part.size, np.float32)
+        signs(state, drawn, eights)
+        add(part, drawn, factor)
+
+
+def squares(numbers: Numbers) -> float:
+    """The sum of their squares, of `SOME` at a time in float64."""
+    return float(sum(float(np.dot(part, part)) for part in _parts(numbers)))
+
+
+def normal_squares(state: Words, count: int, values: Numbers) -> float:
+    """`squares` of so many of what `normals` would give."""
+    total = 0.0
+    for start in range(0, count, SOME):
+        drawn = np.empty(min(SOME, count - start), np.float32)
+        normals(state, drawn, values)
+        total += squares(drawn)
+    return total
+
+
+def _parts(numbers: Numbers) -> list[Numbers]:
+    return [numbers[start : start + SOME] for start in range(0, numbers.size, SOME)]
 
 
 def _draw(state: Words, count: int) -> Words:
@@ -139,18 +181,6 @@ def right(parts: Numbers, labels: Ids, first: int, stop: int) -> int:
     """
     likeliest = parts[:, first:stop].argmax(0)
     return int(np.count_nonzero(likeliest.reshape(-1, labels.size) == labels))
-
-
-def through_relu(gradient: Numbers, sums: Numbers, outputs: Numbers) -> None:
-    """Set the gradient to 0 where the outputs are not positive; its sums over rows.
-
-    Args:
-        gradient: changed in place; [rows, columns].
-        sums: becomes the sums; [columns].
-        outputs: of a ReLU; [rows, columns].
-    """
-    gradient[~(outputs > 0)] = 0
-    np.add.reduce(gradient, 0, out=sums)
 
 
 def _check(ids: Ids, records: int) -> None:

@@ -20,6 +20,8 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from vertizo.models.vectors import add
+
 
 class Model(Protocol):
     """A function ``h(w; x)`` of a flat vector ``w``."""
@@ -118,7 +120,7 @@ class Dense:
 
     def add_to(self, vector: Tensor, scale: float) -> None:
         """``vector += scale · gradient``, in place."""
-        vector.add_(self.vector, alpha=scale)
+        add(vector, self.vector, scale)
 
     def norm(self) -> float:
         """Its Euclidean norm."""

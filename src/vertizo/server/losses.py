@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vertizo import kernels
-from vertizo.memory import aligned
 
 
 class RecordLosses(Protocol):
@@ -76,7 +75,7 @@ class _SoftmaxLosses:
 
     def slopes(self, rows: slice, weights: Tensor | float) -> Tensor:
         """Softmax minus one-hot, times the weights."""
-        found = aligned(len(self._scores), len(self._labels))
+        found = np.empty((len(self._scores), len(self._labels)), np.float32)
         scale = 1.0 if isinstance(weights, Tensor) else weights
         kernels.slopes(found, self._parts, self._totals, self._labels, rows.start or 0, scale)
         if isinstance(weights, Tensor):

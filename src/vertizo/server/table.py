@@ -95,7 +95,7 @@ class EmbeddingTable:
         shifts = []
         for client, embeddings in replacements:
             stored = rows[:, self._start[client] : self._start[client] + self.dims[client]]
-            moved = memory.aligned(*embeddings.shape)
+            moved = np.empty(embeddings.shape, np.float32)
             np.subtract(embeddings.numpy(), stored, out=moved)
             if self.join == "mean":
                 moved /= np.float32(len(self.dims))
@@ -111,10 +111,10 @@ class EmbeddingTable:
         """
         shape = ids.size, self._values.shape[1]
         if 4 * shape[0] * shape[1] <= KEPT_WHEN_FREED:
-            rows = memory.aligned(*shape)
+            rows = np.empty(shape, np.float32)
         else:
             if self._last.shape[0] < ids.size or sys.getrefcount(self._last) > UNHELD:
-                self._last = memory.aligned(*shape)
+                self._last = np.empty(shape, np.float32)
             rows = self._last[: ids.size]
         kernels.gather(rows, self._values, ids, len(self._values))
         return rows

@@ -28,9 +28,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vertizo import kernels
 from vertizo.errors import ConfigError
+from vertizo.models.vectors import add, is_plain
 from vertizo.randomness import Stream, generator
-from vertizo.zeroth_order.numbers import BLOCK, Kind, Reader, blocks, drawn
+from vertizo.zeroth_order.numbers import Kind, Reader, Source, blocks, drawn
 
 LawName = Literal["sphere", "scaled-sphere", "gaussian", "rademacher", "coordinate"]
 LAWS: tuple[str, ...] = get_args(LawName)
@@ -68,11 +70,6 @@ class Direction:
         """
         if self.law == "coordinate":
             yield int(generator(self.seed).integers(self.dimension)), torch.ones(1)
-        elif self._numbers is not None and self.dimension <= BLOCK:
-            yield 0, self._numbers
-        elif self._numbers is not None:
-            for start in range(0, self.dimension, BLOCK):
-                yield start, self._numbers[start : start + BLOCK]
         else:
             start = 0
             for block in blocks(self._kind, self.seed, self.dimension):
@@ -113,8 +110,8 @@ class Direction:
 
     def _norm_of_numbers(self) -> float:
         if self.keep:
-            self.numbers()
-        return math.sqrt(sum(float(torch.dot(block, block)) for _, block in self._blocks()))
+            return math.sqrt(kernels.squares(self.numbers().numpy()))
+        return math.sqrt(Source(self.seed).squares(self.dimension))
 
     @property
     def factor(self) -> float:
@@ -131,13 +128,14 @@ class Direction:
 
     def add_to(self, vector: Tensor, scale: float) -> None:
         """``vector += scale · u``, in place, one block at a time."""
-        if self.keep:
-            self.numbers()
         factor = max(-FLOAT32_MAX, min(scale * self.scale, FLOAT32_MAX))
-        for start, block in self._blocks():
-            size = block.numel()
-            part = vector if size == vector.numel() else vector[start : start + size]
-            part.add_(block.to(part), alpha=factor)
+        if self.keep and self.law != "coordinate":
+            add(vector, self.numbers(), factor)
+        elif is_plain(vector) and self.law != "coordinate":
+            Source(self.seed).add_to(vector.numpy(), self._kind, factor)
+        else:
+            for start, block in self._blocks():
+                add(vector[start : start + block.numel()], block, factor)
 
 
 class Directions:

@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vertizo import kernels
-from vertizo.memory import aligned
 
 Numbers = NDArray[np.float32]
 Kind = Literal["normals", "signs"]
@@ -65,10 +64,21 @@ class Source:
             kernels.normals(self._state, out, values())
         return out
 
+    def add_to(self, vector: Numbers, kind: Kind, factor: float) -> None:
+        """``vector += factor · (the next numbers)``, in place."""
+        if kind == "signs":
+            kernels.add_signs(self._state, vector, EIGHTS, factor)
+        else:
+            kernels.add_normals(self._state, vector, values(), factor)
+
+    def squares(self, count: int) -> float:
+        """The sum of the squares of the next ``count`` normal numbers."""
+        return kernels.normal_squares(self._state, count, values())
+
 
 def drawn(kind: Kind, seed: int, size: int) -> Numbers:
     """The first numbers of a seed, float32 [size]."""
-    return Source(seed).fill(aligned(size), kind)
+    return Source(seed).fill(np.empty(size, np.float32), kind)
 
 
 def blocks(kind: Kind, seed: int, size: int) -> Iterator[Numbers]:

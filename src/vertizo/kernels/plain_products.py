@@ -1,0 +1,246 @@
+"""What the compiled products do, by PyTorch: used where there was no compiler, and by tests.
+
+Arrays are float32 and C-contiguous. A layer's weights [outputs, inputs], row by row, and its bias
+behind them begin at ``first`` of a flat vector of parameters [d]; its numbers of inputs and outputs
+are the last lengths of the arrays given. A flat array of two axes, [items, d], stands for as many
+models of the same layers: then every other array has an axis of items before its rows. ``threads``
+is how many may share a large product; it shows in no digit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Numbers = NDArray[np.float32]
+LINE = 64
+"""Bytes of a line of the cache."""
+
+
+def affine(
+    out: Numbers, x: Numbers, flat: Numbers, first: int, bias: int, relu: int, threads: int
+) -> None:
+    """``out = x Wᵀ + b``, through a ReLU if ``relu``; [..., rows, inputs] → [..., rows, outputs].
+
+    Raises:
+        ValueError: shapes that do not fit each other; so do all of these.
+    """
+    for at, item in _places(out, flat):
+        weight, offset = _layer(flat, item, first, out, x, bias)
+        _put(out[at], _product(x[at], weight, offset), relu)
+
+
+def along(
+    out: Numbers,
+    x: Numbers,
+    flat: Numbers,
+    direction: Numbers,
+    steps: Numbers,
+    first: int,
+    bias: int,
+    relu: int,
+    threads: int,
+) -> None:
+    """The same at ``w + step · u`` for every step, inputs being the same at all.
+
+    Two products serve all: ``x (W + aU)ᵀ = x Wᵀ + a · x Uᵀ``, which is also more precise than
+    shifting W would be.
+
+    Args:
+        out: [points, (items,) rows, outputs].
+        x: [(items,) rows, inputs].
+        flat, direction: w and u, [(items,) d or more].
+        steps: [points, (items)].
+        first, bias, relu, threads: as of `affine`.
+    """
+    for at, item in _places(out[0], flat):
+        plain = _product(x[at], *_layer(flat, item, first, out, x, bias))
+        slope = _product(x[at], *_layer(direction, item, first, out, x, bias))
+        for point, step in zip(
+            out, steps.reshape(len(out), -1)[:, item or 0].tolist(), strict=True
+        ):
+            _put(point[at], torch.add(plain, slope, alpha=step) if step else plain.clone(), relu)
+
+
+def along_next(
+    out: Numbers,
+    x: Numbers,
+    flat: Numbers,
+    direction: Numbers,
+    steps: Numbers,
+    first: int,
+    bias: int,
+    relu: int,
+    threads: int,
+) -> None:
+    """As `along` where inputs are each point's own, [points, (items,) rows, inputs]."""
+    for index, (point, inputs) in enumerate(zip(out, x, strict=True)):
+        for at, item in _places(point, flat):
+            step = float(steps.reshape(len(out), -1)[index, item or 0])
+            weight, offset = _layer(flat, item, first, out, x, bias)
+            along_weight, along_offset = _layer(direction, item, first, out, x, bias)
+            moved_weight = torch.add(weight, along_weight, alpha=step)
+            if offset is not None and along_offset is not None:
+                offset = torch.add(offset, along_offset, alpha=step)
+            _put(point[at], _product(inputs[at], moved_weight, offset), relu)
+
+
+def moved(
+    out: Numbers,
+    x: Numbers,
+    shifts: Numbers,
+    starts: NDArray[np.int64],
+    flat: Numbers,
+    first: int,
+    bias: int,
+    relu: int,
+    threads: int,
+) -> None:
+    """A layer at inputs of which some columns are shifted, and last at those that are not.
+
+    Args:
+        out: [points + 1, (items,) rows, outputs].
+        x: [(items,) rows, inputs].
+        shifts: [points, (items,) rows, columns].
+        starts: the first of the columns of each item, [(items)].
+        flat, first, bias, relu, threads: as of `affine`.
+    """
+    common = np.empty(out.shape[1:], np.float32)
+    affine(common, x, flat, first, bias, 0, threads)
+    for item, start in enumerate(starts.reshape(-1).tolist()):
+        at = item if starts.ndim else ...
+        own = out[:-1, at], shifts[:, at], common[at], flat[at]
+        raised(*own, first, start, x.shape[-1], relu, threads)
+    np.maximum(common, np.float32(0), out=out[-1]) if relu else np.copyto(out[-1], common)
+
+
+def raised(
+    out: Numbers,
+    shifts: Numbers,
+    common: Numbers,
+    flat: Numbers,
+    first: int,
+    start: int,
+    inputs: int,
+    relu: int,
+    threads: int,
+) -> None:
+    """A layer's outputs where some columns of its inputs are shifted: ``common + shift W'ᵀ``.
+
+    Args:
+        out: [points, (items,) rows, outputs].
+        shifts: [points, (items,) rows, columns].
+        common: the outputs without them, before a ReLU; [(items,) rows, outputs].
+        flat, first, relu, threads: as of `affine`.
+        start: the first of the columns.
+        inputs: the layer's.
+    """
+    outputs, columns = out.shape[-1], shifts.shape[-1]
+    if start < 0 or start + columns > inputs:
+        raise ValueError("arrays that do not fit each other")
+    for point, shift in zip(out, shifts, strict=True):
+        for at, item in _places(point, flat):
+            own = _own(flat, item)[first : first + inputs * outputs].reshape(outputs, inputs)
+            part = _tensor(own)[:, start : start + columns]
+            result = torch.addmm(_tensor(common[at]), _tensor(shift[at]), part.t())
+            _put(point[at], result, relu)
+
+
+def back(
+    out: Numbers,
+    gradient: Numbers,
+    flat: Numbers,
+    kept: Numbers,
+    first: int,
+    masked: int,
+    threads: int,
+) -> None:
+    """The gradient of a layer's inputs from that of its outputs, ``g W``.
+
+    Args:
+        out: [(items,) rows, inputs].
+        gradient: [(items,) rows, outputs].
+        flat, first, threads: as of `affine`.
+        kept: the inputs, where they come out of a ReLU: its gradient is 0 where they are not
+            positive; [(items,) rows, inputs].
+        masked: whether they do; ``kept`` may be any array else.
+    """
+    for at, item in _places(out, flat):
+        weight, _ = _layer(flat, item, first, gradient, out, 0)
+        result = torch.mm(_tensor(gradient[at]), weight)
+        if masked:
+            result[~(_tensor(kept[at]) > 0)] = 0
+        _put(out[at], result, 0)
+
+
+def outer(
+    flat: Numbers, gradient: Numbers, x: Numbers, first: int, bias: int, threads: int
+) -> None:
+    """The gradient of a layer's weights, ``gᵀ x``, and of its bias, in their places of ``flat``.
+
+    Args:
+        flat: a gradient of all parameters, [(items,) d]; the rest of it is left as it is.
+        gradient: of the layer's outputs, [(items,) rows, outputs].
+        x: its inputs, [(items,) rows, inputs].
+        first, bias, threads: as of `affine`.
+    """
+    for at, item in _places(gradient, flat):
+        _layer(flat, item, first, gradient, x, bias)  # it fits
+        outputs, inputs = gradient.shape[-1], x.shape[-1]
+        own, stop = _own(flat, item), first + outputs * inputs
+        own[first:stop] = torch.mm(_tensor(gradient[at]).t(), _tensor(x[at])).flatten().numpy()
+        if bias:
+            own[stop : stop + outputs] = np.add.reduce(gradient[at], 0)
+
+
+def lanes(most: int = 16) -> int:
+    """Numbers that one instruction works on, at most so many from now on; here nobody knows."""
+    return 0
+
+
+def _places(rows: Numbers, flat: Numbers) -> Iterator[tuple[tuple[int, ...], int | None]]:
+    """Where in an array [..., rows, columns] each product lies, and which item's it is."""
+    if rows.ndim < 1 + flat.ndim:
+        raise ValueError("arrays that do not fit each other")
+    for at in np.ndindex(rows.shape[:-2]):
+        yield at, at[-1] if flat.ndim == 2 else None
+
+
+def _own(flat: Numbers, item: int | None) -> Numbers:
+    own: Numbers = flat if item is None else flat[item]
+    return own
+
+
+def _layer(
+    flat: Numbers, item: int | None, first: int, out: Numbers, x: Numbers, bias: int
+) -> tuple[Tensor, Tensor | None]:
+    """W [outputs, inputs] and b [outputs] in a flat vector."""
+    own, outputs, inputs = _own(flat, item), out.shape[-1], x.shape[-1]
+    stop = first + outputs * inputs
+    if first < 0 or stop + outputs * bool(bias) > own.size:
+        raise ValueError("arrays that do not fit each other")
+    weight = _tensor(own[first:stop].reshape(outputs, inputs))
+    return weight, _tensor(own[stop : stop + outputs]) if bias else None
+
+
+def _product(x: Numbers, weight: Tensor, bias: Tensor | None) -> Tensor:
+    inputs = _tensor(x)
+    if bias is None:
+        return torch.mm(inputs, weight.t())
+    return torch.addmm(bias, inputs, weight.t())
+
+
+def _put(out: Numbers, result: Tensor, relu: int) -> None:
+    if result.shape != out.shape:
+        raise ValueError("arrays that do not fit each other")
+    out[...] = (result.relu_() if relu else result).numpy()
+
+
+def _tensor(array: Numbers) -> Tensor:
+    """The array where a line of the cache begins: the last digits of products depend on it."""
+    tensor = torch.from_numpy(array)
+    return tensor if tensor.data_ptr() % LINE == 0 else tensor.clone()

@@ -1,0 +1,194 @@
+"""Linear layers with ReLU between, in closed form, for one vector of parameters or for many.
+
+The models of the papers' tables are such stacks, and small: at batch 64 autograd and one call after
+another cost several times what the arithmetic does. Here a layer is one call
+(`vertizo.kernels`), the first layer's product is shared between perturbed evaluations, and
+gradients are written into one flat vector.
+
+``flat`` holds the parameters: [d], or [items, d] for several models of the same layers. With items
+every other array has an axis of them before its rows, and item i of it belongs to parameters i. To
+each item, and to each row, comes what would come to it alone, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vertizo import kernels
+
+Numbers = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """``y = x Wᵀ + b``, then ReLU if ``relu``; W is [outputs, inputs]."""
+
+    inputs: int
+    outputs: int
+    bias: bool
+    relu: bool
+
+    @property
+    def size(self) -> int:
+        """Number of parameters: weights, then bias."""
+        return self.outputs * (self.inputs + self.bias)
+
+
+@dataclass(frozen=True)
+class Moved:
+    """Points at which some columns of the inputs differ.
+
+    Args:
+        start: the first of those columns.
+        shift: what is added to them, [points, (items,) rows, columns].
+        first: the first of the points, among all.
+        items: whose inputs; None for all.
+    """
+
+    start: int
+    shift: Numbers
+    first: int
+    items: slice | None = None
+
+
+class Layers:
+    """Layers from inputs to outputs; each one's weights (row by row) and bias lie in order.
+
+    Args:
+        layers: neighbours must fit.
+    """
+
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        self.layers = tuple(layers)
+        self.size = sum(layer.size for layer in layers)
+        self.inputs = layers[0].inputs
+        self.outputs = layers[-1].outputs
+        self._first = [sum(layer.size for layer in layers[:k]) for k in range(len(layers))]
+        """Where each layer's parameters begin."""
+
+    def forward(
+        self, flat: Numbers, rows: Numbers, moved: Sequence[Moved] = (), points: int = 1
+    ) -> tuple[list[Numbers], Numbers]:
+        """Inputs and every layer's outputs at the rows, and the outputs at all points.
+
+        The first layer multiplies what the points have in common once, and their shifts apart.
+
+        Args:
+            flat: w.
+            rows: [(items,) rows, inputs], the last of the points.
+            moved: the others.
+            points: how many there are.
+
+        Returns:
+            Arrays [(items,) rows, …], and [points, (items,) rows, outputs].
+        """
+        layer, threads = self.layers[0], torch.get_num_threads()
+        values = np.empty((points, *rows.shape[:-1], layer.outputs), np.float32)
+        if len(moved) == 1 and len(moved[0].shift) == points - 1 and moved[0].items is None:
+            starts = np.full(flat.shape[:-1], moved[0].start)
+            shift = moved[0].shift
+            kernels.moved(values, rows, shift, starts, flat, 0, layer.bias, layer.relu, threads)
+        else:
+            self._raised(flat, rows, moved, values)
+        common = values[-1]
+        steps = [rows, common]
+        for layer, first in zip(self.layers[1:], self._first[1:], strict=True):
+            before, values = values, np.empty((*values.shape[:-1], layer.outputs), np.float32)
+            kernels.affine(values, before, flat, first, layer.bias, layer.relu, threads)
+            steps.append(values[-1])
+        return steps, values
+
+    def _raised(
+        self, flat: Numbers, rows: Numbers, moved: Sequence[Moved], values: Numbers
+    ) -> None:
+        """The first layer's outputs at points of any kinds."""
+        layer, threads, common = self.layers[0], torch.get_num_threads(), values[-1]
+        relu = layer.relu and not moved
+        kernels.affine(common, rows, flat, 0, layer.bias, relu, threads)
+        for part in moved:
+            items = slice(None) if part.items is None else part.items
+            for point, shift in enumerate(part.shift, part.first):
+                out, own = values[point : point + 1, items], common[items]
+                parameters = flat if part.items is None else flat[items]
+                kernels.raised(
+                    out, shift[None], own, parameters, 0,
+                    part.start, layer.inputs, layer.relu, threads,
+                )  # fmt: skip
+        if layer.relu and moved:
+            np.maximum(common, np.float32(0), out=common)
+
+    def along(self, flat: Numbers, direction: Numbers, steps: Numbers, rows: Numbers) -> Numbers:
+        """Outputs at ``w + step · u``, [points, (items,) rows, outputs].
+
+        Args:
+            flat: w.
+            direction: u, [(items,) d or more].
+            steps: [points, (items)].
+            rows: [(items,) rows, inputs], the same at every point.
+        """
+        threads, values = torch.get_num_threads(), rows
+        for layer, first in zip(self.layers, self._first, strict=True):
+            before = values
+            shape = (len(steps), *rows.shape[:-1], layer.outputs)
+            values = np.empty(shape, np.float32)
+            one = kernels.along_next if first else kernels.along
+            one(values, before, flat, direction, steps, first, layer.bias, layer.relu, threads)
+        return values
+
+    def gradients(
+        self, flat: Numbers, steps: Sequence[Numbers], gradient: Numbers, out: Numbers
+    ) -> None:
+        """Of the parameters.
+
+        Args:
+            flat: w.
+            steps: from `forward`.
+            gradient: of the outputs, [(items,) rows, outputs].
+            out: becomes the gradient, [(items,) d].
+        """
+        threads, gradient = torch.get_num_threads(), self._at_outputs(steps, gradient)
+        for index in range(len(self.layers) - 1, -1, -1):
+            bias = self.layers[index].bias
+            kernels.outer(out, gradient, steps[index], self._first[index], bias, threads)
+            if index:
+                gradient = self._back(flat, steps, gradient, index)
+
+    def input_gradients(
+        self, flat: Numbers, steps: Sequence[Numbers], gradient: Numbers
+    ) -> Numbers:
+        """Of the inputs, [(items,) rows, inputs]; arguments as of `gradients`."""
+        gradient = self._at_outputs(steps, gradient)
+        for index in range(len(self.layers) - 1, -1, -1):
+            gradient = self._back(flat, steps, gradient, index)
+        return gradient
+
+    def each_gradient(
+        self, flat: Numbers, steps: Sequence[Numbers], gradient: Numbers
+    ) -> list[Numbers]:
+        """Of every layer's outputs before its ReLU, from the first; arguments as of `gradients`."""
+        found = [self._at_outputs(steps, gradient)]
+        for index in range(len(self.layers) - 1, 0, -1):
+            found.append(self._back(flat, steps, found[-1], index))
+        return found[::-1]
+
+    def _at_outputs(self, steps: Sequence[Numbers], gradient: Numbers) -> Numbers:
+        """Through a last ReLU."""
+        if not self.layers[-1].relu:
+            return np.ascontiguousarray(gradient)
+        return np.where(steps[-1] > 0, gradient, np.float32(0))
+
+    def _back(
+        self, flat: Numbers, steps: Sequence[Numbers], gradient: Numbers, index: int
+    ) -> Numbers:
+        """From the outputs of a layer to those of the one before it, or to the inputs."""
+        inputs = steps[index]
+        out = np.empty(inputs.shape, np.float32)
+        masked = index > 0 and self.layers[index - 1].relu
+        threads = torch.get_num_threads()
+        kernels.back(out, gradient, flat, inputs, self._first[index], masked, threads)
+        return out
