@@ -10,6 +10,7 @@ import pytest
 
 from vertizo import kernels
 from vertizo.kernels import plain_products
+from vertizo.models.layers import EVERY
 
 RNG = np.random.default_rng(7)
 COMPILED = kernels.affine is not plain_products.affine
@@ -100,11 +101,16 @@ def test_along(way: Any, size: Any, kind: Any) -> None:
     (weight, bias), (along, along_bias) = case.layer(case.flat), case.layer(case.direction)
     by = steps.reshape(*steps.shape, 1, 1).astype(np.float64)
     x, out = case.of(case.inputs, 3), case.of(case.outputs, 3)
-    own = case.flat, case.direction, steps, case.first, case.bias
-    way.along(out, case.x, *own, 1, 1)
+    own, layer = (case.flat, case.direction, steps), (case.first, case.bias)
+    way.along(out, case.x, *own, EVERY, *layer, 1, 1)
     expected = case.x @ turned(weight + by * along) + bias + by * along_bias
     assert close(out, np.maximum(expected, 0))
-    way.along_next(out, x, *own, 0, 1)
+    table, ids = numbers(50, case.inputs), RNG.integers(0, 50, (*case.front, case.rows))
+    selected = case.of(case.outputs, 3)
+    way.along(selected, table, *own, ids, *layer, 0, 1)
+    way.along(out, table[ids], *own, EVERY, *layer, 0, 1)
+    assert np.array_equal(selected, out)
+    way.along_next(out, x, *own, *layer, 0, 1)
     assert close(out, x @ turned(weight + by * along) + bias + by * along_bias)
 
 
@@ -201,8 +207,11 @@ def test_arrays_that_do_not_fit_are_refused(way: Any) -> None:
         lambda: way.affine(out, x, flat, -1, 0, 0, 1),
         lambda: way.affine(numbers(3, 5), x, flat, 0, 0, 0, 1),
         lambda: way.affine(out, x, flat.reshape(2, 10), 0, 0, 0, 1),
-        lambda: way.along(three, x, flat, flat[:14], steps, 0, 0, 0, 1),
-        lambda: way.along(three, x, flat, flat, numbers(3), 0, 0, 0, 1),
+        lambda: way.along(three, x, flat, flat[:14], steps, EVERY, 0, 0, 0, 1),
+        lambda: way.along(three, x, flat, flat, numbers(3), EVERY, 0, 0, 0, 1),
+        lambda: way.along(three, x, flat, flat, steps, np.array([0, 1, 2, 4]), 0, 0, 0, 1),
+        lambda: way.along(three, x, flat, flat, steps, np.array([0, 1, 2]), 0, 0, 0, 1),
+        lambda: way.along(three, x, flat, flat, steps, np.array([0, 1, -1, 2]), 0, 0, 0, 1),
         lambda: way.along_next(three, x, flat, flat, steps, 0, 0, 0, 1),
         lambda: way.raised(three, numbers(2, 4, 2), out, flat, 0, 2, 3, 0, 1),
         lambda: way.moved(three, x, numbers(1, 4, 2), np.full((), 2), flat, 0, 0, 0, 1),

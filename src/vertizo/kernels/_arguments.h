@@ -44,6 +44,13 @@ static PyObject *wrong(Arrays *arrays, const char *what) {
     return done(arrays, NULL);
 }
 
+/* Whether all IDs are those of rows. */
+static inline int within(const int64_t *ids, size count, size records) {
+    int all = 1;
+    for (size i = 0; i < count; i++) all &= ids[i] >= 0 && ids[i] < records;
+    return all;
+}
+
 #define BYTES(place) (arrays.views[place].len)
 #define AT(type, place) ((type *)arrays.views[place].buf)
 #define KERNEL(name) \

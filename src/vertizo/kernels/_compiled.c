@@ -172,12 +172,6 @@ KERNEL(normal_squares) {
 
 /* ---- rows of tables ---------------------------------------------------------------------- */
 
-static int within(const int64_t *ids, size count, size records) {
-    int all = 1;
-    for (size i = 0; i < count; i++) all &= ids[i] >= 0 && ids[i] < records;
-    return all;
-}
-
 /* gather(out, rows, ids, records) */
 KERNEL(gather) {
     Arrays arrays;

@@ -11,13 +11,14 @@
 
 typedef struct {
     const float *at;
-    size down, across; /* from row to row, and from column to column */
-} Left;
+    size down, across;  /* from row to row, and from column to column */
+    const int64_t *ids; /* which rows, in order; NULL for all */
+} Matrix;
 
 /* out [rows, columns] = left [rows, inner] times matrix [inner, columns], and what follows. */
 typedef struct {
     size rows, columns, inner;
-    Left left;
+    Matrix left;
     const float *matrix;
     size stride;        /* between rows of what is stored */
     int transposed;     /* whether that is [columns, inner] */
@@ -34,11 +35,29 @@ typedef struct {
     /* or points at which columns of left from `start` on, `shifted` in all, are raised by `shift`;
        what is not raised is the last point: */
     size shifts, start, shifted;
-    Left shift;
+    Matrix shift;
     size shift_apart;
 } Product;
 
 #define HEIGHT 6
+
+/* Rows of a tile, and those that are fetched for the one below it. */
+typedef struct {
+    const float *row[HEIGHT], *next[HEIGHT];
+    size across;
+} Left;
+
+static inline Left rows_at(const Matrix *matrix, size i, size to) {
+    Left left;
+    for (size r = 0; r < 2 * HEIGHT; r++) {
+        size row = i + r < to ? i + r : to - 1;
+        const float *at = matrix->at + (matrix->ids ? matrix->ids[row] : row) * matrix->down;
+        if (r < HEIGHT) left.row[r] = at;
+        else left.next[r - HEIGHT] = at;
+    }
+    left.across = matrix->across;
+    return left;
+}
 
 typedef float Four __attribute__((vector_size(16), aligned(4)));
 #if defined(__clang__) || __GNUC__ >= 12
@@ -197,7 +216,7 @@ KERNEL(affine) {
     size points = rows > 0 && inputs > 0 && items > 0 ? BYTES(1) / (4 * rows * inputs * items) : 0;
     if (!layer_fits(first, d, inputs, outputs, bias != 0) || !is(&arrays, 0, points, items, rows, outputs)
         || !is(&arrays, 1, points, items, rows, inputs)) MISFIT;
-    Product p = {.rows = rows, .columns = outputs, .inner = inputs, .left = {NULL, inputs, 1},
+    Product p = {.rows = rows, .columns = outputs, .inner = inputs, .left = {.down = inputs, .across = 1},
                  .stride = inputs, .transposed = 1, .relu = relu != 0};
     EACH(points, items, threads,
         p.left.at = AT(float, 1) + (point * items + item) * rows * inputs;
@@ -207,26 +226,30 @@ KERNEL(affine) {
     return nothing(&arrays);
 }
 
-/* along(out, x, flat, direction, steps, first, bias, relu, threads) */
+/* along(out, x, flat, direction, steps, ids, first, bias, relu, threads) */
 KERNEL(along) {
     Arrays arrays;
-    NEEDS(9);
-    NUMBER(first, 5); NUMBER(bias, 6); NUMBER(relu, 7); NUMBER(threads, 8);
-    TAKE(5, 1);
+    NEEDS(10);
+    NUMBER(first, 6); NUMBER(bias, 7); NUMBER(relu, 8); NUMBER(threads, 9);
+    TAKE(6, 1);
     FLAT(2);
     if (NDIM(0) < 3 || NDIM(1) < 2 || NDIM(3) != NDIM(2) || !items) MISFIT;
-    size rows = LENGTH(1, 2), inputs = LENGTH(1, 1), outputs = LENGTH(0, 1);
+    const int64_t *ids = BYTES(5) ? AT(int64_t, 5) : NULL;
+    size rows = LENGTH(0, 2), inputs = LENGTH(1, 1), outputs = LENGTH(0, 1);
     size points = BYTES(4) / (4 * items), own = LENGTH(3, 1);
     if (BYTES(3) != 4 * items * own || !layer_fits(first, own, inputs, outputs, bias != 0)
         || !layer_fits(first, d, inputs, outputs, bias != 0) || BYTES(4) != 4 * points * items
-        || !is(&arrays, 0, points, items, rows, outputs) || !is(&arrays, 1, 0, items, rows, inputs))
-        MISFIT;
-    Product p = {.rows = rows, .columns = outputs, .inner = inputs, .left = {NULL, inputs, 1},
-                 .stride = inputs, .transposed = 1, .points = points, .between = items,
-                 .apart = items * rows * outputs, .relu = relu != 0};
+        || !is(&arrays, 0, points, items, rows, outputs)) MISFIT;
+    if (ids ? NDIM(1) != 2 || BYTES(5) != 8 * items * rows || !within(ids, items * rows, LENGTH(1, 2))
+            : !is(&arrays, 1, 0, items, rows, inputs)) MISFIT;
+    Product p = {.rows = rows, .columns = outputs, .inner = inputs,
+                 .left = {.down = inputs, .across = 1}, .stride = inputs, .transposed = 1,
+                 .points = points, .between = items, .apart = items * rows * outputs,
+                 .relu = relu != 0};
     if (points)
         EACH(1, items, threads,
-            p.left.at = AT(float, 1) + item * rows * inputs;
+            p.left.at = AT(float, 1) + (ids ? 0 : item * rows * inputs);
+            p.left.ids = ids ? ids + item * rows : NULL;
             p.matrix = AT(float, 2) + item * d + first;
             p.direction = AT(float, 3) + item * own + first;
             p.bias = bias ? p.matrix + inputs * outputs : NULL;
@@ -252,7 +275,7 @@ KERNEL(along_next) {
         || !is(&arrays, 1, points, items, rows, inputs)) MISFIT;
     float *biases = bias ? malloc(4 * outputs) : NULL;
     if (bias && !biases) return done(&arrays, PyErr_NoMemory());
-    Product p = {.rows = rows, .columns = outputs, .inner = inputs, .left = {NULL, inputs, 1},
+    Product p = {.rows = rows, .columns = outputs, .inner = inputs, .left = {.down = inputs, .across = 1},
                  .stride = inputs, .transposed = 1, .bias = biases, .relu = relu != 0};
     int whole = 1;
     for (size point = 0; whole && point < points; point++)
@@ -289,9 +312,9 @@ KERNEL(moved) {
         || !is(&arrays, 2, points, items, rows, columns)) MISFIT;
     for (size item = 0; item < items; item++)
         if (starts[item] < 0 || starts[item] + columns > inputs) MISFIT;
-    Product p = {.rows = rows, .columns = outputs, .inner = inputs, .left = {NULL, inputs, 1},
+    Product p = {.rows = rows, .columns = outputs, .inner = inputs, .left = {.down = inputs, .across = 1},
                  .stride = inputs, .transposed = 1, .relu = relu != 0, .apart = items * rows * outputs,
-                 .shifts = points, .shifted = columns, .shift = {NULL, columns, 1},
+                 .shifts = points, .shifted = columns, .shift = {.down = columns, .across = 1},
                  .shift_apart = items * rows * columns};
     EACH(1, items, threads,
         p.left.at = AT(float, 1) + item * rows * inputs;
@@ -316,7 +339,7 @@ KERNEL(raised) {
     if (!layer_fits(first, d, inputs, outputs, 0) || start < 0 || columns < 1 || start + columns > inputs
         || !is(&arrays, 0, points, items, rows, outputs) || !is(&arrays, 1, points, items, rows, columns)
         || !is(&arrays, 2, 0, items, rows, outputs)) MISFIT;
-    Product p = {.rows = rows, .columns = outputs, .inner = columns, .left = {NULL, columns, 1},
+    Product p = {.rows = rows, .columns = outputs, .inner = columns, .left = {.down = columns, .across = 1},
                  .stride = inputs, .transposed = 1, .relu = relu != 0};
     EACH(points, items, threads,
         p.left.at = AT(float, 1) + (point * items + item) * rows * columns;
@@ -340,7 +363,7 @@ KERNEL(back) {
     if (!layer_fits(first, d, inputs, outputs, 0) || !is(&arrays, 0, 0, items, rows, inputs)
         || !is(&arrays, 1, 0, items, rows, outputs)
         || (masked && !is(&arrays, 3, 0, items, rows, inputs))) MISFIT;
-    Product p = {.rows = rows, .columns = inputs, .inner = outputs, .left = {NULL, outputs, 1},
+    Product p = {.rows = rows, .columns = inputs, .inner = outputs, .left = {.down = outputs, .across = 1},
                  .stride = inputs};
     EACH(1, items, threads,
         p.left.at = AT(float, 1) + item * rows * outputs;
@@ -361,7 +384,7 @@ KERNEL(outer) {
     size rows = LENGTH(1, 2), outputs = LENGTH(1, 1), inputs = LENGTH(2, 1);
     if (!layer_fits(first, d, inputs, outputs, bias != 0) || !is(&arrays, 1, 0, items, rows, outputs)
         || !is(&arrays, 2, 0, items, rows, inputs)) MISFIT;
-    Product p = {.rows = outputs, .columns = inputs, .inner = rows, .left = {NULL, 1, outputs},
+    Product p = {.rows = outputs, .columns = inputs, .inner = rows, .left = {.down = 1, .across = outputs},
                  .stride = inputs};
     EACH(1, items, threads,
         p.left.at = AT(float, 1) + item * rows * outputs;

@@ -13,19 +13,20 @@ typedef float OWN(Vector) __attribute__((vector_size(4 * LANES), aligned(4)));
 
 /* into [rows][ACROSS] = left times the panel [inner][step]; `rows` and `vectors` are constants. */
 static inline __attribute__((always_inline)) TARGET void OWN(tile)(
-    int rows, int vectors, Left left, size inner, const float *panel, size step, float *into
+    int rows, int vectors, const Left *left, size inner, const float *panel, size step, float *into
 ) {
     OWN(Vector) sums[HEIGHT][WIDTH] = {{{0}}};
+    size across = left->across;
     for (size start = 0; start < inner; start += LANES) {
         size stop = start + LANES < inner ? start + LANES : inner;
-        if (left.across == 1)
-            for (int r = 0; r < rows; r++) FETCH(left.at + (rows + r) * left.down + start, 0);
+        if (across == 1)
+            for (int r = 0; r < rows; r++) FETCH(left->next[r] + start, 0);
         for (size k = start; k < stop; k++) {
             OWN(Vector) right[WIDTH];
             for (int v = 0; v < vectors; v++)
                 right[v] = *(const OWN(Vector) *)(panel + k * step + v * LANES);
             for (int r = 0; r < rows; r++) {
-                float value = left.at[r * left.down + k * left.across];
+                float value = left->row[r][k * across];
                 for (int v = 0; v < vectors; v++) sums[r][v] += value * right[v];
             }
         }
@@ -39,7 +40,7 @@ static inline __attribute__((always_inline)) TARGET void OWN(tile)(
     case count: OWN(tile)(count, vectors, left, inner, panel, step, into); return
 #define COLUMNS(vectors) \
     static TARGET void CAT(OWN(rows), vectors)( \
-        int rows, Left left, size inner, const float *panel, size step, float *into \
+        int rows, const Left *left, size inner, const float *panel, size step, float *into \
     ) { \
         switch (rows) { \
             ROWS(1, vectors); ROWS(2, vectors); ROWS(3, vectors); \
@@ -54,7 +55,7 @@ COLUMNS(4)
 #endif
 
 static TARGET void OWN(block)(
-    int rows, int vectors, Left left, size inner, const float *panel, size step, float *into
+    int rows, int vectors, const Left *left, size inner, const float *panel, size step, float *into
 ) {
     switch (vectors) {
         case 1: CAT(OWN(rows), 1)(rows, left, inner, panel, step, into); return;
@@ -157,12 +158,11 @@ static TARGET void OWN(multiply)(const Product *p, size from, size to, float *ro
         if (p->direction) OWN(turn)(p, p->direction, first, count, step, other);
         for (size i = from; i < to; i += HEIGHT) {
             int rows = to - i < HEIGHT ? (int)(to - i) : HEIGHT;
-            Left left = p->left;
-            left.at += i * left.down;
-            OWN(block)(rows, vectors, left, p->inner, panel, own, plain);
+            Left left = rows_at(&p->left, i, to);
+            OWN(block)(rows, vectors, &left, p->inner, panel, own, plain);
             OWN(raise)(i, rows, first, count, p->columns, p->bias, p->common, plain);
             if (p->direction) {
-                OWN(block)(rows, vectors, left, p->inner, other, step, slope);
+                OWN(block)(rows, vectors, &left, p->inner, other, step, slope);
                 OWN(raise)(i, rows, first, count, p->columns, p->slope_bias, NULL, slope);
                 for (size point = 0; point < p->points; point++)
                     OWN(put)(p, i, rows, first, count, p->out + point * p->apart, plain,
@@ -170,9 +170,10 @@ static TARGET void OWN(multiply)(const Product *p, size from, size to, float *ro
                 continue;
             }
             for (size point = 0; point < p->shifts; point++) {
-                Left shift = p->shift;
-                shift.at += point * p->shift_apart + i * shift.down;
-                OWN(block)(rows, vectors, shift, p->shifted, panel + p->start * own, own, slope);
+                Matrix own_shift = p->shift;
+                own_shift.at += point * p->shift_apart;
+                Left shift = rows_at(&own_shift, i, to);
+                OWN(block)(rows, vectors, &shift, p->shifted, panel + p->start * own, own, slope);
                 OWN(put)(p, i, rows, first, count, p->out + point * p->apart, plain, 1, slope);
             }
             OWN(put)(p, i, rows, first, count, p->out + p->shifts * p->apart, plain, 0, slope);

@@ -40,6 +40,7 @@ def along(
     flat: Numbers,
     direction: Numbers,
     steps: Numbers,
+    ids: NDArray[np.int64],
     first: int,
     bias: int,
     relu: int,
@@ -52,11 +53,16 @@ def along(
 
     Args:
         out: [points, (items,) rows, outputs].
-        x: [(items,) rows, inputs].
+        x: [(items,) rows, inputs], or with IDs a table [records, inputs].
         flat, direction: w and u, [(items,) d or more].
         steps: [points, (items)].
+        ids: which rows of the table, [(items,) rows]; empty where there is none.
         first, bias, relu, threads: as of `affine`.
     """
+    if ids.size:
+        if ids.min() < 0 or ids.max() >= len(x):
+            raise ValueError("rows that there are not")
+        x = x.take(ids, 0)
     for at, item in _places(out[0], flat):
         plain = _product(x[at], *_layer(flat, item, first, out, x, bias))
         slope = _product(x[at], *_layer(direction, item, first, out, x, bias))

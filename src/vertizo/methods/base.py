@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol, get_args
+from typing import Any, ClassVar, Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
 import torch
@@ -109,6 +109,15 @@ class ClientHalf(Protocol):
 
         Works from its arguments alone: a client that was restarted in between goes on.
         """
+
+
+@runtime_checkable
+class RowReader(Protocol):
+    """A client half that reads records where they are, instead of copies of them."""
+
+    def table_of(self, features: Tensor) -> Tensor | None:
+        """The training records as a table [records, …], of which ``ask`` and ``tell`` are then
+        given a `Selected` in place of the batch; None where they want the batch."""
 
 
 class ServerHalf(Protocol):

@@ -32,9 +32,10 @@ from torch import Tensor
 
 from vertizo.messages import Query, Reply
 from vertizo.methods.base import ClientSide, Method, ServerSide
+from vertizo.models.base import Selected
 from vertizo.zeroth_order.directions import Direction, Directions, LawName
 from vertizo.zeroth_order.estimators import Sum, estimate, two_point
-from vertizo.zeroth_order.perturbation import outputs
+from vertizo.zeroth_order.perturbation import outputs, readable_table
 
 
 class Dpzv(Method):
@@ -100,13 +101,17 @@ class DpzvClient:
         first = number * self._count
         return [self.directions.draw(first + k) for k in range(self._count)]
 
-    def ask(self, number: int, features: Tensor) -> Tensor:
+    def table_of(self, features: Tensor) -> Tensor | None:
+        """As of a `RowReader`."""
+        return readable_table(self._model, self.directions, features)
+
+    def ask(self, number: int, features: Tensor | Selected) -> Tensor:
         """``h+`` and ``h−`` of every direction, [2K, batch, d_h]."""
         offsets = (self._smoothing, -self._smoothing)
         pairs = [outputs(self._model, features, u, offsets) for u in self._drawn(number)]
         return pairs[0] if len(pairs) == 1 else torch.cat(pairs)
 
-    def tell(self, number: int, features: Tensor, values: Tensor) -> None:
+    def tell(self, number: int, features: Tensor | Selected, values: Tensor) -> None:
         """``w_m ← w_m − η_m φ/K Σ_k Δ_k u_k``."""
         estimates = [
             estimate(u, slope / self._count)

@@ -15,9 +15,10 @@ from torch import Tensor
 
 from vertizo.messages import Query, Reply
 from vertizo.methods.base import ClientSide, Method, ServerSide
+from vertizo.models.base import Selected
 from vertizo.zeroth_order.directions import Directions, LawName
 from vertizo.zeroth_order.estimators import estimate, forward_difference
-from vertizo.zeroth_order.perturbation import outputs
+from vertizo.zeroth_order.perturbation import outputs, readable_table
 
 ReplyForm = Literal["losses", "difference"]
 
@@ -74,12 +75,16 @@ class ForwardDifferenceClient:
         dimension = side.model.parameters.numel()
         self.directions = Directions(method.directions, dimension, side.stream)
 
-    def ask(self, number: int, features: Tensor) -> Tensor:
+    def table_of(self, features: Tensor) -> Tensor | None:
+        """As of a `RowReader`."""
+        return readable_table(self._model, self.directions, features)
+
+    def ask(self, number: int, features: Tensor | Selected) -> Tensor:
         """``c`` and ``ĉ``, [2, batch, d_h]."""
         direction = self.directions.draw(number)
         return outputs(self._model, features, direction, (0.0, self._smoothing))
 
-    def tell(self, number: int, features: Tensor, values: Tensor) -> None:
+    def tell(self, number: int, features: Tensor | Selected, values: Tensor) -> None:
         """``w_m ← w_m − η_m φ (ĥ − h)/μ · u``."""
         numbers = values.tolist()
         if len(numbers) == 2:

@@ -60,6 +60,20 @@ class Pullback(Protocol):
 
 
 @dataclass(frozen=True)
+class Selected:
+    """Some rows of a table, for a model that can read them where they are."""
+
+    table: Tensor
+    """[records, ...]"""
+    ids: Tensor
+    """int64 [batch]"""
+
+    def gathered(self) -> Tensor:
+        """They themselves, [batch, ...]."""
+        return self.table.index_select(0, self.ids)
+
+
+@dataclass(frozen=True)
 class Points:
     """Several inputs for the same records that differ in some columns only.
 

@@ -22,6 +22,9 @@ from numpy.typing import NDArray
 from vertizo import kernels
 
 Numbers = NDArray[np.float32]
+Ids = NDArray[np.int64]
+EVERY: Ids = np.empty(0, np.int64)
+"""For rows that are all of an array, in order."""
 
 
 @dataclass(frozen=True)
@@ -122,22 +125,28 @@ class Layers:
         if layer.relu and moved:
             np.maximum(common, np.float32(0), out=common)
 
-    def along(self, flat: Numbers, direction: Numbers, steps: Numbers, rows: Numbers) -> Numbers:
+    def along(
+        self, flat: Numbers, direction: Numbers, steps: Numbers, rows: Numbers, ids: Ids = EVERY
+    ) -> Numbers:
         """Outputs at ``w + step · u``, [points, (items,) rows, outputs].
 
         Args:
             flat: w.
             direction: u, [(items,) d or more].
             steps: [points, (items)].
-            rows: [(items,) rows, inputs], the same at every point.
+            rows: [(items,) rows, inputs], the same at every point; or a table [records, inputs].
+            ids: which rows of the table, [(items,) rows].
         """
-        threads, values = torch.get_num_threads(), rows
-        for layer, first in zip(self.layers, self._first, strict=True):
-            before = values
-            shape = (len(steps), *rows.shape[:-1], layer.outputs)
-            values = np.empty(shape, np.float32)
-            one = kernels.along_next if first else kernels.along
-            one(values, before, flat, direction, steps, first, layer.bias, layer.relu, threads)
+        threads = torch.get_num_threads()
+        front = (len(steps), *(ids.shape if ids.size else rows.shape[:-1]))
+        layer = self.layers[0]
+        values = np.empty((*front, layer.outputs), np.float32)
+        kernels.along(values, rows, flat, direction, steps, ids, 0, layer.bias, layer.relu, threads)
+        for layer, first in zip(self.layers[1:], self._first[1:], strict=True):
+            before, values = values, np.empty((*front, layer.outputs), np.float32)
+            kernels.along_next(
+                values, before, flat, direction, steps, first, layer.bias, layer.relu, threads
+            )
         return values
 
     def gradients(

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vertizo.models.base import Points, Pullback
-from vertizo.models.layers import Layer, Layers, Moved, Numbers
+from vertizo.models.base import Points, Pullback, Selected
+from vertizo.models.layers import EVERY, Layer, Layers, Moved, Numbers
 
 
 class LinearStack:
@@ -51,14 +51,27 @@ class LinearStack:
         _, outputs = self._stack.forward(self._flat, self._numbers(inputs))
         return torch.from_numpy(outputs).view(inputs.shape[0], -1)
 
-    def along(self, direction: Tensor, offsets: Sequence[float], inputs: Tensor) -> Tensor:
+    def along(
+        self, direction: Tensor, offsets: Sequence[float], inputs: Tensor | Selected
+    ) -> Tensor:
         """Outputs at ``w + offset · direction``, [offsets, batch, outputs].
 
         The first layer sees the same inputs at every offset, so that two products serve all.
         """
         steps = np.array(offsets, np.float32)
-        values = self._stack.along(self._flat, direction.numpy(), steps, self._numbers(inputs))
-        return torch.from_numpy(values).view(len(offsets), inputs.shape[0], -1)
+        if isinstance(inputs, Selected):
+            rows, ids, batch = self._numbers(inputs.table), inputs.ids.numpy(), len(inputs.ids)
+        else:
+            rows, ids, batch = self._numbers(inputs), EVERY, inputs.shape[0]
+        values = self._stack.along(self._flat, direction.numpy(), steps, rows, ids)
+        if values.shape[1] != batch:
+            values = values.reshape(len(offsets), batch, -1)
+        return torch.from_numpy(values)
+
+    def table_of(self, features: Tensor) -> Tensor | None:
+        """Records as rows of which `along` takes `Selected` ones; None where each is several."""
+        fits = features.is_contiguous() and features.dtype == torch.float32
+        return self.rows(features) if fits and (features.dim() == 2 or self.flattens) else None
 
     def forward(self, points: Points) -> tuple[Tensor, Pullback]:
         """Outputs at every point, and the pullback at the last."""

@@ -18,7 +18,8 @@ from vertizo.codecs.feedback import Received
 from vertizo.codecs.none import NoCompression
 from vertizo.errors import ConflictError, MalformedError, UnknownPartyError
 from vertizo.messages import Batch, Purpose, Query, Reply, Upload
-from vertizo.methods.base import ClientHalf
+from vertizo.methods.base import ClientHalf, RowReader
+from vertizo.models.base import Selected
 from vertizo.party.checks import Partition, ids_in_range
 from vertizo.privacy.embedding_noise import EmbeddingNoise
 
@@ -75,8 +76,12 @@ class ClientParty:
         self._encode = encode
         self._order: wire.Order | None = self._named if known else None
         self._open: Batch | None = None
-        self._batch: Tensor | None = None
+        self._batch: Any = None
+        """Features of the open query: a `Tensor`, or what a `RowReader` reads."""
         self._frame: wire.Frame | None = None
+        self._selected_from: Tensor | None = None
+        if isinstance(half, RowReader) and "table" in features:
+            self._selected_from = half.table_of(features["table"])
         self._table: NDArray[Any] | None = None
         self._buffer: NDArray[Any] = np.empty(0)
 
@@ -131,8 +136,10 @@ class ClientParty:
         self._received.learn(query.ids, sent.embeddings + known)
         return frame
 
-    def _rows(self, ids: Tensor) -> Tensor:
-        """Features of a batch, in a buffer that the next batch overwrites."""
+    def _rows(self, ids: Tensor) -> Tensor | Selected:
+        """Features of a batch, where they are or in a buffer that the next batch overwrites."""
+        if self._selected_from is not None:
+            return Selected(self._selected_from, ids)
         if self._table is None:
             self._table = np.ascontiguousarray(self._features["table"].numpy())
             shape = (self.batches.size, *self._table.shape[1:])

@@ -18,18 +18,25 @@ for directions and no updates; 16-bit formats do, and are restored from a copy.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, overload
 
 import torch
 from torch import Tensor
 
 from vertizo.models import blockwise
-from vertizo.models.base import Model
+from vertizo.models.base import Model, Selected
 from vertizo.models.linear_stack import LinearStack
-from vertizo.zeroth_order.directions import Direction
+from vertizo.zeroth_order.directions import Direction, Directions
 
 
-def outputs(model: Model, inputs: Tensor, direction: Direction, offsets: Sequence[float]) -> Tensor:
+def outputs(
+    model: Model, inputs: Tensor | Selected, direction: Direction, offsets: Sequence[float]
+) -> Tensor:
     """Outputs at ``w + offset · u`` for each offset, shape [offsets, batch, outputs]."""
+    if isinstance(inputs, Selected):
+        if direction.keep and isinstance(model, LinearStack):
+            return at_once(model, inputs, direction, offsets)
+        inputs = inputs.gathered()
     if direction.keep:
         return at_once(model, inputs, direction, offsets)
     if (
@@ -41,10 +48,31 @@ def outputs(model: Model, inputs: Tensor, direction: Direction, offsets: Sequenc
     return in_place(model, inputs, direction, offsets)
 
 
-def at_once(model: Model, inputs: Tensor, direction: Direction, offsets: Sequence[float]) -> Tensor:
+def readable_table(model: Model, directions: Directions, features: Tensor) -> Tensor | None:
+    """The records as a table whose rows `outputs` reads where they are; None where it does not."""
+    if not directions.are_kept or not isinstance(model, LinearStack):
+        return None
+    return model.table_of(features)
+
+
+@overload
+def at_once(
+    model: LinearStack,
+    inputs: Tensor | Selected,
+    direction: Direction,
+    offsets: Sequence[float],
+) -> Tensor: ...
+@overload
+def at_once(
+    model: Model, inputs: Tensor, direction: Direction, offsets: Sequence[float]
+) -> Tensor: ...
+def at_once(
+    model: Any, inputs: Tensor | Selected, direction: Direction, offsets: Sequence[float]
+) -> Tensor:
     """All offsets together, along the direction as one vector."""
     scale = direction.scale
-    return model.along(direction.numbers(), [offset * scale for offset in offsets], inputs)
+    found: Tensor = model.along(direction.numbers(), [offset * scale for offset in offsets], inputs)
+    return found
 
 
 def by_blocks(
