@@ -118,8 +118,9 @@ def test_bounded(way: Any, size: int) -> None:
 
 
 def softmax(way: Any, logits: Any, labels: Any) -> list[Any]:
-    made = [np.empty_like(logits), np.empty_like(logits)]
-    made += [np.empty(logits.shape[1], np.float32) for _ in range(2)]
+    made = [np.empty_like(logits)]
+    made += [np.empty(len(logits), np.float32) for _ in range(2)]
+    made += [np.empty(len(logits), np.int32)]
     way.softmax(*made, logits, labels)
     return made
 
@@ -130,35 +131,35 @@ def softmax(way: Any, logits: Any, labels: Any) -> list[Any]:
 @pytest.mark.parametrize("points", [1, 3])
 @pytest.mark.parametrize("scale", [0.0, 1.0, 40.0, 1e30])
 def test_softmax(classes: int, records: int, points: int, scale: float) -> None:
-    logits = (scale * numbers(classes, points * records)).astype(np.float32)
+    logits = (scale * numbers(points * records, classes)).astype(np.float32)
     labels = RNG.integers(0, classes, records)
     ours, theirs = softmax(kernels, logits, labels), softmax(plain, logits, labels)
     for mine, other in zip(ours, theirs, strict=True):
-        assert np.allclose(mine, other, rtol=5e-7, atol=1e-37 + 2e-7 * (mine is ours[3]))
+        assert np.allclose(mine, other, rtol=5e-7, atol=1e-37 + 4e-7 * (mine is ours[2]))
     for first in range(0, points * records, records):
         found = []
         for way in (kernels, plain):
-            out = np.empty((classes, records), np.float32)
-            way.slopes(out, theirs[1], theirs[2], labels, first, 0.25)
+            out = np.empty((records, classes), np.float32)
+            way.slopes(out, theirs[0], theirs[1], labels, first, 0.25)
             found.append(out)
         assert np.allclose(*found, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_what_a_row_gives_does_not_depend_on_its_place(way: Any) -> None:
-    logits, labels = numbers(10, 29 * 8), RNG.integers(0, 10, 29)
+    logits, labels = numbers(29 * 8, 10), RNG.integers(0, 10, 29)
     whole = softmax(way, logits, labels)
     for first in range(0, 29 * 8, 29):
-        own = np.ascontiguousarray(logits[:, first : first + 29])
+        own = logits[first : first + 29]
         for all_rows, mine in zip(whole, softmax(way, own, labels), strict=True):
-            assert np.array_equal(all_rows[..., first : first + 29], mine)
+            assert np.array_equal(all_rows[first : first + 29], mine)
 
 
 @needs_compiled
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_softmax_of_what_is_not_finite(bad: float) -> None:
-    logits = numbers(3, 4)
-    logits[1, 2] = bad
+    logits = numbers(4, 3)
+    logits[2, 1] = bad
     labels = np.array([0, 1, 1, 2])
     ours, theirs = softmax(kernels, logits, labels), softmax(plain, logits, labels)
     for mine, other in zip(ours, theirs, strict=True):
@@ -166,25 +167,50 @@ def test_softmax_of_what_is_not_finite(bad: float) -> None:
 
 
 @needs_compiled
-def test_exponentials_everywhere() -> None:
-    logits = np.stack([np.zeros(4001), -np.linspace(0, 100, 4001)]).astype(np.float32)
-    ours = softmax(kernels, logits, np.zeros(4001, np.int64))[1][1]
-    exact = np.exp(logits[1].astype(np.float64))
+def test_exponentials_and_logarithms_everywhere() -> None:
+    logits = np.stack([np.zeros(4001), -np.linspace(0, 100, 4001)], 1).astype(np.float32)
+    parts, totals, losses, _ = softmax(kernels, logits, np.zeros(4001, np.int64))
+    exact = np.exp(logits[:, 1].astype(np.float64))
     usual = exact > 1e-37
-    assert np.abs(ours[usual] / exact[usual] - 1).max() < 2.5e-7
-    assert np.all(ours[~usual] <= 1e-37)
+    assert np.abs(parts[usual, 1] / exact[usual] - 1).max() < 2.5e-7
+    assert np.all(parts[~usual, 1] <= 1e-37)
+    assert np.abs(losses - np.log(totals.astype(np.float64))).max() < 6e-8
+    many = np.zeros((1, 100_000), np.float32)  # a large sum
+    (loss,) = softmax(kernels, many, np.zeros(1, np.int64))[2]
+    assert loss == pytest.approx(math.log(100_000), rel=1e-6)
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_right(way: Any) -> None:
-    parts = RNG.integers(0, 3, (4, 30)).astype(np.float32)  # many are equal
-    parts[RNG.integers(0, 4, 5), RNG.integers(0, 30, 5)] = np.nan
+    logits = RNG.integers(0, 3, (30, 4)).astype(np.float32)  # many are equal
+    logits[RNG.integers(0, 30, 5), RNG.integers(0, 4, 5)] = np.nan
     labels = RNG.integers(0, 4, 10)
+    likeliest = softmax(way, logits, labels)[3]
+    assert np.array_equal(likeliest, logits.argmax(1))
     for first in (0, 10, 20):
-        expected = np.count_nonzero(parts[:, first : first + 10].argmax(0) == labels)
-        assert way.right(parts, labels, first, first + 10) == expected
-    everything = np.count_nonzero(parts.argmax(0) == np.tile(labels, 3))
-    assert way.right(parts, labels, 0, 30) == everything
+        expected = np.count_nonzero(logits[first : first + 10].argmax(1) == labels)
+        assert way.right(likeliest, labels, first, first + 10) == expected
+    everything = np.count_nonzero(logits.argmax(1) == np.tile(labels, 3))
+    assert way.right(likeliest, labels, 0, 30) == everything
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_tables_are_stamped_and_points_are_apart(way: Any) -> None:
+    rounds, ids = np.zeros((9, 3), np.int32), np.array([4, 0, 7])
+    way.stamp(rounds, ids, 9, 1, 12)
+    assert rounds.sum() == 36
+    assert rounds[ids, 1].tolist() == [12, 12, 12]
+    points, rows = numbers(2, 5, 4), numbers(5, 9)
+    out = np.empty_like(points)
+    way.apart(out, points, rows, 3)
+    assert np.array_equal(out, points - rows[:, 3:7])
+    for call in (
+        lambda: way.stamp(rounds, ids, 9, 3, 1),
+        lambda: way.stamp(rounds, ids + 3, 9, 0, 1),
+        lambda: way.apart(out, points, rows, 6),
+    ):
+        with pytest.raises(ValueError, match=r".+"):
+            call()
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -217,13 +243,14 @@ def test_squares(way: Any, size: int) -> None:
 
 @needs_compiled
 def test_arrays_that_do_not_fit_are_refused() -> None:
-    four, labels = numbers(2, 4), np.zeros(4, np.int64)
+    four, labels, classes = numbers(4, 2), np.zeros(4, np.int64), np.zeros(4, np.int32)
     state = np.zeros(4, np.uint64)
     for call in (
-        lambda: kernels.softmax(four, four, numbers(4), numbers(3), four, labels),
-        lambda: kernels.softmax(four, four, numbers(4), numbers(4), four, labels + 2),
-        lambda: kernels.slopes(numbers(2, 3), four, numbers(4), labels, 0, 1.0),
+        lambda: kernels.softmax(four, numbers(4), numbers(3), classes, four, labels),
+        lambda: kernels.softmax(four, numbers(4), numbers(4), classes, four, labels + 2),
+        lambda: kernels.slopes(numbers(3, 2), four, numbers(4), labels, 0, 1.0),
         lambda: kernels.slopes(four, four, numbers(4), labels, 1, 1.0),
+        lambda: kernels.right(classes, labels, 1, 5),
         lambda: kernels.add(four, numbers(3), 1.0),
         lambda: kernels.add_signs(state, four, numbers(5), 1.0),
         lambda: kernels.normals(state, numbers(3), numbers(5)),

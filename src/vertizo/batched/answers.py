@@ -92,7 +92,7 @@ class ForwardDifferenceAnswers:
     def told(self, shifted: Tensor, plain: Tensor, smoothing: Tensor) -> Sequence[Tensor]:
         """As of `Answering`: both losses, or their slope."""
         if self._losses:
-            return [torch.stack([plain, shifted[0]], 2)]
+            return [torch.stack([plain, shifted[0]], 1).transpose(1, 2)]
         return [(shifted[0] - plain) / smoothing]
 
 

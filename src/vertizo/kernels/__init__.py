@@ -13,6 +13,7 @@ try:
         add_normals,
         add_signs,
         ages,
+        apart,
         bounded,
         distinct,
         gather,
@@ -24,6 +25,7 @@ try:
         slopes,
         softmax,
         squares,
+        stamp,
         start,
     )
 
@@ -34,6 +36,7 @@ except ImportError:  # installed without a compiler
         add_normals,
         add_signs,
         ages,
+        apart,
         bounded,
         distinct,
         gather,
@@ -45,6 +48,7 @@ except ImportError:  # installed without a compiler
         slopes,
         softmax,
         squares,
+        stamp,
         start,
     )
 
@@ -82,6 +86,7 @@ __all__ = [
     "ages",
     "along",
     "along_next",
+    "apart",
     "back",
     "bounded",
     "distinct",
@@ -98,5 +103,6 @@ __all__ = [
     "slopes",
     "softmax",
     "squares",
+    "stamp",
     "start",
 ]

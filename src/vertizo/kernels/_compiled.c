@@ -6,6 +6,7 @@
  */
 #include "_arguments.h"
 #include <math.h>
+#include <stdlib.h>
 
 #if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__linux__)
 #define WIDE __attribute__((target_clones("avx512f", "avx2,fma", "default")))
@@ -212,6 +213,43 @@ KERNEL(scatter) {
     return nothing(&arrays);
 }
 
+/* stamp(rounds, ids, records, column, round) */
+KERNEL(stamp) {
+    Arrays arrays;
+    NEEDS(5);
+    size records = PyLong_AsSsize_t(args[2]), column = PyLong_AsSsize_t(args[3]);
+    long round = PyLong_AsLong(args[4]);
+    if (PyErr_Occurred() || !take(&arrays, args, 2, 1)) return NULL;
+    const int64_t *ids = AT(int64_t, 1);
+    size count = BYTES(1) / 8, columns = records > 0 ? BYTES(0) / 4 / records : 0;
+    if (column < 0 || column >= columns || !within(ids, count, records))
+        return wrong(&arrays, "a column or rows that there are not");
+    for (size i = 0; i < count; i++) AT(int32_t, 0)[ids[i] * columns + column] = (int32_t)round;
+    return nothing(&arrays);
+}
+
+/* apart(out, points, rows, column) */
+KERNEL(apart) {
+    Arrays arrays;
+    NEEDS(4);
+    size column = PyLong_AsSsize_t(args[3]);
+    if (PyErr_Occurred() || !take(&arrays, args, 3, 1)) return NULL;
+    if (arrays.views[1].ndim != 3 || arrays.views[2].ndim != 2)
+        return wrong(&arrays, "points of three axes, and rows of two");
+    size points = arrays.views[1].shape[0], count = arrays.views[1].shape[1];
+    size width = arrays.views[1].shape[2], step = arrays.views[2].shape[1];
+    if (BYTES(0) != BYTES(1) || BYTES(2) != 4 * count * step || column < 0 || column + width > step)
+        return wrong(&arrays, "arrays that do not fit each other");
+    float *out = AT(float, 0);
+    const float *point = AT(float, 1);
+    for (size k = 0; k < points; k++)
+        for (size i = 0; i < count; i++, out += width, point += width) {
+            const float *row = AT(float, 2) + i * step + column;
+            for (size j = 0; j < width; j++) out[j] = point[j] - row[j];
+        }
+    return nothing(&arrays);
+}
+
 /* distinct(places, ids) */
 KERNEL(distinct) {
     Arrays arrays;
@@ -285,60 +323,99 @@ static inline float exponential(float x) {
     return x > -87.0f ? found : x <= -87.0f ? 0.0f : x;
 }
 
-/* Of any count in whole vectors, so that a number's place in an array never shows in its digits. */
-WIDE static void exponentials(const float *in, float *out, size count) {
-    float some[LANES];
-    for (size i = 0; i < count; i += LANES) {
-        size left = count - i < LANES ? count - i : LANES;
-        memset(some, 0, sizeof some);
-        memcpy(some, in + i, 4 * left);
-        for (int k = 0; k < LANES; k++) some[k] = exponential(some[k]);
-        memcpy(out + i, some, 4 * left);
+/* log x for x >= 1; what is not finite as it is. Cephes' polynomial, within a unit of the last place. */
+static inline float logarithm(float x) {
+    int32_t bits;
+    memcpy(&bits, &x, 4);
+    int32_t fraction = (bits & 0x7FFFFF) | 0x3F000000;
+    float rest, twos = (float)((bits >> 23) - 126);
+    memcpy(&rest, &fraction, 4);
+    int small = rest < 0.707106781f;
+    twos -= small ? 1.0f : 0.0f;
+    rest = (small ? rest + rest : rest) - 1.0f;
+    float square = rest * rest, sum = 7.0376836292e-2f;
+    sum = sum * rest - 1.1514610310e-1f;
+    sum = sum * rest + 1.1676998740e-1f;
+    sum = sum * rest - 1.2420140846e-1f;
+    sum = sum * rest + 1.4249322787e-1f;
+    sum = sum * rest - 1.6668057665e-1f;
+    sum = sum * rest + 2.0000714765e-1f;
+    sum = sum * rest - 2.4999993993e-1f;
+    sum = sum * rest + 3.3333331174e-1f;
+    sum = sum * rest * square - 2.12194440e-4f * twos - 0.5f * square;
+    float found = rest + sum + 0.693359375f * twos;
+    return x <= 3.4028234e38f ? found : x;
+}
+
+typedef struct {
+    const float *logits;
+    const int64_t *labels;
+    float *parts, *totals, *losses;
+    int32_t *likeliest;
+    size classes, records;
+} Softmax;
+
+/* Sixteen rows at a time, each in a lane of its own: its place never shows in its digits. */
+WIDE static void softmax_rows(const Softmax *s, size first, size count, float *turned) {
+    float most[LANES], totals[LANES] = {0}, logs[LANES], own[LANES];
+    int32_t best[LANES] = {0};
+    const float *logits = s->logits + first * s->classes;
+    float *parts = s->parts + first * s->classes;
+    for (size i = 0; i < LANES; i++) /* there may be fewer rows: the last one stands for the rest */
+        for (size k = 0; k < s->classes; k++)
+            turned[k * LANES + i] = logits[(i < count ? i : count - 1) * s->classes + k];
+    for (int i = 0; i < LANES; i++) most[i] = turned[i];
+    for (size k = 1; k < s->classes; k++)
+        for (int i = 0; i < LANES; i++) { /* NaN counts as the largest, of equals the first */
+            float value = turned[k * LANES + i], before = most[i];
+            int stays = (value <= before) | (before != before);
+            most[i] = stays ? before : value;
+            best[i] = stays ? best[i] : (int32_t)k;
+        }
+    for (size i = 0, at = first % s->records; i < count; i++, at = at + 1 < s->records ? at + 1 : 0)
+        own[i] = turned[s->labels[at] * LANES + i] - most[i];
+    for (size k = 0; k < s->classes; k++)
+        for (size i = 0; i < LANES; i++) {
+            float part = exponential(turned[k * LANES + i] - most[i]);
+            turned[k * LANES + i] = part;
+            totals[i] += part;
+        }
+    for (size i = 0; i < LANES; i++) logs[i] = logarithm(totals[i]);
+    for (size i = 0; i < count; i++) {
+        for (size k = 0; k < s->classes; k++) parts[i * s->classes + k] = turned[k * LANES + i];
+        s->totals[first + i] = totals[i];
+        s->losses[first + i] = logs[i] - own[i];
+        s->likeliest[first + i] = best[i];
     }
 }
 
-WIDE static void softmax_rows(
-    const float *logits, float *scores, float *parts, float *totals, size classes, size rows
-) {
-    for (size i = 0; i < rows; i++) totals[i] = logits[i];
-    for (size k = 1; k < classes; k++)
-        for (size i = 0; i < rows; i++) {
-            float value = logits[k * rows + i], most = totals[i];
-            totals[i] = value > most || value != value ? value : most;
-        }
-    for (size k = 0; k < classes; k++)
-        for (size i = 0; i < rows; i++) scores[k * rows + i] = logits[k * rows + i] - totals[i];
-    exponentials(scores, parts, classes * rows);
-    for (size i = 0; i < rows; i++) totals[i] = 0;
-    for (size k = 0; k < classes; k++)
-        for (size i = 0; i < rows; i++) totals[i] += parts[k * rows + i];
-}
-
-/* softmax(scores, parts, totals, losses, logits, labels) */
+/* softmax(parts, totals, losses, likeliest, logits, labels) */
 KERNEL(softmax) {
     Arrays arrays;
     NEEDS(6);
     if (!take(&arrays, args, 6, 15)) return NULL;
-    size rows = BYTES(2) / 4, records = BYTES(5) / 8, all = BYTES(4);
+    size rows = BYTES(1) / 4, records = BYTES(5) / 8, all = BYTES(4);
     size classes = rows ? all / 4 / rows : 0;
-    const int64_t *labels = AT(int64_t, 5);
-    if (!records || rows % records || BYTES(0) != all || BYTES(1) != all ||
-        all != 4 * rows * classes || BYTES(3) != 4 * rows || !within(labels, records, classes))
+    if (!records || !classes || rows % records || BYTES(0) != all || all != 4 * rows * classes ||
+        BYTES(2) != 4 * rows || BYTES(3) != 4 * rows || !within(AT(int64_t, 5), records, classes))
         return wrong(&arrays, "arrays that do not fit each other");
-    float *scores = AT(float, 0), *totals = AT(float, 2), *losses = AT(float, 3);
-    softmax_rows(AT(float, 4), scores, AT(float, 1), totals, classes, rows);
-    for (size i = 0; i < rows; i++)
-        losses[i] = logf(totals[i]) - scores[labels[i % records] * rows + i];
+    Softmax s = {AT(float, 4), AT(int64_t, 5), AT(float, 0), AT(float, 1),
+                 AT(float, 2), AT(int32_t, 3), classes,      records};
+    float *turned = malloc(4 * LANES * classes);
+    if (!turned) return done(&arrays, PyErr_NoMemory());
+    for (size i = 0; i < rows; i += LANES)
+        softmax_rows(&s, i, rows - i < LANES ? rows - i : LANES, turned);
+    free(turned);
     return nothing(&arrays);
 }
 
-WIDE static void softmax_slopes(
-    const float *parts, const float *totals, float weight, float *out, size classes, size rows,
-    size first, size records
-) {
-    for (size k = 0; k < classes; k++)
-        for (size i = 0; i < records; i++)
-            out[k * records + i] = parts[k * rows + first + i] * (weight / totals[first + i]);
+WIDE static void softmax_slopes(const float *parts, const float *totals, const int64_t *labels,
+                                float weight, float *out, size classes, size records) {
+    for (size i = 0; i < records; i++, parts += classes, out += classes) {
+        float scale = weight / totals[i];
+        for (size k = 0; k < classes; k++) out[k] = parts[k] * scale;
+        out[labels[i]] -= weight;
+    }
 }
 
 /* slopes(out, parts, totals, labels, first, weight) */
@@ -353,38 +430,31 @@ KERNEL(slopes) {
     if (first < 0 || first + records > rows || BYTES(0) != 4 * classes * records ||
         BYTES(1) != 4 * classes * rows || !within(labels, records, classes))
         return wrong(&arrays, "arrays that do not fit each other");
-    float *out = AT(float, 0);
-    softmax_slopes(AT(float, 1), AT(float, 2), (float)weight, out, classes, rows, first, records);
-    for (size i = 0; i < records; i++) out[labels[i] * records + i] -= (float)weight;
+    softmax_slopes(AT(float, 1) + first * classes, AT(float, 2) + first, labels, (float)weight,
+                   AT(float, 0), classes, records);
     return nothing(&arrays);
 }
 
-/* right(parts, labels, first, stop) */
+/* right(likeliest, labels, first, stop) */
 KERNEL(right) {
     Arrays arrays;
     NEEDS(4);
-    size first = PyLong_AsSsize_t(args[2]), stop = PyLong_AsSsize_t(args[3]);
+    size first = PyLong_AsSsize_t(args[2]), stop = PyLong_AsSsize_t(args[3]), count = 0;
     if (PyErr_Occurred() || !take(&arrays, args, 2, 0)) return NULL;
-    const float *parts = AT(float, 0);
-    const int64_t *labels = AT(int64_t, 1);
-    size records = BYTES(1) / 8, classes = 0, rows = 0, count = 0;
-    if (arrays.views[0].ndim == 2) classes = arrays.views[0].shape[0], rows = arrays.views[0].shape[1];
-    if (first < 0 || stop > rows || !records || !within(labels, records, classes))
+    size records = BYTES(1) / 8;
+    if (first < 0 || stop > BYTES(0) / 4 || !records || first % records || stop % records)
         return wrong(&arrays, "arrays that do not fit each other");
-    for (size i = 0; i < stop - first; i++) {
-        const float *row = parts + first + i;
-        size best = 0;
-        for (size k = 1; k < classes && row[best * rows] == row[best * rows]; k++)
-            if (!(row[k * rows] <= row[best * rows])) best = k; /* NaN counts as the largest */
-        count += best == labels[i % records];
-    }
+    for (size start = first; start < stop; start += records)
+        for (size i = 0; i < records; i++)
+            count += AT(int32_t, 0)[start + i] == AT(int64_t, 1)[i];
     return done(&arrays, PyLong_FromSsize_t(count));
 }
 
 static PyMethodDef methods[] = {
-    FAST(start), FAST(normals), FAST(signs),   FAST(gather), FAST(scatter),      FAST(distinct),
-    FAST(ages),  FAST(bounded), FAST(softmax), FAST(slopes), FAST(right),
-    FAST(add),   FAST(add_normals), FAST(add_signs), FAST(squares), FAST(normal_squares), {0}};
+    FAST(add), FAST(add_normals), FAST(add_signs), FAST(ages), FAST(apart), FAST(bounded),
+    FAST(distinct), FAST(gather), FAST(normal_squares), FAST(normals), FAST(right),
+    FAST(scatter), FAST(signs), FAST(slopes), FAST(softmax), FAST(squares), FAST(stamp),
+    FAST(start), {0}};
 static struct PyModuleDef module = {
     PyModuleDef_HEAD_INIT, .m_name = "_compiled", .m_size = 0, .m_methods = methods};
 

@@ -124,23 +124,38 @@ static TARGET void OWN(raise)(
     }
 }
 
-/* out = plain + shift · slope where there is a slope; then through a ReLU, or back through one. */
+#define EVERY(value) \
+    for (size j = 0; j < count; j++) out[j] = (value)
+#define POSITIVE(value) ((value) < 0 ? 0 : (value)) /* NaN stays */
+
+/* out = plain, or plain + slope where there is one, `step` times; then through a ReLU, or back. */
 static TARGET void OWN(put)(
     const Product *p, size i, int rows, size first, size count, float *out, const float *plain,
-    float shift, const float *slope
+    float step, const float *slope
 ) {
     out += i * p->columns + first;
     for (int r = 0; r < rows; r++, plain += ACROSS, slope += ACROSS, out += p->columns) {
-        if (shift != 0) {
-            for (size j = 0; j < count; j++) out[j] = plain[j] + shift * slope[j];
-        } else memcpy(out, plain, 4 * count);
-        if (p->kept) {
-            const float *kept = p->kept + (i + r) * p->columns + first;
-            for (size j = 0; j < count; j++) out[j] = kept[j] > 0 ? out[j] : 0;
-        }
-        if (p->relu)
-            for (size j = 0; j < count; j++) out[j] = out[j] < 0 ? 0 : out[j];
+        const float *kept = p->kept ? p->kept + (i + r) * p->columns + first : NULL;
+        if (kept) EVERY(kept[j] > 0 ? plain[j] : 0);
+        else if (step != 0 && p->relu) EVERY(POSITIVE(plain[j] + step * slope[j]));
+        else if (step != 0) EVERY(plain[j] + step * slope[j]);
+        else if (p->relu) EVERY(POSITIVE(plain[j]));
+        else EVERY(plain[j]);
     }
+}
+#undef EVERY
+#undef POSITIVE
+
+/* Fetch a tile that will be written, or read, once its product is known. */
+static inline void OWN(expect)(
+    const float *matrix, size i, int rows, size columns, size first, size count, const int written
+) {
+    matrix += i * columns + first;
+    for (int r = 0; r < rows; r++, matrix += columns)
+        for (size j = 0; j < count; j += 16) {
+            if (written) FETCH(matrix + j, 1);
+            else FETCH(matrix + j, 0);
+        }
 }
 
 /* Rows `from` to `to` of a product; `room` is of 2 · inner · ACROSS numbers. */
@@ -159,6 +174,10 @@ static TARGET void OWN(multiply)(const Product *p, size from, size to, float *ro
         for (size i = from; i < to; i += HEIGHT) {
             int rows = to - i < HEIGHT ? (int)(to - i) : HEIGHT;
             Left left = rows_at(&p->left, i, to);
+            size points = p->direction ? p->points : p->shifts + 1;
+            for (size point = 0; point < points; point++)
+                OWN(expect)(p->out + point * p->apart, i, rows, p->columns, first, count, 1);
+            if (p->kept) OWN(expect)(p->kept, i, rows, p->columns, first, count, 0);
             OWN(block)(rows, vectors, &left, p->inner, panel, own, plain);
             OWN(raise)(i, rows, first, count, p->columns, p->bias, p->common, plain);
             if (p->direction) {

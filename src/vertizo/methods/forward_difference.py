@@ -116,8 +116,9 @@ class ForwardDifferenceServer:
         replies = []
         for query, losses in zip(queries, shifted, strict=True):
             if self._reply == "losses":
-                told = np.empty((losses.size, 2), np.float32)
-                told[:, 0], told[:, 1] = plain, losses
+                pair = np.empty((2, losses.size), np.float32)
+                pair[0], pair[1] = plain, losses
+                told = pair.T  # sums run along memory
             else:
                 told = forward_difference(losses, plain, self._smoothing)
             released = side.plan.total(torch.from_numpy(told))

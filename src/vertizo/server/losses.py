@@ -1,8 +1,6 @@
 """Tasks: what a loss is for one record, its slope, and what a prediction is.
 
-Losses are computed from logits, for each record on its own. Logits come as [rows, outputs]; the
-softmax runs over the transposed array, classes first, which vectorises over records and is about
-ten times faster than along ten classes.
+Losses are computed from logits [rows, outputs], for each record on its own.
 """
 
 from __future__ import annotations
@@ -66,31 +64,33 @@ class Classification:
 
 class _SoftmaxLosses:
     def __init__(self, logits: Tensor, labels: Tensor) -> None:
-        rows = np.ascontiguousarray(logits.numpy().T, np.float32)
+        rows: NDArray[np.float32] = np.ascontiguousarray(logits.numpy(), np.float32)
         self._labels = labels.numpy()
-        self._scores, self._parts = np.empty((2, *rows.shape), np.float32)
-        self._totals, losses = np.empty((2, rows.shape[1]), np.float32)
-        kernels.softmax(self._scores, self._parts, self._totals, losses, rows, self._labels)
+        self._parts: NDArray[np.float32] = np.empty(rows.shape, np.float32)
+        self._totals, losses = np.empty((2, len(rows)), np.float32)
+        self._likeliest = np.empty(len(rows), np.int32)
+        kernels.softmax(self._parts, self._totals, losses, self._likeliest, rows, self._labels)
         self.values = torch.from_numpy(losses)
 
     def slopes(self, rows: slice, weights: Tensor | float) -> Tensor:
         """Softmax minus one-hot, times the weights."""
-        found = np.empty((len(self._scores), len(self._labels)), np.float32)
+        found = np.empty((len(self._labels), self._parts.shape[1]), np.float32)
         scale = 1.0 if isinstance(weights, Tensor) else weights
         kernels.slopes(found, self._parts, self._totals, self._labels, rows.start or 0, scale)
         if isinstance(weights, Tensor):
-            found *= weights.numpy()
-        return torch.from_numpy(found).t()
+            found *= weights.numpy()[:, None]
+        return torch.from_numpy(found)
 
     def correct(self, rows: slice) -> int:
         """How many rows have their label as the likeliest class; among equals the first counts."""
-        first, stop, _ = rows.indices(self._parts.shape[1])
-        return kernels.right(self._parts, self._labels, first, stop)
+        first, stop, _ = rows.indices(len(self._likeliest))
+        return kernels.right(self._likeliest, self._labels, first, stop)
 
     def right(self, rows: slice) -> NDArray[np.bool_]:
         """Which rows have it."""
-        likeliest = self._parts[:, rows].argmax(0)
-        found: NDArray[np.bool_] = likeliest.reshape(-1, len(self._labels)) == self._labels
+        found: NDArray[np.bool_] = (
+            self._likeliest[rows].reshape(-1, len(self._labels)) == self._labels
+        )
         return found.reshape(-1)
 
 

@@ -73,7 +73,7 @@ class EmbeddingTable:
         """Replace the client's entries of those records, [batch] and [batch, d_h]."""
         rows, new = ids.numpy(), np.ascontiguousarray(embeddings.numpy())
         kernels.scatter(self._values, rows, new, len(self._values), 4 * self._start[client])
-        self._rounds[rows, client] = round_
+        kernels.stamp(self._rounds, rows, len(self._rounds), client, round_)
 
     def ages(self, ids: Tensor, round_: int) -> tuple[int, int, int]:
         """How old the other clients' entries of those records are: sum, count and largest.
@@ -94,9 +94,8 @@ class EmbeddingTable:
         rows = self._rows(ids.numpy())
         shifts = []
         for client, embeddings in replacements:
-            stored = rows[:, self._start[client] : self._start[client] + self.dims[client]]
             moved = np.empty(embeddings.shape, np.float32)
-            np.subtract(embeddings.numpy(), stored, out=moved)
+            kernels.apart(moved, embeddings.numpy(), rows, self._start[client])
             if self.join == "mean":
                 moved /= np.float32(len(self.dims))
             start = self._start[client] if self.join == "concat" else 0
