@@ -9,12 +9,14 @@ from typing import Literal
 import numpy as np
 from torch import Tensor
 
+from vertizo import kernels
+
 Purpose = Literal["table", "validation", "test"]
 
 
 def largest(ids: Tensor) -> int:
     """The largest of some record IDs; 0 where there is none."""
-    return int(np.maximum.reduce(ids.numpy(), initial=0))
+    return kernels.highest(np.ascontiguousarray(ids.numpy()))
 
 
 @dataclass(frozen=True)

@@ -250,6 +250,19 @@ KERNEL(apart) {
     return nothing(&arrays);
 }
 
+/* highest(ids) */
+KERNEL(highest) {
+    Arrays arrays;
+    NEEDS(1);
+    if (!take(&arrays, args, 1, 0)) return NULL;
+    int64_t most = 0;
+    for (size i = 0; i < BYTES(0) / 8; i++) {
+        int64_t id = AT(int64_t, 0)[i];
+        most = id > most ? id : most;
+    }
+    return done(&arrays, PyLong_FromLongLong(most));
+}
+
 /* distinct(places, ids) */
 KERNEL(distinct) {
     Arrays arrays;
@@ -452,7 +465,7 @@ KERNEL(right) {
 
 static PyMethodDef methods[] = {
     FAST(add), FAST(add_normals), FAST(add_signs), FAST(ages), FAST(apart), FAST(bounded),
-    FAST(distinct), FAST(gather), FAST(normal_squares), FAST(normals), FAST(right),
+    FAST(distinct), FAST(gather), FAST(highest), FAST(normal_squares), FAST(normals), FAST(right),
     FAST(scatter), FAST(signs), FAST(slopes), FAST(softmax), FAST(squares), FAST(stamp),
     FAST(start), {0}};
 static struct PyModuleDef module = {

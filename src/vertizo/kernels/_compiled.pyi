@@ -8,6 +8,7 @@ from vertizo.kernels.plain import apart as apart
 from vertizo.kernels.plain import bounded as bounded
 from vertizo.kernels.plain import distinct as distinct
 from vertizo.kernels.plain import gather as gather
+from vertizo.kernels.plain import highest as highest
 from vertizo.kernels.plain import normal_squares as normal_squares
 from vertizo.kernels.plain import normals as normals
 from vertizo.kernels.plain import right as right

@@ -122,6 +122,11 @@ def apart(out: Numbers, points: Numbers, rows: Numbers, column: int) -> None:
     np.subtract(points, rows[:, column : column + points.shape[2]], out=out)
 
 
+def highest(ids: Ids) -> int:
+    """The largest, 0 where there is none."""
+    return int(np.maximum.reduce(ids, initial=0))
+
+
 def distinct(places: NDArray[np.int32], ids: Ids) -> bool:
     """Whether no ID comes twice; ``places`` has a place for each there can be.
 

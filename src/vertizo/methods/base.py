@@ -28,7 +28,7 @@ from vertizo.options import Options
 from vertizo.privacy.plan import Plan
 from vertizo.randomness import Stream
 from vertizo.server.head import Evaluation, Head
-from vertizo.server.table import EmbeddingTable
+from vertizo.server.table import Array, EmbeddingTable
 from vertizo.server.updates import ServerUpdate, UpdateName
 
 Timing = Literal["asynchronous", "synchronous"]
@@ -85,7 +85,9 @@ class ServerSide:
     """η_0, given or chosen."""
     meter: TrainingMeter = field(default_factory=TrainingMeter)
 
-    def points(self, ids: Tensor, replacements: Sequence[tuple[int, Tensor]] = ()) -> Points:
+    def points(
+        self, ids: Tensor, replacements: Sequence[tuple[int, Tensor | Array]] = ()
+    ) -> Points:
         """The server model's inputs: `EmbeddingTable.points`, own features behind each row."""
         points = self.table.points(ids, replacements)
         if self.own is None:

@@ -107,9 +107,10 @@ class ForwardDifferenceServer:
     def answer(self, queries: Sequence[Query], round_: int) -> list[Reply]:
         """Two mean losses, or their slope, for each query; then one step of the server model."""
         side, ids = self._side, queries[0].ids
-        for query in queries:
-            side.table.store(query.client, ids, query.embeddings[0], round_)
-        points = side.points(ids, [(q.client, q.embeddings[1:]) for q in queries])
+        asked = [(query.client, query.embeddings.numpy()) for query in queries]
+        for client, embeddings in asked:
+            side.table.store(client, ids, embeddings[0], round_)
+        points = side.points(ids, [(client, embeddings[1:]) for client, embeddings in asked])
         labels = side.labels_of(ids)
         evaluation = side.head.evaluate(points, labels)
         *shifted, plain = evaluation.losses.numpy()

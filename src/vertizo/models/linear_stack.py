@@ -34,7 +34,7 @@ class LinearStack:
         self.parameters = parameters
         self._flat: Numbers = parameters.numpy()
         self._stack = Layers(layers)
-        self._gradient: Numbers = np.empty(0, np.float32)
+        self._gradient: Tensor | None = None
 
     def rows(self, inputs: Tensor) -> Tensor:
         """Inputs as rows of the first layer, [batch · times, inputs]."""
@@ -81,16 +81,15 @@ class LinearStack:
             count += len(shift)
         rows = self._numbers(points.rows)
         steps, outputs = self._stack.forward(self._flat, rows, moved, count + 1)
-        found = torch.from_numpy(outputs)
-        found = found.view((count + 1) * points.rows.shape[0], -1)
-        return found, StackPullback(self, steps, points.rows.shape)
+        found = outputs.reshape((count + 1) * points.rows.shape[0], -1)
+        return torch.from_numpy(found), StackPullback(self, steps, points.rows.shape)
 
     def gradient_of(self, steps: list[Numbers], gradient: Numbers) -> Tensor:
         """Gradient of the parameters, [d]; overwritten by the next call."""
-        if not self._gradient.size:
-            self._gradient = np.empty(self._stack.size, np.float32)
-        self._stack.gradients(self._flat, steps, gradient, self._gradient)
-        return torch.from_numpy(self._gradient)
+        if self._gradient is None:
+            self._gradient = torch.empty_like(self.parameters)
+        self._stack.gradients(self._flat, steps, gradient, self._gradient.numpy())
+        return self._gradient
 
     def record_norms_of(self, steps: list[Numbers], gradient: Numbers, records: int) -> Tensor:
         """Norm of each record's own gradient of the parameters, [records].

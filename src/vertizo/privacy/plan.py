@@ -134,7 +134,7 @@ class NoPrivacy:
     def total(self, values: Tensor) -> Tensor:
         """Σ / B."""
         mean = np.add.reduce(values.numpy(), 0) / self._batch_size
-        return torch.from_numpy(np.atleast_1d(mean).astype(np.float32))
+        return torch.from_numpy(np.asarray(mean, np.float32).reshape(-1))
 
     def each(self, values: Tensor) -> Tensor:
         """Values / B."""

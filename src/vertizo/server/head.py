@@ -46,7 +46,9 @@ class Head:
             )
         outputs, pullback = self._differentiable.forward(points)
         losses = self.task.losses(outputs, labels)
-        return Evaluation(losses.values.view(len(points), -1), losses, pullback)
+        count, batch = len(points), labels.shape[0]
+        last = slice((count - 1) * batch, count * batch)
+        return Evaluation(losses.values.view(count, batch), last, losses, pullback)
 
 
 @dataclass(frozen=True)
@@ -55,14 +57,10 @@ class Evaluation:
 
     losses: Tensor
     """Per-record losses, [points, batch]."""
+    _rows: slice
+    """The rows of the last point among those of all."""
     _records: RecordLosses
     _pullback: Pullback
-
-    @property
-    def _rows(self) -> slice:
-        """The rows of the last point among those of all."""
-        points, batch = self.losses.shape
-        return slice((points - 1) * batch, points * batch)
 
     def correct(self) -> int:
         """How many records are predicted right at the last point."""

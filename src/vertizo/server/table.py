@@ -69,9 +69,9 @@ class EmbeddingTable:
         """Size of the server model's input."""
         return sum(self.dims) if self.join == "concat" else self.dims[0]
 
-    def store(self, client: int, ids: Tensor, embeddings: Tensor, round_: int) -> None:
+    def store(self, client: int, ids: Tensor, embeddings: Tensor | Array, round_: int) -> None:
         """Replace the client's entries of those records, [batch] and [batch, d_h]."""
-        rows, new = ids.numpy(), np.ascontiguousarray(embeddings.numpy())
+        rows, new = ids.numpy(), np.ascontiguousarray(_array(embeddings))
         kernels.scatter(self._values, rows, new, len(self._values), 4 * self._start[client])
         kernels.stamp(self._rounds, rows, len(self._rounds), client, round_)
 
@@ -85,7 +85,9 @@ class EmbeddingTable:
         count, clients = len(rows), rounds.shape[1]
         return round_ * count * clients - total, count * (clients - 1), round_ - least
 
-    def points(self, ids: Tensor, replacements: Sequence[tuple[int, Tensor]] = ()) -> Points:
+    def points(
+        self, ids: Tensor, replacements: Sequence[tuple[int, Tensor | Array]] = ()
+    ) -> Points:
         """The server model's inputs for those records, with some clients' parts replaced.
 
         One point for each embedding of each (client, [points, batch, d_h]) pair, in order: the
@@ -93,9 +95,10 @@ class EmbeddingTable:
         """
         rows = self._rows(ids.numpy())
         shifts = []
-        for client, embeddings in replacements:
+        for client, replacement in replacements:
+            embeddings = np.ascontiguousarray(_array(replacement))
             moved = np.empty(embeddings.shape, np.float32)
-            kernels.apart(moved, embeddings.numpy(), rows, self._start[client])
+            kernels.apart(moved, embeddings, rows, self._start[client])
             if self.join == "mean":
                 moved /= np.float32(len(self.dims))
             start = self._start[client] if self.join == "concat" else 0
@@ -142,6 +145,10 @@ class EmbeddingTable:
         """Go on from ``state``."""
         self.values.copy_(state["values"])
         self.refreshed.copy_(state["refreshed"])
+
+
+def _array(numbers: Tensor | Array) -> Array:
+    return numbers.numpy() if isinstance(numbers, Tensor) else numbers
 
 
 @dataclass
