@@ -22,8 +22,6 @@ typedef struct {
     const float *matrix;
     size stride;        /* between rows of what is stored */
     int transposed;     /* whether that is [columns, inner] */
-    const float *moved; /* added to the matrix `by` times, if any */
-    float by;
     const float *bias, *common; /* added to every row; added as a matrix */
     const float *kept;          /* where this is not positive, out is 0 */
     int relu;
@@ -32,6 +30,7 @@ typedef struct {
     /* A second matrix and bias, of whose product each point adds its step: */
     const float *direction, *slope_bias, *steps;
     size points, between; /* between is from a point's step to the next one's */
+    size left_apart; /* from a point's left to the next one's, where each has its own */
     /* or points at which columns of left from `start` on, `shifted` in all, are raised by `shift`;
        what is not raised is the last point: */
     size shifts, start, shifted;
@@ -39,7 +38,9 @@ typedef struct {
     size shift_apart;
 } Product;
 
-#define HEIGHT 6
+#define HEIGHT 6 /* rows of a tile */
+#define CHUNK 64 /* rows of a panel */
+#define PANELS 3
 
 /* Rows of a tile, and those that are fetched for the one below it. */
 typedef struct {
@@ -114,7 +115,7 @@ typedef struct {
 static void *run(void *given) {
     Share *share = given;
     const Product *p = share->product;
-    size numbers = 2 * p->inner * MOST_ACROSS;
+    size numbers = PANELS * p->inner * MOST_ACROSS;
     float *room = numbers <= KEPT ? kept_room : NULL;
     if (!room) room = aligned_alloc(64, 4 * (numbers <= KEPT ? KEPT : numbers));
     share->failed = !room;
@@ -273,27 +274,20 @@ KERNEL(along_next) {
         || !layer_fits(first, d, inputs, outputs, bias != 0) || BYTES(4) != 4 * points * items
         || !is(&arrays, 0, points, items, rows, outputs)
         || !is(&arrays, 1, points, items, rows, inputs)) MISFIT;
-    float *biases = bias ? malloc(4 * outputs) : NULL;
-    if (bias && !biases) return done(&arrays, PyErr_NoMemory());
-    Product p = {.rows = rows, .columns = outputs, .inner = inputs, .left = {.down = inputs, .across = 1},
-                 .stride = inputs, .transposed = 1, .bias = biases, .relu = relu != 0};
-    int whole = 1;
-    for (size point = 0; whole && point < points; point++)
-        for (size item = 0; whole && item < items; item++) {
-            size at = point * items + item;
-            p.left.at = AT(float, 1) + at * rows * inputs;
+    Product p = {.rows = rows, .columns = outputs, .inner = inputs,
+                 .left = {.down = inputs, .across = 1}, .stride = inputs, .transposed = 1,
+                 .points = points, .between = items, .left_apart = items * rows * inputs,
+                 .apart = items * rows * outputs, .relu = relu != 0};
+    if (points)
+        EACH(1, items, threads,
+            p.left.at = AT(float, 1) + item * rows * inputs;
             p.matrix = AT(float, 2) + item * d + first;
-            p.by = AT(float, 4)[at];
-            p.moved = p.by != 0 ? AT(float, 3) + item * own + first : NULL;
-            p.out = AT(float, 0) + at * rows * outputs;
-            for (size j = 0; bias && j < outputs; j++) {
-                biases[j] = p.matrix[inputs * outputs + j];
-                if (p.moved) biases[j] += p.by * p.moved[inputs * outputs + j];
-            }
-            whole = product(&p, threads);
-        }
-    free(biases);
-    return whole ? nothing(&arrays) : done(&arrays, PyErr_NoMemory());
+            p.direction = AT(float, 3) + item * own + first;
+            p.bias = bias ? p.matrix + inputs * outputs : NULL;
+            p.slope_bias = bias ? p.direction + inputs * outputs : NULL;
+            p.steps = AT(float, 4) + item;
+            p.out = AT(float, 0) + item * rows * outputs);
+    return nothing(&arrays);
 }
 
 /* moved(out, x, shifts, starts, flat, first, bias, relu, threads) */

@@ -67,47 +67,47 @@ static TARGET void OWN(block)(
     }
 }
 
-/* Columns `first` on of a matrix that is stored with its columns as rows: panel [inner][step]. */
+/* Columns `first` on of a matrix that is stored with its columns as rows: panel [inner][step].
+ * Some rows of the panel at a time, so that they stay in the nearest cache while columns are added. */
 static TARGET void OWN(turn)(
     const Product *p, const float *matrix, size first, size count, size step, float *panel
 ) {
-    size stride = p->stride, j = 0;
+    size stride = p->stride;
     matrix += first * stride;
-    for (; j + 4 <= count; j += 4) {
-        const float *from = matrix + j * stride;
-        size k = 0;
-        for (; k + 4 <= p->inner; k += 4) { /* four by four, in registers */
-            Four a = *(const Four *)(from + k), b = *(const Four *)(from + stride + k);
-            Four c = *(const Four *)(from + 2 * stride + k), d = *(const Four *)(from + 3 * stride + k);
-            Four ac = PICK(a, c, 0, 4, 1, 5), bd = PICK(b, d, 0, 4, 1, 5);
-            Four ca = PICK(a, c, 2, 6, 3, 7), db = PICK(b, d, 2, 6, 3, 7);
-            float *to = panel + k * step + j;
-            *(Four *)to = PICK(ac, bd, 0, 4, 1, 5);
-            *(Four *)(to + step) = PICK(ac, bd, 2, 6, 3, 7);
-            *(Four *)(to + 2 * step) = PICK(ca, db, 0, 4, 1, 5);
-            *(Four *)(to + 3 * step) = PICK(ca, db, 2, 6, 3, 7);
+    for (size start = 0; start < p->inner; start += CHUNK) {
+        size stop = start + CHUNK < p->inner ? start + CHUNK : p->inner, j = 0;
+        for (; j + 4 <= count; j += 4) {
+            const float *from = matrix + j * stride;
+            size k = start;
+            for (; k + 4 <= stop; k += 4) { /* four by four, in registers */
+                Four a = *(const Four *)(from + k), b = *(const Four *)(from + stride + k);
+                Four c = *(const Four *)(from + 2 * stride + k);
+                Four d = *(const Four *)(from + 3 * stride + k);
+                Four ac = PICK(a, c, 0, 4, 1, 5), bd = PICK(b, d, 0, 4, 1, 5);
+                Four ca = PICK(a, c, 2, 6, 3, 7), db = PICK(b, d, 2, 6, 3, 7);
+                float *to = panel + k * step + j;
+                *(Four *)to = PICK(ac, bd, 0, 4, 1, 5);
+                *(Four *)(to + step) = PICK(ac, bd, 2, 6, 3, 7);
+                *(Four *)(to + 2 * step) = PICK(ca, db, 0, 4, 1, 5);
+                *(Four *)(to + 3 * step) = PICK(ca, db, 2, 6, 3, 7);
+            }
+            for (; k < stop; k++)
+                for (int l = 0; l < 4; l++) panel[k * step + j + l] = from[l * stride + k];
         }
-        for (; k < p->inner; k++)
-            for (int l = 0; l < 4; l++) panel[k * step + j + l] = from[l * stride + k];
+        for (; j < count; j++)
+            for (size k = start; k < stop; k++) panel[k * step + j] = matrix[j * stride + k];
+        for (size k = start; count < step && k < stop; k++)
+            memset(panel + k * step + count, 0, 4 * (step - count));
     }
-    for (; j < count; j++)
-        for (size k = 0; k < p->inner; k++) panel[k * step + j] = matrix[j * stride + k];
 }
 
-/* The same of the product's matrix as it is to be multiplied; `spare` is as large. */
-static TARGET void OWN(pack)(
-    const Product *p, size first, size count, size step, float *panel, float *spare
+/* The same of a matrix that is stored as it is. */
+static TARGET void OWN(copy)(
+    const Product *p, size first, size count, size step, float *panel
 ) {
-    if (p->transposed) OWN(turn)(p, p->matrix, first, count, step, panel);
-    else
-        for (size k = 0; k < p->inner; k++)
-            memcpy(panel + k * step, p->matrix + k * p->stride + first, 4 * count);
-    for (size k = 0; count < step && k < p->inner; k++)
-        memset(panel + k * step + count, 0, 4 * (step - count));
-    if (p->moved) {
-        OWN(turn)(p, p->moved, first, count, step, spare);
-        for (size k = 0; k < p->inner; k++)
-            for (size j = 0; j < count; j++) panel[k * step + j] += p->by * spare[k * step + j];
+    for (size k = 0; k < p->inner; k++, panel += step) {
+        memcpy(panel, p->matrix + k * p->stride + first, 4 * count);
+        memset(panel + count, 0, 4 * (step - count));
     }
 }
 
@@ -158,7 +158,32 @@ static inline void OWN(expect)(
         }
 }
 
-/* Rows `from` to `to` of a product; `room` is of 2 · inner · ACROSS numbers. */
+/* Points with inputs of their own, each with the matrix moved by its step: panels of both are given,
+ * and room for a third. */
+static TARGET void OWN(each)(
+    const Product *p, size from, size to, size first, size count, int vectors, const float *panel,
+    const float *other, float *third
+) {
+    float plain[HEIGHT * ACROSS];
+    size step = vectors * LANES;
+    for (size point = 0; point < p->points; point++) {
+        float by = p->steps[point * p->between];
+        for (size at = 0; at < p->inner * step; at++) third[at] = panel[at] + by * other[at];
+        Matrix own = p->left;
+        own.at += point * p->left_apart;
+        for (size i = from; i < to; i += HEIGHT) {
+            int rows = to - i < HEIGHT ? (int)(to - i) : HEIGHT;
+            Left left = rows_at(&own, i, to);
+            OWN(block)(rows, vectors, &left, p->inner, third, step, plain);
+            for (int r = 0; p->bias && r < rows; r++)
+                for (size j = 0; j < count; j++)
+                    plain[r * ACROSS + j] += p->bias[first + j] + by * p->slope_bias[first + j];
+            OWN(put)(p, i, rows, first, count, p->out + point * p->apart, plain, 0, plain);
+        }
+    }
+}
+
+/* Rows `from` to `to` of a product; `room` is of PANELS · inner · ACROSS numbers. */
 static TARGET void OWN(multiply)(const Product *p, size from, size to, float *room) {
     float plain[HEIGHT * ACROSS], slope[HEIGHT * ACROSS];
     float *other = room + p->inner * ACROSS;
@@ -167,10 +192,14 @@ static TARGET void OWN(multiply)(const Product *p, size from, size to, float *ro
         int vectors = (int)((count + LANES - 1) / LANES);
         size step = vectors * LANES, own = step;
         const float *panel = room;
-        if (p->transposed || count < step || p->moved)
-            OWN(pack)(p, first, count, step, room, other);
+        if (p->transposed) OWN(turn)(p, p->matrix, first, count, step, room);
+        else if (count < step) OWN(copy)(p, first, count, step, room);
         else panel = p->matrix + first, own = p->stride;
         if (p->direction) OWN(turn)(p, p->direction, first, count, step, other);
+        if (p->left_apart) {
+            OWN(each)(p, from, to, first, count, vectors, panel, other, other + p->inner * ACROSS);
+            continue;
+        }
         for (size i = from; i < to; i += HEIGHT) {
             int rows = to - i < HEIGHT ? (int)(to - i) : HEIGHT;
             Left left = rows_at(&p->left, i, to);

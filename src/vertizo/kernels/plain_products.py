@@ -1,4 +1,4 @@
-"""What the compiled products do, by PyTorch: used where there was no compiler, and by tests.
+"""What the compiled products do, by PyTorch: for large layers, without a compiler, and in tests.
 
 Arrays are float32 and C-contiguous. A layer's weights [outputs, inputs], row by row, and its bias
 behind them begin at ``first`` of a flat vector of parameters [d]; its numbers of inputs and outputs
@@ -19,6 +19,8 @@ from torch import Tensor
 Numbers = NDArray[np.float32]
 LINE = 64
 """Bytes of a line of the cache."""
+COPIED = 1 << 22
+"""Bytes of the largest array that is."""
 
 
 def affine(
@@ -247,6 +249,11 @@ def _put(out: Numbers, result: Tensor, relu: int) -> None:
 
 
 def _tensor(array: Numbers) -> Tensor:
-    """The array where a line of the cache begins: the last digits of products depend on it."""
+    """The array where a line of the cache begins: the last digits of products depend on it.
+
+    A large one is not copied for them.
+    """
     tensor = torch.from_numpy(array)
-    return tensor if tensor.data_ptr() % LINE == 0 else tensor.clone()
+    if tensor.data_ptr() % LINE == 0 or array.nbytes > COPIED:
+        return tensor
+    return tensor.clone()

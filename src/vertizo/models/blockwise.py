@@ -9,12 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from vertizo import kernels
-from vertizo.models.layers import EVERY
 from vertizo.models.linear_stack import LinearStack
 
 LARGEST, SMALLEST = 1 << 19, 1 << 16
@@ -46,28 +43,62 @@ def fits(stack: LinearStack, inputs: Tensor, offsets: int) -> bool:
 def along(stack: LinearStack, numbers: Numbers, offsets: Sequence[float], inputs: Tensor) -> Tensor:
     """Outputs at ``w + offset · u``, [offsets, batch, outputs]; u is read once.
 
-    The first layer sees the same inputs at every offset, later ones their own.
+    The first layer sees the same inputs at every offset: ``x (W + aU)ᵀ = x Wᵀ + a · x Uᵀ``.
+    Values are kept as [outputs, batch · times], so that a part of a layer's rows is one of memory.
     """
-    values = np.ascontiguousarray(stack.rows(inputs).numpy())
-    weights, steps = stack.parameters.numpy(), np.array(offsets, np.float32)
-    most = min(max(weights.size // SHARE, SMALLEST), LARGEST)
-    threads, shared = torch.get_num_threads(), True
+    values = [stack.rows(inputs).t()]
+    weights = stack.parameters
+    most = min(max(weights.numel() // SHARE, SMALLEST), LARGEST)
     for layer in stack.layers:
-        found = np.empty((len(steps), values.shape[-2], layer.outputs), np.float32)
-        rows = max(1, most // layer.inputs)
-        for start in range(0, layer.outputs, rows):
-            count = min(rows, layer.outputs - start)
-            part, weights = np.split(weights, [count * layer.inputs])
-            u = numbers.read(part.size).numpy()
-            out = np.empty((*found.shape[:-1], count), np.float32)
-            if shared:
-                kernels.along(out, values, part, u, steps, EVERY, 0, 0, 0, threads)
-            else:
-                kernels.along_next(out, values, part, u, steps, 0, 0, 0, threads)
-            found[..., start : start + count] = out
+        size = layer.inputs * layer.outputs
+        shared = len(values) == 1 < len(offsets)
+        weight, weights = weights[:size].view(layer.outputs, layer.inputs), weights[size:]
+        multiply = _shared if shared else _apart
+        values = multiply(weight, numbers, offsets, values, max(1, most // layer.inputs))
         if layer.bias:
-            bias, weights = np.split(weights, [layer.outputs])
-            u = numbers.read(layer.outputs).numpy()
-            found += bias + steps[:, None, None] * u
-        values, shared = np.maximum(found, 0, out=found) if layer.relu else found, False
-    return torch.from_numpy(values.reshape(len(steps), inputs.shape[0], -1))
+            bias, weights = weights[: layer.outputs], weights[layer.outputs :]
+            slope = numbers.read(layer.outputs)
+            for offset, value in zip(offsets, values, strict=True):
+                value += torch.add(bias, slope, alpha=offset).unsqueeze(1)
+        if layer.relu:
+            for value in values:
+                value.relu_()
+    return torch.stack([value.t() for value in values]).view(len(offsets), inputs.shape[0], -1)
+
+
+def _shared(
+    weight: Tensor, numbers: Numbers, offsets: Sequence[float], values: Sequence[Tensor], step: int
+) -> list[Tensor]:
+    """Products with the same values at every offset: two for all, ``step`` rows at a time."""
+    (value,) = values
+    found = _empty(weight, value, len(offsets))
+    plain, slope = _empty(weight[:step], value, 2)
+    for start in range(0, weight.shape[0], step):
+        part = weight[start : start + step]
+        along_part = numbers.read(part.numel()).view_as(part)
+        rows = len(part)
+        torch.mm(part, value, out=plain[:rows])
+        torch.mm(along_part, value, out=slope[:rows])
+        for offset, result in zip(offsets, found, strict=True):
+            torch.add(plain[:rows], slope[:rows], alpha=offset, out=result[start : start + rows])
+    return found
+
+
+def _apart(
+    weight: Tensor, numbers: Numbers, offsets: Sequence[float], values: Sequence[Tensor], step: int
+) -> list[Tensor]:
+    """Products with values of each offset's own, its weights made ``step`` rows at a time."""
+    found = _empty(weight, values[0], len(offsets))
+    shifted = torch.empty_like(weight[:step])
+    for start in range(0, weight.shape[0], step):
+        part = weight[start : start + step]
+        along_part = numbers.read(part.numel()).view_as(part)
+        rows = len(part)
+        for offset, value, result in zip(offsets, values, found, strict=True):
+            torch.add(part, along_part, alpha=offset, out=shifted[:rows])
+            torch.mm(shifted[:rows], value, out=result[start : start + rows])
+    return found
+
+
+def _empty(weight: Tensor, value: Tensor, count: int) -> list[Tensor]:
+    return [value.new_empty(weight.shape[0], value.shape[1]) for _ in range(count)]

@@ -20,9 +20,12 @@ import torch
 from numpy.typing import NDArray
 
 from vertizo import kernels
+from vertizo.kernels import plain_products
 
 Numbers = NDArray[np.float32]
 Ids = NDArray[np.int64]
+LARGE = 1 << 20
+"""Weights of a layer beyond which PyTorch's products, made for what no cache holds, are faster."""
 EVERY: Ids = np.empty(0, np.int64)
 """For rows that are all of an array, in order."""
 
@@ -73,6 +76,10 @@ class Layers:
         self.outputs = layers[-1].outputs
         self._first = [sum(layer.size for layer in layers[:k]) for k in range(len(layers))]
         """Where each layer's parameters begin."""
+        self._by = [
+            plain_products if layer.inputs * layer.outputs > LARGE else kernels for layer in layers
+        ]
+        """Whose products are used for each."""
 
     def forward(
         self, flat: Numbers, rows: Numbers, moved: Sequence[Moved] = (), points: int = 1
@@ -95,14 +102,14 @@ class Layers:
         if len(moved) == 1 and len(moved[0].shift) == points - 1 and moved[0].items is None:
             starts = np.full(flat.shape[:-1], moved[0].start)
             shift = moved[0].shift
-            kernels.moved(values, rows, shift, starts, flat, 0, layer.bias, layer.relu, threads)
+            self._by[0].moved(values, rows, shift, starts, flat, 0, layer.bias, layer.relu, threads)
         else:
             self._raised(flat, rows, moved, values)
         common = values[-1]
         steps = [rows, common]
-        for layer, first in zip(self.layers[1:], self._first[1:], strict=True):
+        for layer, first, by in zip(self.layers[1:], self._first[1:], self._by[1:], strict=True):
             before, values = values, np.empty((*values.shape[:-1], layer.outputs), np.float32)
-            kernels.affine(values, before, flat, first, layer.bias, layer.relu, threads)
+            by.affine(values, before, flat, first, layer.bias, layer.relu, threads)
             steps.append(values[-1])
         return steps, values
 
@@ -112,13 +119,13 @@ class Layers:
         """The first layer's outputs at points of any kinds."""
         layer, threads, common = self.layers[0], torch.get_num_threads(), values[-1]
         relu = layer.relu and not moved
-        kernels.affine(common, rows, flat, 0, layer.bias, relu, threads)
+        self._by[0].affine(common, rows, flat, 0, layer.bias, relu, threads)
         for part in moved:
             items = slice(None) if part.items is None else part.items
             for point, shift in enumerate(part.shift, part.first):
                 out, own = values[point : point + 1, items], common[items]
                 parameters = flat if part.items is None else flat[items]
-                kernels.raised(
+                self._by[0].raised(
                     out, shift[None], own, parameters, 0,
                     part.start, layer.inputs, layer.relu, threads,
                 )  # fmt: skip
@@ -163,7 +170,7 @@ class Layers:
         threads, gradient = torch.get_num_threads(), self._at_outputs(steps, gradient)
         for index in range(len(self.layers) - 1, -1, -1):
             bias = self.layers[index].bias
-            kernels.outer(out, gradient, steps[index], self._first[index], bias, threads)
+            self._by[index].outer(out, gradient, steps[index], self._first[index], bias, threads)
             if index:
                 gradient = self._back(flat, steps, gradient, index)
 
@@ -199,5 +206,5 @@ class Layers:
         out = np.empty(inputs.shape, np.float32)
         masked = index > 0 and self.layers[index - 1].relu
         threads = torch.get_num_threads()
-        kernels.back(out, gradient, flat, inputs, self._first[index], masked, threads)
+        self._by[index].back(out, gradient, flat, inputs, self._first[index], masked, threads)
         return out
