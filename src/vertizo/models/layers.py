@@ -25,7 +25,8 @@ from vertizo.kernels import plain_products
 Numbers = NDArray[np.float32]
 Ids = NDArray[np.int64]
 LARGE = 1 << 20
-"""Weights of a layer beyond which PyTorch's products, made for what no cache holds, are faster."""
+"""Weights of a layer beyond which products are PyTorch's: as fast where no cache holds the weights,
+and the ones of `vertizo.models.blockwise`, whose buffers they share."""
 EVERY: Ids = np.empty(0, np.int64)
 """For rows that are all of an array, in order."""
 
