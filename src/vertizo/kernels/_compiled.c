@@ -106,17 +106,21 @@ KERNEL(add) {
 
 #define SOME 2048 /* numbers that are drawn at a time and added while they are in the cache */
 
+#define FEW 256   /* of those that are added: between two draws memory has time to come */
+#define LATER 2048 /* numbers that it is given for it */
+
 static PyObject *added(PyObject *const *args, size given, Draw draw, size from) {
     Arrays arrays;
     NEEDS(4);
-    float some[SOME], factor = (float)PyFloat_AsDouble(args[3]);
+    float some[FEW], factor = (float)PyFloat_AsDouble(args[3]);
     if (PyErr_Occurred() || !take(&arrays, args, 3, 3)) return NULL;
     if (BYTES(0) != 32 || BYTES(2) != 4 * from) return wrong(&arrays, "a state and a law's values");
     size count = BYTES(1) / 4;
     float *vector = AT(float, 1);
-    for (size i = 0; i < count; i += SOME) {
-        size left = count - i < SOME ? count - i : SOME;
-        for (size at = i + SOME; at < i + 2 * SOME && at < count; at += LINE / 4) FETCH(vector + at, 1);
+    for (size i = 0; i < count; i += FEW) {
+        size left = count - i < FEW ? count - i : FEW;
+        for (size at = i + LATER; at < i + LATER + FEW && at < count; at += LINE / 4)
+            FETCH(vector + at, 1);
         draw(AT(uint64_t, 0), some, left, AT(float, 2));
         add_scaled(vector + i, some, factor, left);
     }
