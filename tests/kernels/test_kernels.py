@@ -230,6 +230,19 @@ def test_drawn_and_added_is_drawn_then_added(way: Any, kind: str, size: int) -> 
 
 
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("size", [1, 17, 5000])
+def test_a_descent_in_one_pass_is_one_in_three(way: Any, size: int) -> None:
+    parameters, velocity, gradient = numbers(size), numbers(size), numbers(size)
+    own, moved = parameters.copy(), velocity.copy()
+    moved *= np.float32(0.9)
+    way.add(moved, gradient, 0.3)
+    way.add(own, moved, -0.01)
+    way.descend(parameters, velocity, gradient, 0.9, 0.3, 0.01)
+    assert np.array_equal(velocity, moved)
+    assert np.array_equal(parameters, own)
+
+
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("size", [0, 1, 17, 5000, 40_000])
 def test_squares(way: Any, size: int) -> None:
     drawn, state = np.empty(size, np.float32), np.zeros(4, np.uint64)

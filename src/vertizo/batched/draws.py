@@ -55,8 +55,14 @@ class Step:
         """``vector += scale · gradient``, in place."""
         for drawn, coefficient in zip(self.drawn, self.coefficients, strict=True):
             alpha = scale * coefficient * drawn.scales[self.row]
-            alpha = max(-FLOAT32_MAX, min(alpha, FLOAT32_MAX))
-            add(vector, drawn.rows[self.row], alpha)
+            add(vector, drawn.rows[self.row], _bounded(alpha))
+
+    def held(self) -> tuple[Tensor, float] | None:
+        """As of a `Gradient`."""
+        if len(self.drawn) > 1 or self.drawn[0].law == "coordinate":
+            return None
+        (drawn,), (coefficient,) = self.drawn, self.coefficients
+        return drawn.rows[self.row], _bounded(coefficient * drawn.scales[self.row])
 
     def norm(self) -> float:
         """Its Euclidean norm."""
@@ -65,6 +71,11 @@ class Step:
         whole = torch.zeros(self.drawn[0].numbers.shape[1])
         self.add_to(whole, 1.0)
         return float(torch.linalg.vector_norm(whole))
+
+
+def _bounded(factor: float) -> float:
+    """As far as float32 goes."""
+    return max(-FLOAT32_MAX, min(factor, FLOAT32_MAX))
 
 
 def draw(owners: Sequence[Directions], numbers: Sequence[int]) -> Drawn:

@@ -104,9 +104,32 @@ KERNEL(add) {
     return nothing(&arrays);
 }
 
-#define SOME 2048 /* numbers that are drawn at a time and added while they are in the cache */
+#define SOME 2048 /* numbers that are worked on while they are in the cache */
 
-#define FEW 256   /* of those that are added: between two draws memory has time to come */
+WIDE static void scale(float *vector, float factor, size count) {
+    for (size i = 0; i < count; i++) vector[i] *= factor;
+}
+
+/* descend(parameters, velocity, numbers, momentum, factor, rate) */
+KERNEL(descend) {
+    Arrays arrays;
+    NEEDS(6);
+    float momentum = (float)PyFloat_AsDouble(args[3]), factor = (float)PyFloat_AsDouble(args[4]);
+    float rate = (float)PyFloat_AsDouble(args[5]);
+    if (PyErr_Occurred() || !take(&arrays, args, 3, 3)) return NULL;
+    if (BYTES(0) != BYTES(1) || BYTES(0) != BYTES(2))
+        return wrong(&arrays, "arrays that do not fit each other");
+    size count = BYTES(0) / 4;
+    for (size i = 0; i < count; i += SOME) { /* rounded as three passes would be */
+        size left = count - i < SOME ? count - i : SOME;
+        scale(AT(float, 1) + i, momentum, left);
+        add_scaled(AT(float, 1) + i, AT(float, 2) + i, factor, left);
+        add_scaled(AT(float, 0) + i, AT(float, 1) + i, -rate, left);
+    }
+    return nothing(&arrays);
+}
+
+#define FEW 256    /* numbers that are drawn and added: between two draws memory has time to come */
 #define LATER 2048 /* numbers that it is given for it */
 
 static PyObject *added(PyObject *const *args, size given, Draw draw, size from) {
@@ -469,7 +492,7 @@ KERNEL(right) {
 
 static PyMethodDef methods[] = {
     FAST(add), FAST(add_normals), FAST(add_signs), FAST(ages), FAST(apart), FAST(bounded),
-    FAST(distinct), FAST(gather), FAST(highest), FAST(normal_squares), FAST(normals), FAST(right),
+    FAST(descend), FAST(distinct), FAST(gather), FAST(highest), FAST(normal_squares), FAST(normals), FAST(right),
     FAST(scatter), FAST(signs), FAST(slopes), FAST(softmax), FAST(squares), FAST(stamp),
     FAST(start), {0}};
 static struct PyModuleDef module = {

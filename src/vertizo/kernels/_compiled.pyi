@@ -6,6 +6,7 @@ from vertizo.kernels.plain import add_signs as add_signs
 from vertizo.kernels.plain import ages as ages
 from vertizo.kernels.plain import apart as apart
 from vertizo.kernels.plain import bounded as bounded
+from vertizo.kernels.plain import descend as descend
 from vertizo.kernels.plain import distinct as distinct
 from vertizo.kernels.plain import gather as gather
 from vertizo.kernels.plain import highest as highest

@@ -39,6 +39,20 @@ def add(vector: Numbers, numbers: Numbers, factor: float) -> None:
     vector += np.float32(factor) * numbers
 
 
+def descend(
+    parameters: Numbers,
+    velocity: Numbers,
+    numbers: Numbers,
+    momentum: float,
+    factor: float,
+    rate: float,
+) -> None:
+    """``v = momentum · v + factor · numbers``, then ``w −= rate · v``, in place; each [d]."""
+    velocity *= np.float32(momentum)
+    add(velocity, numbers, factor)
+    add(parameters, velocity, -rate)
+
+
 def add_normals(state: Words, vector: Numbers, values: Numbers, factor: float) -> None:
     """`add` of what `normals` would give, some at a time."""
     for part in _parts(vector):

@@ -122,6 +122,9 @@ class Gradient(Protocol):
     def add_to(self, vector: Tensor, scale: float) -> None:
         """``vector += scale · gradient``, in place."""
 
+    def held(self) -> tuple[Tensor, float] | None:
+        """A vector in memory, and the number that it is multiplied by; None where there is none."""
+
     def norm(self) -> float:
         """Its Euclidean norm."""
 
@@ -135,6 +138,10 @@ class Dense:
     def add_to(self, vector: Tensor, scale: float) -> None:
         """``vector += scale · gradient``, in place."""
         add(vector, self.vector, scale)
+
+    def held(self) -> tuple[Tensor, float]:
+        """The vector, once."""
+        return self.vector, 1.0
 
     def norm(self) -> float:
         """Its Euclidean norm."""

@@ -12,7 +12,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from vertizo import kernels
 from vertizo.models.base import Gradient
+from vertizo.models.vectors import add, is_plain
 
 
 class Optimizer(Protocol):
@@ -65,10 +67,17 @@ class Sgd:
             return
         if self._velocity is None:
             self._velocity = torch.zeros_like(parameters)
-        self._velocity = self._velocity.to(parameters.device)  # a checkpoint's is the processor's
+        if self._velocity.device != parameters.device:  # a checkpoint's is the processor's
+            self._velocity = self._velocity.to(parameters.device)
+        held = gradient.held()
+        if held is not None and is_plain(parameters) and is_plain(held[0]):
+            numbers, factor = held
+            own, velocity = parameters.numpy(), self._velocity.numpy()
+            kernels.descend(own, velocity, numbers.numpy(), self.momentum, factor, rate)
+            return
         self._velocity.mul_(self.momentum)
         gradient.add_to(self._velocity, 1.0)
-        parameters.add_(self._velocity, alpha=-rate)
+        add(parameters, self._velocity, -rate)
 
     def state(self) -> dict[str, Tensor]:
         """The velocity, once there is one, and the steps made where they matter."""

@@ -126,9 +126,19 @@ class Direction:
             return math.sqrt(self.dimension)
         return self._norm_of_numbers()
 
+    def held(self, scale: float) -> tuple[Tensor, float] | None:
+        """``scale · u`` as numbers in memory and their factor; None where they are not kept."""
+        if not self.keep or self.law == "coordinate":
+            return None
+        return self.numbers(), self._times(scale)
+
+    def _times(self, scale: float) -> float:
+        """What the drawn numbers are multiplied by for ``scale · u``, as far as float32 goes."""
+        return max(-FLOAT32_MAX, min(scale * self.scale, FLOAT32_MAX))
+
     def add_to(self, vector: Tensor, scale: float) -> None:
         """``vector += scale · u``, in place, one block at a time."""
-        factor = max(-FLOAT32_MAX, min(scale * self.scale, FLOAT32_MAX))
+        factor = self._times(scale)
         if self.keep and self.law != "coordinate":
             add(vector, self.numbers(), factor)
         elif is_plain(vector) and self.law != "coordinate":

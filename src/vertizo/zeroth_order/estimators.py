@@ -49,6 +49,10 @@ class Along:
         """``vector += scale · coefficient · u``."""
         self.direction.add_to(vector, scale * self.coefficient)
 
+    def held(self) -> tuple[Tensor, float] | None:
+        """As of a `Gradient`."""
+        return self.direction.held(self.coefficient)
+
     def norm(self) -> float:
         """The Euclidean norm of the estimate."""
         return abs(self.coefficient) * self.direction.norm()
@@ -64,6 +68,9 @@ class Sum:
         """``vector += scale · Σ_k coefficient_k · u_k``."""
         for part in self.parts:
             part.add_to(vector, scale)
+
+    def held(self) -> None:
+        """As of a `Gradient`: it is not."""
 
     def norm(self) -> float:
         """Its Euclidean norm; the one thing that needs it written out."""
