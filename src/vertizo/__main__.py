@@ -10,11 +10,16 @@ from typing import NoReturn
 
 def main() -> None:
     """Run the command line, with Ctrl-C one line at most from the first import on."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _interrupt)
+    heed_ctrl_c()
     from vertizo.cli.main import main as command_line
 
     command_line()
+
+
+def heed_ctrl_c() -> None:
+    """End in one line from now on, where nobody else has seen to it."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupt)
 
 
 def _interrupt(_: int, frame: FrameType | None) -> NoReturn:

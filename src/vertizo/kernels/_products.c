@@ -1,9 +1,9 @@
 /* Products of small matrices with what a linear layer does before and after them, in one pass.
  *
- * `vertizo.kernels.plain` says what every function is for. Weights are those of a layer at `first` in
- * a flat vector of parameters, [outputs, inputs] row by row and a bias behind; a flat array of two
- * axes, [items, d], stands for as many models, and then every other array has an axis of items before
- * its rows.
+ * `vertizo.kernels.plain_products` says what every function is for. Weights are those of a layer at
+ * `first` in a flat vector of parameters, [outputs, inputs] row by row and a bias behind; a flat array
+ * of two axes, [items, d], stands for as many models, and then every other array has an axis of items
+ * before its rows.
  */
 #include "_arguments.h"
 #include <pthread.h>
@@ -163,7 +163,7 @@ static int product(const Product *p, size threads) {
     return !failed;
 }
 
-/* Each of `points` and `items` in turn: `arrange` says where its product's arrays are. */
+/* The product `p` of each point and item in turn; what is given last says where its arrays are. */
 #define EACH(points, items, threads, ...) \
     do { \
         int whole = 1; \
