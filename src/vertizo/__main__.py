@@ -10,10 +10,13 @@ from typing import NoReturn
 
 def main() -> None:
     """Run the command line, with Ctrl-C one line at most from the first import on."""
-    heed_ctrl_c()
-    from vertizo.cli.main import main as command_line
+    try:
+        heed_ctrl_c()
+        from vertizo.cli.main import main as command_line
 
-    command_line()
+        command_line()
+    except KeyboardInterrupt:  # before the command line has begun, or after it has ended
+        _stop()
 
 
 def heed_ctrl_c() -> None:
@@ -30,10 +33,14 @@ def _interrupt(_: int, frame: FrameType | None) -> NoReturn:
     """
     while frame is not None:
         if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
-            os.write(2, b"vertizo: stopped\n")
-            os._exit(130)
+            _stop()
         frame = frame.f_back
     raise KeyboardInterrupt
+
+
+def _stop() -> NoReturn:
+    os.write(2, b"vertizo: stopped\n")
+    os._exit(130)
 
 
 if __name__ == "__main__":

@@ -87,7 +87,8 @@ def test_what_does_not_fit_side_by_side_is_continued_below(
 
 def test_ctrl_c_is_one_line_at_most_however_early(tmp_path: Path) -> None:
     """Even while a child is still importing; the same command goes on afterwards."""
-    begun = "from vertizo.__main__ import *; heed_ctrl_c(); print(flush=True); main()"
+    begun = "import vertizo.__main__ as m; heed = m.heed_ctrl_c; "
+    begun += "m.heed_ctrl_c = lambda: (heed(), print(flush=True)); m.main()"
     command = [sys.executable, "-c", begun, "compare", "--methods", "vafl", "--no-controls"]
     command += ["--set", "epochs=400", "--out", str(tmp_path / "k")]
     for wait in (0.0, 0.05, 0.15, 0.4, 1.0, 2.0, 4.5):
