@@ -110,7 +110,7 @@ def test_along(way: Any, size: Any, kind: Any) -> None:
     way.along(selected, table, *own, ids, *layer, 0, 1)
     way.along(out, table[ids], *own, EVERY, *layer, 0, 1)
     assert np.array_equal(selected, out)
-    way.along_next(out, x, *own, *layer, 0, 1)
+    way.along(out, x, *own, EVERY, *layer, 0, 1)  # each point's own
     assert close(out, x @ turned(weight + by * along) + bias + by * along_bias)
 
 
@@ -212,7 +212,7 @@ def test_arrays_that_do_not_fit_are_refused(way: Any) -> None:
         lambda: way.along(three, x, flat, flat, steps, np.array([0, 1, 2, 4]), 0, 0, 0, 1),
         lambda: way.along(three, x, flat, flat, steps, np.array([0, 1, 2]), 0, 0, 0, 1),
         lambda: way.along(three, x, flat, flat, steps, np.array([0, 1, -1, 2]), 0, 0, 0, 1),
-        lambda: way.along_next(three, x, flat, flat, steps, 0, 0, 0, 1),
+        lambda: way.along(three, numbers(3, 4, 3), flat, flat, steps, EVERY, 0, 0, 0, 1),
         lambda: way.raised(three, numbers(2, 4, 2), out, flat, 0, 2, 3, 0, 1),
         lambda: way.moved(three, x, numbers(1, 4, 2), np.full((), 2), flat, 0, 0, 0, 1),
         lambda: way.back(x, out, flat, numbers(4, 2), 0, 1, 1),

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vertizo.models.base import Points
+from vertizo.models.base import Points, Selected
 from vertizo.models.linear_stack import Layer, LinearStack
 from vertizo.models.torch import TorchModel, wrap
 
@@ -99,6 +99,18 @@ def test_along(pair: tuple[nn.Module, LinearStack]) -> None:
             shifted = copy.deepcopy(module)
             nn.utils.vector_to_parameters(flat(module) + offset * direction, shifted.parameters())
             assert close(values, shifted(batch()).detach())
+
+
+def test_records_are_read_where_they_are(pair: tuple[nn.Module, LinearStack]) -> None:
+    _, stack = pair
+    table, ids = torch.randn(20, 6), torch.tensor([7, 0, 19, 7])
+    direction = torch.randn_like(stack.parameters)
+    assert stack.table_of(table) is not None
+    found = stack.along(direction, (0.1, 0.0), Selected(table, ids))
+    assert torch.equal(found, stack.along(direction, (0.1, 0.0), table[ids]))
+    assert torch.equal(Selected(table, ids).gathered(), table[ids])
+    assert stack.table_of(table.t()) is None  # rows lie apart
+    assert stack.table_of(table.double()) is None
 
 
 def test_small_steps_along_are_resolved(pair: tuple[nn.Module, LinearStack]) -> None:

@@ -1,8 +1,8 @@
-"""Loops over arrays: compiled where the package was installed with a compiler, else in NumPy.
+"""Loops and small products: compiled where the package was installed with a compiler.
 
 In a round of training a call of NumPy or PyTorch costs more than what it computes for a batch of
-64. These are what a round makes many of, each in one pass; `plain` says what they are. Nobody
-chooses between them: `COMPILED` says which are used.
+64. These are what a round makes many of, each in one pass; `plain` (NumPy) and `plain_products`
+(PyTorch) say what they are, and do it elsewhere. Nobody chooses: `COMPILED` says which are used.
 """
 
 from __future__ import annotations
@@ -62,7 +62,6 @@ try:
     from vertizo.kernels._products import (
         affine,
         along,
-        along_next,
         back,
         lanes,
         moved,
@@ -73,7 +72,6 @@ except ImportError:
     from vertizo.kernels.plain_products import (
         affine,
         along,
-        along_next,
         back,
         lanes,
         moved,
@@ -89,7 +87,6 @@ __all__ = [
     "affine",
     "ages",
     "along",
-    "along_next",
     "apart",
     "back",
     "bounded",

@@ -236,51 +236,22 @@ KERNEL(along) {
     FLAT(2);
     if (NDIM(0) < 3 || NDIM(1) < 2 || NDIM(3) != NDIM(2) || !items) MISFIT;
     const int64_t *ids = BYTES(5) ? AT(int64_t, 5) : NULL;
+    int each = !ids && NDIM(1) == NDIM(0); /* whether every point has inputs of its own */
     size rows = LENGTH(0, 2), inputs = LENGTH(1, 1), outputs = LENGTH(0, 1);
     size points = BYTES(4) / (4 * items), own = LENGTH(3, 1);
     if (BYTES(3) != 4 * items * own || !layer_fits(first, own, inputs, outputs, bias != 0)
         || !layer_fits(first, d, inputs, outputs, bias != 0) || BYTES(4) != 4 * points * items
         || !is(&arrays, 0, points, items, rows, outputs)) MISFIT;
     if (ids ? NDIM(1) != 2 || BYTES(5) != 8 * items * rows || !within(ids, items * rows, LENGTH(1, 2))
-            : !is(&arrays, 1, 0, items, rows, inputs)) MISFIT;
+            : !is(&arrays, 1, each ? points : 0, items, rows, inputs)) MISFIT;
     Product p = {.rows = rows, .columns = outputs, .inner = inputs,
                  .left = {.down = inputs, .across = 1}, .stride = inputs, .transposed = 1,
-                 .points = points, .between = items, .apart = items * rows * outputs,
-                 .relu = relu != 0};
+                 .points = points, .between = items, .left_apart = each ? items * rows * inputs : 0,
+                 .apart = items * rows * outputs, .relu = relu != 0};
     if (points)
         EACH(1, items, threads,
             p.left.at = AT(float, 1) + (ids ? 0 : item * rows * inputs);
             p.left.ids = ids ? ids + item * rows : NULL;
-            p.matrix = AT(float, 2) + item * d + first;
-            p.direction = AT(float, 3) + item * own + first;
-            p.bias = bias ? p.matrix + inputs * outputs : NULL;
-            p.slope_bias = bias ? p.direction + inputs * outputs : NULL;
-            p.steps = AT(float, 4) + item;
-            p.out = AT(float, 0) + item * rows * outputs);
-    return nothing(&arrays);
-}
-
-/* along_next(out, x, flat, direction, steps, first, bias, relu, threads) */
-KERNEL(along_next) {
-    Arrays arrays;
-    NEEDS(9);
-    NUMBER(first, 5); NUMBER(bias, 6); NUMBER(relu, 7); NUMBER(threads, 8);
-    TAKE(5, 1);
-    FLAT(2);
-    if (NDIM(0) < 3 || NDIM(1) != NDIM(0) || NDIM(3) != NDIM(2) || !items) MISFIT;
-    size rows = LENGTH(1, 2), inputs = LENGTH(1, 1), outputs = LENGTH(0, 1);
-    size points = BYTES(4) / (4 * items), own = LENGTH(3, 1);
-    if (BYTES(3) != 4 * items * own || !layer_fits(first, own, inputs, outputs, bias != 0)
-        || !layer_fits(first, d, inputs, outputs, bias != 0) || BYTES(4) != 4 * points * items
-        || !is(&arrays, 0, points, items, rows, outputs)
-        || !is(&arrays, 1, points, items, rows, inputs)) MISFIT;
-    Product p = {.rows = rows, .columns = outputs, .inner = inputs,
-                 .left = {.down = inputs, .across = 1}, .stride = inputs, .transposed = 1,
-                 .points = points, .between = items, .left_apart = items * rows * inputs,
-                 .apart = items * rows * outputs, .relu = relu != 0};
-    if (points)
-        EACH(1, items, threads,
-            p.left.at = AT(float, 1) + item * rows * inputs;
             p.matrix = AT(float, 2) + item * d + first;
             p.direction = AT(float, 3) + item * own + first;
             p.bias = bias ? p.matrix + inputs * outputs : NULL;
@@ -412,7 +383,7 @@ static PyObject *lanes(PyObject *Py_UNUSED(module), PyObject *const *args, size 
     return PyLong_FromLong(widest);
 }
 
-static PyMethodDef methods[] = {FAST(affine), FAST(along), FAST(along_next), FAST(moved), FAST(raised),
+static PyMethodDef methods[] = {FAST(affine), FAST(along), FAST(moved), FAST(raised),
                                 FAST(back),   FAST(outer), FAST(lanes),      {0}};
 
 static int begin(PyObject *Py_UNUSED(module)) {

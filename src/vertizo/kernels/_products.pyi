@@ -2,7 +2,6 @@
 
 from vertizo.kernels.plain_products import affine as affine
 from vertizo.kernels.plain_products import along as along
-from vertizo.kernels.plain_products import along_next as along_next
 from vertizo.kernels.plain_products import back as back
 from vertizo.kernels.plain_products import lanes as lanes
 from vertizo.kernels.plain_products import moved as moved

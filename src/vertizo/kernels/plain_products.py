@@ -48,14 +48,15 @@ def along(
     relu: int,
     threads: int,
 ) -> None:
-    """The same at ``w + step · u`` for every step, inputs being the same at all.
+    """The same at ``w + step · u`` for every step.
 
-    Two products serve all: ``x (W + aU)ᵀ = x Wᵀ + a · x Uᵀ``, which is also more precise than
-    shifting W would be.
+    Where inputs are the same at all, two products serve them: ``x (W + aU)ᵀ = x Wᵀ + a · x Uᵀ``,
+    which is also more precise than shifting W would be.
 
     Args:
         out: [points, (items,) rows, outputs].
-        x: [(items,) rows, inputs], or with IDs a table [records, inputs].
+        x: [(items,) rows, inputs]; with IDs a table [records, inputs]; or each point's own,
+            [points, (items,) rows, inputs].
         flat, direction: w and u, [(items,) d or more].
         steps: [points, (items)].
         ids: which rows of the table, [(items,) rows]; empty where there is none.
@@ -65,36 +66,22 @@ def along(
         if ids.min() < 0 or ids.max() >= len(x):
             raise ValueError("rows that there are not")
         x = x.take(ids, 0)
+    by_point = steps.reshape(len(out), -1).tolist()
     for at, item in _places(out[0], flat):
-        plain = _product(x[at], *_layer(flat, item, first, out, x, bias))
-        slope = _product(x[at], *_layer(direction, item, first, out, x, bias))
-        for point, step in zip(
-            out, steps.reshape(len(out), -1)[:, item or 0].tolist(), strict=True
-        ):
+        weight, offset = _layer(flat, item, first, out, x, bias)
+        along_weight, along_offset = _layer(direction, item, first, out, x, bias)
+        own_steps = [own[item or 0] for own in by_point]
+        if x.ndim == out.ndim:
+            for point, inputs, step in zip(out, x, own_steps, strict=True):
+                moved_weight, moved_offset = torch.add(weight, along_weight, alpha=step), offset
+                if offset is not None and along_offset is not None:
+                    moved_offset = torch.add(offset, along_offset, alpha=step)
+                _put(point[at], _product(inputs[at], moved_weight, moved_offset), relu)
+            continue
+        plain = _product(x[at], weight, offset)
+        slope = _product(x[at], along_weight, along_offset)
+        for point, step in zip(out, own_steps, strict=True):
             _put(point[at], torch.add(plain, slope, alpha=step) if step else plain.clone(), relu)
-
-
-def along_next(
-    out: Numbers,
-    x: Numbers,
-    flat: Numbers,
-    direction: Numbers,
-    steps: Numbers,
-    first: int,
-    bias: int,
-    relu: int,
-    threads: int,
-) -> None:
-    """As `along` where inputs are each point's own, [points, (items,) rows, inputs]."""
-    for index, (point, inputs) in enumerate(zip(out, x, strict=True)):
-        for at, item in _places(point, flat):
-            step = float(steps.reshape(len(out), -1)[index, item or 0])
-            weight, offset = _layer(flat, item, first, out, x, bias)
-            along_weight, along_offset = _layer(direction, item, first, out, x, bias)
-            moved_weight = torch.add(weight, along_weight, alpha=step)
-            if offset is not None and along_offset is not None:
-                offset = torch.add(offset, along_offset, alpha=step)
-            _put(point[at], _product(inputs[at], moved_weight, offset), relu)
 
 
 def moved(

@@ -74,7 +74,6 @@ class Layers:
         self.layers = tuple(layers)
         self.size = sum(layer.size for layer in layers)
         self.inputs = layers[0].inputs
-        self.outputs = layers[-1].outputs
         self._first = [sum(layer.size for layer in layers[:k]) for k in range(len(layers))]
         """Where each layer's parameters begin."""
         self._by = [
@@ -145,16 +144,12 @@ class Layers:
             rows: [(items,) rows, inputs], the same at every point; or a table [records, inputs].
             ids: which rows of the table, [(items,) rows].
         """
-        threads = torch.get_num_threads()
+        threads, values = torch.get_num_threads(), rows
         front = (len(steps), *(ids.shape if ids.size else rows.shape[:-1]))
-        layer = self.layers[0]
-        values = np.empty((*front, layer.outputs), np.float32)
-        kernels.along(values, rows, flat, direction, steps, ids, 0, layer.bias, layer.relu, threads)
-        for layer, first in zip(self.layers[1:], self._first[1:], strict=True):
+        for layer, first in zip(self.layers, self._first, strict=True):
             before, values = values, np.empty((*front, layer.outputs), np.float32)
-            kernels.along_next(
-                values, before, flat, direction, steps, first, layer.bias, layer.relu, threads
-            )
+            own = (flat, direction, steps, ids if first == 0 else EVERY)
+            kernels.along(values, before, *own, first, layer.bias, layer.relu, threads)
         return values
 
     def gradients(

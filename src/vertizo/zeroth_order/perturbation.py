@@ -18,7 +18,6 @@ for directions and no updates; 16-bit formats do, and are restored from a copy.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, overload
 
 import torch
 from torch import Tensor
@@ -35,7 +34,7 @@ def outputs(
     """Outputs at ``w + offset · u`` for each offset, shape [offsets, batch, outputs]."""
     if isinstance(inputs, Selected):
         if direction.keep and isinstance(model, LinearStack):
-            return at_once(model, inputs, direction, offsets)
+            return model.along(direction.numbers(), _lengths(direction, offsets), inputs)
         inputs = inputs.gathered()
     if direction.keep:
         return at_once(model, inputs, direction, offsets)
@@ -55,33 +54,21 @@ def readable_table(model: Model, directions: Directions, features: Tensor) -> Te
     return model.table_of(features)
 
 
-@overload
-def at_once(
-    model: LinearStack,
-    inputs: Tensor | Selected,
-    direction: Direction,
-    offsets: Sequence[float],
-) -> Tensor: ...
-@overload
-def at_once(
-    model: Model, inputs: Tensor, direction: Direction, offsets: Sequence[float]
-) -> Tensor: ...
-def at_once(
-    model: Any, inputs: Tensor | Selected, direction: Direction, offsets: Sequence[float]
-) -> Tensor:
+def at_once(model: Model, inputs: Tensor, direction: Direction, offsets: Sequence[float]) -> Tensor:
     """All offsets together, along the direction as one vector."""
-    scale = direction.scale
-    found: Tensor = model.along(direction.numbers(), [offset * scale for offset in offsets], inputs)
-    return found
+    return model.along(direction.numbers(), _lengths(direction, offsets), inputs)
+
+
+def _lengths(direction: Direction, offsets: Sequence[float]) -> list[float]:
+    """Offsets in units of the direction's numbers as they were drawn."""
+    return [offset * direction.scale for offset in offsets]
 
 
 def by_blocks(
     model: LinearStack, inputs: Tensor, direction: Direction, offsets: Sequence[float]
 ) -> Tensor:
     """All offsets together, along a direction that is drawn once and not held."""
-    scale = direction.scale
-    shifts = [offset * scale for offset in offsets]
-    return blockwise.along(model, direction.reader(), shifts, inputs)
+    return blockwise.along(model, direction.reader(), _lengths(direction, offsets), inputs)
 
 
 def in_place(
