@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 
@@ -9,6 +10,15 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
+
+_NUMBERS = itertools.count()
+
+
+@pytest.fixture(autouse=True)
+def _own_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A state folder for each test: what ledgers leave there is no other test's, nor the user's."""
+    place = tmp_path_factory.getbasetemp() / "state" / str(next(_NUMBERS))
+    monkeypatch.setenv("XDG_STATE_HOME", str(place))
 
 
 @pytest.fixture(scope="session")

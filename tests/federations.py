@@ -31,6 +31,8 @@ from vertizo.server.table import EmbeddingTable
 from vertizo.server.updates import NoUpdate
 
 CODEC = NoCompression()
+HARDLY_ANY = {"privacy.mechanism": "gaussian", "privacy.clip": 1e9, "privacy.noise_std": 1e-9}
+"""Noise that changes no number of float32, on replies whose clip may then be chosen."""
 GAUSSIAN = {"privacy.mechanism": "gaussian", "privacy.clip": 0.5, "privacy.noise_std": 0.3}
 EMBEDDING_NOISE = {**GAUSSIAN, "privacy.mechanism": "embedding-noise"}
 PLANS: dict[str, dict[str, Any]] = {
@@ -99,7 +101,7 @@ def config(
 ) -> ExperimentConfig:
     """A small configuration; ``changes`` by dotted keys."""
     tree: dict[str, Any] = {}
-    own = {"method.name": method}
+    own: dict[str, Any] = {"method.name": method, "seed": 0}
     if timing is not None:
         own["simulation.timing"] = timing
     for key, value in {**SMALL, **own, **(changes or {})}.items():

@@ -15,8 +15,10 @@ from vertizo.errors import ConfigError, RunError
 from vertizo.experiment import Experiment
 from vertizo.privacy.durable_ledger import DurableLedger
 from vertizo.privacy.guarantee import joined_epsilon
+from vertizo.summary_figures import bound_text
 
 BASE = (
+    "seed=0",
     "data.limit=40",
     "data.parties=2",
     "batch_size=9",
@@ -65,7 +67,7 @@ def test_runs_and_seeds_draw_on_one_budget(update: tuple[str, ...], tmp_path: Pa
     assert DurableLedger.inspect(path).spent == budget.clients * budget.share
     for summary in (first, second):
         assert summary["privacy"]["epsilon"] == pytest.approx(3, rel=5e-3)
-        assert f"together have ε = {budget.epsilon:.4g}" in summary["privacy"]["words"]
+        assert f"together have ε = {bound_text(budget.epsilon)}" in summary["privacy"]["words"]
     with pytest.raises((RunError, ConfigError), match="left"):
         run(path, *update, "seed=2")
     assert DurableLedger.inspect(path).spent == budget.clients * budget.share

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from vertizo import config
+from vertizo.codecs.none import NoCompression
 from vertizo.codecs.uniform import Uniform
 from vertizo.config import ExperimentConfig
 from vertizo.errors import ConfigError
@@ -208,7 +209,15 @@ def _trees() -> st.SearchStrategy[dict[str, Any]]:
             "control": st.sampled_from(["none", "frozen", "random"]),
             "checkpoint_seconds": st.floats(0, 1e6),
         },
-    )
+    ).map(_with_what_clips)
+
+
+def _with_what_clips(tree: dict[str, Any]) -> dict[str, Any]:
+    """How slopes are clipped is said where they are."""
+    mechanism = tree.get("privacy", {}).get("mechanism")
+    if tree.get("method", {}).get("clipping") == "jointly" and mechanism != "gaussian":
+        return {**tree, "privacy": {"mechanism": "gaussian", "clip": 5.0, "noise_std": 1e-3}}
+    return tree
 
 
 class TestRoundTrip:
@@ -892,6 +901,18 @@ class TestCodecsFit:
             "'paired'",
         )
         assert load(f"method: {{name: {method}}}\ncodecs: {{up: {{name: paired}}}}")
+
+    def test_a_part_of_a_pair_is_uniform_unless_another_is_named(
+        self, load: Load, refusal: Callable[..., str]
+    ) -> None:
+        up: Any = load("codecs: {up: {name: paired, midpoint: {bits: 4}}}").codecs.up
+        assert (up.midpoint, up.difference) == (Uniform(bits=4), Uniform())
+        up = load(None, "codecs.up.name=paired", "codecs.up.difference.bits=2").codecs.up
+        assert (up.midpoint, up.difference) == (Uniform(), Uniform(bits=2))
+        up = load("codecs: {up: {name: paired, midpoint: {name: none}}}").codecs.up
+        assert up.midpoint == NoCompression()
+        line = refusal("codecs: {up: {name: paired, midpoint: {bist: 4}}}")
+        says(line, "'codecs.up.midpoint.bist'", "'bits'")
 
     @pytest.mark.parametrize("method", METHODS)
     def test_no_reply_is_a_pair(self, method: str, refusal: Callable[..., str]) -> None:

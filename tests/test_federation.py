@@ -387,7 +387,11 @@ class TestUsersModels:
     def test_a_client_model_that_cannot_work(
         self, method: str, path: str, more: tuple[str, ...], words: list[str]
     ) -> None:
-        line = refusal(f"method.name={method}", *client(path, *more))
+        if (method, path) == ("vafl", "Normalised"):  # a baseline trains as PyTorch does
+            made(f"method.name={method}", *client(path, *more))
+            line = refusal("method.name=vafl", "privacy.noise_std=1", *client(path, *more))
+        else:
+            line = refusal(f"method.name={method}", *client(path, *more))
         for word in ["client.model", *words]:
             assert word in line
 

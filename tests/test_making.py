@@ -195,6 +195,69 @@ def test_models_that_take_records_together_are_found() -> None:
     assert not mixes_records(wrap(words), tokens)
 
 
+class Crowded(nn.Module):
+    """Takes the batch's mean away where a batch is large."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most, self.layer = most, nn.Linear(6, 3)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        rows = rows.flatten(1)
+        return self.layer(rows - rows.mean(0) if len(rows) > self.most else rows)
+
+
+class Loud(nn.Module):
+    """Takes notice of records that are very large, and of the last one alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        found = self.layer(rows.flatten(1))
+        return found + 1 if float(rows[-1].abs().max()) > 100 else found
+
+
+class Faint(nn.Module):
+    """Adds a ten-millionth of the batch's mean."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return self.layer(rows + 1e-6 * rows.mean(0))
+
+
+def test_models_are_tried_at_the_sizes_they_will_see_and_with_several_exchanges() -> None:
+    rows = torch.randn(5, 6, generator=torch.Generator().manual_seed(1))
+    for most in (8, 63, 100):
+        assert not mixes_records(wrap(Crowded(most)), rows)
+        assert mixes_records(wrap(Crowded(most)), rows, (64, 101))
+    assert mixes_records(wrap(Loud()), rows)
+    assert mixes_records(wrap(Faint()), rows)
+
+
+@pytest.mark.parametrize("option", [a.ServerMlpConfig(hidden=(8,)), a.SumConfig()])
+def test_models_of_ours_pass_at_any_size(option: Any) -> None:
+    model = server_model(option, 6, 3, STREAM, purpose="it")
+    rows = torch.randn(5, 6, generator=torch.Generator().manual_seed(1))
+    assert not mixes_records(model, rows, (7, 64, 1000))
+
+
+def crowded(most: int) -> nn.Module:
+    return Crowded(most)
+
+
+@pytest.mark.parametrize("size", [64, 200])
+def test_a_server_that_mixes_large_batches_alone_is_refused(size: int) -> None:
+    config = a.ModuleConfig(path=f"{__file__}:crowded", arguments={"most": 63})
+    server_model(config, 6, 3, STREAM, purpose="a test", sizes=(8, 63))
+    with pytest.raises(ConfigError, match="it must treat each record by itself"):
+        server_model(config, 6, 3, STREAM, purpose="a test", sizes=(8, size))
+
+
 def test_a_server_that_takes_records_together_is_refused() -> None:
     config = a.ModuleConfig(path=f"{__file__}:Standardised")
     with pytest.raises(ConfigError, match="it must treat each record by itself"):

@@ -181,7 +181,7 @@ class TestFittedLabels:
             fitted: build("dpzv", None, settings, of=self.data(federations, fitted=fitted))
             for fitted in (True, False)
         }
-        assert found[False].statement().guarantee == "exact"
+        assert found[False].statement().guarantee == "simulated"
         statement = found[True].statement()
         assert (statement.guarantee, statement.epsilon, statement.mu) == ("none", None, None)
         assert "label_range" in statement.words

@@ -7,15 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 from runpy import run_path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from vertizo import config
 from vertizo.errors import BudgetError, ConfigError
 from vertizo.experiment import Experiment
 from vertizo.federation import Federation, build
+from vertizo.lengths import batch_sizes
 from vertizo.privacy import guarantee
 from vertizo.privacy.accounting import epsilon_of, mu_of
 from vertizo.privacy.ledger import mu_of_units
@@ -98,7 +100,7 @@ def test_calibrated_to_epsilon(method: str, update: str) -> None:
     if update == "secret-sgd":
         more["server.secret"] = {"sampling": 0.2, "every": 3}
     statement = fed.build(method, None, more).statement()
-    assert statement.guarantee == "exact"
+    assert statement.guarantee == "simulated"
     assert 0.99 * 2 < statement.epsilon <= 2
     replies = epsilon_of(math.sqrt(0.7) * mu_of(2.0, DELTA), DELTA)
     assert statement.replies_alone_epsilon == pytest.approx(replies, rel=1e-6)
@@ -245,6 +247,74 @@ class TestCovers:
         assert only.startswith("label")
 
 
+def plain_server() -> nn.Module:
+    return nn.Sequential(nn.Linear(9, 3), nn.Tanh())
+
+
+class TestModelsOfTheUser:
+    """What is rested on and cannot be proved is said."""
+
+    FOREIGN: ClassVar = {"name": "module", "path": f"{__file__}:plain_server"}
+
+    def statement(self, **more: Any) -> Any:
+        options = {key.replace("__", "."): value for key, value in more.items()}
+        return fed.build("dpzv", None, {**GIVEN, "server.update": "none", **options}).statement()
+
+    def test_a_server_model_is_named(self) -> None:
+        statement = self.statement(server__model=self.FOREIGN)
+        assert statement.is_bounded
+        (only,) = statement.assumptions
+        assert only == f"server.model ({__file__}:plain_server) treats each record by itself"
+        assert f"Assumed, tried but not proved: {only}." in statement.words
+        assert statement.as_dict()["assumptions"] == [only]
+
+    def test_ours_are_not(self) -> None:
+        assert self.statement().assumptions == ()
+
+    def test_nothing_is_assumed_where_nothing_is_guaranteed(self) -> None:
+        statement = self.statement(server__model=self.FOREIGN, server__update="sgd")
+        assert (statement.guarantee, statement.assumptions) == ("none", ())
+
+
+@pytest.mark.parametrize(
+    ("method", "timing", "more", "expected"),
+    [
+        ("vafl", None, {}, {8, 5}),
+        ("dpzv", None, {}, {8, 5, 16, 10}),
+        ("dpzv", "synchronous", {}, {8, 5, 48, 30}),
+        ("czofo", None, {"method.num_directions": 4}, {8, 5, 32, 20}),
+        ("cascaded", "synchronous", {}, {8, 5, 24, 15}),
+    ],
+)
+def test_batch_sizes_are_those_that_the_server_model_sees(
+    method: str,
+    timing: str | None,
+    more: dict[str, Any],
+    expected: set[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """29 records in batches of 8, three clients: a model of the user's is asked for no others."""
+    seen: set[int] = set()
+
+    class Watched(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(9, 3)
+
+        def forward(self, rows: Tensor) -> Tensor:
+            seen.add(len(rows))
+            return self.layer(rows)
+
+    monkeypatch.setattr("vertizo.making.server_module", lambda *_: Watched())
+    federation = fed.build(method, timing, more)
+    assert set(batch_sizes(fed.config(method, timing, more), 29, 3)) == expected
+    seen.clear()
+    federation.start(upload_table=False)
+    while federation.simulator.step():
+        pass
+    assert seen <= expected
+
+
 BY_FORMULA = {**WANTED, "privacy.accounting": "published", "server.update": "sgd"}
 
 
@@ -259,7 +329,7 @@ class TestPublished:
 
     def test_beside_the_exact_one(self) -> None:
         statement = fed.build("dpzv", None, {**WANTED, "server.update": "none"}).statement()
-        assert statement.guarantee == "exact"
+        assert statement.guarantee == "simulated"
         assert statement.epsilon == pytest.approx(2.0, rel=1e-6)
         assert 0 < statement.epsilon_published < 2
 

@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.failing_disk import disk_below
 
 from vertizo.config import ExperimentConfig
+from vertizo.data.prepared import Preparation
 from vertizo.errors import RunError, UserError
 from vertizo.run_folder import RunFolder
+from vertizo.server.losses import Regression
 
 
 @pytest.fixture
@@ -50,6 +53,36 @@ class TestCreate:
         line = line_of(caught.value)
         assert f"--out {folder.path}" in line
         assert f"--resume {folder.path}" in line
+
+    def test_what_could_not_be_written_can_be_begun_again(self, tmp_path: Path) -> None:
+        preparation = Preparation({}, "y", Regression(), None)
+        with disk_below(tmp_path) as disk:
+            RunFolder(tmp_path / "whole").create(ExperimentConfig(), None, preparation)
+            sites = [
+                ((action, name.replace("whole", str(number))), time)
+                for number, ((action, name), times) in enumerate(disk.seen.items())
+                for time in range(1, times + 1)
+                if "/" in name or action == "fsync"
+            ]
+            assert len(sites) >= 14
+            for (action, name), time in sites:
+                place = RunFolder(tmp_path / name.split("/")[0])
+                disk.fail_at((action, name), time)
+                place.check_is_new()
+                with pytest.raises(RunError, match="No space left on device"):
+                    place.create(ExperimentConfig(), None, preparation)
+                assert disk.failed
+                disk.make_space()
+                assert not any(path.is_file() for path in place.path.glob("*"))
+                place.check_is_new()
+
+    def test_a_start_that_was_killed_can_be_made_again(self, folder: RunFolder) -> None:
+        (folder.path / "preparation.json").write_text("{}")
+        (folder.path / "config.yaml").unlink()
+        folder.check_is_new()
+        (folder.path / "run_name").unlink()
+        with pytest.raises(RunError, match=r"holds preparation\.json but no config\.yaml"):
+            folder.check_is_new()
 
     def test_a_file_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("x")
@@ -163,6 +196,24 @@ class TestMetrics:
         assert folder.metrics() == rows
         folder.append_metrics({"round": 4})
         assert folder.metrics() == [*rows, {"round": 4}]
+
+    def test_a_line_that_was_torn_is_written_again(self, folder: RunFolder) -> None:
+        rows = [{"round": 0, "loss": 1.5}, {"round": 5}, {"round": 10, "words": "ε"}]
+        for row in rows:
+            with folder.metrics_file.open("ab") as file:
+                file.write('{"round": 7, "ε'.encode()[:-1])
+            folder.append_metrics(row)
+        assert folder.metrics() == rows
+
+    def test_a_line_that_found_no_room_is_written_again(self, folder: RunFolder) -> None:
+        folder.append_metrics({"round": 0})
+        with disk_below(folder.path) as disk:
+            disk.fail_at(("write", "metrics.jsonl"), 1)
+            with pytest.raises(RunError, match=r"metrics\.jsonl cannot be written: No space left"):
+                folder.append_metrics({"round": 5})
+            disk.make_space()
+            folder.append_metrics({"round": 5})
+        assert folder.metrics() == [{"round": 0}, {"round": 5}]
 
     def test_rewinding_forgets_later_rows(self, folder: RunFolder) -> None:
         for number in (0, 5, 10, 15):

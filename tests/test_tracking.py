@@ -133,7 +133,7 @@ def targets(places: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def result(places: Path, targets: list[str]) -> Result:
-    return experiment("privacy.mechanism=gaussian", "privacy.noise_std=0.1").run(
+    return experiment("seed=0", "privacy.mechanism=gaussian", "privacy.noise_std=0.1").run(
         places / "run", track=targets
     )
 
@@ -171,7 +171,7 @@ class TestWhatIsWritten:
         assert text == "".join(f"    {line}\n" for line in yaml.splitlines())
 
     def test_no_number_depends_on_it(self, result: Result) -> None:
-        plain = experiment("privacy.mechanism=gaussian", "privacy.noise_std=0.1").run()
+        plain = experiment("seed=0", "privacy.mechanism=gaussian", "privacy.noise_std=0.1").run()
         for one, other in zip(result.metrics, plain.metrics, strict=True):
             assert {**one, "seconds": 0} == {**other, "seconds": 0}
         assert result.summary["test_loss"] == plain.summary["test_loss"]

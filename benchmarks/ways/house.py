@@ -18,6 +18,8 @@ def federation(setting: Setting, data: Records) -> Federation:
         method |= {"directions": variant.law, "smoothing": setting.smoothing}
     if variant.method == "czofo":
         method["num_directions"] = setting.directions
+    estimates = variant.method in ("zoo-vfl", "syn-zoo-vfl")
+    server = {"smoothing": setting.smoothing, "directions": "gaussian"} if estimates else {}
     config = parse(
         {
             "batch_size": setting.batch,
@@ -30,8 +32,7 @@ def federation(setting: Setting, data: Records) -> Federation:
             "server": {
                 "model": {"name": "mlp", "hidden": shape.server_hidden},
                 "optimizer": {"learning_rate": setting.server_rate, "momentum": 0},
-                "smoothing": setting.smoothing,
-                "directions": "gaussian",
+                **server,
             },
         }
     )

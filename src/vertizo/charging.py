@@ -8,6 +8,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from vertizo.config import ExperimentConfig
+from vertizo.data.prepare import prepare
 from vertizo.data.vertical import VerticalData
 from vertizo.errors import ConfigError, RunError
 from vertizo.federation import build
@@ -17,7 +18,7 @@ from vertizo.privacy.events import Releases, SecretSteps
 from vertizo.privacy.ledger import Ledger
 from vertizo.privacy.ledger_budget import LedgerBudget
 from vertizo.privacy.statement import Statement
-from vertizo.protection import Charge
+from vertizo.protection import Charge, choice_of
 
 
 @contextmanager
@@ -71,6 +72,8 @@ def charged_to(
                 f"privacy.ledger {path} is for {theirs[1]} records of {theirs[0]} and {theirs[2]} "
                 f"clients; this run has {ours[1]} of {ours[0]} and {ours[2]}"
             )
+        if data.keys is not None:
+            ledger.claim(data.keys())
         _check_left(ledger, releases)
         return ledger
 
@@ -90,7 +93,8 @@ def _check_left(ledger: DurableLedger, releases: Releases) -> None:
     if left < releases.share:
         raise RunError(
             f"the ledger has {left / releases.cost:.3g} replies of this run's kind left for some "
-            f"record and client; the run needs {releases.queries} and is not covered"
+            f"record and client; the run needs {releases.queries} and is not covered; an ε beside "
+            "it, which adds to it: `vertizo privacy ledger create FILE CONFIG --further`"
         )
 
 
@@ -104,6 +108,15 @@ def records_name(config: ExperimentConfig, data: VerticalData) -> str:
     return f"{data.name} {blake2b(chosen, digest_size=6).hexdigest()}"
 
 
+def charged_data(config: ExperimentConfig) -> VerticalData:
+    """The records of runs that are charged to a ledger, whose IDs no seed changes.
+
+    Raises:
+        ConfigError, DataError: as of `vertizo.data.prepare.prepare`.
+    """
+    return prepare(config.data, choice_of(0))
+
+
 def _without_ledger(config: ExperimentConfig) -> ExperimentConfig:
     privacy = config.privacy.model_copy(update={"ledger": None})
     return config.model_copy(update={"privacy": privacy})
@@ -112,10 +125,12 @@ def _without_ledger(config: ExperimentConfig) -> ExperimentConfig:
 def check_exact(statement: Statement) -> None:
     """Refuse a run that a ledger could say nothing about.
 
+    A simulated one is charged as the run with secret noise would be that it stands for.
+
     Raises:
-        ConfigError: it has no exact guarantee.
+        ConfigError: it has neither an exact guarantee nor a simulated one.
     """
-    if statement.guarantee != "exact":
+    if not statement.is_bounded:
         raise ConfigError(
             "a ledger needs a configuration with an exact guarantee; this one has "
             f"{statement.guarantee!r}: {statement.words}"

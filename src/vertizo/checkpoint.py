@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,7 +17,7 @@ import safetensors
 import torch
 from torch import Tensor
 
-from vertizo.errors import RunError
+from vertizo.errors import RunError, UserError
 
 FORMAT = "vertizo-1"
 """Key of the metadata that holds the JSON."""
@@ -41,11 +41,15 @@ NAMES = {
 def save(path: Path, state: Any) -> None:
     """Write ``state``; a crash at any moment leaves the old file or the new one.
 
+    Its owner alone may read it: states hold keys of noise, and what labels can be worked out from.
     Tensors go from their place to the file: there is no second copy of a large one.
+
+    Raises:
+        RunError: it cannot be written; the old file is still there.
     """
     tensors: dict[str, Tensor] = {}
     skeleton = json.dumps(_pack(state, tensors))
-    with _replacing(path) as file:
+    with _whole(path, 0o600) as file:
         _write(file, tensors, {FORMAT: skeleton})
 
 
@@ -91,17 +95,81 @@ def load(path: Path) -> Any:
         raise RunError(f"{path}: not a readable checkpoint: {error}") from None
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file's content in one step that survives a power cut."""
-    with _replacing(path) as file:
+def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
+    """Replace a file's content in one step that survives a power cut.
+
+    Args:
+        path: of the file.
+        content: all of it.
+        mode: its rights, from which the umask takes some away.
+
+    Raises:
+        RunError: it cannot be written; the old content is still there.
+    """
+    with _whole(path, mode) as file:
         file.write(content)
 
 
+def unwritable(path: Path, error: OSError) -> RunError:
+    """What to say of a file that could not be written."""
+    return RunError(f"{path} cannot be written: {error.strerror}")
+
+
 @contextmanager
-def _replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file that takes another's place once it is written and on the disk."""
+def writing(path: Path) -> Iterator[None]:
+    """A disk that is full or broken is told in one line that names what was to be written."""
+    try:
+        yield
+    except OSError as error:
+        raise unwritable(path, error) from None
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """A disk that cannot be read is told in one line that names what was to be read."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror}") from None
+
+
+@contextmanager
+def going_on_from(path: Path) -> Iterator[None]:
+    """A state that is not one of those that were saved is told in one line."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # whatever it is that does not fit
+        raise RunError(
+            f"{path} is damaged, or of another version: {type(error).__name__} {error}; put a copy "
+            "of it back, or begin anew in another folder"
+        ) from None
+
+
+@contextmanager
+def _whole(path: Path, mode: int) -> Iterator[BinaryIO]:
+    """A file that takes another's place; where that fails, nothing is left of it."""
+    try:
+        with writing(path), _replacing(path, mode) as file:
+            yield file
+    except RunError:
+        with suppress(OSError):
+            path.with_name(path.name + ".partial").unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def _replacing(path: Path, mode: int) -> Iterator[BinaryIO]:
+    """A file that takes another's place once it is written and on the disk.
+
+    Whatever has its temporary name is removed and not written to: what a killed process left, or
+    a link or an open file of somebody who waits for the content.
+    """
     temporary = path.with_name(path.name + ".partial")
-    with temporary.open("wb") as file:
+    temporary.unlink(missing_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(temporary, flags, mode), "wb") as file:
         yield file
         file.flush()
         os.fsync(file.fileno())

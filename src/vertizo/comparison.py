@@ -227,10 +227,7 @@ def write(folder: Path, found: Sequence[Row], settings: Mapping[str, Any]) -> No
     """Leave the figures in ``comparison.json``."""
     content = {**settings, "methods": {row.label: row.as_dict() for row in found}}
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-    try:
-        checkpoint.write_atomically(folder / "comparison.json", text.encode())
-    except OSError as error:
-        raise RunError(f"{folder} cannot be written: {error.strerror}") from None
+    checkpoint.write_atomically(folder / "comparison.json", text.encode())
 
 
 def configurations(
@@ -238,8 +235,16 @@ def configurations(
 ) -> dict[str, ExperimentConfig]:
     """The configuration of every label; without labels, those of the file's ``methods``.
 
+    Runs of a comparison have seeds, given or not: it is gone on with where it was stopped.
+
     Raises:
         ConfigError: an unknown method, or one that does not fit; names it.
     """
     wanted = list(labels) or (config_tree.labels(path) if path is not None else [])
-    return {label: configuration.load(path, overrides, label) for label in wanted}
+    source = "--set" if path is None else str(path)
+    trees = {
+        label: config_tree.read(path, overrides, label, ExperimentConfig()) for label in wanted
+    }
+    return {
+        label: configuration.parse({"seed": 0, **tree}, source) for label, tree in trees.items()
+    }

@@ -6,7 +6,9 @@ it is built: written out again, it reruns the experiment.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,6 +32,7 @@ from vertizo.codecs.feedback import MOST, loss_of
 from vertizo.codecs.none import NoCompression
 from vertizo.data.options import DataConfig
 from vertizo.errors import ConfigError
+from vertizo.idle import check_all_used
 from vertizo.making import Device
 from vertizo.methods.base import Timing
 from vertizo.methods.choice import MethodConfig
@@ -51,8 +54,9 @@ class OptimizerConfig(Options):
     momentum: float = Field(default=0.9, ge=0, lt=1)
     """Share of the last step in the next; 0 is plain gradient descent."""
     decay: Literal["none", "linear"] | None = None
-    """linear: the rate falls to 0 over the run, in a straight line; unset: so does one that was
-    left out, and one that is given stays."""
+    """linear: the rate falls to 0 over the party's own steps of the run, in a straight line; unset:
+    so does one that was left out, and one that is given stays. Where rounds ends asynchronous
+    rounds, a client's own steps are those to be expected at its pace."""
 
     @property
     def falls(self) -> bool:
@@ -192,6 +196,7 @@ class ExperimentConfig(Options):
         self._noise_fits()
         self._padding_survives()
         self._codecs_fit()
+        check_all_used(self)
         return self
 
     def _noise_fits(self) -> None:
@@ -291,6 +296,12 @@ class ExperimentConfig(Options):
                     f"{loss_of(codec, self.batch_size):.0%} of what it is given, so that errors "
                     "would add up; use more bits, 'sign' or 'top-k'"
                 )
+
+    @property
+    def digest(self) -> str:
+        """Of every key and its value: runs share noise only if they have the same."""
+        whole = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        return blake2b(whole.encode(), digest_size=16).hexdigest()
 
     def to_yaml(self) -> str:
         """The complete configuration."""

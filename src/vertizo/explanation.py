@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from vertizo.config import ExperimentConfig
 from vertizo.server.updates import PRIVATE
+from vertizo.summary_figures import bound_text, is_bounded
 
 
 @dataclass(frozen=True)
@@ -15,7 +17,7 @@ class Explanation:
     """Sentences under headings; each holds for the run as it was configured."""
 
     guarantee: str
-    """``exact``, ``published`` or ``none``."""
+    """``exact``, ``simulated``, ``published`` or ``none``."""
     summary: str
     protected: tuple[str, ...]
     not_protected: tuple[str, ...]
@@ -39,21 +41,33 @@ def explain(config: ExperimentConfig, privacy: Mapping[str, Any]) -> Explanation
 
 
 def _protected(config: ExperimentConfig, privacy: Mapping[str, Any]) -> list[str]:
-    if privacy["guarantee"] != "exact":
+    if not is_bounded(privacy):
         noise = privacy.get("embedding_noise")
         if noise is None:
             return []
         return [
             "What one client sends of a record, by itself, against the server: "
-            f"ε = {noise['epsilon']:.4g} at δ = {noise['delta']:g}. Not what its model carries of "
-            "that record into the embeddings of others."
+            f"ε = {bound_text(noise['epsilon'])} at δ = {noise['delta']:g}. Not what its model "
+            "carries of that record into the embeddings of others."
         ]
-    bound = f"ε = {privacy['epsilon']:.4g} at δ = {privacy['delta']:g}"
+    epsilon, delta = privacy["epsilon"], privacy["delta"]
+    simulated = privacy["guarantee"] == "simulated"
+    kind = "simulated " if simulated else ""
     lines = [
-        f"{thing[0].upper()}{thing[1:]}, of each training record: {bound}. Whoever sees all "
-        "that clients see can tell two values apart at most that much better than by guessing."
+        f"{thing[0].upper()}{thing[1:]}, of each training record: {kind}ε = {bound_text(epsilon)} "
+        f"at δ = {delta:g}."
         for thing in privacy["covers"]
     ]
+    lines.append(
+        "What that ε means: whoever sees all that clients see, knows all other records, and has to "
+        "say which of two equally likely values a record has, is right in at most "
+        f"{_percent_right(epsilon, delta)} of all cases; a guess is in 50 %."
+    )
+    if simulated:
+        lines.append(
+            "All that holds if the noise is secret. This run's was made from its seed: against "
+            "whoever knows the seed, nothing is protected. privacy.noise 'secure' makes it exact."
+        )
     against = "labels against all clients together"
     if any("features" in thing for thing in privacy["covers"]):
         against += ", a client's features against all others together"
@@ -67,6 +81,16 @@ def _protected(config: ExperimentConfig, privacy: Mapping[str, Any]) -> list[str
             "more, as to training records' labels."
         )
     return lines
+
+
+def _percent_right(epsilon: float, delta: float) -> str:
+    """How often a test of two equally likely hypotheses is right at most, rounded up.
+
+    P(right) = (1 + a − b)/2, where a ≤ e^ε b + δ and 1 − b ≤ e^ε (1 − a) + δ: at most
+    (e^ε + δ)/(1 + e^ε).
+    """
+    right = (1 + delta * math.exp(-epsilon)) / (1 + math.exp(-epsilon))
+    return f"{math.ceil(1000 * min(right, 1.0) - 1e-9) / 10:g} %"
 
 
 def _not_protected(config: ExperimentConfig, privacy: Mapping[str, Any]) -> list[str]:
@@ -90,21 +114,27 @@ def _not_protected(config: ExperimentConfig, privacy: Mapping[str, Any]) -> list
         if config.privacy.mechanism != "embedding-noise"
         else "Labels, against anybody: noise on embeddings does nothing for them."
     )
-    if config.data.label_holder is not None and "the label holder's columns" not in covers:
+    own = "the label holder's columns" not in covers
+    if own and config.data.label_holder is not None:
         lines.append(
             "The label holder's own columns"
             + (
                 ": they were prepared by statistics of the training records."
-                if privacy["guarantee"] == "exact"
+                if is_bounded(privacy)
                 else "."
             )
         )
+    elif own and config.data.name == "table":  # over a network it need not be named to have some
+        lines.append("The label holder's own columns, if it has some.")
     if not any("features" in thing for thing in covers):
         lines.append(f"Clients' features against other clients{_why(config, privacy)}.")
     if config.data.validation > 0:
         lines.append(
             "Labels of validation records: they chose the model that is kept, without noise."
         )
+    lines.append(
+        "Test records, and every other record that was not trained on: nothing is said of them."
+    )
     lines += [
         "Which records exist and which are in whose batches; sizes and times of messages.",
         "Predictions that are served later, where they use a record's own columns.",
@@ -117,7 +147,7 @@ def _not_protected(config: ExperimentConfig, privacy: Mapping[str, Any]) -> list
 
 def _why(config: ExperimentConfig, privacy: Mapping[str, Any]) -> str:
     """Why features are not covered, where labels are."""
-    if privacy["guarantee"] != "exact":
+    if not is_bounded(privacy):
         return ""
     if config.method.first_order_client:
         return f": clients of method {config.method.name!r} train on gradients of their own"
@@ -160,7 +190,7 @@ def _how(config: ExperimentConfig, privacy: Mapping[str, Any]) -> list[str]:
         )
     source = privacy["noise_source"]
     lines.append(f"Noise: {source}.")
-    if source and source.startswith("seeded"):
+    if config.privacy.noise == "seeded":
         lines.append(
             "Whoever knows the seed knows the noise: this run is a simulation, and its figures say "
             "what a federation with secret noise would guarantee."

@@ -10,9 +10,11 @@ from typing import Any
 from vertizo import wire
 from vertizo.codecs.none import NoCompression
 from vertizo.config import ExperimentConfig
+from vertizo.coverage import assumptions, covers
 from vertizo.data.vertical import VerticalData
 from vertizo.defaults import complete
 from vertizo.errors import ConfigError
+from vertizo.lengths import planned_rounds
 from vertizo.models.base import Model
 from vertizo.models.optimizers import Optimizer
 from vertizo.parties import check_sizes, embedding_noise, make_client, make_server, statement_of
@@ -21,7 +23,7 @@ from vertizo.privacy import guarantee
 from vertizo.privacy.embedding_noise import EmbeddingStatement
 from vertizo.privacy.events import Releases
 from vertizo.privacy.statement import Statement
-from vertizo.protection import Charge, covers, planned_rounds, record_choice
+from vertizo.protection import Charge, record_choice
 from vertizo.randomness import Stream
 from vertizo.simulation.simulator import Observer, Simulator
 
@@ -42,10 +44,14 @@ class Federation:
     total_rounds: int
     covers: tuple[str, ...] = ("labels",)
     """What of a training record reaches clients through the server's noise alone."""
+    assumptions: tuple[str, ...] = ()
+    """What a guarantee rests on that was tried and not proved."""
     releases: Releases | None = None
     """All that may depend on one record, where replies carry noise."""
     embedding_noise: EmbeddingStatement | None = None
     """What noise on the clients' embeddings comes to, where there is some."""
+    notes: tuple[str, ...] = ()
+    """What people should know of the models."""
 
     def start(self, *, upload_table: bool) -> None:
         """Begin a new run."""
@@ -55,7 +61,8 @@ class Federation:
 
     def statement(self) -> Statement:
         """What the run guarantees."""
-        return statement_of(self.server, self.data, self.covers, self.embedding_noise)
+        statement = statement_of(self.server, self.data, self.covers, self.embedding_noise)
+        return statement.assuming(self.assumptions)
 
     def so_far(self, statement: Statement) -> dict[str, Any]:
         """Who was answered how often, on how old a table, and the ε of it where one holds.
@@ -93,17 +100,21 @@ class Federation:
         }
 
     def parameters(self) -> dict[str, Any]:
-        """All parameters: the models alone."""
+        """The models alone: all parameters, and what else belongs to a model; live."""
         return {
-            "clients": [model.parameters for model in self.models],
-            "server": self.server.side.head.parameters,
+            "clients": [model.state() for model in self.models],
+            "server": self.server.side.head.model.state(),
         }
 
     def load_parameters(self, state: Mapping[str, Any]) -> None:
-        """Put parameters in place."""
+        """Put the models' states in place.
+
+        Raises:
+            KeyError, TypeError, ValueError: they are those of other models.
+        """
         for model, values in zip(self.models, state["clients"], strict=True):
-            model.parameters.copy_(values)
-        self.server.side.head.parameters.copy_(state["server"])
+            model.load(values)
+        self.server.side.head.model.load(state["server"])
 
     def state(self) -> dict[str, Any]:
         """Everything a run needs to go on as if it had never stopped."""
@@ -165,6 +176,7 @@ def build(
             m,
             data.features[m],
             root,
+            clients=parties,
             cardinalities=cardinalities[m],
             shared=shared[m],
             public=public,
@@ -187,6 +199,7 @@ def build(
         queries_per_client=config.epochs * clients[0].batches.per_epoch,
         observer=observer,
     )
+    covered = covers(config, data, models_mix=any(client.mixes_records for client in made))
     return Federation(
         data=data,
         models=[client.model for client in made],
@@ -196,9 +209,12 @@ def build(
         clients=clients,
         simulator=simulator,
         total_rounds=planned_rounds(config, data),
-        covers=covers(config, data, models_mix=any(client.mixes_records for client in made)),
+        covers=covered,
+        assumptions=assumptions(config, data, covered),
         releases=server.side.plan.releases,
         embedding_noise=noise,
+        notes=tuple(dict.fromkeys([n for client in made for n in client.notes]))
+        + server.side.notes,
     )
 
 

@@ -64,6 +64,9 @@ def filled(given: Mapping[str, Any]) -> Mapping[str, Any]:
         update = own["server"]["update"]
     if update == "secret-sgd":  # it trains on the table from the start
         own["simulation"] = {**own["simulation"], "table": "upload"}
+    if has_noised_replies(given.get("privacy", {})):
+        noise = {"noise": "secure" if "seed" not in given else "seeded"}
+        own["privacy"] = {**own.get("privacy", {}), **noise}
     result = dict(given)
     for section, values in own.items():
         result[section] = _with(given.get(section, {}), values)
@@ -98,6 +101,12 @@ def _wants_guarantee(privacy: Any) -> bool:
     mechanism = _key(privacy, "mechanism", "gaussian")
     accounting = _key(privacy, "accounting", "exact")
     return bool(mechanism == "gaussian" and accounting == "exact")
+
+
+def has_noised_replies(privacy: Any) -> bool:
+    """Whether the server's replies carry noise."""
+    wished = any(_key(privacy, key, None) is not None for key in ("epsilon", "noise_std"))
+    return bool(_key(privacy, "mechanism", "gaussian" if wished else "none") == "gaussian")
 
 
 def _under_guarantee(method: type[Method]) -> Sections:

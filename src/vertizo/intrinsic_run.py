@@ -8,13 +8,15 @@ import torch
 from torch import Tensor
 
 from vertizo.data.prepare import prepare
+from vertizo.defaults import complete
 from vertizo.errors import RunError
 from vertizo.federation import Federation, build
+from vertizo.lengths import planned_rounds
 from vertizo.methods.czofo import Czofo
 from vertizo.models.base import Points
 from vertizo.privacy.intrinsic import Frozen, Intrinsic, measure
 from vertizo.privacy.options import PrivacyConfig
-from vertizo.protection import record_choice, steps_of_client
+from vertizo.protection import record_choice
 from vertizo.randomness import Stream
 from vertizo.run_folder import RunFolder
 
@@ -49,7 +51,7 @@ def intrinsic(folder: RunFolder, *, repeats: int = 100) -> Intrinsic:
             measured += _at(federation, config.method, stream.child(name), repeats)
     if not measured:
         raise RunError(f"{folder.path} holds no checkpoint; finish the run with --resume")
-    steps = steps_of_client(config, data.records)
+    steps = planned_rounds(complete(config, data), data)
     return Intrinsic.of(measured, steps=steps, records=data.records)
 
 

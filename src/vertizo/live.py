@@ -14,6 +14,7 @@ from rich.progress import Progress as Bar
 from rich.text import Text
 
 from vertizo.experiment import Progress
+from vertizo.summary_figures import bound_text
 
 Show = Callable[[Progress], None]
 
@@ -80,5 +81,5 @@ def figures(here: Progress) -> str:
     if here.accuracy is not None:
         parts.append(f"acc {100 * here.accuracy:.1f} %")
     parts.append(f"{here.megabytes:,.1f} MB")
-    parts.append("no ε" if here.epsilon is None else f"ε {here.epsilon:.3g}")
+    parts.append("no ε" if here.epsilon is None else f"ε {bound_text(here.epsilon, 3)}")
     return " · ".join(parts)

@@ -5,7 +5,7 @@ What does not fit is refused here, before anything is trained, in a line that na
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
@@ -38,6 +38,7 @@ from vertizo.models import networks, resnet, text
 from vertizo.models.array import ArrayModel
 from vertizo.models.base import DifferentiableModel, Model, Points
 from vertizo.models.encoded import EncodedModel
+from vertizo.models.parts import first_line, somebodys_code
 from vertizo.models.torch import wrap
 from vertizo.randomness import Stream
 
@@ -54,6 +55,7 @@ def client_model(
     *,
     tokens: bool = False,
     device: Device = "cpu",
+    training: Stream | None = None,
 ) -> Model:
     """The model that turns one party's features into embeddings.
 
@@ -64,6 +66,7 @@ def client_model(
         cardinalities: number of categories of each of the first columns, which hold codes.
         tokens: whether the features are token ids.
         device: where it lives; its first parameters are drawn on the processor for any.
+        training: randomness of a module in training (dropout); None for evaluation mode always.
 
     Raises:
         ConfigError: it cannot be made, or does not fit the features.
@@ -80,8 +83,8 @@ def client_model(
         return ArrayModel(function, torch.from_numpy(initial).to(torch.float32))
     with stream.torch_default():
         module = client_module("client.model", config, shape, cardinalities, tokens=tokens)
-    with _named("client.model"):
-        return wrap(module, device)
+    with named("client.model"):
+        return wrap(module, device, training)
 
 
 def _check_device(device: Device, config: ClientModelConfig) -> None:
@@ -141,7 +144,7 @@ def client_module(
             f"{key} is {config.name!r} but a party's features have shape {list(shape)}; "
             "it needs images (data.split rows, patches, halves or sides)"
         )
-    with _named(key):
+    with named(key):
         return _module(config, shape, cardinalities)
 
 
@@ -188,11 +191,13 @@ def _user_module(key: str, config: ModuleConfig) -> nn.Module:
             "it must make a torch.nn.Module"
         )
     try:
-        module = factory(**config.arguments)
-    except TypeError as error:
-        raise ConfigError(f"{key}.arguments do not fit {config.path}: {_line(error)}") from None
-    except Exception as error:
-        raise ConfigError(f"{key}: making {config.path} failed: {_line(error)}") from None
+        with somebodys_code(f"{key}: making {config.path} failed"):
+            module = factory(**config.arguments)
+    except ConfigError as error:
+        if isinstance(error.__cause__, TypeError):
+            words = f"{key}.arguments do not fit {config.path}: {first_line(error.__cause__)}"
+            raise ConfigError(words) from None
+        raise
     if not isinstance(module, nn.Module):
         raise ConfigError(
             f"{key}.path is {config.path!r}, which makes a {type(module).__name__}; "
@@ -203,17 +208,11 @@ def _user_module(key: str, config: ModuleConfig) -> nn.Module:
 
 def embedding_dim(model: Model, sample: Tensor, bound: float, *, first_order: bool) -> int:
     """d_h, by one evaluation; so that a model that does not fit its data fails here."""
-    with _named("client.model"):
-        try:
-            embeddings = model(sample)
-            if first_order and isinstance(model, DifferentiableModel):
-                model.forward(Points(sample))
-        except ConfigError:
-            raise
-        except Exception as error:
-            raise ConfigError(
-                f"it fails for features of shape {list(sample.shape[1:])}: {_line(error)}"
-            ) from None
+    fails = f"it fails for features of shape {list(sample.shape[1:])}"
+    with named("client.model"), somebodys_code(fails):
+        embeddings = model(sample)
+        if first_order and isinstance(model, DifferentiableModel):
+            model.forward(Points(sample))
     try:
         validate.bounded("its first embeddings", embeddings, bound)
     except NonFiniteError:
@@ -223,18 +222,47 @@ def embedding_dim(model: Model, sample: Tensor, bound: float, *, first_order: bo
     return int(embeddings.shape[1])
 
 
-def mixes_records(model: Model, inputs: Tensor) -> bool:
-    """Whether a model computes what it yields for a record from other records as well.
+def mixes_records(
+    model: Model, inputs: Tensor, sizes: Sequence[int] = (), scale: float = 1000.0
+) -> bool:
+    """Whether a model was seen to compute a record's outputs from other records as well.
 
-    Found by trying: one record is replaced by another, and what the rest yields must stay.
+    Found by trying, which proves nothing: in batches of each size the first, the middle and the
+    last record are exchanged for another, for zeros and for ``scale`` times themselves in turn, and
+    what the rest yield must stay, bit for bit.
 
     Args:
         model: of a client or the server.
-        inputs: of some records that are not all alike, [3 or more, ...].
+        inputs: of some records that are not all alike, [3 or more, ...]; a first batch, and what
+            larger ones are made of.
+        sizes: of further batches, 2 or more each.
+        scale: 1 where some columns are tokens; integers are all taken for some.
     """
-    batch, changed = inputs[:-1], torch.cat([inputs[-1:], inputs[1:-1]])
-    before, after = model(batch)[1:], model(changed)[1:]
-    return not torch.allclose(before, after, rtol=1e-4, atol=1e-5, equal_nan=True)
+    scale = scale if inputs.is_floating_point() else 1.0
+    for size in sorted({len(inputs), *sizes}):
+        batch = inputs[torch.arange(size) % len(inputs)]
+        before = model(batch)
+        tolerance = 0.0 if torch.equal(before, model(batch.clone())) else 1e-4
+        for place in {0, size // 2, size - 1}:
+            others = torch.arange(size) != place
+            for value in (
+                inputs[(place + 1) % len(inputs)],
+                0,
+                (scale * batch[place]).to(inputs.dtype),
+            ):
+                changed = batch.clone()
+                changed[place] = value
+                after = model(changed)
+                if not torch.allclose(
+                    before[others], after[others], tolerance, tolerance, equal_nan=True
+                ):
+                    return True
+    return False
+
+
+def is_foreign(config: ClientModelConfig | EncoderConfig | ServerModelConfig) -> bool:
+    """Whether a model is code of the user's, of which nothing is known but what was tried."""
+    return isinstance(config, ModuleConfig | FunctionConfig)
 
 
 @dataclass(frozen=True)
@@ -257,6 +285,8 @@ def server_model(
     *,
     purpose: str,
     own: OwnFeatures | None = None,
+    training: Stream | None = None,
+    sizes: Sequence[int] = (),
 ) -> DifferentiableModel:
     """The model that turns joined embeddings into predictions.
 
@@ -267,28 +297,30 @@ def server_model(
         stream: randomness of its first parameters.
         purpose: what needs so many outputs, for the message.
         own: the label holder's features, which follow the embeddings in each row; None for none.
+        training: randomness of a module in training (dropout); None for evaluation mode always.
+        sizes: of the batches that it will see, at which a model of the user's is tried.
 
     Raises:
-        ConfigError: it cannot be made, or does not fit.
+        ConfigError: it cannot be made, does not fit, or mixes records.
     """
     with stream.torch_default():
         if own is None:
             module = server_module(config, width, outputs)
-            with _named("server.model"):
-                model = wrap(module)
+            with named("server.model"):
+                model = wrap(module, training=training)
         else:
-            model = _with_encoder(config, width, outputs, own)
+            model = _with_encoder(config, width, outputs, own, training)
     rows = torch.zeros(2, width + (torch.Size(own.shape).numel() if own else 0))
-    with _named("server.model"):
-        try:
-            found = model(rows).shape[1]
-            model.forward(Points(rows))
-        except ConfigError:
-            raise
-        except Exception as error:
-            raise ConfigError(f"it fails for {width} joined embeddings: {_line(error)}") from None
-    generator = torch.Generator().manual_seed(0)
-    if mixes_records(model, torch.randn((5, rows.shape[1]), generator=generator)):
+    with named("server.model"), somebodys_code(f"it fails for {width} joined embeddings"):
+        found = model(rows).shape[1]
+        model.forward(Points(rows))
+    sample = torch.randn((5, rows.shape[1]), generator=torch.Generator().manual_seed(0))
+    tokens = own is not None and own.tokens
+    tried = sizes if is_foreign(config) or (own and is_foreign(own.encoder)) else ()
+    with named("server.model"):
+        scale = 1.0 if tokens else 1000.0
+        mixes = mixes_records(model, sample.abs() if tokens else sample, tried, scale)
+    if mixes:
         raise ConfigError(
             "server.model predicts a record from other records of the batch as well, which no "
             "guarantee survives; it must treat each record by itself"
@@ -299,7 +331,11 @@ def server_model(
 
 
 def _with_encoder(
-    config: ServerModelConfig, width: int, outputs: int, own: OwnFeatures
+    config: ServerModelConfig,
+    width: int,
+    outputs: int,
+    own: OwnFeatures,
+    training: Stream | None,
 ) -> EncodedModel:
     if isinstance(config, SumConfig):
         raise ConfigError(
@@ -308,20 +344,15 @@ def _with_encoder(
         )
     key = "server.encoder"
     encoder = client_module(key, own.encoder, own.shape, own.cardinalities, tokens=own.tokens)
-    try:
+    with somebodys_code(f"{key} fails for features of shape {list(own.shape)}"):
         return EncodedModel(
             lambda encoded: server_module(config, width + encoded, outputs),
             encoder,
             width,
             own.shape,
             torch.int64 if own.tokens else torch.float32,
+            training,
         )
-    except ConfigError:
-        raise
-    except Exception as error:
-        raise ConfigError(
-            f"{key} fails for features of shape {list(own.shape)}: {_line(error)}"
-        ) from None
 
 
 def server_module(config: ServerModelConfig, width: int, outputs: int) -> nn.Module:
@@ -332,7 +363,7 @@ def server_module(config: ServerModelConfig, width: int, outputs: int) -> nn.Mod
     """
     if isinstance(config, ModuleConfig):
         return _user_module("server.model", config)
-    with _named("server.model"):
+    with named("server.model"):
         if isinstance(config, SumConfig):
             return networks.Sum(width, outputs)
         if isinstance(config, ResnetRestConfig):
@@ -355,15 +386,9 @@ def server_module(config: ServerModelConfig, width: int, outputs: int) -> nn.Mod
 
 
 @contextmanager
-def _named(key: str) -> Iterator[None]:
+def named(key: str) -> Iterator[None]:
     """Put the key of a model in front of what is wrong with it."""
     try:
         yield
     except ConfigError as error:
         raise ConfigError(f"{key}: {error}") from None
-
-
-def _line(error: Exception) -> str:
-    """The first line of somebody else's error."""
-    first = (str(error).splitlines() or [""])[0]
-    return f"{type(error).__name__}: {first}" if first else type(error).__name__

@@ -15,17 +15,20 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from vertizo import defaults, wire
+from vertizo import defaults, modes, wire
 from vertizo.batches import Batches
 from vertizo.codecs.feedback import Feedback, Received
 from vertizo.config import ExperimentConfig
 from vertizo.data.vertical import VerticalData
 from vertizo.errors import ConfigError
+from vertizo.lengths import answers_expected, batch_sizes
 from vertizo.making import (
     OwnFeatures,
     client_model,
     embedding_dim,
+    is_foreign,
     mixes_records,
+    named,
     server_model,
 )
 from vertizo.messages import Purpose
@@ -43,7 +46,7 @@ from vertizo.privacy.embedding_noise import (
 )
 from vertizo.privacy.options import PrivacyConfig
 from vertizo.privacy.statement import Statement
-from vertizo.protection import Charge, Protection, steps_of_client
+from vertizo.protection import Charge, Protection
 from vertizo.randomness import Stream
 from vertizo.server.head import Head
 from vertizo.server.table import EmbeddingTable
@@ -72,6 +75,8 @@ class MadeClient:
     embedding_dim: int
     mixes_records: bool
     """Whether its model computes a record's embedding from other records as well."""
+    notes: tuple[str, ...] = ()
+    """What people should know of its model."""
 
 
 def check_sizes(config: ExperimentConfig, records: int) -> None:
@@ -97,10 +102,13 @@ def make_client(
     features: Mapping[Purpose, Tensor],
     root: Stream,
     *,
+    clients: int,
     cardinalities: tuple[int, ...] = (),
     shared: Stream,
     public: Stream,
     noise: EmbeddingStatement | None = None,
+    noised: bool = False,
+    digest: str | None = None,
     encode: wire.Encode = wire.encode,
 ) -> MadeClient:
     """A feature holder.
@@ -110,10 +118,13 @@ def make_client(
         index: which client it is.
         features: its own, by purpose.
         root: of its randomness.
+        clients: how many there are.
         cardinalities: number of categories of each of the first columns, which hold codes.
         shared: the randomness that the server knows as well.
         public: the randomness that everybody knows.
         noise: what it puts on its embeddings; None for nothing.
+        noised: whether replies carry noise, where the configuration does not say so.
+        digest: of the run, which the noise on embeddings hangs on; None for the configuration's.
         encode: how it gives messages away.
 
     Raises:
@@ -121,6 +132,7 @@ def make_client(
     """
     table = features["table"]
     records = table.shape[0]
+    why = modes.why_client_evaluates(config, noised=noised)
     model = client_model(
         config.client.model,
         tuple(table.shape[1:]),
@@ -128,6 +140,7 @@ def make_client(
         cardinalities,
         tokens=not table.is_floating_point(),
         device=config.client.device,
+        training=root.child("client", index, "training") if why is None else None,
     )
     dim = embedding_dim(
         model,
@@ -145,7 +158,8 @@ def make_client(
             config.batch_size,
             config.client.optimizer.momentum,
         )
-    optimizer = _client_optimizer(config, model, rate, own, records)
+    steps = answers_expected(config, records, clients)[index] * config.method.steps_of(index)
+    optimizer = _client_optimizer(config, model, rate, own, steps)
     side = ClientSide(model, optimizer, own.child("directions"), shared, index)
     feedback = config.codecs.feedback
     party = ClientParty(
@@ -160,12 +174,19 @@ def make_client(
         reply_shape=partial(config.method.reply_shape, embedding_dim=dim),
         noise=None
         if noise is None
-        else EmbeddingNoise(noise.clip, noise.noise_std, own.child("noise")),
+        else EmbeddingNoise(
+            noise.clip, noise.noise_std, own.child("noise", digest or config.digest)
+        ),
         received=Received(records, dim) if feedback in ("up", "both") else None,
         encode=encode,
         known=config.codecs.ids == "known",
     )
-    return MadeClient(party, model, optimizer, rate, dim, mixes_records(model, table[:5]))
+    foreign = is_foreign(config.client.model)
+    sizes = (min(config.batch_size, records),) if foreign else ()
+    with named("client.model"):
+        mixes = mixes_records(model, table[:5], sizes)
+    notes = modes.notes("client.model", model, why)
+    return MadeClient(party, model, optimizer, rate, dim, mixes, notes)
 
 
 def known_batches(
@@ -179,10 +200,9 @@ def known_batches(
 
 
 def _client_optimizer(
-    config: ExperimentConfig, model: Model, rate: float, stream: Stream, records: int
+    config: ExperimentConfig, model: Model, rate: float, stream: Stream, steps: int
 ) -> Optimizer:
     options = config.client.optimizer
-    steps = steps_of_client(config, records) * config.method.server_steps
     sgd = Sgd(rate, options.momentum, steps if options.falls else None)
     if config.control == "frozen":
         return Frozen()
@@ -253,6 +273,7 @@ def make_server(
             data.own.cardinalities,
             tokens=not features.is_floating_point(),
         )
+    why = modes.why_server_evaluates(config)
     model = server_model(
         options.model,
         table.width,
@@ -260,6 +281,8 @@ def make_server(
         stream.child("model"),
         purpose=data.name,
         own=encoded,
+        training=stream.child("training") if why is None else None,
+        sizes=batch_sizes(config, data.records, len(dims)),
     )
     _check_own(model, table.width, own)
     synchronous = config.simulation.timing == "synchronous"
@@ -286,6 +309,7 @@ def make_server(
         shared=shared,
         own=own.get("table"),
         learning_rate=protection.learning_rate,
+        notes=modes.notes("server.model", model, why),
     )
     feedback = config.codecs.feedback
     return ServerParty(
@@ -341,7 +365,9 @@ def statement_of(
         noise: what noise on the clients' embeddings comes to, where there is some.
     """
     side = server.side
-    statement = side.plan.statement(server_is_private=side.update.is_private, covers=covers)
+    statement = side.plan.statement(
+        server_is_private=side.update.is_private, covers=covers, records=data.records
+    )
     if data.fitted_labels and side.plan.releases is not None:
         statement = statement.without_guarantee(FITTED_LABELS)
     return statement if noise is None else replace(statement, words=noise.words())

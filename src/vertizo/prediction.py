@@ -35,6 +35,7 @@ from vertizo.metrics import Scores, scores
 from vertizo.parties import for_predicting, in_place_of_tests
 from vertizo.run_folder import RunFolder
 from vertizo.server.losses import Classification, Task
+from vertizo.summary_figures import bound_text, is_bounded
 
 if TYPE_CHECKING:
     import polars as pl
@@ -211,12 +212,13 @@ class Predictor:
 
 def coverage_of(privacy: Mapping[str, Any]) -> str:
     """What the guarantee of a run, the section ``privacy`` of its summary, says of predictions."""
-    if privacy["guarantee"] == "exact":
+    if is_bounded(privacy):
         what = ", ".join(privacy["covers"]) or "labels"
+        simulated = ", if that noise were secret," if privacy["guarantee"] == "simulated" else ""
         return (
             "predictions show what the models have learnt; the server model was trained "
-            f"through noise, so that ε {privacy['epsilon']:.3g}, δ {privacy['delta']:g} for "
-            f"{what} holds with them as well, and for nothing else"
+            f"through noise, so that{simulated} ε {bound_text(privacy['epsilon'], 3)}, "
+            f"δ {privacy['delta']:g} for {what} holds with them as well, and for nothing else"
         )
     return (
         "predictions show what the models have learnt; this run's statement is "

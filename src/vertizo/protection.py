@@ -13,6 +13,7 @@ from vertizo import defaults
 from vertizo.config import ExperimentConfig
 from vertizo.data.vertical import VerticalData
 from vertizo.errors import ConfigError
+from vertizo.lengths import planned_rounds
 from vertizo.models.base import Model
 from vertizo.models.optimizers import Sgd
 from vertizo.party.peer import Schedule
@@ -53,42 +54,12 @@ def record_choice(config: ExperimentConfig) -> Stream:
     It depends on the seed, but for runs that are charged to one ledger: theirs must give the same
     IDs to the same records.
     """
-    seed = config.seed if config.privacy.ledger is None else 0
+    return choice_of(config.seed if config.privacy.ledger is None else 0)
+
+
+def choice_of(seed: int) -> Stream:
+    """Randomness of the choice that follows from a public seed."""
     return Stream.from_seed(seed).child("validation")
-
-
-def planned_rounds(config: ExperimentConfig, data: VerticalData) -> int:
-    """Server steps of the whole run."""
-    per_client = steps_of_client(config, data.records)
-    synchronous = config.simulation.timing == "synchronous"
-    rounds = per_client if synchronous else per_client * len(data.parties)
-    return min(rounds, config.rounds or rounds)
-
-
-def steps_of_client(config: ExperimentConfig, records: int) -> int:
-    """Answers that one client trains on in the whole run."""
-    return config.epochs * math.ceil(records / config.batch_size)
-
-
-def covers(config: ExperimentConfig, data: VerticalData, *, models_mix: bool) -> tuple[str, ...]:
-    """What of a training record reaches clients through the server's noise alone (SPEC 6.2).
-
-    The label always does. What holds for features is as strong as the preparation of each column
-    and the way each client trains: statistics of the training records, gradients, and codes whose
-    scale spans several records carry one record's features into the messages about others.
-
-    Args:
-        config: of the run.
-        data: its records.
-        models_mix: whether some client's model computes a record's embedding from others as well.
-    """
-    found = ["labels"]
-    if data.own is not None and data.own.name not in data.fitted:
-        found.append("the label holder's columns")
-    mixes = models_mix or config.method.first_order_client or config.codecs.up.mixes_records
-    if not mixes and not set(data.parties) & set(data.fitted) and len(data.parties) > 1:
-        found.append("each client's features against the other clients")
-    return tuple(found)
 
 
 class Protection:
@@ -124,9 +95,10 @@ class Protection:
         self._random_bytes = random_bytes
         self._data = data
         self._stream = stream
-        self._secrets = stream if charge is None else stream.child("run", charge.run)
-        if config.privacy.noise_stream:
-            self._secrets = self._secrets.child("noise stream", config.privacy.noise_stream)
+        # Two runs that differ in anything share no noise: their difference would be free of it.
+        self._secrets = stream.child("configuration", config.digest)
+        if charge is not None:
+            self._secrets = self._secrets.child("run", charge.run)
         self._reply_size = reply_size
         self._charge = charge
         self._server_parameters = server_parameters
@@ -377,7 +349,7 @@ class Protection:
         if options.update == "private-zeroth-order":
             return PrivateZerothOrder(sgd, noise, batch_size, directions, options.smoothing)
         if options.update == "private-sgd":
-            return PrivateSgd(sgd, noise, batch_size, even_time=not seeded)
+            return PrivateSgd(sgd, noise, batch_size)
         sampling = options.secret.sampling
         stream = self._secrets.child("secret samples")
         return SecretSgd(
@@ -386,7 +358,6 @@ class Protection:
             sampling=sampling,
             capacity=guarantee.capacity(self._data.records, sampling),
             sampler=SeededSampler(stream) if seeded else SystemSampler(self._random_bytes),
-            even_time=not seeded,
         )
 
 

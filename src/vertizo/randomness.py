@@ -12,7 +12,7 @@ stream at all.
 
 Seeds are 64 bits wide and go to NumPy's bit generators, which use all of them. PyTorch's CPU
 generator keeps only the low 32 bits of a seed, few enough to search for somebody who has seen two
-perturbed embeddings; it initialises models here and does nothing else.
+perturbed embeddings; it initialises models here, draws dropout's masks, and does nothing else.
 """
 
 from __future__ import annotations
@@ -75,13 +75,17 @@ class Stream:
         return generator(self.seed(counter))
 
     @contextmanager
-    def torch_default(self, counter: int = 0) -> Iterator[None]:
+    def torch_default(self, counter: int = 0, device: torch.device | None = None) -> Iterator[None]:
         """PyTorch's own initialisers draw from this stream inside, from nothing of it outside.
 
-        Their generator is the process's: one thread at a time.
+        Their generator is the process's: one thread at a time. A graphics card has one of its own.
         """
-        with _default_generator, torch.random.fork_rng(devices=[]):
+        cards = [device] if device is not None and device.type == "cuda" else []
+        with _default_generator, torch.random.fork_rng(devices=cards):
             torch.default_generator.manual_seed(self.seed(counter))
+            for card in cards:
+                with torch.cuda.device(card):
+                    torch.cuda.manual_seed(self.seed(counter))
             yield
 
 

@@ -19,7 +19,7 @@ import math
 import os
 import shlex
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -60,6 +60,7 @@ class RunFolder:
                 raise RunError(f"--out {self.path} is a file; name a folder")
             taken = (self.path / "config.yaml").exists()
             others = [name for name in FILES if (self.path / name).exists()]
+            begun = (self.path / "run_name").exists()
         except OSError as error:
             raise RunError(f"--out {self.path} cannot be used: {error.strerror}") from None
         if taken:
@@ -67,6 +68,8 @@ class RunFolder:
                 f"--out {self.path} already holds a run; continue it with "
                 f"--resume {shlex.quote(str(self.path))}, or name another folder"
             )
+        if begun and others == ["preparation.json"]:
+            return  # of a start that was killed before the configuration was there
         if others:
             raise RunError(
                 f"--out {self.path} holds {others[0]} but no config.yaml; name another folder"
@@ -96,15 +99,18 @@ class RunFolder:
             RunError: it cannot be written.
         """
         self.make()
+        files = {"run_name": name or uuid4().hex}
+        if preparation is not None:
+            files["preparation.json"] = preparation.to_json()
+        files["config.yaml"] = settings.to_yaml()  # last: with it, the folder holds a run
         try:
-            text = settings.to_yaml().encode()
-            checkpoint.write_atomically(self.path / "run_name", (name or uuid4().hex).encode())
-            if preparation is not None:
-                content = preparation.to_json().encode()
-                checkpoint.write_atomically(self.path / "preparation.json", content)
-            checkpoint.write_atomically(self.path / "config.yaml", text)
-        except OSError as error:
-            raise RunError(f"{self.path} cannot be written: {error.strerror}") from None
+            for each, text in files.items():
+                checkpoint.write_atomically(self.path / each, text.encode())
+        except RunError:
+            with suppress(OSError):
+                for each in reversed(files):
+                    (self.path / each).unlink(missing_ok=True)
+            raise
 
     def run_name(self) -> str:
         """What the run is called in a ledger that outlives it.
@@ -172,9 +178,19 @@ class RunFolder:
             os.close(handle)
 
     def append_metrics(self, row: Mapping[str, Any]) -> None:
-        """Add one evaluation's figures."""
-        with self.metrics_file.open("a", encoding="utf-8") as file:
-            file.write(_json(row) + "\n")
+        """Add one evaluation's figures, after the last whole line.
+
+        Raises:
+            RunError: they cannot be written.
+        """
+        line = (_json(row) + "\n").encode()
+        with checkpoint.writing(self.metrics_file), self.metrics_file.open("ab+") as file:
+            end = file.tell()
+            file.seek(max(0, end - 1))
+            if file.read() not in (b"", b"\n"):  # torn by a kill, or by a disk that was full
+                file.seek(0)
+                file.truncate(file.read().rfind(b"\n") + 1)
+            file.write(line)
 
     def metrics(self) -> list[dict[str, Any]]:
         """All evaluations' figures; a last line cut off by a crash is left out."""
@@ -196,15 +212,24 @@ class RunFolder:
 
     def save(self, name: str, state: Mapping[str, Any]) -> None:
         """Write a checkpoint."""
-        checkpoint.save(self.path / "checkpoints" / f"{name}.safetensors", state)
+        checkpoint.save(self._checkpoint(name), state)
 
-    def load(self, name: str) -> Any:
-        """Read a checkpoint, or raise RunError."""
-        return checkpoint.load(self.path / "checkpoints" / f"{name}.safetensors")
+    def load(self, name: str, *fields: str) -> Any:
+        """Read a checkpoint that has these fields, or raise RunError."""
+        state = checkpoint.load(self._checkpoint(name))
+        with self.going_on_from(name):
+            return {**state, **{field: state[field] for field in fields}}
+
+    def going_on_from(self, name: str) -> AbstractContextManager[None]:
+        """What does not fit in a checkpoint ends what is inside in one line."""
+        return checkpoint.going_on_from(self._checkpoint(name))
 
     def has(self, name: str) -> bool:
         """Whether a checkpoint of that name was written."""
-        return (self.path / "checkpoints" / f"{name}.safetensors").is_file()
+        return self._checkpoint(name).is_file()
+
+    def _checkpoint(self, name: str) -> Path:
+        return self.path / "checkpoints" / f"{name}.safetensors"
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write the closing figures."""

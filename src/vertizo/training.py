@@ -21,6 +21,7 @@ from vertizo.config import ExperimentConfig
 from vertizo.errors import BudgetError, Interrupted, NonFiniteError, RunError
 from vertizo.federation import Federation
 from vertizo.metrics import Scores, quality
+from vertizo.models.base import copied
 from vertizo.run_folder import RunFolder
 from vertizo.server.losses import Classification
 from vertizo.tracking import Tracker, Trackers
@@ -266,11 +267,7 @@ class Training:
         if purposes == ["validation"] and server.round and self._improved(row):
             standing.best = {k: row[k] for k in row if k.startswith("validation_")}
             standing.best["round"] = server.round
-            parameters = federation.parameters()
-            self._best_parameters = {
-                "clients": [values.clone() for values in parameters["clients"]],
-                "server": parameters["server"].clone(),
-            }
+            self._best_parameters = _copied(federation.parameters())
             if self._folder is not None:
                 self._folder.save("best", {**self._best_parameters, "round": server.round})
 
@@ -296,9 +293,10 @@ class Training:
 
     def _load(self, folder: RunFolder) -> None:
         state = folder.load("last")
-        self._federation.load(state)
-        self._standing = _Standing(**state["standing"])
-        self._best_parameters = state["best_parameters"]
+        with folder.going_on_from("last"):
+            self._federation.load(state)
+            self._standing = _Standing(**state["standing"])
+            self._best_parameters = state["best_parameters"]
         folder.rewind_metrics(self._federation.server.round)
         self._metrics = folder.metrics()
         if self._best_parameters is not None and self._standing.best is not None:
@@ -312,10 +310,7 @@ class Training:
         last_scores = self._score("test")
         selected, scores = "last", last_scores
         if self._best_parameters is not None:
-            current = {
-                "clients": [model.parameters.clone() for model in federation.models],
-                "server": side.head.parameters.clone(),
-            }
+            current = _copied(federation.parameters())
             federation.load_parameters(self._best_parameters)
             selected, scores = "best", self._score("test")
             federation.load_parameters(current)
@@ -373,6 +368,12 @@ class Training:
         replaced = queries * method.evaluations_per_query
         update = self._federation.server.side.update
         return replaced + method.server_steps * (1 + update.evaluations)
+
+
+def _copied(models: dict[str, Any]) -> dict[str, Any]:
+    """Of `Federation.parameters`, as they are now."""
+    clients = [copied(state) for state in models["clients"]]
+    return {"clients": clients, "server": copied(models["server"])}
 
 
 @contextmanager

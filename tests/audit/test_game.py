@@ -13,12 +13,14 @@ import torch
 from vertizo import wire
 from vertizo.audit import small
 from vertizo.audit.adversaries import Honest, Malicious, Measuring
+from vertizo.audit.final_model import FinalModel
 from vertizo.audit.game import audit
 from vertizo.audit.setting import Setting
 from vertizo.cli.audit import audit as command
 from vertizo.errors import ConfigError
 from vertizo.privacy import plan
 from vertizo.privacy.mechanisms import SeededNoise
+from vertizo.server import private_updates
 
 CLIP, BATCH = small.CLIP, small.BATCH
 
@@ -101,7 +103,7 @@ def test_a_server_with_too_little_noise_is_caught(monkeypatch):
     monkeypatch.setattr(SeededNoise, "onto", onto)
     setting = _setting("exact")
     found = audit(setting, Malicious(setting), trials=100)
-    assert found.guarantee == "exact"
+    assert found.guarantee == "simulated"
     assert found.epsilon_exact == pytest.approx(1.0)
     assert found.refutes_accountant
 
@@ -164,8 +166,46 @@ def test_clients_that_follow_the_protocol_show_less_than_malicious_ones(noise):
 def test_private_servers_keep_their_promise(update):
     setting = _setting(update=update)
     found = audit(setting, Measuring(setting), trials=400)
-    assert found.guarantee == "exact"
+    assert found.guarantee == "simulated"
     assert found.bound.epsilon < found.epsilon_exact == pytest.approx(1.0, abs=1e-3)
+
+
+@pytest.mark.parametrize("update", ["private-sgd", "private-zeroth-order", "secret-sgd"])
+def test_who_is_given_the_final_model_learns_no_more_than_is_promised(update):
+    setting = _setting(update=update)
+    found = audit(setting, FinalModel(setting), trials=150)
+    assert found.guarantee == "simulated"
+    assert found.bound.epsilon < found.epsilon_exact == pytest.approx(1.0, abs=1e-3)
+
+
+def test_a_raw_label_server_gives_itself_away_by_its_final_model():
+    setting = _setting(update="sgd")
+    found = audit(setting, FinalModel(setting), trials=60)
+    assert found.bound.epsilon > 1.5
+
+
+@pytest.mark.parametrize("update", ["private-sgd", "secret-sgd"])
+def test_a_server_whose_gradients_escape_the_clip_is_caught(monkeypatch, update):
+    """By its final model: the replies are what they should be."""
+
+    def unclipped(evaluation, clip_norm, count=None):
+        sums = []
+        for records, gradients in evaluation.record_gradients():
+            weights = gradients.squares().isfinite().double()
+            weights[max(0, (count or weights.numel()) - records.start) :] = 0
+            sums.append(gradients.total(weights))
+        return torch.stack(sums).sum(0)
+
+    monkeypatch.setattr(private_updates, "clipped_gradient", unclipped)
+    setting = _setting(update=update)
+    found = audit(setting, FinalModel(setting), trials=60)
+    assert found.epsilon_exact == pytest.approx(1.0, abs=1e-3)
+    assert found.refutes_accountant
+
+
+def test_a_final_model_that_is_the_first_tells_nothing():
+    with pytest.raises(ConfigError, match="'none'; there is no trained model to be given"):
+        FinalModel(_setting())
 
 
 @pytest.mark.parametrize(

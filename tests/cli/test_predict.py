@@ -65,6 +65,13 @@ def test_standard_output_is_for_other_programs(
     assert "scores" not in said.err
 
 
+def test_a_run_that_is_not_there_is_named(vertizo: Vertizo) -> None:
+    for more in ((), ("--data", "new.csv"), ("--id", "name")):
+        outcome = vertizo("predict", "nosuchrun", *more)
+        assert outcome.code == 2
+        assert "nosuchrun is not there; name a run folder of `vertizo train`" in outcome.line
+
+
 def test_the_runs_own_test_records(run: Path, capfd: pytest.CaptureFixture[str]) -> None:
     predict_offline(run, None, Path("out.csv"))
     assert "12 records" in capfd.readouterr().out

@@ -130,6 +130,65 @@ class TestLedger:
         explained = vertizo("privacy", "explain", out)
         assert "all runs on the ledger" in " ".join(explained.out.split())
 
+    def test_a_second_one_for_the_same_records(self, vertizo: Vertizo, tmp_path: Path) -> None:
+        settings = tmp_path / "c.yaml"
+        settings.write_text(
+            "{seed: 3, epochs: 1, batch_size: 20, data: {limit: 60}, server: {update: none}, "
+            f"privacy: {self.NOISED}}}"
+        )
+        first, second = str(tmp_path / "first.sqlite"), str(tmp_path / "second.sqlite")
+        assert vertizo("privacy", "ledger", "create", first, str(settings)).code == 0
+        for more in ((), ("--set", "seed=4"), ("--set", "data.limit=40")):
+            again = vertizo("privacy", "ledger", "create", second, str(settings), *more)
+            assert again.code == 2
+            assert "records are charged to the ledger" in again.line
+            assert first in again.line
+        made = vertizo("privacy", "ledger", "create", second, str(settings), "--further")
+        assert made.code == 0
+        out = str(tmp_path / "run")
+        own = ("--set", f"privacy.ledger={second}", "--set", "seed=4")
+        assert vertizo("train", str(settings), *own, "--out", out).code == 0
+        shown = vertizo("privacy", "ledger", "show", second).out
+        assert f"charged to {first} as well: ε = 2 at δ = 1e-05 more" in shown
+        explained = " ".join(vertizo("privacy", "explain", out).out.split())
+        assert "ledgers of some of the same records ('first.sqlite') ε = 4" in explained
+
+    @pytest.mark.parametrize("identifier", ["data.id=who", "data.drop=[who]"])
+    def test_records_of_a_table(self, vertizo: Vertizo, tmp_path: Path, identifier: str) -> None:
+        """Known by their identifiers, or else by all that is said of them."""
+        lines = [f"p{row},{row / 7},{row * row % 11},{'ab'[row % 2]}" for row in range(80)]
+        one, two = tmp_path / "one.csv", tmp_path / "two.csv"
+        one.write_text("\n".join(["who,x,y,z", *lines[:60]]) + "\n")
+        two.write_text("\n".join(["who,x,y,z", *lines[40:]]) + "\n")
+        settings = tmp_path / "c.yaml"
+        settings.write_text(
+            "{epochs: 1, batch_size: 9, server: {update: none}, "
+            f"privacy: {self.NOISED}, data: {{name: table, path: {one}, label: z, "
+            "classes: [a, b], columns: {left: [x], right: [y]}}}"
+        )
+        create = ("privacy", "ledger", "create")
+        more = ("--set", identifier)
+        first = vertizo(*create, str(tmp_path / "a"), str(settings), *more)
+        assert first.code == 0, first.err
+        outcome = vertizo(
+            *create, str(tmp_path / "b"), str(settings), *more, "--set", f"data.path={two}"
+        )
+        assert outcome.code == 2
+        assert "records are charged to the ledger" in outcome.line
+
+    def test_of_a_label_holder(self, vertizo: Vertizo, tmp_path: Path) -> None:
+        """One that pays for several of its jobs."""
+        settings, ledger = tmp_path / "bank.yaml", tmp_path / "people.sqlite"
+        settings.write_text(
+            "{epochs: 1, batch_size: 20, data: {name: digits, limit: 60}, server: {update: none}, "
+            f"privacy: {self.NOISED}, federation: {{name: f, members: [a, b], certificates: c, "
+            "folder: run}}"
+        )
+        made = vertizo("privacy", "ledger", "create", str(ledger), str(settings), "--runs", "3")
+        assert made.code == 0, made.err
+        assert "54 records, 2 clients" in made.out
+        assert not (tmp_path / "run").exists()
+
     def test_of_nothing(self, vertizo: Vertizo, tmp_path: Path) -> None:
         for word in ("show", "accept"):
             outcome = vertizo("privacy", "ledger", word, str(tmp_path / "no.sqlite"))
@@ -179,3 +238,20 @@ class TestAudit:
         outcome = vertizo("privacy", "audit", str(settings))
         assert outcome.code == 2
         assert len(outcome.err.strip().splitlines()) == 1
+
+
+def test_a_members_folder_is_explained_by_what_it_knows(vertizo: Vertizo, here: Path) -> None:
+    folder = here / "lab"
+    folder.mkdir()
+    (folder / "job").write_text("job 0")
+    unfinished = vertizo("privacy", "explain", folder)
+    assert unfinished.code == 2
+    assert "the job is not over; `vertizo join` goes on with it" in unfinished.line
+    told = {"words": "ε is 1.", "own_words": "Nothing protects them.", "queries": 3}
+    (folder / "summary.json").write_text(json.dumps(told))
+    outcome = vertizo("privacy", "explain", folder)
+    assert outcome.code == 0
+    assert "what this party sent: Nothing protects them." in outcome.out
+    assert "as the label holder says, which nobody here can check: ε is 1." in outcome.out
+    found = json.loads(vertizo("privacy", "explain", folder, "--json").out)
+    assert found == {"own_words": "Nothing protects them.", "words": "ε is 1."}

@@ -72,7 +72,11 @@ def test_chains_that_compose_nothing_are_refused(codecs: tuple[Any, ...], messag
         ({"name": "sign"}, Sign()),
         ({"name": "paired"}, Paired()),
         (
-            {"name": "paired", "midpoint": {"dtype": "bfloat16"}, "difference": {"name": "sign"}},
+            {
+                "name": "paired",
+                "midpoint": {"name": "none", "dtype": "bfloat16"},
+                "difference": {"name": "sign"},
+            },
             Paired(midpoint=NoCompression(dtype="bfloat16"), difference=Sign()),
         ),
         (

@@ -275,9 +275,17 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 every_variant = pytest.mark.parametrize("variant", VARIANTS)
 
 
-def variant_of(variant: str) -> tuple[str, dict[str, Any]]:
+def variant_of(
+    federations: SimpleNamespace, variant: str, plan: str = "none"
+) -> tuple[str, dict[str, Any]]:
+    """How slopes are clipped can be said where they are."""
     method, options = VARIANTS[variant]
-    return method, {f"method.{key}": value for key, value in options.items()}
+    changes: dict[str, Any] = {f"method.{key}": value for key, value in options.items()}
+    if "clipping" in options and plan == "none":
+        changes |= federations.HARDLY_ANY
+    if plan == "embedding-noise":
+        changes.pop("method.clipping", None)
+    return method, changes | federations.PLANS[plan]
 
 
 @every_variant
@@ -286,8 +294,7 @@ def test_so_do_variants_of_methods(
     federations: SimpleNamespace, tmp_path: Path, variant: str, plan: str
 ) -> None:
     """After a stop of everything, and after a restart of the clients."""
-    method, options = variant_of(variant)
-    more = {**options, **federations.PLANS[plan]}
+    method, more = variant_of(federations, variant, plan)
     goes_on_after_a_stop(federations, tmp_path, method, None, more, rounds=5)
     goes_on_after_a_restart(federations, method, None, more)
 
@@ -296,7 +303,7 @@ def test_so_do_variants_of_methods(
 def test_in_variants_too_a_record_decides_its_own_values_and_no_others(
     federations: SimpleNamespace, variant: str
 ) -> None:
-    method, options = variant_of(variant)
+    method, options = variant_of(federations, variant)
     timing = METHODS[method].timings[0]
     data = federations.data()
     plain, queries, replies = spied(federations, method, timing, data, more=options)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from vertizo.data.options import DataConfig
@@ -20,3 +22,17 @@ def test_fewer_test_records_are_the_same_for_every_run() -> None:
     assert len(found[0].labels["test"].unique()) > 5  # not one class of a sorted file
     more = prepare(DataConfig(test_limit=10**6), Stream.from_seed(0))
     assert torch.equal(more.labels["test"], whole.labels["test"])
+
+
+def test_a_named_record_is_itself_without_a_column_and_coded_otherwise() -> None:
+    """Or leaving out a column would make strangers of people that a ledger is charged for."""
+
+    def keys(**changes: Any) -> list[str]:
+        found = prepare(DataConfig(name="breast-cancer", **changes), Stream.from_seed(0)).keys
+        assert found is not None
+        return found()
+
+    people = keys()
+    assert len(set(people)) == len(people)
+    assert keys(drop=["mean radius"]) == people
+    assert keys(categorical=["mean texture"], ranges={"mean area": [0.0, 3000.0]}) == people

@@ -406,3 +406,23 @@ class TestWhatNobodyHolds:
 def test_an_identifier_is_no_label(write: Write) -> None:
     lines = "a,b,y\n" + "".join(f"1,2,C{i}\n" for i in range(60))
     assert "identifier" in refusal(write(lines), parties=2)
+
+
+def test_an_identifier_that_is_missing_or_there_twice_changes_no_other_key(tmp_path: Path) -> None:
+    """Or one careless row would make strangers of all whom a ledger is charged for."""
+
+    def keys(*more: str) -> list[str]:
+        rows = [f"{number},{number % 3},{number % 2}" for number in range(20)]
+        path = tmp_path / "people.csv"
+        path.write_text("\n".join(["person,a,y", *rows, *more]) + "\n")
+        options = DataConfig(
+            name="table", path=path, label="y", id="person", columns={"a": ["a"]}, validation=0
+        )
+        found = prepare(options, Stream.from_seed(0)).keys
+        assert found is not None
+        return found()
+
+    people = set(keys())
+    assert people <= {str(number) for number in range(20)}
+    for row in ("3,2,1", ",2,1"):
+        assert len(people & set(keys(row))) > 10

@@ -68,6 +68,8 @@ class House:
         self.deaths = 0
         self.order: list[bytes] = []
         """Queries in the order in which they were first taken in."""
+        self.asks: list[tuple[str, bytes]] = []
+        """All that reached it, and from whom."""
         self._chance = random.Random(seed)
         self._most = deaths
         self._lock = threading.RLock()
@@ -90,6 +92,7 @@ class House:
             lost = self._chance.random() < 0.1
             try:
                 self._note(frame)
+                self.asks.append((member, frame))
                 self.service.ask(member, frame, take)
             except Killed:
                 dies = True
@@ -185,7 +188,10 @@ def run_house(folder: Path, config: Any, seed: int, deaths: int, **keys: Any) ->
         if errors:
             raise errors[0]
     assert len(results) == 4
-    assert house.service.finished.wait(5)
+    # One that died after some were told knows by their silence alone that they are gone.
+    with dep.ticking(house.service) as raised:
+        assert house.service.finished.wait(30)
+    assert not raised
     house.service.__exit__()
     return house
 

@@ -23,7 +23,7 @@ import pytest
 from vertizo.deployment.authority import issue
 from vertizo.deployment.certificates import Credentials
 from vertizo.deployment.grpc import GrpcChannel, GrpcServer, Limits
-from vertizo.deployment.transport import Answer
+from vertizo.deployment.transport import Answer, Rest
 from vertizo.errors import ConfigError, RunError, ShapeError
 
 MEMBERS = ("bank", "shop", "clinic")
@@ -56,9 +56,15 @@ class Echo:
         self.left: list[str] = []
         self.open: dict[str, Answer] = {}
         self.pool = ThreadPoolExecutor(4)
+        self.rest: Rest | None = None
 
-    def ask(self, member: str, frame: bytes, answer: Answer) -> None:
+    def ask(self, member: str, frame: bytes, answer: Answer) -> Rest | None:
         self.asked.append((member, frame[:32]))
+        if frame == b"with a rest":
+            for held in self.open.values():
+                held(b"for another")
+            answer(b"answered")
+            return self.rest
         if frame == b"later":
             self.pool.submit(lambda: (time.sleep(0.05), answer(b"at last"), answer(b"twice")))
         elif frame == b"held":
@@ -74,6 +80,7 @@ class Echo:
             answer(bytes(5_000_000))
         else:
             answer(frame if len(frame) < 100_000 else b"%d" % len(frame))
+        return None
 
     def gone(self, member: str) -> None:
         self.left.append(member)
@@ -117,6 +124,27 @@ def soon(what: Callable[[], bool], seconds: float = 10.0) -> bool:
             return False
         time.sleep(0.01)
     return True
+
+
+def test_what_is_left_to_do_waits_for_the_answers(echo: Echo, made: Path) -> None:
+    """Those of others as well; it holds up the server's thread, and they must have left."""
+    came = {member: threading.Event() for member in ("bank", "shop")}
+    rested: list[bool] = []
+    echo.rest = lambda: rested.append(all(one.wait(10) for one in came.values()))
+
+    def ask(member: str, frame: bytes) -> bytes:
+        with channel(made, net.port, member) as way:
+            answer = way.ask(frame)
+            came[member].set()
+            way.ask(b"once more")  # after what was left to do
+            return answer
+
+    with serve(echo, made) as net:
+        waiting = echo.pool.submit(ask, "shop", b"held")
+        assert soon(lambda: "shop" in echo.open)
+        assert ask("bank", b"with a rest") == b"answered"
+        assert waiting.result(20) == b"for another"
+    assert rested == [True]
 
 
 class Proxy:

@@ -126,7 +126,11 @@ def test_refused_frames_leave_nothing_in_the_journal(tmp_path: Path) -> None:
     leave(service)
     with FederationService(config) as again:
         assert state_of(again)[:2] == expected[:2]
-        assert refused(again, "north", query(0, 5)) == "query 5 of client 0; 1 is the next one"
+        assert refused(again, "north", query(0, 5)) == (
+            "query 5 of client 0; 1 is the next one: the label holder goes on from an older state "
+            "than the other has seen; put the newest copy of its folder back, or begin a new job "
+            "in new folders"
+        )
 
 
 @pytest.mark.parametrize("dim", [0, 2**62, 2**40, 2**16 + 1, 2**16])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from vertizo.deployment.authority import issue
 from vertizo.deployment.certificates import Credentials
 from vertizo.deployment.grpc import GrpcServer, Limits
 from vertizo.deployment.grpc_channel import GrpcChannel
+from vertizo.deployment.job import settings_of
 from vertizo.deployment.serving import FederationService
 from vertizo.deployment.transport import Answer
 from vertizo.federation import Federation, build
@@ -97,6 +99,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "synchronous": {"simulation": {"timing": "synchronous"}},
     "czofo": {"method": {"name": "czofo"}},
     "vafl": {"method": {"name": "vafl"}, "codecs": {"feedback": "both"}},
+    "embedding noise": {
+        "method": {"name": "vafl"},
+        "privacy": {"mechanism": "embedding-noise", "clip": 1.0, "noise_std": 0.5},
+        "server": {"model": {"hidden": [5]}},
+    },
     "known order": {"codecs": {"ids": "known"}},
     "known order, synchronous": {
         "codecs": {"ids": "known"},
@@ -142,6 +149,12 @@ def test_the_same_order_of_messages_gives_the_same_transcript(name: str, tmp_pat
         parameters = checkpoint.load(path)["state"]["parameters"]
         expected = federation.models[client].parameters
         torch.testing.assert_close(parameters, expected, rtol=0, atol=0)
+
+
+def test_what_noise_hangs_on_is_told_in_trials_alone(tmp_path: Path) -> None:
+    config = dep.serve_config(tmp_path, **SETTINGS["embedding noise"]).experiment()
+    assert json.loads(settings_of(config, trial=True))["digest"] == config.digest
+    assert "digest" not in json.loads(settings_of(config, trial=False))
 
 
 @pytest.mark.slow

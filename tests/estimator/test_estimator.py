@@ -175,18 +175,57 @@ class TestWithScikitLearn:
 class TestPrivacy:
     def test_a_budget_alone_is_enough(self) -> None:
         fitted = classifier(
-            method="dpzv", epochs=None, batch_size=None, privacy=Privacy(epsilon=1.0, delta=1e-5)
+            method="dpzv",
+            epochs=None,
+            batch_size=None,
+            classes=["late", "paid"],
+            privacy=Privacy(epsilon=1.0, delta=1e-5),
         ).fit(X, Y)
         said = fitted.result_.summary["privacy"]
-        assert said["guarantee"] == "exact"
+        assert said["guarantee"] == "simulated"
         assert 0.9 < said["epsilon"] <= 1.0
         assert said["delta"] == 1e-5
-        assert "late, paid, is taken to be public knowledge" in fitted.privacy_
 
-    def test_classes_that_are_public_need_no_words(self) -> None:
+    def test_neighbours_have_models_of_one_shape_or_none(self) -> None:
+        """One record's label may not decide how many outputs there are."""
+        whole, neighbour = Y.to_numpy(), Y.to_numpy().copy()
+        neighbour[7] = "never"
+        for y in (whole, neighbour):
+            for model in (
+                classifier(privacy=Privacy(epsilon=1.0)),
+                classifier(privacy={"epsilon": 1.0, "accounting": "published"}),
+                classifier(config={"privacy": {"epsilon": 1.0}}),
+            ):
+                with pytest.raises(ValueError, match=r"^classes is None, .*classes=\[") as refused:
+                    model.fit(X, y)
+                assert len(str(refused.value).splitlines()) == 1
+        fitted = [
+            classifier(privacy=Privacy(epsilon=1.0), classes=["late", "never", "paid"]).fit(X, y)
+            for y in (whole, neighbour)
+        ]
+        assert {tuple(each.classes_) for each in fitted} == {("late", "never", "paid")}
+        assert len({each.predict_proba(X).shape for each in fitted}) == 1
+
+    def test_classes_of_y_in_the_configuration_are_the_parameters(self) -> None:
+        further = {"data": {"classes": ["late", "paid", "never"]}}
+        with pytest.raises(ValueError, match=r"has data[.]classes; give the parameter"):
+            classifier(config=further).fit(X, Y)
+
+    def test_noise_is_secret_where_no_seed_was_asked_for(self) -> None:
+        settings = {"classes": ["late", "paid"], "privacy": Privacy(epsilon=1.0)}
+        unseeded = classifier(**settings, random_state=None).fit(X, Y).result_.summary["privacy"]
+        assert (unseeded["guarantee"], "operating" in unseeded["noise_source"]) == ("exact", True)
+        seeded = classifier(**settings, random_state=1).fit(X, Y)
+        assert seeded.result_.summary["privacy"]["guarantee"] == "simulated"
+        assert seeded.privacy_.startswith("Simulated: ε = ")
+        asked = classifier(
+            classes=["late", "paid"], privacy=Privacy(epsilon=1.0, noise="secure"), random_state=1
+        ).fit(X, Y)
+        assert asked.result_.summary["privacy"]["guarantee"] == "exact"
+
+    def test_classes_that_are_public(self) -> None:
         fitted = classifier(privacy=Privacy(epsilon=1.0), classes=["paid", "late", "never"])
         fitted.fit(X, Y)
-        assert "public knowledge" not in fitted.privacy_
         assert list(fitted.classes_) == ["late", "never", "paid"]
         assert fitted.predict_proba(X).shape == (120, 3)
 
@@ -195,7 +234,7 @@ class TestPrivacy:
         with pytest.raises(ValueError, match="label_range"):
             model.fit(X, FRAME["amount"])
         fitted = model.set_params(label_range=(0.0, 200.0)).fit(X, FRAME["amount"])
-        assert fitted.result_.summary["privacy"]["guarantee"] == "exact"
+        assert fitted.result_.summary["privacy"]["guarantee"] == "simulated"
 
     def test_without_one_the_classes_are_read_off_y_and_nothing_is_promised(self) -> None:
         fitted = classifier(method="dpzv", config={"privacy": {"noise_std": 9.0, "clip": 1.0}})

@@ -61,6 +61,7 @@ def test_parameters_of_every_kind(tmp_path: Path) -> None:
     before = fitted(
         method="dpzv",
         parties={"bank": np.array([0, 1]), "shop": (2, 3)},
+        classes=["late", "paid"],
         privacy=Privacy(epsilon=2.0, noise="secure"),
         random_state=np.random.RandomState(3),
         client_hidden=(4,),
@@ -73,7 +74,7 @@ def test_parameters_of_every_kind(tmp_path: Path) -> None:
     assert after.parties == {"bank": [0, 1], "shop": [2, 3]}
     assert after.out == str(tmp_path / "run")
     assert after.privacy_ == before.privacy_
-    assert "taken to be public knowledge" in after.privacy_
+    assert after.privacy_.startswith("ε = ")
 
 
 def test_numbers_as_classes(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vertizo.models.base import DifferentiableModel, Points
+from vertizo.models.base import DifferentiableModel, Points, Pullback
 from vertizo.models.encoded import EncodedModel
 
 WIDTH, CLASSES, BATCH = 6, 3, 7
@@ -210,6 +210,11 @@ def test_making_it_draws_nothing() -> None:
     assert torch.equal(encoder.weight, weights)
 
 
+def record_norms(pullback: Pullback, gradient: Tensor) -> Tensor:
+    """Norm of each record's own gradient, float64 [batch]."""
+    return pullback.record_gradients(gradient, slice(0, len(gradient))).squares().sqrt()
+
+
 @pytest.mark.parametrize("shifts", SHIFTS)
 def test_record_norms_at_the_last_point(pair: tuple[Whole, EncodedModel], shifts: int) -> None:
     """Of all parameters together, those of the encoder among them."""
@@ -223,5 +228,29 @@ def test_record_norms_at_the_last_point(pair: tuple[Whole, EncodedModel], shifts
     for row, weight in zip(points.rows, weights, strict=True):
         parts = torch.autograd.grad(whole(row[None]), list(whole.parameters()), weight[None])
         expected.append(torch.cat([part.reshape(-1) for part in parts]).norm())
-    found = pullback.record_norms(weights)
+    found = record_norms(pullback, weights)
     assert torch.allclose(found, torch.stack(expected).double(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_frozen_encoder_stays_and_is_no_part_of_the_vector() -> None:
+    torch.manual_seed(0)
+    encoder, top = nn.Sequential(nn.Linear(4, 2), nn.Tanh()).requires_grad_(False), tanh_top(2)
+    size = sum(part.numel() for part in top.parameters())
+    model = EncodedModel(lambda _: top, encoder, WIDTH, (4,))
+    assert model.parameters.numel() == size
+    rows = torch.randn(BATCH, WIDTH + 4)
+    outputs, pullback = model.forward(Points(rows))
+    assert torch.equal(outputs, model(rows))
+    slopes = torch.ones_like(outputs)
+    gradient = pullback(slopes)
+    assert gradient.shape == (size,)
+    each = pullback.record_gradients(slopes, slice(0, BATCH))
+    assert torch.allclose(each.total(torch.ones(BATCH).double()).float(), gradient, atol=1e-4)
+    assert pullback.inputs(slopes).shape == (BATCH, WIDTH)
+    other = EncodedModel(lambda _: tanh_top(2), copy.deepcopy(encoder), WIDTH, (4,))
+    before = encoder[0].weight.clone()
+    with torch.no_grad():
+        encoder[0].weight.mul_(2)
+    other.load(model.state())
+    assert torch.equal(other(rows), model(rows))
+    assert torch.equal(encoder[0].weight, 2 * before)

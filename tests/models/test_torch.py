@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from vertizo.errors import ConfigError
-from vertizo.models.base import Points
+from vertizo.models.base import Points, Pullback
 from vertizo.models.linear_stack import LinearStack
 from vertizo.models.networks import cnn, mlp
 from vertizo.models.torch import TorchModel, flatten, wrap
@@ -111,11 +111,45 @@ def test_unused_parameters_get_zeros() -> None:
     assert gradient.any()
 
 
-def test_frozen_parameters_are_trained_like_the_others() -> None:
-    module = nn.Sequential(nn.Linear(3, 2), nn.Tanh()).requires_grad_(False)
+def test_frozen_parameters_are_not_in_the_vector() -> None:
+    module = nn.Sequential(nn.Linear(3, 4).requires_grad_(False), nn.Tanh(), nn.Linear(4, 2))
+    inputs = torch.randn(5, 3)
+    wanted = list(module[2].parameters())
+    grads = torch.autograd.grad(module(inputs).sum(), wanted)
+    expected = torch.cat([part.reshape(-1) for part in grads])
+    body = module[0].weight.clone()
     model = wrap(module)
-    _, pullback = model.forward(Points(torch.randn(5, 3)))
-    assert bool((pullback(torch.ones(5, 2)) != 0).all())
+    assert model.parameters.numel() == 10
+    _, pullback = model.forward(Points(inputs))
+    assert torch.allclose(pullback(torch.ones(5, 2)), expected, atol=1e-6)
+    found = pullback.record_gradients(torch.ones(5, 2), slice(0, 5)).total(torch.ones(5).double())
+    assert torch.allclose(found.float(), expected, atol=1e-5)
+    model.parameters.zero_()
+    assert torch.equal(module[0].weight, body)
+    assert not model(inputs).any()
+
+
+def test_a_stack_with_a_frozen_layer_is_no_closed_form() -> None:
+    module = mlp(4, [3], 2, final_relu=False)
+    module[1].requires_grad_(False)
+    model = wrap(module)
+    assert type(model) is TorchModel
+    assert model.parameters.numel() == 3 * 2 + 2
+
+
+def test_all_frozen_is_nothing_to_train() -> None:
+    with pytest.raises(ConfigError, match="no parameters with requires_grad"):
+        wrap(nn.Linear(3, 2).requires_grad_(False))
+
+
+def test_a_state_of_parameters_alone_leaves_the_rest() -> None:
+    """As checkpoints of before have it."""
+    model = wrap(nn.Sequential(nn.Linear(3, 4).requires_grad_(False), nn.Linear(4, 2)))
+    model.load(torch.ones(10))
+    assert torch.equal(model.parameters, torch.ones(10))
+    for state in (torch.ones(9), {"parameters": torch.ones(10), "rest": {}}):
+        with pytest.raises((ValueError, KeyError)):
+            model.load(state)
 
 
 def test_tied_parameters_are_counted_once() -> None:
@@ -255,6 +289,11 @@ def test_non_contiguous_parameters_are_flattened_in_reading_order() -> None:
     assert torch.allclose(model(inputs), expected)
 
 
+def record_norms(pullback: Pullback, gradient: Tensor) -> Tensor:
+    """Norm of each record's own gradient, float64 [batch]."""
+    return pullback.record_gradients(gradient, slice(0, len(gradient))).squares().sqrt()
+
+
 def own_norms(module: nn.Module, weights: Tensor) -> Tensor:
     """Norm of each record's gradient by itself, by autograd in float64."""
     module = copy.deepcopy(module).double().requires_grad_(True)
@@ -275,7 +314,7 @@ def test_record_norms_equal_autograd(monkeypatch: pytest.MonkeyPatch, at_once: i
     assert type(model) is TorchModel
     outputs, pullback = model.forward(Points(IMAGES))
     weights = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(2))
-    found = pullback.record_norms(weights)
+    found = record_norms(pullback, weights)
     assert found.dtype == torch.float64
     assert torch.allclose(found, own_norms(module, weights), rtol=1e-5, atol=1e-6)
     assert not any(part.requires_grad for part in model.module.parameters())
@@ -287,13 +326,13 @@ def test_record_norms_that_overflow_are_not_finite() -> None:
     inputs[1, 2] = float("nan")
     inputs[3] = float("inf")
     _, pullback = model.forward(Points(inputs))
-    found = pullback.record_norms(torch.ones(4, 2))
+    found = record_norms(pullback, torch.ones(4, 2))
     assert found[[0, 2]].isfinite().all()
     assert not found[[1, 3]].isfinite().any()
 
 
 class Counted(nn.Module):
-    """Does what depends on numbers: nothing that could be done for one record after another."""
+    """Does what depends on numbers, which ``torch.vmap`` cannot."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -303,7 +342,47 @@ class Counted(nn.Module):
         return self.layer(x) * (2.0 if float(x.detach().sum()) > 0 else 1.0)
 
 
-def test_a_module_that_cannot_be_taken_record_by_record_is_refused() -> None:
-    _, pullback = wrap(Counted()).forward(Points(torch.ones(3, 4)))
-    with pytest.raises(ConfigError, match="Counted cannot be differentiated record by record"):
-        pullback.record_norms(torch.ones(3, 2))
+def test_a_module_that_vmap_refuses_is_taken_one_record_at_a_time() -> None:
+    """Each as a batch of its own, so that no record is in another's gradient."""
+    module = Counted()
+    inputs = torch.tensor([[1.0] * 4, [-3.0] * 4, [2.0] * 4])
+    _, pullback = wrap(copy.deepcopy(module)).forward(Points(inputs))
+    weights = torch.randn(3, 2, generator=torch.Generator().manual_seed(2))
+    found = pullback.record_gradients(weights, slice(0, 3)).total(torch.ones(3).double())
+    expected = [
+        torch.autograd.grad(module(row[None]), list(module.parameters()), weight[None])
+        for row, weight in zip(inputs, weights, strict=True)
+    ]
+    flat = sum(torch.cat([part.reshape(-1) for part in parts]) for parts in expected)
+    assert torch.allclose(found, flat.double(), rtol=1e-5, atol=1e-6)
+
+
+class Sociable(nn.Module):
+    """Takes several records or none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len(x) < 2:
+            raise RuntimeError("one record is too few")
+        return self.layer(x)
+
+
+def test_a_module_that_takes_no_single_record_is_refused() -> None:
+    _, pullback = wrap(Sociable()).forward(Points(torch.ones(3, 4)))
+    with pytest.raises(ConfigError, match=r"Sociable .* one record is too few"):
+        pullback.record_gradients(torch.ones(3, 2), slice(0, 3)).squares()
+
+
+def test_what_is_measured_is_what_is_added_up() -> None:
+    """One record's total has its norm, to the last digits of float64."""
+    model = wrap(nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)))
+    inputs = 1e6 * (1 + 1e-7 * torch.randn(5, 4, generator=torch.Generator().manual_seed(3)))
+    _, pullback = model.forward(Points(inputs))
+    own = pullback.record_gradients(torch.ones(5, 2), slice(0, 5))
+    for record, square in enumerate(own.squares()):
+        weights = torch.zeros(5, dtype=torch.float64)
+        weights[record] = 1
+        assert float(own.total(weights).norm()) == pytest.approx(float(square.sqrt()), rel=1e-12)

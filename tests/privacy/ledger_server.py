@@ -56,7 +56,7 @@ def work(request: dict[str, Any], connection: socket.socket) -> None:
     path, witnesses = Path(request["path"]), Path(request["witnesses"])
     if request["do"] == "create":
         die_at_line(request["die_opening"])
-        DurableLedger.create(path, BUDGET)
+        DurableLedger.create(path, BUDGET, witnesses)
         sys.settrace(None)
         connection.sendall(b"done")
         return

@@ -50,7 +50,7 @@ class Place:
     def __init__(self, folder: Path, budget: LedgerBudget = BUDGET) -> None:
         self.path = folder / "ledger.sqlite"
         self.witnesses = folder / "witnesses"
-        DurableLedger.create(self.path, budget)
+        DurableLedger.create(self.path, budget, self.witnesses)
 
     def open(self, run: str = "a", **options: Any) -> DurableLedger:
         return DurableLedger.open(self.path, run, self.witnesses, **options)
@@ -290,7 +290,7 @@ def test_a_ledger_is_made_once(place: Place) -> None:
     with place.open() as ledger:
         ledger.commit([entry(0, 0, 1)])
     with pytest.raises(RunError, match="exists already"):
-        DurableLedger.create(place.path, BUDGET)
+        DurableLedger.create(place.path, BUDGET, place.witnesses)
     assert DurableLedger.inspect(place.path).spent == 10
     assert sorted(p.name for p in place.path.parent.iterdir()) == ["ledger.sqlite", "witnesses"]
 

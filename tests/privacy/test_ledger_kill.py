@@ -206,7 +206,7 @@ def first_reply(nursery: Nursery, place: Place) -> float:
 
 def killed_often(nursery: Nursery, place: Place, kills: int) -> dict[str, int]:
     """Ask all the time, and kill the server at random moments; how often what was hit."""
-    DurableLedger.create(place.path, SERVER.BUDGET)
+    DurableLedger.create(place.path, SERVER.BUDGET, place.witnesses)
     hit = {"starting": 0, "lost": 0}
     open_: tuple[int, int] | None = None
     took = [first_reply(nursery, place) for _ in range(5)]
@@ -267,7 +267,7 @@ def killed_at_lines(nursery: Nursery, folder: Path, what: str, step: int) -> int
     """Kill the server at every ``step``-th line of what it does; how many moments there were."""
     template = Place(folder / "template", seed=3)
     template.path.parent.mkdir()
-    DurableLedger.create(template.path, SERVER.BUDGET)
+    DurableLedger.create(template.path, SERVER.BUDGET, template.witnesses)
     late = time.monotonic() + 300
     with nursery.start(template) as life:
         for _ in range(6):
@@ -335,7 +335,7 @@ def test_killed_while_a_ledger_is_made(nursery: Nursery, tmp_path: Path) -> None
                 break
         made += place.path.exists()
         if not place.path.exists():
-            DurableLedger.create(place.path, SERVER.BUDGET)
+            DurableLedger.create(place.path, SERVER.BUDGET, place.witnesses)
         with DurableLedger.open(place.path, "run", place.witnesses) as ledger:
             assert ledger.budget == SERVER.BUDGET
     assert line > 15

@@ -30,7 +30,7 @@ class Place:
         self.path.parent.mkdir()
         self.witnesses = folder / "witnesses"
         self.number = 0
-        DurableLedger.create(self.path, BUDGET)
+        DurableLedger.create(self.path, BUDGET, self.witnesses)
         self.answer(5)
 
     @property
@@ -124,6 +124,38 @@ def test_a_moved_ledger_must_be_accepted(place: Place) -> None:
     assert summary.replies == 5
     assert DurableLedger.accept(place.path, place.witnesses) == summary
     place.answer(1)
+
+
+def test_a_copy_made_right_after_creation_starts_nowhere_else(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else whoever puts it back under another state folder has a budget that nobody spent."""
+    fresh, copy = tmp_path / "records" / "fresh.sqlite", tmp_path / "records" / "copy.sqlite"
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    DurableLedger.create(fresh, BUDGET)
+    shutil.copy(fresh, copy)
+    with DurableLedger.open(fresh, "run") as ledger:
+        place.answer_with(ledger, 3)
+    with pytest.raises(RunError, match="older copy of a ledger: it ends with entry 0"):
+        DurableLedger.open(copy, "run")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another"))
+    with pytest.raises(RunError, match=r"has no witness .* accept it: `vertizo privacy ledger a"):
+        DurableLedger.open(copy, "run")
+    assert not (tmp_path / "another").exists()
+
+
+def test_a_witness_is_made_with_its_ledger_or_neither_is(tmp_path: Path) -> None:
+    witnesses, path = tmp_path / "witnesses", tmp_path / "ledger.sqlite"
+    DurableLedger.create(path, BUDGET, witnesses)
+    (witness,) = witnesses.iterdir()
+    assert witness.stat().st_mode & 0o777 == 0o600
+    assert witnesses.stat().st_mode & 0o777 == 0o700
+    with pytest.raises(RunError, match="exists already"):
+        DurableLedger.create(path, BUDGET, witnesses)
+    assert list(witnesses.iterdir()) == [witness]
+    with pytest.raises(RunError, match="must be kept in another folder"):
+        DurableLedger.create(tmp_path / "second.sqlite", BUDGET, tmp_path)
+    assert not (tmp_path / "second.sqlite").exists()
 
 
 def test_a_witness_that_lags_moves_on(place: Place) -> None:

@@ -366,6 +366,17 @@ class TestOddFolders:
         assert "87.50 %" in section(page, "overview").text
         assert "Validation accuracy" in section(page, "overview").text
 
+    def test_controls_of_runs_in_one_folder(self, comparison: Path, tmp_path: Path) -> None:
+        for run in ("one", "two"):
+            shutil.copytree(comparison / "dpzv" / "seed0", tmp_path / "runs" / run)
+            for control in ("frozen", "random"):
+                source = comparison / "dpzv" / f"seed0-{control}"
+                shutil.copytree(source, tmp_path / "runs" / run / "controls" / control)
+        page = page_of(tmp_path / "runs")
+        cards = section(page, "overview").all("li", class_="card")
+        assert len(cards) == 2
+        assert not any("unfinished" in card.text for card in cards)
+
     def test_controls_of_one_run(self, comparison: Path, tmp_path: Path) -> None:
         folder = tmp_path / "run"
         shutil.copytree(comparison / "dpzv" / "seed0", folder)

@@ -33,7 +33,7 @@ NUMBERS = st.sampled_from([0, 1, 127, 128, 255, 256, 65535, 65536, 2**32 - 1, 2*
 
 
 def ran(overrides: tuple[str, ...], observer: Any) -> Federation:
-    config = load(None, ("data.limit=100", "batch_size=16", "epochs=2", *overrides))
+    config = load(None, ("seed=0", "data.limit=100", "batch_size=16", "epochs=2", *overrides))
     federation = build(config, Experiment(config).data(), observer=observer)
     federation.start(upload_table=False)
     while federation.simulator.step():

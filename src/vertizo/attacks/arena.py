@@ -66,10 +66,10 @@ class Arena:
 
     @property
     def label_mu(self) -> float | None:
-        """μ of the run's guarantee for labels, None where no such guarantee holds."""
+        """μ of the run's guarantee for labels, exact or simulated; None where there is none."""
         statement = self.federation.statement()
         secret = getattr(statement, "secret_steps", None)  # these have no equivalent μ
-        return statement.mu if statement.guarantee == "exact" and secret is None else None
+        return statement.mu if statement.is_bounded and secret is None else None
 
     def public(self) -> Public:
         """What everybody knows."""

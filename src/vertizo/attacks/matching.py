@@ -30,7 +30,7 @@ from vertizo.attacks.transcript import Exchange
 from vertizo.config import ExperimentConfig
 from vertizo.data.vertical import VerticalData
 from vertizo.making import server_module
-from vertizo.models.torch import flatten
+from vertizo.models.parts import flatten, trained
 from vertizo.server.losses import Classification
 
 SMALLEST = 1e-7
@@ -74,7 +74,7 @@ def _from_search(
 ) -> tuple[Guesses, Tensor]:
     """Every class and record at once: classes are rows of one large batch."""
     module = server_module(public.server_model, sum(public.dims), public.outputs)
-    flatten(module.parameters()).copy_(parameters)
+    flatten(trained(module).values()).copy_(parameters)
     batch, classes = own.shape[0], public.outputs
     before = sum(public.dims[:index])
     after = sum(public.dims[index + 1 :])

@@ -19,6 +19,7 @@ from vertizo import wire
 from vertizo.audit.crafting import Crafter, Pair
 from vertizo.audit.setting import Setting, World
 from vertizo.messages import Query, Reply
+from vertizo.party import ServerParty
 from vertizo.randomness import Stream
 from vertizo.server.table import EmbeddingTable
 from vertizo.simulation.simulator import Way
@@ -48,7 +49,7 @@ class _Move:
     about_target: bool
 
 
-class _Scripted:
+class Scripted:
     """Prepares queries once, sends them in every trial, and adds up what comes back."""
 
     name: str
@@ -60,6 +61,7 @@ class _Scripted:
         self._clients = range(len(setting.data.parties))
         self._numbers = [0 for _ in self._clients]
         self._most = min(setting.config.batch_size - 1, COMPANIONS)
+        self._uploads: list[bytes] = []
         self._moves: list[_Move] = []
 
     def _ask(
@@ -77,7 +79,10 @@ class _Scripted:
         middle, half = torch.zeros(2, ids.numel(), pair.half.numel())
         middle[0], half[0] = pair.middle, pair.half
         frame, signal = self._ask(client, ids, middle, half)
-        self._moves.append(_Move(frame, np.ones(len(signal)), about_target=True))
+        self._send(frame, np.ones(len(signal)), about_target=True)
+
+    def _send(self, frame: bytes, weights: NDArray[np.float64], *, about_target: bool) -> None:
+        self._moves.append(_Move(frame, weights, about_target=about_target))
 
     def _others(self, client: int, epoch: int) -> Tensor:
         """All records but the target, in the client's order for that epoch."""
@@ -85,21 +90,30 @@ class _Scripted:
         order = generator.permutation(self._setting.data.records)
         return torch.from_numpy(order[order != self._setting.record])
 
-    def _sums(self, world: World, seed: int) -> NDArray[np.float64]:
-        """Weighted sums of the replies about the target, and of those about others, [2]."""
-        server = self._setting.federation(world, seed).server
+    def _played(
+        self, world: World, seed: int, *, repeatable: bool = False
+    ) -> tuple[NDArray[np.float64], ServerParty]:
+        """Weighted sums of the replies about the target and of those about others, [2]; the server.
+
+        The server trains as it would: on what was uploaded before the first query, and after each.
+        """
+        server = self._setting.federation(world, seed, repeatable=repeatable).server
         down, batch_size = self._setting.config.codecs.down, self._setting.config.batch_size
         sums = np.zeros(2)
+        for frame in self._uploads:
+            server.receive_upload(frame)
+        server.tend()
         for move in self._moves:
-            [(_, frame)] = server.receive(move.frame)
-            reply = wire.decode(frame, down)
+            [(_, answer)] = server.receive(move.frame)
+            server.tend()
+            reply = wire.decode(answer, down)
             assert isinstance(reply, Reply)
             values = reply.values.double().numpy().ravel()
             sums[0 if move.about_target else 1] += batch_size * float(values @ move.weights)
-        return sums
+        return sums, server
 
 
-class Malicious(_Scripted):
+class Malicious(Scripted):
     """For the target h± so far apart that its label takes δ from −C to +C; for others h+ = h−.
 
     Args:
@@ -116,15 +130,15 @@ class Malicious(_Scripted):
         for epoch in range(setting.config.epochs):
             for client in self._clients:
                 if moves or client not in pairs:
-                    pairs[client] = self._crafter.target(client, far=False)
+                    pairs[client] = self._crafter.target(client)
                 self._ask_about_target(client, pairs[client], self._others(client, epoch))
 
     def observe(self, world: World, seed: int) -> NDArray[np.float64]:
         """The sum, times B."""
-        return self._sums(world, seed)[:1]
+        return self._played(world, seed)[0][:1]
 
 
-class Measuring(_Scripted):
+class Measuring(Scripted):
     """Also asks about other records, whose labels it knows, to measure how far w_0 moved.
 
     The target's embeddings lie far out, where a server that trains on its label moves far. What
@@ -157,11 +171,11 @@ class Measuring(_Scripted):
                 ids = spare[client][turn]
                 half = self._crafter.probe(client, ids, middles[client])
                 frame, signal = self._ask(client, ids, torch.zeros_like(half), half)
-                self._moves.append(_Move(frame, signal, about_target=False))
+                self._send(frame, signal, about_target=False)
 
     def observe(self, world: World, seed: int) -> NDArray[np.float64]:
         """Both sums, times B."""
-        return self._sums(world, seed)
+        return self._played(world, seed)[0]
 
 
 @dataclass

@@ -77,6 +77,8 @@ class Shadows:
         differences = []
         for servers in self._pairs:
             replies = [wire.decode(server.receive(frame)[0][1], down) for server in servers]
+            for server in servers:
+                server.tend()
             zero, one = (r.values.double().numpy() for r in replies if isinstance(r, Reply))
             differences.append((one - zero).ravel())
         return np.asarray(np.mean(differences, 0) * batch_size, np.float64)
@@ -96,7 +98,7 @@ class Crafter:
         self._generator = stream.child("candidates").generator()
         self._largest = setting.config.server.embedding_bound / 2
 
-    def target(self, client: int, *, far: bool) -> Pair:
+    def target(self, client: int, *, far: bool = False) -> Pair:
         """Embeddings of the target for which δ is +C with one label and −C with the other.
 
         Args:

@@ -6,6 +6,7 @@ published formula is off by √(D/B) = 5 in μ.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
@@ -19,6 +20,10 @@ from vertizo.server.updates import PRIVATE, UpdateName
 
 RECORDS, BATCH, CLIENTS, EPOCHS = 100, 4, 2, 2
 CLIP, DELTA = 0.5, 1e-3
+SHARE = 0.9
+"""Of the budget, that goes to a server that is trained under noise."""
+SECRET = {"every": 1000, "warm_up": 20, "sampling": 0.2}
+"""All steps on the uploaded table, before the first query."""
 
 
 def data() -> VerticalData:
@@ -46,6 +51,7 @@ def config(
     epsilon: float = 1.0,
     *,
     update: UpdateName = "none",
+    model: Mapping[str, Any] | None = None,
 ) -> ExperimentConfig:
     """The federation's settings.
 
@@ -55,19 +61,27 @@ def config(
         epsilon: the ε that it is said to give. Where the server trains on raw labels no noise gives
             any: then the replies alone have this one.
         update: how the server is trained.
+        model: the server's; None for one hidden layer.
     """
     privacy: dict[str, Any] = {"mechanism": "gaussian", "clip": CLIP, "delta": DELTA}
     if update == "none" or update in PRIVATE:
         privacy |= {"epsilon": epsilon, "accounting": noise}
+        privacy |= {"server_share": SHARE} if update in PRIVATE else {}
     else:
         privacy["noise_std"] = noise_std_for(2 * CLIP, epsilon, DELTA, CLIENTS * EPOCHS)
     return configuration.parse(
         {
+            "seed": 0,
             "epochs": EPOCHS,
             "batch_size": BATCH,
             "method": {"name": "dpzv"},
             "client": {"model": {"name": "mlp", "outputs": 3}},
-            "server": {"model": {"name": "mlp", "hidden": [8]}, "update": update},
+            "server": {
+                "model": model or {"name": "mlp", "hidden": [8]},
+                "update": update,
+                **({"secret": SECRET} if update == "secret-sgd" else {}),
+            },
+            "simulation": {"table": "upload" if update == "secret-sgd" else "zeros"},
             "privacy": privacy,
         }
     )

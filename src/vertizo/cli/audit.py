@@ -14,11 +14,13 @@ from rich.table import Table
 from vertizo import config as configuration
 from vertizo.audit import small
 from vertizo.audit.adversaries import Adversary, Honest, Malicious, Measuring
+from vertizo.audit.final_model import FinalModel
 from vertizo.audit.game import Audit
 from vertizo.audit.game import audit as play
 from vertizo.audit.setting import Setting
 from vertizo.cli.bar import Show, live_bar
 from vertizo.experiment import Experiment
+from vertizo.server.updates import PRIVATE
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ def audit(
 
 
 def _small(trials: int, honest_trials: int, probes: int, record: int) -> list[_Case]:
-    """Noise by the published formula, exact noise, and a server that trains on raw labels."""
+    """Noise by the published formula, exact noise, a server on raw labels, and private ones."""
     data = small.data()
     published, exact, raw = (
         Setting(small.config("published"), data, record),
@@ -85,6 +87,12 @@ def _small(trials: int, honest_trials: int, probes: int, record: int) -> list[_C
         _Case("raw-label server", raw, Malicious, trials),
         _Case("raw-label server", raw, lambda setting: Measuring(setting, probes), trials),
     ]
+    for update in PRIVATE:
+        trained = Setting(small.config("exact", update=update), data, record)
+        cases += [
+            _Case(f"{update} server", trained, lambda s: Measuring(s, probes), trials),
+            _Case(f"{update} server", trained, FinalModel, trials),
+        ]
     return [case for case in cases if case.trials]
 
 
@@ -105,7 +113,7 @@ def _configured(
         measuring = _Case(
             f"{title} server", setting, lambda setting: Measuring(setting, probes), trials
         )
-        cases.append(measuring)
+        cases += [measuring, _Case(f"{title} server", setting, FinalModel, trials)]
     cases.append(_Case(f"{title} server", setting, Honest, honest_trials))
     return [case for case in cases if case.trials]
 

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vertizo import config as configuration
+from vertizo.deployment.client_folder import ClientFolder
 from vertizo.errors import RunError
 from vertizo.experiment import Experiment
 from vertizo.explanation import explain as put_into_words
@@ -23,6 +24,9 @@ def explain(path: Path, *, as_json: bool) -> None:
     Raises:
         UserError: there is no such run, or the configuration is wrong.
     """
+    if (path / "job").is_file():
+        _of_member(ClientFolder(path), as_json=as_json)
+        return
     if path.is_dir():
         folder = RunFolder(path)
         config, summary = folder.config(), folder.summary()
@@ -57,3 +61,20 @@ def explain(path: Path, *, as_json: bool) -> None:
         for line in lines or ("nothing",):
             listed.add_row("  •", Text(line))
         console.print(listed)
+
+
+def _of_member(folder: ClientFolder, *, as_json: bool) -> None:
+    """Print what a feature holder knows of a job: its own part, and what it was told.
+
+    Raises:
+        RunError: the job is not over.
+    """
+    found = folder.finished()
+    if found is None:
+        raise RunError(f"{folder.path}: the job is not over; `vertizo join` goes on with it")
+    if as_json:
+        told = {key: found[key] for key in ("own_words", "words")}
+        print(json.dumps(told, ensure_ascii=False))
+        return
+    print(f"privacy of what this party sent: {found['own_words']}")
+    print(f"privacy, as the label holder says, which nobody here can check: {found['words']}")

@@ -90,6 +90,8 @@ def join(path: Path, settings: list[str]) -> None:
 
         try:
             with terminable(), Member(config, channel, progress=progress) as member:
+                for note in member.made.notes:
+                    errors.print(f"note: {note}", soft_wrap=True, highlight=False, markup=False)
                 done = member.run()
         except KeyboardInterrupt:
             raise Interrupted("stopped; the same command goes on with the job") from None

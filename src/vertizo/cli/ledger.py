@@ -26,15 +26,34 @@ def create(
         typer.Option("--set", metavar="KEY=VALUE", help="Override a key."),
     ] = None,
     runs: Annotated[int, typer.Option(min=1, help="How many such runs it is to pay for.")] = 1,
+    further: Annotated[
+        bool,
+        typer.Option(
+            "--further", help="Even if ledgers are for some of these records; every ε adds up."
+        ),
+    ] = False,
 ) -> None:
-    """Make a ledger whose budget pays for so many runs of a configuration; fixed from then on."""
-    from vertizo import config as configuration
-    from vertizo.charging import budget_for
-    from vertizo.experiment import Experiment
+    """Make a ledger whose budget pays for so many runs of a configuration; fixed from then on.
+
+    Records that another ledger is for are refused. The configuration may be a label holder's.
+    """
+    from vertizo.option_text import read_yaml
     from vertizo.privacy.durable_ledger import DurableLedger
 
-    chosen = configuration.load(config, settings or [])
-    DurableLedger.create(ledger, budget_for(chosen, Experiment(chosen).data(), runs))
+    if "federation" in read_yaml(config):
+        from vertizo.deployment.budgets import budget_for_jobs
+        from vertizo.deployment.options import load_serve
+
+        budget, keys = budget_for_jobs(load_serve(config, settings or []), runs)
+    else:
+        from vertizo import config as configuration
+        from vertizo.charging import budget_for, charged_data
+
+        chosen = configuration.load(config, settings or [])
+        data = charged_data(chosen)
+        budget = budget_for(chosen, data, runs)
+        keys = None if data.keys is None else data.keys()
+    DurableLedger.create(ledger, budget, keys=keys, further=further)
     typer.echo(DurableLedger.inspect(ledger))
     typer.echo(f"use it with --set privacy.ledger={ledger}")
 
@@ -43,8 +62,16 @@ def create(
 def show(ledger: Ledger) -> None:
     """Print what was spent and what is left."""
     from vertizo.privacy.durable_ledger import DurableLedger
+    from vertizo.privacy.ledger_register import Register
+    from vertizo.summary_figures import bound_text
 
-    typer.echo(DurableLedger.inspect(ledger))
+    summary = DurableLedger.inspect(ledger)
+    typer.echo(summary)
+    for other in Register().beside(summary.identity):
+        typer.echo(
+            f"some of these records are charged to {other.ledger} as well: "
+            f"ε = {bound_text(other.epsilon, 6)} at δ = {other.delta:g} more"
+        )
 
 
 @app.command()

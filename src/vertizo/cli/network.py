@@ -118,6 +118,11 @@ def predict(
 
         predict_offline(run, data, out, id_column=id_, delimiter=delimiter)
         return
+    if not run.exists():
+        raise ConfigError(
+            f"{run} is not there; name a run folder of `vertizo train`, or this party's "
+            "configuration"
+        )
     for option, value, key in (("--id", id_, "id"), ("--delimiter", delimiter, "delimiter")):
         if value is not None:
             raise ConfigError(f"{option} is for a run folder; {run} has data.{key}")

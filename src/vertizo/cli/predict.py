@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from vertizo import checkpoint
 from vertizo.data import frames, options
-from vertizo.errors import ConfigError, RunError
+from vertizo.errors import ConfigError
 from vertizo.prediction import Predictions, Predictor
 from vertizo.run_folder import RunFolder
 
@@ -124,10 +124,7 @@ def write(frame: pl.DataFrame, out: Path) -> None:
         frame.write_parquet(content)
     else:
         frame.write_csv(content)
-    try:
-        checkpoint.write_atomically(out, content.getvalue())
-    except OSError as error:
-        raise RunError(f"--out {out} cannot be written: {error.strerror}") from None
+    checkpoint.write_atomically(out, content.getvalue())
 
 
 def _words(predictions: Predictions, out: Path | None) -> list[str]:

@@ -11,7 +11,7 @@ from rich.console import Console
 from vertizo.cli.bar import live_bar
 from vertizo.cli.join import connect
 from vertizo.cli.predict import check_output, write
-from vertizo.cli.serve import TICK, listening, stop_requests
+from vertizo.cli.serve import TICK, listening, sayer, stop_requests
 from vertizo.deployment.asking import understood
 from vertizo.deployment.certificates import Credentials
 from vertizo.deployment.grpc import GrpcServer, Limits
@@ -55,9 +55,9 @@ def _as_label_holder(path: Path, settings: list[str], data: Path, out: Path) -> 
     if column is None:
         raise ConfigError("data.id is not set; name the column of keys")
     records = NewRecords(data, column, config.data.delimiter, served.name)
-    service = PredictingService(config, records)
     credentials = Credentials.load(served.certificates)
     errors = Console(stderr=True)
+    service = PredictingService(config, records, sayer(errors))
     with (
         stop_requests() as stopped,
         GrpcServer(
@@ -70,6 +70,7 @@ def _as_label_holder(path: Path, settings: list[str], data: Path, out: Path) -> 
     ):
         listening(errors, f"predicts {len(records.keys):,} records", credentials, served, net)
         while not service.finished.wait(TICK):
+            service.tick()
             if stopped.is_set():
                 raise Interrupted("stopped; nothing was written")
             if show is not None:

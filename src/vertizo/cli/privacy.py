@@ -135,7 +135,7 @@ def _show_plan(federation: Any, found: Any, wanted: float) -> None:
     factor = math.sqrt(federation.records / federation.batch)
     for line in (
         f"The published formula would have set σ = {published.noise_std:.6g} on the sum and called "
-        f"it ε = {wanted:g}. Its replies alone give ε = {published.all_replies:.4g}: its μ is "
+        f"it ε = {wanted:g}. Its replies alone give ε = {_figure(published.all_replies)}: its μ is "
         f"√(D/B) = {factor:.4g} times too small, because clients know their batches. Its server "
         "trains on raw labels, for which no bound holds at all.",
         "Protected: one training record against its replacement; its label where classes and "

@@ -24,6 +24,7 @@ from vertizo.deployment.serving import FederationService
 from vertizo.errors import ConfigError, Interrupted, RunError
 from vertizo.memory import keep_freed_memory
 from vertizo.run_folder import RunFolder
+from vertizo.summary_figures import bound_text
 
 TICK = 0.2
 """Seconds between two looks at the job."""
@@ -40,7 +41,7 @@ def serve(path: Path, settings: list[str], *, as_json: bool) -> None:
     served = config.federation
     credentials = Credentials.load(served.certificates)
     errors = Console(stderr=True)
-    say = _sayer(errors)
+    say = sayer(errors)
     torch.set_num_threads(config.threads)
     keep_freed_memory()
     service = FederationService(config, say)
@@ -51,9 +52,13 @@ def serve(path: Path, settings: list[str], *, as_json: bool) -> None:
         ) as net:
             listening(errors, f"serves {served.name}", credentials, served, net)
             with live_bar(errors, served.name) as show:
-                stage = None
+                stage, noted = None, False
                 while not service.finished.wait(TICK):
                     service.tick()
+                    if not noted and service.course is not None:
+                        noted = True
+                        for note in service.course.job.party.side.notes:
+                            say(f"note: {note}")
                     if show is not None:
                         show(*_where(service))
                     elif stage != (stage := _stage(service)):
@@ -83,7 +88,7 @@ def _load(path: Path, settings: list[str]) -> ServeConfig:
     )
 
 
-def _sayer(console: Console) -> Callable[[str], None]:
+def sayer(console: Console) -> Callable[[str], None]:
     """Lines for people, above the bar; from any thread."""
 
     def say(line: str) -> None:
@@ -97,7 +102,7 @@ def listening(
 ) -> None:
     """Say that the label holder can be reached, and where."""
     host = served.listen.rpartition(":")[0]
-    _sayer(console)(f"{credentials.name} {does} at {host}:{net.port}")
+    sayer(console)(f"{credentials.name} {does} at {host}:{net.port}")
 
 
 @contextmanager
@@ -149,7 +154,7 @@ def _where(service: FederationService) -> tuple[float, str]:
         parts.append(f"acc {100 * accuracy:.1f} %")
     parts.append(size_text(service.traffic.up + service.traffic.down))
     epsilon = job.statement.epsilon
-    parts.append("no ε" if epsilon is None else f"ε {epsilon:.3g}")
+    parts.append("no ε" if epsilon is None else f"ε {bound_text(epsilon, 3)}")
     if course.phase != "training":
         parts.append(course.phase)
     return party.round / max(job.rounds, 1), " · ".join(parts)

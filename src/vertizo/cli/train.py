@@ -111,6 +111,8 @@ def _all(
         if not (folder / "config.yaml").is_file():
             raise
         hint = f"continue with --resume {shlex.quote(str(folder))}"
+        if config.privacy.noise == "secure":
+            hint = "secret noise cannot be repeated: start again, or with a seed (--set seed=0)"
         raise Interrupted(f"{error}; {hint}") from None
     return summaries
 
@@ -129,8 +131,13 @@ def _run(
     experiment = Experiment(config)
     for note in experiment.data().notes if config.control == "none" else ():
         errors.print(f"note: {note}", soft_wrap=True, highlight=False, markup=False)
-    with live.bar(label or config.method.name, errors) as show:
-        return experiment.run(folder, resume=resume, progress=show, track=track).summary
+    with (
+        live.bar(label or config.method.name, errors) as show,
+        experiment.opened(folder, resume=resume, progress=show, track=track) as training,
+    ):
+        for note in training.federation.notes if config.control == "none" else ():
+            errors.print(f"note: {note}", soft_wrap=True, highlight=False, markup=False)
+        return training.run(resume=resume).summary
 
 
 def _show(summaries: list[dict[str, Any]], folder: Path) -> None:

@@ -13,11 +13,13 @@ from vertizo.codecs.top_k import TopK
 from vertizo.codecs.uniform import Uniform
 from vertizo.options import chosen_by
 
-BasicCodec = Annotated[
+_Basic = (
     Annotated[NoCompression, Tag("none")]
     | Annotated[Uniform, Tag("uniform")]
     | Annotated[TopK, Tag("top-k")]
     | Annotated[Sign, Tag("sign")]
-    | Annotated[Lattice, Tag("lattice")],
-    chosen_by("name", "none"),
-]
+    | Annotated[Lattice, Tag("lattice")]
+)
+BasicCodec = Annotated[_Basic, chosen_by("name", "none")]
+RoundingCodec = Annotated[_Basic, chosen_by("name", "uniform")]
+"""The same where ``uniform`` is what is used unless another is named."""

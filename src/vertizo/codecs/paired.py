@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from vertizo.codecs.base import Scale, check_size
-from vertizo.codecs.basic import BasicCodec
+from vertizo.codecs.basic import RoundingCodec
 from vertizo.codecs.packing import pack_floats, unpack_floats
 from vertizo.codecs.uniform import Uniform
 from vertizo.options import Options
@@ -35,9 +35,9 @@ class Paired(Options):
     keeps_differences: ClassVar[bool] = True
 
     name: Literal["paired"] = "paired"
-    midpoint: BasicCodec = Uniform()
+    midpoint: RoundingCodec = Uniform()
     """Writes the middle."""
-    difference: BasicCodec = Uniform()
+    difference: RoundingCodec = Uniform()
     """Writes the half differences."""
     scale: Scale = "array"
     """What one largest half difference is for: a pair of points, or a record's row of each pair."""

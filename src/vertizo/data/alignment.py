@@ -49,11 +49,7 @@ def keys_of(
         )
     if not frame.height:
         raise DataError(f"{source} has no rows")
-    texts = _texts(frame[column], f"{source}: column {column!r}")
-    keys = [
-        key if key is None or key.isascii() else unicodedata.normalize("NFC", key)
-        for key in texts.to_list()
-    ]
+    keys = known_keys(frame, column, source)
     missing = [index for index, key in enumerate(keys) if not key]
     if missing:
         raise DataError(
@@ -62,6 +58,19 @@ def keys_of(
         )
     _check_unique(keys, f"{source}: column {column!r}", place)
     return [key for key in keys if key is not None]
+
+
+def known_keys(frame: pl.DataFrame, column: str, source: str) -> list[str | None]:
+    """The key of each row, or nothing where it is missing; some may be there more than once.
+
+    Raises:
+        DataError: one is no identifier.
+    """
+    texts = _texts(frame[column], f"{source}: column {column!r}")
+    return [
+        key if key is None or key.isascii() else unicodedata.normalize("NFC", key)
+        for key in texts.to_list()
+    ]
 
 
 def _texts(values: pl.Series, where: str) -> pl.Series:

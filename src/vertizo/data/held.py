@@ -171,7 +171,7 @@ def labels(
         sources, columns, {*options.categorical, *options.categories}, options.ranges
     )
     check_public(train.name, columns, levels, options.ranges, options.categories)
-    rows = _rows(choice, raw)
+    rows, first = _rows(choice, raw), keys[1 : 1 + train.frame.height]
     by_purpose = {p: _of(raw_labels, p)[ids] for p, ids in rows.items()}
     learned = learned_task(options.path.stem, raw_task, by_purpose["table"], options.label_range)
     classified = isinstance(raw_task, Classification)
@@ -195,6 +195,7 @@ def labels(
         preparation=Preparation(
             {} if prepare is None else {holder: prepare}, options.label, learned, names
         ),
+        keys=lambda: [first[place] for place in rows["table"].tolist()],
     )
     return data, fingerprint(federation, keys)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -48,6 +48,9 @@ class Pooled:
     """Whether the task, or its classes, were read off the labels."""
     notes: tuple[str, ...] = ()
     """What is allowed and probably not meant, a line each."""
+    keys: Callable[[], Sequence[str]] | None = None
+    """What tells the training records from all others, in their order: worked out when asked for.
+    None where nothing does."""
 
     @property
     def kind(self) -> Kind:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 
 from vertizo.data import catalog, tables, vertical
+from vertizo.data.alignment import hashed
 from vertizo.data.columns import Source
 from vertizo.data.options import DataConfig
 from vertizo.data.pooled import Pooled
@@ -37,7 +39,24 @@ def prepare(options: DataConfig, stream: Stream) -> VerticalData:
         raise ConfigError(f"data.{unfit} is for tables but {describe(pooled)}")
     if options.test_limit is not None:
         pooled = _fewer_tests(pooled, options.test_limit)
+    if pooled.keys is None:
+        pooled = replace(pooled, keys=partial(_contents, options))
     return _cut(pooled, options, stream)
+
+
+def _contents(options: DataConfig) -> list[str]:
+    """Digests of a named data set's training records, which have no other key than all they are.
+
+    It is loaded again, which only a run with a ledger has to, and whatever the keys leave out or
+    code otherwise: a record without one of its columns is still that record.
+    """
+    whole = DataConfig(name=options.name, root=options.root, test=options.test)
+    pooled = catalog.load(whole.name, whole.root, whole)
+    labels = pooled.train_labels.tolist()
+    return [
+        hashed((record.numpy().tobytes(), repr(label).encode())).hex()
+        for record, label in zip(pooled.train, labels, strict=True)
+    ]
 
 
 def prepare_frame(frame: pl.DataFrame, options: DataConfig, stream: Stream) -> VerticalData:

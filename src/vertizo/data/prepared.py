@@ -8,7 +8,6 @@ by itself: over a network everybody keeps their own.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,7 +19,7 @@ from torch import Tensor
 
 from vertizo.data.columns import Source, codes, numbers, texts
 from vertizo.data.frames import Place, row
-from vertizo.data.preprocessing import Matrix, Preprocessing
+from vertizo.data.preprocessing import Matrix, Preprocessing, alike
 from vertizo.errors import DataError
 from vertizo.options import Options
 from vertizo.server.losses import Classification, Regression, Task
@@ -142,7 +141,7 @@ class Preparation:
 
     def agrees_with(self, other: Preparation | None) -> bool:
         """Whether two preparations are one, but for what another processor rounds otherwise."""
-        return other is not None and _alike(self._content(), other._content())
+        return other is not None and alike(self._content(), other._content())
 
     def to_json(self) -> str:
         """For ``preparation.json``."""
@@ -186,13 +185,3 @@ class Preparation:
             task = Classification(len(known.classes or ()))
         owns = {party: Preprocessing.from_state(state) for party, state in parties.items()}
         return cls(owns, known.column, task, known.classes)
-
-
-def _alike(one: Any, other: Any) -> bool:
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_alike(one[key], other[key]) for key in one)
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_alike, one, other))
-    if isinstance(one, float) and isinstance(other, float):
-        return math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-12)
-    return bool(one == other)

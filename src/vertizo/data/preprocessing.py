@@ -11,6 +11,7 @@ much; bounds and lists of categories that are known without the data take its pl
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -158,6 +159,18 @@ class Preprocessing:
         """What was fitted or is public, as plain values for JSON, column by column."""
         return {"columns": [column.model_dump(mode="json") for column in self._kept]}
 
+    def changed(self, now: Preprocessing) -> str | None:
+        """What columns a table has other than when this was fitted, in words; None if none."""
+        missing = [name for name in self.columns if name not in now.columns]
+        new = [name for name in now.columns if name not in self.columns]
+        if missing:
+            return f"the column {missing[0]!r} is missing"
+        if new:
+            return f"the column {new[0]!r} is new"
+        if self.columns != now.columns:
+            return f"the columns are in another order; it was {', '.join(self.columns[:10])}"
+        return None
+
     def _use(
         self,
         kept: Sequence[Categories | Bounded | Fitted],
@@ -278,3 +291,14 @@ def check_public(
             raise ConfigError(
                 f"data.categories.{column} has none of the categories that occur, such as {some}"
             )
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Whether two states are one, but for what another processor rounds otherwise."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(alike(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(alike, one, other))
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-12)
+    return bool(one == other)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from vertizo.data import frames
+from vertizo.data.alignment import known_keys
 from vertizo.data.columns import Source, check_known, matrices
 from vertizo.data.files import set_apart
 from vertizo.data.labels import TaskName, labels_of
@@ -40,7 +42,30 @@ def load(_: Path | None, options: DataConfig) -> Pooled:
     test = None
     if options.test_path is not None:
         test = source_of(options.test_path, options.delimiter)
-    return own(options.path.stem, train, test, options)
+    return replace(own(options.path.stem, train, test, options), keys=partial(_keys, options))
+
+
+def _keys(options: DataConfig) -> list[str]:
+    """What tells the training records from others: their identifiers, else all their values.
+
+    Each row for itself: one whose identifier is missing, or there twice, changes no other's key.
+    The file is read again, which only a run with a ledger has to.
+
+    Raises:
+        DataError: ``data.id`` holds what is no identifier.
+    """
+    assert options.path is not None, "a table has a path"
+    table = source_of(options.path, options.delimiter)
+    known: list[str | None] = [None] * table.frame.height
+    if options.id is not None:
+        known = known_keys(table.frame, options.id, table.name)
+    keys = [
+        key or "\0".join(map(repr, values))
+        for key, values in zip(known, table.frame.iter_rows(), strict=True)
+    ]
+    if options.test_path is None:
+        keys = [keys[place] for place in set_apart(len(keys), options.test)[0].tolist()]
+    return keys
 
 
 def own(name: str, train: Source, test: Source | None, options: DataConfig) -> Pooled:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -58,6 +59,9 @@ class VerticalData:
     """How new records of a raw table become features; None for what is no raw table."""
     notes: tuple[str, ...] = ()
     """What is allowed and probably not meant, a line each."""
+    keys: Callable[[], list[str]] | None = None
+    """What tells the training records from all others, in their order: worked out when asked for.
+    None where nothing does."""
 
     @property
     def records(self) -> int:
@@ -155,7 +159,14 @@ def cut(
         if preparations and pooled.label is not None
         else None,
         notes=pooled.notes,
+        keys=partial(_keys, pooled.keys, chosen["table"]) if pooled.keys is not None else None,
     )
+
+
+def _keys(everybody: Callable[[], Sequence[str]], ids: Tensor) -> list[str]:
+    """Those of these records."""
+    keys = everybody()
+    return [keys[place] for place in ids.tolist()]
 
 
 def _selected(values: Tensor, ids: Tensor) -> Tensor:

@@ -1,26 +1,28 @@
 """What a label holder keeps of a job on disk, and how it goes on from there.
 
-A checkpoint has the whole state; a journal has each query that came after it, and each evaluation's
-figures. A process that was killed computes the very state it had from the two, noise included: the
-key of the noise is kept with the checkpoint, and each checkpoint takes a new one.
+A checkpoint has the whole state; a journal has what came after it: each query, each piece of an
+evaluation's embeddings, and each evaluation's figures. A process that was killed computes the very
+state it had from the two, noise included: the key of the noise is kept with the checkpoint, and
+each checkpoint takes a new one.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from vertizo import checkpoint
 from vertizo.config import ExperimentConfig
 from vertizo.defaults import complete
 from vertizo.deployment import frames
+from vertizo.deployment.budgets import check_free
 from vertizo.deployment.course import Course
 from vertizo.deployment.frames import Ready
 from vertizo.deployment.job import open_job, records_of
@@ -29,12 +31,13 @@ from vertizo.deployment.report import summary_of
 from vertizo.deployment.secrets import KeyedBytes, root_of
 from vertizo.deployment.store import Store
 from vertizo.errors import RunError
+from vertizo.models.base import State
 from vertizo.randomness import Stream
 from vertizo.run_folder import RunFolder
 from vertizo.simulation.simulator import Traffic
 
-QUERY, CLOSE, SCORED, GIVEN_UP = range(4)
-"""Kinds of the journal's records."""
+QUERY, CLOSE, SCORED, GIVEN_UP, UPLOAD, SENT = range(6)
+"""Kinds of the journal's records; the last two are of evaluations."""
 
 
 class Archive:
@@ -72,8 +75,11 @@ class Archive:
             folder.check_is_new()
         self.records = records_of(self.config, served)
         self.config = complete(self.config, self.records.data)
+        if not known:
+            check_free(self.config, self.records.data, trial=served.trial)
         folder.make()
-        folder.path.chmod(0o700)  # its figures are of labels as well
+        with checkpoint.writing(folder.path):
+            folder.path.chmod(0o700)  # its figures are of labels as well
         self._exit.enter_context(folder.locked())
         if known:
             self._check_same()
@@ -97,7 +103,16 @@ class Archive:
                 f"federation.folder {self._folder.path} holds a job of another configuration; "
                 "name another folder, or serve the configuration that is in it"
             )
-        if self._agreed.read_text() != self._agreement():
+        kept = self._folder.preparation()
+        if kept is not None and not kept.agrees_with(self.records.data.preparation):
+            raise RunError(
+                f"federation.folder {self._folder.path} holds a job on other records than "
+                f"{self.records.data.name} has now: columns or what they are scaled by have "
+                "changed; bring them back, or begin a new job"
+            )
+        with checkpoint.reading(self._agreed):
+            agreed = self._agreed.read_bytes()
+        if agreed != self._agreement().encode():
             raise RunError(
                 f"federation.folder {self._folder.path} holds a job of other members, in another "
                 f"order, or of another name: {self._agreed.name} in it has them"
@@ -139,22 +154,25 @@ class Archive:
 
     def _go_on(self, state: Any, journal: Iterator[tuple[int, bytes]]) -> None:
         """Compute the state that the last process had."""
-        for client, frame in enumerate(state["ready"]):
-            ready = frames.decode(frame)
-            assert isinstance(ready, Ready), "as it was written"
-            self.ready[client] = ready
+        with self._store.going_on():
+            for client, frame in enumerate(state["ready"]):
+                ready = frames.decode(frame)
+                assert isinstance(ready, Ready), "as it was written"
+                self.ready[client] = ready
         course = self.begin()
-        self._bytes.rekey(state["key"])
-        course.load(state["course"])
-        self.traffic, self.seconds = Traffic(**state["traffic"]), state["seconds"]
+        with self._store.going_on():
+            self._bytes.rekey(state["key"])
+            course.load(state["course"])
+            self.traffic, self.seconds = Traffic(**state["traffic"]), float(state["seconds"])
         with np.errstate(all="ignore"):
             for kind, body in journal:
                 self._again(course, kind, body)
+            course.tend()
         self._check_ledger(course)
         course.job.party.resume_answered()
         self._promote(course)
         if course.phase == "done":
-            self._sum_up(course)
+            self.end_if_done()
         else:
             self.save()
 
@@ -175,10 +193,17 @@ class Archive:
                 )
 
     def _again(self, course: Course, kind: int, body: bytes) -> None:
+        course.tend()
         if kind == QUERY:
-            course.again(body)
+            self.traffic.up += len(body)
+            self.traffic.down += sum(len(reply) for _, reply in course.again(body))
         elif kind == CLOSE:
-            course.close_round()
+            self.traffic.down += sum(len(reply) for _, reply in course.close_round())
+        elif kind == UPLOAD:
+            self.traffic.evaluation += len(body)
+            course.again(body)
+        elif kind == SENT:
+            course.answered(int(body))
         elif kind == GIVEN_UP:
             course.give_up()
         else:
@@ -208,9 +233,23 @@ class Archive:
         course.job.party.renew()
 
     def worked(self, seconds: float) -> None:
-        """Count work that a restart would repeat, and keep what came of it if it is much."""
-        if self._store.worked(seconds):
+        """Count work that a restart would repeat, and keep what came of it if it is much.
+
+        Not while a step is due: a checkpoint is of a round that is over.
+        """
+        if self._store.worked(seconds) and not (self.course is not None and self.course.is_due):
             self.save()
+
+    def tend(self) -> None:
+        """Make the steps that are due, if some are.
+
+        Raises:
+            RunError: one cannot be charged, or what came of it cannot be kept.
+        """
+        if self.course is not None and self.course.is_due:
+            started = time.perf_counter()
+            self.course.tend()
+            self.worked(time.perf_counter() - started)
 
     def append(self, kind: int, body: bytes) -> None:
         """Write down what is about to be acted on.
@@ -220,12 +259,12 @@ class Archive:
         """
         self._store.append(kind, body)
 
-    def best_parameters(self) -> Tensor:
-        """The server's, of the best evaluation."""
-        found: Tensor = self._folder.load("best")["server"]
+    def best_parameters(self) -> State:
+        """The server's model's state, of the best evaluation."""
+        found: State = self._folder.load("best", "server")["server"]
         return found
 
-    def scored(self, course: Course, row: dict[str, Any], parameters: Tensor) -> None:
+    def scored(self, course: Course, row: dict[str, Any], parameters: State) -> None:
         """Keep an evaluation's figures, and the parameters if they are the best so far.
 
         Raises:
@@ -245,17 +284,13 @@ class Archive:
         best = course.evaluations.best
         if best is None or not self._folder.has("candidate"):
             return
-        state = self._folder.load("candidate")
+        state = self._folder.load("candidate", "number", "server")
         if state["number"] == best["number"]:
             self._folder.save("best", state)
 
     def end_if_done(self) -> None:
         """Write the closing figures, and keep the state in which members are told."""
         if self.course is not None and self.course.phase == "done":
-            self._sum_up(self.course)
+            self._folder.write_summary(summary_of(self.course, self.traffic, self.seconds))
             self.save()
             self._store.clear()
-
-    def _sum_up(self, course: Course) -> None:
-        summary = summary_of(course, self.traffic, self.seconds)
-        self._folder.write_summary(summary)

@@ -24,14 +24,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
-
 from vertizo import checkpoint, config
 from vertizo.config import ExperimentConfig
-from vertizo.data.preprocessing import Preprocessing
+from vertizo.data.preprocessing import Preprocessing, alike
 from vertizo.deployment import frames
 from vertizo.deployment.frames import Terms
 from vertizo.errors import DataError, RunError
+from vertizo.models.base import State
 from vertizo.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -59,7 +58,8 @@ class ClientFolder:
         if (self.path / "run_name").exists():
             raise RunError(f"federation.folder {self.path} holds a run of `vertizo train`")
         self._files.make()
-        self.path.chmod(0o700)
+        with checkpoint.writing(self.path):
+            self.path.chmod(0o700)
         with self._files.locked():
             yield
 
@@ -81,7 +81,8 @@ class ClientFolder:
         """Write what is known at the start; once it is there, nothing of it may change.
 
         Raises:
-            RunError: the settings are others than when the job began, or cannot be written.
+            RunError: the settings or the table's columns are others than when the job began, or
+                they cannot be written.
         """
         known = self.path / "checkpoints" / "terms"
         if self._read("job") is not None:
@@ -90,17 +91,37 @@ class ClientFolder:
                     f"{self.path}: the label holder's terms, or this party's own model, are not "
                     "those that the job began with"
                 )
+            changed = preparation and self.preparation().changed(preparation)
+            if changed:
+                raise self._other_table(changed)
             return
-        try:
-            text = settings.to_yaml().encode()
-            checkpoint.write_atomically(self.path / "settings.yaml", text)
-            if preparation is not None:
-                content = json.dumps(preparation.state(), indent=1, ensure_ascii=False)
-                checkpoint.write_atomically(self.path / "preparation.json", content.encode())
-            checkpoint.write_atomically(known, frames.encode(terms))
-            checkpoint.write_atomically(self.path / "job", f"{terms.job} {terms.index}".encode())
-        except OSError as error:
-            raise RunError(f"{self.path} cannot be written: {error.strerror}") from None
+        checkpoint.write_atomically(self.path / "settings.yaml", settings.to_yaml().encode())
+        self._prepare(preparation)
+        checkpoint.write_atomically(known, frames.encode(terms))
+        checkpoint.write_atomically(self.path / "job", f"{terms.job} {terms.index}".encode())
+
+    def _prepare(self, preparation: Preprocessing | None) -> None:
+        if preparation is not None:
+            content = json.dumps(preparation.state(), indent=1, ensure_ascii=False)
+            checkpoint.write_atomically(self.path / "preparation.json", content.encode())
+
+    def go_on_with(self, preparation: Preprocessing | None, *, begun: bool) -> None:
+        """Keep to the table that training began with; before that, it may be aligned anew.
+
+        Raises:
+            RunError: training began with another one.
+        """
+        if preparation is None or alike(self.preparation().state(), preparation.state()):
+            return
+        if begun:
+            raise self._other_table("the columns have other values")
+        self._prepare(preparation)
+
+    def _other_table(self, changed: str) -> RunError:
+        return RunError(
+            f"{self.path}: this party's table is not the one that the job began with: {changed}; "
+            "bring it back, or begin a new job in new folders"
+        )
 
     def _read(self, name: str) -> str | None:
         try:
@@ -134,8 +155,8 @@ class ClientFolder:
         except (ValueError, DataError) as error:
             raise RunError(f"{self.path / 'preparation.json'} is damaged: {error}") from None
 
-    def consider(self, number: int, parameters: Tensor) -> None:
-        """Remember the parameters of an evaluation, before its embeddings are sent."""
+    def consider(self, number: int, parameters: State) -> None:
+        """Remember the model of an evaluation, before its embeddings are sent."""
         self._files.save("candidate", {"number": number, "parameters": parameters})
 
     def keep(self, number: int) -> None:
@@ -148,18 +169,18 @@ class ClientFolder:
             return
         if not self._is("candidate", number):
             raise RunError(f"{self.path} does not have the parameters of evaluation {number}")
-        self._files.save("best", self._files.load("candidate"))
+        self._files.save("best", self._files.load("candidate", "parameters"))
 
     def _is(self, name: str, number: int) -> bool:
         """Whether that checkpoint is of that evaluation."""
-        return self._files.has(name) and bool(self._files.load(name)["number"] == number)
+        return self._files.has(name) and bool(self._files.load(name, "number")["number"] == number)
 
-    def best(self) -> Tensor:
-        """The parameters of the best evaluation."""
-        found: Tensor = self._files.load("best")["parameters"]
+    def best(self) -> State:
+        """The model's state of the best evaluation."""
+        found: State = self._files.load("best", "parameters")["parameters"]
         return found
 
-    def finish(self, joined: Joined, has_best: bool, last: Tensor) -> None:
+    def finish(self, joined: Joined, has_best: bool, last: State) -> None:
         """Write the model and the closing figures."""
         parameters = self.best() if has_best else last
         checkpoint.save(self.path / "model.safetensors", {"parameters": parameters})
@@ -169,8 +190,8 @@ class ClientFolder:
         """The closing figures; None if there are none yet."""
         return self._files.summary()
 
-    def model(self) -> Tensor:
-        """The parameters at the end.
+    def model(self) -> State:
+        """The model's state at the end.
 
         Raises:
             RunError: the job is not over.
@@ -178,5 +199,7 @@ class ClientFolder:
         path = self.path / "model.safetensors"
         if not path.is_file():
             raise RunError(f"{self.path}: the job is not over; `vertizo join` goes on with it")
-        found: Tensor = checkpoint.load(path)["parameters"]
+        state = checkpoint.load(path)
+        with checkpoint.going_on_from(path):
+            found: State = state["parameters"]
         return found

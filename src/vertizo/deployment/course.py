@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
+from vertizo import wire
 from vertizo.deployment import frames
 from vertizo.deployment.evaluations import Evaluations
 from vertizo.deployment.frames import Done, Go, Keep, Send, Sent
@@ -35,6 +36,8 @@ class Course:
         self.evaluations = Evaluations(job.party.clients)
         self.last: dict[str, Any] = {}
         """The figures of the last evaluation."""
+        self.is_due = False
+        """Whether a round is over after which `tend` was not called."""
         self.scores: dict[str, dict[str, Any] | None] = {}
         """Figures of the last and of the best parameters on the test records."""
         self._uploading = set(range(job.party.clients))
@@ -73,14 +76,31 @@ class Course:
         """
         return self._step(lambda: self.job.party.take(vetted))
 
-    def again(self, frame: bytes) -> None:
-        """Take in what was taken in before this process began.
+    def tend(self) -> None:
+        """Make the steps that are due, once the answers have left and before anything is asked.
+
+        Raises:
+            RunError: a step cannot be charged; nothing goes on from here.
+        """
+        if not self.is_due:
+            return
+        try:
+            self.job.party.tend()
+        except RefusedError as error:
+            raise RunError(f"a step that is due cannot be charged: {error}") from None
+        self.is_due = False
+
+    def again(self, frame: bytes) -> Replies:
+        """Take in what was taken in before this process began; what was answered to whom.
 
         Raises:
             RunError: it does not follow from the state.
         """
         try:
-            self._step(lambda: self.job.party.receive(frame))
+            if not wire.is_upload(frame):
+                return self._step(lambda: self.job.party.receive(frame))
+            self.job.party.receive_upload(frame)
+            return []
         except (WireError, RefusedError) as error:
             raise RunError(f"the journal does not go on from the checkpoint: {error}") from None
 
@@ -92,6 +112,7 @@ class Course:
 
     def close_round(self) -> Replies:
         """Answer those who asked in a synchronous round, without the others."""
+        self.evaluations.end()  # what is under way waits for them, and is of the round before
         return self._step(self.job.party.close_round)
 
     def _step(self, take: Callable[[], Replies]) -> Replies:
@@ -104,10 +125,7 @@ class Course:
             self._close()
         elif party.round % job.evaluate_every == 0:
             self.evaluations.begin(self._progress)
-        try:
-            party.tend()
-        except RefusedError as error:
-            raise RunError(f"a step that is due cannot be charged: {error}") from None
+        self.is_due = True
         return replies
 
     def _unfinished(self) -> set[int]:
@@ -120,19 +138,26 @@ class Course:
         self.phase = "closing"
         self.evaluations.begin(self._progress)
 
-    def sent(self, client: int, sent: Sent) -> bool:
-        """Note that an upload is complete; whether an evaluation can now be scored.
+    def completes(self, client: int, sent: Sent) -> bool:
+        """Whether all came that the evaluation under way waits for from a member."""
+        waits = self.evaluations.waits_for(client, sent.purpose, sent.number)
+        return waits and self.job.party.has_uploaded(client, sent.purpose)
+
+    def answered(self, client: int) -> None:
+        """All came that the evaluation under way waited for from a member."""
+        self.evaluations.waiting.discard(client)
+
+    def uploaded(self, client: int) -> bool:
+        """Note that a member's part of the table is complete; whether training begins with it.
 
         It is asked for again where a server that was restarted has not seen all of it.
         """
-        if not self.job.party.has_uploaded(client, sent.purpose):
+        if not self.job.party.has_uploaded(client, "table"):
             return False
-        if sent.purpose != "table":
-            return self.evaluations.answered(client, sent.purpose, sent.number)
         self._uploading.discard(client)
         if self.phase == "uploading" and not self._uploading:
             self.begin()
-        return False
+        return self.phase != "uploading"
 
     def scored(self, row: dict[str, Any]) -> None:
         """The evaluation under way has its figures; what follows from them follows."""
@@ -204,10 +229,10 @@ class Course:
         return [frames.encode(Go())] if going else []
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint must hold; who uploaded is asked again."""
+        """What a checkpoint must hold; who uploaded the table is asked again."""
         return {
             "phase": self.phase,
-            "parameters": self.job.party.side.head.parameters,
+            "parameters": self.job.party.side.head.model.state(),
             "party": self.job.party.state(),
             "evaluations": self.evaluations.state(),
             "last": self.last,
@@ -217,7 +242,7 @@ class Course:
     def load(self, state: dict[str, Any]) -> None:
         """Go on from ``state``."""
         self.phase = state["phase"]
-        self.job.party.side.head.parameters.copy_(state["parameters"])
+        self.job.party.side.head.model.load(state["parameters"])
         self.job.party.load(state["party"])
         self.evaluations.load(state["evaluations"])
         self.last, self.scores = state["last"], state["scores"]

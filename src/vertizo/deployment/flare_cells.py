@@ -222,7 +222,11 @@ class CellService:
             self._settle(member, ask, ask.answer)
             return None
         try:
-            self._service.ask(member, frame, lambda answer: self._settle(member, ask, answer))
+            rest = self._service.ask(
+                member, frame, lambda answer: self._settle(member, ask, answer)
+            )
+            if rest is not None:
+                rest()
         except BaseException:
             with self._lock:
                 if self._asks.get(member) is ask:

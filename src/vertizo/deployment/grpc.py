@@ -191,7 +191,7 @@ class GrpcServer:
                 return
             ask = stream.ask = _Ask(loop)
             try:
-                self._service.ask(member, frame, ask)
+                rest = self._service.ask(member, frame, ask)
             except VertizoError as error:
                 stream.reason = grpc.StatusCode.FAILED_PRECONDITION, str(error)[:500]
                 return
@@ -204,10 +204,15 @@ class GrpcServer:
                 return
             del frame  # which may be long, and so may the wait
             answer = ask.answer
+            if answer is None and rest is not None:
+                await asyncio.sleep(0)  # the other streams begin to write what they were answered
+                rest()
             if answer is None:
-                answer = await ask.answered()
+                answer, rest = await ask.answered(), None
             await context.write(answer)
             stream.ask = None
+            if rest is not None:
+                rest()
 
     def _tell_gone(self, member: str) -> None:
         try:

@@ -11,6 +11,7 @@ from typing import Any
 
 from vertizo.charging import budget_of, charged_to, check_exact
 from vertizo.config import ExperimentConfig
+from vertizo.coverage import assumptions, covers
 from vertizo.data import held
 from vertizo.data.prepare import prepare
 from vertizo.data.vertical import VerticalData
@@ -18,12 +19,13 @@ from vertizo.defaults import complete
 from vertizo.deployment.frames import Ready
 from vertizo.deployment.options import ServeOptions
 from vertizo.deployment.secrets import KeyedBytes
-from vertizo.errors import ConfigError
+from vertizo.errors import ConfigError, RefusedError
+from vertizo.lengths import planned_rounds, steps_of_client
 from vertizo.parties import check_sizes, embedding_noise, make_server, statement_of
 from vertizo.party import ServerParty
 from vertizo.privacy.durable_ledger import DurableLedger
 from vertizo.privacy.statement import Statement
-from vertizo.protection import Charge, covers, planned_rounds, record_choice, steps_of_client
+from vertizo.protection import Charge, choice_of
 from vertizo.randomness import Stream
 
 TRIAL = "No privacy guarantee: this is a trial, in which all noise follows from a public seed."
@@ -42,6 +44,20 @@ class Records:
         """For training, validation and test."""
         labels = self.data.labels
         return len(labels["table"]), len(labels["validation"]), len(labels["test"])
+
+    def check_same(self, member: str, ready: Ready) -> None:
+        """Raise RefusedError unless a member has these records, in this order."""
+        theirs, ours = sum(ready.records), sum(self.counts)
+        if ready.records != self.counts:
+            raise RefusedError(
+                f"{member} has {theirs:,} records and the label holder {ours:,}; "
+                "run `vertizo align` first"
+            )
+        if ready.fingerprint != self.fingerprint:
+            raise RefusedError(
+                f"{member} has {theirs:,} records as the label holder has, but with other keys; "
+                "run `vertizo align` first"
+            )
 
 
 @dataclass(frozen=True)
@@ -72,9 +88,13 @@ class Job:
         return self.config.evaluate_every or per_epoch * clients
 
 
-def choice_seed(config: ExperimentConfig) -> int:
-    """Public seed of which records validate; that of `record_choice`."""
-    return config.seed if config.privacy.ledger is None else 0
+def choice_seed(config: ExperimentConfig, *, trial: bool) -> int:
+    """Public seed of which records validate.
+
+    What may be charged to a ledger must give the same IDs to the same records in every job.
+    """
+    charged = config.privacy.ledger is not None or config.privacy.mechanism == "gaussian"
+    return 0 if charged and not trial else config.seed
 
 
 def records_of(config: ExperimentConfig, served: ServeOptions) -> Records:
@@ -83,13 +103,12 @@ def records_of(config: ExperimentConfig, served: ServeOptions) -> Records:
     Raises:
         ConfigError, DataError: names the key, the file or the column.
     """
+    stream = choice_of(choice_seed(config, trial=served.trial))
     if config.data.name == "table":
-        choice = held.Choice(
-            record_choice(config), config.data.validation, config.data.test, config.data.limit
-        )
+        choice = held.Choice(stream, config.data.validation, config.data.test, config.data.limit)
         data, fingerprint = held.labels(config.data, choice, served.members, served.name)
     else:
-        whole = prepare(config.data, record_choice(config))
+        whole = prepare(config.data, stream)
         if len(whole.parties) != len(served.members):
             raise ConfigError(
                 f"data.name {config.data.name!r} is cut between {len(whole.parties)} clients but "
@@ -101,8 +120,14 @@ def records_of(config: ExperimentConfig, served: ServeOptions) -> Records:
     return Records(data, fingerprint)
 
 
-def settings_of(config: ExperimentConfig) -> str:
-    """What of a configuration all parties share, JSON; nothing that is the label holder's own."""
+def settings_of(config: ExperimentConfig, *, trial: bool) -> str:
+    """What of a configuration all parties share, JSON; nothing that is the label holder's own.
+
+    Args:
+        config: of the run.
+        trial: whether members make their noise as the simulator does, from a public seed and the
+            whole configuration's digest.
+    """
     chosen: dict[str, Any] = config.model_dump(
         mode="json",
         include={
@@ -124,6 +149,10 @@ def settings_of(config: ExperimentConfig) -> str:
     if config.privacy.mechanism == "embedding-noise":
         keys = {"mechanism", "clip", "noise_std", "epsilon", "delta", "accounting"}
         chosen["privacy"] = config.privacy.model_dump(mode="json", include=keys, exclude_none=True)
+        if trial:
+            chosen["digest"] = config.digest
+    if config.privacy.mechanism == "gaussian":
+        chosen["noised_replies"] = True
     return json.dumps(chosen)
 
 
@@ -174,11 +203,12 @@ def open_job(
             [one.embedding_dim for one in ready],
             root.child("server"),
             shared,
-            record_choice(config),
+            choice_of(choice_seed(config, trial=trial)),
             charge=charge,
             random_bytes=secret_bytes,
         )
         statement = statement_of(party, data, covered, noise)
+        statement = statement.assuming(assumptions(config, data, covered, served=True))
         if trial and (statement.noise_std is not None or noise is not None):
             statement = statement.without_guarantee(TRIAL)
         rounds, queries = planned_rounds(config, data), steps_of_client(config, data.records)
@@ -191,7 +221,8 @@ def open_job(
         releases = plain.party.side.plan.releases
         assert releases is not None, "what is exact has noise"
         if is_new and not path.exists():
-            DurableLedger.create(path, budget_of(releases, config, data, 1))
+            keys = None if data.keys is None else data.keys()
+            DurableLedger.create(path, budget_of(releases, config, data, 1), keys=keys)
     if path is None:
         yield plain
         return

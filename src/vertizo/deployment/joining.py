@@ -41,7 +41,7 @@ from vertizo.deployment.frames import (
 from vertizo.deployment.options import JoinConfig
 from vertizo.deployment.secrets import root_of
 from vertizo.deployment.store import Slot, Store
-from vertizo.deployment.terms import accepted
+from vertizo.deployment.terms import accepted, told
 from vertizo.deployment.transport import Channel
 from vertizo.errors import (
     ConfigError,
@@ -52,8 +52,9 @@ from vertizo.errors import (
     VertizoError,
     WireError,
 )
+from vertizo.lengths import steps_of_client
+from vertizo.models.base import copied
 from vertizo.parties import check_sizes, embedding_noise, make_client
-from vertizo.protection import steps_of_client
 from vertizo.randomness import Stream
 
 QUERY, REPLY, WITHDRAWN = range(3)
@@ -144,24 +145,24 @@ class Member:
         check_sizes(self.settings, self._rows["table"])
         self._noise = embedding_noise(self.settings, self._rows["table"])
         self._uses = torch.zeros(self._rows["table"], dtype=torch.int32)
-        if self._options.trial:
-            root = Stream.from_seed(self.terms.choice)
-        else:
-            root = root_of(self._options.folder)
+        public, trial = Stream.from_seed(self.terms.choice), self._options.trial
+        root = public if trial else root_of(self._options.folder)
         self.made = make_client(
             self.settings,
             self.terms.index,
             own.values,
             root,
+            clients=len(self.terms.members),
             cardinalities=own.cardinalities,
             shared=Stream(self.terms.shared),
-            public=Stream.from_seed(self.terms.choice).child("validation"),
+            public=public.child("validation"),
             noise=self._noise,
+            **told(self.terms),
         )
         self._folder.create(self.terms, self.settings, own.preparation)
-        loaded = self._store.load()
-        if loaded is not None:
+        if (loaded := self._store.load()) is not None:
             self._go_on(*loaded)
+        self._folder.go_on_with(own.preparation, begun=self.made.party.answered > 0)
         self._save()
         self._ready = Ready(
             job=self.terms.job,
@@ -197,11 +198,12 @@ class Member:
 
     def _go_on(self, state: Any, journal: Iterator[tuple[int, bytes]]) -> None:
         party = self.made.party
-        party.load(state["party"])
-        self.made.model.parameters.copy_(state["parameters"])
-        self.made.optimizer.load(state["optimizer"])
-        self._sent, self._received = state["traffic"]
-        self._uses = state["uses"]
+        with self._store.going_on():
+            party.load(state["party"])
+            self.made.model.load(state["parameters"])
+            self.made.optimizer.load(state["optimizer"])
+            self._sent, self._received = state["traffic"]
+            self._uses = state["uses"]
         with np.errstate(all="ignore"):
             for kind, body in journal:
                 if kind == QUERY:
@@ -230,7 +232,7 @@ class Member:
         self._store.save(
             {
                 "party": self.made.party.state(),
-                "parameters": self.made.model.parameters,
+                "parameters": self.made.model.state(),
                 "optimizer": self.made.optimizer.state(),
                 "traffic": [self._sent, self._received],
                 "uses": self._uses,
@@ -357,14 +359,14 @@ class Member:
         agreed = self.settings.simulation.table == "upload" and not party.answered
         if todo.purpose == "table" and not (agreed and party.open_ids is None):
             raise RefusedError("a table upload in the middle of the job, which was not agreed on")
-        now = model.parameters.clone()
+        now = copied(model.state())
         if todo.model == "best":
-            model.parameters.copy_(self._folder.best())
+            model.load(self._folder.best())
         elif todo.purpose != "table":
             self._folder.consider(todo.number, now)
         for _, piece in pieces(self.made, todo.purpose, self._rows[todo.purpose]):
             expect(self._ask(piece), Noted)
-        model.parameters.copy_(now)
+        model.load(now)
         return self._ask(frames.encode(Sent(self.terms.job, todo.purpose, todo.number)))
 
     def _end(self, done: Done) -> Joined:
@@ -379,7 +381,7 @@ class Member:
             sent=self._sent,
             received=self._received,
         )
-        self._folder.finish(joined, done.best is not None, self.made.model.parameters)
+        self._folder.finish(joined, done.best is not None, self.made.model.state())
         self._store.clear()
         self._slot.clear()
         return joined

@@ -18,9 +18,10 @@ import os
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from vertizo.errors import RunError
+from vertizo.checkpoint import reading, unwritable, writing
 
 RECORD = struct.Struct("<IIB")
 NOTHING = bytes(RECORD.size)
@@ -45,11 +46,9 @@ class Journal:
         self._segment = segment
         self._sync = sync
         self._before = 0
-        try:
+        with writing(path):
             self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
             self._mark_end(0)
-        except OSError as error:
-            raise unwritable(path, error) from None
 
     def append(self, kind: int, body: bytes) -> None:
         """Write one record; `undo` takes it back.
@@ -61,15 +60,21 @@ class Journal:
         try:
             write_whole(self._file, (header, body, NOTHING), self.size, sync=self._sync)
         except OSError as error:
-            self._mark_end(self.size)
+            with suppress(OSError):  # what is torn does not count anyway
+                self._mark_end(self.size)
             raise unwritable(self.path, error) from None
         self._before = self.size
         self.size += RECORD.size + len(body)
 
     def undo(self) -> None:
-        """Take back the last record."""
+        """Take back the last record.
+
+        Raises:
+            RunError: it could not be taken back.
+        """
         self.size = self._before
-        self._mark_end(self.size)
+        with writing(self.path):
+            self._mark_end(self.size)
 
     def _mark_end(self, place: int) -> None:
         """What comes after does not count; a file that is only zeros from there is as good."""
@@ -81,12 +86,14 @@ class Journal:
 
 
 def records(path: Path, segment: int) -> Iterator[tuple[int, bytes]]:
-    """The kinds and bodies of a segment's whole records, in order."""
-    try:
-        file = path.open("rb")
-    except FileNotFoundError:
+    """The kinds and bodies of a segment's whole records, in order.
+
+    Raises:
+        RunError: they cannot be read.
+    """
+    if not path.exists():
         return
-    with file:
+    with reading(path), path.open("rb") as file:
         while len(header := file.read(RECORD.size)) == RECORD.size and header != NOTHING:
             length, checksum, kind = RECORD.unpack(header)
             body = file.read(length)
@@ -102,11 +109,6 @@ def write_whole(file: int, parts: Sequence[bytes], place: int, *, sync: bool) ->
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     if sync:
         os.fdatasync(file)
-
-
-def unwritable(path: Path, error: OSError) -> RunError:
-    """What to say of a file that could not be written."""
-    return RunError(f"{path} cannot be written: {error.strerror}")
 
 
 def _checksum(body: bytes, kind: int, segment: int) -> int:

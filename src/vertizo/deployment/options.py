@@ -75,6 +75,22 @@ class ServeConfig(ExperimentConfig):
 
     federation: ServeOptions
 
+    @model_validator(mode="before")
+    @classmethod
+    def _noise_is_of_its_kind(cls, given: Any) -> Any:
+        """A trial's noise follows from the seed, given or not; that of real parties never does."""
+        federation = given.get("federation") if isinstance(given, Mapping) else None
+        trial = federation.get("trial") if isinstance(federation, Mapping) else None
+        if trial is True:
+            return {"seed": 0, **given}
+        privacy = given.get("privacy") if isinstance(given, Mapping) else None
+        if isinstance(privacy, Mapping) and privacy.get("noise") == "seeded":
+            raise ValueError(
+                "privacy.noise is 'seeded' but noise of real parties is never made from a seed; "
+                "leave it out, or set federation.trial"
+            )
+        return given
+
     @model_validator(mode="after")
     def _possible(self) -> ServeConfig:
         served, data = self.federation, self.data

@@ -25,8 +25,10 @@ from vertizo.deployment.asking import one, pieces
 from vertizo.deployment.client_folder import ClientFolder
 from vertizo.deployment.frames import Done, Hello, Noted, Ready, Refusal, Send, Sent, Terms
 from vertizo.deployment.options import JoinConfig, ServeConfig
+from vertizo.deployment.silence import Silence
 from vertizo.deployment.transport import Answer, Channel
 from vertizo.errors import DataError, MalformedError, RefusedError, RunError, WireError
+from vertizo.models.base import State
 from vertizo.parties import (
     STAND_INS,
     embedding_noise,
@@ -83,7 +85,12 @@ class PredictingService:
         DataError: the records lack a column.
     """
 
-    def __init__(self, config: ServeConfig, records: NewRecords) -> None:
+    def __init__(
+        self,
+        config: ServeConfig,
+        records: NewRecords,
+        notice: Callable[[str], None] = lambda line: None,
+    ) -> None:
         served = config.federation
         folder = RunFolder(served.folder)
         self.members = tuple(served.members)
@@ -104,20 +111,24 @@ class PredictingService:
         self.task: Task = preparation.task
         self.class_names = preparation.class_names
         self._dims, last = _dims_and_parameters(folder)
-        parameters = folder.load("best")["server"] if summary["model"] == "best" else last
+        parameters = folder.load("best", "server")["server"] if summary["model"] == "best" else last
         own = {name: records.features(made) for name, made in preparation.parties.items()}
         cardinalities = {name: m.cardinalities for name, m in preparation.parties.items()}
         self._party = self._made(own, cardinalities)
-        if self._party.side.head.parameters.shape != parameters.shape:
-            raise RunError(f"{served.folder}: its checkpoint is of another model than config.yaml")
-        self._party.side.head.parameters.copy_(parameters)
+        try:
+            self._party.side.head.model.load(parameters)
+        except (KeyError, TypeError, ValueError):
+            raise RunError(
+                f"{served.folder}: its checkpoint is of another model than config.yaml"
+            ) from None
         self._lock = RLock()
         self._ready: set[int] = set()
         self._sent: set[int] = set()
         self._told: set[int] = set()
         self._pending: dict[int, Answer] = {}
-        self.heard = time.monotonic()
-        """When a member last asked."""
+        self._notice = notice
+        self._refusals: dict[int, str] = {}
+        self._silence = Silence(self.members, served.patience, time.monotonic())
 
     def _made(
         self, own: Mapping[str, Tensor], cardinalities: Mapping[str, tuple[int, ...]]
@@ -175,16 +186,33 @@ class PredictingService:
     def ask(self, member: str, frame: bytes, answer: Answer) -> None:
         """As of a `vertizo.deployment.transport.Service`."""
         with self._lock:
-            self.heard = time.monotonic()
             client = self.members.index(member)
+            self._silence.heard(client, time.monotonic())
             self._pending[client] = answer
             try:
                 self._take(client, frame)
             except (WireError, RefusedError) as error:
-                self._pending.pop(client)(frames.encode(Refusal(str(error))))
+                self._refuse(client, str(error))
                 return
             for other in list(self._pending):
                 self._offer(other)
+
+    def _refuse(self, client: int, words: str) -> None:
+        """Tell a member why not, and people, once for each reason on end."""
+        if self._refusals.get(client) != words:
+            self._refusals[client] = words
+            self._notice(
+                f"{self.members[client]} was refused: {words}; waiting for it to be started again"
+            )
+        self._pending.pop(client)(frames.encode(Refusal(words)))
+
+    def tick(self) -> None:
+        """Name members that are silent; for the driver to call about once a second."""
+        with self._lock:
+            waited_for = map(self.members.index, self.missing())
+            names = self._silence.name(self._silence.among(waited_for, time.monotonic()))
+        if names:
+            self._notice(f"silent: {names}; waiting for them")
 
     def _take(self, client: int, frame: bytes) -> None:
         if frames.is_party_frame(frame):
@@ -249,15 +277,16 @@ class PredictingService:
                 self.finished.set()
 
 
-def _dims_and_parameters(folder: RunFolder) -> tuple[list[int], Tensor]:
+def _dims_and_parameters(folder: RunFolder) -> tuple[list[int], State]:
     """The members' embedding sizes, and the server's last parameters."""
-    state = folder.load("last")["state"]
+    state = folder.load("last", "state")["state"]
     dims = []
-    for frame in state["ready"]:
-        ready = frames.decode(frame)
-        assert isinstance(ready, Ready), "as it was written"
-        dims.append(ready.embedding_dim)
-    parameters: Tensor = state["course"]["parameters"]
+    with folder.going_on_from("last"):
+        for frame in state["ready"]:
+            ready = frames.decode(frame)
+            assert isinstance(ready, Ready), "as it was written"
+            dims.append(ready.embedding_dim)
+        parameters: State = state["course"]["parameters"]
     return dims, parameters
 
 
@@ -290,14 +319,16 @@ def help_predict(
         terms.index,
         in_place_of_tests(records.features(prepare)),
         Stream.from_seed(0),  # first parameters, which are replaced
+        clients=len(terms.members),
         cardinalities=prepare.cardinalities,
         shared=Stream.from_seed(0),
         public=Stream.from_seed(0),
         noise=embedding_noise(few, STAND_INS),
     )
-    if made.model.parameters.shape != parameters.shape:
-        raise RunError(f"{folder.path}: its model is another one than its settings make")
-    made.model.parameters.copy_(parameters)
+    try:
+        made.model.load(parameters)
+    except (KeyError, TypeError, ValueError):
+        raise RunError(f"{folder.path}: its model is another one than its settings make") from None
     rows = len(records.keys)
     ask: frames.Ask = Ready(
         terms.job, made.embedding_dim, (0, 0, rows), records.fingerprint, False, False

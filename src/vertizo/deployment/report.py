@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import resource
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from vertizo.errors import RunError
 from vertizo.metrics import Scores
+from vertizo.models.base import State, copied
 from vertizo.server.losses import Classification
 from vertizo.simulation.simulator import Traffic
 from vertizo.version import VERSION
@@ -13,6 +17,35 @@ from vertizo.version import VERSION
 if TYPE_CHECKING:
     from vertizo.deployment.course import Course
     from vertizo.deployment.job import Job
+
+
+def scored(course: Course, best: Callable[[], State]) -> tuple[Scores, State]:
+    """Score the evaluation under way, all of whose embeddings are there.
+
+    Args:
+        course: of the job.
+        best: gives the model's state of the best evaluation, for one that is of it.
+
+    Returns:
+        The scores, and the model's state now, which it has again.
+
+    Raises:
+        RunError: training diverged.
+    """
+    purpose, party = course.evaluations.purpose, course.job.party
+    assert purpose is not None, "an evaluation is under way"
+    model = party.side.head.model
+    now = copied(model.state())
+    if course.evaluations.model == "best":
+        model.load(best())
+    found = party.score(purpose)
+    model.load(now)
+    if not math.isfinite(found["loss"]):
+        raise RunError(
+            f"training diverged: the {purpose} loss is {found['loss']} in round {party.round}; "
+            "lower client.optimizer.learning_rate or server.optimizer.learning_rate"
+        )
+    return found, now
 
 
 def evaluation_row(
@@ -34,10 +67,13 @@ def evaluation_row(
     if isinstance(job.data.task, Classification):
         row["train_accuracy"] = meter.correct / seen if seen else None
     party, staleness = job.party, job.party.staleness
+    improves = course.evaluations.purpose == "validation" and party.round > 0
     row["queries"] = [party.next_number(client) for client in range(party.clients)]
     row["staleness_mean"] = staleness.recent_mean
     row["staleness_max"] = None if staleness.recent_mean is None else staleness.recent_largest
-    return row | {f"{course.evaluations.purpose}_{name}": value for name, value in found.items()}
+    row |= {f"{course.evaluations.purpose}_{name}": value for name, value in found.items()}
+    row["improved"] = improves and course.evaluations.is_best(row)
+    return row
 
 
 def _rounds_per_epoch(job: Job) -> float:

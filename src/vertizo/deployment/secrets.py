@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -22,8 +21,7 @@ def root_of(folder: Path) -> Stream:
     try:
         if not path.exists():
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            os.close(os.open(path.with_name("secret.key.partial"), os.O_CREAT, 0o600))
-            checkpoint.write_atomically(path, Stream.from_os().key)
+            checkpoint.write_atomically(path, Stream.from_os().key, 0o600)
         key = path.read_bytes()
     except OSError as error:
         raise RunError(f"{path} cannot be used: {error.strerror}") from None

@@ -9,7 +9,6 @@ last bit, and whoever had not got an answer asks again.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from threading import Event, RLock
@@ -20,15 +19,16 @@ import numpy as np
 from vertizo import wire
 from vertizo.config import ExperimentConfig
 from vertizo.deployment import frames
-from vertizo.deployment.archive import CLOSE, GIVEN_UP, QUERY, Archive
+from vertizo.deployment.archive import CLOSE, GIVEN_UP, QUERY, SENT, UPLOAD, Archive
 from vertizo.deployment.course import Course
 from vertizo.deployment.frames import Hello, Next, Noted, Ready, Refusal, Sent
 from vertizo.deployment.job import choice_seed, settings_of
 from vertizo.deployment.limits import LARGEST_DIM, check_size
 from vertizo.deployment.options import ServeConfig
-from vertizo.deployment.report import evaluation_row
+from vertizo.deployment.report import evaluation_row, scored
 from vertizo.deployment.silence import Silence
-from vertizo.deployment.transport import Answer
+from vertizo.deployment.terms import check_hello
+from vertizo.deployment.transport import Answer, Rest
 from vertizo.errors import (
     Interrupted,
     MalformedError,
@@ -76,6 +76,7 @@ class FederationService:
     def __enter__(self) -> Self:
         try:
             self._archive.open()
+            self._score()
         except BaseException:
             self._archive.close()
             raise
@@ -83,7 +84,10 @@ class FederationService:
 
     def __exit__(self, kind: type[BaseException] | None = None, *error: object) -> None:
         with self._lock:
-            clean = self.failure is None and (kind is None or issubclass(kind, Interrupted))
+            clean = kind is None or issubclass(kind, Interrupted)
+            if clean:
+                self.tend()
+            clean = clean and self.failure is None
             if clean and self.course is not None and self.course.phase != "done":
                 self._archive.save()  # a restart has less to do
             self._pending.clear()
@@ -125,25 +129,37 @@ class FederationService:
             raise RefusedError(UNKNOWN)
         return self.course
 
-    def ask(self, member: str, frame: bytes, answer: Answer) -> None:
-        """As of a `vertizo.deployment.transport.Service`."""
+    def ask(self, member: str, frame: bytes, answer: Answer) -> Rest | None:
+        """As of a `vertizo.deployment.transport.Service`; a step that is due is its rest."""
         with self._lock:
-            if self.failure is not None:
-                return
             client = self.members.index(member)
-            self._pending[client] = answer
-            started = time.perf_counter()
-            try:
-                with np.errstate(all="ignore"):  # overflow is dealt with where it matters
-                    self._take(client, frame)
-            except (WireError, RefusedError) as error:
-                self._refuse(client, str(error))
-            except Exception as error:  # whatever it is, nothing goes on from a state in between
-                self._fail(error)
-            except BaseException:
-                self._fail(RunError(f"an ask of {member} was broken off"))
-                raise
-            self._archive.seconds += time.perf_counter() - started
+            if self.failure is None:
+                self._pending[client] = answer
+            self._work(lambda: self._take(client, frame), client)
+            return self.tend if self.course is not None and self.course.is_due else None
+
+    def tend(self) -> None:
+        """Make the step that is due, if one is."""
+        with self._lock:
+            self._work(lambda: None)
+
+    def _work(self, work: Callable[[], None], client: int = -1) -> None:
+        """Make what is due, and then do something; not after a failure."""
+        if self.failure is not None:
+            return
+        started = time.perf_counter()
+        try:
+            with np.errstate(all="ignore"):  # overflow is dealt with where it matters
+                self._archive.tend()
+                work()
+        except (WireError, RefusedError) as error:
+            self._refuse(client, str(error))
+        except Exception as error:  # whatever it is, nothing goes on from a state in between
+            self._fail(error)
+        except BaseException:
+            self._fail(RunError("an ask was broken off"))
+            raise
+        self._archive.seconds += time.perf_counter() - started
 
     def gone(self, member: str) -> None:
         """As of a `vertizo.deployment.transport.Service`."""
@@ -198,23 +214,14 @@ class FederationService:
         self._offer(client)
 
     def _greet(self, client: int, hello: Hello) -> None:
-        if hello.protocol != frames.PROTOCOL:
-            raise RefusedError(
-                f"protocol {hello.protocol}; the label holder speaks {frames.PROTOCOL}: "
-                "install the same version of vertizo"
-            )
-        if hello.federation != self._served.name:
-            raise RefusedError(
-                f"federation.name is {hello.federation!r}; the label holder's is "
-                f"{self._served.name!r}"
-            )
+        check_hello(hello, self._served.name)
         terms = frames.Terms(
             job=self._archive.run,
             index=client,
             members=self.members,
-            settings=settings_of(self.config),
+            settings=settings_of(self.config, trial=self._served.trial),
             own_tables=self.config.data.name == "table",
-            choice=choice_seed(self.config),
+            choice=choice_seed(self.config, trial=self._served.trial),
             shared=self._archive.root.child("shared", client).key,
             trial=self._served.trial,
         )
@@ -227,17 +234,8 @@ class FederationService:
             if known != ready:
                 raise RefusedError("the party is another one than when the job began")
             return
-        member, theirs, ours = self.members[client], sum(ready.records), sum(records.counts)
-        if ready.records != records.counts:
-            raise RefusedError(
-                f"{member} has {theirs:,} records and the label holder {ours:,}; "
-                "run `vertizo align` first"
-            )
-        if ready.fingerprint != records.fingerprint:
-            raise RefusedError(
-                f"{member} has {theirs:,} records as the label holder has, but with other keys; "
-                "run `vertizo align` first"
-            )
+        member = self.members[client]
+        records.check_same(member, ready)
         others = [one.embedding_dim for one in self._archive.ready if one is not None]
         check_size(member, ready.embedding_dim, sum(others), sum(records.counts))
         self._progress(client)
@@ -261,14 +259,17 @@ class FederationService:
             self.traffic.table += len(frame)
         else:
             self.traffic.evaluation += len(frame)
+            self._archive.append(UPLOAD, frame)
+            self._archive.worked(0.0)
         self._answer(client, frames.encode(Noted()))
 
     def _sent(self, client: int, sent: Sent) -> None:
         course = self._course
-        before = course.phase
-        if course.sent(client, sent):
+        if course.completes(client, sent):
+            self._archive.append(SENT, b"%d" % client)
+            course.answered(client)
             self._score()
-        elif course.phase != before:
+        elif course.phase == "uploading" and course.uploaded(client):
             self._archive.save()
         self._offer_all()
 
@@ -332,24 +333,13 @@ class FederationService:
     # Evaluations.
 
     def _score(self) -> None:
-        """All embeddings of an evaluation are there."""
-        course, evaluations = self._course, self._course.evaluations
-        purpose, party = evaluations.purpose, course.job.party
-        assert purpose is not None, "an evaluation is under way"
-        head = party.side.head
-        now = head.parameters.clone()
-        if evaluations.model == "best":
-            head.parameters.copy_(self._archive.best_parameters())
-        found = party.score(purpose)
-        head.parameters.copy_(now)
-        if not math.isfinite(found["loss"]):
-            raise RunError(
-                f"training diverged: the {purpose} loss is {found['loss']} in round {party.round}; "
-                "lower client.optimizer.learning_rate or server.optimizer.learning_rate"
-            )
-        row = evaluation_row(course, self._archive.traffic, self._archive.seconds, found)
-        row["improved"] = purpose == "validation" and party.round > 0 and evaluations.is_best(row)
-        self._archive.scored(course, row, now)
+        """Score the evaluation under way, if all of its embeddings are there."""
+        if self.course is None or not self.course.evaluations.is_answered:
+            return
+        course, archive = self._course, self._archive
+        found, now = scored(course, archive.best_parameters)
+        row = evaluation_row(course, archive.traffic, archive.seconds, found)
+        archive.scored(course, row, now)
 
     # Silence.
 
@@ -360,9 +350,11 @@ class FederationService:
             Exception: what made the service stop answering.
         """
         with self._lock:
+            self.tend()
             if self.failure is not None:
                 raise self.failure
-            silent = self._silence.among(self._waited_for(), time.monotonic())
+            waited_for = self._waited_for()
+            silent = self._silence.among(waited_for, time.monotonic())
             going_on = self._served.absent == "go-on" and self.course is not None
             new = self._silence.name(silent)
             if new:
@@ -371,7 +363,7 @@ class FederationService:
             if self.course is not None and self.course.phase == "done":
                 if silent:
                     self.finished.set()  # they are told when the job is served again
-            elif silent and going_on:
+            elif silent and silent == waited_for and going_on:  # the others are slow, and there
                 self._without()
 
     def _waited_for(self) -> set[int]:

@@ -7,11 +7,13 @@ import struct
 import time
 import zlib
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from vertizo import checkpoint
-from vertizo.deployment.journal import Journal, records, unwritable, write_whole
+from vertizo.checkpoint import reading, writing
+from vertizo.deployment.journal import Journal, records, write_whole
 
 HEADER = struct.Struct("<II")
 """Length and checksum of what is in a slot."""
@@ -60,8 +62,13 @@ class Store:
         if not self.exists:
             return None
         state = checkpoint.load(self._checkpoint)
-        self._segment = state["segment"]
-        return state["state"], records(self._journal_of(self._segment), self._segment)
+        with self.going_on():
+            self._segment = int(state["segment"])
+            return state["state"], records(self._journal_of(self._segment), self._segment)
+
+    def going_on(self) -> AbstractContextManager[None]:
+        """What does not fit in the last checkpoint ends what is inside in one line."""
+        return checkpoint.going_on_from(self._checkpoint)
 
     def save(self, state: Mapping[str, Any]) -> None:
         """Write a checkpoint; the journal starts anew.
@@ -71,12 +78,11 @@ class Store:
         """
         started = time.perf_counter()
         following = self._segment + 1
-        try:
+        with writing(self._checkpoint):
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._folder.chmod(0o700)  # it may have been there
             journal = Journal(self._journal_of(following), following, sync=self.sync)
             checkpoint.save(self._checkpoint, {"segment": following, "state": state})
-        except OSError as error:
-            raise unwritable(self._checkpoint, error) from None
         if self._journal is not None:
             self._journal.close()
         self._journal, self._segment = journal, following
@@ -111,8 +117,9 @@ class Store:
     def clear(self) -> None:
         """Remove journals of a job that is over: the last checkpoint has everything."""
         self.close()
-        for segment in range(2):
-            self._journal_of(segment).unlink(missing_ok=True)
+        for path in map(self._journal_of, range(2)):
+            with writing(path):
+                path.unlink(missing_ok=True)
 
     def _journal_of(self, segment: int) -> Path:
         """One of two files: the last segment must stay while a checkpoint is written."""
@@ -138,20 +145,22 @@ class Slot:
         Raises:
             RunError: it could not be written.
         """
-        try:
+        with writing(self._path):
             if self._file is None:
                 self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
             header = HEADER.pack(len(frame), zlib.crc32(frame))
             write_whole(self._file, (header, frame), 0, sync=self._sync)
-        except OSError as error:
-            raise unwritable(self._path, error) from None
 
     def get(self) -> bytes | None:
-        """The last one; None if it is not there whole."""
-        try:
-            content = self._path.read_bytes()
-        except FileNotFoundError:
+        """The last one; None if it is not there whole.
+
+        Raises:
+            RunError: it cannot be read.
+        """
+        if not self._path.exists():
             return None
+        with reading(self._path):
+            content = self._path.read_bytes()
         if len(content) < HEADER.size:
             return None
         length, checksum = HEADER.unpack_from(content)
@@ -167,4 +176,5 @@ class Slot:
     def clear(self) -> None:
         """Remove the file, of a job that is over."""
         self.close()
-        self._path.unlink(missing_ok=True)
+        with writing(self._path):
+            self._path.unlink(missing_ok=True)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 from vertizo.config import ExperimentConfig, parse
-from vertizo.deployment.frames import Terms
+from vertizo.deployment.frames import PROTOCOL, Hello, Terms
 from vertizo.deployment.options import JoinConfig
-from vertizo.errors import ConfigError, MalformedError
+from vertizo.errors import ConfigError, MalformedError, RefusedError
 
 SECTIONS = {
     "epochs",
@@ -28,12 +28,29 @@ SECTIONS = {
     "simulation",
     "data",
     "privacy",
+    "noised_replies",
+    "digest",
 }
+TOLD = ("noised_replies", "digest")
+"""Those that are no keys of a configuration: see `told`."""
 LOADING = ("path", "test_path", "root", "ledger")
 """Keys that name files or code."""
 OWN_WORD = "a label holder may not name code or files; set it in this party's own configuration"
 CHECKPOINTS = ("minilm", "random")
 TOKENIZERS = ("hash", "minilm")
+
+
+def check_hello(hello: Hello, federation: str) -> None:
+    """Raise RefusedError unless a member speaks our protocol and means our federation."""
+    if hello.protocol != PROTOCOL:
+        raise RefusedError(
+            f"protocol {hello.protocol}; the label holder speaks {PROTOCOL}: "
+            "install the same version of vertizo"
+        )
+    if hello.federation != federation:
+        raise RefusedError(
+            f"federation.name is {hello.federation!r}; the label holder's is {federation!r}"
+        )
 
 
 def accepted(terms: Terms, config: JoinConfig) -> ExperimentConfig:
@@ -73,7 +90,28 @@ def accepted(terms: Terms, config: JoinConfig) -> ExperimentConfig:
     _check_harmless({**proposed, "client": {k: v for k, v in theirs.items() if k not in own}})
     seed = {"seed": terms.choice} if terms.trial else {}
     client = {"client": {**theirs, **own}}
-    return parse({**proposed, **client, **seed}, "the label holder's terms")
+    own_tree = {**proposed, **client, **seed}
+    own_tree = {key: value for key, value in own_tree.items() if key not in TOLD}
+    return parse(own_tree, "the label holder's terms")
+
+
+class Told(TypedDict):
+    """What a member is told of the label holder's own settings."""
+
+    noised: bool
+    """Whether replies carry noise; what kind is the label holder's business."""
+    digest: str | None
+    """Of its whole configuration, in a trial; else a member's noise is nobody else's business."""
+
+
+def told(terms: Terms) -> Told:
+    """What accepted terms say beside the settings."""
+    settings = json.loads(terms.settings)
+    digest = settings.get("digest")
+    return {
+        "noised": settings.get("noised_replies") is True,
+        "digest": digest if terms.trial and isinstance(digest, str) else None,
+    }
 
 
 def _check_trial(terms: Terms, config: JoinConfig) -> None:

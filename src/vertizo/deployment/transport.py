@@ -15,6 +15,9 @@ from typing import Protocol
 Answer = Callable[[bytes], None]
 """Takes the answer to one ask, at most once, from any thread; too late is ignored."""
 
+Rest = Callable[[], None]
+"""What a service has left to do once answers have left; for whoever carries them to call."""
+
 
 class Service(Protocol):
     """What members ask: one process, at the label holder."""
@@ -27,8 +30,11 @@ class Service(Protocol):
     def largest_ask(self) -> int:
         """Bytes of the longest ask that could make sense; longer ones need not be read."""
 
-    def ask(self, member: str, frame: bytes, answer: Answer) -> None:
+    def ask(self, member: str, frame: bytes, answer: Answer) -> Rest | None:
         """Take in an ask of a member, and call ``answer`` now or later, from whatever thread.
+
+        What is returned is called once the answers that were given have left, so that they do not
+        wait for it. Where nobody calls it, the next ask begins with it.
 
         A member has one open ask at most: a new one takes the place of the last, which is never
         answered. What is wrong with an ask is said in the answer; nothing is raised for it.
@@ -76,7 +82,9 @@ class DirectChannel:
                 answers.append(answer)
                 there.set()
 
-            self._service.ask(self._member, frame, take)
+            rest = self._service.ask(self._member, frame, take)
+            if rest is not None:
+                rest()
             if there.wait(self._patience):
                 return answers[0]
 

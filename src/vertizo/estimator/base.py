@@ -17,7 +17,7 @@ from sklearn.utils import check_consistent_length, check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from vertizo import config as configuration
-from vertizo import live
+from vertizo import filling, live
 from vertizo.config import ExperimentConfig
 from vertizo.data.prepare import prepare_frame
 from vertizo.data.prepared import Preparation
@@ -65,8 +65,12 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     _preparation: Preparation
 
     @abstractmethod
-    def _label_options(self, y: NDArray[Any], private: bool) -> dict[str, Any]:
+    def _label_options(self, y: NDArray[Any]) -> dict[str, Any]:
         """Keys of the configuration that say what y is; sets what depends on y alone."""
+
+    @abstractmethod
+    def _check_public(self) -> None:
+        """Refuse parameters that leave to y what has to be public under a guarantee."""
 
     def fit(self, X: Any, y: Any) -> Self:  # noqa: N803 - scikit-learn's name
         """Train the federation on records of all parties.
@@ -106,12 +110,10 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             result = experiment.run(out, progress=show)
         preparation = experiment.data().preparation
         assert preparation is not None, "of a table"
-        summary = {**result.summary, "privacy": self._said(result.summary["privacy"])}
         self._config, self._preparation = experiment.config, preparation
         # Without the parties: they hold the training records.
-        self._finish(replace(result, summary=summary, federation=None))
+        self._finish(replace(result, federation=None))
         if out is not None:
-            RunFolder(out).write_summary(summary)
             saved.write(out, self)
 
     def _configuration(
@@ -127,7 +129,6 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         label = LABEL
         while label in features.names:
             label = f"_{label}"
-        private = self.privacy is not None
         own = {
             "seed": _seed(self.random_state),
             "data.name": "frame",
@@ -136,14 +137,16 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             "data.columns": {party: list(own) for party, own in columns.items()},
             "data.label_holder": self.label_holder,
             "data.categorical": [column for column in held if column in forced],
-            **self._label_options(y, private),
+            **self._label_options(y),
         }
         tree = settings.tree_of(parameters, self.config, own)
+        privacy = tree.get("privacy", {})
+        if filling.has_noised_replies(privacy):
+            if privacy.get("epsilon") is not None:
+                self._check_public()
+            if self.random_state is None:  # the seed was drawn, and nobody asked for it
+                privacy.setdefault("noise", "secure")
         return configuration.parse(tree, type(self).__name__)
-
-    def _said(self, privacy: Mapping[str, Any]) -> dict[str, Any]:
-        """The statement of a run, with what it takes for granted."""
-        return dict(privacy)
 
     def _progress(self, name: str) -> Any:
         return live.bar(name, Console(stderr=True)) if self.verbose else nullcontext()

@@ -42,7 +42,8 @@ class VerticalClassifier(ClassifierMixin, VerticalEstimator):  # type: ignore[mi
         validation: share of the records that choose the best model and are not trained on.
         categorical: columns of numbers that are categories, by name or position; text is one
             anyway, and so are pandas' and Polars' categories.
-        classes: all classes there are, from public knowledge; None for those of y.
+        classes: all classes there are, from public knowledge; ``privacy`` needs them. None for
+            those of y.
         config: further keys of a configuration, nested as in its file.
         random_state: seed of all that is random, the noise of ``privacy`` included.
         verbose: show progress on a terminal or in a notebook.
@@ -121,8 +122,11 @@ class VerticalClassifier(ClassifierMixin, VerticalEstimator):  # type: ignore[mi
         found: NDArray[Any] = self.classes_[places]
         return found
 
-    def _label_options(self, y: NDArray[Any], private: bool) -> dict[str, Any]:
+    def _label_options(self, y: NDArray[Any]) -> dict[str, Any]:
         found = np.unique(y)
+        further = self.config.get("data") if isinstance(self.config, Mapping) else None
+        if isinstance(further, Mapping) and "classes" in further:
+            raise ConfigError("config has data.classes; give the parameter classes in its place")
         if self.classes is None:
             self.classes_ = found
         else:
@@ -138,17 +142,14 @@ class VerticalClassifier(ClassifierMixin, VerticalEstimator):  # type: ignore[mi
             raise DataError(f"y has one class only, {found[0]!r}; there must be two at least")
         if len(set(texts)) < len(texts):
             raise DataError(f"y has classes that read the same as text: {', '.join(texts)}")
-        return {"data.classes": texts} if private or self.classes is not None else {}
+        return {"data.classes": texts} if self.classes is not None else {}
 
-    def _said(self, privacy: Mapping[str, Any]) -> dict[str, Any]:
-        said = dict(privacy)
-        if self.classes is None and said["guarantee"] == "exact":
-            names = ", ".join(_texts(self.classes_))
-            said["words"] += (
-                f" Which classes there are, {names}, is taken to be public knowledge: it was read "
-                "off y, since classes was not given."
+    def _check_public(self) -> None:
+        if self.classes is None:
+            raise ConfigError(
+                "classes is None, but privacy needs classes=[...], every class there is, from "
+                "public knowledge: read off y, no ε would hold"
             )
-        return said
 
 
 def _texts(classes: NDArray[Any]) -> list[str]:

@@ -16,7 +16,7 @@ class Privacy:
     What holds after training, and for what of a record, is said by the estimator's ``privacy_``.
 
     >>> Privacy(epsilon=1.0)
-    Privacy(epsilon=1.0, delta=1e-05, clip=None, server_share=None, noise='seeded')
+    Privacy(epsilon=1.0, delta=1e-05, clip=None, server_share=None, noise=None)
     """
 
     epsilon: float
@@ -27,8 +27,9 @@ class Privacy:
     """C, the largest norm of one record's values in a reply; None chooses it."""
     server_share: float | None = None
     """Share of the budget, in (0, 1), for the server's own training; None chooses it."""
-    noise: Literal["seeded", "secure"] = "seeded"
-    """seeded: repeatable by whoever knows the seed; secure: from the operating system."""
+    noise: Literal["seeded", "secure"] | None = None
+    """secure: from the operating system; seeded: repeatable by whoever knows the seed, so that the
+    guarantee is only `simulated`; None: seeded where random_state is an integer, else secure."""
 
     def __post_init__(self) -> None:
         for name, top in (
@@ -45,14 +46,10 @@ class Privacy:
                 bound = "above 0" if top == math.inf else f"above 0 and below {top:g}"
                 more = "; without a guarantee, leave privacy out" if name == "epsilon" else ""
                 raise ConfigError(f"Privacy: {name} is {value!r}; it must be {bound}{more}")
-        if self.noise not in ("seeded", "secure"):
+        if self.noise not in (None, "seeded", "secure"):
             raise ConfigError(f"Privacy: noise is {self.noise!r}; use 'seeded' or 'secure'")
 
     def section(self) -> dict[str, Any]:
         """The section ``privacy`` of a configuration: what was given, the rest is chosen there."""
         given = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {
-            name: value
-            for name, value in given.items()
-            if value is not None and not (name == "noise" and value == "seeded")
-        }
+        return {name: value for name, value in given.items() if value is not None}

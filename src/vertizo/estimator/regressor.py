@@ -76,10 +76,12 @@ class VerticalRegressor(RegressorMixin, VerticalEstimator):  # type: ignore[misc
         """
         return self._outputs(X)
 
-    def _label_options(self, y: NDArray[Any], private: bool) -> dict[str, Any]:
-        if private and self.label_range is None:
-            raise ConfigError(
-                "privacy needs label_range=[lowest, highest], from public knowledge: scaled by "
-                "statistics of y, no guarantee would hold"
-            )
+    def _label_options(self, y: NDArray[Any]) -> dict[str, Any]:
         return {}
+
+    def _check_public(self) -> None:
+        if self.label_range is None:
+            raise ConfigError(
+                "label_range is None, but privacy needs label_range=[lowest, highest], from public "
+                "knowledge: scaled by statistics of y, no ε would hold"
+            )

@@ -62,8 +62,6 @@ def write(folder: Path, estimator: Any) -> None:
         checkpoint.write_atomically(path, text.encode())
     except TypeError as error:
         raise RunError(f"{path} cannot be written: {error}") from None
-    except OSError as error:
-        raise RunError(f"{path} cannot be written: {error.strerror}") from None
 
 
 def _packed(name: str, value: Any) -> Any:

@@ -83,6 +83,8 @@ class ServerSide:
     """The label holder's own features of all training records, [records, columns]."""
     learning_rate: float | None = None
     """η_0, given or chosen."""
+    notes: tuple[str, ...] = ()
+    """What people should know of the server's model."""
     meter: TrainingMeter = field(default_factory=TrainingMeter)
 
     def points(
@@ -142,6 +144,8 @@ class Method(Options):
     """The ways that may be chosen."""
     first_order_client: ClassVar[bool] = False
     """Whether the client model must be differentiable."""
+    as_pytorch: ClassVar[bool] = False
+    """Whether modules train in training mode: no losses at several points are compared."""
     up: ClassVar[Codec] = NoCompression()
     """How its queries are coded, unless another codec is chosen."""
 
@@ -160,6 +164,10 @@ class Method(Options):
     @property
     def server_steps(self) -> int:
         """Steps of the server model in one round."""
+        return 1
+
+    def steps_of(self, client: int) -> int:
+        """Steps of a client's model for one answer."""
         return 1
 
     @property

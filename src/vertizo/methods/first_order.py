@@ -31,15 +31,12 @@ class FirstOrder(Method):
     """Embeddings one way, their gradient the other."""
 
     first_order_client: ClassVar[bool] = True
+    as_pytorch: ClassVar[bool] = True
 
     @property
     def reply_is_gradient(self) -> bool:
         """It is."""
         return True
-
-    def steps_of(self, client: int) -> int:
-        """Q_m, steps of a client for one answer."""
-        return 1
 
     def client(self, side: ClientSide) -> FirstOrderClient:
         """Sends one embedding of each record."""
@@ -72,7 +69,7 @@ class FirstOrderClient:
 
     def ask(self, number: int, features: Tensor) -> Tensor:
         """``h``, [1, batch, d_h]."""
-        embeddings, pullback = self._model.forward(Points(features))
+        embeddings, pullback = self._model.forward(Points(features), number * self._local_steps)
         self._pending = number, pullback
         return embeddings.unsqueeze(0)
 
@@ -82,10 +79,12 @@ class FirstOrderClient:
         if self._pending is not None and self._pending[0] == number:
             pullback = self._pending[1]
         self._pending = None
-        for _ in range(self._local_steps):
+        first = number * self._local_steps
+        for step in range(first, first + self._local_steps):
             if pullback is None:  # a later local step, or a client that was restarted in between
-                _, pullback = self._model.forward(Points(features))
+                _, pullback = self._model.forward(Points(features), step)
             self._optimizer.step(self._model.parameters, Dense(pullback(values)))
+            self._model.settle()
             pullback = None
 
 
@@ -108,7 +107,8 @@ class FirstOrderServer:
             side.table.store(query.client, ids, query.embeddings[0], round_)
         points = side.points(ids)
         labels = side.labels_of(ids)
-        evaluation = side.head.evaluate(points, labels)
+        first = round_ * self._local_steps
+        evaluation = side.head.evaluate(points, labels, first)
         gradient = evaluation.input_gradient(1.0)
         replies = [
             Reply(
@@ -118,7 +118,9 @@ class FirstOrderServer:
         ]
         side.meter.add(evaluation)
         side.update.step(side.head, evaluation, points.rows, labels)
-        for _ in range(1, self._local_steps):
-            evaluation = side.head.evaluate(points, labels)
+        side.head.settle()
+        for step in range(first + 1, first + self._local_steps):
+            evaluation = side.head.evaluate(points, labels, step)
             side.update.step(side.head, evaluation, points.rows, labels)
+            side.head.settle()
         return replies

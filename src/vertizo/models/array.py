@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vertizo.errors import ConfigError
+from vertizo.models.base import State, put
+from vertizo.models.parts import failing, somebodys_code
 
 ArrayFunction = Callable[[NDArray[np.float32], NDArray[np.float32]], NDArray[np.float32]]
 
@@ -30,6 +32,16 @@ class ArrayModel:
         self.function = function
         self.parameters = parameters
 
+    def state(self) -> State:
+        """w, live."""
+        return self.parameters
+
+    def load(self, state: State) -> None:
+        """Go on from ``state``."""
+        if not isinstance(state, Tensor):
+            raise TypeError("the state of another kind of model")
+        put(self.parameters, state)
+
     def __call__(self, inputs: Tensor) -> Tensor:
         """Outputs at the current parameters."""
         return self._evaluate(self.parameters, inputs)
@@ -42,7 +54,9 @@ class ArrayModel:
         )
 
     def _evaluate(self, parameters: Tensor, inputs: Tensor) -> Tensor:
-        outputs = np.asarray(self.function(parameters.numpy(), inputs.numpy()), dtype=np.float32)
+        with somebodys_code(failing(getattr(self.function, "__name__", "function"), inputs)):
+            found = self.function(parameters.numpy(), inputs.numpy())
+            outputs = np.asarray(found, dtype=np.float32)
         if outputs.ndim != 2 or outputs.shape[0] != inputs.shape[0]:
             raise ConfigError(
                 f"the model function returned shape {outputs.shape} for a batch of "

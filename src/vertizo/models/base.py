@@ -15,19 +15,50 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from vertizo.models.vectors import add
 
+State = Tensor | dict[str, Any]
+"""All that makes a model what it is: w, and beside it what training by steps does not move."""
+
+
+def copied(state: State) -> State:
+    """A state that stays as it is."""
+    if isinstance(state, Tensor):
+        return state.clone()
+    return {name: copied(part) for name, part in state.items()}
+
+
+def put(vector: Tensor, values: Tensor) -> None:
+    """``vector ← values``, in place.
+
+    Raises:
+        ValueError: they are of another shape.
+    """
+    if values.shape != vector.shape:
+        raise ValueError(f"{list(values.shape)} in place of {list(vector.shape)}")
+    vector.copy_(values)
+
 
 class Model(Protocol):
     """A function ``h(w; x)`` of a flat vector ``w``."""
 
     parameters: Tensor
-    """w, shape [d]: the live storage; shifting it shifts the model."""
+    """w, shape [d]: the live storage; shifting it shifts the model. What is frozen is not in it."""
+
+    def state(self) -> State:
+        """What a checkpoint must hold, live: w alone, unless something else belongs to it."""
+
+    def load(self, state: State) -> None:
+        """Go on from ``state``.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is another model's.
+        """
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Outputs at the current parameters, shape [batch, outputs]; no graph is made."""
@@ -52,11 +83,58 @@ class Pullback(Protocol):
     def inputs(self, gradient: Tensor) -> Tensor:
         """Gradient with respect to the inputs, of the inputs' shape."""
 
-    def record_norms(self, gradient: Tensor) -> Tensor:
-        """Norm of what each record alone gives the gradient of the parameters, [batch].
+    @property
+    def at_once(self) -> int:
+        """Most records whose own gradients should be asked for together."""
 
-        No record's gradient is kept. Where one overflows its norm is infinite or NaN.
+    def record_gradients(self, gradient: Tensor, records: slice) -> RecordGradients:
+        """What some records alone give the gradient of the parameters.
+
+        Args:
+            gradient: with respect to the outputs, [batch, outputs].
+            records: which of the batch.
         """
+
+
+class RecordGradients(Protocol):
+    """Gradients of the parameters, one for each of some records.
+
+    `squares` measures the very numbers that `total` adds up, so that a clip by the one bounds the
+    other whatever the inputs are. Two ways to the same gradient would not do: behind a
+    normalisation, rounding makes them differ by many times the clip.
+    """
+
+    def squares(self) -> Tensor:
+        """Squared norm of each gradient, float64 [records]; not finite where it overflows."""
+
+    def total(self, weights: Tensor) -> Tensor:
+        """``Σ_i weights_i g_i``, float64 [d]; weight 0 leaves a record out, finite or not.
+
+        ``weights`` are float64 [records].
+        """
+
+
+@dataclass(frozen=True)
+class HeldGradients:
+    """Gradients that are held in memory, in parts that follow each other in the parameters."""
+
+    parts: tuple[Tensor, ...]
+    """[records, ...] each."""
+
+    def squares(self) -> Tensor:
+        """Added up in float64, where no square of a float32 overflows or vanishes."""
+        return torch.stack(
+            [part.flatten(1).to(torch.float64).square().sum(1) for part in self.parts]
+        ).sum(0)
+
+    def total(self, weights: Tensor) -> Tensor:
+        """The weighted sum, float64 [d]."""
+        return torch.cat([weights @ counted(part.flatten(1), weights) for part in self.parts])
+
+
+def counted(rows: Tensor, weights: Tensor) -> Tensor:
+    """Rows in float64, zeros where the weight is 0: 0 · NaN is NaN."""
+    return rows.to(torch.float64, copy=True).masked_fill_((weights == 0).unsqueeze(1), 0.0)
 
 
 @dataclass(frozen=True)
@@ -106,14 +184,30 @@ class DifferentiableModel(Protocol):
 
     parameters: Tensor
 
+    def state(self) -> State:
+        """As of a `Model`."""
+
+    def load(self, state: State) -> None:
+        """As of a `Model`."""
+
     def __call__(self, inputs: Tensor) -> Tensor:
         """As of a `Model`."""
 
     def along(self, direction: Tensor, offsets: Sequence[float], inputs: Tensor) -> Tensor:
         """As of a `Model`."""
 
-    def forward(self, points: Points) -> tuple[Tensor, Pullback]:
-        """Outputs at every point, [points · batch, outputs], and the pullback at the last."""
+    def forward(self, points: Points, number: int = 0) -> tuple[Tensor, Pullback]:
+        """Outputs at every point, [points · batch, outputs], and the pullback at the last.
+
+        A model in training (dropout) draws what pass ``number`` draws; the same number again, the
+        same.
+        """
+
+    def settle(self) -> None:
+        """Keep what the last `forward` changed beside its outputs, as running statistics are.
+
+        To be called once a step was made by it; without that, nothing changed.
+        """
 
 
 class Gradient(Protocol):

@@ -8,12 +8,22 @@ and leaves them alone, so that they are encoded once for all points of a query.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from vertizo.models.base import DifferentiableModel, Points, Pullback
-from vertizo.models.torch import flatten, in_turn, over
+from vertizo.models.base import (
+    DifferentiableModel,
+    Points,
+    Pullback,
+    RecordGradients,
+    State,
+    put,
+)
+from vertizo.models.parts import check, failing, flatten, somebodys_code, trained
+from vertizo.models.torch import in_turn, over
+from vertizo.randomness import Stream
 
 
 class EncodedModel:
@@ -25,6 +35,8 @@ class EncodedModel:
         width: of the joined embeddings, which come first in a row.
         shape: of one record's own features; they come flattened.
         dtype: what the encoder takes; tokens are integers.
+        training: randomness of modules that train as PyTorch's do; None for evaluation mode. An
+            encoder that is frozen throughout is in evaluation mode always.
     """
 
     def __init__(
@@ -34,19 +46,45 @@ class EncodedModel:
         width: int,
         shape: Sequence[int],
         dtype: torch.dtype = torch.float32,
+        training: Stream | None = None,
     ) -> None:
         self._width = width
         self._dtype = dtype
         self._shape = tuple(shape)
-        with torch.no_grad():
-            encoded = (
-                encoder.eval()(torch.zeros(2, *self._shape, dtype=dtype)).reshape(2, -1).shape[1]
-            )
+        check(encoder, batch_norm=training is not None)
+        example = torch.zeros(2, *self._shape, dtype=dtype)
+        with torch.no_grad(), somebodys_code(failing(type(encoder).__name__, example)):
+            encoded = encoder.eval()(example).reshape(2, -1).shape[1]
         top = make_top(encoded)
-        self.parameters = flatten([*top.parameters(), *encoder.parameters()])
-        split = sum(part.numel() for part in top.parameters())
-        self._top: DifferentiableModel = over(top, self.parameters[:split])
-        self._encoder: DifferentiableModel = over(encoder, self.parameters[split:])
+        check(top, batch_norm=training is not None)
+        own, theirs = trained(top), trained(encoder)
+        self.parameters = flatten([*own.values(), *theirs.values()])
+        split = sum(part.numel() for part in own.values())
+        of_top = None if training is None else training.child("top")
+        of_encoder = training.child("encoder") if training is not None and theirs else None
+        self._top = over(top, self.parameters[:split], own, of_top)
+        self._encoder = over(encoder, self.parameters[split:], theirs, of_encoder)
+        self._trains_encoder = bool(theirs)
+
+    @property
+    def parts(self) -> tuple[DifferentiableModel, DifferentiableModel]:
+        """The model that predicts, and the encoder."""
+        return self._top, self._encoder
+
+    def state(self) -> State:
+        """w, live; in two parts where something else belongs to them."""
+        top, encoder = self._top.state(), self._encoder.state()
+        if isinstance(top, Tensor) and isinstance(encoder, Tensor):
+            return self.parameters
+        return {"top": top, "encoder": encoder}
+
+    def load(self, state: State) -> None:
+        """Go on from ``state``."""
+        if isinstance(state, Tensor):
+            put(self.parameters, state)
+        else:
+            self._top.load(state["top"])
+            self._encoder.load(state["encoder"])
 
     def _own(self, rows: Tensor) -> Tensor:
         return rows[:, self._width :].reshape(len(rows), *self._shape).to(self._dtype)
@@ -60,22 +98,34 @@ class EncodedModel:
         """Outputs at ``w + offset · direction``, [offsets, batch, outputs]."""
         return in_turn(self, direction, offsets, inputs)
 
-    def forward(self, points: Points) -> tuple[Tensor, Pullback]:
+    def forward(self, points: Points, number: int = 0) -> tuple[Tensor, Pullback]:
         """Outputs at every point, and the pullback at the last."""
-        encoded, to_encoder = self._encoder.forward(Points(self._own(points.rows)))
+        own, to_encoder = self._own(points.rows), None
+        if self._trains_encoder:
+            encoded, to_encoder = self._encoder.forward(Points(own), number)
+        else:
+            encoded = self._encoder(own)
         rows = torch.cat([points.rows[:, : self._width], encoded], 1)
-        outputs, to_top = self._top.forward(Points(rows, points.shifts))
+        outputs, to_top = self._top.forward(Points(rows, points.shifts), number)
         return outputs, _EncodedPullback(to_top, to_encoder, self._width)
+
+    def settle(self) -> None:
+        """As of both parts."""
+        self._top.settle()
+        self._encoder.settle()
 
 
 class _EncodedPullback:
-    def __init__(self, to_top: Pullback, to_encoder: Pullback, width: int) -> None:
+    def __init__(self, to_top: Pullback, to_encoder: Pullback | None, width: int) -> None:
         self._to_top = to_top
         self._to_encoder = to_encoder
+        """None for an encoder that is frozen."""
         self._width = width
 
     def __call__(self, gradient: Tensor) -> Tensor:
         """Gradient with respect to the parameters, [d]: the predicting model's, the encoder's."""
+        if self._to_encoder is None:
+            return self._to_top(gradient)
         at_rows = self._to_top.inputs(gradient)
         own = self._to_encoder(at_rows[:, self._width :].contiguous())
         return torch.cat([self._to_top(gradient), own])
@@ -84,8 +134,33 @@ class _EncodedPullback:
         """Gradient with respect to the joined embeddings, [batch, width]: features have none."""
         return self._to_top.inputs(gradient)[:, : self._width]
 
-    def record_norms(self, gradient: Tensor) -> Tensor:
-        """Norm of what each record alone gives the gradient of all parameters, [batch]."""
-        at_rows = self._to_top.inputs(gradient)
-        own = self._to_encoder.record_norms(at_rows[:, self._width :].contiguous())
-        return torch.hypot(self._to_top.record_norms(gradient), own)
+    @property
+    def at_once(self) -> int:
+        """As many as suit both."""
+        if self._to_encoder is None:
+            return self._to_top.at_once
+        return min(self._to_top.at_once, self._to_encoder.at_once)
+
+    def record_gradients(self, gradient: Tensor, records: slice) -> RecordGradients:
+        """What some records alone give the gradient of all parameters."""
+        if self._to_encoder is None:
+            return self._to_top.record_gradients(gradient, records)
+        at_rows = self._to_top.inputs(gradient)[:, self._width :].contiguous()
+        return _EncodedGradients(
+            self._to_top.record_gradients(gradient, records),
+            self._to_encoder.record_gradients(at_rows, records),
+        )
+
+
+@dataclass(frozen=True)
+class _EncodedGradients:
+    top: RecordGradients
+    encoder: RecordGradients
+
+    def squares(self) -> Tensor:
+        """Of both together, float64 [records]."""
+        return self.top.squares() + self.encoder.squares()
+
+    def total(self, weights: Tensor) -> Tensor:
+        """One after the other, float64 [d]."""
+        return torch.cat([self.top.total(weights), self.encoder.total(weights)])

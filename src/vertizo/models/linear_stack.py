@@ -6,13 +6,23 @@ The arithmetic is that of `vertizo.models.layers`; tests hold it to autograd.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from vertizo.models.base import Points, Pullback, Selected
+from vertizo.models.base import (
+    HeldGradients,
+    Points,
+    Pullback,
+    RecordGradients,
+    Selected,
+    State,
+    counted,
+    put,
+)
 from vertizo.models.layers import EVERY, Layer, Layers, Moved, Numbers
 
 
@@ -35,6 +45,16 @@ class LinearStack:
         self._flat: Numbers = parameters.numpy()
         self._stack = Layers(layers)
         self._gradient: Tensor | None = None
+
+    def state(self) -> State:
+        """w, live."""
+        return self.parameters
+
+    def load(self, state: State) -> None:
+        """Go on from ``state``."""
+        if not isinstance(state, Tensor):
+            raise TypeError("the state of another kind of model")
+        put(self.parameters, state)
 
     def rows(self, inputs: Tensor) -> Tensor:
         """Inputs as rows of the first layer, [batch · times, inputs]."""
@@ -73,7 +93,7 @@ class LinearStack:
         fits = features.is_contiguous() and features.dtype == torch.float32
         return self.rows(features) if fits and (features.dim() == 2 or self.flattens) else None
 
-    def forward(self, points: Points) -> tuple[Tensor, Pullback]:
+    def forward(self, points: Points, number: int = 0) -> tuple[Tensor, Pullback]:
         """Outputs at every point, and the pullback at the last."""
         moved, count = [], 0
         for start, shift in points.shifts:
@@ -84,6 +104,9 @@ class LinearStack:
         found = outputs.reshape((count + 1) * points.rows.shape[0], -1)
         return torch.from_numpy(found), StackPullback(self, steps, points.rows.shape)
 
+    def settle(self) -> None:
+        """Nothing: there is nothing beside the parameters."""
+
     def gradient_of(self, steps: list[Numbers], gradient: Numbers) -> Tensor:
         """Gradient of the parameters, [d]; overwritten by the next call."""
         if self._gradient is None:
@@ -91,19 +114,24 @@ class LinearStack:
         self._stack.gradients(self._flat, steps, gradient, self._gradient.numpy())
         return self._gradient
 
-    def record_norms_of(self, steps: list[Numbers], gradient: Numbers, records: int) -> Tensor:
-        """Norm of each record's own gradient of the parameters, [records].
+    def record_gradients_of(
+        self, steps: list[Numbers], gradient: Numbers, batch: int, records: slice
+    ) -> RecordGradients:
+        """Those records' own gradients of the parameters, out of ``batch``.
 
         A record's gradient of a layer is ``Σ_t g_t a_tᵀ`` over its rows t, of inputs a and output
-        gradients g; its squared norm is ``Σ_{t,t'} (g_t·g_t')(a_t·a_t')``, and the bias adds
-        ``Σ_{t,t'} g_t·g_t'``: no gradient is formed ("ghost norm"; Goodfellow 2015).
+        gradients g.
         """
-        squares = torch.zeros(records, dtype=torch.float64)
-        gradients = self._stack.each_gradient(self._flat, steps, gradient)
-        for layer, own, inputs in zip(self.layers, gradients, steps[:-1], strict=True):
-            along = _gram(torch.from_numpy(inputs), records) + layer.bias
-            squares += (_gram(torch.from_numpy(own), records) * along).sum((1, 2))
-        return squares.sqrt_()
+        times = len(steps[0]) // batch
+        first, stop, _ = records.indices(batch)
+        rows = slice(first * times, stop * times)
+        own = [step[rows] for step in steps]
+        gradients = self._stack.each_gradient(self._flat, own, gradient[rows])
+        pairs = [
+            (torch.from_numpy(g), torch.from_numpy(a), layer.bias)
+            for g, a, layer in zip(gradients, own, self.layers, strict=False)
+        ]
+        return RankOne(pairs) if times == 1 else _formed(pairs, times)
 
     def input_gradient_of(self, steps: list[Numbers], gradient: Numbers) -> Tensor:
         """Gradient of the inputs, [batch, inputs]."""
@@ -122,9 +150,18 @@ class StackPullback:
         """Gradient with respect to the parameters, [d]; overwritten by the next call."""
         return self._stack.gradient_of(self._steps, self._numbers(gradient))
 
-    def record_norms(self, gradient: Tensor) -> Tensor:
-        """Norm of what each record alone gives the gradient of the parameters, [batch]."""
-        return self._stack.record_norms_of(self._steps, self._numbers(gradient), self._shape[0])
+    @property
+    def at_once(self) -> int:
+        """Many where gradients need not be formed, as many as memory should hold where they do."""
+        if len(self._steps[0]) == self._shape[0]:
+            return ROWS
+        return max(1, AT_ONCE // self._stack.parameters.numel())
+
+    def record_gradients(self, gradient: Tensor, records: slice) -> RecordGradients:
+        """What some records alone give the gradient of the parameters."""
+        return self._stack.record_gradients_of(
+            self._steps, self._numbers(gradient), self._shape[0], records
+        )
 
     def inputs(self, gradient: Tensor) -> Tensor:
         """Gradient with respect to the inputs, of their shape."""
@@ -135,14 +172,52 @@ class StackPullback:
         return gradient.numpy().reshape(self._steps[-1].shape)
 
 
-def _gram(rows: Tensor, records: int) -> Tensor:
-    """Inner products of each record's rows with one another, float64 [records, times, times]."""
-    values = rows.view(records, -1, rows.shape[1])
-    if values.shape[1] == 1:
-        norms: Tensor = torch.linalg.vector_norm(values, dim=2)
-        return norms.to(torch.float64).square_().unsqueeze(2)
-    values = values.to(torch.float64)  # what cancels in the sum over rows must not be lost
-    return torch.bmm(values, values.transpose(1, 2))
+ROWS = 4096
+"""Records whose gradients are added up by one product."""
+AT_ONCE = 2**24
+"""Numbers that may be held at a time where gradients are formed."""
+
+
+@dataclass(frozen=True)
+class RankOne:
+    """Gradients ``g aᵀ`` of each layer, and g of its bias, which need not be formed.
+
+    The norm of one is ``‖g‖ ‖a‖`` ("ghost norm"; Goodfellow 2015), their sum one product. Both are
+    of the same numbers in float64, in which products of float32 are exact.
+    """
+
+    pairs: Sequence[tuple[Tensor, Tensor, bool]]
+    """(g [records, outputs], a [records, inputs], has a bias) of each layer."""
+
+    def squares(self) -> Tensor:
+        """``‖g‖² (‖a‖² + 1)`` over layers with a bias, float64 [records]."""
+        parts = [_square(g) * (_square(a) + bias) for g, a, bias in self.pairs]
+        return torch.stack(parts).sum(0)
+
+    def total(self, weights: Tensor) -> Tensor:
+        """The weighted sum, float64 [d]."""
+        parts = []
+        for g, a, bias in self.pairs:
+            weighed = counted(g, weights).mul_(weights.unsqueeze(1))
+            parts.append((weighed.t() @ counted(a, weights)).flatten())
+            if bias:
+                parts.append(weighed.sum(0))
+        return torch.cat(parts)
+
+
+def _square(rows: Tensor) -> Tensor:
+    return rows.to(torch.float64).square().sum(1)
+
+
+def _formed(pairs: Sequence[tuple[Tensor, Tensor, bool]], times: int) -> HeldGradients:
+    """Sums over each record's rows, formed: what cancels there cancels once, for both uses."""
+    parts = []
+    for g, a, bias in pairs:
+        slopes, inputs = (rows.to(torch.float64).view(-1, times, rows.shape[1]) for rows in (g, a))
+        parts.append(slopes.mT @ inputs)
+        if bias:
+            parts.append(slopes.sum(1))
+    return HeldGradients(tuple(parts))
 
 
 def layers_of(module: torch.nn.Module) -> tuple[Layer, ...] | None:
@@ -169,7 +244,7 @@ def layers_of(module: torch.nn.Module) -> tuple[Layer, ...] | None:
         else:
             return None
     widths_fit = all(a.outputs == b.inputs for a, b in pairwise(layers))
-    own = sum(p.numel() for p in module.parameters())
+    own = sum(p.numel() for p in module.parameters())  # none of which may be frozen
     return tuple(layers) if layers and widths_fit and own == sum(x.size for x in layers) else None
 
 

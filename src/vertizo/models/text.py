@@ -183,8 +183,7 @@ class Blocks(nn.Module):
     def forward(self, words: Tensor, real: Tensor) -> Tensor:
         """[batch, length, hidden], and which words are real [batch, length]; of the same shape."""
         # A large negative number and not −∞: a text without any word would become NaN.
-        mask = torch.zeros(real.shape, dtype=words.dtype, device=words.device)
-        mask.masked_fill_(~real, torch.finfo(words.dtype).min)
+        mask = torch.where(real, 0.0, torch.finfo(words.dtype).min).to(words.dtype)
         length = words.shape[1]
         mask = mask[:, None, None, :].expand(-1, 1, length, -1)
         result: Tensor = self.blocks(words, attention_mask=mask).last_hidden_state

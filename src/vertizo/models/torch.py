@@ -2,104 +2,171 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from vertizo.errors import ConfigError
-from vertizo.models.base import DifferentiableModel, Model, Points, Pullback
+from vertizo.models.base import (
+    DifferentiableModel,
+    HeldGradients,
+    Model,
+    Points,
+    Pullback,
+    State,
+    put,
+)
 from vertizo.models.linear_stack import LinearStack, layers_of
+from vertizo.models.parts import (
+    Buffers,
+    check,
+    failing,
+    first_line,
+    flatten,
+    somebodys_code,
+    trained,
+)
+from vertizo.randomness import Stream
 
 
-def wrap(module: nn.Module, device: str = "cpu") -> DifferentiableModel:
+def wrap(
+    module: nn.Module, device: str = "cpu", training: Stream | None = None
+) -> DifferentiableModel:
     """The module as a model: in closed form where its shape allows that, by autograd else.
 
     On another device than the processor it is by autograd always. Inputs, outputs and the gradients
     of either are the processor's wherever the model lives; parameters and theirs are the device's.
 
     The module's parameters become views of one flat vector, so that a change of that vector is a
-    change of the module, and no second copy of the weights exists.
+    change of the module, and no second copy of the weights exists. What has no ``requires_grad`` is
+    not in it and stays as it is.
+
+    Args:
+        module: of a user, or one of ours.
+        device: where it lives.
+        training: randomness of a module that trains as PyTorch's do (see `TorchModel`); None for
+            one that is in evaluation mode always.
 
     Raises:
-        ConfigError: the module has no parameters, several dtypes, or batch normalisation (it mixes
-            records, which no privacy guarantee survives; use group normalisation).
+        ConfigError: the module has nothing to train, parameters of several dtypes or of sizes that
+            are not known yet, or, unless it is in training, batch normalisation (it mixes records,
+            which no privacy guarantee survives; use group normalisation).
     """
-    _refuse_mixing(module)  # first: parameters of lazy layers cannot be put in a vector
-    return over(module.to(device), flatten(module.parameters()))
+    check(module, batch_norm=training is not None)
+    module = module.to(device)
+    own = trained(module)
+    return over(module, flatten(own.values()), own, training)
 
 
-def over(module: nn.Module, parameters: Tensor) -> DifferentiableModel:
-    """`wrap` for a module whose parameters are views of ``parameters`` already.
-
-    Raises:
-        ConfigError: as `wrap`.
-    """
-    _refuse_mixing(module)
-    layers = layers_of(module) if parameters.device.type == "cpu" else None
+def over(
+    module: nn.Module,
+    parameters: Tensor,
+    own: Collection[str],
+    training: Stream | None = None,
+) -> DifferentiableModel:
+    """`wrap` for a module of which the parameters of those names are views of ``parameters``."""
+    is_whole = len(own) == sum(1 for _ in module.named_parameters())
+    layers = layers_of(module) if is_whole and parameters.device.type == "cpu" else None
     if layers is None:
-        return TorchModel(module, parameters)
+        return TorchModel(module, parameters, own, training)
     flattens = any(type(part) is nn.Flatten for part in module.children())
     return LinearStack(layers, parameters, flatten=flattens)
-
-
-def flatten(parameters: Iterable[nn.Parameter]) -> Tensor:
-    """One vector that holds all parameters in order; each becomes a view of its part."""
-    parts = list(parameters)
-    if not parts:
-        raise ConfigError("the model has no parameters; there is nothing to train")
-    kinds = {part.dtype for part in parts}
-    if len(kinds) > 1:
-        raise ConfigError(f"the model's parameters have dtypes {kinds}; they must be of one")
-    flat = torch.cat([part.detach().reshape(-1) for part in parts])
-    offset = 0
-    for part in parts:
-        part.requires_grad_(False)
-        part.data = flat[offset : offset + part.numel()].view(part.shape)
-        offset += part.numel()
-    return flat
-
-
-def _refuse_mixing(module: nn.Module) -> None:
-    for name, part in module.named_modules():
-        if isinstance(part, nn.modules.batchnorm._BatchNorm):
-            raise ConfigError(
-                f"the model's layer {name or 'itself'} is {type(part).__name__}, which mixes the "
-                "records of a batch; use GroupNorm or LayerNorm"
-            )
 
 
 class TorchModel:
     """A module by autograd; zeroth-order training never builds a graph.
 
-    Modules run in evaluation mode: a random layer such as dropout would answer the two evaluations
-    of a zeroth-order query differently.
+    Without ``training`` the module is in evaluation mode: a random layer such as dropout would
+    answer the two evaluations of a zeroth-order query differently. No evaluation may change a
+    buffer then. With it, `forward` runs in training mode: dropout draws pass by pass from a stream
+    of its own, batch normalisation is over the batch, and buffers become what the pass made of them
+    once it is settled. Evaluations without a graph are in evaluation mode and change nothing.
+
+    Args:
+        module: whose parameters are views already.
+        parameters: [d].
+        own: names of those parameters; others are frozen.
+        training: randomness of training passes; None for none.
     """
 
-    def __init__(self, module: nn.Module, parameters: Tensor) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        parameters: Tensor,
+        own: Collection[str],
+        training: Stream | None = None,
+    ) -> None:
         self.module = module.eval()
         self.parameters = parameters
+        known = dict(module.named_parameters())
+        self._weights = {name: known[name] for name in own}
+        self._frozen = {name: part for name, part in known.items() if name not in self._weights}
+        self._buffers = Buffers(module)
+        self._training = training
+        self._made: dict[str, Tensor] = {}
+        """Of the buffers by the last training pass."""
+        self._widths: dict[torch.Size, int] = {}
+        """Of the outputs, by shape of one record."""
+        self._maps = True
+        """Whether ``torch.vmap`` takes the module, as far as is known."""
+
+    def state(self) -> State:
+        """w, live; with what is frozen and with the buffers, where there are some."""
+        rest = {**self._frozen, **self._buffers.kept()}
+        if not rest:
+            return self.parameters
+        return {"parameters": self.parameters, "rest": rest}
+
+    def load(self, state: State) -> None:
+        """Go on from ``state``; one of w alone leaves what is frozen and the buffers."""
+        if isinstance(state, Tensor):
+            put(self.parameters, state)
+            return
+        rest = state["rest"]
+        live = {**self._frozen, **self._buffers.kept()}
+        if rest.keys() != live.keys():
+            raise KeyError("the state of another module")
+        for name, part in live.items():
+            if rest[name].shape != part.shape:
+                raise ValueError(f"{name} of another shape")
+        put(self.parameters, state["parameters"])
+        for name, part in self._frozen.items():
+            part.detach().copy_(rest[name])
+        self._buffers.put({name: rest[name] for name in self._buffers.kept()})
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Outputs at the current parameters, no graph."""
         with torch.no_grad():
-            return to_processor(self._rows(self.module(self._there(inputs)), inputs))
+            if self._training is not None:
+                return to_processor(self._run(self._buffers.copies(), self._there(inputs)))
+            outputs = self._run({}, self._there(inputs))
+            self._buffers.check_unchanged()
+            return to_processor(outputs)
 
     def along(self, direction: Tensor, offsets: Sequence[float], inputs: Tensor) -> Tensor:
         """Outputs at ``w + offset · direction``, [offsets, batch, outputs]."""
         return in_turn(self, direction, offsets, inputs)
 
-    def forward(self, points: Points) -> tuple[Tensor, Pullback]:
+    def forward(self, points: Points, number: int = 0) -> tuple[Tensor, Pullback]:
         """Outputs at every point, with a graph for the last only."""
         rows = self._there(points.rows.detach())
         variable = rows.requires_grad_(rows.is_floating_point())
         weights = {
             name: weight.detach().requires_grad_(True)  # the same storage, with a graph of its own
-            for name, weight in self.module.named_parameters()
+            for name, weight in self._weights.items()
         }
-        with torch.enable_grad():
-            outputs = self._rows(functional_call(self.module, weights, (variable,)), variable)
+        with torch.enable_grad(), self._pass(number):
+            if self._training is None:
+                outputs = self._run(weights, variable)
+                self._buffers.check_unchanged()
+            else:
+                swapped = {**weights, **self._buffers.copies()}
+                outputs = self._run(swapped, variable)
+                self._made = self._buffers.changed(swapped)
         if not outputs.requires_grad:
             raise ConfigError(
                 f"the model {type(self.module).__name__} is not differentiable: its outputs do not "
@@ -109,11 +176,86 @@ class TorchModel:
         values = to_processor(outputs.detach())
         if points.shifts:
             values = torch.cat([self(points.changed()), values])
-        return values, GraphPullback(self.module, outputs, weights, variable)
+        return values, GraphPullback(self, outputs, weights, variable)
+
+    def record_gradients(self, rows: Tensor, slopes: Tensor) -> HeldGradients:
+        """Gradients of ``slope_i · output_i``, each record evaluated as a batch of its own.
+
+        Many at a time where ``torch.vmap`` takes the module, one after the other where not.
+
+        Args:
+            rows: inputs, [records, ...].
+            slopes: with respect to the outputs, [records, outputs].
+
+        Raises:
+            ConfigError: the module cannot be differentiated for one record.
+        """
+        weights = {name: part.detach() for name, part in self._weights.items()}
+
+        def alone(row: Tensor, slope: Tensor) -> dict[str, Tensor]:
+            def output(at: dict[str, Tensor]) -> Tensor:
+                result: Tensor = functional_call(self.module, at, (row.unsqueeze(0),))
+                return result.reshape(-1)
+
+            (parts,) = torch.func.vjp(output, weights)[1](slope)
+            return dict(parts)
+
+        if self._maps:
+            try:
+                with warnings.catch_warnings():  # of layers that it takes one by one
+                    warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
+                    found = torch.vmap(alone)(rows, slopes)
+                return HeldGradients(tuple(map(to_processor, found.values())))
+            except Exception:  # of whatever kind: it is somebody's code
+                self._maps = False
+        try:
+            each = [self._alone(row, slope) for row, slope in zip(rows, slopes, strict=True)]
+        except Exception as error:
+            raise ConfigError(
+                f"the model {type(self.module).__name__} cannot be differentiated record by "
+                f"record: {first_line(error)}"
+            ) from error
+        parts = (to_processor(torch.stack(part)) for part in zip(*each, strict=True))
+        return HeldGradients(tuple(parts))
+
+    def _alone(self, row: Tensor, slope: Tensor) -> tuple[Tensor, ...]:
+        """One record's gradient, by autograd."""
+        weights = {name: part.detach().requires_grad_(True) for name, part in self._weights.items()}
+        with torch.enable_grad():
+            output = functional_call(self.module, weights, (row.unsqueeze(0),)).reshape(-1)
+        return torch.autograd.grad(
+            output, list(weights.values()), slope, materialize_grads=True, allow_unused=True
+        )
+
+    def settle(self) -> None:
+        """Keep what the last `forward` made of the buffers."""
+        if self._made:
+            self._buffers.put(self._made)
+            self._made = {}
+
+    @contextmanager
+    def _pass(self, number: int) -> Iterator[None]:
+        """One training pass inside, if the module is to be in training."""
+        if self._training is None:
+            yield
+            return
+        self.module.train()
+        try:
+            with self._training.torch_default(number, self.parameters.device):
+                yield
+        finally:
+            self.module.eval()
 
     def _there(self, inputs: Tensor) -> Tensor:
         """Inputs where the model lives."""
         return inputs.to(self.parameters.device)
+
+    def _run(self, swapped: dict[str, Tensor], inputs: Tensor) -> Tensor:
+        """Outputs as rows, with other tensors in place of some of the module's."""
+        with somebodys_code(failing(type(self.module).__name__, inputs)):
+            if swapped:
+                return self._rows(functional_call(self.module, swapped, (inputs,)), inputs)
+            return self._rows(self.module(inputs), inputs)
 
     def _rows(self, outputs: object, inputs: Tensor) -> Tensor:
         if not isinstance(outputs, Tensor) or outputs.shape[:1] != inputs.shape[:1]:
@@ -122,7 +264,15 @@ class TorchModel:
                 f"the model {type(self.module).__name__} returned {found} for a batch of "
                 f"{inputs.shape[0]}; it must return one row for each record"
             )
-        return outputs.reshape(outputs.shape[0], -1).clone()  # it may be a view of the parameters
+        rows = outputs.reshape(outputs.shape[0], -1)
+        width = self._widths.setdefault(inputs.shape[1:], rows.shape[1])
+        if rows.shape[1] != width or not rows.is_floating_point():
+            raise ConfigError(
+                f"the model {type(self.module).__name__} returned {rows.shape[1]} numbers of type "
+                f"{rows.dtype} for a record; they must be floating-point numbers, always "
+                f"{width} of them"
+            )
+        return rows.clone()  # it may be a view of the parameters
 
 
 def to_processor(result: Tensor) -> Tensor:
@@ -148,68 +298,46 @@ class GraphPullback:
     """Back-propagation through an autograd graph, which lives as long as this object."""
 
     def __init__(
-        self, module: nn.Module, outputs: Tensor, weights: dict[str, Tensor], inputs: Tensor
+        self, model: TorchModel, outputs: Tensor, weights: dict[str, Tensor], inputs: Tensor
     ) -> None:
-        self._module = module
+        self._model = model
         self._outputs = outputs
         self._weights = weights
         self._inputs = inputs
 
     def __call__(self, gradient: Tensor) -> Tensor:
         """Gradient with respect to the parameters, [d]; unused parameters get zeros."""
-        parts = torch.autograd.grad(
-            self._outputs,
-            list(self._weights.values()),
-            gradient.to(self._outputs.device),
-            retain_graph=True,
-            materialize_grads=True,
-        )
+        with somebodys_code(failing(type(self._model.module).__name__, self._inputs)):
+            parts = torch.autograd.grad(
+                self._outputs,
+                list(self._weights.values()),
+                gradient.to(self._outputs.device),
+                retain_graph=True,
+                materialize_grads=True,
+            )
         return torch.cat([part.reshape(-1) for part in parts])
 
     def inputs(self, gradient: Tensor) -> Tensor:
         """Gradient with respect to the inputs, of their shape."""
-        (result,) = torch.autograd.grad(
-            self._outputs,
-            [self._inputs],
-            gradient.to(self._outputs.device),
-            retain_graph=True,
-            materialize_grads=True,
-        )
+        with somebodys_code(failing(type(self._model.module).__name__, self._inputs)):
+            (result,) = torch.autograd.grad(
+                self._outputs,
+                [self._inputs],
+                gradient.to(self._outputs.device),
+                retain_graph=True,
+                materialize_grads=True,
+            )
         return to_processor(result)
 
-    def record_norms(self, gradient: Tensor) -> Tensor:
-        """Norm of what each record alone gives the gradient of the parameters, [batch].
+    @property
+    def at_once(self) -> int:
+        """As many as `AT_ONCE` numbers hold the gradients of."""
+        return max(1, AT_ONCE // self._model.parameters.numel())
 
-        Some records' gradients are formed at a time (``torch.func``), and dropped.
-
-        Raises:
-            ConfigError: the module does what cannot be done for one record after another.
-        """
-        weights = {name: weight.detach() for name, weight in self._weights.items()}
-        size = sum(weight.numel() for weight in weights.values())
-
-        def square(row: Tensor, slope: Tensor) -> Tensor:
-            def output(at: dict[str, Tensor]) -> Tensor:
-                result: Tensor = functional_call(self._module, at, (row.unsqueeze(0),))
-                return result.reshape(-1)
-
-            (parts,) = torch.func.vjp(output, weights)[1](slope)
-            total = row.new_zeros((), dtype=torch.float64)
-            for part in parts.values():
-                total = total + part.to(torch.float64).square().sum()
-            return total
-
-        chunk = max(1, AT_ONCE // size)
-        try:
-            squares = torch.vmap(square, chunk_size=chunk)(
-                self._inputs.detach(), gradient.to(self._outputs.device)
-            )
-        except RuntimeError as error:
-            raise ConfigError(
-                f"the model {type(self._module).__name__} cannot be differentiated record by "
-                f"record: {str(error).splitlines()[0]}"
-            ) from None
-        return to_processor(squares.sqrt())
+    def record_gradients(self, gradient: Tensor, records: slice) -> HeldGradients:
+        """Each formed by itself; see `TorchModel.record_gradients`."""
+        slopes = gradient[records].to(self._outputs.device)
+        return self._model.record_gradients(self._inputs.detach()[records], slopes)
 
 
 AT_ONCE = 2**24

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from vertizo.errors import ShapeError, UnknownRecordError
+from vertizo.errors import ConflictError, ShapeError, UnknownRecordError
 from vertizo.messages import Purpose, largest
 
 Partition = Mapping[Purpose, Tensor]
@@ -24,3 +24,12 @@ def ids_in_range(ids: Tensor, records: int, most: int, found: int | None = None)
     found = largest(ids) if found is None else found
     if found >= records:
         raise UnknownRecordError(f"record ID {found}; this federation has 0 to {records - 1}")
+
+
+def out_of_step(words: str, *, server_is_behind: bool) -> ConflictError:
+    """The error of a number that is not the next one, with what can be done about it."""
+    who = "the label holder" if server_is_behind else "this member"
+    return ConflictError(
+        f"{words}: {who} goes on from an older state than the other has seen; put the newest copy "
+        "of its folder back, or begin a new job in new folders"
+    )

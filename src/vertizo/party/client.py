@@ -20,7 +20,7 @@ from vertizo.errors import ConflictError, MalformedError, UnknownPartyError
 from vertizo.messages import Batch, Purpose, Query, Reply, Upload
 from vertizo.methods.base import ClientHalf, RowReader
 from vertizo.models.base import Selected
-from vertizo.party.checks import Partition, ids_in_range
+from vertizo.party.checks import Partition, ids_in_range, out_of_step
 from vertizo.privacy.embedding_noise import EmbeddingNoise
 
 REPLY_BOUND = 1e12
@@ -153,10 +153,14 @@ class ClientParty:
         message = wire.decode(frame, self._down, order=self._order)
         if not isinstance(message, Batch):
             raise MalformedError(f"a {type(message).__name__} where a Batch was expected")
-        if message.number != self.answered:
-            raise ConflictError(f"batch {message.number}; {self.answered} is the next one")
+        self._check_next(message)
         ids_in_range(message.ids, self.batches.records, self.batches.size)
         return message
+
+    def _check_next(self, batch: Batch) -> None:
+        if batch.number != self.answered:
+            words = f"batch {batch.number}; {self.answered} is the next one"
+            raise out_of_step(words, server_is_behind=batch.number < self.answered)
 
     def tell(self, frame: wire.Frame) -> None:
         """Apply the answer to the open query.
@@ -229,10 +233,13 @@ class ClientParty:
 
         Raises:
             WireError: not an announcement.
+            ConflictError: no query is open, and it is not for the next one.
         """
         message = wire.decode(announcement, self._down, order=self._order)
         if not isinstance(message, Batch):
             raise MalformedError(f"a {type(message).__name__} where a Batch was expected")
+        if self._open is None:
+            self._check_next(message)
         if self._open is None or message.number != self.answered:
             return False
         return not torch.equal(message.ids, self._open.ids)

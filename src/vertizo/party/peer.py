@@ -7,6 +7,7 @@ from typing import Any
 
 from vertizo.errors import ConflictError
 from vertizo.messages import Query
+from vertizo.party.checks import out_of_step
 from vertizo.privacy.ledger import digest
 from vertizo.wire import Frame
 
@@ -53,9 +54,9 @@ class Peer:
                 )
             return True
         if query.number != self.next_number:
-            raise ConflictError(
-                f"query {query.number} of client {query.client}; {self.next_number} is the next one"
-            )
+            words = f"query {query.number} of client {query.client}"
+            words = f"{words}; {self.next_number} is the next one"
+            raise out_of_step(words, server_is_behind=query.number > self.next_number)
         return False
 
 

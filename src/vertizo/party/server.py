@@ -368,6 +368,7 @@ class ServerParty:
             "meter": asdict(self.side.meter),
             "lost": [feedback.state() for feedback in self._feedback],
             "known": [received.state() for received in self._received],
+            "uploads": self._uploads.state(),
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -384,6 +385,8 @@ class ServerParty:
             feedback.load(lost)
         for received, known in zip(self._received, state["known"], strict=True):
             received.load(known)
+        if "uploads" in state:  # earlier versions asked for them again
+            self._uploads.load(state["uploads"])
         self._open = []
         for peer in self._peers:
             if peer.waits and peer.query is not None:

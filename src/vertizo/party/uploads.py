@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -72,3 +73,13 @@ class Uploads:
         del self._rows[purpose]
         self._there = {key: there for key, there in self._there.items() if key[1] != purpose}
         return rows
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint must hold; the table's rows are the table's."""
+        there = [[*key, rows] for key, rows in self._there.items() if key[1] in self._rows]
+        return {"rows": self._rows, "there": there}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from ``state``."""
+        self._rows = dict(state["rows"])
+        self._there = {(client, purpose): rows for client, purpose, rows in state["there"]}

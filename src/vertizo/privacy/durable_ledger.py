@@ -28,12 +28,12 @@ from vertizo.errors import (
     UnknownPartyError,
     VertizoError,
 )
-from vertizo.privacy import ledger_file
 from vertizo.privacy.events import SecretSteps
 from vertizo.privacy.ledger import Answered, Entry, check_admissible
 from vertizo.privacy.ledger_budget import LedgerBudget, LedgerSummary
 from vertizo.privacy.ledger_file import REPLY, RUN, STEP, LedgerFile, Row, digest
 from vertizo.privacy.ledger_opening import check_constants, last_replies, open_both, tallied
+from vertizo.privacy.ledger_register import Register, Registered, create_registered, stated
 from vertizo.privacy.ledger_tally import Answers, Tally
 from vertizo.privacy.ledger_witness import Witness
 
@@ -57,17 +57,34 @@ class DurableLedger:
         self._run = 0
         self._last: dict[int, Answered] = {}
         self._replaying: set[int] = set()
+        self._beside: tuple[Registered, ...] = ()
 
     @staticmethod
-    def create(path: Path, budget: LedgerBudget) -> None:
-        """Make the ledger of a set of records, once.
+    def create(
+        path: Path,
+        budget: LedgerBudget,
+        witness_folder: Path | None = None,
+        *,
+        keys: Sequence[str] | None = None,
+        further: bool = False,
+    ) -> None:
+        """Make the ledger of a set of records, once, and its witness.
+
+        Args:
+            path: of the file.
+            budget: what all its runs together may spend.
+            witness_folder: as of `open`.
+            keys: of the records, in the order of their numbers; None where they have none.
+            further: whether it may be for records that another ledger is for: its ε adds to that
+                one's, and all runs say so.
 
         Raises:
             ConfigError: the stated ε is below what the budget comes to.
-            RunError: there is a file of that name, or it cannot be made.
+            RunError: there is a file of that name, it cannot be made, or another ledger is for
+                some of the records.
         """
         budget.check_epsilon()
-        ledger_file.create(path, budget)
+        create_registered(path, budget, witness_folder, keys, further=further)
 
     @classmethod
     def open(
@@ -138,6 +155,20 @@ class DurableLedger:
             return tally.summary(file.identity)
         finally:
             file.close()
+
+    def claim(self, keys: Sequence[str]) -> None:
+        """Find that it is for the records with these keys, in the order of their numbers.
+
+        For the driver to call before anything is charged. A ledger that was moved here is
+        registered for them.
+
+        Raises:
+            RunError: it is for other records, or it is new here and another ledger is for some.
+        """
+        register = Register(self._witness.path.parent)
+        with register.locked():
+            file = self._file
+            self._beside = register.claim(file.identity, file.path, self.budget, keys)
 
     def admit(self, client: int, ids: Tensor, cost: int) -> None:
         """As of a `vertizo.privacy.ledger.Ledger`.
@@ -232,11 +263,8 @@ class DurableLedger:
     @property
     def counted(self) -> str:
         """What its budget is for, in words."""
-        budget = self.budget
-        return (
-            f"this run; all runs on the ledger {self._file.path.name!r} together have "
-            f"ε = {budget.epsilon:.4g} at δ = {budget.delta:g}"
-        )
+        whole = stated(self.budget, self._beside)
+        return f"this run; all runs on the ledger {self._file.path.name!r} together have {whole}"
 
     @property
     def steps(self) -> int:

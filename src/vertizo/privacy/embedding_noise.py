@@ -18,6 +18,7 @@ from torch import Tensor
 from vertizo.privacy.accounting import compose, epsilon_of, published_mu
 from vertizo.privacy.clipping import clip
 from vertizo.randomness import Stream
+from vertizo.summary_figures import bound_text
 
 
 @dataclass(frozen=True)
@@ -78,8 +79,8 @@ class EmbeddingStatement:
         return (
             "No privacy guarantee: the labels are not protected at all. "
             f"The noise gives what one client sends of a record, {self.releases} embedding{plural} "
-            f"in all, ε = {self.epsilon:.4g} at δ = {self.delta:g} against the server (by the "
-            f"published formula, which does not hold: {self.epsilon_published:.4g}); what the "
+            f"in all, ε = {bound_text(self.epsilon)} at δ = {self.delta:g} against the server (by "
+            f"the published formula, which does not hold: {self.epsilon_published:.4g}); what the "
             "client's model carries of a record into other records' embeddings is not covered, "
             "nor are embeddings for validation and test, which carry no noise."
         )

@@ -162,7 +162,7 @@ class Intrinsic:
     repeats: int
     """How many estimates at each; the least of them."""
     steps: int
-    """T."""
+    """T, the replies to all clients."""
     records: int
     """N."""
     delta: float
@@ -186,7 +186,7 @@ class Intrinsic:
 
         Args:
             measured: one for each frozen model; their mean stands for the mean over all T steps.
-            steps: T, all replies that the theorem's observer sees.
+            steps: T, all rounds: every reply to every client counts, whoever got it.
             records: N.
             delta: δ of one step.
             delta_prime: δ' of the composition.

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from vertizo.errors import ConfigError
 from vertizo.privacy.events import SecretSteps
 from vertizo.privacy.ledger import mu_of_units
+from vertizo.summary_figures import bound_text
 from vertizo.validate import fraction, positive
 
 LARGEST = 2**62
@@ -154,7 +155,7 @@ class LedgerSummary:
         whole = budget.clients * budget.share
         lines = [
             f"{budget.name}: {budget.records} records, {budget.clients} clients, "
-            f"ε = {budget.epsilon:g} at δ = {budget.delta:g} for all runs together",
+            f"ε = {bound_text(budget.epsilon, 6)} at δ = {budget.delta:g} for all runs together",
             f"runs: {len(self.runs)} ({', '.join(self.runs) or 'none yet'})",
             f"replies: {self.replies}; most spent on one record: μ = {mu_of_units(self.spent):.4g} "
             f"of {budget.mu:.4g} ({_percent(self.spent / whole)} of μ²)",

@@ -21,7 +21,7 @@ from typing import NamedTuple, NoReturn
 
 from vertizo.errors import ConfigError, RunError
 from vertizo.privacy.ledger_budget import LedgerBudget
-from vertizo.privacy.ledger_witness import Head, sync_folder
+from vertizo.privacy.ledger_witness import Head, Witness, sync_folder
 
 APPLICATION = 0x565A4C47
 """``VZLG``, SQLite's application_id: what `file` and other tools know the file by."""
@@ -90,13 +90,18 @@ def _first(identity: str, budget: str) -> bytes:
     return digest(f"{identity}\n{budget}".encode())
 
 
-def create(path: Path, budget: LedgerBudget) -> str:
-    """Make the file, whole or not at all, and return the new ledger's identity.
+def create(path: Path, budget: LedgerBudget, witness_folder: Path | None = None) -> str:
+    """Make the file and its witness, or neither, and return the new ledger's identity.
+
+    The witness is there before the file has its name: no copy of a ledger, however early it was
+    made, finds no witness on the machine that it comes from, and none is believed elsewhere.
 
     Raises:
         RunError: there is something of that name, or it cannot be made.
     """
     identity = secrets.token_hex(16)
+    witness = Witness(identity, witness_folder)
+    witness.check_apart(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     with _reported(path, "made"):
         try:
@@ -111,7 +116,12 @@ def create(path: Path, budget: LedgerBudget) -> str:
                 connection.execute("INSERT INTO ledger VALUES (?, ?, ?)", row)
             finally:
                 connection.close()
-            os.link(temporary, path)  # unlike a rename, never over another ledger
+            witness.create(Head(0, row[2]))
+            try:
+                os.link(temporary, path)  # unlike a rename, never over another ledger
+            except BaseException:
+                witness.path.unlink()
+                raise
             sync_folder(path.parent)
         except FileExistsError:
             raise RunError(
@@ -172,11 +182,6 @@ class LedgerFile:
             self.damaged("its budget is not the one that it was made with")
         self.head = Head(0, chain)
         """Where the log ends, once `rows` has been read to its end."""
-
-    def is_empty(self) -> bool:
-        """Whether nothing was ever written to the log."""
-        with _reported(self.path, "read"):
-            return self._db.execute("SELECT 1 FROM log LIMIT 1").fetchone() is None
 
     def rows(self) -> Iterator[tuple[int, bytes, Row]]:
         """All rows in order: sequence, chain, row, each checked against the chain.

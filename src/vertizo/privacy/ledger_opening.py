@@ -12,6 +12,9 @@ from vertizo.privacy.ledger_file import LedgerFile, Row, digest
 from vertizo.privacy.ledger_tally import Tally
 from vertizo.privacy.ledger_witness import DamagedWitness, Head, Witness
 
+SLACK = 1e-6
+"""By which a run's noise on secret steps may be more than its ledger counts, which is safe."""
+
 
 def open_both(
     path: Path, witness_folder: Path | None, *, accept: bool
@@ -41,11 +44,7 @@ def open_both(
 
 
 def _agreed(file: LedgerFile, witness: Witness, accept: bool) -> Tally:
-    if witness.path.parent.resolve() == file.path.parent.resolve():
-        raise RunError(
-            f"{witness.path.parent} holds the ledger; its witness must be kept in another folder, "
-            "which is not put back together with it"
-        )
+    witness.check_apart(file.path)
     witnessed = _witnessed(file, witness, accept)
     tally, agrees = tallied(file, witnessed)
     if witnessed is None:
@@ -76,11 +75,12 @@ def _witnessed(file: LedgerFile, witness: Witness, accept: bool) -> Head | None:
                 raise
             witness.close()
             return None
-    if accept or file.is_empty():
+    if accept:
         return None
     raise RunError(
         f"the ledger {file.path} has no witness {witness.path}; if it was moved here, is the "
-        "newest copy and the only one in use, accept it"
+        "newest copy and the only one in use, accept it: `vertizo privacy ledger accept "
+        f"{file.path}`"
     )
 
 
@@ -129,11 +129,12 @@ def check_constants(path: Path, agreed: SecretSteps | None, wanted: SecretSteps)
     """Raise RunError unless a run's secret steps are of the kind that the ledger is for."""
     if agreed is None:
         raise RunError(f"{path} has no secret steps; a run with them needs another ledger")
-    for what, ours, theirs in (
-        ("q", agreed.sampling, wanted.sampling),
-        ("z", agreed.noise_multiplier, wanted.noise_multiplier),
+    least, found = agreed.noise_multiplier, wanted.noise_multiplier
+    for what, ours, theirs, fits in (
+        ("q", agreed.sampling, wanted.sampling, agreed.sampling == wanted.sampling),
+        ("z", least, found, least <= found <= least * (1 + SLACK)),
     ):
-        if ours != theirs:
+        if not fits:
             raise RunError(
                 f"{path} was made for secret steps with {what} = {ours:g}; the run has {theirs:g}"
             )

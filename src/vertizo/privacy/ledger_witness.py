@@ -2,8 +2,9 @@
 
 Whoever puts back a folder from last week's backup puts back last week's spending. The witness lies
 elsewhere, under the user's state folder (``XDG_STATE_HOME``), and holds the number and the chain
-value of the last entry. It is written after the entry is on disk: a witness that lags behind its
-ledger is what a crash leaves, and moves on; a ledger that lags behind its witness was rolled back.
+value of the last entry. It is made with the ledger. Where there is none, somebody must vouch for
+the ledger. It is written after the entry is on disk: a witness that lags behind its ledger is what
+a crash leaves, and moves on; a ledger that lags behind its witness was rolled back.
 
 The file is text: a line that says what it is, and two lines with an entry each, written in turn,
 in place. A write that a power cut tears spoils the older of the two.
@@ -54,6 +55,14 @@ class Witness:
         self._handle = -1
         self._slot = 0
 
+    def check_apart(self, ledger: Path) -> None:
+        """Raise RunError if the witness would lie beside the ledger, and be put back with it."""
+        if self.path.parent.resolve() == ledger.parent.resolve():
+            raise RunError(
+                f"{self.path.parent} holds the ledger; its witness must be kept in another folder, "
+                "which is not put back together with it"
+            )
+
     def exists(self) -> bool:
         """Whether the file is there.
 
@@ -69,7 +78,8 @@ class Witness:
         with self._reported("written"):
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             try:
-                with temporary.open("xb") as file:
+                handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+                with os.fdopen(handle, "wb") as file:
                     file.write(self._title + 2 * self._line(head))
                     file.flush()
                     os.fsync(file.fileno())

@@ -18,6 +18,8 @@ class NoiseSource(Protocol):
     """
 
     name: str
+    is_secret: bool
+    """Whether nobody can compute the noise anew."""
     clip_norm: float
     """C, the largest norm of one contribution."""
     noise_std: float
@@ -49,6 +51,7 @@ class SeededNoise:
     """
 
     name = "seeded (simulation only)"
+    is_secret = False
 
     def __init__(self, stream: Stream, *, clip_norm: float, noise_std: float) -> None:
         self.clip_norm = positive("privacy.clip", clip_norm)

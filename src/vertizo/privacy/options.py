@@ -37,11 +37,10 @@ class PrivacyConfig(Options):
     ledger: Path | None = None
     """File that the run's spending is charged to, with that of all other runs on these records
     (`vertizo privacy ledger create`); unset: the budget is this run's alone."""
-    noise: Literal["seeded", "secure"] = "seeded"
-    """seeded: repeatable, for simulations; secure: discrete, from the operating system."""
-    noise_stream: int = Field(default=0, ge=0)
-    """Which of the seed's streams seeded noise and secret samples come from. Runs of one seed and
-    one stream share them: what such runs release together is not what their ε add up to."""
+    noise: Literal["seeded", "secure"] | None = None
+    """Of replies. secure: discrete, from the operating system; seeded: made from the seed, so that
+    the run can be repeated, and its guarantee is only `simulated`; unset: seeded where a seed is
+    given, else secure."""
 
     @model_validator(mode="before")
     @classmethod
@@ -82,9 +81,9 @@ class PrivacyConfig(Options):
                 f"privacy.ledger is set but privacy.mechanism is {self.mechanism!r}, which charges "
                 "nothing; use 'gaussian'"
             )
-        if self.noise == "secure" and self.mechanism != "gaussian":
+        if self.noise is not None and self.mechanism != "gaussian":
             raise ValueError(
-                f"privacy.noise is 'secure' but privacy.mechanism is {self.mechanism!r}; "
+                f"privacy.noise is {self.noise!r} but privacy.mechanism is {self.mechanism!r}; "
                 "it is for 'gaussian'"
             )
         return self

@@ -26,6 +26,7 @@ from vertizo.privacy.events import Releases
 from vertizo.privacy.ledger import Answered, Entry, Ledger
 from vertizo.privacy.mechanisms import NoiseSource
 from vertizo.privacy.statement import Statement
+from vertizo.summary_figures import bound_text
 from vertizo.validate import fraction
 
 __all__ = ["Answer", "ClippedGaussian", "NoPrivacy", "Plan"]
@@ -80,13 +81,18 @@ class Plan(Protocol):
         """Released per-record values divided by the batch size: [batch, K] → [batch, K]."""
 
     def statement(
-        self, *, server_is_private: bool, covers: Sequence[str] = ("labels",)
+        self,
+        *,
+        server_is_private: bool,
+        covers: Sequence[str] = ("labels",),
+        records: int | None = None,
     ) -> Statement:
         """What holds.
 
         Args:
             server_is_private: whether the server's own updates protect the labels.
             covers: what of a training record passes through nothing but this plan and them.
+            records: how many training records there are.
         """
 
     @property
@@ -98,6 +104,32 @@ class Plan(Protocol):
 
     def load(self, state: dict[str, Tensor]) -> None:
         """Go on from ``state``."""
+
+
+NOT_COVERED = ("validation records", "test records")
+"""Records that choose the model or score it, without noise."""
+
+
+def _bounded_words(figures: Statement) -> str:
+    """What an ε is about; a simulated one by a name that says so."""
+    simulated = figures.guarantee == "simulated"
+    each = "each training record"
+    if figures.records is not None:
+        each = f"each of the {figures.records:,} training records"
+    return (
+        f"{'Simulated: ' if simulated else ''}ε = {bound_text(figures.epsilon or 0.0)} "
+        f"at δ = {figures.delta:g} for {each}, against all clients together, "
+        "malicious ones included"
+        f"{SIMULATED if simulated else ''}. Covered: {', '.join(figures.covers)}. Not covered: "
+        f"{', '.join(figures.not_covered)}. Noise: {figures.noise_source}. "
+        f"Counted: {figures.counted}."
+    )
+
+
+SIMULATED = (
+    ", is what the same run with secret noise would guarantee; this run's noise was made from its "
+    "seed, and whoever knows the seed can take it off"
+)
 
 
 class NoPrivacy:
@@ -141,7 +173,11 @@ class NoPrivacy:
         return values / self._batch_size
 
     def statement(
-        self, *, server_is_private: bool, covers: Sequence[str] = ("labels",)
+        self,
+        *,
+        server_is_private: bool,
+        covers: Sequence[str] = ("labels",),
+        records: int | None = None,
     ) -> Statement:
         """None."""
         return Statement("none", "No privacy guarantee: the server's replies carry no noise.")
@@ -255,9 +291,13 @@ class ClippedGaussian:
         return changed / seen if seen else None
 
     def statement(
-        self, *, server_is_private: bool, covers: Sequence[str] = ("labels",)
+        self,
+        *,
+        server_is_private: bool,
+        covers: Sequence[str] = ("labels",),
+        records: int | None = None,
     ) -> Statement:
-        """Exact where the server's updates protect labels as well, none where they do not."""
+        """Exact or simulated where the server's updates protect labels as well, else none."""
         releases, delta = self._releases, self.delta
         alone = releases.replies_alone_mu
         published = None if self._published is None else epsilon_of(self._published, delta)
@@ -288,28 +328,25 @@ class ClippedGaussian:
                 "is not what an observer of this run is limited to."
             )
             return replace(common, words=words)
-        epsilon = guarantee.epsilon(releases, delta)
-        words = (
-            f"ε = {epsilon:.4g} at δ = {delta:g} for each training record, against all clients "
-            f"together, malicious ones included. Covered: {', '.join(covers)}. Validation records "
-            f"are not covered. Noise: {self._noise.name}. Counted: {self._ledger.counted}."
-        )
-        return replace(
+        bounded = replace(
             common,
-            guarantee="exact",
-            words=words,
-            epsilon=epsilon,
+            guarantee="exact" if self._noise.is_secret else "simulated",
+            epsilon=guarantee.epsilon(releases, delta),
             delta=delta,
             mu=releases.known_mu,
             covers=tuple(covers),
+            records=records,
+            not_covered=NOT_COVERED,
         )
+        return replace(bounded, words=_bounded_words(bounded))
 
     def _published_words(self, figures: Statement) -> str:
         claim = "" if figures.epsilon_published is None else f" ε = {figures.epsilon_published:.4g}"
+        alone = f"{figures.replies_alone_epsilon:.4g}"
         return (
             f"Published formula{claim} at δ = {self.delta:g}: it does not hold. It counts "
             "the batch as hidden, though the client drew it, and takes the server's updates as "
-            f"free. The replies alone give ε = {figures.replies_alone_epsilon:.4g} exactly; what "
+            f"free. The replies alone give ε = {alone} exactly; what "
             "the server model carries of the labels comes on top."
         )
 

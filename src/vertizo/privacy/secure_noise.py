@@ -69,6 +69,7 @@ class SecureNoise:
     ) -> None:
         source = getattr(random_bytes, "name", "operating system")
         self.name = f"{source}, discrete Gaussian"
+        self.is_secret = True
         self.clip_norm = positive("privacy.clip", clip_norm)
         self.grid = grid_for(clip_norm, positive("privacy.noise_std", noise_std))
         self.grid_std = math.ceil(noise_std / self.grid)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-Guarantee = Literal["exact", "published", "none"]
+from vertizo.summary_figures import BOUNDED
+
+Guarantee = Literal["exact", "simulated", "published", "none"]
 
 
 @dataclass(frozen=True)
 class Statement:
     """What a run guarantees.
 
-    ``epsilon`` and ``mu`` are given where the guarantee is ``exact`` and nowhere else.
+    ``exact``: ``epsilon`` bounds what this run's clients learn. ``simulated``: ``epsilon`` is what
+    the same run with secret noise would guarantee; its own noise was made from a seed, and whoever
+    knows the seed knows the noise. ``epsilon`` and ``mu`` are given there and nowhere else.
     """
 
     guarantee: Guarantee
@@ -44,6 +49,24 @@ class Statement:
     """The runs that the figures are for."""
     covers: tuple[str, ...] = ()
     """What of a training record is protected."""
+    assumptions: tuple[str, ...] = ()
+    """What it rests on that was tried and not proved."""
+    records: int | None = None
+    """How many training records there are; nothing is said of any other record."""
+    not_covered: tuple[str, ...] = ()
+    """Records that the figures say nothing of."""
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether there is an ε: that of the run, or of what it simulates."""
+        return self.guarantee in BOUNDED
+
+    def assuming(self, assumptions: Sequence[str]) -> Statement:
+        """The same, where a guarantee rests on something that was tried and not proved."""
+        if self.guarantee == "none" or not assumptions:
+            return self
+        words = f"{self.words} Assumed, tried but not proved: {'; '.join(assumptions)}."
+        return replace(self, words=words, assumptions=tuple(assumptions))
 
     def without_guarantee(self, words: str) -> Statement:
         """The same figures where nothing is guaranteed, for the reason that ``words`` give."""
@@ -58,8 +81,12 @@ class Statement:
             replies_alone_epsilon=None,
             epsilon_published=None,
             covers=(),
+            records=None,
+            not_covered=(),
+            assumptions=(),
         )
 
     def as_dict(self) -> dict[str, Any]:
         """For ``summary.json``."""
-        return {**asdict(self), "covers": list(self.covers)}
+        lists = ("covers", "not_covered", "assumptions")
+        return {**asdict(self), **{name: list(getattr(self, name)) for name in lists}}

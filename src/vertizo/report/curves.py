@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from vertizo.report.measures import AXES, EPSILON, Axis, Measure
 from vertizo.report.reading import Row, Run, number
 from vertizo.report.variants import Study, Variant
+from vertizo.summary_figures import is_bounded
 
 CONTROL_NAMES = {"frozen": "frozen clients", "random": "random updates"}
 """The runs that an accuracy is held against."""
@@ -151,12 +152,13 @@ def _lines(variant: Variant, place: int, control: str, measures: Sequence[Measur
 def _coverage(variant: Variant) -> str | None:
     """What an ε of the variant is about: two of them are comparable only if this is the same."""
     privacy = variant.privacy
-    if privacy is None or privacy.get("guarantee") != "exact":
+    if privacy is None or not is_bounded(privacy):
         return None
     covers = privacy.get("covers")
     things = ", ".join(map(str, covers)) if isinstance(covers, list) else "labels"
     delta = number(privacy, "delta")
-    return f"{things}; δ = {delta:g}" if delta is not None else things
+    text = f"{things}; δ = {delta:g}" if delta is not None else things
+    return f"simulated; {text}" if privacy["guarantee"] == "simulated" else text
 
 
 def _averaged(runs: Sequence[Run], measure: Measure, *, ranked: bool) -> tuple[Point, ...]:

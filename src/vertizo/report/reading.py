@@ -11,6 +11,7 @@ from typing import Any
 from vertizo.config import ExperimentConfig
 from vertizo.errors import RunError
 from vertizo.run_folder import RunFolder
+from vertizo.summary_figures import is_bounded
 
 MOST_RUNS = 1000
 """Of one report."""
@@ -43,9 +44,9 @@ class Run:
 
     @property
     def epsilon(self) -> float | None:
-        """ε of the whole run, where an exact guarantee holds."""
+        """ε of the whole run, where there is one: exact, or simulated."""
         privacy = self.summary["privacy"] if self.summary else {}
-        return number(privacy, "epsilon") if privacy.get("guarantee") == "exact" else None
+        return number(privacy, "epsilon") if is_bounded(privacy) else None
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from vertizo.explanation import Explanation, explain
 from vertizo.report.measures import short
 from vertizo.report.reading import number
 from vertizo.report.variants import Study, Variant
+from vertizo.summary_figures import is_bounded
 
 NEEDED = {
     "counted", "covers", "words", "noise_std", "noise_source", "epsilon_published",
@@ -33,6 +34,7 @@ FIGURES = (
 )
 TITLES = {
     "exact": "Exact guarantee",
+    "simulated": "Simulated: what secret noise would guarantee",
     "published": "Published formula: no guarantee",
     "none": "No guarantee",
 }
@@ -109,15 +111,16 @@ def _figures(privacy: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def differ(found: Sequence[Study]) -> bool:
-    """Whether exact guarantees are about different things, so that their ε are not comparable."""
+    """Whether guarantees are about different things, so that their ε are not comparable."""
     about = set()
     for study in found:
         for variant in study.variants:
             privacy = variant.privacy
-            if privacy is not None and privacy.get("guarantee") == "exact":
+            if privacy is not None and is_bounded(privacy):
                 covers = privacy.get("covers")
                 things = tuple(map(str, covers)) if isinstance(covers, list) else ()
-                about.add((things, privacy.get("delta"), privacy.get("counted")))
+                kind = privacy.get("guarantee"), privacy.get("delta"), privacy.get("counted")
+                about.add((things, *kind))
     return len(about) > 1
 
 

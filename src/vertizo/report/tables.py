@@ -11,6 +11,7 @@ from vertizo.report.curves import CONTROL_NAMES
 from vertizo.report.measures import CLOSING, CURVES, Measure, count, present, short, size
 from vertizo.report.reading import number
 from vertizo.report.variants import Study, Variant
+from vertizo.summary_figures import bound_text, is_bounded
 
 
 @dataclass(frozen=True)
@@ -155,8 +156,8 @@ def guarantee_text(privacy: Mapping[str, Any] | None) -> str:
     if privacy is None:
         return "not known before the end"
     guarantee, epsilon, delta = (privacy.get(key) for key in ("guarantee", "epsilon", "delta"))
-    if guarantee == "exact" and isinstance(epsilon, float) and isinstance(delta, float):
-        return f"exact: ε = {epsilon:.3g}, δ = {delta:g}"
+    if is_bounded(privacy) and isinstance(epsilon, float) and isinstance(delta, float):
+        return f"{guarantee}: ε = {bound_text(epsilon, 3)}, δ = {delta:g}"
     if guarantee == "published":
         return "published formula, which does not hold"
     return str(guarantee)
@@ -219,12 +220,14 @@ def privacy_line(privacy: Mapping[str, Any] | None) -> str:
     if privacy is None:
         return "The statement is made at the end."
     guarantee = privacy.get("guarantee")
-    if guarantee == "exact":
+    if is_bounded(privacy):
         covers = privacy.get("covers")
         things = ", ".join(map(str, covers)) if isinstance(covers, list) and covers else "labels"
         epsilon, delta = number(privacy, "epsilon"), number(privacy, "delta")
         if epsilon is not None and delta is not None:
-            return f"ε = {epsilon:.4g} at δ = {delta:g} for each training record: {things}."
+            simulated = "Simulated: " if guarantee == "simulated" else ""
+            bound = f"{simulated}ε = {bound_text(epsilon)} at δ = {delta:g}"
+            return f"{bound} for each training record: {things}."
     if guarantee == "published":
         claim = number(privacy, "epsilon_published")
         said = "" if claim is None else f" (it says ε = {claim:.4g})"

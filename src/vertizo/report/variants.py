@@ -99,7 +99,8 @@ def _identity(run: Run) -> tuple[str, ...]:
 def _base(run: Run) -> Path:
     """The folder of a comparison that the run is part of."""
     steps = 1 if run.label is None else len(run.label.split("/")) + 1
-    return run.path.parents[min(steps, len(run.path.parents)) - 1]
+    path = run.path.parents[1] if run.path.parent.name == "controls" else run.path
+    return path.parents[min(steps, len(path.parents)) - 1]
 
 
 def _variant(name: str, runs: Sequence[Run]) -> Variant:

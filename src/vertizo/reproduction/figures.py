@@ -11,6 +11,7 @@ from pydantic import Field, PositiveInt, Tag
 
 from vertizo.comparison import Measure, bytes_to
 from vertizo.options import Options, chosen_by
+from vertizo.summary_figures import bound_text, is_bounded
 
 Metrics = Sequence[Mapping[str, Any]]
 SIZES = {"MB": 1e6, "GB": 1e9}
@@ -237,8 +238,9 @@ def rounds_to(metrics: Metrics, target: float) -> float | None:
 def held(summary: Mapping[str, Any]) -> str | None:
     """What ε a run has in truth, in a few words; None for a run without noise."""
     privacy = summary["privacy"]
-    if privacy["guarantee"] == "exact":
-        return f"{privacy['epsilon']:.3g}"
+    if is_bounded(privacy):
+        simulated = "simulated " if privacy["guarantee"] == "simulated" else ""
+        return f"{simulated}{bound_text(privacy['epsilon'], 3)}"
     noise = privacy.get("embedding_noise")
     if noise is not None:
         return f"none; embeddings {_short(noise['epsilon'])}"

@@ -81,7 +81,8 @@ def configure(where: str, trees: Sequence[Tree], overrides: Sequence[str] = ()) 
         method = whole.get("method", {})
         whole = config_tree.with_entry(whole, tree, str(method.get("name", "dpzv")))
     override(whole, overrides, ExperimentConfig())
-    return configuration.parse(_without_nulls(whole), where)
+    # A study names seeds: it is gone on with where it was stopped.
+    return configuration.parse({"seed": 0, **_without_nulls(whole)}, where)
 
 
 def _without_nulls(tree: Tree) -> Tree:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from vertizo.errors import ConfigError
-from vertizo.models.base import DifferentiableModel, Model, Points, Pullback
+from vertizo.models.base import DifferentiableModel, Model, Points, Pullback, RecordGradients
 from vertizo.server.losses import RecordLosses, Task
 
 
@@ -33,8 +34,13 @@ class Head:
         """Logits of joined embeddings, [batch, width] → [batch, outputs]."""
         return self.model(joined)
 
-    def evaluate(self, points: Points, labels: Tensor) -> Evaluation:
+    def evaluate(self, points: Points, labels: Tensor, number: int = 0) -> Evaluation:
         """Losses at every point, and the means to differentiate at the last.
+
+        Args:
+            points: inputs of the model.
+            labels: [batch].
+            number: of the training pass, for a model in training.
 
         Raises:
             ConfigError: the model is not differentiable.
@@ -44,11 +50,16 @@ class Head:
                 f"the server model ({type(self.model).__name__}) is not differentiable; "
                 "it must be a torch.nn.Module"
             )
-        outputs, pullback = self._differentiable.forward(points)
+        outputs, pullback = self._differentiable.forward(points, number)
         losses = self.task.losses(outputs, labels)
         count, batch = len(points), labels.shape[0]
         last = slice((count - 1) * batch, count * batch)
         return Evaluation(losses.values.view(count, batch), last, losses, pullback)
+
+    def settle(self) -> None:
+        """Keep what the last evaluation changed of the model beside its outputs."""
+        if self._differentiable is not None:
+            self._differentiable.settle()
 
 
 @dataclass(frozen=True)
@@ -74,6 +85,10 @@ class Evaluation:
         """With respect to the joined embeddings, [batch, width]."""
         return self._pullback.inputs(self._records.slopes(self._rows, weights))
 
-    def record_norms(self) -> Tensor:
-        """Norm of each record's own gradient of the server's parameters, float64 [batch]."""
-        return self._pullback.record_norms(self._records.slopes(self._rows, 1.0))
+    def record_gradients(self) -> Iterator[tuple[slice, RecordGradients]]:
+        """Each record's own gradient of the server's parameters: some records at a time."""
+        slopes = self._records.slopes(self._rows, 1.0)
+        step = self._pullback.at_once
+        for first in range(0, len(slopes), step):
+            records = slice(first, min(first + step, len(slopes)))
+            yield records, self._pullback.record_gradients(slopes, records)

@@ -69,7 +69,7 @@ class Plan:
     @cached_property
     def beforehand(self) -> tuple[str, ...]:
         """Keys whose values are drawn before the first trial."""
-        if self.first.statement.guarantee != "exact":
+        if not self.first.statement.is_bounded:
             return ()
         return tuple(key for key in self.space if not self._is_free(key))
 
@@ -91,7 +91,7 @@ class Plan:
         return {key: self.space[key].draw(generator) for key in self.beforehand}
 
     def settings(self, number: int, values: Mapping[str, str]) -> ExperimentConfig:
-        """The configuration of a trial, with noise of its own.
+        """The configuration of a trial; its noise is its own, as of every configuration.
 
         Args:
             number: of the trial.
@@ -100,11 +100,7 @@ class Plan:
         Raises:
             ConfigError: they do not fit.
         """
-        own: dict[str, str] = {}
-        privacy = self.config.privacy
-        if privacy.mechanism == "gaussian" and privacy.noise == "seeded" and not privacy.ledger:
-            own["privacy.noise_stream"] = str(privacy.noise_stream + number)
-        return configured(self.base, {**values, **own}, f"trial {number}")
+        return configured(self.base, values, f"trial {number}")
 
     def planned(self, number: int) -> Planned:
         """What a trial may release.
@@ -124,7 +120,7 @@ class Plan:
             ConfigError: its values do not fit.
             RunError: it would release something else.
         """
-        if self.first.statement.guarantee != "exact":
+        if not self.first.statement.is_bounded:
             return
         planned, found = self.planned(number), self._planned(config)
         alike = (

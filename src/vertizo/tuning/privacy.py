@@ -13,6 +13,7 @@ from vertizo.errors import ConfigError, RunError
 from vertizo.privacy.durable_ledger import DurableLedger
 from vertizo.privacy.guarantee import LARGEST_EPSILON
 from vertizo.privacy.statement import Guarantee
+from vertizo.summary_figures import bound_text
 from vertizo.tuning.composition import together
 from vertizo.tuning.plan import Plan, Planned
 
@@ -71,10 +72,10 @@ def cost_of(plan: Plan, trials: int, chosen: int) -> Cost:
     planned = planned_trials(plan, trials)
     statements = [each.statement for each in planned]
     for statement in statements:
-        if statement.guarantee != "exact":
+        if not statement.is_bounded:
             others = (
                 " One trial without a guarantee leaves none for the search."
-                if statements[0].guarantee == "exact"
+                if statements[0].is_bounded
                 else " That goes for every trial, and for the search."
             )
             return Cost(statement.guarantee, trials, (statement.words + others,))
@@ -82,37 +83,46 @@ def cost_of(plan: Plan, trials: int, chosen: int) -> Cost:
         thing for thing in statements[0].covers if all(thing in s.covers for s in statements)
     )
     alone = plan.planned(chosen).statement.epsilon
+    assert alone is not None, "every trial has one"
+    held = statements[0].guarantee
+    simulated = (
+        "Simulated, as if the noise were secret, which seeded noise is not: "
+        if held == "simulated"
+        else ""
+    )
     one = (
-        f"Trial {chosen} by itself: ε = {alone:.4g} at δ = {delta:g} for each training record, as "
-        "if it alone had been made. It was not: it was chosen by what all trials showed. Covered: "
+        f"{simulated}Trial {chosen} by itself: ε = {bound_text(alone)} at δ = {delta:g} for each "
+        "training record, as if it alone had been made. It was not: it was chosen by what all "
+        "trials showed. Covered: "
         f"{', '.join(covers)}. Noise: {statements[0].noise_source}."
     )
     if ledger is not None:
         budget = DurableLedger.inspect(ledger).budget
         words = (
-            f"Every trial drew on the ledger {ledger}: ε = {budget.epsilon:.4g} at δ = "
-            f"{budget.delta:g} for each training record, for all runs that draw on it together, "
-            "however they were chosen, stopped and compared."
+            f"{simulated}Every trial drew on the ledger {ledger}: ε = {bound_text(budget.epsilon)} "
+            f"at δ = {budget.delta:g} for each training record, for all runs that draw on it "
+            "together, however they were chosen, stopped and compared."
         )
         said, epsilon = (one, words, VALIDATION), budget.epsilon
-        return Cost("exact", trials, said, delta, alone, epsilon, covers, str(ledger))
+        return Cost(held, trials, said, delta, alone, epsilon, covers, str(ledger))
     releases = [each.releases for each in planned if each.releases is not None]
     total = together(releases, delta)
     if math.isinf(total):
         bound = f"no ε up to {LARGEST_EPSILON:g} can be shown"
     else:
-        bound = f"ε = {total:.4g} at δ = {delta:g}"
+        bound = f"ε = {bound_text(total)} at δ = {delta:g}"
     words = (
-        f"All {trials} trials together: {bound} for each training record, by exact composition "
-        "over the whole of every planned trial, those stopped early included, each with noise of "
-        "its own. That is what holds where every trial's replies reach the clients. Where nothing "
-        "but the chosen model ever leaves, the choice still depends on every trial, and no less is "
-        "claimed: the smaller bounds known for the best of several private runs (Liu and Talwar "
-        "2019; Papernot and Steinke 2022) are for a random number of independent ones, which these "
+        f"{simulated}All {trials} trials together: {bound} for each training record, by exact "
+        "composition over the whole of every planned trial, those stopped early included, each "
+        "with noise of its own. That is what holds where every trial's replies reach the clients. "
+        "Where nothing but the chosen model ever leaves, the choice still depends on every trial, "
+        "and no less is claimed: the smaller bounds known for the best of several private runs "
+        "(Liu and Talwar 2019; Papernot and Steinke 2022) are for a random number of independent "
+        "ones, which these "
         "are not."
     )
     found = None if math.isinf(total) else total
-    return Cost("exact", trials, (one, words, VALIDATION), delta, alone, found, covers)
+    return Cost(held, trials, (one, words, VALIDATION), delta, alone, found, covers)
 
 
 def check_ledger(plan: Plan, begun: Sequence[int], trials: int) -> None:

@@ -142,7 +142,7 @@ class _Search:
                     f"--jobs is {self._options.jobs} but privacy.ledger is used by one run at a "
                     "time; leave --jobs out"
                 )
-            if self.plan.first.statement.guarantee != "exact":
+            if not self.plan.first.statement.is_bounded:
                 raise ConfigError(
                     "privacy.ledger needs a configuration with an exact guarantee; this one has "
                     f"{self.plan.first.statement.guarantee!r}: {self.plan.first.statement.words}"
@@ -208,10 +208,7 @@ class _Search:
             yield
 
     def _write(self, name: str, text: str) -> None:
-        try:
-            checkpoint.write_atomically(self._folder / name, f"{text.rstrip()}\n".encode())
-        except OSError as error:
-            raise RunError(f"{self._folder / name} cannot be written: {error.strerror}") from None
+        checkpoint.write_atomically(self._folder / name, f"{text.rstrip()}\n".encode())
 
     def run(self, show: Show | None) -> None:
         """Make all trials that are left."""
@@ -330,7 +327,7 @@ def _calibrated(base: Tree, plan: Plan, options: Options) -> Tree:
     def releases(epsilon: float) -> list[Releases]:
         planned = planned_trials(replace(plan, base=with_share(epsilon)), options.trials)
         for each in planned:
-            if each.statement.guarantee != "exact" or each.releases is None:
+            if not each.statement.is_bounded or each.releases is None:
                 raise ConfigError(
                     f"--total-epsilon needs an exact guarantee: {each.statement.words}"
                 )

@@ -31,7 +31,6 @@ UNSEARCHABLE = {
     "privacy.accounting": "all trials are accounted in one way",
     "privacy.ledger": "all trials draw on one ledger",
     "privacy.noise": "all trials draw their noise in one way",
-    "privacy.noise_stream": "every trial has noise of its own",
     "evaluate_every": "it changes what is seen and not what is trained",
     "checkpoint_seconds": "it changes no number",
     "threads": "it changes no number",

@@ -1,0 +1,196 @@
+"""What a module is made of: what training moves, what it leaves, and what cannot be had."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.parameter import is_lazy
+
+from vertizo.errors import ConfigError, VertizoError
+
+BatchNorm = nn.modules.batchnorm._BatchNorm
+COMPARED = 2**16
+"""A buffer of more numbers is only seen to change where PyTorch counts its changes."""
+
+
+def trained(module: nn.Module) -> dict[str, nn.Parameter]:
+    """What training moves: the parameters with ``requires_grad``, by name."""
+    return {name: part for name, part in module.named_parameters() if part.requires_grad}
+
+
+def flatten(parameters: Iterable[nn.Parameter]) -> Tensor:
+    """One vector that holds all parameters in order; each becomes a view of its part.
+
+    Raises:
+        ConfigError: there are none, or of several dtypes.
+    """
+    parts = list(parameters)
+    if not parts:
+        raise ConfigError(
+            "the model has no parameters with requires_grad; there is nothing to train"
+        )
+    kinds = {part.dtype for part in parts}
+    if len(kinds) > 1:
+        raise ConfigError(f"the model's parameters have dtypes {kinds}; they must be of one")
+    flat = torch.cat([part.detach().reshape(-1) for part in parts])
+    offset = 0
+    for part in parts:
+        part.requires_grad_(False)
+        part.data = flat[offset : offset + part.numel()].view(part.shape)
+        offset += part.numel()
+    return flat
+
+
+def check(module: nn.Module, *, batch_norm: bool) -> None:
+    """Refuse layers that cannot be.
+
+    Args:
+        module: of a user.
+        batch_norm: whether it may normalise over a batch.
+
+    Raises:
+        ConfigError: it does and may not, or does not know its sizes yet.
+    """
+    for name, part in module.named_modules():
+        if isinstance(part, BatchNorm) and not batch_norm:
+            raise ConfigError(
+                f"the model's layer {name or 'itself'} is {type(part).__name__}, which mixes the "
+                "records of a batch; use GroupNorm or LayerNorm"
+            )
+    for name, part in module.named_modules():
+        own = [*part.parameters(recurse=False), *part.buffers(recurse=False)]
+        if any(map(is_lazy, own)):
+            raise ConfigError(
+                f"the model's layer {name or 'itself'} is {type(part).__name__}, whose sizes are "
+                "known after a first batch only; give them, as nn.Linear(inputs, outputs) does"
+            )
+
+
+def other_in_training(module: nn.Module) -> list[str]:
+    """Kinds of its layers that do in training what they do not do in evaluation."""
+    kinds = set()
+    for part in module.modules():
+        share = part.p if isinstance(part, _DropoutNd) else getattr(part, "dropout", 0)
+        is_random = isinstance(share, float) and share > 0
+        if is_random or isinstance(part, BatchNorm):
+            kinds.add(type(part).__name__)
+    return sorted(kinds)
+
+
+@contextmanager
+def somebodys_code(what: str) -> Iterator[None]:
+    """What fails inside is somebody else's code: it ends in one line, the outermost one's words.
+
+    Args:
+        what: fails, in words.
+
+    Raises:
+        ConfigError: says so, and the error's first line.
+    """
+    try:
+        yield
+    except VertizoError as error:
+        if not isinstance(error, ConfigError) or error.__cause__ is None:
+            raise
+        raise ConfigError(f"{what}: {first_line(error.__cause__)}") from error.__cause__
+    except Exception as error:
+        raise ConfigError(f"{what}: {first_line(error)}") from error
+
+
+def first_line(error: BaseException) -> str:
+    """Of somebody else's error, and its kind."""
+    first = (str(error).splitlines() or [""])[0]
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+
+
+def failing(name: str, inputs: Tensor) -> str:
+    """Words for a model that fails for these inputs."""
+    return f"the model {name} fails for {len(inputs)} records of shape {list(inputs.shape[1:])}"
+
+
+class Buffers:
+    """A module's buffers: a training pass may change those that checkpoints have, others none.
+
+    Args:
+        module: whose they are.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._name = type(module).__name__
+        parts = dict(module.named_modules())
+        self._owners: dict[str, tuple[nn.Module, str]] = {}
+        """By name, and where each is."""
+        self._dropped: set[str] = set()
+        """Those that no checkpoint has."""
+        for name, _ in module.named_buffers():
+            path, _, key = name.rpartition(".")
+            self._owners[name] = parts[path], key
+            if key in parts[path]._non_persistent_buffers_set:
+                self._dropped.add(name)
+        self._live = dict(module.named_buffers())
+        self._seen: dict[str, tuple[int, Tensor | None]] = {}
+        self._look()
+
+    def _look(self) -> None:
+        for name, buffer in self._live.items():
+            small = buffer.numel() <= COMPARED and not buffer.is_meta
+            self._seen[name] = buffer._version, buffer.clone() if small else None
+
+    def kept(self) -> dict[str, Tensor]:
+        """Those that checkpoints have; live."""
+        return {name: b for name, b in self._live.items() if name not in self._dropped}
+
+    def copies(self) -> dict[str, Tensor]:
+        """Of all, for a pass to change."""
+        return {name: buffer.clone() for name, buffer in self._live.items()}
+
+    def check_unchanged(self) -> None:
+        """Raises ConfigError if an evaluation changed one."""
+        for name, (owner, key) in self._owners.items():
+            version, seen = self._seen[name]
+            buffer = self._live[name]
+            same = owner._buffers.get(key) is buffer
+            if same and seen is not None:
+                both_nan = (buffer != buffer) & (seen != seen)
+                same = bool(((buffer == seen) | both_nan).all())
+            elif same:
+                same = buffer._version == version
+            if not same:
+                raise ConfigError(
+                    f"the model {self._name} changes its buffer {name!r} when it is evaluated; "
+                    "only first-order methods without privacy train such a model (split, vafl)"
+                )
+
+    def changed(self, swapped: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What a pass made of the copies, as far as it changed them.
+
+        Raises:
+            ConfigError: it changed one that no checkpoint has, or its shape.
+        """
+        found = {}
+        for name, buffer in self._live.items():
+            new = swapped[name].detach()
+            if new.shape != buffer.shape or new.dtype != buffer.dtype:
+                raise ConfigError(
+                    f"the model {self._name} changes its buffer {name!r} from "
+                    f"{list(buffer.shape)} {buffer.dtype} to {list(new.shape)} {new.dtype}; "
+                    "it must stay of one shape and type"
+                )
+            if name not in self._dropped:
+                found[name] = new
+            elif not torch.equal(new, buffer):
+                raise ConfigError(
+                    f"the model {self._name} changes its buffer {name!r}, which no checkpoint has; "
+                    "register it with persistent=True"
+                )
+        return found
+
+    def put(self, values: Mapping[str, Tensor]) -> None:
+        """Put values in their place."""
+        for name, value in values.items():
+            self._live[name].copy_(value)
+        self._look()

@@ -1,0 +1,169 @@
+"""Records that a ledger is for get no second one unnoticed."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from vertizo.errors import RunError
+from vertizo.privacy.durable_ledger import DurableLedger
+from vertizo.privacy.ledger import Entry
+from vertizo.privacy.ledger_budget import LedgerBudget
+
+PEOPLE = [f"patient {number}" for number in range(9)]
+
+
+def budget(records: int, epsilon: float = 1.0) -> LedgerBudget:
+    return LedgerBudget(
+        "records", records=records, clients=2, share=1000, epsilon=epsilon, delta=1e-5
+    )
+
+
+class House:
+    """Somebody's ledgers, and the folder with their witnesses and the register."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.witnesses = folder, folder / "state"
+
+    def create(self, name: str, people: list[str], **more: Any) -> Path:
+        path = self.folder / name
+        epsilon = more.pop("epsilon", 1.0)
+        made = budget(len(people), epsilon)
+        DurableLedger.create(path, made, self.witnesses, keys=people, **more)
+        return path
+
+    def open(self, path: Path, people: list[str]) -> str:
+        """What a run on it says that its budget is for."""
+        with DurableLedger.open(path, "run", self.witnesses) as ledger:
+            ledger.claim(people)
+            return ledger.counted
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> House:
+    return House(tmp_path)
+
+
+@pytest.mark.parametrize("shared", [9, 5, 1])
+def test_a_second_ledger_on_some_of_the_records_is_refused(house: House, shared: int) -> None:
+    first = house.create("first", PEOPLE)
+    others = [*PEOPLE[:shared], *(f"patient {number}" for number in range(20, 40))]
+    with pytest.raises(RunError, match=rf"{shared} of {shared + 20} records are charged") as error:
+        house.create("second", others[::-1])
+    words = str(error.value)
+    assert str(first) in words
+    assert "set privacy.ledger to that file" in words
+    assert "--further" in words
+    assert "\n" not in words
+    assert not any(person in words for person in PEOPLE)
+    assert not (house.folder / "second").exists()
+    house.create("others", others[shared:])
+
+
+def test_a_further_ledger_adds_to_what_every_run_states(house: House) -> None:
+    first = house.create("first", PEOPLE)
+    assert "together have ε = 1 at δ = 1e-05" in house.open(first, PEOPLE)
+    assert "some of the same records" not in house.open(first, PEOPLE)
+    second = house.create("second", PEOPLE[3:], epsilon=2.5, further=True)
+    for path, people in ((first, PEOPLE), (second, PEOPLE[3:])):
+        words = house.open(path, people)
+        assert "some of the same records" in words
+        assert words.endswith("ε = 3.5 at δ = 2e-05")
+
+
+def test_a_ledger_is_for_its_records_in_their_order(house: House) -> None:
+    path = house.create("ledger", PEOPLE)
+    house.open(path, PEOPLE)
+    for wrong in (PEOPLE[::-1], [*PEOPLE[:-1], "another"], PEOPLE[:-1]):
+        with pytest.raises(RunError, match="records of other keys, or in another order"):
+            house.open(path, wrong)
+
+
+def test_a_ledger_that_is_not_registered_here_is_when_it_is_used(house: House) -> None:
+    path = house.folder / "moved"
+    DurableLedger.create(path, budget(9), house.witnesses)
+    house.open(path, PEOPLE)
+    with pytest.raises(RunError, match="9 of 9 records are charged"):
+        house.create("second", PEOPLE)
+    other = house.folder / "other"
+    DurableLedger.create(other, budget(1), house.witnesses)
+    with pytest.raises(RunError, match="1 of 1 records are charged"):
+        house.open(other, PEOPLE[:1])
+
+
+def test_a_ledger_that_is_moved_is_found_where_it_is(house: House) -> None:
+    path = house.create("ledger", PEOPLE)
+    moved = path.rename(path.with_name("renamed"))
+    house.open(moved, PEOPLE)
+    with pytest.raises(RunError, match="renamed already"):
+        house.create("second", PEOPLE)
+
+
+def test_records_stay_charged_when_the_ledger_is_deleted(house: House) -> None:
+    path = house.create("ledger", PEOPLE)
+    with DurableLedger.open(path, "run", house.witnesses) as ledger:
+        ledger.claim(PEOPLE)
+        ledger.commit([Entry(0, 0, b"query", torch.tensor([4]), 1, b"reply")])
+    path.unlink()
+    with pytest.raises(RunError, match="9 of 9 records are charged"):
+        house.create("second", PEOPLE)
+
+
+def test_a_ledger_that_was_charged_nothing_may_be_made_again(house: House) -> None:
+    house.create("ledger", PEOPLE).unlink()
+    path = house.create("ledger", PEOPLE)
+    house.open(path, PEOPLE)
+    path.unlink()
+    house.create("ledger", PEOPLE, further=True).unlink()
+    assert "some of the same" not in house.open(house.create("ledger", PEOPLE), PEOPLE)
+    with pytest.raises(RunError, match="9 of 9 records are charged"):
+        house.create("second", PEOPLE)
+
+
+def test_the_register_tells_nobody_who_is_in_it(house: House) -> None:
+    """Without its key: no name of a record, and no digest of one that can be tried out."""
+    house.create("ledger", PEOPLE)
+    register = house.witnesses / "records"
+    assert register.stat().st_mode & 0o777 == 0o700
+    files = [path for path in register.iterdir() if path.is_file()]
+    assert all(path.stat().st_mode & 0o777 == 0o600 for path in files)
+    for path in files:
+        content = path.read_bytes()
+        for person in PEOPLE:
+            assert person.encode() not in content
+            for size in (8, 16, 32):
+                plain = hashlib.blake2b(person.encode(), digest_size=size).digest()
+                assert plain[:8] not in content
+    again = House(house.folder / "again")
+    again.folder.mkdir()
+    again.create("ledger", PEOPLE)
+    one, two = (
+        next(path for path in (h.witnesses / "records").iterdir() if len(path.name) == 32)
+        for h in (house, again)
+    )
+    assert one.read_bytes().partition(b"\n")[2] != two.read_bytes().partition(b"\n")[2]
+
+
+def test_a_damaged_register_is_one_line(house: House) -> None:
+    house.create("ledger", PEOPLE)
+    register = house.witnesses / "records"
+    entry = next(path for path in register.iterdir() if len(path.name) == 32)
+    entry.write_bytes(b"nonsense")
+    with pytest.raises(RunError, match=r"damaged: it does not say what a ledger is for$"):
+        house.create("second", PEOPLE)
+    entry.unlink()
+    (register / "secret.key").write_bytes(b"short")
+    with pytest.raises(RunError, match="has 5 bytes; it must have the 32"):
+        house.create("second", PEOPLE)
+
+
+def test_a_register_that_cannot_be_kept_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    path = tmp_path / "ledger"
+    with pytest.raises(RunError, match=r"register of ledgers .* cannot be used: [^\n]+$"):
+        DurableLedger.create(path, budget(9), tmp_path / "file" / "folder", keys=PEOPLE)
+    assert not path.exists()
