@@ -86,8 +86,8 @@ class Processes:
             initializer=end_with_parent,
             max_tasks_per_child=self.runs_each,
         ) as pool:
-            futures = _begin(pool, in_batches(runs, self.jobs))
             try:
+                futures = _begin(pool, in_batches(runs, self.jobs))
                 while futures:
                     done, _ = wait(futures, timeout=0.5, return_when=FIRST_COMPLETED)
                     for future in done:
@@ -115,15 +115,27 @@ def _begin(
 
 @contextmanager
 def ctrl_c_waits() -> Iterator[None]:
-    """Children begun inside, and the threads that begin more, hold Ctrl-C back.
+    """Hold Ctrl-C back in this process, and in the children and threads that begin inside.
 
-    It has to wait until they can stop in order, or are told to.
+    Children inherit the signal mask and lift it when they can stop in order. This process replaces
+    its handler as well: one of its other threads may take the signal, which the mask of this one
+    does not hinder, and a child whose beginning is broken off finds half of what it was to read.
     """
+    held_back: list[int] = []
+    before = signal.getsignal(signal.SIGINT)
+    # only the main thread may set handlers, and only it would be interrupted
+    replaced = threading.current_thread() is threading.main_thread() and callable(before)
+    if replaced:
+        signal.signal(signal.SIGINT, lambda number, _: held_back.append(number))
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+        if replaced:
+            signal.signal(signal.SIGINT, before)
+        if held_back:
+            signal.raise_signal(signal.SIGINT)
 
 
 def end_with_parent() -> None:

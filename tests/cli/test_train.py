@@ -221,6 +221,7 @@ class TestResumeFinished:
 
 
 LONG = """
+seed: 0
 epochs: {epochs}
 batch_size: 9
 evaluate_every: 40
@@ -393,11 +394,12 @@ class TestInterrupted:
         vertizo: Callable[..., Any],
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        monkeypatch.setenv("STOP", "60")
+        monkeypatch.setenv("STOP", "1000000")
+        whole = vertizo("train", *tiny, *stopping, "--out", "whole", "--json")
+        monkeypatch.setenv("STOP", str((10**6 - int(os.environ["STOP"])) * 3 // 4))
         stopped = vertizo("train", *tiny, *stopping, "--out", name)
         assert stopped.code == 130
         again = vertizo("train", *self.hint(stopped.line), "--json")
-        whole = vertizo("train", *tiny, *stopping, "--out", "whole", "--json")
         assert timeless(json.loads(again.out)) == timeless(json.loads(whole.out))
 
     def test_within_a_control(
@@ -412,7 +414,7 @@ class TestInterrupted:
         calls = 10**6
         monkeypatch.setenv("STOP", str(calls))
         vertizo("train", *tiny, *stopping, "--out", "whole")
-        monkeypatch.setenv("STOP", str(calls - int(os.environ["STOP"]) + 60))
+        monkeypatch.setenv("STOP", str((calls - int(os.environ["STOP"])) * 7 // 4))
         stopped = vertizo("train", *tiny, *stopping, "--controls", "--out", "run")
         assert stopped.code == 130
         assert (here / "run" / "summary.json").is_file()
@@ -447,7 +449,8 @@ class TestInterrupted:
         monkeypatch.setenv("STOP", "1000000")
         whole = vertizo("train", *tiny, *stopping, "--out", "whole", "--json")
         calls = 10**6 - int(os.environ["STOP"])
-        for number, moment in enumerate((20, 45, calls // 2, calls - 10, calls - 1)):
+        moments = [calls * part // 16 for part in (8, 9, 12)]  # models are tried before the run
+        for number, moment in enumerate([*moments, calls - 10, calls - 1]):
             monkeypatch.setenv("STOP", str(moment))
             stopped = vertizo("train", *tiny, *stopping, "--out", f"run{number}")
             assert stopped.code == 130, moment
@@ -457,7 +460,9 @@ class TestInterrupted:
     @staticmethod
     def hint(line: str) -> list[str]:
         """The arguments that a stopped run says to go on with."""
-        return shlex.split(line.partition("continue with ")[2])
+        _, found, command = line.partition("continue with ")
+        assert found, line
+        return shlex.split(command)
 
 
 def test_the_helper_notices_differences() -> None:
