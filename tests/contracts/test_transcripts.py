@@ -235,12 +235,21 @@ class pinned:  # noqa: N801
         self._patch.__exit__(*error)
 
 
+def processor() -> str:
+    """The processor's model where Linux tells, since libraries choose their loops by it."""
+    told = Path("/proc/cpuinfo")
+    lines = told.read_text().splitlines() if told.is_file() else []
+    keys = ("vendor_id", "cpu family", "model\t")
+    found = dict.fromkeys(" ".join(x.split()) for x in lines if x.startswith(keys))
+    return ", ".join([platform.machine(), *found])
+
+
 def machine() -> dict[str, Any]:
     """What decides how arithmetic rounds: where it is the same, bytes are."""
     return {
         "torch": torch.__version__.partition("+")[0],
         "numpy": np.__version__,
-        "processor": platform.machine(),
+        "processor": processor(),
         "capability": torch.backends.cpu.get_cpu_capability(),
         "compiled": kernels.COMPILED,
         "lanes": kernels.lanes(),
