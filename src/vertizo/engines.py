@@ -1,6 +1,6 @@
 """Where the runs of a comparison are made: in processes of this machine, or on a Ray cluster.
 
-Either way every run has a process of its own, and its folder is here when it is finished.
+Either way a run's folder is here when it is finished.
 """
 
 from __future__ import annotations
@@ -60,10 +60,13 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class Processes:
-    """Runs in processes of this machine, each in its own: so each has its own peak memory."""
+    """Runs in processes of this machine."""
 
     jobs: int
     """At a time."""
+    reused: bool = False
+    """Whether a process makes one run after another, which saves the seconds that starting one
+    takes; else every run has its own, and so a peak memory of its own."""
 
     def make(self, runs: Sequence[Run]) -> Made:
         """As of an `Engine`; what was going when it ends early can be gone on with."""
@@ -73,7 +76,7 @@ class Processes:
             self.jobs,
             mp_context=context,
             initializer=end_with_parent,
-            max_tasks_per_child=1,
+            max_tasks_per_child=None if self.reused else 1,
         ) as pool:
             try:
                 futures = _begin(pool, runs)

@@ -102,7 +102,8 @@ def reproduce(
 def _engine(name: EngineName, address: str | None, jobs: int | None) -> Engine:
     if name == "ray":
         return RayCluster(address, jobs)
-    return Processes(jobs or _cores())
+    # No figure here is a peak memory, so that processes need not be one to a run.
+    return Processes(jobs or _cores(), reused=True)
 
 
 def _cores() -> int:
