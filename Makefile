@@ -32,7 +32,6 @@ bench: $(WITH_JAX)  ## speed, memory, bytes, growth; ratios of one run on one co
 	$(BIN)/python benchmarks/rounds.py --json $(RESULTS)/rounds.json
 	$(BIN)/python benchmarks/coding.py --json $(RESULTS)/coding.json
 	$(BIN)/python benchmarks/memory.py --json $(RESULTS)/memory.json
-	$(BIN)/python benchmarks/batched.py --json $(RESULTS)/batched.json
 	$(BIN)/python benchmarks/large.py --json $(RESULTS)/large.json
 	$(BIN)/python benchmarks/table.py --json $(RESULTS)/table.json
 	$(BIN)/python benchmarks/bytes.py --json $(RESULTS)/bytes.json
@@ -46,7 +45,7 @@ bench-network: $(INSTALLED)  ## the network against bare gRPC streams, and FLARE
 
 install: $(INSTALLED)
 
-$(INSTALLED): pyproject.toml constraints.txt src/vertizo/kernels/_compiled.c
+$(INSTALLED): pyproject.toml constraints.txt $(wildcard src/vertizo/kernels/*.[ch])
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'

@@ -31,7 +31,7 @@ def measure(seed: int, folder: Path) -> list[Row]:
     configs = comparison.configurations(CONFIG, [f"seed={seed}"], [])
     runs = comparison.plan(configs, 1, folder, controls=False)
     comparison.check(runs)
-    summaries = comparison.execute(runs, Processes(1, runs_each=None))
+    summaries = comparison.execute(runs, Processes(1, reused=True))
     return comparison.rows(runs, summaries, TARGETS, "train")
 
 

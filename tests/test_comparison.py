@@ -215,6 +215,18 @@ def test_a_process_that_was_killed_is_one_line(
         comparison.execute(runs, Processes(1))
 
 
+def test_one_that_diverges_ends_the_comparison_and_others_are_finished_first(
+    tmp_path: Path,
+) -> None:
+    wild = comparison.configurations(None, [*TINY, "client.optimizer.learning_rate=1e30"], ["vafl"])
+    runs = comparison.plan(wild, 1, tmp_path, controls=True)
+    with pytest.raises(RunError, match="training diverged in round"):
+        comparison.execute(runs, Processes(2))
+    ended = {run.control for run in runs if RunFolder(run.folder).summary() is not None}
+    assert "frozen" in ended
+    assert "none" not in ended
+
+
 class TestBytesTo:
     METRICS = (
         {"bytes_up": 0, "bytes_down": 0, "validation_accuracy": 0.1, "train_accuracy": None},

@@ -4,8 +4,6 @@ Every random stream of a run comes from its seed and from a name that does not m
 so that runs of one seed share their records for validation, initial parameters and delays, and
 those of one timing their batches: asynchronous clients draw their own, a synchronous server draws
 for all.
-A run that is made in a process of its own has a peak memory of its own; one that was advanced
-together with others says with how many (``at_once``), and its memory is that of them all.
 """
 
 from __future__ import annotations
@@ -180,7 +178,7 @@ class Row:
         """For ``comparison.json``."""
         keys = [k for k in self.summaries[0] if k.startswith("test_")]
         keys += ["bytes_up", "bytes_down", "bytes_table", "rounds", "epochs", "seconds"]
-        keys += ["peak_memory_mib", "at_once"]
+        keys += ["peak_memory_mib"]
         found: dict[str, Any] = {"seeds": [summary["seed"] for summary in self.summaries]}
         found.update({key: self.figures(key) for key in keys})
         found["controls"] = {

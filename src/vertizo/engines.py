@@ -1,13 +1,10 @@
 """Where the runs of a comparison are made: in processes of this machine, or on a Ray cluster.
 
-Either way a run's folder is here when it is finished. On this machine runs that differ in seed,
-rates or control alone share a process and are advanced together (`vertizo.batched`); any other run
-has a process of its own.
+Either way a run's folder is here when it is finished.
 """
 
 from __future__ import annotations
 
-import math
 import multiprocessing
 import os
 import signal
@@ -22,11 +19,8 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from vertizo import checkpoint
-from vertizo.batched.kinds import kind, why_alone
-from vertizo.batched.together import Wanted, records_of, train_together
 from vertizo.config import ExperimentConfig
 from vertizo.data.catalog import ROOT_VARIABLE
-from vertizo.data.vertical import VerticalData
 from vertizo.deployment.ray import gather
 from vertizo.errors import ConfigError, RunError, UserError
 from vertizo.experiment import Experiment
@@ -35,8 +29,6 @@ from vertizo.version import VERSION
 
 EngineName = Literal["local", "ray"]
 Made = Generator["Run | None", None, None]
-TOGETHER = 32
-"""At most so many runs are advanced together; with more there is little left to gain."""
 Files = Mapping[str, bytes]
 """The files of a folder, by their path in it."""
 
@@ -72,9 +64,9 @@ class Processes:
 
     jobs: int
     """At a time."""
-    runs_each: int | None = 1
-    """Runs that one process makes before another takes its place, so that each has a peak memory of
-    its own; None for as many as there are, which saves starting them."""
+    reused: bool = False
+    """Whether a process makes one run after another, which saves the seconds that starting one
+    takes; else every run has its own, and so a peak memory of its own."""
 
     def make(self, runs: Sequence[Run]) -> Made:
         """As of an `Engine`; what was going when it ends early can be gone on with."""
@@ -84,16 +76,16 @@ class Processes:
             self.jobs,
             mp_context=context,
             initializer=end_with_parent,
-            max_tasks_per_child=self.runs_each,
+            max_tasks_per_child=None if self.reused else 1,
         ) as pool:
             try:
-                futures = _begin(pool, in_batches(runs, self.jobs))
+                futures = _begin(pool, runs)
                 while futures:
                     done, _ = wait(futures, timeout=0.5, return_when=FIRST_COMPLETED)
                     for future in done:
-                        made, left = futures.pop(future), future.result()
-                        futures |= _begin(pool, [[made[place]] for place in left])
-                        yield from (run for place, run in enumerate(made) if place not in left)
+                        run = futures.pop(future)
+                        future.result()
+                        yield run
                     yield None
             except BrokenProcessPool:
                 raise RunError(
@@ -105,12 +97,10 @@ class Processes:
                 raise
 
 
-def _begin(
-    pool: ProcessPoolExecutor, batches: Sequence[Sequence[Run]]
-) -> dict[Future[list[int]], Sequence[Run]]:
-    """Put batches of runs in the queue: what is to come of each."""
+def _begin(pool: ProcessPoolExecutor, runs: Sequence[Run]) -> dict[Future[None], Run]:
+    """Put runs in the queue: what is to come of each."""
     with ctrl_c_waits():
-        return {pool.submit(_in_child, batch): batch for batch in batches}
+        return {pool.submit(_in_child, run): run for run in runs}
 
 
 @contextmanager
@@ -150,59 +140,13 @@ def end_with_parent() -> None:
     threading.Thread(target=follow, name="end-with-parent", daemon=True).start()
 
 
-def in_batches(runs: Sequence[Run], jobs: int) -> list[list[Run]]:
-    """Runs that one process makes together, in the order of the first of each.
-
-    Args:
-        runs: of any kinds.
-        jobs: processes, each of which is given some where there are enough.
-    """
-    kinds: dict[str, list[Run]] = {}
-    for run in runs:
-        own = kind(run.config) if why_alone(run.config) is None else str(run.folder)
-        kinds.setdefault(own, []).append(run)
-    found: list[list[Run]] = []
-    for own_runs in kinds.values():
-        wanted = max(math.ceil(len(own_runs) / TOGETHER), math.ceil(jobs / len(kinds)))
-        pieces = max(1, min(wanted, len(own_runs) // 2))
-        size, rest = divmod(len(own_runs), pieces)
-        start = 0
-        for piece in range(pieces):
-            stop = start + size + (piece < rest)
-            found.append(own_runs[start:stop])
-            start = stop
-    return found
-
-
-_loaded: dict[tuple[int, str], VerticalData] = {}
-"""In a process that makes several runs: the last one's records, for those that share them."""
-
-
-def _in_child(runs: Sequence[Run]) -> list[int]:
-    """Make runs; the places of those that have to be made alone, each in a process of its own."""
+def _in_child(run: Run) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
-    if len(runs) > 1:
-        _loaded.clear()
-        outcomes = train_together([Wanted(run.config, run.folder) for run in runs])
-        problem = next((found for found in outcomes if isinstance(found, UserError)), None)
-        if problem is not None:
-            raise problem
-        return [place for place, found in enumerate(outcomes) if found is None]
-    (run,) = runs
-    key = records_of(run.config)
-    known = _loaded.get(key) if run.config.privacy.ledger is None else None
-    data = _begin_or_go_on(run.config, run.folder, known)
-    _loaded.clear()
-    _loaded[key] = data
-    return []
+    _begin_or_go_on(run.config, run.folder)
 
 
-def _begin_or_go_on(
-    config: ExperimentConfig, folder: Path, data: VerticalData | None = None
-) -> VerticalData:
-    experiment = Experiment(config, data)
-    experiment.run(folder, resume=(folder / "config.yaml").is_file())
-    return experiment.data()
+def _begin_or_go_on(config: ExperimentConfig, folder: Path) -> None:
+    Experiment(config).run(folder, resume=(folder / "config.yaml").is_file())
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,6 @@ class _Standing:
 
     seconds: float = 0.0
     training_seconds: float = 0.0
-    at_once: int = 1
     best: dict[str, Any] | None = None
     last: dict[str, Any] = field(default_factory=dict)
 
@@ -106,14 +105,13 @@ class Training:
 
     def run(self, *, resume: bool) -> Result:
         """Train, from the start or the last checkpoint, and sum up."""
-        with stop_requests() as stopped:
-            self.begin(resume=resume)
-            with self.explained():
-                self._train(stopped)
-            return self.end(stopped)
+        with stop_requests() as stopped, self._explained():
+            self._begin(resume=resume)
+            self._train(stopped)
+            return self._end(stopped)
 
     @contextmanager
-    def explained(self) -> Iterator[None]:
+    def _explained(self) -> Iterator[None]:
         """What ends training is said in words that help."""
         try:
             with np.errstate(all="ignore"):
@@ -127,50 +125,26 @@ class Training:
                 "method.smoothing if it is very small"
             ) from None
 
-    def begin(self, *, resume: bool, at_once: int = 1) -> None:
-        """Start, or go on from the last checkpoint.
-
-        Args:
-            resume: go on, if there is a checkpoint.
-            at_once: runs that are advanced together, this one among them.
-        """
+    def _begin(self, *, resume: bool) -> None:
+        """Start, or go on from the last checkpoint if there is one and ``resume``."""
         folder = self._folder
-        with self.explained():
-            if resume and folder is not None and folder.has("last"):
-                self._load(folder)
-                self._tracker.begin(self._federation.server.round)
-            else:
-                self._tracker.begin(-1 if resume else None)
-                if folder is not None:
-                    folder.rewind_metrics(-1)
-                self._federation.start(upload_table=self._config.simulation.table == "upload")
-                self._evaluate()
-        self._standing.at_once = max(self._standing.at_once, at_once)
+        if resume and folder is not None and folder.has("last"):
+            self._load(folder)
+            self._tracker.begin(self._federation.server.round)
+            return
+        self._tracker.begin(-1 if resume else None)
+        if folder is not None:
+            folder.rewind_metrics(-1)
+        self._federation.start(upload_table=self._config.simulation.table == "upload")
+        self._evaluate()
 
-    def spend(self, seconds: float, *, training: bool = False) -> None:
-        """Count time as this run's."""
-        self._standing.seconds += seconds
-        self._standing.training_seconds += seconds if training else 0.0
-
-    @property
-    def is_due(self) -> bool:
-        """Whether an evaluation is, after this round."""
-        round_ = self._federation.server.round
-        return round_ % self._every == 0 or round_ == self._federation.total_rounds
-
-    def evaluate(self) -> None:
-        """Write down how good the model is by now."""
-        with self.explained():
-            self._evaluate()
-
-    def end(self, stopped: threading.Event) -> Result:
+    def _end(self, stopped: threading.Event) -> Result:
         """Sum up, unless somebody asked to stop."""
         folder = self._folder
         summary = folder.summary() if folder is not None else None
         if summary is None:
-            with self.explained():
-                self.save()
-                summary = self._summary()
+            self._save()
+            summary = self._summary()
             self._check_stop(stopped)
         if folder is not None:
             folder.write_summary(summary)
@@ -193,14 +167,15 @@ class Training:
             standing.seconds = before + now - started
             if not going:
                 break
-            if self.is_due:
+            round_ = server.round
+            if round_ % self._every == 0 or round_ == federation.total_rounds:
                 self._evaluate()
             if self._progress is not None and now - shown > 0.1:
                 shown = now
                 self._progress(self._where())
             self._check_stop(stopped)
             if now - saved > self._config.checkpoint_seconds:
-                self.save()
+                self._save()
                 saved = time.perf_counter()
         standing.seconds = before + time.perf_counter() - started
         if self._progress is not None:
@@ -210,7 +185,7 @@ class Training:
         """Leave a checkpoint and stop, if somebody asked for it."""
         if stopped.is_set():
             if self._federation.server.round < self._federation.total_rounds:
-                self.save()
+                self._save()
             raise Interrupted(f"stopped in round {self._federation.server.round}")
 
     def _where(self) -> Progress:
@@ -283,7 +258,7 @@ class Training:
         clients = 1 if synchronous else len(federation.clients)
         return federation.clients[0].batches.per_epoch * clients
 
-    def save(self) -> None:
+    def _save(self) -> None:
         """Leave a checkpoint."""
         if self._folder is not None:
             state = self._federation.state()
@@ -340,7 +315,6 @@ class Training:
             "seconds": standing.seconds,
             "virtual_seconds": simulator.now,
             "rounds_per_second": rounds / standing.training_seconds if rounds else 0.0,
-            "at_once": standing.at_once,
             "peak_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
             "parameters": {
                 "clients": [model.parameters.numel() for model in federation.models],

@@ -136,39 +136,17 @@ def size(message: Message, codec: ArrayCodec) -> int:
     """Bytes of the frame of a message, without making it."""
     match message:
         case Query(client, number, _, embeddings, batch):
-            return query_size(
-                client, number, message.largest, tuple(embeddings.shape), codec, batch
-            )
+            shape = tuple(embeddings.shape)
+            named = _naming_size(shape[1], message.largest, batch)
+            return _integer(client) + _integer(number) + named + _array_size(shape, codec)
         case Reply(client, number, values):
-            return reply_size(client, number, tuple(values.shape), codec)
+            numbers = _integer(client) + _integer(number)
+            return numbers + _array_size(tuple(values.shape), codec)
         case Upload(client, purpose, ids, embeddings):
             body = _integer(client) + _naming_size(ids.numel(), largest(ids))
             return body + 1 + len(purpose) + _array_size(tuple(embeddings.shape), codec)
         case Batch(number, ids, batch):
-            return announcement_size(number, largest(ids), ids.numel(), batch)
-
-
-def query_size(
-    client: int,
-    number: int,
-    most: int,
-    shape: tuple[int, ...],
-    codec: ArrayCodec,
-    batch: int | None = None,
-) -> int:
-    """Bytes of a `Query` with embeddings of that shape, whose largest record ID is ``most``."""
-    named = _naming_size(shape[1], most, batch)
-    return _integer(client) + _integer(number) + named + _array_size(shape, codec)
-
-
-def reply_size(client: int, number: int, shape: tuple[int, ...], codec: ArrayCodec) -> int:
-    """Bytes of a `Reply` with values of that shape."""
-    return _integer(client) + _integer(number) + _array_size(shape, codec)
-
-
-def announcement_size(number: int, most: int, records: int, batch: int | None = None) -> int:
-    """Bytes of a `Batch` of so many records, whose largest ID is ``most``."""
-    return _integer(number) + _naming_size(records, most, batch) + OVERHEAD
+            return _integer(number) + _naming_size(ids.numel(), largest(ids), batch) + OVERHEAD
 
 
 OVERHEAD = HEADER.size + 2

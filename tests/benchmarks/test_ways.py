@@ -51,13 +51,13 @@ def drawn(setting: Setting, made: Federation, loop: Loop, m: int) -> list[Tensor
     """The directions of the house's next round, of client m."""
     client, side = made.clients[m], made.server.side
     number = client.answered
-    half: Any = client.half
     if setting.variant.method == "vafl":
         return []
     if setting.variant.method == "czofo":
         method = Czofo(num_directions=setting.directions)
         embeddings = torch.empty(setting.batch, setting.shape.outputs)
         return [method.drawn(side.shared[m], number, embeddings)[0]]
+    half: Any = vars(client)["_half"]
     u = half.directions.draw(number)
     found = split(u.numbers() * u.scale, loop.weights[m])
     if setting.variant.method == "zoo-vfl":
@@ -97,8 +97,7 @@ def side_by_side(setting: Setting) -> Iterator[tuple[Federation, Loop, Known]]:
     put(loop.server_weights, made.server.side.head.parameters)
     yield made, loop, (0, torch.empty(0), [], 0.0)
     for _ in range(ROUNDS):
-        m = made.simulator.due()
-        assert m is not None
+        m = made.simulator.state()["events"][0][2]
         ids = made.clients[m].open_ids
         assert ids is not None
         directions = drawn(setting, made, loop, m)

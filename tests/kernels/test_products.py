@@ -43,133 +43,118 @@ def way(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 
 class Case:
-    """A layer at ``first`` of a flat vector, and all that is near it, for one item or several."""
+    """A layer at ``first`` of a flat vector, and all that is near it."""
 
-    def __init__(self, size: tuple[int, int, int], items: int | None, bias: int) -> None:
+    def __init__(self, size: tuple[int, int, int], bias: int) -> None:
         self.rows, self.inputs, self.outputs = size
-        self.front = () if items is None else (items,)
         self.first, self.bias = 5, bias
         length = self.first + self.outputs * (self.inputs + bias) + 3
-        self.flat, self.direction = numbers(*self.front, length), numbers(*self.front, length + 2)
+        self.flat, self.direction = numbers(length), numbers(length + 2)
         self.x = self.of(self.inputs)
 
     def of(self, columns: int, *points: int) -> Any:
-        return numbers(*points, *self.front, self.rows, columns)
+        return numbers(*points, self.rows, columns)
 
     def layer(self, flat: Any) -> tuple[Any, Any]:
-        """W and b in float64, [(items,) outputs, inputs] and [(items,) 1, outputs]."""
+        """W and b in float64, [outputs, inputs] and [1, outputs]."""
         stop = self.first + self.outputs * self.inputs
-        weight = flat[..., self.first : stop].astype(np.float64)
-        weight = weight.reshape(*self.front, self.outputs, self.inputs)
-        bias = flat[..., None, stop : stop + self.outputs] if self.bias else 0.0
-        return weight, bias
+        weight = flat[self.first : stop].astype(np.float64).reshape(self.outputs, self.inputs)
+        return weight, flat[None, stop : stop + self.outputs] if self.bias else 0.0
 
 
-@pytest.fixture(params=[(None, 1), (None, 0), (3, 1)], ids=["one", "no bias", "items"])
-def kind(request: pytest.FixtureRequest) -> tuple[int | None, int]:
-    return request.param  # type: ignore[no-any-return]
+with_and_without_bias = pytest.mark.parametrize("bias", [1, 0], ids=["bias", "no bias"])
 
 
 def close(found: Any, expected: Any) -> bool:
     return np.allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
-def turned(matrix: Any) -> Any:
-    return np.swapaxes(matrix, -1, -2)
-
-
 @sizes
+@with_and_without_bias
 @pytest.mark.parametrize("relu", [0, 1])
-def test_affine(way: Any, size: Any, kind: Any, relu: int) -> None:
-    case = Case(size, *kind)
-    weight, bias = case.layer(case.flat)
+def test_affine(way: Any, size: Any, bias: int, relu: int) -> None:
+    case = Case(size, bias)
+    weight, offset = case.layer(case.flat)
     out = case.of(case.outputs)
     way.affine(out, case.x, case.flat, case.first, case.bias, relu, 1)
-    expected = case.x @ turned(weight) + bias
+    expected = case.x @ weight.T + offset
     assert close(out, np.maximum(expected, 0) if relu else expected)
-    x, out = case.of(case.inputs, 2), case.of(case.outputs, 2)  # several points of every item
-    if kind[0] is not None:
-        way.affine(out, x, case.flat, case.first, case.bias, 0, 1)
-        assert close(out, x @ turned(weight) + bias)
+    x, out = case.of(case.inputs, 2), case.of(case.outputs, 2)  # several points
+    way.affine(out, x, case.flat, case.first, case.bias, 0, 1)
+    assert close(out, x @ weight.T + offset)
 
 
 @sizes
-def test_along(way: Any, size: Any, kind: Any) -> None:
-    case = Case(size, *kind)
-    steps = numbers(3, *case.front)
+@with_and_without_bias
+def test_along(way: Any, size: Any, bias: int) -> None:
+    case = Case(size, bias)
+    steps = numbers(3)
     steps[1] = 0
-    (weight, bias), (along, along_bias) = case.layer(case.flat), case.layer(case.direction)
-    by = steps.reshape(*steps.shape, 1, 1).astype(np.float64)
+    (weight, offset), (along, along_offset) = case.layer(case.flat), case.layer(case.direction)
+    by = steps[:, None, None].astype(np.float64)
+    shifted = np.swapaxes(weight + by * along, 1, 2), offset + by * along_offset
     x, out = case.of(case.inputs, 3), case.of(case.outputs, 3)
     own, layer = (case.flat, case.direction, steps), (case.first, case.bias)
     way.along(out, case.x, *own, EVERY, *layer, 1, 1)
-    expected = case.x @ turned(weight + by * along) + bias + by * along_bias
-    assert close(out, np.maximum(expected, 0))
-    table, ids = numbers(50, case.inputs), RNG.integers(0, 50, (*case.front, case.rows))
+    assert close(out, np.maximum(case.x @ shifted[0] + shifted[1], 0))
+    table, ids = numbers(50, case.inputs), RNG.integers(0, 50, case.rows)
     selected = case.of(case.outputs, 3)
     way.along(selected, table, *own, ids, *layer, 0, 1)
     way.along(out, table[ids], *own, EVERY, *layer, 0, 1)
     assert np.array_equal(selected, out)
     way.along(out, x, *own, EVERY, *layer, 0, 1)  # each point's own
-    assert close(out, x @ turned(weight + by * along) + bias + by * along_bias)
+    assert close(out, x @ shifted[0] + shifted[1])
 
 
 @sizes
+@with_and_without_bias
+@pytest.mark.parametrize("at_front", [True, False])
 @pytest.mark.parametrize("relu", [0, 1])
-def test_moved_columns(way: Any, size: Any, kind: Any, relu: int) -> None:
-    case = Case(size, *kind)
+def test_moved_columns(way: Any, size: Any, bias: int, at_front: bool, relu: int) -> None:
+    case = Case(size, bias)
     columns = max(1, case.inputs // 2)
-    start = case.inputs - columns
-    weight, bias = case.layer(case.flat)
+    start = 0 if at_front else case.inputs - columns
+    weight, offset = case.layer(case.flat)
     shifts, out = case.of(columns, 2), case.of(case.outputs, 3)
-    starts = np.full(case.front, start)
-    if case.front:
-        starts[0] = 0
-    own = case.flat, case.first, case.bias, relu, 1
-    way.moved(out, case.x, shifts, starts, *own)
-    expected = []
-    for shift in (*shifts, np.zeros_like(shifts[0])):
-        x = case.x.astype(np.float64)
-        for item in np.ndindex(case.front):
-            at = int(starts[item])
-            x[(*item, slice(None), slice(at, at + columns))] += shift[item]
-        expected.append(x @ turned(weight) + bias)
-    held = np.stack(expected)
-    assert close(out, np.maximum(held, 0) if relu else held)
-    if not case.front:
-        common, raised = case.of(case.outputs), case.of(case.outputs, 2)
-        way.affine(common, case.x, case.flat, case.first, case.bias, 0, 1)
-        way.raised(raised, shifts, common, case.flat, case.first, start, case.inputs, relu, 1)
-        assert close(raised, out[:2])
+    way.moved(out, case.x, shifts, case.flat, start, case.first, case.bias, relu, 1)
+    x = np.repeat(case.x[None].astype(np.float64), 3, 0)
+    x[:2, :, start : start + columns] += shifts
+    expected = x @ weight.T + offset
+    assert close(out, np.maximum(expected, 0) if relu else expected)
+    common, raised = case.of(case.outputs), case.of(case.outputs, 2)
+    way.affine(common, case.x, case.flat, case.first, case.bias, 0, 1)
+    way.raised(raised, shifts, common, case.flat, case.first, start, case.inputs, relu, 1)
+    assert close(raised, out[:2])
 
 
 @sizes
+@with_and_without_bias
 @pytest.mark.parametrize("masked", [0, 1])
-def test_backwards(way: Any, size: Any, kind: Any, masked: int) -> None:
-    case = Case(size, *kind)
+def test_backwards(way: Any, size: Any, bias: int, masked: int) -> None:
+    case = Case(size, bias)
     weight, _ = case.layer(case.flat)
     gradient, out, kept = case.of(case.outputs), case.of(case.inputs), case.of(case.inputs)
-    kept[..., 0, 0] = np.nan  # not positive
+    kept[0, 0] = np.nan  # not positive
     way.back(out, gradient, case.flat, kept, case.first, masked, 1)
     expected = gradient @ weight
     assert close(out, np.where(kept > 0, expected, 0) if masked else expected)
     written = np.zeros_like(case.flat)
     way.outer(written, gradient, case.x, case.first, case.bias, 1)
     found, sums = case.layer(written)
-    assert close(found, turned(gradient) @ case.x.astype(np.float64))
+    assert close(found, gradient.T @ case.x.astype(np.float64))
     if case.bias:
-        assert close(sums[..., 0, :], gradient.sum(-2, dtype=np.float64))
-    assert not written[..., : case.first].any()
-    assert not written[..., -3:].any()
+        assert close(sums[0], gradient.sum(0, dtype=np.float64))
+    assert not written[: case.first].any()
+    assert not written[-3:].any()
 
 
 @needs_compiled
 @pytest.mark.parametrize("lanes", LANES)
 def test_neither_neighbours_nor_places_nor_threads_show(lanes: int) -> None:
-    """A row's numbers are those it has alone, bit for bit, and so are an item's."""
+    """A row's numbers are those it has alone, bit for bit."""
     kernels.lanes(lanes)
     try:
-        case = Case((391, 300, 150), 2, 1)
+        case = Case((391, 300, 150), 1)
         own, out = (case.flat, case.first, 1, 0), case.of(case.outputs)
         kernels.affine(out, case.x, *own, 1)
         shared = np.empty_like(out)
@@ -177,9 +162,9 @@ def test_neither_neighbours_nor_places_nor_threads_show(lanes: int) -> None:
         assert np.array_equal(out, shared)
         for row in (0, 6, 200, 390):
             alone, x = np.empty((1, 150), np.float32), np.empty(301, np.float32)[1:].reshape(1, -1)
-            x[:] = case.x[1, row]
-            kernels.affine(alone, x, case.flat[1], case.first, 1, 0, 1)
-            assert np.array_equal(alone[0], out[1, row])
+            x[:] = case.x[row]
+            kernels.affine(alone, x, case.flat, case.first, 1, 0, 1)
+            assert np.array_equal(alone[0], out[row])
         gradients = np.zeros_like(case.flat), np.zeros_like(case.flat)
         kernels.outer(gradients[0], out, case.x, case.first, 1, 1)
         kernels.outer(gradients[1], out, case.x, case.first, 1, 3)
@@ -189,7 +174,7 @@ def test_neither_neighbours_nor_places_nor_threads_show(lanes: int) -> None:
 
 
 def test_not_finite_numbers_stay_in_their_rows(way: Any) -> None:
-    case = Case((20, 30, 70), None, 1)
+    case = Case((20, 30, 70), 1)
     case.x[3, 4], case.x[9, 0] = np.nan, np.inf
     out = case.of(case.outputs)
     way.affine(out, case.x, case.flat, case.first, 1, 1, 1)
@@ -214,7 +199,7 @@ def test_arrays_that_do_not_fit_are_refused(way: Any) -> None:
         lambda: way.along(three, x, flat, flat, steps, np.array([0, 1, -1, 2]), 0, 0, 0, 1),
         lambda: way.along(three, numbers(3, 4, 3), flat, flat, steps, EVERY, 0, 0, 0, 1),
         lambda: way.raised(three, numbers(2, 4, 2), out, flat, 0, 2, 3, 0, 1),
-        lambda: way.moved(three, x, numbers(1, 4, 2), np.full((), 2), flat, 0, 0, 0, 1),
+        lambda: way.moved(three, x, numbers(1, 4, 2), flat, 2, 0, 0, 0, 1),
         lambda: way.back(x, out, flat, numbers(4, 2), 0, 1, 1),
         lambda: way.back(x, out, flat, masks, 6, 1, 1),
         lambda: way.outer(flat, numbers(3, 5), x, 0, 0, 1),

@@ -119,12 +119,6 @@ def _show(found: Sequence[Row], by: Measure, folder: Path, seeds: int) -> None:
         "privacy: what holds for labels in this run; each run's summary.json says it in words.",
         f"runs: {folder}",
     ]
-    if any(max(row.figures("at_once"), default=1) > 1 for row in found):
-        notes.insert(
-            -1,
-            "Where several runs were made at once, peak MiB is that of all of them together, and "
-            "seconds are a run's share.",
-        )
     if found[0].bytes_to and "test_accuracy" in summary:
         notes.insert(
             1, f"bytes to: both directions, until {by} accuracy first was that high when evaluated."
@@ -174,7 +168,7 @@ def _figures(found: Sequence[Row]) -> list[tuple[str, Callable[[Row], str]]]:
         ("bytes down", lambda row: _mean_size(row, "bytes_down")),
         ("rounds", lambda row: f"{mean_and_spread(row.figures('rounds'))[0]:,.0f}"),
         ("seconds", lambda row: f"{mean_and_spread(row.figures('seconds'))[0]:,.1f}"),
-        ("peak MiB", _memory),
+        ("peak MiB", lambda row: f"{mean_and_spread(row.figures('peak_memory_mib'))[0]:,.0f}"),
         ("privacy", lambda row: str(row.summaries[0]["privacy"]["guarantee"])),
     ]
     return lines
@@ -202,13 +196,6 @@ def _figure(row: Row, *, key: str, scale: float, control: str = "none") -> str:
     digits = 2 if scale == 100 else 4
     text = f"{scale * mean:.{digits}f}"
     return text if spread is None else f"{text} ± {scale * spread:.{digits}f}"
-
-
-def _memory(row: Row) -> str:
-    """Of a run's process, and how many runs were advanced together in it where several were."""
-    found = f"{mean_and_spread(row.figures('peak_memory_mib'))[0]:,.0f}"
-    at_once = max(row.figures("at_once"), default=1)
-    return found if at_once == 1 else f"{found} for {at_once:.0f}"
 
 
 def _mean_size(row: Row, *keys: str) -> str:

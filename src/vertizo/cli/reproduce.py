@@ -103,7 +103,7 @@ def _engine(name: EngineName, address: str | None, jobs: int | None) -> Engine:
     if name == "ray":
         return RayCluster(address, jobs)
     # No figure here is a peak memory, so that processes need not be one to a run.
-    return Processes(jobs or _cores(), runs_each=None)
+    return Processes(jobs or _cores(), reused=True)
 
 
 def _cores() -> int:

@@ -1,9 +1,7 @@
 /* Products of small matrices with what a linear layer does before and after them, in one pass.
  *
  * `vertizo.kernels.plain_products` says what every function is for. Weights are those of a layer at
- * `first` in a flat vector of parameters, [outputs, inputs] row by row and a bias behind; a flat array
- * of two axes, [items, d], stands for as many models, and then every other array has an axis of items
- * before its rows.
+ * `first` in a flat vector of parameters, [outputs, inputs] row by row and a bias behind.
  */
 #include "_arguments.h"
 #include <pthread.h>
@@ -29,7 +27,7 @@ typedef struct {
     size apart; /* from a point's out to the next one's */
     /* A second matrix and bias, of whose product each point adds its step: */
     const float *direction, *slope_bias, *steps;
-    size points, between; /* between is from a point's step to the next one's */
+    size points;
     size left_apart; /* from a point's left to the next one's, where each has its own */
     /* or points at which columns of left from `start` on, `shifted` in all, are raised by `shift`;
        what is not raised is the last point: */
@@ -163,18 +161,17 @@ static int product(const Product *p, size threads) {
     return !failed;
 }
 
-/* The product `p` of each point and item in turn; what is given last says where its arrays are. */
-#define EACH(points, items, threads, ...) \
+/* The product `p` of each point in turn; what is given last says where its arrays are. */
+#define EACH(points, threads, ...) \
     do { \
         int whole = 1; \
         PyThreadState *state = NULL; \
-        double work = (double)p.rows * p.columns * p.inner * (points) * (items); \
+        double work = (double)p.rows * p.columns * p.inner * (points); \
         if (work > LONG) state = PyEval_SaveThread(); \
-        for (size point = 0; whole && point < (points); point++) \
-            for (size item = 0; whole && item < (items); item++) { \
-                __VA_ARGS__; \
-                whole = product(&p, threads); \
-            } \
+        for (size point = 0; whole && point < (points); point++) { \
+            __VA_ARGS__; \
+            whole = product(&p, threads); \
+        } \
         if (state) PyEval_RestoreThread(state); \
         if (!whole) return done(&arrays, PyErr_NoMemory()); \
     } while (0)
@@ -185,14 +182,14 @@ static int product(const Product *p, size threads) {
 #define LENGTH(place, back) (arrays.views[place].shape[NDIM(place) - (back)])
 #define MISFIT return wrong(&arrays, "arrays that do not fit each other")
 
-/* Items of a flat vector, and d, its length. */
+/* d, the length of a flat vector. */
 #define FLAT(place) \
-    if (NDIM(place) < 1 || NDIM(place) > 2) MISFIT; \
-    size items = NDIM(place) == 2 ? LENGTH(place, 2) : 1, d = LENGTH(place, 1)
+    if (NDIM(place) != 1) MISFIT; \
+    size d = LENGTH(place, 1)
 
-/* Whether array `place` is [points, items, rows, columns], without points where `points` is 0. */
-static int is(const Arrays *arrays, int place, size points, size items, size rows, size columns) {
-    return arrays->views[place].len == 4 * (points ? points : 1) * items * rows * columns;
+/* Whether array `place` has the numbers of [points, rows, columns]. */
+static int is(const Arrays *arrays, int place, size points, size rows, size columns) {
+    return arrays->views[place].len == 4 * points * rows * columns;
 }
 
 static int layer_fits(size first, size d, size inputs, size outputs, int bias) {
@@ -214,16 +211,16 @@ KERNEL(affine) {
     FLAT(2);
     if (NDIM(0) < 2 || NDIM(1) != NDIM(0)) MISFIT;
     size rows = LENGTH(1, 2), inputs = LENGTH(1, 1), outputs = LENGTH(0, 1);
-    size points = rows > 0 && inputs > 0 && items > 0 ? BYTES(1) / (4 * rows * inputs * items) : 0;
-    if (!layer_fits(first, d, inputs, outputs, bias != 0) || !is(&arrays, 0, points, items, rows, outputs)
-        || !is(&arrays, 1, points, items, rows, inputs)) MISFIT;
+    size points = rows > 0 && inputs > 0 ? BYTES(1) / (4 * rows * inputs) : 0;
+    if (!layer_fits(first, d, inputs, outputs, bias != 0) || !is(&arrays, 0, points, rows, outputs)
+        || !is(&arrays, 1, points, rows, inputs)) MISFIT;
     Product p = {.rows = rows, .columns = outputs, .inner = inputs, .left = {.down = inputs, .across = 1},
                  .stride = inputs, .transposed = 1, .relu = relu != 0};
-    EACH(points, items, threads,
-        p.left.at = AT(float, 1) + (point * items + item) * rows * inputs;
-        p.matrix = AT(float, 2) + item * d + first;
-        p.bias = bias ? p.matrix + inputs * outputs : NULL;
-        p.out = AT(float, 0) + (point * items + item) * rows * outputs);
+    p.matrix = AT(float, 2) + first;
+    p.bias = bias ? p.matrix + inputs * outputs : NULL;
+    EACH(points, threads,
+        p.left.at = AT(float, 1) + point * rows * inputs;
+        p.out = AT(float, 0) + point * rows * outputs);
     return nothing(&arrays);
 }
 
@@ -234,60 +231,48 @@ KERNEL(along) {
     NUMBER(first, 6); NUMBER(bias, 7); NUMBER(relu, 8); NUMBER(threads, 9);
     TAKE(6, 1);
     FLAT(2);
-    if (NDIM(0) < 3 || NDIM(1) < 2 || NDIM(3) != NDIM(2) || !items) MISFIT;
+    if (NDIM(0) != 3 || NDIM(1) < 2 || NDIM(3) != 1) MISFIT;
     const int64_t *ids = BYTES(5) ? AT(int64_t, 5) : NULL;
     int each = !ids && NDIM(1) == NDIM(0); /* whether every point has inputs of its own */
     size rows = LENGTH(0, 2), inputs = LENGTH(1, 1), outputs = LENGTH(0, 1);
-    size points = BYTES(4) / (4 * items), own = LENGTH(3, 1);
-    if (BYTES(3) != 4 * items * own || !layer_fits(first, own, inputs, outputs, bias != 0)
-        || !layer_fits(first, d, inputs, outputs, bias != 0) || BYTES(4) != 4 * points * items
-        || !is(&arrays, 0, points, items, rows, outputs)) MISFIT;
-    if (ids ? NDIM(1) != 2 || BYTES(5) != 8 * items * rows || !within(ids, items * rows, LENGTH(1, 2))
-            : !is(&arrays, 1, each ? points : 0, items, rows, inputs)) MISFIT;
+    size points = BYTES(4) / 4;
+    if (!layer_fits(first, LENGTH(3, 1), inputs, outputs, bias != 0)
+        || !layer_fits(first, d, inputs, outputs, bias != 0) || !is(&arrays, 0, points, rows, outputs)) MISFIT;
+    if (ids ? NDIM(1) != 2 || BYTES(5) != 8 * rows || !within(ids, rows, LENGTH(1, 2))
+            : !is(&arrays, 1, each ? points : 1, rows, inputs)) MISFIT;
     Product p = {.rows = rows, .columns = outputs, .inner = inputs,
-                 .left = {.down = inputs, .across = 1}, .stride = inputs, .transposed = 1,
-                 .points = points, .between = items, .left_apart = each ? items * rows * inputs : 0,
-                 .apart = items * rows * outputs, .relu = relu != 0};
-    if (points)
-        EACH(1, items, threads,
-            p.left.at = AT(float, 1) + (ids ? 0 : item * rows * inputs);
-            p.left.ids = ids ? ids + item * rows : NULL;
-            p.matrix = AT(float, 2) + item * d + first;
-            p.direction = AT(float, 3) + item * own + first;
-            p.bias = bias ? p.matrix + inputs * outputs : NULL;
-            p.slope_bias = bias ? p.direction + inputs * outputs : NULL;
-            p.steps = AT(float, 4) + item;
-            p.out = AT(float, 0) + item * rows * outputs);
+                 .left = {.at = AT(float, 1), .down = inputs, .across = 1, .ids = ids},
+                 .matrix = AT(float, 2) + first, .stride = inputs, .transposed = 1,
+                 .direction = AT(float, 3) + first, .steps = AT(float, 4), .points = points,
+                 .left_apart = each ? rows * inputs : 0, .out = AT(float, 0), .apart = rows * outputs,
+                 .relu = relu != 0};
+    p.bias = bias ? p.matrix + inputs * outputs : NULL;
+    p.slope_bias = bias ? p.direction + inputs * outputs : NULL;
+    if (points) EACH(1, threads, );
     return nothing(&arrays);
 }
 
-/* moved(out, x, shifts, starts, flat, first, bias, relu, threads) */
+/* moved(out, x, shifts, flat, start, first, bias, relu, threads) */
 KERNEL(moved) {
     Arrays arrays;
     NEEDS(9);
-    NUMBER(first, 5); NUMBER(bias, 6); NUMBER(relu, 7); NUMBER(threads, 8);
-    TAKE(5, 1);
-    FLAT(4);
-    if (NDIM(0) < 3 || NDIM(1) < 2 || NDIM(2) != NDIM(0) || BYTES(3) != 8 * items) MISFIT;
+    NUMBER(start, 4); NUMBER(first, 5); NUMBER(bias, 6); NUMBER(relu, 7); NUMBER(threads, 8);
+    TAKE(4, 1);
+    FLAT(3);
+    if (NDIM(0) != 3 || NDIM(1) != 2 || NDIM(2) != 3) MISFIT;
     size rows = LENGTH(1, 2), inputs = LENGTH(1, 1), outputs = LENGTH(0, 1);
-    size points = LENGTH(2, NDIM(2)), columns = LENGTH(2, 1);
-    const int64_t *starts = AT(int64_t, 3);
-    if (!layer_fits(first, d, inputs, outputs, bias != 0) || columns < 1 || points < 1
-        || !is(&arrays, 0, points + 1, items, rows, outputs) || !is(&arrays, 1, 0, items, rows, inputs)
-        || !is(&arrays, 2, points, items, rows, columns)) MISFIT;
-    for (size item = 0; item < items; item++)
-        if (starts[item] < 0 || starts[item] + columns > inputs) MISFIT;
-    Product p = {.rows = rows, .columns = outputs, .inner = inputs, .left = {.down = inputs, .across = 1},
-                 .stride = inputs, .transposed = 1, .relu = relu != 0, .apart = items * rows * outputs,
-                 .shifts = points, .shifted = columns, .shift = {.down = columns, .across = 1},
-                 .shift_apart = items * rows * columns};
-    EACH(1, items, threads,
-        p.left.at = AT(float, 1) + item * rows * inputs;
-        p.shift.at = AT(float, 2) + item * rows * columns;
-        p.start = starts[item];
-        p.matrix = AT(float, 4) + item * d + first;
-        p.bias = bias ? p.matrix + inputs * outputs : NULL;
-        p.out = AT(float, 0) + item * rows * outputs);
+    size points = LENGTH(2, 3), columns = LENGTH(2, 1);
+    if (!layer_fits(first, d, inputs, outputs, bias != 0) || columns < 1 || points < 1 || start < 0
+        || start + columns > inputs || !is(&arrays, 0, points + 1, rows, outputs)
+        || !is(&arrays, 1, 1, rows, inputs) || !is(&arrays, 2, points, rows, columns)) MISFIT;
+    Product p = {.rows = rows, .columns = outputs, .inner = inputs,
+                 .left = {.at = AT(float, 1), .down = inputs, .across = 1},
+                 .matrix = AT(float, 3) + first, .stride = inputs, .transposed = 1, .relu = relu != 0,
+                 .out = AT(float, 0), .apart = rows * outputs, .shifts = points, .start = start,
+                 .shifted = columns, .shift = {.at = AT(float, 2), .down = columns, .across = 1},
+                 .shift_apart = rows * columns};
+    p.bias = bias ? p.matrix + inputs * outputs : NULL;
+    EACH(1, threads, );
     return nothing(&arrays);
 }
 
@@ -298,19 +283,18 @@ KERNEL(raised) {
     NUMBER(first, 4); NUMBER(start, 5); NUMBER(inputs, 6); NUMBER(relu, 7); NUMBER(threads, 8);
     TAKE(4, 1);
     FLAT(3);
-    if (NDIM(0) < 3 || NDIM(1) != NDIM(0)) MISFIT;
+    if (NDIM(0) != 3 || NDIM(1) != 3) MISFIT;
     size rows = LENGTH(1, 2), columns = LENGTH(1, 1), outputs = LENGTH(0, 1);
-    size points = LENGTH(0, NDIM(0));
+    size points = LENGTH(0, 3);
     if (!layer_fits(first, d, inputs, outputs, 0) || start < 0 || columns < 1 || start + columns > inputs
-        || !is(&arrays, 0, points, items, rows, outputs) || !is(&arrays, 1, points, items, rows, columns)
-        || !is(&arrays, 2, 0, items, rows, outputs)) MISFIT;
+        || !is(&arrays, 0, points, rows, outputs) || !is(&arrays, 1, points, rows, columns)
+        || !is(&arrays, 2, 1, rows, outputs)) MISFIT;
     Product p = {.rows = rows, .columns = outputs, .inner = columns, .left = {.down = columns, .across = 1},
-                 .stride = inputs, .transposed = 1, .relu = relu != 0};
-    EACH(points, items, threads,
-        p.left.at = AT(float, 1) + (point * items + item) * rows * columns;
-        p.matrix = AT(float, 3) + item * d + first + start;
-        p.common = AT(float, 2) + item * rows * outputs;
-        p.out = AT(float, 0) + (point * items + item) * rows * outputs);
+                 .matrix = AT(float, 3) + first + start, .stride = inputs, .transposed = 1,
+                 .common = AT(float, 2), .relu = relu != 0};
+    EACH(points, threads,
+        p.left.at = AT(float, 1) + point * rows * columns;
+        p.out = AT(float, 0) + point * rows * outputs);
     return nothing(&arrays);
 }
 
@@ -325,16 +309,13 @@ KERNEL(back) {
     FLAT(2);
     if (NDIM(0) < 2 || NDIM(1) < 2) MISFIT;
     size rows = LENGTH(1, 2), outputs = LENGTH(1, 1), inputs = LENGTH(0, 1);
-    if (!layer_fits(first, d, inputs, outputs, 0) || !is(&arrays, 0, 0, items, rows, inputs)
-        || !is(&arrays, 1, 0, items, rows, outputs)
-        || (masked && !is(&arrays, 3, 0, items, rows, inputs))) MISFIT;
-    Product p = {.rows = rows, .columns = inputs, .inner = outputs, .left = {.down = outputs, .across = 1},
-                 .stride = inputs};
-    EACH(1, items, threads,
-        p.left.at = AT(float, 1) + item * rows * outputs;
-        p.matrix = AT(float, 2) + item * d + first;
-        p.kept = masked ? AT(float, 3) + item * rows * inputs : NULL;
-        p.out = AT(float, 0) + item * rows * inputs);
+    if (!layer_fits(first, d, inputs, outputs, 0) || !is(&arrays, 0, 1, rows, inputs)
+        || !is(&arrays, 1, 1, rows, outputs) || (masked && !is(&arrays, 3, 1, rows, inputs))) MISFIT;
+    Product p = {.rows = rows, .columns = inputs, .inner = outputs,
+                 .left = {.at = AT(float, 1), .down = outputs, .across = 1},
+                 .matrix = AT(float, 2) + first, .stride = inputs,
+                 .kept = masked ? AT(float, 3) : NULL, .out = AT(float, 0)};
+    EACH(1, threads, );
     return nothing(&arrays);
 }
 
@@ -347,17 +328,15 @@ KERNEL(outer) {
     FLAT(0);
     if (NDIM(1) < 2 || NDIM(2) < 2) MISFIT;
     size rows = LENGTH(1, 2), outputs = LENGTH(1, 1), inputs = LENGTH(2, 1);
-    if (!layer_fits(first, d, inputs, outputs, bias != 0) || !is(&arrays, 1, 0, items, rows, outputs)
-        || !is(&arrays, 2, 0, items, rows, inputs)) MISFIT;
-    Product p = {.rows = outputs, .columns = inputs, .inner = rows, .left = {.down = 1, .across = outputs},
-                 .stride = inputs};
-    EACH(1, items, threads,
-        p.left.at = AT(float, 1) + item * rows * outputs;
-        p.matrix = AT(float, 2) + item * rows * inputs;
-        p.out = AT(float, 0) + item * d + first);
-    for (size item = 0; bias && item < items; item++) {
-        float *sums = AT(float, 0) + item * d + first + inputs * outputs;
-        const float *gradient = AT(float, 1) + item * rows * outputs;
+    if (!layer_fits(first, d, inputs, outputs, bias != 0) || !is(&arrays, 1, 1, rows, outputs)
+        || !is(&arrays, 2, 1, rows, inputs)) MISFIT;
+    Product p = {.rows = outputs, .columns = inputs, .inner = rows,
+                 .left = {.at = AT(float, 1), .down = 1, .across = outputs},
+                 .matrix = AT(float, 2), .stride = inputs, .out = AT(float, 0) + first};
+    EACH(1, threads, );
+    if (bias) {
+        float *sums = AT(float, 0) + first + inputs * outputs;
+        const float *gradient = AT(float, 1);
         memset(sums, 0, 4 * outputs);
         for (size i = 0; i < rows; i++)
             for (size j = 0; j < outputs; j++) sums[j] += gradient[i * outputs + j];

@@ -167,7 +167,7 @@ static TARGET void OWN(each)(
     float plain[HEIGHT * ACROSS];
     size step = vectors * LANES;
     for (size point = 0; point < p->points; point++) {
-        float by = p->steps[point * p->between];
+        float by = p->steps[point];
         for (size at = 0; at < p->inner * step; at++) third[at] = panel[at] + by * other[at];
         Matrix own = p->left;
         own.at += point * p->left_apart;
@@ -214,7 +214,7 @@ static TARGET void OWN(multiply)(const Product *p, size from, size to, float *ro
                 OWN(raise)(i, rows, first, count, p->columns, p->slope_bias, NULL, slope);
                 for (size point = 0; point < p->points; point++)
                     OWN(put)(p, i, rows, first, count, p->out + point * p->apart, plain,
-                             p->steps[point * p->between], slope);
+                             p->steps[point], slope);
                 continue;
             }
             for (size point = 0; point < p->shifts; point++) {

@@ -2,14 +2,11 @@
 
 Arrays are float32 and C-contiguous. A layer's weights [outputs, inputs], row by row, and its bias
 behind them begin at ``first`` of a flat vector of parameters [d]; its numbers of inputs and outputs
-are the last lengths of the arrays given. A flat array of two axes, [items, d], stands for as many
-models of the same layers: then every other array has an axis of items before its rows. ``threads``
-is how many may share a large product; it shows in no digit.
+are the last lengths of the arrays given. ``threads`` is how many may share a large product; it
+shows in no digit.
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -31,8 +28,8 @@ def affine(
     Raises:
         ValueError: shapes that do not fit each other; so do all of these.
     """
-    for at, item in _places(out, flat):
-        weight, offset = _layer(flat, item, first, out, x, bias)
+    weight, offset = _layer(flat, first, out, x, bias)
+    for at in np.ndindex(out.shape[:-2]):
         _put(out[at], _product(x[at], weight, offset), relu)
 
 
@@ -54,42 +51,39 @@ def along(
     which is also more precise than shifting W would be.
 
     Args:
-        out: [points, (items,) rows, outputs].
-        x: [(items,) rows, inputs]; with IDs a table [records, inputs]; or each point's own,
-            [points, (items,) rows, inputs].
-        flat, direction: w and u, [(items,) d or more].
-        steps: [points, (items)].
-        ids: which rows of the table, [(items,) rows]; empty where there is none.
+        out: [points, rows, outputs].
+        x: [rows, inputs]; with IDs a table [records, inputs]; or each point's own,
+            [points, rows, inputs].
+        flat, direction: w and u, [d or more].
+        steps: [points].
+        ids: which rows of the table, [rows]; empty where there is none.
         first, bias, relu, threads: as of `affine`.
     """
     if ids.size:
         if ids.min() < 0 or ids.max() >= len(x):
             raise ValueError("rows that there are not")
         x = x.take(ids, 0)
-    by_point = steps.reshape(len(out), -1).tolist()
-    for at, item in _places(out[0], flat):
-        weight, offset = _layer(flat, item, first, out, x, bias)
-        along_weight, along_offset = _layer(direction, item, first, out, x, bias)
-        own_steps = [own[item or 0] for own in by_point]
-        if x.ndim == out.ndim:
-            for point, inputs, step in zip(out, x, own_steps, strict=True):
-                moved_weight, moved_offset = torch.add(weight, along_weight, alpha=step), offset
-                if offset is not None and along_offset is not None:
-                    moved_offset = torch.add(offset, along_offset, alpha=step)
-                _put(point[at], _product(inputs[at], moved_weight, moved_offset), relu)
-            continue
-        plain = _product(x[at], weight, offset)
-        slope = _product(x[at], along_weight, along_offset)
-        for point, step in zip(out, own_steps, strict=True):
-            _put(point[at], torch.add(plain, slope, alpha=step) if step else plain.clone(), relu)
+    weight, offset = _layer(flat, first, out, x, bias)
+    along_weight, along_offset = _layer(direction, first, out, x, bias)
+    if x.ndim == out.ndim:
+        for point, inputs, step in zip(out, x, steps.tolist(), strict=True):
+            moved_weight, moved_offset = torch.add(weight, along_weight, alpha=step), offset
+            if offset is not None and along_offset is not None:
+                moved_offset = torch.add(offset, along_offset, alpha=step)
+            _put(point, _product(inputs, moved_weight, moved_offset), relu)
+        return
+    plain = _product(x, weight, offset)
+    slope = _product(x, along_weight, along_offset)
+    for point, step in zip(out, steps.tolist(), strict=True):
+        _put(point, torch.add(plain, slope, alpha=step) if step else plain.clone(), relu)
 
 
 def moved(
     out: Numbers,
     x: Numbers,
     shifts: Numbers,
-    starts: NDArray[np.int64],
     flat: Numbers,
+    start: int,
     first: int,
     bias: int,
     relu: int,
@@ -98,18 +92,15 @@ def moved(
     """A layer at inputs of which some columns are shifted, and last at those that are not.
 
     Args:
-        out: [points + 1, (items,) rows, outputs].
-        x: [(items,) rows, inputs].
-        shifts: [points, (items,) rows, columns].
-        starts: the first of the columns of each item, [(items)].
+        out: [points + 1, rows, outputs].
+        x: [rows, inputs].
+        shifts: [points, rows, columns].
+        start: the first of the columns.
         flat, first, bias, relu, threads: as of `affine`.
     """
     common = np.empty(out.shape[1:], np.float32)
     affine(common, x, flat, first, bias, 0, threads)
-    for item, start in enumerate(starts.reshape(-1).tolist()):
-        at = item if starts.ndim else ...
-        own = out[:-1, at], shifts[:, at], common[at], flat[at]
-        raised(*own, first, start, x.shape[-1], relu, threads)
+    raised(out[:-1], shifts, common, flat, first, start, x.shape[-1], relu, threads)
     np.maximum(common, np.float32(0), out=out[-1]) if relu else np.copyto(out[-1], common)
 
 
@@ -127,9 +118,9 @@ def raised(
     """A layer's outputs where some columns of its inputs are shifted: ``common + shift W'ᵀ``.
 
     Args:
-        out: [points, (items,) rows, outputs].
-        shifts: [points, (items,) rows, columns].
-        common: the outputs without them, before a ReLU; [(items,) rows, outputs].
+        out: [points, rows, outputs].
+        shifts: [points, rows, columns].
+        common: the outputs without them, before a ReLU; [rows, outputs].
         flat, first, relu, threads: as of `affine`.
         start: the first of the columns.
         inputs: the layer's.
@@ -137,12 +128,10 @@ def raised(
     outputs, columns = out.shape[-1], shifts.shape[-1]
     if start < 0 or start + columns > inputs:
         raise ValueError("arrays that do not fit each other")
+    weight = _tensor(flat[first : first + inputs * outputs].reshape(outputs, inputs))
+    part = weight[:, start : start + columns]
     for point, shift in zip(out, shifts, strict=True):
-        for at, item in _places(point, flat):
-            own = _own(flat, item)[first : first + inputs * outputs].reshape(outputs, inputs)
-            part = _tensor(own)[:, start : start + columns]
-            result = torch.addmm(_tensor(common[at]), _tensor(shift[at]), part.t())
-            _put(point[at], result, relu)
+        _put(point, torch.addmm(_tensor(common), _tensor(shift), part.t()), relu)
 
 
 def back(
@@ -157,19 +146,18 @@ def back(
     """The gradient of a layer's inputs from that of its outputs, ``g W``.
 
     Args:
-        out: [(items,) rows, inputs].
-        gradient: [(items,) rows, outputs].
+        out: [rows, inputs].
+        gradient: [rows, outputs].
         flat, first, threads: as of `affine`.
         kept: the inputs, where they come out of a ReLU: its gradient is 0 where they are not
-            positive; [(items,) rows, inputs].
+            positive; [rows, inputs].
         masked: whether they do; ``kept`` may be any array else.
     """
-    for at, item in _places(out, flat):
-        weight, _ = _layer(flat, item, first, gradient, out, 0)
-        result = torch.mm(_tensor(gradient[at]), weight)
-        if masked:
-            result[~(_tensor(kept[at]) > 0)] = 0
-        _put(out[at], result, 0)
+    weight, _ = _layer(flat, first, gradient, out, 0)
+    result = torch.mm(_tensor(gradient), weight)
+    if masked:
+        result[~(_tensor(kept) > 0)] = 0
+    _put(out, result, 0)
 
 
 def outer(
@@ -178,18 +166,17 @@ def outer(
     """The gradient of a layer's weights, ``gᵀ x``, and of its bias, in their places of ``flat``.
 
     Args:
-        flat: a gradient of all parameters, [(items,) d]; the rest of it is left as it is.
-        gradient: of the layer's outputs, [(items,) rows, outputs].
-        x: its inputs, [(items,) rows, inputs].
+        flat: a gradient of all parameters, [d]; the rest of it is left as it is.
+        gradient: of the layer's outputs, [rows, outputs].
+        x: its inputs, [rows, inputs].
         first, bias, threads: as of `affine`.
     """
-    for at, item in _places(gradient, flat):
-        _layer(flat, item, first, gradient, x, bias)  # it fits
-        outputs, inputs = gradient.shape[-1], x.shape[-1]
-        own, stop = _own(flat, item), first + outputs * inputs
-        own[first:stop] = torch.mm(_tensor(gradient[at]).t(), _tensor(x[at])).flatten().numpy()
-        if bias:
-            own[stop : stop + outputs] = np.add.reduce(gradient[at], 0)
+    _layer(flat, first, gradient, x, bias)  # it fits
+    outputs, inputs = gradient.shape[-1], x.shape[-1]
+    stop = first + outputs * inputs
+    flat[first:stop] = torch.mm(_tensor(gradient).t(), _tensor(x)).flatten().numpy()
+    if bias:
+        flat[stop : stop + outputs] = np.add.reduce(gradient, 0)
 
 
 def lanes(most: int = 16) -> int:
@@ -197,29 +184,16 @@ def lanes(most: int = 16) -> int:
     return 0
 
 
-def _places(rows: Numbers, flat: Numbers) -> Iterator[tuple[tuple[int, ...], int | None]]:
-    """Where in an array [..., rows, columns] each product lies, and which item's it is."""
-    if rows.ndim < 1 + flat.ndim:
-        raise ValueError("arrays that do not fit each other")
-    for at in np.ndindex(rows.shape[:-2]):
-        yield at, at[-1] if flat.ndim == 2 else None
-
-
-def _own(flat: Numbers, item: int | None) -> Numbers:
-    own: Numbers = flat if item is None else flat[item]
-    return own
-
-
 def _layer(
-    flat: Numbers, item: int | None, first: int, out: Numbers, x: Numbers, bias: int
+    flat: Numbers, first: int, out: Numbers, x: Numbers, bias: int
 ) -> tuple[Tensor, Tensor | None]:
     """W [outputs, inputs] and b [outputs] in a flat vector."""
-    own, outputs, inputs = _own(flat, item), out.shape[-1], x.shape[-1]
+    outputs, inputs = out.shape[-1], x.shape[-1]
     stop = first + outputs * inputs
-    if first < 0 or stop + outputs * bool(bias) > own.size:
+    if flat.ndim != 1 or first < 0 or stop + outputs * bool(bias) > flat.size:
         raise ValueError("arrays that do not fit each other")
-    weight = _tensor(own[first:stop].reshape(outputs, inputs))
-    return weight, _tensor(own[stop : stop + outputs]) if bias else None
+    weight = _tensor(flat[first:stop].reshape(outputs, inputs))
+    return weight, _tensor(flat[stop : stop + outputs]) if bias else None
 
 
 def _product(x: Numbers, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -1,13 +1,11 @@
-"""Linear layers with ReLU between, in closed form, for one vector of parameters or for many.
+"""Linear layers with ReLU between, in closed form.
 
 The models of the papers' tables are such stacks, and small: at batch 64 autograd and one call after
 another cost several times what the arithmetic does. Here a layer is one call
 (`vertizo.kernels`), the first layer's product is shared between perturbed evaluations, and
 gradients are written into one flat vector.
 
-``flat`` holds the parameters: [d], or [items, d] for several models of the same layers. With items
-every other array has an axis of them before its rows, and item i of it belongs to parameters i. To
-each item, and to each row, comes what would come to it alone, bit for bit.
+``flat`` holds the parameters, [d]. To each row comes what would come to it alone, bit for bit.
 """
 
 from __future__ import annotations
@@ -52,15 +50,13 @@ class Moved:
 
     Args:
         start: the first of those columns.
-        shift: what is added to them, [points, (items,) rows, columns].
+        shift: what is added to them, [points, rows, columns].
         first: the first of the points, among all.
-        items: whose inputs; None for all.
     """
 
     start: int
     shift: Numbers
     first: int
-    items: slice | None = None
 
 
 class Layers:
@@ -90,19 +86,18 @@ class Layers:
 
         Args:
             flat: w.
-            rows: [(items,) rows, inputs], the last of the points.
+            rows: [rows, inputs], the last of the points.
             moved: the others.
             points: how many there are.
 
         Returns:
-            Arrays [(items,) rows, …], and [points, (items,) rows, outputs].
+            Arrays [rows, …], and [points, rows, outputs].
         """
         layer, threads = self.layers[0], torch.get_num_threads()
-        values = np.empty((points, *rows.shape[:-1], layer.outputs), np.float32)
-        if len(moved) == 1 and len(moved[0].shift) == points - 1 and moved[0].items is None:
-            starts = np.full(flat.shape[:-1], moved[0].start)
-            shift = moved[0].shift
-            self._by[0].moved(values, rows, shift, starts, flat, 0, layer.bias, layer.relu, threads)
+        values = np.empty((points, len(rows), layer.outputs), np.float32)
+        if len(moved) == 1 and len(moved[0].shift) == points - 1:
+            shift, start = moved[0].shift, moved[0].start
+            self._by[0].moved(values, rows, shift, flat, start, 0, layer.bias, layer.relu, threads)
         else:
             self._raised(flat, rows, moved, values)
         common = values[-1]
@@ -121,31 +116,26 @@ class Layers:
         relu = layer.relu and not moved
         self._by[0].affine(common, rows, flat, 0, layer.bias, relu, threads)
         for part in moved:
-            items = slice(None) if part.items is None else part.items
-            for point, shift in enumerate(part.shift, part.first):
-                out, own = values[point : point + 1, items], common[items]
-                parameters = flat if part.items is None else flat[items]
-                self._by[0].raised(
-                    out, shift[None], own, parameters, 0,
-                    part.start, layer.inputs, layer.relu, threads,
-                )  # fmt: skip
+            out = values[part.first : part.first + len(part.shift)]
+            shape = (part.start, layer.inputs, layer.relu)
+            self._by[0].raised(out, part.shift, common, flat, 0, *shape, threads)
         if layer.relu and moved:
             np.maximum(common, np.float32(0), out=common)
 
     def along(
         self, flat: Numbers, direction: Numbers, steps: Numbers, rows: Numbers, ids: Ids = EVERY
     ) -> Numbers:
-        """Outputs at ``w + step · u``, [points, (items,) rows, outputs].
+        """Outputs at ``w + step · u``, [points, rows, outputs].
 
         Args:
             flat: w.
-            direction: u, [(items,) d or more].
-            steps: [points, (items)].
-            rows: [(items,) rows, inputs], the same at every point; or a table [records, inputs].
-            ids: which rows of the table, [(items,) rows].
+            direction: u, [d or more].
+            steps: [points].
+            rows: [rows, inputs], the same at every point; or a table [records, inputs].
+            ids: which rows of the table, [rows].
         """
         threads, values = torch.get_num_threads(), rows
-        front = (len(steps), *(ids.shape if ids.size else rows.shape[:-1]))
+        front = (len(steps), len(ids) if ids.size else len(rows))
         for layer, first in zip(self.layers, self._first, strict=True):
             before, values = values, np.empty((*front, layer.outputs), np.float32)
             own = (flat, direction, steps, ids if first == 0 else EVERY)
@@ -160,8 +150,8 @@ class Layers:
         Args:
             flat: w.
             steps: from `forward`.
-            gradient: of the outputs, [(items,) rows, outputs].
-            out: becomes the gradient, [(items,) d].
+            gradient: of the outputs, [rows, outputs].
+            out: becomes the gradient, [d].
         """
         threads, gradient = torch.get_num_threads(), self._at_outputs(steps, gradient)
         for index in range(len(self.layers) - 1, -1, -1):
@@ -173,7 +163,7 @@ class Layers:
     def input_gradients(
         self, flat: Numbers, steps: Sequence[Numbers], gradient: Numbers
     ) -> Numbers:
-        """Of the inputs, [(items,) rows, inputs]; arguments as of `gradients`."""
+        """Of the inputs, [rows, inputs]; arguments as of `gradients`."""
         gradient = self._at_outputs(steps, gradient)
         for index in range(len(self.layers) - 1, -1, -1):
             gradient = self._back(flat, steps, gradient, index)

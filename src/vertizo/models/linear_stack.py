@@ -40,7 +40,7 @@ class LinearStack:
         self, layers: Sequence[Layer], parameters: Tensor, *, flatten: bool = True
     ) -> None:
         self.layers = tuple(layers)
-        self.flattens = flatten
+        self._flatten = flatten
         self.parameters = parameters
         self._flat: Numbers = parameters.numpy()
         self._stack = Layers(layers)
@@ -60,7 +60,7 @@ class LinearStack:
         """Inputs as rows of the first layer, [batch · times, inputs]."""
         if inputs.dim() == 2:
             return inputs
-        return inputs.flatten(1) if self.flattens else inputs.flatten(0, -2)
+        return inputs.flatten(1) if self._flatten else inputs.flatten(0, -2)
 
     def _numbers(self, inputs: Tensor) -> Numbers:
         numbers: Numbers = self.rows(inputs).numpy()
@@ -91,7 +91,7 @@ class LinearStack:
     def table_of(self, features: Tensor) -> Tensor | None:
         """Records as rows of which `along` takes `Selected` ones; None where each is several."""
         fits = features.is_contiguous() and features.dtype == torch.float32
-        return self.rows(features) if fits and (features.dim() == 2 or self.flattens) else None
+        return self.rows(features) if fits and (features.dim() == 2 or self._flatten) else None
 
     def forward(self, points: Points, number: int = 0) -> tuple[Tensor, Pullback]:
         """Outputs at every point, and the pullback at the last."""

@@ -85,16 +85,6 @@ class ClientParty:
         self._table: NDArray[Any] | None = None
         self._buffer: NDArray[Any] = np.empty(0)
 
-    @property
-    def half(self) -> ClientHalf:
-        """The method's client half."""
-        return self._half
-
-    def go_on(self, answered: int) -> None:
-        """Be where so many answers were applied, for a driver that makes rounds itself."""
-        self.answered = answered
-        self._open = self._batch = self._frame = None
-
     def ask(self, announcement: wire.Frame | None = None) -> wire.Frame:
         """The next query; while one is unanswered, the same bytes again.
 

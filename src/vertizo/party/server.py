@@ -295,10 +295,6 @@ class ServerParty:
         feedback.absorb(ids, wanted, sent.values)
         return frame
 
-    def go_on(self, round_: int, answered: Sequence[int]) -> None:
-        """Be where so many queries were answered, for a driver that does it and loses none."""
-        self.round, self._peers = round_, [Peer(number) for number in answered]
-
     def announce(self, client: int) -> wire.Frame:
         """The records of the next synchronous round, as that client's next query."""
         if self.batches is None:

@@ -27,9 +27,6 @@ class RecordLosses(Protocol):
     def correct(self, rows: slice) -> int:
         """How many of those rows are predicted right; 0 where nothing is right or wrong."""
 
-    def right(self, rows: slice) -> NDArray[np.bool_]:
-        """Which of those rows are, shape [rows]."""
-
 
 class Task(Protocol):
     """What is predicted."""
@@ -86,13 +83,6 @@ class _SoftmaxLosses:
         first, stop, _ = rows.indices(len(self._likeliest))
         return kernels.right(self._likeliest, self._labels, first, stop)
 
-    def right(self, rows: slice) -> NDArray[np.bool_]:
-        """Which rows have it."""
-        found: NDArray[np.bool_] = (
-            self._likeliest[rows].reshape(-1, len(self._labels)) == self._labels
-        )
-        return found.reshape(-1)
-
 
 class Regression:
     """Half the squared error of one output; labels are float32, in their own units.
@@ -132,7 +122,3 @@ class _SquaredLosses:
     def correct(self, rows: slice) -> int:
         """0: nothing is right or wrong here."""
         return 0
-
-    def right(self, rows: slice) -> NDArray[np.bool_]:
-        """None."""
-        return np.zeros(self._error[rows].shape[0], np.bool_)

@@ -46,23 +46,10 @@ class EmbeddingTable:
         self.dims = tuple(dims)
         self._start = [sum(dims[:client]) for client in range(len(dims))]
         self._last = np.empty((0, sum(dims)), np.float32)
-        self.values: Tensor
-        self.refreshed: Tensor
+        self.values = storage.zeros((records, sum(dims)), torch.float32)
+        self.refreshed = storage.zeros((records, len(dims)), torch.int32)
         """The round in which each entry was stored, [records, clients]."""
-        self._live_in(
-            storage.zeros((records, sum(dims)), torch.float32),
-            storage.zeros((records, len(dims)), torch.int32),
-        )
-
-    def move_to(self, values: Tensor, refreshed: Tensor) -> None:
-        """Live in this memory from now on: [records, Σ d_h] float32, [records, clients] int32."""
-        values.copy_(self.values)
-        refreshed.copy_(self.refreshed)
-        self._live_in(values, refreshed)
-
-    def _live_in(self, values: Tensor, refreshed: Tensor) -> None:
-        self.values, self.refreshed = values, refreshed
-        self._values, self._rounds = values.numpy(), refreshed.numpy()
+        self._values, self._rounds = self.values.numpy(), self.refreshed.numpy()
 
     @property
     def width(self) -> int:

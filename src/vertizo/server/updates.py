@@ -59,20 +59,20 @@ class FirstOrder:
     evaluations = 0
 
     def __init__(self, optimizer: Optimizer, batch_size: int) -> None:
-        self.optimizer = optimizer
-        self.weight = 1.0 / batch_size
+        self._optimizer = optimizer
+        self._weight = 1.0 / batch_size
 
     def step(self, head: Head, evaluation: Evaluation, joined: Tensor, labels: Tensor) -> None:
         """One step along the gradient of the batch."""
-        self.optimizer.step(head.parameters, Dense(evaluation.gradient(self.weight)))
+        self._optimizer.step(head.parameters, Dense(evaluation.gradient(self._weight)))
 
     def state(self) -> dict[str, Tensor]:
         """The optimiser's."""
-        return self.optimizer.state()
+        return self._optimizer.state()
 
     def load(self, state: dict[str, Tensor]) -> None:
         """Go on from ``state``."""
-        self.optimizer.load(state)
+        self._optimizer.load(state)
 
 
 class ZerothOrder:
@@ -100,43 +100,43 @@ class ZerothOrder:
         *,
         forward: bool = False,
     ) -> None:
-        self.optimizer = optimizer
+        self._optimizer = optimizer
         self.directions = directions
-        self.smoothing = smoothing
-        self.batch_size = batch_size
-        self.forward = forward
+        self._smoothing = smoothing
+        self._batch_size = batch_size
+        self._forward = forward
         self.steps = 0
 
     @property
     def evaluations(self) -> int:
         """On both sides, or on one."""
-        return 1 if self.forward else 2
+        return 1 if self._forward else 2
 
     def step(self, head: Head, evaluation: Evaluation, joined: Tensor, labels: Tensor) -> None:
         """One step along a random direction, as far as the losses say."""
         direction = self.directions.draw(self.steps)
         self.steps += 1
-        smoothing = self.smoothing
-        offsets = (smoothing,) if self.forward else (smoothing, -smoothing)
+        smoothing = self._smoothing
+        offsets = (smoothing,) if self._forward else (smoothing, -smoothing)
         losses = [
-            float(head.task.losses(logits, labels).values.sum()) / self.batch_size
+            float(head.task.losses(logits, labels).values.sum()) / self._batch_size
             for logits in outputs(head.model, joined, direction, offsets)
         ]
-        if self.forward:
-            plain = float(evaluation.losses[-1].sum()) / self.batch_size
+        if self._forward:
+            plain = float(evaluation.losses[-1].sum()) / self._batch_size
             slope = forward_difference(losses[0], plain, smoothing)
         else:
             slope = two_point(losses[0], losses[1], smoothing)
-        self.optimizer.step(head.parameters, estimate(direction, slope))
+        self._optimizer.step(head.parameters, estimate(direction, slope))
 
     def state(self) -> dict[str, Tensor]:
         """The optimiser's, and how many directions were drawn."""
-        return {**self.optimizer.state(), "steps": torch.tensor(self.steps)}
+        return {**self._optimizer.state(), "steps": torch.tensor(self.steps)}
 
     def load(self, state: dict[str, Tensor]) -> None:
         """Go on from ``state``."""
         self.steps = int(state["steps"])
-        self.optimizer.load(state)
+        self._optimizer.load(state)
 
 
 class NoUpdate:

@@ -98,36 +98,6 @@ class Simulator:
         self.server.tend()
         return self.server.round > before
 
-    def due(self) -> int | None:
-        """The client whose query is the next to reach the server; None if no query is open."""
-        return self._events[0][2] if self._events else None
-
-    def arrive(self) -> int:
-        """The next query reaches the server: the clock moves on; which client's it is.
-
-        With `passed`, for a driver that computes rounds itself, over links that lose nothing and
-        have no limit of bytes.
-        """
-        self.now, _, index = heapq.heappop(self._events)
-        return index
-
-    def passed(self, index: int, up: int, down: int, announcement: int = 0) -> None:
-        """A query of ``up`` bytes was answered by ``down`` bytes; the client begins its next.
-
-        Args:
-            index: which client's.
-            up, down: bytes.
-            announcement: bytes of that of the next synchronous round.
-        """
-        self.traffic.up += up
-        self.traffic.down += down
-        self._transmissions[index] += 2
-        self.activations[index] += 1
-        answered = self.clients[index].answered
-        if self._limit is None or answered < self._limit:
-            self.traffic.down += announcement
-            self._schedule(index, self._links[index].delay(answered))
-
     def _schedule(self, index: int, delay: float) -> None:
         heapq.heappush(self._events, (self.now + delay, self._sequence, index))
         self._sequence += 1
