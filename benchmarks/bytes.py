@@ -16,9 +16,9 @@ import tempfile
 from pathlib import Path
 
 import report
-from vertizo import comparison
-from vertizo.comparison import Row
-from vertizo.engines import Processes
+from vertizo.studies import comparison
+from vertizo.studies.comparison import Row
+from vertizo.studies.engines import Processes
 
 CONFIG = Path(__file__).parents[1] / "experiments" / "bytes_mnist_2.yaml"
 TARGETS = (0.6, 0.8, 0.9, 0.95)

@@ -19,14 +19,14 @@ import torch
 from torch import Tensor
 
 import report
-from vertizo.codecs.base import Codec
-from vertizo.codecs.chain import Chain
-from vertizo.codecs.lattice import Lattice
-from vertizo.codecs.none import NoCompression
-from vertizo.codecs.paired import Paired
-from vertizo.codecs.sign import Sign
-from vertizo.codecs.top_k import TopK
-from vertizo.codecs.uniform import Uniform
+from vertizo.protocol.codecs.base import Codec
+from vertizo.protocol.codecs.chain import Chain
+from vertizo.protocol.codecs.lattice import Lattice
+from vertizo.protocol.codecs.none import NoCompression
+from vertizo.protocol.codecs.paired import Paired
+from vertizo.protocol.codecs.sign import Sign
+from vertizo.protocol.codecs.top_k import TopK
+from vertizo.protocol.codecs.uniform import Uniform
 
 SMOOTHING = 1e-3
 SINGLE: dict[str, Codec] = {

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 
 import report
-from vertizo.memory import keep_freed_memory
+from vertizo.core.memory import keep_freed_memory
 from vertizo.methods.base import ClientSide
 from vertizo.methods.dpzv import Dpzv
 from vertizo.models.base import Model
@@ -37,7 +37,7 @@ from vertizo.models.networks import mlp
 from vertizo.models.optimizers import Sgd
 from vertizo.models.text import Spec, Text
 from vertizo.models.torch import wrap
-from vertizo.randomness import Stream
+from vertizo.core.randomness import Stream
 from vertizo.zeroth_order.directions import Direction, LawName
 from vertizo.zeroth_order.numbers import Kind, blocks
 

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 import report
-from vertizo.memory import keep_freed_memory
+from vertizo.core.memory import keep_freed_memory
 from vertizo.methods.base import ClientSide
 from vertizo.methods.dpzv import Dpzv
 from vertizo.methods.vafl import Vafl
@@ -32,7 +32,7 @@ from vertizo.models.networks import mlp
 from vertizo.models.optimizers import Sgd
 from vertizo.models.text import Spec, Text, TextEmbeddings
 from vertizo.models.torch import wrap
-from vertizo.randomness import Stream
+from vertizo.core.randomness import Stream
 
 MODELS = ("mlp", "embeddings", "transformer")
 VARIANTS = ("inference", "dpzv", "vafl")

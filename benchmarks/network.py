@@ -32,10 +32,10 @@ from pathlib import Path
 from typing import Any
 
 import report
-from vertizo.deployment.authority import issue
-from vertizo.deployment.certificates import Credentials
-from vertizo.deployment.grpc import GrpcChannel, GrpcServer, Limits
-from vertizo.deployment.transport import Answer
+from vertizo.network.authority import issue
+from vertizo.network.certificates import Credentials
+from vertizo.network.grpc import GrpcChannel, GrpcServer, Limits
+from vertizo.network.transport import Answer
 
 CLIENTS = (1, 4, 16)
 ASK, ANSWER = 65_536, 48

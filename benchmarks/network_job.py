@@ -34,20 +34,20 @@ import torch
 from network import ANSWER, ASK, SPAWN, bare, client_name, serve_bare
 
 import report
-from vertizo import wire
-from vertizo.codecs.none import NoCompression
-from vertizo.deployment import frames
-from vertizo.deployment.authority import issue
-from vertizo.deployment.certificates import Credentials
-from vertizo.deployment.grpc import GrpcServer, Limits
-from vertizo.deployment.grpc_channel import GrpcChannel
-from vertizo.deployment.joining import Member
-from vertizo.deployment.options import JoinConfig, ServeConfig
-from vertizo.deployment.serving import FederationService
-from vertizo.deployment.transport import Answer
-from vertizo.experiment import Experiment
-from vertizo.memory import keep_freed_memory
-from vertizo.messages import Query, Reply, Upload
+from vertizo.protocol import wire
+from vertizo.protocol.codecs.none import NoCompression
+from vertizo.network import frames
+from vertizo.network.authority import issue
+from vertizo.network.certificates import Credentials
+from vertizo.network.grpc import GrpcServer, Limits
+from vertizo.network.grpc_channel import GrpcChannel
+from vertizo.network.joining import Member
+from vertizo.network.options import JoinConfig, ServeConfig
+from vertizo.network.serving import FederationService
+from vertizo.network.transport import Answer
+from vertizo.run.experiment import Experiment
+from vertizo.core.memory import keep_freed_memory
+from vertizo.protocol.messages import Query, Reply, Upload
 
 CLIENTS = (1, 4, 16)
 BATCH, DIM = 128, 64

@@ -27,7 +27,7 @@ from ways.setting import REFERENCE, REFERENCE_VARIANT, SHAPES, VARIANTS, Setting
 
 import report
 from report import Rounds
-from vertizo.memory import keep_freed_memory
+from vertizo.core.memory import keep_freed_memory
 
 BATCHES = (64, 256, 2048)
 CLIENTS = (2, 4, 8, 16, 32, 64)

@@ -27,16 +27,16 @@ import numpy as np
 import torch
 
 import report
-from vertizo import checkpoint
-from vertizo.config import parse
+from vertizo.run import checkpoint
+from vertizo.config.schema import parse
 from vertizo.data import vertical
 from vertizo.data.vertical import Pooled
-from vertizo.federation import Federation, build
-from vertizo.memory import keep_freed_memory
-from vertizo.randomness import Stream
-from vertizo.server import storage
-from vertizo.server.losses import Classification
-from vertizo.server.table import EmbeddingTable
+from vertizo.run.federation import Federation, build
+from vertizo.core.memory import keep_freed_memory
+from vertizo.core.randomness import Stream
+from vertizo.party import storage
+from vertizo.models.losses import Classification
+from vertizo.party.table import EmbeddingTable
 
 RECORDS = (1_000, 10_000, 100_000, 1_000_000)
 CLIENTS, DIM, COLUMNS = 8, 64, 8

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vertizo import Experiment
-from vertizo.config import parse
-from vertizo.errors import ConfigError
+from vertizo.config.schema import parse
+from vertizo.core.errors import ConfigError
 
 PIXELS, OUTPUTS = 16, 3
 Array = NDArray[np.float32]

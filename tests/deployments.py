@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from vertizo.deployment.joining import Joined, Member
-from vertizo.deployment.options import JoinConfig, ServeConfig
-from vertizo.deployment.serving import FederationService
-from vertizo.deployment.transport import Channel, DirectChannel
+from vertizo.network.joining import Joined, Member
+from vertizo.network.options import JoinConfig, ServeConfig
+from vertizo.network.serving import FederationService
+from vertizo.network.transport import Channel, DirectChannel
 
 MEMBERS = ("north", "east", "south", "west")
 

@@ -10,25 +10,25 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vertizo import config as configuration
-from vertizo import wire
-from vertizo.codecs.base import Codec
-from vertizo.codecs.none import NoCompression
-from vertizo.config import ExperimentConfig
+from vertizo.config import schema as configuration
+from vertizo.protocol import wire
+from vertizo.protocol.codecs.base import Codec
+from vertizo.protocol.codecs.none import NoCompression
+from vertizo.config.schema import ExperimentConfig
 from vertizo.data.vertical import VerticalData
-from vertizo.errors import ConflictError
-from vertizo.federation import Federation
-from vertizo.federation import build as build_federation
-from vertizo.messages import Message, Query, Reply
+from vertizo.core.errors import ConflictError
+from vertizo.run.federation import Federation
+from vertizo.run.federation import build as build_federation
+from vertizo.protocol.messages import Message, Query, Reply
 from vertizo.methods.base import ClientSide, Method, ServerSide
 from vertizo.models.base import Gradient
 from vertizo.models.torch import wrap
 from vertizo.privacy.plan import NoPrivacy
-from vertizo.randomness import Stream
-from vertizo.server.head import Head
-from vertizo.server.losses import Classification
-from vertizo.server.table import EmbeddingTable
-from vertizo.server.updates import NoUpdate
+from vertizo.core.randomness import Stream
+from vertizo.party.server_model import Head
+from vertizo.models.losses import Classification
+from vertizo.party.table import EmbeddingTable
+from vertizo.party.updates import NoUpdate
 
 CODEC = NoCompression()
 HARDLY_ANY = {"privacy.mechanism": "gaussian", "privacy.clip": 1e9, "privacy.noise_std": 1e-9}

@@ -18,16 +18,17 @@ from typing import Any, Self
 import yaml
 from tests import deployments as dep
 
-from vertizo import checkpoint, wire
+from vertizo.run import checkpoint
+from vertizo.protocol import wire
 from vertizo.data.prepare import prepare
-from vertizo.deployment.authority import issue
-from vertizo.deployment.journal import records
-from vertizo.deployment.options import ServeConfig, load_serve
-from vertizo.federation import Federation, build
-from vertizo.messages import Query
+from vertizo.network.authority import issue
+from vertizo.network.journal import records
+from vertizo.network.options import ServeConfig, load_serve
+from vertizo.run.federation import Federation, build
+from vertizo.protocol.messages import Query
 from vertizo.privacy.durable_ledger import DurableLedger
 from vertizo.privacy.ledger_file import REPLY
-from vertizo.protection import record_choice
+from vertizo.run.build_privacy import record_choice
 
 SERVER = "bank"
 MEMBERS = ("north", "east")

@@ -19,7 +19,7 @@ import pytest
 from PIL import ImageFont
 
 import vertizo as vz
-from vertizo import config as configuration
+from vertizo.config import schema as configuration
 from vertizo.methods.choice import METHODS
 
 ROOT = Path(__file__).parent.parent

@@ -20,7 +20,7 @@ from sklearn.datasets import load_breast_cancer
 from tests.processes import FIRST_IMPORT, PATIENT, held_port, until
 
 from vertizo.cli import network
-from vertizo.errors import ConfigError
+from vertizo.core.errors import ConfigError
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "federation.md").read_text(encoding="utf-8")

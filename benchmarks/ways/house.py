@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from report import Rounds
-from vertizo.config import parse
-from vertizo.federation import Federation, build
+from vertizo.config.schema import parse
+from vertizo.run.federation import Federation, build
 from ways.setting import Records, Setting, as_vertical
 
 

@@ -9,10 +9,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from vertizo.data import catalog
+from vertizo.data.datasets import catalog
 from vertizo.data.vertical import VerticalData
-from vertizo.errors import DataError
-from vertizo.server.losses import Classification
+from vertizo.core.errors import DataError
+from vertizo.models.losses import Classification
 
 RECORDS = 60_000
 

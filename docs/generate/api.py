@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 
 import vertizo
-from vertizo.options import Options
+from vertizo.core.options import Options
 
 
 def page() -> str:

@@ -15,10 +15,10 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from vertizo.config import ExperimentConfig
+from vertizo.config.schema import ExperimentConfig
 from vertizo.methods.choice import METHODS
-from vertizo.option_text import options_of
-from vertizo.options import TAGS, Options
+from vertizo.config.error_lines import options_of
+from vertizo.core.options import TAGS, Options
 
 WORDS = {int: "integer", float: "number", str: "text", bool: "`true` or `false`", Path: "path"}
 BOUNDS = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from options import table
 
-from vertizo.codecs.none import NoCompression
-from vertizo.messages import Batch, Query, Reply
+from vertizo.protocol.codecs.none import NoCompression
+from vertizo.protocol.messages import Batch, Query, Reply
 from vertizo.methods.choice import METHODS
-from vertizo.wire import encode
+from vertizo.protocol.wire import encode
 
 BATCH, DIMENSION, WIDTH = 64, 3, 2
 """The digits that `vertizo train` starts with: B, d_h, and bytes of a record ID."""

@@ -8,16 +8,16 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from vertizo.version import VERSION
+from vertizo.core.version import VERSION
 
 _HOMES = {
-    "Experiment": "vertizo.experiment",
-    "ExperimentConfig": "vertizo.config",
-    "Privacy": "vertizo.estimator.privacy",
-    "Result": "vertizo.experiment",
-    "VerticalClassifier": "vertizo.estimator.classifier",
-    "VerticalRegressor": "vertizo.estimator.regressor",
-    "VertizoError": "vertizo.errors",
+    "Experiment": "vertizo.run.experiment",
+    "ExperimentConfig": "vertizo.config.schema",
+    "Privacy": "vertizo.run.estimators.privacy",
+    "Result": "vertizo.run.experiment",
+    "VerticalClassifier": "vertizo.run.estimators.classifier",
+    "VerticalRegressor": "vertizo.run.estimators.regressor",
+    "VertizoError": "vertizo.core.errors",
 }
 
 __version__ = VERSION
@@ -33,12 +33,12 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from vertizo.config import ExperimentConfig
-    from vertizo.errors import VertizoError
-    from vertizo.estimator.classifier import VerticalClassifier
-    from vertizo.estimator.privacy import Privacy
-    from vertizo.estimator.regressor import VerticalRegressor
-    from vertizo.experiment import Experiment, Result
+    from vertizo.config.schema import ExperimentConfig
+    from vertizo.core.errors import VertizoError
+    from vertizo.run.estimators.classifier import VerticalClassifier
+    from vertizo.run.estimators.privacy import Privacy
+    from vertizo.run.estimators.regressor import VerticalRegressor
+    from vertizo.run.experiment import Experiment, Result
 
 
 def __getattr__(name: str) -> Any:

@@ -17,7 +17,7 @@ from vertizo.attacks.runner import Laboratory
 from vertizo.attacks.scores import Measurement
 from vertizo.attacks.settings import setting
 from vertizo.attacks.transcript import Exchange
-from vertizo.randomness import Stream
+from vertizo.core.randomness import Stream
 
 LABORATORY = Laboratory()
 

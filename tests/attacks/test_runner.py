@@ -12,9 +12,9 @@ from vertizo.attacks.base import Attack
 from vertizo.attacks.runner import make
 from vertizo.attacks.scores import Measurement
 from vertizo.attacks.settings import with_noise
-from vertizo.config import ExperimentConfig
+from vertizo.config.schema import ExperimentConfig
 from vertizo.data.vertical import VerticalData
-from vertizo.errors import ConfigError, RunError
+from vertizo.core.errors import ConfigError, RunError
 from vertizo.methods.choice import METHODS
 
 

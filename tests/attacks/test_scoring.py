@@ -11,7 +11,7 @@ from vertizo.attacks.scores import Measurement
 from vertizo.attacks.scoring import ReplyScoring, dealt_anew, direction_scores, norm_scores
 from vertizo.attacks.settings import setting
 from vertizo.attacks.transcript import Exchange
-from vertizo.randomness import Stream
+from vertizo.core.randomness import Stream
 
 LABORATORY = Laboratory()
 

@@ -9,7 +9,7 @@ from vertizo.attacks import arena
 from vertizo.attacks.runner import Laboratory
 from vertizo.attacks.settings import setting
 from vertizo.attacks.transcript import Reader, Transcript
-from vertizo.config import ExperimentConfig
+from vertizo.config.schema import ExperimentConfig
 
 SMALL = ("data.limit=60", "batch_size=16")
 

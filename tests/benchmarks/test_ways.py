@@ -13,7 +13,7 @@ from ways import house, plain_torch, products
 from ways.plain_torch import Loop
 from ways.setting import SHAPES, VARIANTS, Records, Setting, Shape, Variant
 
-from vertizo.federation import Federation
+from vertizo.run.federation import Federation
 from vertizo.methods.czofo import Czofo
 
 ROUNDS = 9

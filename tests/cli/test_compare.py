@@ -73,7 +73,7 @@ def test_what_does_not_fit_side_by_side_is_continued_below(
     vertizo: Vertizo, tiny: tuple[str, ...]
 ) -> None:
     from vertizo.cli import compare
-    from vertizo.comparison import Row
+    from vertizo.studies.comparison import Row
 
     vertizo("train", *tiny, "--out", "one")
     summary = json.loads(Path("one/summary.json").read_text())

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from vertizo.config import ExperimentConfig
-from vertizo.run_folder import RunFolder
+from vertizo.config.schema import ExperimentConfig
+from vertizo.run.folder import RunFolder
 
 FILES = {
     "good.yaml": "epochs: 1\ndata: {limit: 60}\nbatch_size: 9\n",

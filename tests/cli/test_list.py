@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import vertizo as package
-from vertizo import config
-from vertizo.data.catalog import CATALOG
+from vertizo.config import schema
+from vertizo.data.datasets.catalog import CATALOG
 
 HEAVY = {"torch", "pydantic", "sklearn", "scipy", "numpy", "polars", "pandas", "yaml", "rich"}
 HELP = """\
@@ -96,8 +96,8 @@ class TestList:
 
     def test_all_that_the_configuration_knows_is_listed(self, vertizo: Callable[..., Any]) -> None:
         for kind, key in (("methods", "method"), ("models", "client.model")):
-            with pytest.raises(config.ConfigError) as caught:
-                config.load(None, [f"{key}.name=nothing"])
+            with pytest.raises(schema.ConfigError) as caught:
+                schema.load(None, [f"{key}.name=nothing"])
             known = str(caught.value).partition("known are ")[2].split(", ")
             out = vertizo("list", kind).out
             assert len(known) >= 3

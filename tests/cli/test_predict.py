@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 
 from vertizo.cli.predict import predict_offline
-from vertizo.errors import UserError
-from vertizo.prediction import predict
+from vertizo.core.errors import UserError
+from vertizo.run.prediction import predict
 
 Vertizo = Callable[..., Any]
 

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 from torch import Tensor, tensor
 
-from vertizo.experiment import Experiment
-from vertizo.run_folder import RunFolder
+from vertizo.run.experiment import Experiment
+from vertizo.run.folder import RunFolder
 
 CLOCK = {"seconds", "rounds_per_second", "peak_memory_mib"}
 """Figures that no two runs share."""

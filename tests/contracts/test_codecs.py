@@ -1,4 +1,4 @@
-"""What every codec must do (`vertizo.codecs.base.Codec`)."""
+"""What every codec must do (`vertizo.protocol.codecs.base.Codec`)."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from torch import Tensor
 
-from vertizo import wire
-from vertizo.codecs.base import Codec
-from vertizo.codecs.chain import Chain
-from vertizo.codecs.hexagonal import Hexagonal
-from vertizo.codecs.lattice import Lattice
-from vertizo.codecs.none import NoCompression
-from vertizo.codecs.paired import Paired
-from vertizo.codecs.sign import Sign
-from vertizo.codecs.top_k import TopK
-from vertizo.codecs.uniform import Uniform
-from vertizo.errors import MalformedError
-from vertizo.messages import Query
+from vertizo.protocol import wire
+from vertizo.protocol.codecs.base import Codec
+from vertizo.protocol.codecs.chain import Chain
+from vertizo.protocol.codecs.hexagonal import Hexagonal
+from vertizo.protocol.codecs.lattice import Lattice
+from vertizo.protocol.codecs.none import NoCompression
+from vertizo.protocol.codecs.paired import Paired
+from vertizo.protocol.codecs.sign import Sign
+from vertizo.protocol.codecs.top_k import TopK
+from vertizo.protocol.codecs.uniform import Uniform
+from vertizo.core.errors import MalformedError
+from vertizo.protocol.messages import Query
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vertizo import checkpoint
-from vertizo.codecs.base import Codec
+from vertizo.run import checkpoint
+from vertizo.protocol.codecs.base import Codec
 from vertizo.data.vertical import VerticalData
-from vertizo.errors import ShapeError
-from vertizo.messages import Query, Reply
+from vertizo.core.errors import ShapeError
+from vertizo.protocol.messages import Query, Reply
 from vertizo.methods.choice import METHODS
 from vertizo.privacy.plan import NoPrivacy
 

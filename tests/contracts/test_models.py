@@ -16,7 +16,7 @@ from vertizo.models.base import DifferentiableModel, Model, Points
 from vertizo.models.linear_stack import LinearStack
 from vertizo.models.networks import cnn, mlp
 from vertizo.models.torch import TorchModel, wrap
-from vertizo.randomness import Stream
+from vertizo.core.randomness import Stream
 from vertizo.zeroth_order.directions import LAWS, Directions
 from vertizo.zeroth_order.perturbation import at_once, in_place, outputs
 

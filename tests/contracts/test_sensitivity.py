@@ -17,18 +17,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vertizo.architectures import ResnetRestConfig, SumConfig, TextRestConfig
-from vertizo.audit.rows import Rows
-from vertizo.making import server_module
+from vertizo.config.architectures import ResnetRestConfig, SumConfig, TextRestConfig
+from vertizo.attacks.audit.rows import Rows
+from vertizo.run.build_models import server_module
 from vertizo.models.base import DifferentiableModel, Points
 from vertizo.models.encoded import EncodedModel
 from vertizo.models.networks import Bag, Filters, TableNet, cnn, mlp
 from vertizo.models.optimizers import Sgd
 from vertizo.models.torch import wrap
-from vertizo.randomness import Stream
-from vertizo.server.head import Head
-from vertizo.server.losses import Classification, Regression, Task
-from vertizo.server.private_updates import (
+from vertizo.core.randomness import Stream
+from vertizo.party.server_model import Head
+from vertizo.models.losses import Classification, Regression, Task
+from vertizo.party.private_updates import (
     PrivateSgd,
     PrivateZerothOrder,
     SecretSgd,

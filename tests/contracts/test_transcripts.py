@@ -32,9 +32,11 @@ if __name__ == "__main__":  # as pytest finds them
     sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests import deployments
 
-from vertizo import Experiment, kernels, wire
-from vertizo.config import ExperimentConfig, parse
-from vertizo.deployment.serving import FederationService
+from vertizo import Experiment
+from vertizo.core import kernels
+from vertizo.protocol import wire
+from vertizo.config.schema import ExperimentConfig, parse
+from vertizo.network.serving import FederationService
 from vertizo.methods.choice import METHODS
 from vertizo.privacy.secure_noise import SecureNoise
 

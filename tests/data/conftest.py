@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from vertizo.data.idx import IdxFile, IdxSet
+from vertizo.data.datasets.idx import IdxFile, IdxSet
 
 NAMES = (
     "train-images-idx3-ubyte",

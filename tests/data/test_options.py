@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from vertizo.config import parse
+from vertizo.config.schema import parse
 from vertizo.data.options import DataConfig
 from vertizo.data.prepare import prepare
-from vertizo.errors import ConfigError
-from vertizo.option_text import write_yaml
-from vertizo.randomness import Stream
+from vertizo.core.errors import ConfigError
+from vertizo.config.error_lines import write_yaml
+from vertizo.core.randomness import Stream
 
 TABLE = {"name": "table", "path": "a.csv", "label": "y"}
 

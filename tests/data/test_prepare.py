@@ -8,7 +8,7 @@ import torch
 
 from vertizo.data.options import DataConfig
 from vertizo.data.prepare import prepare
-from vertizo.randomness import Stream
+from vertizo.core.randomness import Stream
 
 
 def test_fewer_test_records_are_the_same_for_every_run() -> None:

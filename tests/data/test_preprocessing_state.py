@@ -12,11 +12,11 @@ import polars as pl
 import pytest
 import torch
 
-from vertizo.data import frames
-from vertizo.data.prepared import Preparation, raw_matrix
-from vertizo.data.preprocessing import Preprocessing
-from vertizo.errors import DataError
-from vertizo.server.losses import Classification, Regression, Task
+from vertizo.data.tabular import frames
+from vertizo.data.tabular.prepared import Preparation, raw_matrix
+from vertizo.data.tabular.preprocessing import Preprocessing
+from vertizo.core.errors import DataError
+from vertizo.models.losses import Classification, Regression, Task
 
 NAN = float("nan")
 LEVELS = {"job": ("cook", "dentist", "nurse"), "city": ("Kyiv", "Oslo", "Rome")}

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from vertizo.data import vertical
 from vertizo.data.vertical import SPLITS, Pooled, VerticalData
-from vertizo.errors import ConfigError
-from vertizo.randomness import Stream
-from vertizo.server.losses import Classification, Regression
+from vertizo.core.errors import ConfigError
+from vertizo.core.randomness import Stream
+from vertizo.models.losses import Classification, Regression
 
 
 def images(height: int = 6, width: int = 5, channels: int = 1, records: int = 9) -> Pooled:

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from vertizo.codecs.none import NoCompression
-from vertizo.codecs.uniform import Uniform
-from vertizo.messages import Query
+from vertizo.protocol.codecs.none import NoCompression
+from vertizo.protocol.codecs.uniform import Uniform
+from vertizo.protocol.messages import Query
 
 
 def quantised(bits: int) -> Callable[[Tensor], Tensor]:

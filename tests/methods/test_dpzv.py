@@ -15,14 +15,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vertizo.config import ExperimentConfig
-from vertizo.federation import Federation
-from vertizo.messages import Reply
+from vertizo.config.schema import ExperimentConfig
+from vertizo.run.federation import Federation
+from vertizo.protocol.messages import Reply
 from vertizo.methods.base import ClientSide
 from vertizo.methods.dpzv import Dpzv
 from vertizo.models.array import ArrayModel
 from vertizo.models.optimizers import Sgd
-from vertizo.randomness import Stream
+from vertizo.core.randomness import Stream
 from vertizo.zeroth_order.directions import LAWS
 
 TIMINGS = ("asynchronous", "synchronous")

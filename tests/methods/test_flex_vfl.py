@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from vertizo.errors import ConfigError
+from vertizo.core.errors import ConfigError
 from vertizo.methods.flex_vfl import FlexVfl
 
 

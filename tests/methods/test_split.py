@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from vertizo.errors import ConfigError
+from vertizo.core.errors import ConfigError
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])

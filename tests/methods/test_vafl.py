@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vertizo.config import parse
+from vertizo.config.schema import parse
 from vertizo.data.vertical import VerticalData
-from vertizo.errors import ConfigError
-from vertizo.federation import Federation
-from vertizo.messages import Query
+from vertizo.core.errors import ConfigError
+from vertizo.run.federation import Federation
+from vertizo.protocol.messages import Query
 from vertizo.methods.base import ClientSide, ServerSide
 from vertizo.methods.vafl import Vafl
 from vertizo.models import networks
@@ -22,11 +22,11 @@ from vertizo.models.array import ArrayModel
 from vertizo.models.optimizers import Sgd
 from vertizo.models.torch import wrap
 from vertizo.privacy.plan import NoPrivacy
-from vertizo.randomness import Stream
-from vertizo.server.head import Head
-from vertizo.server.losses import Classification
-from vertizo.server.table import EmbeddingTable
-from vertizo.server.updates import NoUpdate
+from vertizo.core.randomness import Stream
+from vertizo.party.server_model import Head
+from vertizo.models.losses import Classification
+from vertizo.party.table import EmbeddingTable
+from vertizo.party.updates import NoUpdate
 
 PARTIES, NOMINAL = 3, 8
 JOINS = ("concat", "sum", "mean")

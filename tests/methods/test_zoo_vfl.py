@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vertizo.methods.zoo_vfl import ZooVfl
-from vertizo.randomness import Stream
+from vertizo.core.randomness import Stream
 from vertizo.zeroth_order.directions import Directions
 
 KINDS = [

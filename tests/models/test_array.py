@@ -9,7 +9,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from vertizo.errors import ConfigError
+from vertizo.core.errors import ConfigError
 from vertizo.models.array import ArrayModel
 
 Array = NDArray[Any]

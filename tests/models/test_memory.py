@@ -18,7 +18,7 @@ from vertizo.methods.vafl import Vafl
 from vertizo.models.networks import cnn
 from vertizo.models.optimizers import Sgd
 from vertizo.models.torch import wrap
-from vertizo.randomness import Stream
+from vertizo.core.randomness import Stream
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "memory.py"
 LARGE = SCRIPT.with_name("large.py")

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vertizo.errors import ConfigError
+from vertizo.core.errors import ConfigError
 from vertizo.models.base import Points
 from vertizo.models.linear_stack import LinearStack
 from vertizo.models.networks import Bag, Filters, Sum, TableNet, category_size, cnn, mlp

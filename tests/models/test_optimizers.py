@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vertizo.models.base import Dense, Gradient
 from vertizo.models.optimizers import Frozen, Optimizer, RandomUpdates, Sgd
-from vertizo.randomness import Stream
+from vertizo.core.randomness import Stream
 from vertizo.zeroth_order.directions import Directions
 from vertizo.zeroth_order.estimators import Along
 

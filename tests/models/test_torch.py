@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vertizo.errors import ConfigError
+from vertizo.core.errors import ConfigError
 from vertizo.models.base import Points, Pullback
 from vertizo.models.linear_stack import LinearStack
 from vertizo.models.networks import cnn, mlp

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from vertizo.errors import ConfigError
+from vertizo.core.errors import ConfigError
 from vertizo.privacy.accounting import compose, delta_of, epsilon_of, mu_of, noise_std_for
 
 MU = [

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from vertizo.errors import ConfigError
+from vertizo.core.errors import ConfigError
 from vertizo.privacy import budget
 from vertizo.privacy.accounting import epsilon_of, mu_of, published_mu, published_noise_std
 from vertizo.privacy.budget import Federation

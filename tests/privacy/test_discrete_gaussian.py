@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import chi2
 
-from vertizo.errors import ConfigError
+from vertizo.core.errors import ConfigError
 from vertizo.privacy.discrete_gaussian import LARGEST_SCALE, DiscreteGaussian
 
 DRAWS = 200_000

@@ -14,7 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vertizo.errors import (
+from vertizo.core.errors import (
     BudgetError,
     ConfigError,
     ConflictError,
@@ -335,7 +335,7 @@ def test_a_run_has_a_name(place: Place, run: str) -> None:
 def test_one_process_at_a_time(place: Place) -> None:
     text = (
         "import sys; from pathlib import Path\n"
-        "from vertizo.errors import RunError\n"
+        "from vertizo.core.errors import RunError\n"
         "from vertizo.privacy.durable_ledger import DurableLedger\n"
         "try: DurableLedger.open(Path(sys.argv[1]), 'b', Path(sys.argv[2]))\n"
         "except RunError as error: print(error)"

@@ -15,10 +15,10 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from vertizo import wire
-from vertizo.messages import Query, Upload
+from vertizo.protocol import wire
+from vertizo.protocol.messages import Query, Upload
 from vertizo.privacy.embedding_noise import EmbeddingNoise, account, noise_std_for_embeddings
-from vertizo.randomness import Stream
+from vertizo.core.randomness import Stream
 from vertizo.zeroth_order.directions import LAWS, Directions
 from vertizo.zeroth_order.record_directions import record_directions
 

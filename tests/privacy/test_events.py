@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vertizo.errors import BudgetError, ConfigError
+from vertizo.core.errors import BudgetError, ConfigError
 from vertizo.privacy.events import GaussianRelease, Releases, SecretSteps
 from vertizo.privacy.ledger import UNIT, Entry, MemoryLedger
 

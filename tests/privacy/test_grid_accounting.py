@@ -12,7 +12,7 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from vertizo.errors import ConfigError
+from vertizo.core.errors import ConfigError
 from vertizo.privacy.accounting import compose, delta_of, epsilon_of
 from vertizo.privacy.grid_accounting import GridCorrection
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from scipy.integrate import trapezoid
 from scipy.stats import binom
 
-from vertizo.errors import ConfigError
+from vertizo.core.errors import ConfigError
 from vertizo.privacy import guarantee
 from vertizo.privacy.accounting import epsilon_of, mu_of
 from vertizo.privacy.events import GaussianRelease, Releases, SecretSteps

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vertizo.errors import ConfigError, DataError
+from vertizo.core.errors import ConfigError, DataError
 from vertizo.models.base import Points
 from vertizo.models.torch import wrap
 from vertizo.privacy.intrinsic import (
@@ -21,9 +21,9 @@ from vertizo.privacy.intrinsic import (
     total_as_printed,
     total_delta,
 )
-from vertizo.randomness import Stream
-from vertizo.server.head import Head
-from vertizo.server.losses import Classification
+from vertizo.core.randomness import Stream
+from vertizo.party.server_model import Head
+from vertizo.models.losses import Classification
 from vertizo.zeroth_order.directions import LawName
 
 T, N, DELTA = 93_800, 60_000, 1e-6

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vertizo.errors import BudgetError, ConfigError, RepeatedRecordError, UnknownRecordError
+from vertizo.core.errors import BudgetError, ConfigError, RepeatedRecordError, UnknownRecordError
 from vertizo.privacy.ledger import UNIT, Entry, MemoryLedger, digest, mu_of_units, units
 
 COST = 3

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from vertizo.errors import RunError
+from vertizo.core.errors import RunError
 from vertizo.privacy.durable_ledger import DurableLedger
 from vertizo.privacy.ledger import Entry
 from vertizo.privacy.ledger_budget import LedgerBudget

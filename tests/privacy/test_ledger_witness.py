@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from vertizo.errors import RunError
+from vertizo.core.errors import RunError
 from vertizo.privacy import ledger_file
 from vertizo.privacy.durable_ledger import DurableLedger
 from vertizo.privacy.ledger import Entry

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor, nn
 
-from vertizo.errors import BudgetError, ConfigError
+from vertizo.core.errors import BudgetError, ConfigError
 from vertizo.models.base import Points
 from vertizo.models.torch import wrap
 from vertizo.privacy.accounting import epsilon_of
@@ -27,10 +27,10 @@ from vertizo.privacy.ledger import UNIT, Answered, Entry, MemoryLedger
 from vertizo.privacy.mechanisms import SeededNoise
 from vertizo.privacy.plan import Answer, ClippedGaussian, NoPrivacy, Plan
 from vertizo.privacy.statement import Statement
-from vertizo.randomness import Stream
-from vertizo.server.head import Head
-from vertizo.server.losses import Classification
-from vertizo.summary_figures import bound_text
+from vertizo.core.randomness import Stream
+from vertizo.party.server_model import Head
+from vertizo.models.losses import Classification
+from vertizo.run.summary_figures import bound_text
 from vertizo.zeroth_order.directions import Directions
 from vertizo.zeroth_order.estimators import two_point
 

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import kstest
 
-from vertizo.errors import ConfigError
+from vertizo.core.errors import ConfigError
 from vertizo.privacy.accounting import epsilon_of
 from vertizo.privacy.clipping import clip
 from vertizo.privacy.secure_noise import SecureNoise, grid_for

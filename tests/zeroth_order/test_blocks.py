@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from vertizo.randomness import generator
+from vertizo.core.randomness import generator
 from vertizo.zeroth_order.directions import KEEP_UP_TO, Direction
 from vertizo.zeroth_order.numbers import BLOCK, Kind, blocks, drawn, values
 

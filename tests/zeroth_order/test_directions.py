@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 from scipy import stats
 
-from vertizo.errors import ConfigError
-from vertizo.randomness import Stream
+from vertizo.core.errors import ConfigError
+from vertizo.core.randomness import Stream
 from vertizo.zeroth_order.directions import KEEP_UP_TO, LAWS, Direction, Directions
 from vertizo.zeroth_order.numbers import BLOCK, values
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from vertizo.randomness import Stream
+from vertizo.core.randomness import Stream
 from vertizo.zeroth_order.directions import LAWS
 from vertizo.zeroth_order.record_directions import _remembered, record_directions
 

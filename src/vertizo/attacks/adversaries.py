@@ -20,12 +20,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from vertizo.architectures import ServerModelConfig
+from vertizo.config.architectures import ServerModelConfig
 from vertizo.attacks.transcript import Exchange
 from vertizo.methods.base import Method
 from vertizo.models.base import Model
-from vertizo.randomness import Stream
-from vertizo.server.table import Join
+from vertizo.core.randomness import Stream
+from vertizo.party.table import Join
 
 
 @dataclass(frozen=True)

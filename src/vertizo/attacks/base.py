@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from vertizo.attacks.scores import Measurement
-from vertizo.config import ExperimentConfig
+from vertizo.config.schema import ExperimentConfig
 from vertizo.data.vertical import VerticalData
-from vertizo.options import Options
-from vertizo.randomness import Stream
+from vertizo.core.options import Options
+from vertizo.core.randomness import Stream
 
 
 class Attack(Options):

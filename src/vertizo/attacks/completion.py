@@ -19,12 +19,12 @@ from vertizo.attacks import arena
 from vertizo.attacks.adversaries import CuriousClient
 from vertizo.attacks.base import Attack
 from vertizo.attacks.scores import Guesses, Measurement
-from vertizo.config import ExperimentConfig
+from vertizo.config.schema import ExperimentConfig
 from vertizo.data.vertical import VerticalData
-from vertizo.making import client_model
+from vertizo.run.build_models import client_model
 from vertizo.models.base import DifferentiableModel, Points
-from vertizo.randomness import Stream
-from vertizo.server.losses import Classification
+from vertizo.core.randomness import Stream
+from vertizo.models.losses import Classification
 
 
 def complete(

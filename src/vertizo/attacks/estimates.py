@@ -26,7 +26,7 @@ from vertizo.methods.czofo import Czofo
 from vertizo.methods.dpzv import Dpzv
 from vertizo.methods.first_order import FirstOrder
 from vertizo.methods.forward_difference import ForwardDifference
-from vertizo.randomness import Stream
+from vertizo.core.randomness import Stream
 
 
 def kind(method: Method) -> str | None:

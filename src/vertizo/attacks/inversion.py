@@ -31,9 +31,9 @@ from vertizo.attacks.base import Attack
 from vertizo.attacks.scores import Measurement, relative_error
 from vertizo.attacks.shadow import Shadow, train_shadow
 from vertizo.attacks.transcript import Exchange
-from vertizo.config import ExperimentConfig
+from vertizo.config.schema import ExperimentConfig
 from vertizo.data.vertical import VerticalData
-from vertizo.server.losses import Classification
+from vertizo.models.losses import Classification
 
 RIDGES = tuple(10.0**power for power in range(-6, 4))
 """Weights of the penalty that the regression chooses from, by leaving records out."""

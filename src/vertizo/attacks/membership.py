@@ -22,9 +22,9 @@ from vertizo.attacks import arena
 from vertizo.attacks.adversaries import ReleasedModel
 from vertizo.attacks.base import Attack
 from vertizo.attacks.scores import Measurement, auc, tpr_at
-from vertizo.config import ExperimentConfig
+from vertizo.config.schema import ExperimentConfig
 from vertizo.data.vertical import VerticalData
-from vertizo.server.losses import Classification
+from vertizo.models.losses import Classification
 
 FPR = 0.01
 """False-positive rate at which the true-positive rate is reported."""

@@ -10,15 +10,15 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from vertizo import checkpoint
+from vertizo.run import checkpoint
 from vertizo.attacks.base import Attack
 from vertizo.attacks.choice import ATTACKS
 from vertizo.attacks.scores import Figure, Measurement
-from vertizo.config import ExperimentConfig
+from vertizo.config.schema import ExperimentConfig
 from vertizo.data.vertical import VerticalData
-from vertizo.errors import ConfigError, RunError
-from vertizo.experiment import Experiment
-from vertizo.option_text import explain, nearest, override
+from vertizo.core.errors import ConfigError, RunError
+from vertizo.run.experiment import Experiment
+from vertizo.config.error_lines import explain, nearest, override
 
 
 @dataclass(frozen=True)

@@ -24,10 +24,10 @@ from vertizo.attacks.base import Attack
 from vertizo.attacks.estimates import kind, record_gradients
 from vertizo.attacks.scores import Measurement, auc
 from vertizo.attacks.transcript import Exchange
-from vertizo.config import ExperimentConfig
+from vertizo.config.schema import ExperimentConfig
 from vertizo.data.vertical import VerticalData
-from vertizo.randomness import Stream
-from vertizo.server.losses import Classification
+from vertizo.core.randomness import Stream
+from vertizo.models.losses import Classification
 
 
 def gradients(client: CuriousClient) -> list[tuple[Tensor, Tensor]]:

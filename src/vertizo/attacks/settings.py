@@ -22,12 +22,12 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
-from vertizo import config as configuration
-from vertizo.config import ExperimentConfig
-from vertizo.errors import ConfigError
+from vertizo.config import schema as configuration
+from vertizo.config.schema import ExperimentConfig
+from vertizo.core.errors import ConfigError
 from vertizo.methods.choice import METHODS
 from vertizo.methods.forward_difference import ForwardDifference
-from vertizo.option_text import override
+from vertizo.config.error_lines import override
 
 Tree = dict[str, Any]
 

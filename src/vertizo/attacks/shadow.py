@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from vertizo.attacks.arena import Arena
-from vertizo.config import ExperimentConfig
-from vertizo.making import client_model
+from vertizo.config.schema import ExperimentConfig
+from vertizo.run.build_models import client_model
 from vertizo.models.base import DifferentiableModel, Points
-from vertizo.randomness import Stream
+from vertizo.core.randomness import Stream
 
 
 @dataclass(frozen=True)

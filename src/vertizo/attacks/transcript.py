@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from vertizo import wire
-from vertizo.codecs.base import Codec
-from vertizo.codecs.feedback import Received
-from vertizo.config import ExperimentConfig
-from vertizo.messages import Query, Reply
-from vertizo.simulation.simulator import Way
+from vertizo.protocol import wire
+from vertizo.protocol.codecs.base import Codec
+from vertizo.protocol.codecs.feedback import Received
+from vertizo.config.schema import ExperimentConfig
+from vertizo.protocol.messages import Query, Reply
+from vertizo.run.simulator import Way
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Exchange:
 
 
 class Transcript:
-    """Records the frames of a run; the observer of `vertizo.simulation.simulator.Simulator`.
+    """Records the frames of a run; the observer of `vertizo.run.simulator.Simulator`.
 
     Args:
         latest: keep only the last so many queries of each client, with their replies; None for all.

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vertizo.data import frames
+from vertizo.data.tabular import frames
 from vertizo.data.alignment import align_table, check_output, keys_of, write_table
-from vertizo.deployment.aligning import Alignment, Method, align_with, check_method
-from vertizo.deployment.alignment_service import AligningService
-from vertizo.deployment.blinding import require_psi
-from vertizo.deployment.transport import Channel, Service
+from vertizo.network.aligning import Alignment, Method, align_with, check_method
+from vertizo.network.alignment_service import AligningService
+from vertizo.network.blinding import require_psi
+from vertizo.network.transport import Channel, Service
 
 if TYPE_CHECKING:
     import polars as pl

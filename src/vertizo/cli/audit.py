@@ -11,16 +11,16 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from vertizo import config as configuration
-from vertizo.audit import small
-from vertizo.audit.adversaries import Adversary, Honest, Malicious, Measuring
-from vertizo.audit.final_model import FinalModel
-from vertizo.audit.game import Audit
-from vertizo.audit.game import audit as play
-from vertizo.audit.setting import Setting
+from vertizo.config import schema as configuration
+from vertizo.attacks.audit import small
+from vertizo.attacks.audit.adversaries import Adversary, Honest, Malicious, Measuring
+from vertizo.attacks.audit.final_model import FinalModel
+from vertizo.attacks.audit.game import Audit
+from vertizo.attacks.audit.game import audit as play
+from vertizo.attacks.audit.setting import Setting
 from vertizo.cli.bar import Show, live_bar
-from vertizo.experiment import Experiment
-from vertizo.server.updates import PRIVATE
+from vertizo.run.experiment import Experiment
+from vertizo.party.updates import PRIVATE
 
 
 @dataclass(frozen=True)

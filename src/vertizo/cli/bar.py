@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 if TYPE_CHECKING:
-    from vertizo.comparison import Standing
+    from vertizo.studies.comparison import Standing
 
 Show = Callable[[float, str], None]
 """Called with the share that is done, from 0 to 1, and what to write beside the bar."""

@@ -14,7 +14,7 @@ def certs(
     folder: Path, server: str | None, members: Sequence[str], hosts: Sequence[str], days: int
 ) -> None:
     """Make a folder for each party, and say what is in them and what to do with them."""
-    from vertizo.deployment import authority
+    from vertizo.network import authority
 
     made = authority.issue(folder, server, members, hosts, days)
     table = Table(box=None, pad_edge=False, show_header=True, header_style="bold")

@@ -10,12 +10,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from vertizo import config as configuration
-from vertizo.deployment.client_folder import ClientFolder
-from vertizo.errors import RunError
-from vertizo.experiment import Experiment
-from vertizo.explanation import explain as put_into_words
-from vertizo.run_folder import RunFolder
+from vertizo.config import schema as configuration
+from vertizo.network.client_folder import ClientFolder
+from vertizo.core.errors import RunError
+from vertizo.run.experiment import Experiment
+from vertizo.run.explanation import explain as put_into_words
+from vertizo.run.folder import RunFolder
 
 
 def explain(path: Path, *, as_json: bool) -> None:

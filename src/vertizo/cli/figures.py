@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from vertizo.summary_figures import size_text
+from vertizo.run.summary_figures import size_text
 
 __all__ = ["size_text"]

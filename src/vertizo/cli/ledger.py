@@ -37,17 +37,17 @@ def create(
 
     Records that another ledger is for are refused. The configuration may be a label holder's.
     """
-    from vertizo.option_text import read_yaml
+    from vertizo.config.error_lines import read_yaml
     from vertizo.privacy.durable_ledger import DurableLedger
 
     if "federation" in read_yaml(config):
-        from vertizo.deployment.budgets import budget_for_jobs
-        from vertizo.deployment.options import load_serve
+        from vertizo.network.budgets import budget_for_jobs
+        from vertizo.network.options import load_serve
 
         budget, keys = budget_for_jobs(load_serve(config, settings or []), runs)
     else:
-        from vertizo import config as configuration
-        from vertizo.charging import budget_for, charged_data
+        from vertizo.config import schema as configuration
+        from vertizo.run.ledger_session import budget_for, charged_data
 
         chosen = configuration.load(config, settings or [])
         data = charged_data(chosen)
@@ -63,7 +63,7 @@ def show(ledger: Ledger) -> None:
     """Print what was spent and what is left."""
     from vertizo.privacy.durable_ledger import DurableLedger
     from vertizo.privacy.ledger_register import Register
-    from vertizo.summary_figures import bound_text
+    from vertizo.run.summary_figures import bound_text
 
     summary = DurableLedger.inspect(ledger)
     typer.echo(summary)

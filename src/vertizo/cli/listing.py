@@ -8,12 +8,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from vertizo import architectures
+from vertizo.config import architectures
 from vertizo.attacks.choice import ATTACKS
-from vertizo.codecs.choice import CodecChoice
-from vertizo.data.catalog import CATALOG
+from vertizo.protocol.codecs.choice import CodecChoice
+from vertizo.data.datasets.catalog import CATALOG
 from vertizo.methods.choice import METHODS
-from vertizo.option_text import options_of
+from vertizo.config.error_lines import options_of
 
 
 def show(kind: str) -> None:

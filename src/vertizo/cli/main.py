@@ -1,4 +1,4 @@
-"""The command line: thin commands over `vertizo.experiment` and its neighbours.
+"""The command line: thin commands over `vertizo.run.experiment` and its neighbours.
 
 Heavy imports wait until a command runs, so that ``--help`` answers at once.
 """
@@ -13,11 +13,13 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from vertizo.cli import ledger, network, research
+from vertizo.cli import ledger
+from vertizo.cli import network
+from vertizo.cli import research
 from vertizo.cli import privacy as privacy_commands
 from vertizo.cli.engine_options import Engine, EngineName, RayAddress
-from vertizo.errors import Interrupted, UserError
-from vertizo.version import VERSION
+from vertizo.core.errors import Interrupted, UserError
+from vertizo.core.version import VERSION
 
 app = typer.Typer(
     name="vertizo",
@@ -45,7 +47,7 @@ class Kind(StrEnum):
 def _check_readable(config: Path | None) -> None:
     """Refuse what is no YAML file at once, before PyTorch is imported, which takes seconds."""
     if config is not None:
-        from vertizo.option_text import read_yaml
+        from vertizo.config.error_lines import read_yaml
 
         read_yaml(config)
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from vertizo.errors import ConfigError, Interrupted
+from vertizo.core.errors import ConfigError, Interrupted
 
 Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML configuration of this party.")]
 Settings = Annotated[

@@ -7,11 +7,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vertizo import checkpoint
-from vertizo.data import frames, options
-from vertizo.errors import ConfigError
-from vertizo.prediction import Predictions, Predictor
-from vertizo.run_folder import RunFolder
+from vertizo.run import checkpoint
+from vertizo.data.tabular import frames
+from vertizo.data import options
+from vertizo.core.errors import ConfigError
+from vertizo.run.prediction import Predictions, Predictor
+from vertizo.run.folder import RunFolder
 
 if TYPE_CHECKING:
     import polars as pl

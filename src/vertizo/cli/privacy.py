@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from vertizo.cli import ledger
-from vertizo.errors import ConfigError, Interrupted
+from vertizo.core.errors import ConfigError, Interrupted
 
 app = typer.Typer(
     name="privacy",
@@ -176,8 +176,8 @@ def intrinsic(
     as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
 ) -> None:
     """Measure the "intrinsic" figures of VFL-CZOFO on a run; they are no guarantee."""
-    from vertizo.intrinsic_run import intrinsic as measured
-    from vertizo.run_folder import RunFolder
+    from vertizo.studies.intrinsic import intrinsic as measured
+    from vertizo.run.folder import RunFolder
 
     found = measured(RunFolder(run), repeats=repeats)
     typer.echo(json.dumps(found.as_dict()) if as_json else found.words())

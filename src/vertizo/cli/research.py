@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from vertizo.cli.engine_options import Engine, EngineName, RayAddress
-from vertizo.errors import ConfigError, Interrupted
+from vertizo.core.errors import ConfigError, Interrupted
 
 
 def register(app: typer.Typer) -> None:
@@ -145,7 +145,7 @@ def tune(
 ) -> None:
     """Search hyperparameters on validation records, and say what all trials cost in privacy."""
     from vertizo.cli.tune import tune as run
-    from vertizo.tuning.search import Options
+    from vertizo.studies.tuning.search import Options
 
     if pruner not in ("median", "halving", "none"):
         raise ConfigError(f"--pruner {pruner} is none of median, halving, none")

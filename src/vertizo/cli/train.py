@@ -13,12 +13,14 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from vertizo import config as configuration
-from vertizo import live, summary_figures, tracking
-from vertizo.config import ExperimentConfig
-from vertizo.errors import ConfigError, Interrupted, RunError
-from vertizo.experiment import Experiment
-from vertizo.run_folder import RunFolder
+from vertizo.config import schema as configuration
+from vertizo.run import live
+from vertizo.run import summary_figures
+from vertizo.run import tracking
+from vertizo.config.schema import ExperimentConfig
+from vertizo.core.errors import ConfigError, Interrupted, RunError
+from vertizo.run.experiment import Experiment
+from vertizo.run.folder import RunFolder
 
 CONTROLS = ("frozen", "random")
 

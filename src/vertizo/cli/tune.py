@@ -10,13 +10,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from vertizo import config as configuration
+from vertizo.config import schema as configuration
 from vertizo.cli.bar import Show, live_bar
-from vertizo.errors import Interrupted
-from vertizo.tuning.results import BEST, Results
-from vertizo.tuning.search import Options, Standing
-from vertizo.tuning.search import tune as search
-from vertizo.tuning.study import Record
+from vertizo.core.errors import Interrupted
+from vertizo.studies.tuning.results import BEST, Results
+from vertizo.studies.tuning.search import Options, Standing
+from vertizo.studies.tuning.search import tune as search
+from vertizo.studies.tuning.study import Record
 
 SHOWN = 4
 """Trials beside the configured one in the table."""

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vertizo.data.columns import Source, all_numbers, codes, in_order, numbers, texts
-from vertizo.data.mistaken import check_dates, check_text, rows_in_words
-from vertizo.errors import ConfigError, DataError
-from vertizo.server.losses import Classification, Regression, Task
+from vertizo.data.tabular.columns import Source, all_numbers, codes, in_order, numbers, texts
+from vertizo.data.tabular.column_checks import check_dates, check_text, rows_in_words
+from vertizo.core.errors import ConfigError, DataError
+from vertizo.models.losses import Classification, Regression, Task
 
 MOST_CLASSES = 20
 """More different whole numbers than that are taken for a regression, unless data.task says."""

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, PositiveInt, model_validator
 
 from vertizo.data.splits import SplitName
-from vertizo.options import Options
+from vertizo.core.options import Options
 
 
 def _category(value: Any) -> Any:

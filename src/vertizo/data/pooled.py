@@ -8,7 +8,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from vertizo.server.losses import Task
+from vertizo.models.losses import Task
 
 Kind = Literal["images", "table", "tokens", "views"]
 """

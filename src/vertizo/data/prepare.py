@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from vertizo.data import catalog, tables, vertical
+from vertizo.data.datasets import catalog
+from vertizo.data.tabular import tables
+from vertizo.data import vertical
 from vertizo.data.alignment import hashed
-from vertizo.data.columns import Source
+from vertizo.data.tabular.columns import Source
 from vertizo.data.options import DataConfig
 from vertizo.data.pooled import Pooled
 from vertizo.data.splits import describe
 from vertizo.data.vertical import VerticalData
-from vertizo.errors import ConfigError, DataError
-from vertizo.randomness import Stream
-from vertizo.server.losses import Classification
+from vertizo.core.errors import ConfigError, DataError
+from vertizo.core.randomness import Stream
+from vertizo.models.losses import Classification
 
 if TYPE_CHECKING:
     import polars as pl

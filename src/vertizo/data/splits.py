@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from vertizo.data.pooled import Kind, Pooled
-from vertizo.errors import ConfigError
-from vertizo.option_text import nearest
+from vertizo.core.errors import ConfigError
+from vertizo.config.error_lines import nearest
 
 __all__ = ["SPLITS", "Piece", "SplitName", "describe", "nearest", "pieces"]
 

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from vertizo.data.pooled import Pooled
-from vertizo.data.prepared import Preparation
-from vertizo.data.preprocessing import Bounds, Lists, Preprocessing, check_public
+from vertizo.data.tabular.prepared import Preparation
+from vertizo.data.tabular.preprocessing import Bounds, Lists, Preprocessing, check_public
 from vertizo.data.splits import SPLITS, Piece, SplitName, describe, nearest, pieces
-from vertizo.errors import ConfigError
-from vertizo.messages import Purpose
-from vertizo.randomness import Stream
-from vertizo.server.losses import Regression, Task
+from vertizo.core.errors import ConfigError
+from vertizo.protocol.messages import Purpose
+from vertizo.core.randomness import Stream
+from vertizo.models.losses import Regression, Task
 
 __all__ = ["SPLITS", "Holding", "Pooled", "SplitName", "VerticalData", "cut"]
 

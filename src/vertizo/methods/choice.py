@@ -16,8 +16,8 @@ from vertizo.methods.flex_vfl import FlexVfl
 from vertizo.methods.split import Split
 from vertizo.methods.vafl import Vafl
 from vertizo.methods.zoo_vfl import SynZooVfl, ZooVfl
-from vertizo.option_text import options_of
-from vertizo.options import chosen_by
+from vertizo.config.error_lines import options_of
+from vertizo.core.options import chosen_by
 
 MethodConfig = Annotated[
     Annotated[Dpzv, Tag("dpzv")]

@@ -19,8 +19,8 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from vertizo.codecs.base import Codec
-from vertizo.codecs.uniform import Uniform
+from vertizo.protocol.codecs.base import Codec
+from vertizo.protocol.codecs.uniform import Uniform
 from vertizo.methods.base import Timing
 from vertizo.methods.first_order import FirstOrder
 

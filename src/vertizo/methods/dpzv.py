@@ -30,7 +30,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from vertizo.messages import Query, Reply
+from vertizo.protocol.messages import Query, Reply
 from vertizo.methods.base import ClientSide, Method, ServerSide
 from vertizo.models.base import Selected
 from vertizo.zeroth_order.directions import Direction, Directions, LawName

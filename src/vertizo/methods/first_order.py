@@ -11,8 +11,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from vertizo.errors import ConfigError
-from vertizo.messages import Query, Reply
+from vertizo.core.errors import ConfigError
+from vertizo.protocol.messages import Query, Reply
 from vertizo.methods.base import ClientSide, Method, ServerSide
 from vertizo.models.base import Dense, DifferentiableModel, Points, Pullback
 

@@ -17,7 +17,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, PositiveInt
 
-from vertizo.errors import ConfigError
+from vertizo.core.errors import ConfigError
 from vertizo.methods.base import Timing
 from vertizo.methods.first_order import FirstOrder
 

@@ -10,7 +10,7 @@
 4. The client does likewise: ``w_m ← w_m − η_m φ (ĥ − h)/μ · u``.
 
 Both halves are in `vertizo.methods.forward_difference`; step 3 is
-`vertizo.server.updates.ZerothOrder`. With a first-order server in step 3 it is VFL-Cascaded.
+`vertizo.party.updates.ZerothOrder`. With a first-order server in step 3 it is VFL-Cascaded.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import ClassVar, Literal
 
 from vertizo.methods.base import Timing
 from vertizo.methods.forward_difference import ForwardDifference, ReplyForm
-from vertizo.server.updates import UpdateName
+from vertizo.party.updates import UpdateName
 
 
 class ZooVfl(ForwardDifference):

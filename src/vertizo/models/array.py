@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vertizo.errors import ConfigError
+from vertizo.core.errors import ConfigError
 from vertizo.models.base import State, put
 from vertizo.models.parts import failing, somebodys_code
 

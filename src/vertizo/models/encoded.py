@@ -23,7 +23,7 @@ from vertizo.models.base import (
 )
 from vertizo.models.parts import check, failing, flatten, somebodys_code, trained
 from vertizo.models.torch import in_turn, over
-from vertizo.randomness import Stream
+from vertizo.core.randomness import Stream
 
 
 class EncodedModel:

@@ -2,7 +2,7 @@
 
 The models of the papers' tables are such stacks, and small: at batch 64 autograd and one call after
 another cost several times what the arithmetic does. Here a layer is one call
-(`vertizo.kernels`), the first layer's product is shared between perturbed evaluations, and
+(`vertizo.core.kernels`), the first layer's product is shared between perturbed evaluations, and
 gradients are written into one flat vector.
 
 ``flat`` holds the parameters, [d]. To each row comes what would come to it alone, bit for bit.
@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vertizo import kernels
-from vertizo.kernels import plain_products
+from vertizo.core import kernels
+from vertizo.core.kernels import plain_products
 
 Numbers = NDArray[np.float32]
 Ids = NDArray[np.int64]

@@ -9,7 +9,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from vertizo.errors import ConfigError
+from vertizo.core.errors import ConfigError
 
 
 def mlp(inputs: int, hidden: Sequence[int], outputs: int, *, final_relu: bool) -> nn.Sequential:

@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from vertizo import kernels
+from vertizo.core import kernels
 from vertizo.models.base import Gradient
 from vertizo.models.vectors import add, is_plain
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parameter import is_lazy
 
-from vertizo.errors import ConfigError, VertizoError
+from vertizo.core.errors import ConfigError, VertizoError
 
 BatchNorm = nn.modules.batchnorm._BatchNorm
 COMPARED = 2**16

@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from vertizo.errors import ConfigError
+from vertizo.core.errors import ConfigError
 
 Side = Literal["width", "height", "channels"]
 """Along what the clients' feature maps are put together."""

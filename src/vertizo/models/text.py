@@ -20,7 +20,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from vertizo.errors import ConfigError
+from vertizo.core.errors import ConfigError
 from vertizo.models.networks import mlp
 
 Family = Literal["bert", "distilbert"]

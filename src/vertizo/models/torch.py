@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from vertizo.errors import ConfigError
+from vertizo.core.errors import ConfigError
 from vertizo.models.base import (
     DifferentiableModel,
     HeldGradients,
@@ -30,7 +30,7 @@ from vertizo.models.parts import (
     somebodys_code,
     trained,
 )
-from vertizo.randomness import Stream
+from vertizo.core.randomness import Stream
 
 
 def wrap(

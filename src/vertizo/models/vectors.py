@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from vertizo import kernels
+from vertizo.core import kernels
 
 
 def add(vector: Tensor, numbers: Tensor, factor: float) -> None:

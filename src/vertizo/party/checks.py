@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from vertizo.errors import ConflictError, ShapeError, UnknownRecordError
-from vertizo.messages import Purpose, largest
+from vertizo.core.errors import ConflictError, ShapeError, UnknownRecordError
+from vertizo.protocol.messages import Purpose, largest
 
 Partition = Mapping[Purpose, Tensor]
 """Features or labels by purpose: ``table`` holds the training records."""

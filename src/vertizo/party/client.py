@@ -11,13 +11,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vertizo import kernels, validate, wire
-from vertizo.batches import Batches
-from vertizo.codecs.base import Codec
-from vertizo.codecs.feedback import Received
-from vertizo.codecs.none import NoCompression
-from vertizo.errors import ConflictError, MalformedError, UnknownPartyError
-from vertizo.messages import Batch, Purpose, Query, Reply, Upload
+from vertizo.core import kernels
+from vertizo.core import validate
+from vertizo.protocol import wire
+from vertizo.party.batches import Batches
+from vertizo.protocol.codecs.base import Codec
+from vertizo.protocol.codecs.feedback import Received
+from vertizo.protocol.codecs.none import NoCompression
+from vertizo.core.errors import ConflictError, MalformedError, UnknownPartyError
+from vertizo.protocol.messages import Batch, Purpose, Query, Reply, Upload
 from vertizo.methods.base import ClientHalf, RowReader
 from vertizo.models.base import Selected
 from vertizo.party.checks import Partition, ids_in_range, out_of_step

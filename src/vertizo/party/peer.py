@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from vertizo.errors import ConflictError
-from vertizo.messages import Query
+from vertizo.core.errors import ConflictError
+from vertizo.protocol.messages import Query
 from vertizo.party.checks import out_of_step
 from vertizo.privacy.ledger import digest
-from vertizo.wire import Frame
+from vertizo.protocol.wire import Frame
 
 
 @dataclass

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vertizo import wire
-from vertizo.batches import Batches
-from vertizo.codecs.base import Codec
-from vertizo.codecs.feedback import Feedback, Received
-from vertizo.codecs.none import NoCompression
-from vertizo.errors import (
+from vertizo.protocol import wire
+from vertizo.party.batches import Batches
+from vertizo.protocol.codecs.base import Codec
+from vertizo.protocol.codecs.feedback import Feedback, Received
+from vertizo.protocol.codecs.none import NoCompression
+from vertizo.core.errors import (
     ConflictError,
     MalformedError,
     OtherRoundError,
@@ -24,17 +24,17 @@ from vertizo.errors import (
     RunError,
     UnknownPartyError,
 )
-from vertizo.messages import Batch, Message, Purpose, Query, Reply, Upload
+from vertizo.protocol.messages import Batch, Message, Purpose, Query, Reply, Upload
 from vertizo.methods.base import ServerHalf, ServerSide, TrainingMeter
-from vertizo.metrics import Scores, scores
+from vertizo.run.metrics import Scores, scores
 from vertizo.party.checks import Partition
 from vertizo.party.peer import Peer, Schedule, Vetted
 from vertizo.party.uploads import Uploads
 from vertizo.party.vetting import Vetting
 from vertizo.privacy.mechanisms import NoiseSource
 from vertizo.privacy.plan import Answer
-from vertizo.server.private_updates import SecretSgd
-from vertizo.server.table import Staleness
+from vertizo.party.private_updates import SecretSgd
+from vertizo.party.table import Staleness
 
 OVERHEAD = 4096
 """Bytes of a body beside its arrays and IDs."""

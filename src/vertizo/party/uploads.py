@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vertizo import validate
-from vertizo.errors import RefusedError, RepeatedRecordError
-from vertizo.messages import Purpose, Upload
+from vertizo.core import validate
+from vertizo.core.errors import RefusedError, RepeatedRecordError
+from vertizo.protocol.messages import Purpose, Upload
 from vertizo.party.checks import ids_in_range
 
 

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from vertizo import kernels, validate
-from vertizo.errors import RepeatedRecordError
-from vertizo.messages import Query
+from vertizo.core import kernels
+from vertizo.core import validate
+from vertizo.core.errors import RepeatedRecordError
+from vertizo.protocol.messages import Query
 from vertizo.party.checks import ids_in_range
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from vertizo.validate import fraction, non_negative, positive
+from vertizo.core.validate import fraction, non_negative, positive
 
 
 def delta_of(mu: float, epsilon: float) -> float:

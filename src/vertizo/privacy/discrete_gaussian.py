@@ -24,7 +24,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from vertizo.errors import ConfigError
+from vertizo.core.errors import ConfigError
 
 RandomBytes = Callable[[int], bytes]
 """So many bytes that nobody can foresee; ``os.urandom`` but in tests."""

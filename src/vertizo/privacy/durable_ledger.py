@@ -20,7 +20,7 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from vertizo.errors import (
+from vertizo.core.errors import (
     BudgetError,
     ConfigError,
     ConflictError,

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from vertizo.privacy.accounting import compose, epsilon_of, published_mu
 from vertizo.privacy.clipping import clip
-from vertizo.randomness import Stream
-from vertizo.summary_figures import bound_text
+from vertizo.core.randomness import Stream
+from vertizo.run.summary_figures import bound_text
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from vertizo.privacy.grid_accounting import GridCorrection
 from vertizo.privacy.ledger import mu_of_units, units
-from vertizo.validate import fraction, positive
+from vertizo.core.validate import fraction, positive
 
 
 @dataclass(frozen=True)

@@ -43,8 +43,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vertizo.errors import ConfigError
-from vertizo.validate import fraction, non_negative
+from vertizo.core.errors import ConfigError
+from vertizo.core.validate import fraction, non_negative
 
 TAIL_SHARE = 1e-6
 """Of δ, given to noise beyond the reach."""

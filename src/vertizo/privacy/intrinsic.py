@@ -26,9 +26,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vertizo.errors import ConfigError, DataError
-from vertizo.randomness import Stream
-from vertizo.validate import fraction, positive
+from vertizo.core.errors import ConfigError, DataError
+from vertizo.core.randomness import Stream
+from vertizo.core.validate import fraction, positive
 from vertizo.zeroth_order.directions import LawName
 from vertizo.zeroth_order.estimators import forward_difference
 from vertizo.zeroth_order.record_directions import record_directions

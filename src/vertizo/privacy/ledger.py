@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vertizo.errors import BudgetError, RepeatedRecordError, UnknownRecordError
-from vertizo.validate import non_negative
+from vertizo.core.errors import BudgetError, RepeatedRecordError, UnknownRecordError
+from vertizo.core.validate import non_negative
 
 UNIT = 1e-12
 """μ² of one unit of spending."""

@@ -19,7 +19,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from vertizo.errors import ConfigError, RunError
+from vertizo.core.errors import ConfigError, RunError
 from vertizo.privacy.ledger_budget import LedgerBudget
 from vertizo.privacy.ledger_witness import Head, Witness, sync_folder
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from vertizo.errors import RunError
+from vertizo.core.errors import RunError
 from vertizo.privacy.events import SecretSteps
 from vertizo.privacy.ledger import Answered
 from vertizo.privacy.ledger_file import LedgerFile, Row, digest

@@ -22,11 +22,11 @@ from typing import Any
 
 import numpy as np
 
-from vertizo.errors import RunError
+from vertizo.core.errors import RunError
 from vertizo.privacy import ledger_file
 from vertizo.privacy.ledger_budget import LedgerBudget
 from vertizo.privacy.ledger_witness import Witness, state_folder, sync_folder
-from vertizo.summary_figures import bound_text
+from vertizo.run.summary_figures import bound_text
 
 Digests = np.ndarray[Any, np.dtype[np.uint64]]
 

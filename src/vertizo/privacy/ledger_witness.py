@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
-from vertizo.errors import RunError
+from vertizo.core.errors import RunError
 
 
 class DamagedWitness(RunError):  # noqa: N818 - a kind of RunError

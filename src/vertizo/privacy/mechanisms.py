@@ -7,8 +7,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from vertizo.randomness import Stream
-from vertizo.validate import positive
+from vertizo.core.randomness import Stream
+from vertizo.core.validate import positive
 
 
 class NoiseSource(Protocol):

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from vertizo.options import Options
+from vertizo.core.options import Options
 
 
 class PrivacyConfig(Options):

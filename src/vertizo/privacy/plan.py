@@ -26,8 +26,8 @@ from vertizo.privacy.events import Releases
 from vertizo.privacy.ledger import Answered, Entry, Ledger
 from vertizo.privacy.mechanisms import NoiseSource
 from vertizo.privacy.statement import Statement
-from vertizo.summary_figures import bound_text
-from vertizo.validate import fraction
+from vertizo.run.summary_figures import bound_text
+from vertizo.core.validate import fraction
 
 __all__ = ["Answer", "ClippedGaussian", "NoPrivacy", "Plan"]
 

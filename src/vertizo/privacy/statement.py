@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-from vertizo.summary_figures import BOUNDED
+from vertizo.run.summary_figures import BOUNDED
 
 Guarantee = Literal["exact", "simulated", "published", "none"]
 

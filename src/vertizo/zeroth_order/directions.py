@@ -28,10 +28,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vertizo import kernels
-from vertizo.errors import ConfigError
+from vertizo.core import kernels
+from vertizo.core.errors import ConfigError
 from vertizo.models.vectors import add, is_plain
-from vertizo.randomness import Stream, generator
+from vertizo.core.randomness import Stream, generator
 from vertizo.zeroth_order.numbers import Kind, Reader, Source, blocks, drawn
 
 LawName = Literal["sphere", "scaled-sphere", "gaussian", "rademacher", "coordinate"]

@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vertizo import kernels
+from vertizo.core import kernels
 
 Numbers = NDArray[np.float32]
 Kind = Literal["normals", "signs"]

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vertizo.randomness import generator
+from vertizo.core.randomness import generator
 from vertizo.zeroth_order.directions import FLOAT32_MAX, LawName
 from vertizo.zeroth_order.numbers import drawn
 

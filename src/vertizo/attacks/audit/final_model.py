@@ -1,0 +1,163 @@
+"""Clients that are handed the server's final model, and choose the record's embeddings for it."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vertizo.protocol import wire
+from vertizo.attacks.audit.adversaries import Scripted
+from vertizo.attacks.audit.rows import Rows
+from vertizo.attacks.audit.setting import Setting, World
+from vertizo.core.errors import ConfigError
+from vertizo.protocol.messages import Upload
+from vertizo.models.base import Points
+from vertizo.party import ServerParty
+from vertizo.party.private_updates import SecretSgd
+
+TRIES = 200
+"""Rows of embeddings that are tried for the record."""
+STAGES = 3
+"""Models at which each is tried: as it begins, and after noise has moved it."""
+SHADOWS = 8
+"""Pairs of shadows that say where the label moves the model; a few random directions are not."""
+
+
+class FinalModel(Scripted):
+    """Sends embeddings behind which the label moves w_0 furthest, and looks at w_0 in the end.
+
+    The embeddings are found by a search over rows that are hard on a clip: how far apart one step
+    of the real update takes the model for the two labels. They fill the record's row of the table
+    by an upload, where the federation begins with one, and by queries about that record alone.
+
+    Args:
+        setting: what the game is about; the server is trained.
+
+    Raises:
+        ConfigError: the server is not trained, or nothing that it was sent moved it by the label.
+    """
+
+    name = "malicious, given the final model"
+    statistic = "how far w_0 ended along the direction in which the label moves it"
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        if setting.config.server.update == "none":
+            raise ConfigError("server.update is 'none'; there is no trained model to be given")
+        row = self._furthest()
+        dims = setting.side.table.dims
+        parts = dict(zip(self._clients, torch.split(row, list(dims)), strict=True))
+        if setting.config.simulation.table == "upload":
+            self._uploads = [self._upload(client, part) for client, part in parts.items()]
+        steps_follow = setting.config.server.update == "secret-sgd" and (
+            setting.config.server.secret.every <= setting.reference.total_rounds
+        )
+        for epoch in range(setting.config.epochs):
+            spare: list[tuple[int, Tensor]] = []
+            for client, part in parts.items():
+                others = self._others(client, epoch)
+                self._store(client, torch.tensor([setting.record]), part)
+                rest = torch.split(others, setting.config.batch_size)
+                spare += [(client, ids) for ids in rest]
+            for client, ids in spare if steps_follow else ():
+                self._store(client, ids, torch.zeros(setting.side.table.dims[client]))
+        self._along = self._direction()
+
+    def observe(self, world: World, seed: int) -> NDArray[np.float64]:
+        """How far w_0 ended along that direction, [1]."""
+        return np.array([float(self._moved(self._played(world, seed)[1]) @ self._along)])
+
+    def _upload(self, client: int, part: Tensor) -> bytes:
+        """The client's part of the table: the record's as it was found, zeros elsewhere."""
+        rows = torch.zeros(1, self._setting.data.records, len(part))
+        rows[0, self._setting.record] = part
+        upload = Upload(client, "table", torch.arange(rows.shape[1]), rows)
+        return wire.encode(upload, self._setting.config.codecs.up)
+
+    def _store(self, client: int, ids: Tensor, part: Tensor) -> None:
+        """A query that fills those records' rows and learns nothing by its reply: h+ = h−.
+
+        Their middle is then what was chosen to the last bit, on which the search depends.
+        """
+        middle = part.expand(ids.numel(), -1)
+        frame, signal = self._ask(client, ids, middle, torch.zeros_like(middle))
+        self._send(frame, np.zeros(len(signal)), about_target=False)
+
+    def _furthest(self) -> Tensor:
+        """The record's joined embeddings, [Σ d_h]."""
+        setting = self._setting
+        width = sum(setting.side.table.dims)
+        generator = self._stream.child("rows").generator()
+        rows = Rows(generator, width, setting.config.server.embedding_bound)
+        servers = [self._on_the_way(turn) for turn in range(STAGES)]
+        best, found = 0.0, rows.fresh()
+        for turn in range(TRIES):
+            row = rows.varied(found) if turn % 2 and best else rows.fresh()
+            apart = float(np.mean([float(self._apart(one, row).norm()) for one in servers]))
+            if apart > best:
+                best, found = apart, row
+        if not best:
+            raise ConfigError(
+                "no embeddings were found with which the label moves the server model"
+            )
+        return found
+
+    def _on_the_way(self, queries: int) -> ServerParty:
+        """A server that noise has moved in so many updates, none of which the label was in."""
+        seed = self._stream.child("on the way").seed(queries)
+        server = self._setting.federation(0, seed, repeatable=True).server
+        if queries:
+            server.tend()
+        for number in range(queries):
+            others = self._others(0, 0)[: self._setting.config.batch_size]
+            nothing = torch.zeros(len(others), self._setting.side.table.dims[0])
+            server.receive(self._crafter.query(0, number, others, nothing, nothing))
+        return server
+
+    def _apart(self, server: ServerParty, row: Tensor) -> Tensor:
+        """How far apart the labels take w_0 in one step, float64 [d_0]; its noise cancels."""
+        return self._stepped(server, row, 1) - self._stepped(server, row, 0)
+
+    def _stepped(self, server: ServerParty, row: Tensor, world: World) -> Tensor:
+        """How one step on the record moves w_0, float64 [d_0]; the server is left as it was.
+
+        The record is alone in its batch, or in a secret sample of others that are zeros.
+        """
+        side, update = server.side, server.side.update
+        others = 0
+        if isinstance(update, SecretSgd):
+            ids, _ = update.sample(0, self._setting.data.records)
+            others = len(ids) - 1
+        ids = torch.full((1 + others,), self._setting.record)
+        joined = side.points(ids).rows.clone()
+        joined[:, : len(row)] = 0
+        joined[0, : len(row)] = row
+        labels = self._setting.labels_of(ids, world)
+        labels[1:] = 0
+        state = {key: value.clone() for key, value in update.state().items()}
+        start = side.head.parameters.clone()
+        with np.errstate(all="ignore"):
+            if isinstance(update, SecretSgd):
+                update.between(0, side.head, joined, labels, len(ids), len(ids))
+            else:
+                update.step(side.head, side.head.evaluate(Points(joined), labels), joined, labels)
+        moved = side.head.parameters.double() - start.double()
+        side.head.parameters.copy_(start)
+        update.load(state)
+        return moved
+
+    def _direction(self) -> Tensor:
+        """Where the label moves w_0 in a whole trial, on average over shadows, [d_0]."""
+        seeds = [self._stream.child("shadows").seed(i) for i in range(SHADOWS)]
+        moved = [
+            self._moved(self._played(1, seed, repeatable=True)[1])
+            - self._moved(self._played(0, seed, repeatable=True)[1])
+            for seed in seeds
+        ]
+        mean: Tensor = torch.stack(moved).mean(0)
+        return torch.nn.functional.normalize(mean, dim=0)
+
+    def _moved(self, server: ServerParty) -> Tensor:
+        return server.side.head.parameters.double() - self._setting.start.double()

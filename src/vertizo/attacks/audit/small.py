@@ -1,0 +1,87 @@
+"""A federation that is small enough for thousands of trials, with different noise on its replies.
+
+D = 100 records in batches of B = 4, two clients, two epochs: a record is in four replies, and the
+published formula is off by √(D/B) = 5 in μ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+
+from vertizo.config import schema as configuration
+from vertizo.config.schema import ExperimentConfig
+from vertizo.data.vertical import VerticalData
+from vertizo.privacy.accounting import noise_std_for
+from vertizo.models.losses import Classification
+from vertizo.party.updates import PRIVATE, UpdateName
+
+RECORDS, BATCH, CLIENTS, EPOCHS = 100, 4, 2, 2
+CLIP, DELTA = 0.5, 1e-3
+SHARE = 0.9
+"""Of the budget, that goes to a server that is trained under noise."""
+SECRET = {"every": 1000, "warm_up": 20, "sampling": 0.2}
+"""All steps on the uploaded table, before the first query."""
+
+
+def data() -> VerticalData:
+    """Normal features; two classes, by the side of a plane that both clients' columns span."""
+    generator = torch.Generator().manual_seed(0)
+    features: tuple[dict[Any, torch.Tensor], ...] = tuple({} for _ in range(CLIENTS))
+    labels: dict[Any, torch.Tensor] = {}
+    for purpose, rows in (("table", RECORDS), ("validation", 0), ("test", BATCH)):
+        values = torch.randn(CLIENTS, rows, 4, generator=generator)
+        for own, held in zip(values, features, strict=True):
+            held[purpose] = own.contiguous()
+        labels[purpose] = (values.sum((0, 2)) > 0).long()
+    return VerticalData(
+        name="made up",
+        task=Classification(2),
+        parties=tuple(f"client {m}" for m in range(CLIENTS)),
+        features=features,
+        labels=labels,
+        fitted_scaling=False,
+    )
+
+
+def config(
+    noise: Literal["published", "exact"] = "exact",
+    epsilon: float = 1.0,
+    *,
+    update: UpdateName = "none",
+    model: Mapping[str, Any] | None = None,
+) -> ExperimentConfig:
+    """The federation's settings.
+
+    Args:
+        noise: how noise is calibrated: by the published formula ``2C√T·B / (Dμ)`` with T = M·E·D/B,
+            or exactly.
+        epsilon: the ε that it is said to give. Where the server trains on raw labels no noise gives
+            any: then the replies alone have this one.
+        update: how the server is trained.
+        model: the server's; None for one hidden layer.
+    """
+    privacy: dict[str, Any] = {"mechanism": "gaussian", "clip": CLIP, "delta": DELTA}
+    if update == "none" or update in PRIVATE:
+        privacy |= {"epsilon": epsilon, "accounting": noise}
+        privacy |= {"server_share": SHARE} if update in PRIVATE else {}
+    else:
+        privacy["noise_std"] = noise_std_for(2 * CLIP, epsilon, DELTA, CLIENTS * EPOCHS)
+    return configuration.parse(
+        {
+            "seed": 0,
+            "epochs": EPOCHS,
+            "batch_size": BATCH,
+            "method": {"name": "dpzv"},
+            "client": {"model": {"name": "mlp", "outputs": 3}},
+            "server": {
+                "model": model or {"name": "mlp", "hidden": [8]},
+                "update": update,
+                **({"secret": SECRET} if update == "secret-sgd" else {}),
+            },
+            "simulation": {"table": "upload" if update == "secret-sgd" else "zeros"},
+            "privacy": privacy,
+        }
+    )

@@ -1,0 +1,1 @@
+"""The configuration: its schema, loading, and the defaults that a method supplies."""

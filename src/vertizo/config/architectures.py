@@ -1,0 +1,250 @@
+"""Models by name: what can be configured. `vertizo.run.build_models` makes them.
+
+The first line of each option's docstring is what `vertizo list models` shows.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, PositiveInt, Tag, model_validator
+
+from vertizo.models.resnet import Side
+from vertizo.models.text import RANDOM, Family, Pooling, Spec
+from vertizo.core.options import Options, chosen_by
+
+
+class MlpConfig(Options):
+    """Linear layers with ReLU between; categories of a table get embeddings."""
+
+    name: Literal["mlp"] = "mlp"
+    hidden: tuple[PositiveInt, ...] = ()
+    """Widths of the layers before the last."""
+    outputs: PositiveInt = 3
+    """Embedding size d_h; unset: 3, for tables 16, or 64 under an exact guarantee."""
+    final_relu: bool = False
+    """ReLU after the last layer as well; unset: for tables under an exact guarantee."""
+
+
+class EncoderMlpConfig(MlpConfig):
+    """The same, for the label holder's own features."""
+
+    outputs: PositiveInt = 16
+    """Size of what the features become."""
+    final_relu: bool = True
+    """ReLU after the last layer as well."""
+
+
+class CnnConfig(Options):
+    """3×3 convolutions with ReLU and pooling, then one linear layer: of any number and width."""
+
+    name: Literal["cnn"] = "cnn"
+    channels: tuple[PositiveInt, ...] = Field(default=(8, 16), min_length=1)
+    """Of each convolution; a four-layer CNN is [16, 32, 64, 64]."""
+    outputs: PositiveInt = 16
+    """Embedding size d_h."""
+
+
+class FiltersConfig(Options):
+    """One layer of small filters, averaged over cells: few parameters, for use under noise."""
+
+    name: Literal["filters"] = "filters"
+    count: PositiveInt = 8
+    """Number of filters."""
+    size: Literal[1, 3, 5, 7, 9] = 3
+    """Pixels of a filter, each way."""
+    cell: tuple[PositiveInt, PositiveInt] = (4, 4)
+    """Height and width of the cells that are averaged over."""
+    centring: float = Field(default=0.8, ge=0, le=1)
+    """Share of the mean over filters that is subtracted in each cell."""
+    scale: float = Field(default=5.0, gt=0)
+    """What the outputs are multiplied with."""
+    background: float = 0.0
+    """Value of the background, which padding then has: -0.4242 for normalised MNIST."""
+    initial: Literal["random", "oriented"] = "random"
+    """Whether filters begin at random or as derivatives in evenly spaced directions."""
+
+
+class ResnetConfig(Options):
+    """ResNet-18 for small images, with group normalisation."""
+
+    name: Literal["resnet18"] = "resnet18"
+    outputs: PositiveInt = 10
+    """Embedding size d_h."""
+    width: PositiveInt = 64
+    """Channels of the first convolution; 64 is ResNet-18."""
+
+
+class ResnetStemConfig(Options):
+    """The first convolution of ResNet-18; its maps are the embedding (server: resnet18-rest)."""
+
+    name: Literal["resnet18-stem"] = "resnet18-stem"
+    width: PositiveInt = 64
+    """Channels of the convolution; 64 is ResNet-18."""
+
+
+class BagConfig(Options):
+    """The mean of the words' vectors, then linear layers: texts, without further libraries."""
+
+    name: Literal["bag"] = "bag"
+    vocabulary: int = Field(default=8192, ge=2)
+    """Word vectors; tokens beyond are taken modulo this number."""
+    dimension: PositiveInt = 32
+    """Size of a word's vector."""
+    hidden: tuple[PositiveInt, ...] = ()
+    """Widths of the layers before the last."""
+    outputs: PositiveInt = 16
+    """Embedding size d_h."""
+
+
+class _EncoderConfig(Options):
+    """Which transformer. The sizes are those of a random one; a checkpoint has its own."""
+
+    side: ClassVar[str] = "client"
+
+    checkpoint: str = "minilm"
+    """minilm, a folder, a name in the Hugging Face cache, or random."""
+    family: Family | None = None
+    """bert (the default of random) or distilbert."""
+    vector: PositiveInt | None = None
+    """Size of a word's vector; random has 64."""
+    layers: PositiveInt | None = None
+    """Attention blocks; random has 2."""
+    heads: PositiveInt | None = None
+    """Attention heads; random has 4."""
+    vocabulary: PositiveInt | None = None
+    """Tokens, padding included; random has 4096."""
+    positions: PositiveInt | None = None
+    """Longest text; random has 512 tokens."""
+
+    def sizes(self) -> dict[str, Any]:
+        """What is set of the sizes."""
+        names = ("family", "vector", "layers", "heads", "vocabulary", "positions")
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+    @model_validator(mode="after")
+    def _sizes_are_used(self) -> _EncoderConfig:
+        given = next(iter(self.sizes()), None)
+        if self.checkpoint != RANDOM and given is not None:
+            raise ValueError(
+                f"{self.side}.model.{given} is set but checkpoint {self.checkpoint!r} has its own; "
+                f"only 'random' takes it"
+            )
+        return self
+
+    def spec(self) -> Spec:
+        """The encoder that is meant."""
+        return Spec(self.checkpoint, **self.sizes())
+
+
+class TextConfig(_EncoderConfig):
+    """A BERT or DistilBERT, pooled to one vector for each text."""
+
+    name: Literal["text"] = "text"
+    pooling: Pooling = "mean"
+    """mean over the text's tokens, or the first token's vector (cls)."""
+    outputs: PositiveInt | None = None
+    """Embedding size d_h, by a linear layer; unset: the encoder's own vector."""
+
+
+class TextEmbeddingsConfig(_EncoderConfig):
+    """The embedding layer of a BERT or DistilBERT (server: text-rest)."""
+
+    name: Literal["text-embeddings"] = "text-embeddings"
+
+
+class ModuleConfig(Options):
+    """Any torch.nn.Module that the user brings."""
+
+    name: Literal["module"] = "module"
+    path: str
+    """``package.module:Class`` or ``file.py:Class``; called with ``arguments``."""
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    """What the class is called with."""
+
+
+class FunctionConfig(Options):
+    """Any function (parameters [d], features [batch, ...]) → outputs [batch, n], in NumPy."""
+
+    name: Literal["function"] = "function"
+    path: str
+    """``package.module:function`` or ``file.py:function``."""
+    num_parameters: PositiveInt
+    """Length of the vector of parameters."""
+    initial_std: float = Field(default=0.0, ge=0)
+    """Standard deviation of the normal numbers that training starts from."""
+
+
+class ServerMlpConfig(Options):
+    """Linear layers with ReLU between; as many outputs as the task needs."""
+
+    name: Literal["mlp"] = "mlp"
+    hidden: tuple[PositiveInt, ...] = (64,)
+    """Widths of the layers before the last."""
+    last_layer: Literal["random", "zeros"] = "random"
+    """How the last layer begins; zeros: with the same prediction for every record."""
+
+
+class SumConfig(Options):
+    """The sum of the clients' embeddings, which are predictions, and one bias per output."""
+
+    name: Literal["sum"] = "sum"
+
+
+class ResnetRestConfig(Options):
+    """ResNet-18 behind its first convolution (clients: resnet18-stem)."""
+
+    name: Literal["resnet18-rest"] = "resnet18-rest"
+    image: tuple[PositiveInt, PositiveInt] = (32, 32)
+    """Height and width of the clients' maps once they are put together."""
+    parts: PositiveInt = 2
+    """Number of clients."""
+    assemble: Side = "width"
+    """width for left and right parts, height for upper and lower, channels for whole images."""
+    width: PositiveInt = 64
+    """Channels of the first convolution, as at the clients."""
+
+
+class TextRestConfig(_EncoderConfig):
+    """A BERT or DistilBERT behind its embedding layer, and linear layers that predict."""
+
+    side: ClassVar[str] = "server"
+
+    name: Literal["text-rest"] = "text-rest"
+    pooling: Pooling = "mean"
+    """mean over the text's tokens, or the first token's vector (cls)."""
+    hidden: tuple[PositiveInt, ...] = ()
+    """Linear layers between the text's vector and the predictions."""
+
+
+ClientModelConfig = Annotated[
+    Annotated[MlpConfig, Tag("mlp")]
+    | Annotated[CnnConfig, Tag("cnn")]
+    | Annotated[FiltersConfig, Tag("filters")]
+    | Annotated[ResnetConfig, Tag("resnet18")]
+    | Annotated[ResnetStemConfig, Tag("resnet18-stem")]
+    | Annotated[BagConfig, Tag("bag")]
+    | Annotated[TextConfig, Tag("text")]
+    | Annotated[TextEmbeddingsConfig, Tag("text-embeddings")]
+    | Annotated[ModuleConfig, Tag("module")]
+    | Annotated[FunctionConfig, Tag("function")],
+    chosen_by("name", "mlp"),
+]
+EncoderConfig = Annotated[
+    Annotated[EncoderMlpConfig, Tag("mlp")]
+    | Annotated[CnnConfig, Tag("cnn")]
+    | Annotated[FiltersConfig, Tag("filters")]
+    | Annotated[ResnetConfig, Tag("resnet18")]
+    | Annotated[BagConfig, Tag("bag")]
+    | Annotated[TextConfig, Tag("text")]
+    | Annotated[ModuleConfig, Tag("module")],
+    chosen_by("name", "mlp"),
+]
+ServerModelConfig = Annotated[
+    Annotated[ServerMlpConfig, Tag("mlp")]
+    | Annotated[SumConfig, Tag("sum")]
+    | Annotated[ResnetRestConfig, Tag("resnet18-rest")]
+    | Annotated[TextRestConfig, Tag("text-rest")]
+    | Annotated[ModuleConfig, Tag("module")],
+    chosen_by("name", "mlp"),
+]

@@ -1,0 +1,349 @@
+"""Options as people write them: YAML, ``key=value``, and one line for what is wrong."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Iterator, Sequence
+from difflib import SequenceMatcher
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from vertizo.core.errors import ConfigError
+from vertizo.core.options import TAGS, Options
+
+Tree = dict[str, Any]
+CLOSE = 0.65
+"""How alike two names must be for one to be offered for the other, from 0 to 1."""
+SPREAD = 0.2
+"""What is so much less alike than the best is not offered beside it."""
+OFFERED = 3
+
+
+def similar(name: str, known: Sequence[str]) -> list[str]:
+    """The names that may have been meant, the likeliest first, at most `OFFERED`.
+
+    Case and what stands between words do not count, and a word of a name counts nearly as the
+    whole of it.
+
+    >>> similar("payment", ["age", "Payment_Delay", "payments-late", "income"])
+    ['Payment_Delay', 'payments-late']
+    >>> similar("zzz", ["age", "income"])
+    []
+    """
+    found = {each: _likeness(name, each) for each in known}
+    close = sorted((each for each in found if found[each] >= CLOSE), key=lambda e: -found[e])
+    spread = 0 if close and found[close[0]] == 1 else SPREAD
+    return [each for each in close if found[each] >= found[close[0]] - spread][:OFFERED]
+
+
+def _likeness(one: str, other: str) -> float:
+    """From 0 to 1, which is for names of the same words."""
+    ours, theirs = _words(one), _words(other)
+    whole = SequenceMatcher(None, "".join(ours), "".join(theirs)).ratio()
+    if whole == 1:
+        return 1.0
+    fewer, more = sorted((ours, theirs), key=len)
+    if not fewer or len("".join(fewer)) < 3:
+        return whole
+    # Each word of the shorter name beside the most similar one of the longer.
+    parts = [max(SequenceMatcher(None, word, each).ratio() for each in more) for word in fewer]
+    near = sum(parts) / len(parts)
+    return max(whole, 0.9 * near if near >= 0.8 else 0.0)
+
+
+def _words(name: str) -> list[str]:
+    """The words of a name in small letters: of snake_case, kebab-case and camelCase."""
+    apart = re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", name)
+    return re.findall(r"[^\W_]+", apart.casefold())
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """The end of a complaint about an unknown name; empty where nothing is like it.
+
+    >>> nearest("incme", ["age", "income"])
+    "; did you mean 'income'?"
+    """
+    return _question(similar(name, known))
+
+
+def nearest_file(path: Path) -> str:
+    """The end of a complaint about a file that is not there: one beside it of such a name."""
+    try:
+        there = sorted(each.name for each in path.parent.iterdir())
+    except OSError:
+        return ""
+    return nearest(path.name, there)
+
+
+def _question(names: Sequence[str]) -> str:
+    if not names:
+        return ""
+    *first, last = map(repr, names)
+    return f"; did you mean {' or '.join([', '.join(first), last] if first else [last])}?"
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML without surprises: no key twice, and 1e-3 is a number."""
+
+
+def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Hashable, Any]:
+    seen: set[Any] = set()
+    for key_node, _ in node.value:
+        key = loader.construct_object(key_node, deep=True)
+        problem = None
+        if not isinstance(key, Hashable):
+            problem = f"{key!r} cannot be a key"
+        elif key in seen:
+            problem = f"the key {key!r} occurs twice"
+        if problem is not None:
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=key_node.start_mark)
+        seen.add(key)
+    return loader.construct_mapping(node, deep=True)
+
+
+def _scalar(loader: _Loader, node: yaml.ScalarNode) -> Any:
+    """Text, or the number that YAML 1.1 does not see in 1e-3."""
+    text = str(loader.construct_scalar(node))
+    if node.style is None and text[:1] in "+-.0123456789":
+        try:
+            return float(text)
+        except ValueError:
+            return text
+    return text
+
+
+def _timestamp(loader: _Loader, node: yaml.ScalarNode) -> str:
+    """Nothing here is a date; what looks like one is text."""
+    return str(loader.construct_scalar(node))
+
+
+_Loader.add_constructor("tag:yaml.org,2002:timestamp", _timestamp)
+_Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
+_Loader.add_constructor("tag:yaml.org,2002:str", _scalar)
+
+
+def _parse(text: str) -> Any:
+    return yaml.load(text, _Loader)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes what `_Loader` reads back as it was."""
+
+
+def _text(dumper: _Dumper, value: str) -> yaml.ScalarNode:
+    """Text, in quotes where it would be read as a number."""
+    style = None
+    if value[:1] in "+-.0123456789":
+        try:
+            float(value)
+            style = "'"
+        except ValueError:
+            pass
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def write_yaml(tree: Tree) -> str:
+    """The text that `read_yaml` reads."""
+    return yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+
+
+def read_yaml(path: Path) -> Tree:
+    """The keys and values of a file.
+
+    Raises:
+        ConfigError: names the file, and the line where there is one.
+    """
+    try:
+        tree = _parse(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path}: {error.strerror}{nearest_file(path)}") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: not a text file") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "unreadable"
+        if "'\\t'" in problem:
+            problem = "a tab; YAML is indented by spaces alone"
+        begun = getattr(error, "context_mark", None)
+        if begun and mark and begun.line != mark.line:
+            problem += f" (what is not closed may begin in line {begun.line + 1})"
+        raise ConfigError(f"{path}: not YAML{where}: {problem}") from None
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    if tree is None:
+        return {}
+    if not isinstance(tree, dict):
+        raise ConfigError(
+            f"{path}: holds {_article(type(tree).__name__)}; keys and values were expected"
+        )
+    for key in tree:
+        if not isinstance(key, str):
+            raise ConfigError(f"{path}: unknown key {key!r}; keys are names")
+    return tree
+
+
+def _article(word: str) -> str:
+    return f"{'an' if word[0].lower() in 'aeiou' else 'a'} {word}"
+
+
+def override(tree: Tree, settings: Sequence[str], defaults: Options) -> None:
+    """Put ``key=value`` settings in their places; choices first, then their own keys.
+
+    Raises:
+        ConfigError: a setting that is not of that form.
+    """
+    parsed = [_setting(setting) for setting in settings]
+    for keys, value in sorted(parsed, key=lambda setting: setting[0][-1] not in TAGS):
+        _set(tree, keys, value, defaults)
+
+
+def _setting(text: str) -> tuple[list[str], Any]:
+    key, separator, value = text.partition("=")
+    if not separator or not all(key.split(".")):
+        raise ConfigError(f"--set {text}: write key=value, for example epochs=20")
+    try:
+        return key.split("."), _parse(value)
+    except (yaml.YAMLError, ValueError):
+        raise ConfigError(f"--set {text}: {value!r} is not a YAML value") from None
+
+
+def _set(tree: Tree, keys: Sequence[str], value: Any, defaults: Options) -> None:
+    """Put a value in its place; another choice of option leaves the first one's keys behind."""
+    *parents, last = keys
+    node, annotation = tree, None
+    default: Any = defaults
+    for parent in parents:
+        if not isinstance(node.get(parent), dict):
+            node[parent] = {}
+        node = node[parent]
+        fields = getattr(type(default), "model_fields", {})
+        annotation = fields[parent].annotation if parent in fields else None
+        default = getattr(default, parent, None)
+    chooses = last in TAGS and hasattr(default, last) and _members(annotation)
+    if chooses and node.get(last, getattr(default, last)) != value:
+        node.clear()
+    node[last] = value
+
+
+def explain(problem: ValidationError, root: type[Options]) -> str:
+    """One line: the first wrong key, its value, what would be right."""
+    error = problem.errors()[0]
+    more = f" (and {problem.error_count() - 1} more)" if problem.error_count() > 1 else ""
+    return " ".join(_line(error, root).split()) + more
+
+
+def _line(error: ErrorDetails, root: type[Options]) -> str:
+    path, known, choice = _follow(error["loc"], root)
+    key = ".".join(path) or "configuration"
+    given, kind, context = error["input"], error["type"], error.get("ctx", {})
+    if kind == "extra_forbidden":
+        return f"unknown key {key!r}{_meant(path, known, root)}"
+    if kind.startswith("union_tag"):
+        names = {tag: [_tag(option) for option in _members(choice)] for tag in TAGS}
+        tag = next((tag for tag in TAGS if isinstance(given, dict) and tag in given), None)
+        if tag is None:
+            return f"{key} is {given!r}; keys and values were expected there"
+        known = [str(name) for name in names[tag] if name is not None]
+        expected = ", ".join(map(repr, known)) or context["expected_tags"]
+        hint = nearest(str(given[tag]), known)
+        return f"{key}.{tag} is {given[tag]!r}{hint or ';'} known are {expected}"
+    if kind in ("model_type", "model_attributes_type", "dict_type"):
+        return f"{key} is {given!r}; keys and values were expected there"
+    if kind == "invalid_key":
+        return f"unknown key {key!r}; keys are names"
+    if kind == "missing":
+        return f"{key} is missing"
+    if kind == "value_error":
+        return str(context["error"])
+    hint = ""
+    if kind == "literal_error" and isinstance(given, str):
+        hint = nearest(given, re.findall(r"'([^']*)'", str(context["expected"])))
+    return f"{key} is {given!r}; it must be {_expected(error)}{hint}"
+
+
+def _meant(path: Sequence[str], known: Sequence[str], root: type[Options]) -> str:
+    """What an unknown key may have been: one beside it, or the same one further in."""
+    *above, last = path
+    here = "".join(f"{part}." for part in above)
+    elsewhere = [place for place in dict.fromkeys(_places(root, last)) if place.startswith(here)]
+    elsewhere = [place for place in elsewhere if place != here + last]
+    if not any(_likeness(last, each) > 0.9 for each in known) and elsewhere:
+        return _question(elsewhere[:OFFERED])
+    return nearest(last, known) or f"; known are {', '.join(known)}"
+
+
+def _places(option: Any, name: str) -> Iterator[str]:
+    """Where in a tree of options a key of that name is."""
+    for field, info in getattr(option, "model_fields", {}).items():
+        if field == name:
+            yield field
+        for below in (info.annotation, *_members(info.annotation)):
+            yield from (f"{field}.{place}" for place in _places(below, name))
+
+
+def _expected(error: ErrorDetails) -> str:
+    kind, context = error["type"], error.get("ctx", {})
+    plain = {
+        "tuple_type": "a list",
+        "list_type": "a list",
+        "path_type": "a path",
+        "bool_parsing": "a boolean: true or false",
+        "bool_type": "a boolean: true or false",
+        "string_type": "a string",
+        "int_type": "an integer",
+        "int_parsing": "an integer",
+        "int_from_float": "an integer",
+        "float_type": "a number",
+        "float_parsing": "a number",
+        "no_number": "a number, not true or false",
+        "finite_number": "a finite number",
+    }
+    if kind == "too_short":
+        return f"a list of at least {context['min_length']}"
+    return plain.get(kind) or error["msg"].removeprefix("Input should be ")
+
+
+def _follow(location: Sequence[str | int], root: type[Options]) -> tuple[list[str], list[str], Any]:
+    """The keys that lead to an error, those known beside the last, and what stands there.
+
+    pydantic's own location also names the option of a choice, which is no key.
+    """
+    path: list[str] = []
+    here: Any = root
+    known: list[str] = []
+    for part in location:
+        fields = getattr(here, "model_fields", {})
+        option = next((option for option in _members(here) if _tag(option) == part), None)
+        if part in fields:
+            known, here = list(fields), fields[part].annotation
+            path.append(str(part))
+        elif option is not None:
+            here = option
+        elif part != "[key]":
+            known, here = list(fields), None
+            path.append(str(part))
+    return path, known, here
+
+
+def options_of(choice: Any) -> list[Any]:
+    """The option classes of a choice, such as `vertizo.config.schema.MethodConfig`."""
+    return _members(get_args(choice)[0])
+
+
+def _members(union: Any) -> list[Any]:
+    members = [get_args(member)[0] for member in get_args(union) if get_args(member)]
+    return [member for member in members if hasattr(member, "model_fields")]
+
+
+def _tag(option: Any) -> Any:
+    return next((option.model_fields[t].default for t in TAGS if t in option.model_fields), None)

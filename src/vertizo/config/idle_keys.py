@@ -1,0 +1,85 @@
+"""Keys that would do nothing beside the others: they are refused, since who sets one expects more.
+
+A key at its default says nothing, and is in every file that a run leaves.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vertizo.data.datasets.catalog import CATALOG
+from vertizo.party.updates import PRIVATE
+
+
+def check_all_used(config: Any) -> None:
+    """Refuse a key that something else in the configuration leaves without effect.
+
+    Args:
+        config: a whole `ExperimentConfig`.
+
+    Raises:
+        ValueError: names the key, its value, and what would give it an effect.
+    """
+    update, mechanism, name = config.server.update, config.privacy.mechanism, config.data.name
+    estimated = update in ("zeroth-order", "forward-difference", "private-zeroth-order")
+    known = CATALOG.get(name)
+    no_noise = f"server.update {update!r} carries no noise; it is for {_any_of(PRIVATE)}"
+    no_direction = (
+        f"server.update {update!r} estimates nothing; it is for 'zeroth-order', "
+        "'forward-difference' or 'private-zeroth-order'"
+    )
+    no_texts = f"data.name {name!r} has no texts"
+    for key, is_used, why in (
+        ("server.clip", update in PRIVATE, no_noise),
+        (
+            "server.secret",
+            update == "secret-sgd",
+            f"server.update is {update!r}; it is for 'secret-sgd'",
+        ),
+        ("server.smoothing", estimated, no_direction),
+        ("server.directions", estimated, no_direction),
+        (
+            "method.clipping",
+            mechanism == "gaussian",
+            f"privacy.mechanism is {mechanism!r}, which clips no replies; it is for 'gaussian'",
+        ),
+        (
+            "privacy.delta",
+            mechanism != "none",
+            "privacy.mechanism is 'none'; give privacy.epsilon as well",
+        ),
+        (
+            "simulation.timeout",
+            config.simulation.drop > 0,
+            "simulation.drop is 0, so that no message is lost",
+        ),
+        ("data.delimiter", name == "table", f"data.name is {name!r}; it is for 'table'"),
+        *(
+            (f"data.{key}", known is None or known.tokens, no_texts)
+            for key in ("tokenizer", "length", "vocabulary")
+        ),
+    ):
+        if not is_used:
+            _check_default(config, key, why)
+
+
+def _check_default(config: Any, key: str, why: str) -> None:
+    section, last = key.split(".")
+    options = getattr(config, section)
+    field = type(options).model_fields.get(last)
+    if field is None:  # of another method
+        return
+    value, usual = getattr(options, last), field.get_default(call_default_factory=True)
+    if value == usual:
+        return
+    if hasattr(value, "model_fields_set"):  # a section: its first key that says something
+        for inner in type(value).model_fields:
+            if getattr(value, inner) != getattr(usual, inner, None):
+                key, value = f"{key}.{inner}", getattr(value, inner)
+                break
+    raise ValueError(f"{key} is {value!r} but {why}")
+
+
+def _any_of(names: tuple[str, ...]) -> str:
+    *first, last = map(repr, names)
+    return f"{', '.join(first)} or {last}"

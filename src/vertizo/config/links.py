@@ -1,0 +1,127 @@
+"""How long a simulated client takes, and what gets lost on its way.
+
+Times are seconds of a virtual clock. A client's round takes a time drawn from its `Delay`, times
+its slowdown if it is a straggler, plus the time its bytes need at the given bandwidth. A message,
+in either direction, is lost with probability ``drop``; the client notices after ``timeout`` and
+sends its query again.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field, Tag
+
+from vertizo.core.options import Options, chosen_by
+from vertizo.core.randomness import Stream
+
+CHUNK = 256
+"""Draws made at a time, so that a seeded generator is not built for every round."""
+
+
+class Constant(Options):
+    """Always the mean."""
+
+    distribution: Literal["constant"] = "constant"
+    mean: float = Field(default=1.0, gt=0)
+    """Seconds."""
+
+    def draw(self, generator: np.random.Generator, count: int) -> list[float]:
+        """``count`` times in seconds."""
+        return [self.mean] * count
+
+
+class Exponential(Options):
+    """Memoryless: activations of a client form a Poisson process, as DPZV's Assumption V.3 asks."""
+
+    distribution: Literal["exponential"] = "exponential"
+    mean: float = Field(default=1.0, gt=0)
+    """Seconds."""
+
+    def draw(self, generator: np.random.Generator, count: int) -> list[float]:
+        """``count`` times in seconds."""
+        return list(map(float, generator.exponential(self.mean, count)))
+
+
+class LogNormal(Options):
+    """Heavy-tailed; ``sigma`` is the standard deviation of the logarithm."""
+
+    distribution: Literal["log-normal"] = "log-normal"
+    mean: float = Field(default=1.0, gt=0)
+    """Seconds."""
+    sigma: float = Field(default=1.0, ge=0)
+    """Standard deviation of the time's logarithm."""
+
+    def draw(self, generator: np.random.Generator, count: int) -> list[float]:
+        """``count`` times in seconds, with the given mean."""
+        location = math.log(self.mean) - self.sigma**2 / 2
+        return list(map(float, generator.lognormal(location, self.sigma, count)))
+
+
+class Trace(Options):
+    """Measured times, drawn with replacement."""
+
+    distribution: Literal["trace"] = "trace"
+    seconds: tuple[Annotated[float, Field(gt=0)], ...] = Field(min_length=1)
+
+    def draw(self, generator: np.random.Generator, count: int) -> list[float]:
+        """``count`` of the measured times."""
+        return list(map(float, generator.choice(np.asarray(self.seconds), count)))
+
+
+Delay = Annotated[
+    Annotated[Constant, Tag("constant")]
+    | Annotated[Exponential, Tag("exponential")]
+    | Annotated[LogNormal, Tag("log-normal")]
+    | Annotated[Trace, Tag("trace")],
+    chosen_by("distribution", "exponential"),
+]
+
+
+class Links(Options):
+    """Delays and losses of all clients."""
+
+    delay: Delay = Exponential()
+    stragglers: dict[int, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
+    """Client index → how many times slower it is."""
+    bandwidth: float | None = Field(default=None, gt=0)
+    """Bytes a second of each link; None for no limit."""
+    drop: float = Field(default=0.0, ge=0, lt=1)
+    """Probability that a message is lost."""
+    timeout: float = Field(default=5.0, gt=0)
+    """Seconds after which an unanswered client sends again."""
+
+
+class LinkDraws:
+    """The draws of one client's link, by number: nothing but counters needs to be saved."""
+
+    def __init__(self, links: Links, client: int, stream: Stream) -> None:
+        self._links = links
+        self._slowdown = links.stragglers.get(client, 1.0)
+        self._delays = stream.child("delay", client)
+        self._losses = stream.child("loss", client)
+        self._delay_chunk: tuple[int, list[float]] = (-1, [])
+        self._loss_chunk: tuple[int, list[float]] = (-1, [])
+
+    def delay(self, number: int) -> float:
+        """Seconds that round ``number`` of this client takes."""
+        chunk, index = divmod(number, CHUNK)
+        if self._delay_chunk[0] != chunk:
+            drawn = self._links.delay.draw(self._delays.generator(chunk), CHUNK)
+            self._delay_chunk = chunk, drawn
+        return self._delay_chunk[1][index] * self._slowdown
+
+    def transfer(self, size: int) -> float:
+        """Seconds that ``size`` bytes take."""
+        return size / self._links.bandwidth if self._links.bandwidth else 0.0
+
+    def lost(self, transmission: int) -> bool:
+        """Whether transmission number ``transmission`` on this link, up or down, is lost."""
+        if not self._links.drop:
+            return False
+        chunk, index = divmod(transmission, CHUNK)
+        if self._loss_chunk[0] != chunk:
+            self._loss_chunk = chunk, self._losses.generator(chunk).random(CHUNK).tolist()
+        return self._loss_chunk[1][index] < self._links.drop

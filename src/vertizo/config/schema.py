@@ -1,0 +1,355 @@
+"""One validated, frozen configuration of an experiment; every key has a default and a meaning.
+
+A configuration comes from YAML, from ``key=value`` overrides, or from Python, and is complete once
+it is built: written out again, it reruns the experiment.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, PositiveInt, ValidationError, model_validator
+
+from vertizo.config import tree as config_tree
+from vertizo.config import method_defaults
+from vertizo.config.architectures import (
+    ClientModelConfig,
+    EncoderConfig,
+    EncoderMlpConfig,
+    FunctionConfig,
+    MlpConfig,
+    ServerMlpConfig,
+    ServerModelConfig,
+    TextEmbeddingsConfig,
+)
+from vertizo.party.batches import Naming
+from vertizo.protocol.codecs.base import Codec
+from vertizo.protocol.codecs.choice import CodecChoice
+from vertizo.protocol.codecs.feedback import MOST, loss_of
+from vertizo.protocol.codecs.none import NoCompression
+from vertizo.data.options import DataConfig
+from vertizo.core.errors import ConfigError
+from vertizo.config.idle_keys import check_all_used
+from vertizo.run.build_models import Device
+from vertizo.methods.base import Timing
+from vertizo.methods.choice import MethodConfig
+from vertizo.methods.dpzv import Dpzv
+from vertizo.config.error_lines import explain, write_yaml
+from vertizo.core.options import Options
+from vertizo.privacy.options import PrivacyConfig
+from vertizo.party.table import Join
+from vertizo.party.updates import PRIVATE, UpdateName
+from vertizo.config.links import Links
+from vertizo.zeroth_order.directions import LawName
+
+
+class OptimizerConfig(Options):
+    """Stochastic gradient descent of a client, or of the server."""
+
+    learning_rate: float | None = Field(default=None, gt=0)
+    """unset: by the method and the number of parameters (docs/defaults.md)."""
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    """Share of the last step in the next; 0 is plain gradient descent."""
+    decay: Literal["none", "linear"] | None = None
+    """linear: the rate falls to 0 over the party's own steps of the run, in a straight line; unset:
+    so does one that was left out, and one that is given stays. Where rounds ends asynchronous
+    rounds, a client's own steps are those to be expected at its pace."""
+
+    @property
+    def falls(self) -> bool:
+        """Whether the rate falls to 0 over the run."""
+        return self.decay == "linear" or (self.decay is None and self.learning_rate is None)
+
+
+class ClientConfig(Options):
+    """Every client's model and optimiser."""
+
+    model: ClientModelConfig = MlpConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    device: Device = "cpu"
+    """Where the model lives. cuda: its parameters and arithmetic are on the graphics card; batches
+    go there and embeddings come back, and all else stays on the processor."""
+
+
+class SecretConfig(Options):
+    """The schedule of a server that trains on secret samples (server.update secret-sgd)."""
+
+    every: PositiveInt = 1
+    """Rounds between two steps."""
+    warm_up: int = Field(default=0, ge=0)
+    """Steps before the first round, on the uploaded table."""
+    sampling: float = Field(default=0.05, gt=0, lt=1)
+    """q, the probability that a record is in a sample."""
+
+
+class ServerConfig(Options):
+    """The server's model, and how it is trained."""
+
+    model: ServerModelConfig = ServerMlpConfig()
+    encoder: EncoderConfig = EncoderMlpConfig()
+    """Of the label holder's own features (data.label_holder); trained with the model."""
+    optimizer: OptimizerConfig = OptimizerConfig()
+    update: UpdateName = "sgd"
+    """How the model is trained; unset: the method's own way.
+
+    sgd, zeroth-order (two-point) and forward-difference train on the raw labels; private-sgd and
+    private-zeroth-order on clipped, noised sums over each query's batch; secret-sgd on such sums
+    over secret samples of the embedding table, between queries; none leaves the model as it was
+    initialised.
+    """
+    clip: float = Field(default=1.0, gt=0)
+    """C of a private update: the largest norm of one record's gradient, or of its slope."""
+    secret: SecretConfig = SecretConfig()
+    """When and on how many records secret-sgd trains."""
+    smoothing: float = Field(default=1e-3, gt=0)
+    """λ or μ of a zeroth-order update."""
+    directions: LawName = "scaled-sphere"
+    """Law of a zeroth-order update."""
+    join: Join = "concat"
+    """How the clients' embeddings become the server model's input."""
+    embedding_bound: float = Field(default=1e6, gt=0)
+    """Largest absolute value accepted in an embedding."""
+
+
+class CodecsConfig(Options):
+    """How arrays become bytes, either way."""
+
+    up: CodecChoice = NoCompression()
+    """Of queries and uploads; unset: the method's own."""
+    down: CodecChoice = NoCompression()
+    """Of replies."""
+    feedback: Literal["none", "up", "down", "both"] = "none"
+    """Error feedback, by record: embeddings are sent as differences to what the server has of them,
+    and what a reply lost is added to the next."""
+    ids: Naming = "sent"
+    """How queries name records. sent: by their IDs; known: the order of records follows from a
+    public seed, and the number of a batch is sent."""
+
+
+class SimulationConfig(Links):
+    """Timing of the rounds, and the clients' links."""
+
+    timing: Timing = "asynchronous"
+    """Whether each client goes its own pace, or all in step; unset: the method's own way."""
+    table: Literal["zeros", "upload"] = "zeros"
+    """What the embedding table holds before the first query; an upload's bytes are counted."""
+
+
+class ExperimentConfig(Options):
+    """Everything that decides a run's numbers."""
+
+    seed: int = Field(default=0, ge=0)
+    """All that is random in a simulated run follows from it."""
+    epochs: PositiveInt = 120
+    """Passes of every client over its records; unset: as many as some 3,000 batches make, 5 to 120,
+    or 5 where replies carry noise."""
+    rounds: PositiveInt | None = None
+    """Stop after so many server steps, if that is earlier."""
+    batch_size: PositiveInt = 64
+    """Records of a query; unset: 64, or a twentieth of all, 64 to 2,000, where replies carry noise.
+    """
+    data: DataConfig = DataConfig()
+    method: MethodConfig = Dpzv()
+    client: ClientConfig = ClientConfig()
+    server: ServerConfig = ServerConfig()
+    privacy: PrivacyConfig = PrivacyConfig()
+    codecs: CodecsConfig = CodecsConfig()
+    simulation: SimulationConfig = SimulationConfig()
+    control: Literal["none", "frozen", "random"] = "none"
+    """Replace the clients' updates: none at all, or random ones of the same length."""
+    evaluate_every: PositiveInt | None = None
+    """Server steps between two evaluations; unset: once an epoch of all clients."""
+    checkpoint_seconds: float = Field(default=30.0, ge=0)
+    """Wall-clock seconds between two checkpoints."""
+    threads: int = Field(default=1, gt=0, le=256)
+    """Threads of one tensor operation; small models are fastest with one."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _filled(cls, given: Any) -> Any:
+        """What is left out and another key decides: timing, the server's update, the codec."""
+        return method_defaults.filled(given) if isinstance(given, Mapping) else given
+
+    @model_validator(mode="after")
+    def _fits(self) -> ExperimentConfig:
+        method, name, update = self.method, self.method.name, self.server.update
+        if method.first_order_client and isinstance(self.client.model, FunctionConfig):
+            raise ValueError(
+                f"method {name!r} back-propagates through client models but client.model "
+                f"{self.client.model.path!r} is a plain function; "
+                "use method 'dpzv', 'cascaded' or 'zoo-vfl'"
+            )
+        if self.simulation.timing not in method.timings:
+            raise ValueError(
+                f"simulation.timing is {self.simulation.timing!r} but method {name!r} is "
+                f"{' or '.join(method.timings)}; leave simulation.timing out"
+            )
+        if update not in method.server_updates:
+            raise ValueError(
+                f"server.update is {update!r} but method {name!r} trains its server by "
+                f"{' or '.join(method.server_updates)}; leave server.update out, or use method "
+                "'cascaded'"
+            )
+        self._noise_fits()
+        self._padding_survives()
+        self._codecs_fit()
+        check_all_used(self)
+        return self
+
+    def _noise_fits(self) -> None:
+        privacy, update = self.privacy, self.server.update
+        private = update in PRIVATE
+        if private and privacy.mechanism != "gaussian":
+            raise ValueError(
+                f"server.update is {update!r} but privacy.mechanism is {privacy.mechanism!r}; "
+                "its noise is calibrated with that of the replies: use 'gaussian'"
+            )
+        if not private:
+            for key in ("server_share", "server_noise_std"):
+                if getattr(privacy, key) is not None:
+                    raise ValueError(
+                        f"privacy.{key} is set but server.update {update!r} carries no noise; "
+                        f"use {_any_of(PRIVATE)}"
+                    )
+        if privacy.mechanism != "gaussian":
+            return
+        if privacy.accounting == "published":
+            if private:
+                raise ValueError(
+                    f"privacy.accounting is 'published', which knows no server.update {update!r}; "
+                    "use 'sgd' or 'none'"
+                )
+            return
+        if privacy.epsilon is not None:
+            if update not in (*PRIVATE, "none"):
+                raise ValueError(
+                    f"privacy.epsilon is {privacy.epsilon} but server.update {update!r} trains on "
+                    "raw labels, so that no ε would hold; set server.update to "
+                    f"{_any_of((*PRIVATE, 'none'))}, or give privacy.noise_std instead"
+                )
+            if privacy.server_noise_std is not None:
+                raise ValueError(
+                    "privacy.epsilon and privacy.server_noise_std are both set; the noise is "
+                    "calibrated to epsilon, or given as noise_std and server_noise_std"
+                )
+        elif private and (privacy.server_noise_std is None or privacy.server_share is not None):
+            raise ValueError(
+                f"server.update {update!r} with privacy.noise_std needs privacy.server_noise_std, "
+                "and no privacy.server_share"
+            )
+
+    def _padding_survives(self) -> None:
+        """The rest of a text model knows padded words by their zeros."""
+        if not isinstance(self.client.model, TextEmbeddingsConfig):
+            return
+        changes = {
+            "method 'czofo' perturbs": self.method.name == "czofo",
+            f"codecs.up {self.codecs.up.name!r} rounds": self.codecs.up.name != "none",
+            "privacy.mechanism 'embedding-noise' changes": (
+                self.privacy.mechanism == "embedding-noise"
+            ),
+        }
+        for what, is_so in changes.items():
+            if is_so:
+                raise ValueError(
+                    f"client.model is 'text-embeddings', whose zeros say where a text ends, but "
+                    f"{what} them; use client.model 'text', or another method, codec or mechanism"
+                )
+
+    def _codecs_fit(self) -> None:
+        method, name = self.method, self.method.name
+        up, down, feedback = self.codecs.up, self.codecs.down, self.codecs.feedback
+        if up.name == "paired" and method.points == 1:
+            raise ValueError(
+                f"codecs.up is 'paired' but method {name!r} sends one embedding of each record, "
+                "which has no pair; use 'uniform'"
+            )
+        if method.points > 1 and not up.keeps_differences:
+            raise ValueError(
+                f"codecs.up is {_called(up)} but method {name!r} sends embeddings that differ by "
+                "little more than method.smoothing, which it would swallow; use 'paired'"
+            )
+        if down.name == "paired":
+            raise ValueError(
+                f"codecs.down is 'paired' but replies of method {name!r} are no pairs of "
+                "embeddings; use 'uniform'"
+            )
+        if method.reply_is_losses and not down.keeps_two_numbers:
+            raise ValueError(
+                f"codecs.down is {_called(down)} but method {name!r} answers with two losses that "
+                "differ by little; set method.reply to 'difference', or use 'none' with float32, "
+                "or 'uniform'"
+            )
+        if feedback in ("down", "both") and not method.reply_is_gradient:
+            raise ValueError(
+                f"codecs.feedback is {feedback!r} but replies of method {name!r} are no gradients "
+                "of each record's own that it could add up; use 'up' or 'none'"
+            )
+
+        for way, codec in (("up", up), ("down", down)):
+            if feedback in (way, "both") and loss_of(codec, self.batch_size) > MOST:
+                raise ValueError(
+                    f"codecs.feedback is {feedback!r} but codecs.{way} {codec.name!r} loses "
+                    f"{loss_of(codec, self.batch_size):.0%} of what it is given, so that errors "
+                    "would add up; use more bits, 'sign' or 'top-k'"
+                )
+
+    @property
+    def digest(self) -> str:
+        """Of every key and its value: runs share noise only if they have the same."""
+        whole = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        return blake2b(whole.encode(), digest_size=16).hexdigest()
+
+    def to_yaml(self) -> str:
+        """The complete configuration."""
+        return write_yaml(self.model_dump(mode="json"))
+
+
+def _any_of(names: Sequence[str]) -> str:
+    """Names as a choice: 'a', 'b' or 'c'."""
+    *first, last = map(repr, names)
+    return f"{', '.join(first)} or {last}"
+
+
+def _called(codec: Codec) -> str:
+    """A codec's name, and its number format where that is what matters."""
+    dtype = codec.dtype if isinstance(codec, NoCompression) else "float32"
+    return repr(codec.name) if dtype == "float32" else f"{codec.name!r} with {dtype}"
+
+
+def load(
+    path: Path | None, overrides: Sequence[str] = (), variant: str | None = None
+) -> ExperimentConfig:
+    """A configuration file, or the defaults, with ``key=value`` overrides applied.
+
+    A section ``methods`` may hold what is different for one method: an entry's keys replace those
+    of the file. The entry is that of ``variant``, or else that of the method that is chosen.
+
+    Args:
+        path: of a YAML file.
+        overrides: applied last.
+        variant: an entry of ``methods``, or the name of a method.
+
+    Raises:
+        ConfigError: one line that names the file, the key, its value and what would be right.
+    """
+    source = "--set" if path is None else str(path)
+    tree = config_tree.read(path, overrides, variant, ExperimentConfig())
+    return parse(tree, source)
+
+
+def parse(tree: Mapping[str, Any], source: str = "configuration") -> ExperimentConfig:
+    """A configuration from nested mappings; ``source`` is named in errors."""
+    if "federation" in tree:
+        raise ConfigError(
+            f"{source} has a section federation, of a real party; it is for `vertizo serve` or "
+            "`vertizo join`"
+        )
+    try:
+        return ExperimentConfig.model_validate(tree)
+    except ValidationError as error:
+        raise ConfigError(f"{source}: {explain(error, ExperimentConfig)}") from None

@@ -1,0 +1,1 @@
+"""Leaves that everything may import: errors, randomness, checks, options, kernels."""

@@ -1,0 +1,1 @@
+"""Named data sets, a file each."""

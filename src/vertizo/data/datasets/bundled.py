@@ -1,0 +1,77 @@
+"""Data sets that come with scikit-learn: nothing to download."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vertizo.data.tabular.columns import Source
+from vertizo.data.options import DataConfig
+from vertizo.data.pooled import Pooled
+from vertizo.data.tabular.tables import pool
+from vertizo.models.losses import Classification
+
+
+def digits(_: Path | None, __: DataConfig) -> Pooled:
+    """1,797 handwritten digits of 8×8 pixels; every fifth is for testing."""
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    images = torch.from_numpy(bunch.images).to(torch.float32).div_(16).unsqueeze(1)
+    labels = torch.from_numpy(bunch.target).to(torch.int64)
+    test = torch.arange(len(labels)) % 5 == 4
+    return Pooled(
+        name="digits",
+        train=images[~test],
+        train_labels=labels[~test],
+        test=images[test],
+        test_labels=labels[test],
+        task=Classification(10),
+    )
+
+
+def breast_cancer(_: Path | None, options: DataConfig) -> Pooled:
+    """569 tumours with 30 measurements; every fifth is for testing."""
+    from sklearn.datasets import load_breast_cancer
+
+    bunch = load_breast_cancer()
+    names = [str(name) for name in bunch.feature_names]
+    groups = {"mean": names[:10], "error": names[10:20], "worst": names[20:]}
+    pooled = _every_fifth("breast-cancer", bunch.data, names, bunch.target, options, groups)
+    return replace(pooled, class_names=tuple(str(name) for name in bunch.target_names))
+
+
+def diabetes(_: Path | None, options: DataConfig) -> Pooled:
+    """442 patients: how far diabetes progressed in a year; every fifth is for testing."""
+    from sklearn.datasets import load_diabetes
+
+    bunch = load_diabetes(scaled=False)
+    names = [str(name) for name in bunch.feature_names]
+    groups = {"patient": names[:4], "serum": names[4:]}
+    return _every_fifth("diabetes", bunch.data, names, bunch.target, options, groups)
+
+
+def _every_fifth(
+    name: str,
+    values: Any,
+    columns: list[str],
+    labels: Any,
+    options: DataConfig,
+    groups: dict[str, list[str]],
+) -> Pooled:
+    """A raw table; every fifth row is for testing."""
+    import polars as pl
+
+    frame = pl.DataFrame(values, schema=columns).with_columns(pl.Series("target", labels))
+    place = pl.int_range(pl.len()) % 5
+    return pool(
+        name,
+        Source(name, frame.filter(place != 4)),
+        Source(name, frame.filter(place == 4)),
+        label="target",
+        options=options,
+        groups=groups,
+    )

@@ -1,0 +1,124 @@
+"""Reviews and whether they are positive: IMDb and two small sets of Amazon's.
+
+CSV files compressed by xz, with the columns label and text, perhaps title: IMDb (Maas et al. 2011)
+with its own test half; the Multi-Domain Sentiment Dataset (Blitzer et al. 2007) and a part of
+Amazon Review Polarity (Zhang et al. 2015), of which a share is set apart for testing.
+"""
+
+from __future__ import annotations
+
+import csv
+import html
+import lzma
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from vertizo.data.datasets import files
+from vertizo.data.datasets import tokens
+from vertizo.data.options import DataConfig
+from vertizo.data.pooled import Pooled
+from vertizo.core.errors import DataError
+from vertizo.models.losses import Classification
+
+Reviews = tuple[list[str], list[int]]
+"""Texts, and 1 for a positive one, 0 for a negative one."""
+
+_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
+
+
+def imdb(root: Path | None, options: DataConfig) -> Pooled:
+    """25,000 film reviews to train on and as many for testing.
+
+    123 of the test texts are also in the training half, as in the original.
+
+    Raises:
+        ConfigError: there is no such tokenizer.
+        DataError: a file is missing or damaged, naming it.
+    """
+    names = ["imdb-train.csv.xz", "imdb-test.csv.xz"]
+    folder = files.find(root, ["imdb"], names)
+    if folder is None:
+        raise files.missing("imdb", root, "imdb", names)
+    train, test = (read(folder / name) for name in names)
+    return _pooled("imdb", train, test, options)
+
+
+def amazon(name: str, file: str) -> Callable[[Path | None, DataConfig], Pooled]:
+    """A loader of one of the two Amazon files.
+
+    They are sorted by class and some texts occur twice: shuffled, and both go to the same side.
+    """
+
+    def load(root: Path | None, options: DataConfig) -> Pooled:
+        folder = files.find(root, ["amazon-reviews"], [file])
+        if folder is None:
+            raise files.missing(name, root, "amazon-reviews", [file])
+        texts, labels = read(folder / file)
+        group = {text: index for index, text in enumerate(dict.fromkeys(texts))}
+        for_test = set(files.set_apart(len(group), options.test)[1].tolist())
+
+        def side(wanted: bool) -> Reviews:
+            chosen = [i for i, text in enumerate(texts) if (group[text] in for_test) == wanted]
+            return [texts[i] for i in chosen], [labels[i] for i in chosen]
+
+        return _pooled(name, side(False), side(True), options)
+
+    return load
+
+
+amazon_domains = amazon("amazon-domains", "amazon-mds-8000.csv.xz")
+amazon_polarity = amazon("amazon-polarity", "amazon-polarity-3204.csv.xz")
+
+
+def read(file: Path) -> Reviews:
+    """The reviews of one file, in its order.
+
+    A title, where it is in a column of its own, comes first, as in Amazon Review Polarity.
+
+    Raises:
+        DataError: names the file, and the review where there is one.
+    """
+    texts: list[str] = []
+    labels: list[int] = []
+    try:
+        with lzma.open(file, "rt", encoding="utf-8", newline="") as stream:
+            for number, row in enumerate(csv.DictReader(stream), 1):
+                label, text, title = row.get("label"), row.get("text"), row.get("title")
+                if label not in ("0", "1") or not text:
+                    raise DataError(
+                        f"{file}: review {number} has the label {label!r} and "
+                        f"{'a' if text else 'no'} text; it must have 0 or 1, and a text"
+                    )
+                labels.append(int(label))
+                texts.append(clean(f"{title}: {text}" if title else text))
+    except (OSError, EOFError, lzma.LZMAError, UnicodeDecodeError, csv.Error) as error:
+        reason = getattr(error, "strerror", None) or "damaged, or no CSV file compressed by xz"
+        raise DataError(f"{file}: {reason}") from None
+    if len(texts) < 2:
+        raise DataError(f"{file}: {len(texts)} reviews; there must be at least 2")
+    return texts, labels
+
+
+def clean(text: str) -> str:
+    """Without line marks, with characters for HTML entities, and single spaces.
+
+    >>> clean("Good.<br /><br />Really  &amp; truly &lt;3")
+    'Good. Really & truly <3'
+    """
+    return " ".join(html.unescape(_BREAK.sub(" ", text)).split())
+
+
+def _pooled(name: str, train: Reviews, test: Reviews, options: DataConfig) -> Pooled:
+    encode = tokens.encoder(options.tokenizer, options.length, options.vocabulary)
+    return Pooled(
+        name=name,
+        train=encode(train[0]),
+        train_labels=torch.tensor(train[1]),
+        test=encode(test[0]),
+        test_labels=torch.tensor(test[1]),
+        task=Classification(2),
+        class_names=("negative", "positive"),
+    )

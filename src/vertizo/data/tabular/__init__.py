@@ -1,0 +1,1 @@
+"""Tables: reading, checks, and preprocessing."""

@@ -1,0 +1,220 @@
+"""Columns of frames as numbers, or as codes for what they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vertizo.data.tabular.frames import Place, row
+from vertizo.core.errors import ConfigError, DataError
+from vertizo.config.error_lines import nearest, similar
+
+if TYPE_CHECKING:
+    import polars as pl
+
+LARGEST = float(np.finfo(np.float32).max)
+SHOWN = 20
+"""So many columns are listed for a name that is like none of them."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A frame, and what to call it and its rows in a complaint."""
+
+    name: str
+    frame: pl.DataFrame
+    place: Place = row
+
+    def check_has(self, column: str, first: str | None = None) -> None:
+        """DataError if there is no such column; ``first`` is a table that has it."""
+        if column not in self.frame.columns:
+            whose = "" if first is None else f" of {first}"
+            raise DataError(
+                f"{self.name} does not have the column {column!r}{whose}"
+                f"{unlike(column, self.frame.columns)}"
+            )
+
+
+def unlike(column: str, known: Sequence[str]) -> str:
+    """The end of a complaint about a column that is not there: what is like it, or what there is.
+
+    >>> unlike("zzz", ["age", "income"])
+    '; it has age, income'
+    """
+    more = f" and {len(known) - SHOWN} more" if len(known) > SHOWN else ""
+    return nearest(column, known) or f"; it has {', '.join(known[:SHOWN])}{more}"
+
+
+def check_known(source: Source, wanted: Sequence[tuple[str, str]]) -> None:
+    """Refuse names of columns that are not there.
+
+    Args:
+        source: the table.
+        wanted: for each name the key of the section ``data`` that has it, with a verb, and itself.
+
+    Raises:
+        ConfigError: names the first, what may have been meant, and the others.
+    """
+    known = source.frame.columns
+    unknown = [(key, column) for key, column in wanted if column not in known]
+    if not unknown:
+        return
+    key, column = unknown[0]
+    hint = unlike(column, known)
+    if any(name[:1].isdigit() for name in known):
+        hint += "; does the first line name the columns?"
+    others = []
+    for other in dict.fromkeys(each for _, each in unknown[1:] if each != column):
+        near = similar(other, known)[:1]
+        others.append(f"{other!r} ({near[0]!r}?)" if near else repr(other))
+    more = f"; nor has it {', '.join(others)}" if others else ""
+    raise ConfigError(
+        f"data.{key} the column {column!r}, which {source.name} does not have{hint}{more}"
+    )
+
+
+def matrices(
+    sources: Sequence[Source],
+    columns: Sequence[str],
+    categorical: Container[str],
+    numeric: Container[str] = (),
+) -> tuple[list[Tensor], dict[str, tuple[str, ...]]]:
+    """Columns of every frame as numbers, float64 [rows, columns], and what codes stand for.
+
+    Args:
+        sources: the first decides which columns hold text.
+        columns: in order.
+        categorical: columns that are categories even where they hold numbers.
+        numeric: columns that must hold numbers.
+
+    Raises:
+        DataError: names the frame and the column.
+    """
+    from vertizo.data.tabular.column_checks import check_dates, check_text
+
+    for source in sources:
+        for column in columns:
+            source.check_has(column, None if source is sources[0] else sources[0].name)
+    check_dates(sources[0], [column for column in columns if column not in categorical])
+    levels: dict[str, tuple[str, ...]] = {}
+    found = [np.empty((source.frame.height, len(columns))) for source in sources]
+    for place, column in enumerate(columns):
+        coded = None if column in categorical else all_numbers(sources, column)
+        if coded is None:
+            if column not in categorical:
+                check_text(sources[0], column, column in numeric)
+            levels[column], coded = _all_codes(sources, column)
+        for matrix, values in zip(found, coded, strict=True):
+            matrix[:, place] = values
+    return [torch.from_numpy(matrix) for matrix in found], levels
+
+
+def all_numbers(sources: Sequence[Source], column: str) -> list[NDArray[np.float64]] | None:
+    """A column of every frame as numbers, NaN where missing; None if the first has text there."""
+    result: list[NDArray[np.float64]] = []
+    for source in sources:
+        array, text = numbers(source, column)
+        if text is not None and not result:
+            return None
+        if text is not None:
+            raise DataError(
+                f"{source.name}: column {column!r} holds {source.frame[column][text]!r} in "
+                f"{source.place(text)}, but only numbers in {sources[0].name}"
+            )
+        result.append(array)
+    return result
+
+
+def numbers(source: Source, column: str) -> tuple[NDArray[np.float64], int | None]:
+    """A column as numbers, NaN where missing, and the first row that has text in it.
+
+    Raises:
+        DataError: the column holds neither, or a number that float32 cannot hold.
+    """
+    import polars as pl
+
+    values = source.frame[column]
+    if values.dtype == pl.Null:
+        values = values.cast(pl.Float64)
+    text = None
+    if values.dtype in (pl.String, pl.Boolean, pl.Categorical, pl.Enum):
+        found = values.cast(pl.String).cast(pl.Float64, strict=False)
+        wrong = np.flatnonzero((found.is_null() & values.is_not_null()).to_numpy())
+        text = int(wrong[0]) if len(wrong) else None
+    elif values.dtype.is_numeric():
+        found = values.cast(pl.Float64)
+    else:
+        raise DataError(
+            f"{source.name}: column {column!r} holds {values.dtype}, neither numbers nor text; "
+            "leave it out with data.drop"
+        )
+    array = found.fill_null(float("nan")).to_numpy()
+    huge = np.flatnonzero(np.abs(array) > LARGEST)
+    if text is None and len(huge):
+        first = int(huge[0])
+        raise DataError(
+            f"{source.name}: column {column!r} holds {array[first]:g} in {source.place(first)}, "
+            "which is too large a number; leave it empty where nothing is known"
+        )
+    return array, text
+
+
+def texts(source: Source, column: str) -> pl.Series:
+    """A column as text, null where missing; whole numbers without a fraction."""
+    import polars as pl
+
+    values = source.frame[column]
+    if values.dtype.is_float():
+        values = values.fill_nan(None)
+        # Each value for itself, whatever the others are, and as a table of integers has it.
+        whole = pl.col(column) == pl.col(column).cast(pl.Int64, strict=False)
+        integer = pl.col(column).cast(pl.Int64, strict=False).cast(pl.String)
+        text = pl.when(whole).then(integer).otherwise(pl.col(column).cast(pl.String))
+        return values.to_frame().select(text.alias(column)).to_series()
+    if values.dtype.is_nested() or values.dtype == pl.Binary:
+        raise DataError(
+            f"{source.name}: column {column!r} holds {values.dtype}, not categories; leave it out "
+            "with data.drop"
+        )
+    return values.cast(pl.String)
+
+
+def in_order(names: Sequence[str]) -> list[str]:
+    """Texts in the order that codes follow: numbers by size, then all else by name."""
+    return sorted(names, key=_order)
+
+
+def _order(text: str) -> tuple[int, float, str]:
+    """A place that depends on no other text."""
+    try:
+        number = float(text)
+    except ValueError:
+        return 1, 0.0, text
+    return (0, number, text) if number == number else (1, 0.0, text)
+
+
+def _all_codes(
+    sources: Sequence[Source], column: str
+) -> tuple[tuple[str, ...], list[NDArray[np.float64]]]:
+    """The different texts in a column of all frames, and each frame's codes; NaN where missing."""
+    import polars as pl
+
+    found = [texts(source, column) for source in sources]
+    names = in_order(pl.concat(found).drop_nulls().unique().to_list())
+    return tuple(names), [codes(series, names) for series in found]
+
+
+def codes(found: pl.Series, names: Sequence[str]) -> NDArray[np.float64]:
+    """Each text's place among the names; NaN where it is missing, or none of them."""
+    import polars as pl
+
+    if not names:
+        return np.full(len(found), np.nan)
+    places = found.cast(pl.Enum(names), strict=False).to_physical().cast(pl.Float64)
+    return places.fill_null(float("nan")).to_numpy()

@@ -1,0 +1,238 @@
+"""What is wrong with a CSV file, and in which line: said before, or once, a reader gives up."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from vertizo.core.errors import DataError
+
+DELIMITERS = ";\t|,"
+"""What may stand between values, likeliest first where it is not a comma."""
+HEAD = 4096
+"""So many bytes tell what kind of file it is."""
+OTHER_FORMATS = {
+    b"PK\x03\x04": "a ZIP archive; unpack it",
+    b"PAR1": "a Parquet file; let its name end in .parquet",
+    b"\xd0\xcf\x11\xe0": "an Excel workbook; save its sheet as CSV",
+    b"BZh": "compressed by bzip2; unpack it, or use gzip",
+    b"\xfd7zXZ": "compressed by xz; unpack it, or use gzip",
+    b"\xff\xfe": "UTF-16 text; save it as UTF-8",
+    b"\xfe\xff": "UTF-16 text; save it as UTF-8",
+    b"%PDF": "a PDF; save the table as CSV",
+    b"<": "HTML or XML; save the table as CSV",
+    b"{": "JSON; save the table as CSV",
+    b"[{": "JSON; save the table as CSV",
+}
+"""How files begin that are often given for CSV."""
+ZSTANDARD = b"\x28\xb5\x2f\xfd"
+QUOTE = '"'
+SHOWN = 60
+"""Characters of a header that are shown."""
+
+
+class BrokenRecordError(ValueError):
+    """A record that no reader can make out; ``line`` is its first."""
+
+    def __init__(self, line: int, error: csv.Error) -> None:
+        super().__init__(_fault(str(error)))
+        self.line = line
+
+
+def _fault(words: str) -> str:
+    """What Python's reader does not like, as people say it."""
+    if "new-line character" in words:
+        return "has a carriage return without a line feed; save the file with line feeds"
+    if "field limit" in words or "unexpected end" in words:
+        return "opens a quote that is not closed"
+    if "expected after" in words:
+        return "has text behind a closing quote; a quote within quotes is written twice"
+    return f"cannot be read: {words}"
+
+
+def records(path: Path, delimiter: str, skip: int = 0) -> Iterator[tuple[int, list[str]]]:
+    """The lines that are not blank, the header first: the number of each one's first line, from 1.
+
+    A record in quotes may span several lines.
+
+    Args:
+        path: may be compressed by gzip.
+        delimiter: one character.
+        skip: lines to leave out at the start.
+
+    Raises:
+        OSError, EOFError, ValueError: it cannot be read; `BrokenRecordError` for a wrong quote.
+    """
+    with _opened(path) as raw, io.TextIOWrapper(raw, "utf-8-sig", newline="\n") as file:
+        for _ in range(skip):
+            next(file, None)
+        reader = csv.reader(file, delimiter=delimiter, strict=True)
+        start = skip + 1
+        try:
+            for values in reader:
+                if values:
+                    yield start, values
+                start = skip + reader.line_num + 1
+        except csv.Error as error:
+            raise BrokenRecordError(start, error) from None
+
+
+def header(path: Path, delimiter: str) -> list[str] | None:
+    """The names of the columns without spaces around them; None for Zstandard and empty files.
+
+    Raises:
+        DataError: another format, another delimiter, no header, or a name that is not there or
+            there twice.
+    """
+    try:
+        with _opened(path) as file:
+            head = file.read(HEAD)
+    except (OSError, EOFError) as error:
+        raise DataError(f"{path} cannot be read: {error}") from None
+    if head.startswith(ZSTANDARD):
+        return None
+    _check_format(path, head)
+    try:
+        line, names = next(records(path, delimiter), (0, []))
+    except UnicodeDecodeError:
+        raise DataError(not_utf8(path)) from None
+    except BrokenRecordError as error:
+        raise DataError(f"{path}: the header, in line {error.line}, {error}") from None
+    except (OSError, EOFError, ValueError) as error:
+        raise DataError(f"{path} cannot be read: {error}") from None
+    if not names:
+        return None
+    names = [name.strip() for name in names]
+    _check_delimiter(path, line, names, delimiter)
+    _check_names(path, line, names)
+    return names
+
+
+def _check_format(path: Path, head: bytes) -> None:
+    kind = next((kind for start, kind in OTHER_FORMATS.items() if head.startswith(start)), None)
+    if head.startswith(b"PK") and (b"xl/" in head or path.suffix.lower().startswith(".xls")):
+        kind = OTHER_FORMATS[b"\xd0\xcf\x11\xe0"]
+    if kind is None and b"\0" in head:
+        kind = "not text; save it as CSV in UTF-8"
+    if kind is not None:
+        raise DataError(f"{path} is {kind}")
+
+
+def _check_delimiter(path: Path, line: int, names: Sequence[str], delimiter: str) -> None:
+    if len(names) != 1 and not names[0].casefold().startswith("sep="):
+        return
+    if names[0].casefold().startswith("sep="):
+        raise DataError(
+            f"{path}: line {line} is Excel's {delimiter.join(names)!r}; delete it, and say what "
+            "stands between values by data.delimiter (--delimiter of `vertizo predict`)"
+        )
+    other = next((each for each in DELIMITERS if each != delimiter and each in names[0]), None)
+    if other is not None:
+        raise DataError(
+            f"{path} has one column only, {names[0][:SHOWN]!r}; is data.delimiter {other!r}? "
+            "(--delimiter of `vertizo predict`)"
+        )
+
+
+def _check_names(path: Path, line: int, names: Sequence[str]) -> None:
+    where = f"{path}: the header, in line {line},"
+    if "" in names:
+        place = names.index("") + 1
+        raise DataError(
+            f"{where} has no name for column {place} of {len(names)}; name it or remove it"
+            + (" (from pandas: to_csv(..., index=False))" if place == 1 else "")
+        )
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        places = [str(place) for place, name in enumerate(names, 1) if name == twice]
+        raise DataError(
+            f"{path} has two columns named {twice!r}, numbers {places[0]} and {places[1]}; "
+            "rename one"
+        )
+    counted = [str(number) for number in range(len(names) + 1)]
+    if all(map(_is_number, names)) and list(names) not in (counted[1:], counted[:-1]):
+        shown = ", ".join(names)[:SHOWN]
+        raise DataError(
+            f"{where} holds numbers only, {shown}; the first line must name the columns"
+        )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def not_utf8(path: Path) -> str:
+    """Where a file is not UTF-8, as a complaint."""
+    with _opened(path) as file:
+        offset = 0
+        for number, line in enumerate(file, 1):
+            try:
+                line.decode()
+            except UnicodeDecodeError as error:
+                return (
+                    f"{path} is not UTF-8 text: line {number} holds the byte "
+                    f"0x{line[error.start]:02x}, number {offset + error.start + 1:,} of the file; "
+                    "save it as UTF-8"
+                )
+            offset += len(line)
+    return f"{path} is not UTF-8 text; save it as UTF-8"
+
+
+def check_records(path: Path, delimiter: str, skip: int = 0, width: int | None = None) -> bool:
+    """Refuse a broken quote, and a line that has more or fewer values than the first.
+
+    Returns:
+        Whether some value has a quote in it, of which readers think differently.
+
+    Args:
+        path: may be compressed.
+        delimiter: one character.
+        skip: lines to leave out at the start.
+        width: values of a line; None for as many as the first has.
+
+    Raises:
+        DataError: such a line, by its number.
+    """
+    quoted = False
+    try:
+        for line, values in records(path, delimiter, skip):
+            quoted = quoted or QUOTE in delimiter.join(values)
+            width = len(values) if width is None else width
+            if len(values) != width:
+                more = len(values) > width
+                raise DataError(
+                    f"{path}: line {line} has {_counted(len(values))} where {width} are expected"
+                    + ("; is one with a delimiter in it not in quotes?" if more else "")
+                )
+    except UnicodeDecodeError:
+        raise DataError(not_utf8(path)) from None
+    except BrokenRecordError as error:
+        raise DataError(f"{path}: line {error.line} {error}") from None
+    except (OSError, EOFError, ValueError):
+        pass  # whoever reads it says what is wrong
+    return quoted
+
+
+def _counted(values: int) -> str:
+    return "1 value" if values == 1 else f"{values} values"
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    with path.open("rb") as raw:
+        packed = raw.read(2) == b"\x1f\x8b"
+        raw.seek(0)
+        if not packed:
+            yield raw
+            return
+        with gzip.GzipFile(fileobj=raw) as file:
+            yield io.BufferedReader(file)

@@ -1,0 +1,163 @@
+"""CSV and Parquet files as frames, and one line for what is wrong with a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vertizo.data.tabular.csv_lines import check_records, header, records
+from vertizo.core.errors import DataError
+from vertizo.config.error_lines import nearest_file
+
+if TYPE_CHECKING:
+    import polars as pl
+
+MISSING = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "-nan", "null", "NULL", "?")
+"""What stands for a missing value in a CSV file."""
+
+Place = Callable[[int], str]
+"""From a row, counted from 0, to how a person finds it: ``line 7``."""
+
+
+def row(index: int) -> str:
+    """The place of a row in a frame, where there is no file with lines.
+
+    >>> row(0)
+    'row 1'
+    """
+    return f"row {index + 1}"
+
+
+def read(path: Path, delimiter: str = ",") -> pl.DataFrame:
+    """A CSV file (may be compressed), as text, or a Parquet file (``.parquet``), as it is.
+
+    Raises:
+        DataError: missing, empty, damaged or not of that format.
+    """
+    if not path.is_file():
+        if path.is_dir():
+            raise DataError(f"{path} is a folder, not a file")
+        raise DataError(f"{path} is missing{nearest_file(path)}")
+    if path.suffix == ".parquet":
+        return _parquet(path)
+    return csv_text(path, delimiter)
+
+
+def _parquet(path: Path) -> pl.DataFrame:
+    import polars as pl
+
+    try:
+        # Not memory-mapped, and not a pattern: the name may have brackets in it.
+        frame = pl.read_parquet(path, glob=False, hive_partitioning=False)
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise DataError(f"{path} is not a readable Parquet file: {_first(error)}") from None
+    return _filled(frame, path)
+
+
+def csv_text(
+    path: Path, delimiter: str, *, names: Sequence[str] | None = None, skip: int = 0
+) -> pl.DataFrame:
+    """A CSV file with every value as text, without spaces around it.
+
+    What is a number is decided later, for a training and a test file alike.
+
+    Args:
+        path: may be compressed by gzip or Zstandard.
+        delimiter: one character.
+        names: of the columns, for a file without a header.
+        skip: lines before the header or the first record.
+
+    Raises:
+        DataError: missing, empty, ragged or not UTF-8.
+    """
+    import polars as pl
+
+    own = header(path, delimiter) if names is None else None
+    quoted = check_records(path, delimiter, skip, None if names is None else len(names))
+    if quoted:
+        frame = _by_python(path, delimiter, skip, names)
+    else:
+        try:
+            frame = pl.read_csv(
+                path,
+                separator=delimiter,
+                has_header=names is None,
+                new_columns=names,
+                schema=None if names is None else dict.fromkeys(names, pl.String),
+                skip_lines=skip,
+                infer_schema=False,
+                glob=False,
+            )
+        except pl.exceptions.NoDataError:
+            raise DataError(f"{path} is empty") from None
+        except (pl.exceptions.PolarsError, OSError) as error:
+            frame = _by_python(path, delimiter, skip, names, error)
+    if own is not None and len(own) == frame.width:
+        frame.columns = own
+    stripped = pl.all().str.strip_chars()
+    frame = frame.select(
+        pl.when(stripped.is_in(MISSING)).then(None).otherwise(stripped).name.keep()
+    )
+    # Blank lines, as at the end of the files of the Adult data set, are no records.
+    frame = frame.filter(~pl.all_horizontal(pl.all().is_null()))
+    return _filled(frame, path)
+
+
+def _by_python(
+    path: Path,
+    delimiter: str,
+    skip: int,
+    names: Sequence[str] | None,
+    error: Exception | None = None,
+) -> pl.DataFrame:
+    """What Polars cannot read, or misreads, as a quote in the midst of a value; slowly.
+
+    Args:
+        path: may be compressed by gzip.
+        delimiter: one character.
+        skip: lines before the header or the first record.
+        names: of the columns, for a file without a header.
+        error: what Polars said, if it was asked.
+    """
+    import polars as pl
+
+    try:
+        rows = [values for _, values in records(path, delimiter, skip)]
+    except (OSError, EOFError, ValueError) as own:
+        raise DataError(f"{path} is not a readable CSV file: {_first(error or own)}") from None
+    columns, rows = (rows[0], rows[1:]) if names is None else (names, rows)
+    return pl.DataFrame(rows, dict.fromkeys(columns, pl.String), orient="row")
+
+
+def place_in(path: Path, delimiter: str) -> Place:
+    """What to call a row of `read`, counted from 0: its line, where the file has lines."""
+
+    def line(index: int) -> str:
+        found = 0 if path.suffix == ".parquet" else line_of(path, delimiter, index)
+        return f"line {found}" if found else row(index)
+
+    return line
+
+
+def line_of(path: Path, delimiter: str, index: int) -> int:
+    """The line of a CSV file in which a row of `read`, from 0, begins; 0 if it is unknown."""
+    try:
+        below = islice(records(path, delimiter), 1, None)
+        kept = (line for line, values in below if not {v.strip() for v in values} <= {*MISSING})
+        return next(islice(kept, index, None), 0)
+    except (OSError, EOFError, ValueError):
+        return 0
+
+
+def _filled(frame: pl.DataFrame, path: Path) -> pl.DataFrame:
+    if not frame.width:
+        raise DataError(f"{path} has no columns")
+    if not frame.height:
+        raise DataError(f"{path} has no rows, only the columns {', '.join(frame.columns[:20])}")
+    return frame
+
+
+def _first(error: Exception) -> str:
+    return (str(error).splitlines() or [""])[0] or type(error).__name__

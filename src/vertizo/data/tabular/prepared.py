@@ -1,0 +1,187 @@
+"""What a run must remember of its table: how new records become numbers, and outputs words again.
+
+Statistics are those of the training records and names those that occurred in them, so that new
+records are prepared as those were, whatever has become of the file since. Each party's part stands
+by itself: over a network everybody keeps their own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from pydantic import PositiveFloat, ValidationError
+from torch import Tensor
+
+from vertizo.data.tabular.columns import Source, codes, numbers, texts
+from vertizo.data.tabular.frames import Place, row
+from vertizo.data.tabular.preprocessing import Matrix, Preprocessing, alike
+from vertizo.core.errors import DataError
+from vertizo.core.options import Options
+from vertizo.models.losses import Classification, Regression, Task
+
+if TYPE_CHECKING:
+    import polars as pl
+
+VERSION = 1
+"""Of the file; one that is not known is refused."""
+
+
+def raw_matrix(
+    frame: pl.DataFrame,
+    columns: Sequence[str],
+    levels: Mapping[str, tuple[str, ...]],
+    *,
+    name: str = "the table",
+    place: Place = row,
+) -> Matrix:
+    """New records as `Preprocessing` takes them, float64 [records, columns].
+
+    Args:
+        frame: may have other columns as well, and in another order.
+        columns: the party's, in order.
+        levels: column of categories → what its codes stand for; missing and unknown are both NaN,
+            which becomes code 0.
+        name: what to call the frame in a complaint.
+        place: what to call a row.
+
+    Raises:
+        DataError: a column is missing, or holds text in place of numbers; names it.
+    """
+    source = Source(name, frame, place)
+    matrix = np.empty((frame.height, len(columns)))
+    for position, column in enumerate(columns):
+        source.check_has(column)
+        if column in levels:
+            matrix[:, position] = codes(texts(source, column), levels[column])
+        else:
+            matrix[:, position] = _numbers(source, column)
+    return matrix
+
+
+def _numbers(source: Source, column: str) -> Matrix:
+    found, text = numbers(source, column)
+    if text is not None:
+        raise DataError(
+            f"{source.name}: column {column!r} holds {source.frame[column][text]!r} in "
+            f"{source.place(text)}, but only numbers in training"
+        )
+    return found
+
+
+class _Label(Options):
+    """The ``label`` section of the file."""
+
+    column: str
+    task: Literal["classification", "regression"]
+    classes: tuple[str, ...] | None = None
+    mean: float = 0.0
+    spread: PositiveFloat = 1.0
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """How a table's records become numbers, and predictions names and values."""
+
+    parties: Mapping[str, Preprocessing]
+    """Every party's own, the label holder's among them, in the order of the cut."""
+    label: str
+    """The column that is predicted."""
+    task: Task
+    class_names: tuple[str, ...] | None
+
+    def features(
+        self, frame: pl.DataFrame, *, name: str = "the table", place: Place = row
+    ) -> dict[str, Tensor]:
+        """Each party's features of new records, float32 [records, width].
+
+        Raises:
+            DataError: as of `raw_matrix`.
+        """
+        return {
+            party: own(raw_matrix(frame, own.columns, own.levels, name=name, place=place))
+            for party, own in self.parties.items()
+        }
+
+    def labels(
+        self, frame: pl.DataFrame, *, name: str = "the table", place: Place = row
+    ) -> tuple[Tensor, Tensor] | None:
+        """Which rows have a label, and these labels; None if there are none.
+
+        Raises:
+            DataError: a label that is no class, or no number.
+        """
+        if self.label not in frame.columns:
+            return None
+        source = Source(name, frame, place)
+        if self.class_names is None:
+            values = _numbers(source, self.label)
+            there = ~np.isnan(values)
+        else:
+            found = texts(source, self.label)
+            values = codes(found, self.class_names)
+            there = found.is_not_null().to_numpy()
+            unknown = np.flatnonzero(there & np.isnan(values))
+            if len(unknown):
+                raise DataError(
+                    f"{name}: the label {self.label!r} is {found[int(unknown[0])]!r} in "
+                    f"{place(int(unknown[0]))}, which is no class; they are "
+                    f"{', '.join(map(repr, self.class_names[:20]))}"
+                )
+        if not there.any():
+            return None
+        dtype = np.float32 if self.class_names is None else np.int64
+        return torch.from_numpy(np.flatnonzero(there)), torch.from_numpy(
+            values[there].astype(dtype)
+        )
+
+    def agrees_with(self, other: Preparation | None) -> bool:
+        """Whether two preparations are one, but for what another processor rounds otherwise."""
+        return other is not None and alike(self._content(), other._content())
+
+    def to_json(self) -> str:
+        """For ``preparation.json``."""
+        return json.dumps(self._content(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+    def _content(self) -> dict[str, Any]:
+        label: dict[str, Any] = {"column": self.label}
+        if isinstance(self.task, Regression):
+            label |= {"task": "regression", "mean": self.task.mean, "spread": self.task.spread}
+        else:
+            label |= {"task": "classification", "classes": list(self.class_names or ())}
+        parties = {party: own.state() for party, own in self.parties.items()}
+        return {"version": VERSION, "label": label, "parties": parties}
+
+    @classmethod
+    def from_json(cls, text: str) -> Preparation:
+        """As it was written, to the last bit.
+
+        Raises:
+            DataError: another version, or not what `to_json` wrote.
+        """
+        try:
+            content = json.loads(text)
+            version, label, parties = (content[key] for key in ("version", "label", "parties"))
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(f"no preparation of a table: {error}") from None
+        if version != VERSION:
+            raise DataError(f"its version is {version!r}; {VERSION} is the one that is known")
+        if not isinstance(parties, dict):
+            raise DataError("no preparation of a table: parties is no object")
+        try:
+            known = _Label.model_validate(label)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in ("label", *first["loc"]))
+            raise DataError(f"no preparation of a table: {where}: {first['msg']}") from None
+        task: Task = Regression(known.mean, known.spread)
+        if known.task == "classification":
+            if len(set(known.classes or ())) < 2:
+                raise DataError("no preparation of a table: label.classes names fewer than two")
+            task = Classification(len(known.classes or ()))
+        owns = {party: Preprocessing.from_state(state) for party, state in parties.items()}
+        return cls(owns, known.column, task, known.classes)

@@ -1,0 +1,304 @@
+"""How one party makes numbers for a model of its own raw columns.
+
+The result's first columns hold categories as codes: 0 for a missing, rare or unknown one, 1 and up
+for the others, in the order of their names. The numbers follow, centred and scaled, and then a
+column of 0 and 1 for each column of numbers that has missing values in training.
+
+What is fitted (medians, means, standard deviations, which categories occur) comes from this party's
+own training rows and nothing else. Where the features themselves must stay private even that is too
+much; bounds and lists of categories that are known without the data take its place.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field, PositiveFloat, Tag, ValidationError, model_validator
+from torch import Tensor
+
+from vertizo.data.splits import nearest
+from vertizo.core.errors import ConfigError, DataError
+from vertizo.core.options import Options, chosen_by
+
+MOST_CATEGORIES = 1000
+"""Of one column; the rarest beyond them share code 0."""
+FARTHEST = 1e6
+"""Scaled values are cut off here, so that no outlier among the test rows overflows float32."""
+
+Matrix = NDArray[np.float64]
+Bounds = Mapping[str, Sequence[float]]
+Lists = Mapping[str, Sequence[str]]
+
+
+class Categories(Options):
+    """A column of categories."""
+
+    kind: Literal["categories"] = "categories"
+    name: str
+    names: tuple[str, ...]
+    """What the codes from 1 stand for."""
+    public: bool
+    """Whether they were known without the data."""
+
+    @model_validator(mode="after")
+    def _no_name_twice(self) -> Categories:
+        if len(set(self.names)) < len(self.names):
+            raise ValueError(f"column {self.name!r} has a category twice")
+        return self
+
+
+class Bounded(Options):
+    """A column of numbers that is scaled by public bounds."""
+
+    kind: Literal["bounded"] = "bounded"
+    name: str
+    low: float
+    high: float
+
+    @model_validator(mode="after")
+    def _low_below_high(self) -> Bounded:
+        if not self.low < self.high:
+            raise ValueError(f"column {self.name!r} has bounds {self.low} and {self.high}")
+        return self
+
+
+class Fitted(Options):
+    """A column of numbers that is scaled by statistics of the training rows."""
+
+    kind: Literal["fitted"] = "fitted"
+    name: str
+    median: float
+    """Stands for a missing value."""
+    mean: float
+    scale: PositiveFloat
+    indicator: bool
+    """Whether a column of its own says what was missing."""
+
+
+Column = Annotated[
+    Annotated[Categories, Tag("categories")]
+    | Annotated[Bounded, Tag("bounded")]
+    | Annotated[Fitted, Tag("fitted")],
+    chosen_by("kind", "fitted"),
+]
+
+
+class _State(Options):
+    columns: tuple[Column, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _no_column_twice(self) -> _State:
+        names = [column.name for column in self.columns]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise ValueError(f"column {twice!r} occurs twice")
+        return self
+
+
+class Preprocessing:
+    """Fitted on one party's raw training rows, then applied to all of its rows.
+
+    Args:
+        train: [records, columns]; NaN is missing; categories as codes into ``levels``.
+        columns: their names.
+        levels: column of categories → what its codes stand for.
+        ranges: column of numbers → its public bounds; scaled to [-1, 1], clipped, and a missing
+            value becomes 0. Such a column has no indicator, since whether one is needed is itself
+            a fact about the records.
+        categories: column of categories → the public list of them.
+    """
+
+    def __init__(
+        self,
+        train: Matrix,
+        columns: Sequence[str],
+        levels: Mapping[str, tuple[str, ...]],
+        ranges: Bounds,
+        categories: Lists,
+    ) -> None:
+        free = [i for i, name in enumerate(columns) if name not in levels and name not in ranges]
+        numbers = _fit_numbers(train[:, free], [columns[index] for index in free])
+        kept: list[Categories | Bounded | Fitted] = []
+        for index, name in enumerate(columns):
+            if name in levels:
+                public = categories.get(name)
+                found = public if public is not None else _seen(train[:, index], levels[name])
+                kept.append(Categories(name=name, names=tuple(found), public=public is not None))
+            elif name in ranges:
+                kept.append(Bounded(name=name, low=ranges[name][0], high=ranges[name][1]))
+            else:
+                kept.append(next(numbers))
+        self._use(kept, levels)
+
+    @classmethod
+    def from_state(cls, state: Any) -> Preprocessing:
+        """As it was fitted; takes categories as codes into its own `levels`.
+
+        Args:
+            state: from `state`, perhaps through JSON.
+
+        Raises:
+            DataError: it is no such state.
+        """
+        try:
+            kept = _State.model_validate(state).columns
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"])
+            raise DataError(f"no preparation of columns: {where}: {first['msg']}") from None
+        restored = cls.__new__(cls)
+        restored._use(kept, {c.name: c.names for c in kept if isinstance(c, Categories)})
+        return restored
+
+    def state(self) -> dict[str, Any]:
+        """What was fitted or is public, as plain values for JSON, column by column."""
+        return {"columns": [column.model_dump(mode="json") for column in self._kept]}
+
+    def changed(self, now: Preprocessing) -> str | None:
+        """What columns a table has other than when this was fitted, in words; None if none."""
+        missing = [name for name in self.columns if name not in now.columns]
+        new = [name for name in now.columns if name not in self.columns]
+        if missing:
+            return f"the column {missing[0]!r} is missing"
+        if new:
+            return f"the column {new[0]!r} is new"
+        if self.columns != now.columns:
+            return f"the columns are in another order; it was {', '.join(self.columns[:10])}"
+        return None
+
+    def _use(
+        self,
+        kept: Sequence[Categories | Bounded | Fitted],
+        levels: Mapping[str, tuple[str, ...]],
+    ) -> None:
+        self._kept = tuple(kept)
+        self.columns = tuple(column.name for column in kept)
+        """Of the raw rows, in order."""
+        coded = [(i, column) for i, column in enumerate(kept) if isinstance(column, Categories)]
+        self.levels = {column.name: levels[column.name] for _, column in coded}
+        """Column of categories → what its codes in raw rows stand for."""
+        self._tables = [(i, _table(column, self.levels[column.name])) for i, column in coded]
+        self.cardinalities = tuple(len(column.names) + 1 for _, column in coded)
+        """Number of codes of each of the first columns of the result."""
+        self._numbers = [i for i, column in enumerate(kept) if not isinstance(column, Categories)]
+        bounded = [column for column in kept if isinstance(column, Bounded)]
+        fitted = [column for column in kept if isinstance(column, Fitted)]
+        self._bounded = np.array([isinstance(kept[i], Bounded) for i in self._numbers], bool)
+        self._low = np.array([column.low for column in bounded])
+        self._high = np.array([column.high for column in bounded])
+        self._median = np.array([column.median for column in fitted])
+        self._mean = np.array([column.mean for column in fitted])
+        self._scale = np.array([column.scale for column in fitted])
+        self._missing = np.array([column.indicator for column in fitted], bool)
+        self.fitted = bool(fitted) or any(not column.public for _, column in coded)
+        """Whether anything comes from the training rows."""
+
+    @property
+    def width(self) -> int:
+        """Columns of the result."""
+        return len(self.columns) + int(self._missing.sum())
+
+    def __call__(self, values: Matrix) -> Tensor:
+        """[records, columns] to float32 [records, codes + numbers + indicators]."""
+        codes = np.empty((len(values), len(self._tables)))
+        for place, (index, table) in enumerate(self._tables):
+            column = values[:, index].copy()
+            column[np.isnan(column)] = -1  # the table's last entry is for what is missing
+            codes[:, place] = table[column.astype(np.int64)]
+        numbers = values[:, self._numbers]
+        scaled = np.zeros_like(numbers)
+        bounded = numbers[:, self._bounded]
+        middle, half = (self._low + self._high) / 2, (self._high - self._low) / 2
+        scaled[:, self._bounded] = np.nan_to_num(((bounded - middle) / half).clip(-1, 1), nan=0.0)
+        free = numbers[:, ~self._bounded]
+        absent = np.isnan(free)
+        standard = (np.where(absent, self._median, free) - self._mean) / self._scale
+        scaled[:, ~self._bounded] = standard.clip(-FARTHEST, FARTHEST)
+        parts = [codes, scaled, absent[:, self._missing]]
+        return torch.from_numpy(np.concatenate(parts, 1).astype(np.float32))
+
+
+def _fit_numbers(train: Matrix, names: Sequence[str]) -> Iterator[Fitted]:
+    """Each column's statistics, [records, columns]."""
+    if not names:
+        return
+    from sklearn.impute import SimpleImputer
+    from sklearn.preprocessing import StandardScaler
+
+    imputer = SimpleImputer(strategy="median", keep_empty_features=True)
+    scaler = StandardScaler().fit(imputer.fit_transform(train))
+    absent = np.isnan(train)
+    for place, name in enumerate(names):
+        yield Fitted(
+            name=name,
+            median=float(imputer.statistics_[place]),
+            mean=float(scaler.mean_[place]),
+            scale=float(scaler.scale_[place]),
+            indicator=bool(absent[:, place].any()),
+        )
+
+
+def _seen(train: Matrix, levels: tuple[str, ...]) -> tuple[str, ...]:
+    """The categories of a column that occur, in the order of their levels."""
+    seen, counts = np.unique(train[~np.isnan(train)].astype(np.int64), return_counts=True)
+    if len(seen) > MOST_CATEGORIES:
+        # A stable sort: of equally rare ones the first by name stay.
+        seen = np.sort(seen[np.argsort(-counts, kind="stable")[:MOST_CATEGORIES]])
+    return tuple(levels[index] for index in seen)
+
+
+def _table(column: Categories, levels: tuple[str, ...]) -> NDArray[np.int64]:
+    """What each level becomes. The last entry, at index −1, is for a missing value."""
+    code_of = {name: code for code, name in enumerate(column.names, 1)}
+    return np.array([*(code_of.get(name, 0) for name in levels), 0], np.int64)
+
+
+def check_public(
+    name: str,
+    columns: Sequence[str],
+    levels: Mapping[str, tuple[str, ...]],
+    ranges: Bounds,
+    categories: Lists,
+) -> None:
+    """Refuse public bounds and lists that do not fit a table's columns.
+
+    Raises:
+        ConfigError: an unknown column, bounds for text, a list for numbers, or one that names no
+            category that there is.
+    """
+    for key, named in (("ranges", ranges), ("categories", categories)):
+        for column in named:
+            if column not in columns:
+                raise ConfigError(
+                    f"data.{key} names the column {column!r}, which {name} does not have"
+                    f"{nearest(column, columns)}"
+                )
+    for column in ranges:
+        if column in levels:
+            raise ConfigError(f"data.ranges names {column!r}, which holds categories, not numbers")
+    for column, names in categories.items():
+        if column not in levels:
+            raise ConfigError(
+                f"data.categories names {column!r}, which holds numbers; add it to data.categorical"
+            )
+        if not set(names) & set(levels[column]):
+            some = ", ".join(repr(level) for level in levels[column][:5])
+            raise ConfigError(
+                f"data.categories.{column} has none of the categories that occur, such as {some}"
+            )
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Whether two states are one, but for what another processor rounds otherwise."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(alike(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(alike, one, other))
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-12)
+    return bool(one == other)

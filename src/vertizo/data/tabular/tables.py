@@ -1,0 +1,193 @@
+"""Tables with columns of numbers and of categories: from frames to a raw `Pooled`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from vertizo.data.tabular import frames
+from vertizo.data.alignment import known_keys
+from vertizo.data.tabular.columns import Source, check_known, matrices
+from vertizo.data.datasets.files import set_apart
+from vertizo.data.labels import TaskName, labels_of
+from vertizo.data.tabular.column_checks import notes
+from vertizo.data.options import DataConfig
+from vertizo.data.pooled import Pooled
+from vertizo.core.errors import ConfigError, DataError
+from vertizo.models.losses import Classification
+
+__all__ = ["Source", "load", "own", "pool", "source_of"]
+
+
+def source_of(path: Path, delimiter: str) -> Source:
+    """A file as a table.
+
+    Raises:
+        DataError: as of `vertizo.data.tabular.frames.read`.
+    """
+    return Source(str(path), frames.read(path, delimiter), frames.place_in(path, delimiter))
+
+
+def load(_: Path | None, options: DataConfig) -> Pooled:
+    """The files of ``data.path`` and ``data.test_path``.
+
+    Raises:
+        ConfigError, DataError: one line with the file or key, the column and what would be right.
+    """
+    if options.path is None or options.label is None:
+        raise ConfigError("data.name is 'table', which needs data.path and data.label")
+    train = source_of(options.path, options.delimiter)
+    test = None
+    if options.test_path is not None:
+        test = source_of(options.test_path, options.delimiter)
+    return replace(own(options.path.stem, train, test, options), keys=partial(_keys, options))
+
+
+def _keys(options: DataConfig) -> list[str]:
+    """What tells the training records from others: their identifiers, else all their values.
+
+    Each row for itself: one whose identifier is missing, or there twice, changes no other's key.
+    The file is read again, which only a run with a ledger has to.
+
+    Raises:
+        DataError: ``data.id`` holds what is no identifier.
+    """
+    assert options.path is not None, "a table has a path"
+    table = source_of(options.path, options.delimiter)
+    known: list[str | None] = [None] * table.frame.height
+    if options.id is not None:
+        known = known_keys(table.frame, options.id, table.name)
+    keys = [
+        key or "\0".join(map(repr, values))
+        for key, values in zip(known, table.frame.iter_rows(), strict=True)
+    ]
+    if options.test_path is None:
+        keys = [keys[place] for place in set_apart(len(keys), options.test)[0].tolist()]
+    return keys
+
+
+def own(name: str, train: Source, test: Source | None, options: DataConfig) -> Pooled:
+    """A table of the user's own: ``data.label`` names the column to predict.
+
+    Args:
+        name: of the data set.
+        train: rows to train on, or all.
+        test: rows to test on; None to set a share of the rows apart.
+        options: with a label.
+
+    Raises:
+        ConfigError, DataError: as of `pool`.
+    """
+    if options.label is None:
+        raise ConfigError(f"data.name is {options.name!r}, which needs data.label")
+    task = options.task if options.label_range is None else "regression"
+    pooled = pool(
+        name,
+        train,
+        test,
+        label=options.label,
+        options=options,
+        task=task,
+        classes=options.classes,
+    )
+    classified = isinstance(pooled.task, Classification)
+    return replace(pooled, fitted_labels=classified and options.classes is None)
+
+
+def pool(
+    name: str,
+    train: Source,
+    test: Source | None,
+    *,
+    label: str,
+    options: DataConfig,
+    task: TaskName | None = None,
+    classes: Sequence[str] | None = None,
+    categorical: Sequence[str] = (),
+    groups: Mapping[str, Sequence[str]] | None = None,
+) -> Pooled:
+    """A raw table, to be prepared by every party once it is cut.
+
+    Text is a column of categories, and so is what ``categorical``, data.categorical or
+    data.categories name; all else is numbers. Where there is no test frame, a share of the rows is
+    set apart.
+
+    Args:
+        name: of the data set.
+        train: rows to train on, or all.
+        test: rows to test on; it may have more columns, and in another order.
+        label: the column to predict.
+        options: heeds drop, categorical, categories and test.
+        task: None to infer it from the label: text and at most `MOST_CLASSES` different whole
+            numbers are classes.
+        classes: the classes; None for those that occur.
+        categorical: columns of numbers that are categories.
+        groups: the natural parties.
+
+    Raises:
+        ConfigError, DataError: one line with the file or key, the column and what would be right.
+    """
+    _check_names(train, label, options)
+    held = _held(train, options)
+    columns = [c for c in held if c not in (label, options.id, *options.drop)]
+    if not columns:
+        raise DataError(f"{train.name} has no column but {label!r} and what data.drop leaves out")
+    if test is None and train.frame.height < 2:
+        raise DataError(f"{train.name} has 1 row; it takes one to train on and one to test on")
+    sources = [train] if test is None else [train, test]
+    forced = {*categorical, *options.categorical, *options.categories} - set(options.drop)
+    features, levels = matrices(sources, columns, forced, options.ranges)
+    learned, labels, class_names = labels_of(sources, label, task, classes)
+    if test is None:
+        ids = set_apart(len(features[0]), options.test)
+        features, labels = [features[0][i] for i in ids], [labels[0][i] for i in ids]
+    return Pooled(
+        name=name,
+        train=features[0],
+        train_labels=labels[0],
+        test=features[1],
+        test_labels=labels[1],
+        task=learned,
+        label=label,
+        columns=tuple(columns),
+        groups=_left(groups, columns),
+        levels=levels,
+        class_names=class_names,
+        notes=tuple(notes(train, columns, levels, options.id)),
+    )
+
+
+def _held(train: Source, options: DataConfig) -> list[str]:
+    """The columns that some party holds; the others may be anything."""
+    there = train.frame.columns
+    if options.columns is None:
+        return list(there)
+    held = {column for own in options.columns.values() for column in own}
+    named = {*options.drop, *options.categorical, *options.ranges, *options.categories}
+    return [column for column in there if column in held | named]
+
+
+def _check_names(train: Source, label: str, options: DataConfig) -> None:
+    """Refuse columns that are not there."""
+    wanted: list[tuple[str, Iterable[str]]] = [
+        ("label names", [label]),
+        ("id names", [] if options.id is None else [options.id]),
+        *((f"columns gives {party!r}", own) for party, own in (options.columns or {}).items()),
+        ("drop names", options.drop),
+        ("categorical names", options.categorical),
+        ("ranges names", options.ranges),
+        ("categories names", options.categories),
+    ]
+    check_known(train, [(key, column) for key, columns in wanted for column in columns])
+
+
+def _left(
+    groups: Mapping[str, Sequence[str]] | None, columns: Sequence[str]
+) -> Mapping[str, Sequence[str]] | None:
+    """The natural parties with the columns that were not dropped; who has none is left out."""
+    if groups is None:
+        return None
+    left = {party: [c for c in wanted if c in columns] for party, wanted in groups.items()}
+    return {party: wanted for party, wanted in left.items() if wanted}

@@ -1,0 +1,124 @@
+"""Tasks: what a loss is for one record, its slope, and what a prediction is.
+
+Losses are computed from logits [rows, outputs], for each record on its own.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vertizo.core import kernels
+
+
+class RecordLosses(Protocol):
+    """The losses of some rows of logits, and their slopes."""
+
+    values: Tensor
+    """Each row's loss, shape [rows]."""
+
+    def slopes(self, rows: slice, weights: Tensor | float) -> Tensor:
+        """``weights_i · ∂loss_i/∂logits_i`` of the rows of one point, shape [records, outputs]."""
+
+    def correct(self, rows: slice) -> int:
+        """How many of those rows are predicted right; 0 where nothing is right or wrong."""
+
+
+class Task(Protocol):
+    """What is predicted."""
+
+    outputs: int
+    """Number of logits."""
+
+    def losses(self, logits: Tensor, labels: Tensor) -> RecordLosses:
+        """Per-record losses of logits [rows, outputs]; labels [records] repeat over points.
+
+        ``rows`` is a multiple of ``records``: several points evaluated for the same records.
+        """
+
+    def predict(self, logits: Tensor) -> Tensor:
+        """Probabilities [rows, classes], or values [rows] for a regression."""
+
+
+class Classification:
+    """Softmax cross-entropy over ``classes`` ≥ 2; labels are int64 in [0, classes)."""
+
+    def __init__(self, classes: int) -> None:
+        self.outputs = classes
+
+    def losses(self, logits: Tensor, labels: Tensor) -> RecordLosses:
+        """−log softmax at the label."""
+        return _SoftmaxLosses(logits, labels)
+
+    def predict(self, logits: Tensor) -> Tensor:
+        """Class probabilities, [rows, classes]."""
+        return torch.softmax(logits, 1)
+
+
+class _SoftmaxLosses:
+    def __init__(self, logits: Tensor, labels: Tensor) -> None:
+        rows: NDArray[np.float32] = np.ascontiguousarray(logits.numpy(), np.float32)
+        self._labels = labels.numpy()
+        self._parts: NDArray[np.float32] = np.empty(rows.shape, np.float32)
+        self._totals, losses = np.empty((2, len(rows)), np.float32)
+        self._likeliest = np.empty(len(rows), np.int32)
+        kernels.softmax(self._parts, self._totals, losses, self._likeliest, rows, self._labels)
+        self.values = torch.from_numpy(losses)
+
+    def slopes(self, rows: slice, weights: Tensor | float) -> Tensor:
+        """Softmax minus one-hot, times the weights."""
+        found = np.empty((len(self._labels), self._parts.shape[1]), np.float32)
+        scale = 1.0 if isinstance(weights, Tensor) else weights
+        kernels.slopes(found, self._parts, self._totals, self._labels, rows.start or 0, scale)
+        if isinstance(weights, Tensor):
+            found *= weights.numpy()[:, None]
+        return torch.from_numpy(found)
+
+    def correct(self, rows: slice) -> int:
+        """How many rows have their label as the likeliest class; among equals the first counts."""
+        first, stop, _ = rows.indices(len(self._likeliest))
+        return kernels.right(self._likeliest, self._labels, first, stop)
+
+
+class Regression:
+    """Half the squared error of one output; labels are float32, in their own units.
+
+    The output says by how many ``spread`` a label is off ``mean``, and the loss is in those units:
+    a price in thousands trains with the learning rates of one in millions.
+
+    Args:
+        mean: the label that an output of 0 stands for.
+        spread: the unit of the output, > 0.
+    """
+
+    outputs = 1
+
+    def __init__(self, mean: float = 0.0, spread: float = 1.0) -> None:
+        self.mean, self.spread = mean, spread
+
+    def losses(self, logits: Tensor, labels: Tensor) -> RecordLosses:
+        """(output − (label − mean)/spread)² / 2."""
+        return _SquaredLosses(logits, (labels - self.mean) / self.spread)
+
+    def predict(self, logits: Tensor) -> Tensor:
+        """Values in the labels' units, [rows]."""
+        return logits.squeeze(1) * self.spread + self.mean
+
+
+class _SquaredLosses:
+    def __init__(self, logits: Tensor, labels: Tensor) -> None:
+        repeats = logits.shape[0] // labels.shape[0]
+        self._error = logits.squeeze(1) - labels.repeat(repeats)
+        self.values = self._error.square().mul_(0.5)
+
+    def slopes(self, rows: slice, weights: Tensor | float) -> Tensor:
+        """The error, times the weights."""
+        return (self._error[rows] * weights).unsqueeze(1)
+
+    def correct(self, rows: slice) -> int:
+        """0: nothing is right or wrong here."""
+        return 0

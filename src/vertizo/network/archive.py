@@ -1,0 +1,296 @@
+"""What a label holder keeps of a job on disk, and how it goes on from there.
+
+A checkpoint has the whole state; a journal has what came after it: each query, each piece of an
+evaluation's embeddings, and each evaluation's figures. A process that was killed computes the very
+state it had from the two, noise included: the key of the noise is kept with the checkpoint, and
+each checkpoint takes a new one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vertizo.run import checkpoint
+from vertizo.config.schema import ExperimentConfig
+from vertizo.run.data_defaults import complete
+from vertizo.network import frames
+from vertizo.network.budgets import check_free
+from vertizo.network.job_state import Course
+from vertizo.network.frames import Ready
+from vertizo.network.job import open_job, records_of
+from vertizo.network.options import ServeOptions
+from vertizo.network.report import summary_of
+from vertizo.network.secrets import KeyedBytes, root_of
+from vertizo.network.store import Store
+from vertizo.core.errors import RunError
+from vertizo.models.base import State
+from vertizo.core.randomness import Stream
+from vertizo.run.folder import RunFolder
+from vertizo.run.simulator import Traffic
+
+QUERY, CLOSE, SCORED, GIVEN_UP, UPLOAD, SENT = range(6)
+"""Kinds of the journal's records; the last two are of evaluations."""
+
+
+class Archive:
+    """The folder of one job; opened once, by one process at a time.
+
+    Args:
+        config: of the run.
+        served: where the folder is, and how careful to be.
+    """
+
+    def __init__(self, config: ExperimentConfig, served: ServeOptions) -> None:
+        self.config = config
+        self.course: Course | None = None
+        """None until all members were ready."""
+        self.ready: list[Ready | None] = [None] * len(served.members)
+        """What each member said of its party."""
+        self.seconds = 0.0
+        """Spent on asks, over all processes that served the job."""
+        self.traffic = Traffic()
+        self._served = served
+        self._folder = RunFolder(served.folder)
+        self._store = Store(served.folder, sync=served.sync)
+        self._exit = ExitStack()
+        self._bytes = KeyedBytes(os.urandom(32))
+
+    def open(self) -> None:
+        """Begin a job, or go on with the one that is there.
+
+        Raises:
+            UserError: the folder cannot be used, holds another job, or the job cannot be served.
+        """
+        folder, served = self._folder, self._served
+        known = (folder.path / "config.yaml").is_file()
+        if not known:
+            folder.check_is_new()
+        self.records = records_of(self.config, served)
+        self.config = complete(self.config, self.records.data)
+        if not known:
+            check_free(self.config, self.records.data, trial=served.trial)
+        folder.make()
+        with checkpoint.writing(folder.path):
+            folder.path.chmod(0o700)  # its figures are of labels as well
+        self._exit.enter_context(folder.locked())
+        if known:
+            self._check_same()
+        else:
+            checkpoint.write_atomically(self._agreed, self._agreement().encode())
+            folder.create(self.config, None, self.records.data.preparation)
+        self.run = folder.run_name()
+        self.root = Stream.from_seed(self.config.seed) if served.trial else root_of(folder.path)
+        loaded = self._store.load()
+        if loaded is not None:
+            self._go_on(*loaded)
+
+    def close(self) -> None:
+        """Let go of all files."""
+        self._store.close()
+        self._exit.close()
+
+    def _check_same(self) -> None:
+        if not self._folder.is_of(self.config):
+            raise RunError(
+                f"federation.folder {self._folder.path} holds a job of another configuration; "
+                "name another folder, or serve the configuration that is in it"
+            )
+        kept = self._folder.preparation()
+        if kept is not None and not kept.agrees_with(self.records.data.preparation):
+            raise RunError(
+                f"federation.folder {self._folder.path} holds a job on other records than "
+                f"{self.records.data.name} has now: columns or what they are scaled by have "
+                "changed; bring them back, or begin a new job"
+            )
+        with checkpoint.reading(self._agreed):
+            agreed = self._agreed.read_bytes()
+        if agreed != self._agreement().encode():
+            raise RunError(
+                f"federation.folder {self._folder.path} holds a job of other members, in another "
+                f"order, or of another name: {self._agreed.name} in it has them"
+            )
+
+    @property
+    def _agreed(self) -> Path:
+        return self._folder.path / "federation.json"
+
+    def _agreement(self) -> str:
+        """Who takes part in what; none of it may change."""
+        served = self._served
+        return json.dumps(
+            {"name": served.name, "members": served.members, "trial": served.trial}, indent=1
+        )
+
+    def begin(self) -> Course:
+        """Make the label holder's party, once all members are ready.
+
+        Raises:
+            ConfigError, RunError: the job cannot be served.
+        """
+        job = self._exit.enter_context(
+            open_job(
+                self.config,
+                self.records,
+                [one for one in self.ready if one is not None],
+                self.root,
+                self._bytes,
+                folder=self._folder.path,
+                is_new=not self._store.exists,
+                run=self.run,
+                trial=self._served.trial,
+            )
+        )
+        self._store.sync = self._store.sync or job.is_charged
+        self.course = Course(job)
+        return self.course
+
+    def _go_on(self, state: Any, journal: Iterator[tuple[int, bytes]]) -> None:
+        """Compute the state that the last process had."""
+        with self._store.going_on():
+            for client, frame in enumerate(state["ready"]):
+                ready = frames.decode(frame)
+                assert isinstance(ready, Ready), "as it was written"
+                self.ready[client] = ready
+        course = self.begin()
+        with self._store.going_on():
+            self._bytes.rekey(state["key"])
+            course.load(state["course"])
+            self.traffic, self.seconds = Traffic(**state["traffic"]), float(state["seconds"])
+        with np.errstate(all="ignore"):
+            for kind, body in journal:
+                self._again(course, kind, body)
+            course.tend()
+        self._check_ledger(course)
+        course.job.party.resume_answered()
+        self._promote(course)
+        if course.phase == "done":
+            self.end_if_done()
+        else:
+            self.save()
+
+    def _check_ledger(self, course: Course) -> None:
+        """In synchronous rounds an answer that only the ledger knows cannot be made up for.
+
+        A job with a ledger has each query on the disk before it is charged: this is a checkpoint
+        or a journal that somebody put back.
+        """
+        party = course.job.party
+        for client in range(party.clients):
+            stored = party.side.plan.answered(client)
+            ahead = stored is not None and stored.number >= party.next_number(client)
+            if ahead and course.job.synchronous:
+                raise RunError(
+                    f"{self._folder.path}: the ledger has answers that the journal lacks, so that "
+                    "this is an older state; put the newest one back, or begin a new job"
+                )
+
+    def _again(self, course: Course, kind: int, body: bytes) -> None:
+        course.tend()
+        if kind == QUERY:
+            self.traffic.up += len(body)
+            self.traffic.down += sum(len(reply) for _, reply in course.again(body))
+        elif kind == CLOSE:
+            self.traffic.down += sum(len(reply) for _, reply in course.close_round())
+        elif kind == UPLOAD:
+            self.traffic.evaluation += len(body)
+            course.again(body)
+        elif kind == SENT:
+            course.answered(int(body))
+        elif kind == GIVEN_UP:
+            course.give_up()
+        else:
+            row = json.loads(body)
+            course.scored(row)
+            if all(row["number"] != known.get("number") for known in self._folder.metrics()):
+                self._folder.append_metrics(row)
+
+    def save(self) -> None:
+        """Write a checkpoint; noise is drawn with a new key from here on, live and restarted.
+
+        Raises:
+            RunError: it cannot be written.
+        """
+        course, key = self.course, os.urandom(32)
+        assert course is not None, "a job that began"
+        self._store.save(
+            {
+                "ready": [frames.encode(one) for one in self.ready if one is not None],
+                "key": key,
+                "course": course.state(),
+                "traffic": vars(self.traffic),
+                "seconds": self.seconds,
+            }
+        )
+        self._bytes.rekey(key)
+        course.job.party.renew()
+
+    def worked(self, seconds: float) -> None:
+        """Count work that a restart would repeat, and keep what came of it if it is much.
+
+        Not while a step is due: a checkpoint is of a round that is over.
+        """
+        if self._store.worked(seconds) and not (self.course is not None and self.course.is_due):
+            self.save()
+
+    def tend(self) -> None:
+        """Make the steps that are due, if some are.
+
+        Raises:
+            RunError: one cannot be charged, or what came of it cannot be kept.
+        """
+        if self.course is not None and self.course.is_due:
+            started = time.perf_counter()
+            self.course.tend()
+            self.worked(time.perf_counter() - started)
+
+    def append(self, kind: int, body: bytes) -> None:
+        """Write down what is about to be acted on.
+
+        Raises:
+            RunError: it could not be written.
+        """
+        self._store.append(kind, body)
+
+    def best_parameters(self) -> State:
+        """The server's model's state, of the best evaluation."""
+        found: State = self._folder.load("best", "server")["server"]
+        return found
+
+    def scored(self, course: Course, row: dict[str, Any], parameters: State) -> None:
+        """Keep an evaluation's figures, and the parameters if they are the best so far.
+
+        Raises:
+            RunError: they could not be written.
+        """
+        if row["improved"]:
+            state = {"server": parameters, "number": row["number"], "round": row["round"]}
+            self._folder.save("candidate", state)
+        self._store.append(SCORED, json.dumps(row).encode())
+        course.scored(row)
+        self._promote(course)
+        self._folder.append_metrics(row)
+        self.end_if_done()
+
+    def _promote(self, course: Course) -> None:
+        """The candidate is the best once the journal says so, and not before."""
+        best = course.evaluations.best
+        if best is None or not self._folder.has("candidate"):
+            return
+        state = self._folder.load("candidate", "number", "server")
+        if state["number"] == best["number"]:
+            self._folder.save("best", state)
+
+    def end_if_done(self) -> None:
+        """Write the closing figures, and keep the state in which members are told."""
+        if self.course is not None and self.course.phase == "done":
+            self._folder.write_summary(summary_of(self.course, self.traffic, self.seconds))
+            self.save()
+            self._store.clear()

@@ -1,0 +1,104 @@
+"""Keys made unreadable so that two parties can compare them: by an elliptic curve, or by a hash.
+
+`Curve` is private: each party has a secret number and multiplies points of the curve P-256 by it.
+A key's point multiplied by both secrets is the same in either order, and without a secret nobody
+can tell which key a point stands for. The points are openmined-psi's, as in its "raw" protocol.
+
+`salted_hashes` is not private: whoever has the salt can hash any key and look for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from vertizo.data.alignment import hashed
+from vertizo.core.errors import ConfigError, MalformedError
+
+POINT = 33
+"""Bytes of a point: its first coordinate, and the sign of the second."""
+HASH = 32
+"""Bytes of a salted hash."""
+PIECE = 8192
+"""Points or hashes in one frame: 0.3 MB, and less than a second's work."""
+
+Progress = Callable[[int], None]
+"""Called with the number of keys that are done."""
+
+
+class Curve:
+    """A secret of one party for one alignment.
+
+    Args:
+        federation: the same key of another federation has another point.
+
+    Raises:
+        ConfigError: openmined-psi is not installed.
+    """
+
+    def __init__(self, federation: str) -> None:
+        self._psi = require_psi()
+        self._federation = federation
+        first = self._psi.client.CreateWithNewKey(True)
+        self._hashing = first
+        self._multiplying = self._psi.server.CreateFromKey(first.GetPrivateKeyBytes(), True)
+
+    def blind(self, keys: Sequence[str], done: Progress = lambda _: None) -> list[bytes]:
+        """A point for each key, in the order of the keys; done in pieces of about a second."""
+        points: list[bytes] = []
+        for start in range(0, len(keys), PIECE):
+            texts = [self._text(key) for key in keys[start : start + PIECE]]
+            points += self._hashing.CreateRequest(texts).encrypted_elements
+            done(len(points))
+        return points
+
+    def again(self, points: bytes) -> bytes:
+        """Points that another party blinded, multiplied by this party's secret as well.
+
+        Raises:
+            MalformedError: something in it is no point.
+        """
+        request = self._psi.Request(
+            reveal_intersection=True, encrypted_elements=list(cut(points, POINT))
+        )
+        try:
+            response = self._multiplying.ProcessRequest(request)
+        except RuntimeError:
+            raise MalformedError("there is something that is no point of the curve") from None
+        return b"".join(response.encrypted_elements)
+
+    def _text(self, key: str) -> str:
+        return hashed((b"vertizo alignment, curve", self._federation.encode(), key.encode())).hex()
+
+
+def require_psi() -> Any:
+    """The module of openmined-psi.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    try:
+        import private_set_intersection.python as psi
+    except ImportError:
+        raise ConfigError(
+            "the method 'private' needs the extra: pip install 'vertizo[psi]'; "
+            "or choose --method hashed, which is not private"
+        ) from None
+    return psi
+
+
+def salted_hashes(salt: bytes, keys: Sequence[str], done: Progress = lambda _: None) -> list[bytes]:
+    """A hash for each key, in the order of the keys."""
+    hashes: list[bytes] = []
+    for start in range(0, len(keys), PIECE):
+        hashes += [
+            hashed((b"vertizo alignment, hashed", salt, key.encode()))
+            for key in keys[start : start + PIECE]
+        ]
+        done(len(hashes))
+    return hashes
+
+
+def cut(data: bytes, width: int) -> Iterator[bytes]:
+    """The parts of that many bytes each."""
+    return (data[start : start + width] for start in range(0, len(data), width))

@@ -1,0 +1,216 @@
+"""Who a party is on the network: its certificate and key, and the authority that vouches for all.
+
+A party's folder holds ``authority.pem``, ``certificate.pem`` and ``key.pem``, made by its own
+organisation or by `vertizo.network.authority`; or it is a start-up kit of NVIDIA FLARE. The
+common name of the certificate is the party's name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vertizo.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
+
+AUTHORITY, CERTIFICATE, KEY = "authority.pem", "certificate.pem", "key.pem"
+LAYOUTS = (
+    (AUTHORITY, CERTIFICATE, KEY),
+    ("rootCA.pem", "server.crt", "server.key"),
+    ("rootCA.pem", "client.crt", "client.key"),
+)
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """A party's certificate, with what is needed to show it and to check others'.
+
+    Args:
+        authority: PEM of whom this party trusts to vouch for the others.
+        certificate: PEM of the party's certificate, and of those between it and the authority.
+        key: PEM of the private key, not encrypted.
+        name: the party's, the common name of the certificate.
+        expires: when the first certificate on the way to the authority runs out.
+    """
+
+    authority: bytes = field(repr=False)
+    certificate: bytes = field(repr=False)
+    key: bytes = field(repr=False)
+    name: str
+    expires: datetime
+
+    @classmethod
+    def load(cls, folder: Path) -> Credentials:
+        """What a folder of ``vertizo certs``, or a start-up kit of NVIDIA FLARE, holds.
+
+        Raises:
+            ConfigError: a file is missing, is no PEM, or does not go with the others; or the
+                certificate does not hold today.
+        """
+        files = _find(folder)
+        authority, certificate, key = (read(file) for file in files)
+        trusted = certificates(files[0], authority)
+        chain = certificates(files[1], certificate)
+        check_key(files[2], key, chain[0], files[1])
+        path = _path_to(trusted, chain, files)
+        now = datetime.now(UTC)
+        for one in path:
+            check_dates(files[1] if one in chain else files[0], one, now)
+        return cls(
+            authority=authority,
+            certificate=certificate,
+            key=key,
+            name=_name_in(files[1], chain[0]),
+            expires=min(one.not_valid_after_utc for one in path),
+        )
+
+    def check_use(self, serving: bool) -> None:
+        """The certificate may be shown as a server's, or as a member's.
+
+        Raises:
+            ConfigError: it was made for the other use only.
+        """
+        from cryptography import x509
+        from cryptography.x509.oid import ExtendedKeyUsageOID as Use
+
+        certificate = x509.load_pem_x509_certificates(self.certificate)[0]
+        try:
+            uses = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+        except x509.ExtensionNotFound:
+            return  # as in FLARE's kits: good for both, the names tell who is who
+        wanted = Use.SERVER_AUTH if serving else Use.CLIENT_AUTH
+        if wanted not in uses and Use.ANY_EXTENDED_KEY_USAGE not in uses:
+            is_for, needed = ("a member", "a server") if serving else ("a server", "a member")
+            raise ConfigError(
+                f"the certificate of {self.name!r} is for {is_for} only; here it must be {needed}'s"
+            )
+
+
+def _find(folder: Path) -> tuple[Path, Path, Path]:
+    """The three files, in whichever layout the folder has."""
+    if not folder.is_dir():
+        raise ConfigError(f"{folder} is no folder; name the one with {CERTIFICATE} and {KEY}")
+    for place in (folder, folder / "startup"):
+        for layout in LAYOUTS:
+            files = [place / name for name in layout]
+            if files[1].is_file() or files[2].is_file():
+                for file in files:
+                    if not file.is_file():
+                        raise ConfigError(f"{file} is missing; it goes with the others in {place}")
+                return files[0], files[1], files[2]
+    raise ConfigError(
+        f"{folder} has no {CERTIFICATE} and {KEY}, and is no start-up kit of NVIDIA FLARE; "
+        f"name one party's own folder"
+    )
+
+
+def read(file: Path) -> bytes:
+    """A file's bytes, or a `ConfigError` that names it."""
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror}") from None
+
+
+def certificates(file: Path, pem: bytes) -> list[Certificate]:
+    """The certificates in PEM, at least one.
+
+    Raises:
+        ConfigError: there is none, or it cannot be read.
+    """
+    from cryptography import x509
+
+    try:
+        return x509.load_pem_x509_certificates(pem)
+    except ValueError:
+        raise ConfigError(
+            f"{file} is no certificate in PEM; it should begin with -----BEGIN CERTIFICATE-----"
+        ) from None
+
+
+def check_key(file: Path, pem: bytes, certificate: Certificate, of: Path) -> None:
+    """The private key is that of a certificate.
+
+    Raises:
+        ConfigError: it is another's, or encrypted, or no key.
+    """
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        key = load_pem_private_key(pem, None)
+    except TypeError:
+        raise ConfigError(f"{file} is encrypted; a key without a pass phrase is needed") from None
+    except (ValueError, UnsupportedAlgorithm):
+        raise ConfigError(f"{file} is no private key in PEM") from None
+    if key.public_key() != certificate.public_key():
+        raise ConfigError(f"{file} is not the key of {of}; the two were made for different parties")
+
+
+def _path_to(
+    trusted: list[Certificate], chain: list[Certificate], files: tuple[Path, Path, Path]
+) -> list[Certificate]:
+    """The certificates from the party's own up to an authority's."""
+    path = [chain[0]]
+    others = chain[1:]
+    while True:
+        for authority in trusted:
+            if _signed(path[-1], authority):
+                return [*path, authority]
+        between = next((one for one in others if _signed(path[-1], one)), None)
+        if between is None:
+            signer = path[-1].issuer.rfc4514_string()
+            raise ConfigError(
+                f"{files[1]} was not signed by {files[0]} "
+                f"({trusted[0].subject.rfc4514_string()}) but by {signer}"
+            )
+        others.remove(between)
+        path.append(between)
+
+
+def _signed(certificate: Certificate, by: Certificate) -> bool:
+    from cryptography.exceptions import InvalidSignature
+
+    try:
+        certificate.verify_directly_issued_by(by)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+def check_dates(file: Path, certificate: Certificate, now: datetime) -> None:
+    """A certificate holds now.
+
+    Raises:
+        ConfigError: it no longer does, or does not yet, or the clock is wrong.
+    """
+    begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    clock = f"this machine's clock says {date_text(now)}"
+    if now > ends:
+        raise ConfigError(
+            f"{file} expired on {date_text(ends)}; {clock}: renew it, or set the clock"
+        )
+    if now < begins:
+        raise ConfigError(
+            f"{file} is not valid before {date_text(begins)}; {clock}, which may be wrong"
+        )
+
+
+def date_text(time: datetime) -> str:
+    """A date and time as people read it."""
+    return f"{time:%Y-%m-%d %H:%M} UTC"
+
+
+def _name_in(file: Path, certificate: Certificate) -> str:
+    from cryptography.x509.oid import NameOID
+
+    names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    if len(names) != 1 or not names[0].value:
+        raise ConfigError(
+            f"{file} has {len(names)} common names; it must have one, which is the party's name"
+        )
+    return str(names[0].value)

@@ -1,0 +1,206 @@
+"""What a feature holder keeps of a job.
+
+=======================  ============================================================
+job                      which job the folder belongs to, and which client of it
+settings.yaml            what all parties agreed on, and this party's own model
+preparation.json         for tables: how new records become numbers
+secret.key               the root of this party's randomness; nobody else's business
+checkpoints/terms        as the label holder sent them; they may not change
+checkpoints/last         everything needed to go on, with journals of what came after
+query                    the one that is open
+checkpoints/candidate    the parameters of the last evaluation
+checkpoints/best         those of the best evaluation
+model.safetensors        the parameters at the end
+summary.json             figures at the end
+=======================  ============================================================
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vertizo.run import checkpoint
+from vertizo.config import schema
+from vertizo.config.schema import ExperimentConfig
+from vertizo.data.tabular.preprocessing import Preprocessing, alike
+from vertizo.network import frames
+from vertizo.network.frames import Terms
+from vertizo.core.errors import DataError, RunError
+from vertizo.models.base import State
+from vertizo.run.folder import RunFolder
+
+if TYPE_CHECKING:
+    from vertizo.network.joining import Joined
+
+
+class ClientFolder:
+    """Reads and writes one member's files.
+
+    Args:
+        path: of the folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._files = RunFolder(path)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Nobody else uses the folder inside.
+
+        Raises:
+            RunError: somebody does, or it cannot be made.
+        """
+        if (self.path / "run_name").exists():
+            raise RunError(f"federation.folder {self.path} holds a run of `vertizo train`")
+        self._files.make()
+        with checkpoint.writing(self.path):
+            self.path.chmod(0o700)
+        with self._files.locked():
+            yield
+
+    def check_job(self, job: str, client: int) -> None:
+        """Raises RunError if the folder belongs to another job, or to another member."""
+        known = self._read("job")
+        if known is None or known == f"{job} {client}":
+            return
+        if known.split(" ")[0] == job:
+            raise RunError(f"federation.folder {self.path} is another member's; name one's own")
+        raise RunError(
+            f"federation.folder {self.path} belongs to another job than the label holder "
+            "serves; name a new folder"
+        )
+
+    def create(
+        self, terms: Terms, settings: ExperimentConfig, preparation: Preprocessing | None
+    ) -> None:
+        """Write what is known at the start; once it is there, nothing of it may change.
+
+        Raises:
+            RunError: the settings or the table's columns are others than when the job began, or
+                they cannot be written.
+        """
+        known = self.path / "checkpoints" / "terms"
+        if self._read("job") is not None:
+            if self.settings() != settings or known.read_bytes() != frames.encode(terms):
+                raise RunError(
+                    f"{self.path}: the label holder's terms, or this party's own model, are not "
+                    "those that the job began with"
+                )
+            changed = preparation and self.preparation().changed(preparation)
+            if changed:
+                raise self._other_table(changed)
+            return
+        checkpoint.write_atomically(self.path / "settings.yaml", settings.to_yaml().encode())
+        self._prepare(preparation)
+        checkpoint.write_atomically(known, frames.encode(terms))
+        checkpoint.write_atomically(self.path / "job", f"{terms.job} {terms.index}".encode())
+
+    def _prepare(self, preparation: Preprocessing | None) -> None:
+        if preparation is not None:
+            content = json.dumps(preparation.state(), indent=1, ensure_ascii=False)
+            checkpoint.write_atomically(self.path / "preparation.json", content.encode())
+
+    def go_on_with(self, preparation: Preprocessing | None, *, begun: bool) -> None:
+        """Keep to the table that training began with; before that, it may be aligned anew.
+
+        Raises:
+            RunError: training began with another one.
+        """
+        if preparation is None or alike(self.preparation().state(), preparation.state()):
+            return
+        if begun:
+            raise self._other_table("the columns have other values")
+        self._prepare(preparation)
+
+    def _other_table(self, changed: str) -> RunError:
+        return RunError(
+            f"{self.path}: this party's table is not the one that the job began with: {changed}; "
+            "bring it back, or begin a new job in new folders"
+        )
+
+    def _read(self, name: str) -> str | None:
+        try:
+            return (self.path / name).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError) as error:
+            raise RunError(f"{self.path / name} cannot be read: {error}") from None
+
+    def settings(self) -> ExperimentConfig:
+        """What was agreed on.
+
+        Raises:
+            RunError: the folder holds no job.
+        """
+        if self._read("job") is None:
+            raise RunError(f"{self.path} holds no job; `vertizo join` makes one")
+        return schema.load(self.path / "settings.yaml")
+
+    def preparation(self) -> Preprocessing:
+        """How new records become features.
+
+        Raises:
+            RunError: there is none, or it is damaged.
+        """
+        text = self._read("preparation.json")
+        if text is None:
+            raise RunError(f"{self.path} holds no table's job; new records cannot be prepared")
+        try:
+            return Preprocessing.from_state(json.loads(text))
+        except (ValueError, DataError) as error:
+            raise RunError(f"{self.path / 'preparation.json'} is damaged: {error}") from None
+
+    def consider(self, number: int, parameters: State) -> None:
+        """Remember the model of an evaluation, before its embeddings are sent."""
+        self._files.save("candidate", {"number": number, "parameters": parameters})
+
+    def keep(self, number: int) -> None:
+        """The candidate of that number is the best so far.
+
+        Raises:
+            RunError: it is not there.
+        """
+        if self._is("best", number):
+            return
+        if not self._is("candidate", number):
+            raise RunError(f"{self.path} does not have the parameters of evaluation {number}")
+        self._files.save("best", self._files.load("candidate", "parameters"))
+
+    def _is(self, name: str, number: int) -> bool:
+        """Whether that checkpoint is of that evaluation."""
+        return self._files.has(name) and bool(self._files.load(name, "number")["number"] == number)
+
+    def best(self) -> State:
+        """The model's state of the best evaluation."""
+        found: State = self._files.load("best", "parameters")["parameters"]
+        return found
+
+    def finish(self, joined: Joined, has_best: bool, last: State) -> None:
+        """Write the model and the closing figures."""
+        parameters = self.best() if has_best else last
+        checkpoint.save(self.path / "model.safetensors", {"parameters": parameters})
+        self._files.write_summary(asdict(joined))
+
+    def finished(self) -> dict[str, Any] | None:
+        """The closing figures; None if there are none yet."""
+        return self._files.summary()
+
+    def model(self) -> State:
+        """The model's state at the end.
+
+        Raises:
+            RunError: the job is not over.
+        """
+        path = self.path / "model.safetensors"
+        if not path.is_file():
+            raise RunError(f"{self.path}: the job is not over; `vertizo join` goes on with it")
+        state = checkpoint.load(path)
+        with checkpoint.going_on_from(path):
+            found: State = state["parameters"]
+        return found

@@ -1,0 +1,1 @@
+"""Runs as jobs of NVIDIA FLARE."""

@@ -1,0 +1,320 @@
+"""The network between organisations: gRPC streams under mutual TLS.
+
+A member opens one stream to the label holder and keeps it. One message up is one ask, one message
+down its answer, as they are: there is no other encoding. The name in the member's certificate says
+who asks. When a stream breaks, the member opens another and asks the same again; so
+`GrpcChannel` sees to it on its side, and `GrpcServer` ends the stream that was left behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+import threading
+import time
+from concurrent.futures import Future
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from vertizo.network.certificates import Credentials
+from vertizo.network.grpc_channel import METHOD, GrpcChannel, address, grpc_module, keepalive
+from vertizo.network.transport import Service
+from vertizo.core.errors import RunError, VertizoError
+from vertizo.core.options import Options
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+__all__ = ["GrpcChannel", "GrpcServer", "Limits"]
+
+CLOSING_SECONDS = 2.0
+"""For answers that are being written when the server closes."""
+LARGEST = 2**31 - 1
+"""Bytes of a message of gRPC."""
+log = logging.getLogger("vertizo.network")
+
+
+class Limits(Options):
+    """How often a member may ask, and how soon a dead connection is noticed.
+
+    Args:
+        rate: asks of one member in a second, on average, with a burst of a second's; without it,
+            as many as are answered. Members above it wait.
+        keepalive_seconds: of silence after which the other side is asked for a sign of life, which
+            may take two or three times as long. More, where lines are slow and asks are long.
+    """
+
+    rate: float | None = Field(default=None, gt=0)
+    keepalive_seconds: float = Field(default=10.0, ge=1, le=3600)
+
+
+class GrpcServer:
+    """Answers members' asks out of a service, in a thread of its own, while it is entered.
+
+    Args:
+        service: which is asked. Its ``ask`` is called in the server's thread.
+        listen: host and port; port 0 is any free one.
+        credentials: the label holder's, and the authority that vouches for members.
+        limits: of each member.
+    """
+
+    def __init__(
+        self, service: Service, *, listen: str, credentials: Credentials, limits: Limits
+    ) -> None:
+        credentials.check_use(serving=True)
+        address("listen", listen)
+        self._service = service
+        self._members = frozenset(service.members)
+        self._listen = listen
+        self._credentials = credentials
+        self._limits = limits
+        self._streams: dict[str, _Stream] = {}
+        self._paces: dict[str, _Pace] = {}
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop = asyncio.Event()
+        self.port = 0
+        """That it listens on."""
+
+    def __enter__(self) -> GrpcServer:
+        """Listen.
+
+        Raises:
+            RunError: the address cannot be had, or the port is in use.
+        """
+        started: Future[int] = Future()
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._serve(started)), name="vertizo-network", daemon=True
+        )
+        self._thread.start()
+        try:
+            self.port = started.result()
+        except BaseException:
+            self._thread.join()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all streams, once what was answered is written, and give the port back."""
+        if self._thread is not None and self._thread.is_alive():
+            assert self._loop is not None
+            self._loop.call_soon_threadsafe(self._stop.set)
+            self._thread.join()
+
+    async def _serve(self, started: Future[int]) -> None:
+        grpc = grpc_module()
+        self._loop = asyncio.get_running_loop()
+        server = grpc.aio.server(options=self._options())
+        server.add_generic_rpc_handlers((_handlers(self._stream),))
+        mine = self._credentials
+        try:
+            shown = grpc.ssl_server_credentials(
+                [(mine.key, mine.certificate)], mine.authority, require_client_auth=True
+            )
+            port = server.add_secure_port(self._listen, shown)
+            await server.start()
+        except RuntimeError:
+            await server.stop(None)
+            line = f"cannot listen on {self._listen}: {_why(self._listen)}"
+            started.set_exception(RunError(line))
+            return
+        except BaseException as error:
+            started.set_exception(error)
+            return
+        started.set_result(port)
+        await self._stop.wait()
+        for stream in list(self._streams.values()):
+            stream.end(grpc.StatusCode.UNAVAILABLE, "the server is closing")
+        await server.stop(CLOSING_SECONDS)
+
+    def _options(self) -> list[tuple[str, int]]:
+        return [
+            *keepalive(self._limits.keepalive_seconds),
+            ("grpc.so_reuseport", 0),  # or a second server would take every other connection
+            ("grpc.max_receive_message_length", min(self._service.largest_ask, LARGEST)),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.max_concurrent_streams", 2),  # of one connection; a member needs one
+            ("grpc.http2.max_ping_strikes", 0),  # members choose how often to ask for life
+            ("grpc.server_handshake_timeout_ms", 20_000),
+        ]
+
+    async def _stream(self, _: AsyncIterator[bytes], context: Any) -> None:
+        """One stream, from its opening to its end."""
+        grpc = grpc_module()
+        names = context.auth_context().get("x509_common_name", [])
+        member = names[0].decode(errors="replace") if len(names) == 1 else ""
+        if member not in self._members:
+            log.warning("refused %s, who calls itself %r", context.peer(), member)
+            await context.abort(
+                grpc.StatusCode.PERMISSION_DENIED, f"{member!r} is no member of this federation"
+            )
+        stream = _Stream()
+        before, self._streams[member] = self._streams.get(member), stream
+        if before is not None:
+            # as a rule the connection was cut, and only this side has not noticed yet
+            before.end(grpc.StatusCode.ABORTED, f"another connection of {member!r} took its place")
+        pace = self._paces.setdefault(member, _Pace(self._limits.rate))
+        try:
+            await self._converse(member, stream, pace, context)
+        except asyncio.CancelledError:
+            if stream.reason is None:
+                raise
+        finally:
+            if self._streams.get(member) is stream:
+                del self._streams[member]
+                self._tell_gone(member)
+        if stream.reason is not None:
+            await context.abort(*stream.reason)
+
+    async def _converse(self, member: str, stream: _Stream, pace: _Pace, context: Any) -> None:
+        """Asks and answers in turn, until either side ends it."""
+        grpc = grpc_module()
+        end, loop = grpc.aio.EOF, asyncio.get_running_loop()
+        await context.send_initial_metadata(())  # tells the member that it is connected
+        while stream.reason is None:
+            if wait := pace.wait():
+                await asyncio.sleep(wait)
+            frame = await context.read()
+            if frame is end:
+                return
+            ask = stream.ask = _Ask(loop)
+            try:
+                rest = self._service.ask(member, frame, ask)
+            except VertizoError as error:
+                stream.reason = grpc.StatusCode.FAILED_PRECONDITION, str(error)[:500]
+                return
+            except Exception as error:
+                log.error("an ask of %s failed: %s: %s", member, type(error).__name__, error)
+                stream.reason = (
+                    grpc.StatusCode.INTERNAL,
+                    "the server failed at this ask; its log says how",
+                )
+                return
+            del frame  # which may be long, and so may the wait
+            answer = ask.answer
+            if answer is None and rest is not None:
+                await asyncio.sleep(0)  # the other streams begin to write what they were answered
+                rest()
+            if answer is None:
+                answer, rest = await ask.answered(), None
+            await context.write(answer)
+            stream.ask = None
+            if rest is not None:
+                rest()
+
+    def _tell_gone(self, member: str) -> None:
+        try:
+            self._service.gone(member)
+        except Exception as error:
+            log.error("%s left, and: %s: %s", member, type(error).__name__, error)
+
+
+class _Stream:
+    """A member's stream, of which there is one at a time."""
+
+    def __init__(self) -> None:
+        self.ask: _Ask | None = None
+        self.reason: tuple[Any, str] | None = None
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+
+    def end(self, code: Any, line: str) -> None:
+        """End it: now, or once the answer that is there is written."""
+        if self.reason is None:
+            self.reason = code, line
+            if self.ask is None or self.ask.answer is None:
+                self._task.cancel()
+
+
+class _Ask:
+    """One ask, and when called, with its answer."""
+
+    __slots__ = ("_loop", "_thread", "_waiter", "answer")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.answer: bytes | None = None
+        self._loop = loop
+        self._thread = threading.get_ident()
+        self._waiter: asyncio.Future[None] | None = None
+
+    def __call__(self, answer: bytes) -> None:
+        """Take the answer, from whatever thread."""
+        if threading.get_ident() == self._thread:
+            self._take(answer)
+            return
+        try:
+            self._loop.call_soon_threadsafe(self._take, answer)
+        except RuntimeError:
+            log.debug("an answer came after the server had closed")
+
+    def _take(self, answer: bytes) -> None:
+        if self.answer is None:
+            self.answer = answer
+            if self._waiter is not None and not self._waiter.done():
+                self._waiter.set_result(None)
+
+    async def answered(self) -> bytes:
+        """The answer, once it is there."""
+        self._waiter = self._loop.create_future()
+        await self._waiter
+        assert self.answer is not None
+        return self.answer
+
+
+class _Pace:
+    """A member's rate: a bucket that holds a second's asks and fills steadily."""
+
+    def __init__(self, rate: float | None) -> None:
+        self._rate = rate
+        self._left = self._most = max(1.0, rate or 0.0)
+        self._then = time.monotonic()
+
+    def wait(self) -> float:
+        """Take one ask out; seconds until it may be read."""
+        if self._rate is None:
+            return 0.0
+        now = time.monotonic()
+        self._left = min(self._most, self._left + (now - self._then) * self._rate) - 1
+        self._then = now
+        return max(0.0, -self._left / self._rate)
+
+
+def _handlers(stream: Any) -> Any:
+    """The one method there is, over bytes as they are."""
+    grpc = grpc_module()
+    package, method = METHOD.strip("/").split("/")
+    handler = grpc.stream_stream_rpc_method_handler(stream)
+    return grpc.method_handlers_generic_handler(package, {method: handler})
+
+
+def _why(listen: str) -> str:
+    """Why an address cannot be listened on, which gRPC does not say."""
+    host, port = address("listen", listen)
+    try:
+        for family, kind, protocol, _, place in socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        ):
+            with socket.socket(family, kind, protocol) as trial:
+                trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                trial.bind(place)
+                trial.listen()
+    except OSError as error:
+        return (
+            f"port {port} is in use"
+            if error.errno == errno.EADDRINUSE
+            else str(error.strerror or error)
+        )
+    return "the address was refused"

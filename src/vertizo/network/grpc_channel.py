@@ -1,0 +1,307 @@
+"""A member's side of the gRPC network: one stream, opened again as often as it breaks."""
+
+from __future__ import annotations
+
+import os
+import queue
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from vertizo.network.certificates import Credentials
+from vertizo.core.errors import ConfigError, RunError
+
+METHOD = "/vertizo.Parties/Ask"
+LARGEST_ANSWER = 1 << 30
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 0.75
+"""Seconds between tries; a server that comes back is asked within a second."""
+CONNECT_SECONDS = 5.0
+STEADY_SECONDS = 10.0
+"""A connection that held for so long is not part of the trouble before it."""
+REFUSALS = 8
+"""Connections closed right after the handshake, in a row, that mean a refused certificate."""
+FAILURES = 5
+"""Failures of the server at one ask that mean there will be no answer."""
+
+
+def grpc_module() -> Any:
+    """gRPC, which otherwise writes each failed connection to standard error at length."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    import grpc
+    import grpc.aio
+
+    return grpc
+
+
+def address(what: str, text: str) -> tuple[str, int]:
+    """Host and port.
+
+    Raises:
+        ConfigError: it is not of the form host:port.
+    """
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65535 or "/" in host or " " in host:
+        raise ConfigError(f"{what} is {text!r}; write host:port, as in holder.example:8443")
+    return host.strip("[]"), int(port)
+
+
+def keepalive(seconds: float) -> list[tuple[str, int]]:
+    """Ask for a sign of life after so much silence, whether or not there is an open ask.
+
+    A machine that is gone is noticed within three times as long, by TCP; one that is there and
+    says nothing takes a little longer, since its answer may wait behind much data on a slow line.
+    """
+    silence = round(1000 * seconds)
+    return [
+        ("grpc.keepalive_time_ms", silence),
+        ("grpc.keepalive_timeout_ms", 2 * silence),  # which becomes TCP's own limit
+        ("grpc.http2.ping_timeout_ms", 3 * silence),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+    ]
+
+
+class GrpcChannel:
+    """A member's way to the label holder.
+
+    An ask waits as long as its answer takes while the connection is alive; without a connection it
+    is tried anew for ``patience`` seconds.
+
+    Args:
+        server: host and port.
+        credentials: the member's, and the authority that vouches for the server.
+        patience: seconds that the server may be away.
+        server_name: in the server's certificate, where it is reached under another one.
+        on_trouble: is told in one line that the connection is lost, and that it is back.
+        largest_answer: bytes that an answer may have.
+        keepalive_seconds: of silence after which the server is asked for a sign of life; as of
+            `Limits`.
+    """
+
+    def __init__(
+        self,
+        server: str,
+        credentials: Credentials,
+        *,
+        patience: float = 3600.0,
+        server_name: str | None = None,
+        on_trouble: Callable[[str], None] | None = None,
+        largest_answer: int = LARGEST_ANSWER,
+        keepalive_seconds: float = 10.0,
+    ) -> None:
+        credentials.check_use(serving=False)
+        host, _ = address("server", server)
+        self._server = server
+        self._credentials = credentials
+        self._patience = patience
+        self._tell = on_trouble if on_trouble is not None else _nobody
+        self._options: list[tuple[str, int | str]] = [
+            *keepalive(keepalive_seconds),
+            ("grpc.max_receive_message_length", largest_answer),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.min_reconnect_backoff_ms", round(1000 * CONNECT_SECONDS)),
+            ("grpc.use_local_subchannel_pool", 1),  # or tries would share gRPC's own pauses
+            ("grpc.enable_retries", 0),
+            ("grpc.service_config_disable_resolution", 1),
+        ]
+        if host in ("localhost", "127.0.0.1", "::1"):
+            self._options.append(("grpc.enable_http_proxy", 0))
+        if server_name is not None:
+            self._options.append(("grpc.ssl_target_name_override", server_name))
+        self._link: _Link | None = None
+        self._trouble: _Trouble | None = None
+        self._closed = threading.Event()
+
+    def ask(self, frame: bytes) -> bytes:
+        """As of a `Channel`."""
+        grpc = grpc_module()
+        failures = 0
+        while not self._closed.is_set():
+            try:
+                if self._link is None:
+                    self._link = _Link(self._server, self._credentials, self._options)
+                answer = self._link.ask(frame, self._connected)
+            except grpc.RpcError as error:
+                self._drop()
+                if self._closed.is_set():
+                    break
+                code, details = error.code(), error.details() or ""
+                failures += code is grpc.StatusCode.INTERNAL and details.startswith("the server")
+                if failures >= FAILURES:
+                    raise RunError(f"{self._server}: {details}") from None
+                self._pause(code, details)
+            except BaseException:  # Ctrl-C: the answer to come belongs to no later ask
+                self._drop()
+                raise
+            else:
+                self._trouble = None
+                return answer
+        raise RunError(f"the connection to {self._server} was closed on this side")
+
+    def close(self) -> None:
+        """As of a `Channel`; an ask that waits in another thread ends."""
+        self._closed.set()
+        self._drop()
+
+    def _connected(self) -> None:
+        if self._trouble is not None:
+            self._trouble.connected(self._tell, self._server)
+
+    def _drop(self) -> None:
+        link, self._link = self._link, None
+        if link is not None:
+            link.close()
+
+    def _pause(self, code: Any, details: str) -> None:
+        """Wait until the next try, or give up."""
+        final, reason = explain(code.name, details)
+        if final:
+            raise RunError(f"{self._server}: {reason}")
+        now = time.monotonic()
+        trouble = self._trouble
+        if trouble is None or trouble.is_over(now):
+            trouble = self._trouble = _Trouble(now)
+        trouble.lost(now, self._tell, self._server, reason)
+        closed = "failed to connect" in details and "Socket closed" in details
+        if closed and "Handshake" not in details:  # before its end, a tunnel found nobody behind it
+            trouble.refusals += 1
+            if trouble.refusals >= REFUSALS:
+                raise RunError(
+                    f"{self._server} closes the connection right after the handshake; most likely "
+                    f"it does not accept the certificate of {self._credentials.name!r}: of another "
+                    f"authority, no member's, or expired by its clock"
+                )
+        else:
+            trouble.refusals = 0
+        if now - trouble.began > self._patience:
+            raise RunError(
+                f"{self._server} was not to be had for {self._patience:.0f} seconds: {reason}"
+            )
+        self._closed.wait(trouble.next_pause())
+
+
+class _Link:
+    """One connection with its stream."""
+
+    def __init__(
+        self, server: str, credentials: Credentials, options: list[tuple[str, int | str]]
+    ) -> None:
+        grpc = grpc_module()
+        shown = grpc.ssl_channel_credentials(
+            credentials.authority, credentials.key, credentials.certificate
+        )
+        self._channel = grpc.secure_channel(server, shown, options=options)
+        self._frames: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._call = self._channel.stream_stream(METHOD)(iter(self._frames.get, None))
+        self._taken = False
+
+    def ask(self, frame: bytes, connected: Callable[[], None]) -> bytes:
+        """Send, say when the server has taken the stream, and wait for the answer."""
+        self._frames.put(frame)
+        if not self._taken:
+            self._call.initial_metadata()  # returns as well when there is no connection
+            if self._call.is_active():
+                self._taken = True
+                connected()
+        answer: bytes = next(self._call)
+        return answer
+
+    def close(self) -> None:
+        """Let go of it, and of the thread that takes frames."""
+        self._frames.put(None)
+        self._call.cancel()
+        self._channel.close()
+
+
+class _Trouble:
+    """An outage, from the first failure to the next answer."""
+
+    def __init__(self, now: float) -> None:
+        self.began = now
+        self.refusals = 0
+        self._tries = 0
+        self._told_lost = self._told_back = False
+        self._connected: float | None = None
+
+    def is_over(self, now: float) -> bool:
+        """The connection that failed now had held for a while."""
+        return self._connected is not None and now - self._connected > STEADY_SECONDS
+
+    def lost(self, now: float, tell: Callable[[str], None], server: str, reason: str) -> None:
+        """A connection, or a try to make one, failed."""
+        self._connected = None
+        if not self._told_lost:
+            self._told_lost = True
+            tell(f"no connection to {server}: {reason}; trying again")
+
+    def connected(self, tell: Callable[[str], None], server: str) -> None:
+        """There is one again."""
+        self._connected = time.monotonic()
+        if not self._told_back:
+            self._told_back = True
+            tell(f"connected to {server} after {self._connected - self.began:.1f} s")
+
+    def next_pause(self) -> float:
+        """Seconds, longer each time, and not the same for all members."""
+        longest = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0**self._tries)
+        self._tries = min(self._tries + 1, 30)
+        return longest * random.uniform(0.5, 1.0)
+
+
+def explain(code: str, details: str) -> tuple[bool, str]:
+    """Whether a failure is for good, and what it was, in words."""
+    text = " ".join(details.split())
+    for mark, reason in LASTING:
+        if mark in text:
+            return True, reason
+    if code in ("PERMISSION_DENIED", "FAILED_PRECONDITION", "UNAUTHENTICATED", "ABORTED"):
+        return True, text
+    if code == "UNIMPLEMENTED":
+        return True, "what answers there is no server of vertizo"
+    if code == "RESOURCE_EXHAUSTED" and "larger than max" in text:
+        return True, f"a message is longer than allowed: {text}"
+    for mark, reason in PASSING:
+        if mark in text:
+            return False, reason
+    return False, text or code
+
+
+LASTING = (
+    (
+        "certificate has expired",
+        "the server's certificate has expired, or this machine's clock is wrong",
+    ),
+    (
+        "certificate is not yet valid",
+        "the server's certificate is not valid yet, or this machine's clock is wrong",
+    ),
+    (
+        "unsupported certificate purpose",
+        "the certificate shown there is a member's; it cannot be a server's",
+    ),
+    (
+        "CERTIFICATE_VERIFY_FAILED",
+        "the server's certificate was not signed by the authority that this member trusts",
+    ),
+    (
+        "Hostname Verification Check failed",
+        "the server's certificate is for another host name; if that is right, give its name "
+        "as server_name",
+    ),
+    ("WRONG_VERSION_NUMBER", "what answers there does not speak TLS; is it the right port?"),
+    ("ALPN", "what answers there speaks TLS but not gRPC; is it the right port?"),
+)
+PASSING = (
+    ("Connection refused", "nobody listens there"),
+    ("Socket closed", "the connection was closed"),
+    ("Connection reset", "the connection was closed"),
+    ("errors resolving", "the host name is not known"),
+    ("Endpoint closing", "the connection could not be made in time"),
+    ("ping timeout", "the server gives no sign of life"),
+)
+
+
+def _nobody(line: str) -> None:
+    """Whom trouble is told where nobody asked."""

@@ -1,0 +1,400 @@
+"""The feature holder's side of a job: a loop that asks over a channel and does what it is told.
+
+It holds the client party and keeps what it needs to go on on disk: each query before it is sent,
+each reply before it is applied. So it may be killed at any moment and started again with the same
+folder; it sends the very query that was open, and the label holder answers a query once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import torch
+
+from vertizo.protocol import wire
+from vertizo.config.schema import ExperimentConfig
+from vertizo.data import party_table
+from vertizo.data.party_table import Held
+from vertizo.data.prepare import prepare
+from vertizo.network import frames
+from vertizo.network.asking import expect, one, pieces, understood
+from vertizo.network.client_folder import ClientFolder
+from vertizo.network.frames import (
+    Done,
+    Go,
+    Hello,
+    Keep,
+    Next,
+    Noted,
+    Ready,
+    Refusal,
+    Send,
+    Sent,
+    Terms,
+)
+from vertizo.network.options import JoinConfig
+from vertizo.network.secrets import root_of
+from vertizo.network.store import Slot, Store
+from vertizo.network.terms import accepted, told
+from vertizo.network.transport import Channel
+from vertizo.core.errors import (
+    ConfigError,
+    ConflictError,
+    MalformedError,
+    RefusedError,
+    RunError,
+    VertizoError,
+    WireError,
+)
+from vertizo.run.lengths import steps_of_client
+from vertizo.models.base import copied
+from vertizo.run.build_parties import check_sizes, embedding_noise, make_client
+from vertizo.core.randomness import Stream
+
+QUERY, REPLY, WITHDRAWN = range(3)
+"""Kinds of the journal's records."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a member stands, for a display."""
+
+    answered: int
+    total: int
+    sent: int
+    """Bytes of queries and uploads."""
+    received: int
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A job that is over, at a member."""
+
+    words: str
+    """What the label holder says that it guarantees; nobody here can check it."""
+    own_words: str
+    """What this party knows by itself of what it sent."""
+    queries: int
+    sent: int
+    received: int
+
+
+class Member:
+    """Takes part in one job, from its beginning or from where its folder says it was.
+
+    Args:
+        config: of the feature holder.
+        channel: to the label holder.
+        progress: called after each answer.
+
+    Raises:
+        UserError: on entering or in `run`: one line that says what does not fit.
+    """
+
+    def __init__(
+        self,
+        config: JoinConfig,
+        channel: Channel,
+        *,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> None:
+        self._options = config.federation
+        self._config = config
+        self._channel = channel
+        self._progress = progress
+        self._folder = ClientFolder(self._options.folder)
+        self._store = Store(self._options.folder, sync=self._options.sync)
+        self._slot = Slot(self._options.folder / "query", sync=self._options.sync)
+        self._exit = ExitStack()
+        self._sent = self._received = 0
+        self._announced: bytes | None = None
+        self._going = False
+
+    def __enter__(self) -> Self:
+        try:
+            self._exit.enter_context(self._folder.locked())
+            with understood():
+                self._open()
+        except BaseException:
+            self._exit.close()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._store.close()
+        self._slot.close()
+        self._exit.close()
+
+    # Joining.
+
+    def _open(self) -> None:
+        """Hear the terms, make the party, and go on from where the folder says it was."""
+        self.terms = one(self._channel, Hello(frames.PROTOCOL, self._options.name), Terms)
+        if not self.terms.index < len(self.terms.members):
+            raise MalformedError(f"client {self.terms.index} of {len(self.terms.members)} members")
+        self._folder.check_job(self.terms.job, self.terms.index)
+        self.settings = accepted(self.terms, self._config)
+        own = self._records(self.settings, self.terms)
+        self._rows = {purpose: len(rows) for purpose, rows in own.values.items()}
+        check_sizes(self.settings, self._rows["table"])
+        self._noise = embedding_noise(self.settings, self._rows["table"])
+        self._uses = torch.zeros(self._rows["table"], dtype=torch.int32)
+        public, trial = Stream.from_seed(self.terms.choice), self._options.trial
+        root = public if trial else root_of(self._options.folder)
+        self.made = make_client(
+            self.settings,
+            self.terms.index,
+            own.values,
+            root,
+            clients=len(self.terms.members),
+            cardinalities=own.cardinalities,
+            shared=Stream(self.terms.shared),
+            public=public.child("validation"),
+            noise=self._noise,
+            **told(self.terms),
+        )
+        self._folder.create(self.terms, self.settings, own.preparation)
+        if (loaded := self._store.load()) is not None:
+            self._go_on(*loaded)
+        self._folder.go_on_with(own.preparation, begun=self.made.party.answered > 0)
+        self._save()
+        self._ready = Ready(
+            job=self.terms.job,
+            embedding_dim=self.made.embedding_dim,
+            records=(self._rows["table"], self._rows["validation"], self._rows["test"]),
+            fingerprint=own.fingerprint,
+            fitted=own.fitted,
+            mixes_records=self.made.mixes_records,
+        )
+
+    def _records(self, settings: ExperimentConfig, terms: Terms) -> Held:
+        stream = Stream.from_seed(terms.choice).child("validation")
+        data = self._config.data
+        if not terms.own_tables and data.path is not None:
+            raise ConfigError(
+                f"data.path is {data.path} but the label holder's job is on the data set "
+                f"{settings.data.name!r}, of which parties take their parts"
+            )
+        if not terms.own_tables:
+            root = {"root": data.root} if data.root is not None else {}
+            whole = prepare(settings.data.model_copy(update=root), stream)
+            if terms.index >= len(whole.parties):
+                raise ConfigError(
+                    f"{whole.name} is cut between {len(whole.parties)} clients; this party is "
+                    f"number {terms.index + 1} of {len(terms.members)}"
+                )
+            return party_table.part(whole, terms.index)
+        if data.path is None:
+            raise ConfigError("data.path is not set; name this party's own table")
+        share = settings.data
+        choice = party_table.Choice(stream, share.validation, share.test, share.limit)
+        return party_table.features(data, choice, self._options.name)
+
+    def _go_on(self, state: Any, journal: Iterator[tuple[int, bytes]]) -> None:
+        party = self.made.party
+        with self._store.going_on():
+            party.load(state["party"])
+            self.made.model.load(state["parameters"])
+            self.made.optimizer.load(state["optimizer"])
+            self._sent, self._received = state["traffic"]
+            self._uses = state["uses"]
+        with np.errstate(all="ignore"):
+            for kind, body in journal:
+                if kind == QUERY:
+                    party.reopen(body)
+                    self._count_uses()
+                elif kind == REPLY:
+                    self._reopen_own()
+                    with suppress(WireError, RefusedError):  # it was to be taken back
+                        party.tell(body)
+                else:
+                    party.withdraw()
+        query = self._slot.get()
+        if query is not None and party.is_reopened_by_ids:
+            is_noted = party.open_ids is not None
+            with suppress(ConflictError):  # it may be one that was answered
+                party.reopen(query)
+                if not is_noted:
+                    self._count_uses()
+
+    def _reopen_own(self) -> None:
+        """Where members choose their batches, a reply alone says what it answers."""
+        if self.settings.simulation.timing == "asynchronous":
+            self.made.party.reopen_next()
+
+    def _save(self) -> None:
+        self._store.save(
+            {
+                "party": self.made.party.state(),
+                "parameters": self.made.model.state(),
+                "optimizer": self.made.optimizer.state(),
+                "traffic": [self._sent, self._received],
+                "uses": self._uses,
+            }
+        )
+
+    # The loop.
+
+    def run(self) -> Joined:
+        """Take part until the job is over.
+
+        Raises:
+            RunError: the label holder refuses, or cannot be reached.
+        """
+        torch.set_num_threads(self.settings.threads)
+        party, total = self.made.party, steps_of_client(self.settings, self._rows["table"])
+        # An open query comes first: what is done next must be done with what it is answered.
+        ask = frames.encode(self._ready) if party.open_ids is None else bytes(party.ask())
+        with understood(), np.errstate(all="ignore"):
+            while True:
+                done = self._do(self._ask(ask))
+                if done is not None:
+                    return self._end(done)
+                if self._progress is not None:
+                    where = Progress(party.answered, total, self._sent, self._received)
+                    self._progress(where)
+                ask = self._next(total)
+
+    def _next(self, total: int) -> bytes:
+        """The next ask: the open query, a new one if it may, or whether there is something to do.
+
+        An open query is asked again even when the label holder spoke of something else.
+        """
+        party = self.made.party
+        announced, self._announced = self._announced, None
+        if party.open_ids is not None:
+            return bytes(party.ask())
+        if announced is None and not (self._going and party.answered < total):
+            return frames.encode(Next(self.terms.job))
+        if party.answered >= total:
+            raise RefusedError(f"a round beyond the {total} that were agreed on")
+        query = bytes(party.ask(announced))
+        self._count_uses()
+        if party.is_reopened_by_ids:
+            self._slot.put(query)
+            if announced is not None:  # its own order, this party knows
+                self._store.append(QUERY, party.opened())
+        else:
+            self._store.append(QUERY, query)
+        return query
+
+    def _count_uses(self) -> None:
+        """Embeddings are noised so that a record may be used once an epoch, and not more often.
+
+        In their own order members keep to that anyway.
+        """
+        ids = self.made.party.open_ids
+        announced = self.settings.simulation.timing == "synchronous"
+        if self._noise is None or ids is None or not announced:
+            return
+        self._uses[ids] += 1
+        if int(self._uses.max()) > self.settings.epochs:
+            raise RefusedError(
+                f"a record in more than the {self.settings.epochs} batches that its noise is for"
+            )
+
+    def _ask(self, ask: bytes) -> bytes:
+        answer = self._channel.ask(ask)
+        self._sent += len(ask)
+        self._received += len(answer)
+        return answer
+
+    def _do(self, answer: bytes) -> Done | None:
+        """What an answer says, in its order; whether the job is over."""
+        waiting = deque(frames.split(answer))
+        while waiting:
+            frame = waiting.popleft()
+            if frames.is_party_frame(frame):
+                self._told(frame)
+                continue
+            todo = frames.decode(frame)
+            if isinstance(todo, Send):
+                waiting.extend(frames.split(self._send(todo)))
+            elif isinstance(todo, Go):
+                self._going = True
+            elif isinstance(todo, Keep):
+                self._folder.keep(todo.number)
+            elif isinstance(todo, Done):
+                return todo
+            elif isinstance(todo, Refusal):
+                raise RunError(f"the label holder refused: {todo.words}")
+            else:
+                raise MalformedError(f"a {type(todo).__name__}, which is nothing to do")
+        return None
+
+    def _told(self, frame: bytes) -> None:
+        """A reply, or the announcement of a round."""
+        party = self.made.party
+        if wire.is_batch(frame):
+            if self.settings.simulation.timing != "synchronous":
+                raise RefusedError("an announced round in a job where members choose their batches")
+            if party.is_overtaken(frame):
+                party.withdraw()
+                self._store.append(WITHDRAWN, b"")
+            self._announced = frame
+            return
+        started = time.perf_counter()
+        self._store.append(REPLY, frame)
+        try:
+            party.tell(frame)
+        except VertizoError:
+            self._store.undo()
+            raise
+        if self._store.worked(time.perf_counter() - started):
+            self._save()
+
+    def _send(self, todo: Send) -> bytes:
+        """Upload one partition, and remember what it was made with.
+
+        The table is only uploaded before the first query, where it was agreed on: with noise, its
+        release is accounted once, and must not be made of other parameters.
+        """
+        model, party = self.made.model, self.made.party
+        agreed = self.settings.simulation.table == "upload" and not party.answered
+        if todo.purpose == "table" and not (agreed and party.open_ids is None):
+            raise RefusedError("a table upload in the middle of the job, which was not agreed on")
+        now = copied(model.state())
+        if todo.model == "best":
+            model.load(self._folder.best())
+        elif todo.purpose != "table":
+            self._folder.consider(todo.number, now)
+        for _, piece in pieces(self.made, todo.purpose, self._rows[todo.purpose]):
+            expect(self._ask(piece), Noted)
+        model.load(now)
+        return self._ask(frames.encode(Sent(self.terms.job, todo.purpose, todo.number)))
+
+    def _end(self, done: Done) -> Joined:
+        """Keep the model, and what was said of it."""
+        if done.best is not None:
+            self._folder.keep(done.best)
+        self._save()
+        joined = Joined(
+            words="".join(c if c.isprintable() else " " for c in done.words),
+            own_words=self._own_words(),
+            queries=self.made.party.answered,
+            sent=self._sent,
+            received=self._received,
+        )
+        self._folder.finish(joined, done.best is not None, self.made.model.state())
+        self._store.clear()
+        self._slot.clear()
+        return joined
+
+    def _own_words(self) -> str:
+        """What this party knows by itself of what it sent."""
+        if self._options.trial:
+            return (
+                "Nothing is protected: this was a trial, whose secrets follow from a public seed."
+            )
+        if self._noise is None:
+            return (
+                "The label holder got this party's embeddings as they are; nothing protects this "
+                "party's features from it."
+            )
+        return self._noise.words()

@@ -1,0 +1,227 @@
+"""The configurations of real parties: ``vertizo serve`` and ``vertizo join``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, ValidationError, model_validator
+
+from vertizo.config import tree as config_tree
+from vertizo.config.schema import ExperimentConfig
+from vertizo.data.party_table import OwnTable
+from vertizo.core.errors import ConfigError
+from vertizo.config.error_lines import explain, override, read_yaml
+from vertizo.core.options import Options
+
+NAME = re.compile(r"[\w.@-]{1,64}")
+
+
+def _name(value: str) -> str:
+    if NAME.fullmatch(value) is None:
+        raise ValueError(f"{value!r} is no name; use 1 to 64 letters, digits and -._@")
+    return value
+
+
+def _address(value: str) -> str:
+    host, _, port = value.rpartition(":")
+    if not host or not port.isdigit() or not int(port) < 65536:
+        raise ValueError(f"{value!r} is no address; write host:port, such as bank.example:7443")
+    return value
+
+
+Name = Annotated[str, AfterValidator(_name)]
+Address = Annotated[str, AfterValidator(_address)]
+
+
+class ServeOptions(Options):
+    """How a label holder is reached, by whom, and where it keeps what it knows."""
+
+    name: Name
+    """The federation's name, the same at all parties."""
+    members: list[Name] = Field(min_length=1)
+    """The feature holders, by the names in their certificates; their order is that of clients."""
+    listen: Address = "0.0.0.0:7443"
+    """Address to listen at."""
+    certificates: Path
+    """Folder of this party's certificate, its key and the authority's certificate."""
+    folder: Path
+    """Run folder; a server that is started again goes on from it."""
+    absent: Literal["wait", "go-on"] = "wait"
+    """What to do about a member that has been silent for `patience`: name it and wait, or name it
+    and go on without it: synchronous rounds are closed, and the job ends without its last part."""
+    patience: float = Field(default=60.0, gt=0)
+    """Seconds of silence, of a member that is waited for."""
+    rate: float | None = Field(default=None, gt=0)
+    """Asks a second of one member; more are read later. Unset: no limit."""
+    sync: bool = False
+    """Whether each query is on the disk before it is answered, to survive a power cut and not
+    only the end of the process; a ledger's entries always are."""
+    trial: bool = False
+    """Everything random follows from `seed`, secrets too: for trying out, no guarantee holds."""
+
+    @model_validator(mode="after")
+    def _members_differ(self) -> ServeOptions:
+        twice = next((m for m in self.members if self.members.count(m) > 1), None)
+        if twice is not None:
+            raise ValueError(f"federation.members has {twice!r} twice")
+        return self
+
+
+class ServeConfig(ExperimentConfig):
+    """A label holder's configuration: the experiment, its own table, and the federation."""
+
+    federation: ServeOptions
+
+    @model_validator(mode="before")
+    @classmethod
+    def _noise_is_of_its_kind(cls, given: Any) -> Any:
+        """A trial's noise follows from the seed, given or not; that of real parties never does."""
+        federation = given.get("federation") if isinstance(given, Mapping) else None
+        trial = federation.get("trial") if isinstance(federation, Mapping) else None
+        if trial is True:
+            return {"seed": 0, **given}
+        privacy = given.get("privacy") if isinstance(given, Mapping) else None
+        if isinstance(privacy, Mapping) and privacy.get("noise") == "seeded":
+            raise ValueError(
+                "privacy.noise is 'seeded' but noise of real parties is never made from a seed; "
+                "leave it out, or set federation.trial"
+            )
+        return given
+
+    @model_validator(mode="after")
+    def _possible(self) -> ServeConfig:
+        served, data = self.federation, self.data
+        if data.name == "table" and data.id is None:
+            raise ValueError("data.id is not set; name the column of keys that all parties have")
+        if data.name == "table" and (data.columns or data.parties or data.split):
+            raise ValueError(
+                "data.columns, data.parties and data.split are for simulations; over a network "
+                "every party has a table of its own"
+            )
+        if data.parties not in (None, len(served.members)):
+            raise ValueError(
+                f"data.parties is {data.parties} but federation.members names "
+                f"{len(served.members)}; leave data.parties out"
+            )
+        if served.trial and self.privacy.ledger is not None:
+            raise ValueError(
+                "federation.trial makes all noise from a public seed; no ledger is for that"
+            )
+        together = self.simulation.timing == "synchronous" and served.absent == "go-on"
+        if together and self.server.update in ("private-sgd", "private-zeroth-order"):
+            raise ValueError(
+                f"federation.absent is 'go-on' and server.update {self.server.update!r}: a round "
+                "without some members would be a whole step of the server, charged in part; use "
+                "'wait', or server.update 'secret-sgd'"
+            )
+        once = self.privacy.mechanism == "embedding-noise" or self.codecs.feedback in ("up", "both")
+        if together and once:
+            raise ValueError(
+                "federation.absent is 'go-on', which takes queries back in synchronous rounds; "
+                "noise on embeddings and error feedback cannot be; use 'wait'"
+            )
+        return self
+
+    def experiment(self) -> ExperimentConfig:
+        """What is to be trained: over a network, noise is never made from a seed."""
+        plain = self.model_dump(exclude={"federation"})
+        if self.privacy.mechanism == "gaussian" and not self.federation.trial:
+            plain["privacy"]["noise"] = "secure"
+        if self.data.name != "table":
+            held = self.data.label_holder is not None
+            plain["data"]["parties"] = len(self.federation.members) + held
+        return ExperimentConfig.model_validate(plain)
+
+
+class JoinOptions(Options):
+    """Where the label holder is, and who this party is."""
+
+    name: Name
+    """The federation's name, the same at all parties."""
+    server: Address
+    """The label holder's address."""
+    certificates: Path
+    """Folder of this party's certificate, its key and the authority's certificate."""
+    folder: Path
+    """This party's run folder; a client that is started again goes on from it."""
+    server_name: str | None = None
+    """The name in the label holder's certificate, where it is not the host of `server`."""
+    patience: float = Field(default=3600.0, gt=0)
+    """Seconds to try for while the label holder cannot be reached."""
+    sync: bool = False
+    """Whether each message is on the disk before it is acted on, to survive a power cut too."""
+    trial: bool = False
+    """Whether to take part in a trial, in which everything random follows from a public seed."""
+    require: dict[str, Any] = Field(default_factory=dict)
+    """Keys of the label holder's configuration, as method.name, and the values they must have."""
+
+
+class JoinConfig(Options):
+    """A feature holder's configuration."""
+
+    federation: JoinOptions
+    data: OwnTable = OwnTable()
+    client: dict[str, Any] = Field(default_factory=dict)
+    """``model``, ``optimizer`` and ``device`` of this party; unset: as the label holder proposes,
+    and the processor."""
+
+
+def is_label_holder(path: Path) -> bool:
+    """Whether a configuration is one for ``vertizo serve``.
+
+    Raises:
+        ConfigError: it cannot be read, or is of no real party.
+    """
+    tree = read_yaml(path)
+    _check_section(tree, path)
+    return "members" in tree["federation"]
+
+
+def load_serve(path: Path, overrides: Sequence[str] = ()) -> ServeConfig:
+    """A label holder's file, with ``key=value`` overrides applied.
+
+    Raises:
+        ConfigError: one line that names the file, the key, its value and what would be right.
+    """
+    tree = config_tree.read(path, overrides, None, ExperimentConfig())
+    _check_section(tree, path)
+    _paths(tree, path.parent)
+    try:
+        return ServeConfig.model_validate(tree)
+    except ValidationError as error:
+        raise ConfigError(f"{path}: {explain(error, ServeConfig)}") from None
+
+
+def load_join(path: Path, overrides: Sequence[str] = ()) -> JoinConfig:
+    """A feature holder's file, with ``key=value`` overrides applied.
+
+    Raises:
+        ConfigError: one line that names the file, the key, its value and what would be right.
+    """
+    tree = read_yaml(path)
+    override(tree, overrides, OwnTable())
+    _check_section(tree, path)
+    config_tree.make_absolute(tree, path.parent)
+    _paths(tree, path.parent)
+    try:
+        return JoinConfig.model_validate(tree)
+    except ValidationError as error:
+        raise ConfigError(f"{path}: {explain(error, JoinConfig)}") from None
+
+
+def _check_section(tree: Mapping[str, Any], path: Path) -> None:
+    if not isinstance(tree.get("federation"), dict):
+        raise ConfigError(
+            f"{path} has no section federation; `vertizo train` is for configurations without one"
+        )
+
+
+def _paths(tree: Mapping[str, Any], beside: Path) -> None:
+    """Paths of the federation are looked for beside the file, so that it works from anywhere."""
+    section = tree["federation"]
+    for key in ("certificates", "folder"):
+        if isinstance(section.get(key), str):
+            section[key] = str((beside / Path(section[key]).expanduser()).absolute())

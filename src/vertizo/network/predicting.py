@@ -1,0 +1,345 @@
+"""Predictions of a trained federation for new records, with all parties at work.
+
+The label holder asks every member for the embeddings of records that all of them have; each embeds
+its own columns with the model it ended the job with. Only embeddings travel, and only once all
+parties found that they mean the same records in the same order.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from threading import Event, RLock
+
+import torch
+from torch import Tensor
+
+from vertizo.data.tabular import frames as files
+from vertizo.data.alignment import align_table, fingerprint, in_order, keys_of
+from vertizo.data.tabular.prepared import raw_matrix
+from vertizo.data.tabular.preprocessing import Preprocessing
+from vertizo.data.vertical import Holding, VerticalData
+from vertizo.network import frames
+from vertizo.network.asking import one, pieces
+from vertizo.network.client_folder import ClientFolder
+from vertizo.network.frames import Done, Hello, Noted, Ready, Refusal, Send, Sent, Terms
+from vertizo.network.options import JoinConfig, ServeConfig
+from vertizo.network.liveness import Silence
+from vertizo.network.transport import Answer, Channel
+from vertizo.core.errors import DataError, MalformedError, RefusedError, RunError, WireError
+from vertizo.models.base import State
+from vertizo.run.build_parties import (
+    STAND_INS,
+    embedding_noise,
+    for_predicting,
+    in_place_of_tests,
+    make_client,
+    make_server,
+)
+from vertizo.party import ServerParty
+from vertizo.core.randomness import Stream
+from vertizo.run.folder import RunFolder
+from vertizo.models.losses import Classification, Task
+from vertizo.run.simulator import UPLOAD_BYTES
+
+WORDS = "These are predictions; the guarantee of the job is in its summary."
+
+
+class NewRecords:
+    """A party's new records, in the order of their keys.
+
+    Args:
+        path: CSV or Parquet.
+        column: of keys.
+        delimiter: between the values of a CSV file.
+        federation: its name, which the fingerprint is keyed by.
+
+    Raises:
+        DataError: one line that names the file and what is wrong.
+    """
+
+    def __init__(self, path: Path, column: str, delimiter: str, federation: str) -> None:
+        frame = files.read(path, delimiter)
+        self.name = str(path)
+        keys = keys_of(frame, column, self.name, files.place_in(path, delimiter))
+        self.keys = in_order(keys)
+        self.frame = align_table(frame, column, self.keys, self.name)
+        self.fingerprint = fingerprint(federation, self.keys)
+
+    def features(self, prepare: Preprocessing) -> Tensor:
+        """As the party's model takes them, float32 [records, width]."""
+        matrix = raw_matrix(self.frame, prepare.columns, prepare.levels, name=self.name)
+        return prepare(matrix)
+
+
+class PredictingService:
+    """The label holder's side; a `vertizo.network.transport.Service`.
+
+    Args:
+        config: of the label holder, as the job was served with.
+        records: the new ones.
+
+    Raises:
+        RunError: the job is not over, or the folder is of another.
+        DataError: the records lack a column.
+    """
+
+    def __init__(
+        self,
+        config: ServeConfig,
+        records: NewRecords,
+        notice: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        served = config.federation
+        folder = RunFolder(served.folder)
+        self.members = tuple(served.members)
+        self.records = records
+        self.finished = Event()
+        """Whether all embeddings are there and everybody was told."""
+        self._federation = served.name
+        summary = folder.summary()
+        if summary is None:
+            raise RunError(f"{served.folder}: the job is not over; `vertizo serve` goes on with it")
+        self.privacy = summary["privacy"]
+        """The section of the job's summary."""
+        self._config = folder.config()
+        self._job = folder.run_name()
+        preparation = folder.preparation()
+        if preparation is None:
+            raise RunError(f"{served.folder} holds no table's job; there are no new records for it")
+        self.task: Task = preparation.task
+        self.class_names = preparation.class_names
+        self._dims, last = _dims_and_parameters(folder)
+        parameters = folder.load("best", "server")["server"] if summary["model"] == "best" else last
+        own = {name: records.features(made) for name, made in preparation.parties.items()}
+        cardinalities = {name: m.cardinalities for name, m in preparation.parties.items()}
+        self._party = self._made(own, cardinalities)
+        try:
+            self._party.side.head.model.load(parameters)
+        except (KeyError, TypeError, ValueError):
+            raise RunError(
+                f"{served.folder}: its checkpoint is of another model than config.yaml"
+            ) from None
+        self._lock = RLock()
+        self._ready: set[int] = set()
+        self._sent: set[int] = set()
+        self._told: set[int] = set()
+        self._pending: dict[int, Answer] = {}
+        self._notice = notice
+        self._refusals: dict[int, str] = {}
+        self._silence = Silence(self.members, served.patience, time.monotonic())
+
+    def _made(
+        self, own: Mapping[str, Tensor], cardinalities: Mapping[str, tuple[int, ...]]
+    ) -> ServerParty:
+        rows = len(self.records.keys)
+        labels = torch.zeros(
+            rows, dtype=torch.int64 if isinstance(self.task, Classification) else torch.float32
+        )
+        holding = next(
+            (Holding(name, in_place_of_tests(x), cardinalities[name]) for name, x in own.items()),
+            None,
+        )
+        data = VerticalData(
+            name=self._config.data.name,
+            task=self.task,
+            parties=self.members,
+            features=(),
+            labels=in_place_of_tests(labels),
+            fitted_scaling=False,
+            own=holding,
+        )
+        config = for_predicting(self._config)
+        root = Stream.from_seed(0)  # first parameters, which are replaced
+        shared = [root] * len(self.members)
+        return make_server(config, data, self._dims, root, shared, root)
+
+    def missing(self) -> list[str]:
+        """Members that are waited for."""
+        done = self._told if self.is_complete else self._sent
+        return [name for client, name in enumerate(self.members) if client not in done]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all embeddings are there."""
+        return len(self._sent) == len(self.members)
+
+    def logits(self) -> Tensor:
+        """Of the new records, in the order of their keys, [records, outputs].
+
+        Raises:
+            RefusedError: some embeddings are missing.
+        """
+        return self._party.logits("test")
+
+    @property
+    def largest_ask(self) -> int:
+        """As of a `vertizo.network.transport.Service`."""
+        return 2 * UPLOAD_BYTES
+
+    def gone(self, member: str) -> None:
+        """As of a `vertizo.network.transport.Service`."""
+        with self._lock:
+            self._pending.pop(self.members.index(member), None)
+
+    def ask(self, member: str, frame: bytes, answer: Answer) -> None:
+        """As of a `vertizo.network.transport.Service`."""
+        with self._lock:
+            client = self.members.index(member)
+            self._silence.heard(client, time.monotonic())
+            self._pending[client] = answer
+            try:
+                self._take(client, frame)
+            except (WireError, RefusedError) as error:
+                self._refuse(client, str(error))
+                return
+            for other in list(self._pending):
+                self._offer(other)
+
+    def _refuse(self, client: int, words: str) -> None:
+        """Tell a member why not, and people, once for each reason on end."""
+        if self._refusals.get(client) != words:
+            self._refusals[client] = words
+            self._notice(
+                f"{self.members[client]} was refused: {words}; waiting for it to be started again"
+            )
+        self._pending.pop(client)(frames.encode(Refusal(words)))
+
+    def tick(self) -> None:
+        """Name members that are silent; for the driver to call about once a second."""
+        with self._lock:
+            waited_for = map(self.members.index, self.missing())
+            names = self._silence.name(self._silence.among(waited_for, time.monotonic()))
+        if names:
+            self._notice(f"silent: {names}; waiting for them")
+
+    def _take(self, client: int, frame: bytes) -> None:
+        if frames.is_party_frame(frame):
+            if client not in self._ready or self.is_complete:
+                raise RefusedError("no embeddings are wanted now")
+            self._party.receive_upload(frame, client)
+            self._pending.pop(client)(frames.encode(Noted()))
+            return
+        ask = frames.decode(frame)
+        if isinstance(ask, Hello):
+            self._pending.pop(client)(frames.encode(self._terms(client, ask)))
+        elif isinstance(ask, Ready):
+            self._check(client, ask)
+            self._ready.add(client)
+        elif isinstance(ask, Sent):
+            if self._party.has_uploaded(client, "test"):
+                self._sent.add(client)
+        else:
+            raise MalformedError(f"a {type(ask).__name__}, which is no ask here")
+
+    def _terms(self, client: int, hello: Hello) -> Terms:
+        if (hello.protocol, hello.federation) != (frames.PROTOCOL, self._federation):
+            raise RefusedError(
+                f"protocol {hello.protocol} of the federation {hello.federation!r}; here it is "
+                f"{frames.PROTOCOL} and {self._federation!r}"
+            )
+        return Terms(
+            job=self._job,
+            index=client,
+            members=self.members,
+            settings="{}",
+            own_tables=True,
+            choice=0,
+            shared=bytes(32),
+            trial=False,
+        )
+
+    def _check(self, client: int, ready: Ready) -> None:
+        name, rows = self.members[client], len(self.records.keys)
+        if ready.job != self._job:
+            raise RefusedError(f"the folder of {name} is of another job than the label holder's")
+        if ready.embedding_dim != self._dims[client]:
+            raise RefusedError(
+                f"the model of {name} has {ready.embedding_dim} outputs, and had "
+                f"{self._dims[client]} in the job"
+            )
+        if ready.fingerprint != self.records.fingerprint:
+            raise RefusedError(
+                f"{name} has {ready.records[2]:,} new records and the label holder {rows:,}, or "
+                "not the same ones; run `vertizo align` on both tables first"
+            )
+
+    def _offer(self, client: int) -> None:
+        if len(self._ready) < len(self.members):
+            return
+        if client not in self._sent:
+            self._pending.pop(client)(frames.encode(Send("test", 0, "best")))
+        elif self.is_complete:
+            self._told.add(client)
+            self._pending.pop(client)(frames.encode(Done(WORDS, None)))
+            if len(self._told) == len(self.members):
+                self.finished.set()
+
+
+def _dims_and_parameters(folder: RunFolder) -> tuple[list[int], State]:
+    """The members' embedding sizes, and the server's last parameters."""
+    state = folder.load("last", "state")["state"]
+    dims = []
+    with folder.going_on_from("last"):
+        for frame in state["ready"]:
+            ready = frames.decode(frame)
+            assert isinstance(ready, Ready), "as it was written"
+            dims.append(ready.embedding_dim)
+        parameters: State = state["course"]["parameters"]
+    return dims, parameters
+
+
+def help_predict(
+    config: JoinConfig,
+    records: NewRecords,
+    channel: Channel,
+    progress: Callable[[float], None] = lambda share: None,
+) -> int:
+    """A member's side: embed its new records for the label holder; how many there were.
+
+    Args:
+        config: of the member, as it joined the job with.
+        records: its new ones.
+        channel: to the label holder.
+        progress: called with the share that is sent.
+
+    Raises:
+        RunError: the job is not over here, or the label holder refuses.
+        DataError: the records lack a column.
+    """
+    folder = ClientFolder(config.federation.folder)
+    settings = folder.settings()
+    parameters, prepare = folder.model(), folder.preparation()
+    terms = one(channel, Hello(frames.PROTOCOL, config.federation.name), Terms)
+    folder.check_job(terms.job, terms.index)
+    few = for_predicting(settings)
+    made = make_client(
+        few,
+        terms.index,
+        in_place_of_tests(records.features(prepare)),
+        Stream.from_seed(0),  # first parameters, which are replaced
+        clients=len(terms.members),
+        cardinalities=prepare.cardinalities,
+        shared=Stream.from_seed(0),
+        public=Stream.from_seed(0),
+        noise=embedding_noise(few, STAND_INS),
+    )
+    try:
+        made.model.load(parameters)
+    except (KeyError, TypeError, ValueError):
+        raise RunError(f"{folder.path}: its model is another one than its settings make") from None
+    rows = len(records.keys)
+    ask: frames.Ask = Ready(
+        terms.job, made.embedding_dim, (0, 0, rows), records.fingerprint, False, False
+    )
+    while True:
+        todo = one(channel, ask, (Send, Done))
+        if isinstance(todo, Done):
+            return rows
+        if todo.purpose != "test":
+            raise DataError(f"the label holder wants {todo.purpose!r} records, not new ones")
+        for sent, piece in pieces(made, "test", rows):
+            one(channel, piece, Noted)
+            progress(sent / rows)
+        ask = Sent(terms.job, todo.purpose, todo.number)

@@ -1,0 +1,146 @@
+"""What a label holder proposes, and what of it a member accepts.
+
+Terms come from somebody else's machine. They may name methods, models and sizes that this version
+knows, and nothing that would load code or files here; what a member's own configuration requires
+must be so; and once a job has begun they stay as they are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, TypedDict
+
+from vertizo.config.schema import ExperimentConfig, parse
+from vertizo.network.frames import PROTOCOL, Hello, Terms
+from vertizo.network.options import JoinConfig
+from vertizo.core.errors import ConfigError, MalformedError, RefusedError
+
+SECTIONS = {
+    "epochs",
+    "rounds",
+    "batch_size",
+    "method",
+    "client",
+    "codecs",
+    "control",
+    "server",
+    "simulation",
+    "data",
+    "privacy",
+    "noised_replies",
+    "digest",
+}
+TOLD = ("noised_replies", "digest")
+"""Those that are no keys of a configuration: see `told`."""
+LOADING = ("path", "test_path", "root", "ledger")
+"""Keys that name files or code."""
+OWN_WORD = "a label holder may not name code or files; set it in this party's own configuration"
+CHECKPOINTS = ("minilm", "random")
+TOKENIZERS = ("hash", "minilm")
+
+
+def check_hello(hello: Hello, federation: str) -> None:
+    """Raise RefusedError unless a member speaks our protocol and means our federation."""
+    if hello.protocol != PROTOCOL:
+        raise RefusedError(
+            f"protocol {hello.protocol}; the label holder speaks {PROTOCOL}: "
+            "install the same version of vertizo"
+        )
+    if hello.federation != federation:
+        raise RefusedError(
+            f"federation.name is {hello.federation!r}; the label holder's is {federation!r}"
+        )
+
+
+def accepted(terms: Terms, config: JoinConfig) -> ExperimentConfig:
+    """The experiment that a member takes part in, with its own model where it has one.
+
+    Args:
+        terms: as the label holder sent them.
+        config: of the member.
+
+    Raises:
+        WireError: they are no configuration.
+        ConfigError: one line that names what was not agreed to.
+    """
+    try:
+        proposed = json.loads(terms.settings)
+    except (ValueError, RecursionError) as error:
+        raise MalformedError(f"the terms are no configuration: {error}") from None
+    if not isinstance(proposed, dict) or not proposed.keys() <= SECTIONS:
+        raise MalformedError("the terms have sections that are none of a member's business")
+    _check_trial(terms, config)
+    for key, value in config.federation.require.items():
+        found = _at(proposed, key)
+        if found != value:
+            raise ConfigError(
+                f"federation.require.{key} is {value!r} but the label holder wants {found!r}"
+            )
+    own = config.client
+    for key in own:
+        if key not in ("model", "optimizer", "device"):
+            raise ConfigError(
+                f"client.{key} is no key; there are client.model, .optimizer and .device"
+            )
+    theirs = proposed.get("client", {})
+    if not isinstance(theirs, dict):
+        raise MalformedError("the terms' section client is no mapping")
+    theirs = {key: value for key, value in theirs.items() if key != "device"}  # of this machine
+    _check_harmless({**proposed, "client": {k: v for k, v in theirs.items() if k not in own}})
+    seed = {"seed": terms.choice} if terms.trial else {}
+    client = {"client": {**theirs, **own}}
+    own_tree = {**proposed, **client, **seed}
+    own_tree = {key: value for key, value in own_tree.items() if key not in TOLD}
+    return parse(own_tree, "the label holder's terms")
+
+
+class Told(TypedDict):
+    """What a member is told of the label holder's own settings."""
+
+    noised: bool
+    """Whether replies carry noise; what kind is the label holder's business."""
+    digest: str | None
+    """Of its whole configuration, in a trial; else a member's noise is nobody else's business."""
+
+
+def told(terms: Terms) -> Told:
+    """What accepted terms say beside the settings."""
+    settings = json.loads(terms.settings)
+    digest = settings.get("digest")
+    return {
+        "noised": settings.get("noised_replies") is True,
+        "digest": digest if terms.trial and isinstance(digest, str) else None,
+    }
+
+
+def _check_trial(terms: Terms, config: JoinConfig) -> None:
+    ours = config.federation.trial
+    if terms.trial != ours:
+        wanted = "a trial, in which all secrets follow from a public seed"
+        raise ConfigError(
+            f"federation.trial is {str(ours).lower()} but the label holder runs "
+            f"{wanted if terms.trial else 'no trial'}"
+        )
+
+
+def _check_harmless(tree: Any, place: str = "") -> None:
+    """Refuse whatever would load code or files on this machine."""
+    if not isinstance(tree, Mapping):
+        return
+    for key, value in tree.items():
+        here = f"{place}.{key}" if place else str(key)
+        loads = key in LOADING and value is not None
+        loads = loads or (key == "checkpoint" and value not in CHECKPOINTS)
+        loads = loads or (key == "tokenizer" and value not in TOKENIZERS)
+        if loads:
+            raise ConfigError(f"the label holder proposes {here} {value!r}; {OWN_WORD}")
+        _check_harmless(value, here)
+
+
+def _at(tree: Mapping[str, Any], key: str) -> Any:
+    """The value at a dotted key; None where there is none."""
+    found: Any = tree
+    for part in key.split("."):
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return found

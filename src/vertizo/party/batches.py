@@ -1,0 +1,47 @@
+"""Which records make up which batch: a fresh permutation every epoch, cut in order.
+
+Each record is in exactly one batch of an owner's epoch, which is what the exact accounting of the
+replies rests on. Batch number n is a function of the stream and n: nothing needs to be saved.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from vertizo.core.randomness import Stream
+
+Naming = Literal["sent", "known"]
+"""How a query says which records it is about: by their IDs, or, where both sides know the order of
+records, by the number of a batch."""
+
+
+class Batches:
+    """The batches of one owner.
+
+    Args:
+        records: D.
+        size: B; the last batch of an epoch may be shorter.
+        stream: the owner's own, for the permutations.
+    """
+
+    def __init__(self, records: int, size: int, stream: Stream) -> None:
+        self.records = records
+        self.size = size
+        self._stream = stream
+        self._epoch: tuple[int, Tensor] | None = None
+
+    @property
+    def per_epoch(self) -> int:
+        """Batches in an epoch, ⌈D/B⌉."""
+        return -(-self.records // self.size)
+
+    def ids(self, number: int) -> Tensor:
+        """Record IDs of batch ``number``, int64 [batch]."""
+        epoch, position = divmod(number, self.per_epoch)
+        if self._epoch is None or self._epoch[0] != epoch:
+            permutation = self._stream.generator(epoch).permutation(self.records)
+            self._epoch = epoch, torch.from_numpy(permutation)
+        return self._epoch[1][position * self.size : (position + 1) * self.size]

@@ -1,0 +1,175 @@
+"""The server's embedding table: the last embedding of every client and record, and its age."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vertizo.core import kernels
+from vertizo.core import memory
+from vertizo.core.errors import ConfigError
+from vertizo.models.base import Points
+from vertizo.party import storage
+
+Join = Literal["concat", "sum", "mean"]
+Array = NDArray[np.float32]
+KEPT_WHEN_FREED = memory.BLOCK
+"""Bytes of an array up to which its memory comes back without new pages."""
+UNHELD = 2
+"""References to an object that one attribute holds, that to the function that counts included."""
+
+
+class EmbeddingTable:
+    """Last embeddings, one row a record: [records, Σ d_h], float32, zeros at the start.
+
+    In memory, or in a mapped file where it is large (`vertizo.party.storage`).
+
+    Args:
+        records: D.
+        dims: d_h of every client, in order.
+        join: how a row becomes the server model's input: side by side, summed or averaged.
+    """
+
+    def __init__(self, records: int, dims: Sequence[int], join: Join = "concat") -> None:
+        if join != "concat" and len(set(dims)) > 1:
+            raise ConfigError(
+                f"server.join is {join!r} but the embeddings' sizes are {list(dims)}; "
+                "they must be equal, or server.join be 'concat'"
+            )
+        self.join = join
+        self.dims = tuple(dims)
+        self._start = [sum(dims[:client]) for client in range(len(dims))]
+        self._last = np.empty((0, sum(dims)), np.float32)
+        self.values = storage.zeros((records, sum(dims)), torch.float32)
+        self.refreshed = storage.zeros((records, len(dims)), torch.int32)
+        """The round in which each entry was stored, [records, clients]."""
+        self._values, self._rounds = self.values.numpy(), self.refreshed.numpy()
+
+    @property
+    def width(self) -> int:
+        """Size of the server model's input."""
+        return sum(self.dims) if self.join == "concat" else self.dims[0]
+
+    def store(self, client: int, ids: Tensor, embeddings: Tensor | Array, round_: int) -> None:
+        """Replace the client's entries of those records, [batch] and [batch, d_h]."""
+        rows, new = ids.numpy(), np.ascontiguousarray(_array(embeddings))
+        kernels.scatter(self._values, rows, new, len(self._values), 4 * self._start[client])
+        kernels.stamp(self._rounds, rows, len(self._rounds), client, round_)
+
+    def ages(self, ids: Tensor, round_: int) -> tuple[int, int, int]:
+        """How old the other clients' entries of those records are: sum, count and largest.
+
+        The entry of the client that asked was stored in this round.
+        """
+        rounds, rows = self._rounds, ids.numpy()
+        total, least = kernels.ages(rounds, rows, len(rounds))
+        count, clients = len(rows), rounds.shape[1]
+        return round_ * count * clients - total, count * (clients - 1), round_ - least
+
+    def points(
+        self, ids: Tensor, replacements: Sequence[tuple[int, Tensor | Array]] = ()
+    ) -> Points:
+        """The server model's inputs for those records, with some clients' parts replaced.
+
+        One point for each embedding of each (client, [points, batch, d_h]) pair, in order: the
+        table's rows with that client's part replaced. Then the rows as they are, last.
+        """
+        rows = self._rows(ids.numpy())
+        shifts = []
+        for client, replacement in replacements:
+            embeddings = np.ascontiguousarray(_array(replacement))
+            moved = np.empty(embeddings.shape, np.float32)
+            kernels.apart(moved, embeddings, rows, self._start[client])
+            if self.join == "mean":
+                moved /= np.float32(len(self.dims))
+            start = self._start[client] if self.join == "concat" else 0
+            shifts.append((start, torch.from_numpy(moved)))
+        return Points(self.combine(torch.from_numpy(rows)), tuple(shifts))
+
+    def _rows(self, ids: NDArray[np.int64]) -> Array:
+        """The entries of those records, [batch, Σ d_h].
+
+        Large ones go where the last were if nobody holds those any more: clearing new pages takes
+        as long as copying the rows.
+        """
+        shape = ids.size, self._values.shape[1]
+        if 4 * shape[0] * shape[1] <= KEPT_WHEN_FREED:
+            rows = np.empty(shape, np.float32)
+        else:
+            if self._last.shape[0] < ids.size or sys.getrefcount(self._last) > UNHELD:
+                self._last = np.empty(shape, np.float32)
+            rows = self._last[: ids.size]
+        kernels.gather(rows, self._values, ids, len(self._values))
+        return rows
+
+    def combine(self, rows: Tensor) -> Tensor:
+        """Rows of all clients' embeddings, [..., Σ d_h], joined to [..., width]."""
+        if self.join == "concat":
+            return rows
+        total = rows.reshape(*rows.shape[:-1], len(self.dims), self.dims[0]).sum(-2)
+        return total if self.join == "sum" else total / len(self.dims)
+
+    def part(self, client: int, gradient: Tensor) -> Tensor:
+        """The client's share of a gradient on the joined input, [..., width] → [..., d_h]."""
+        if self.join == "concat":
+            return self._columns(gradient, client)
+        return gradient if self.join == "sum" else gradient / len(self.dims)
+
+    def _columns(self, rows: Tensor, client: int) -> Tensor:
+        return rows.narrow(-1, self._start[client], self.dims[client])
+
+    def state(self) -> dict[str, Tensor]:
+        """What a checkpoint must hold."""
+        return {"values": self.values, "refreshed": self.refreshed}
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        """Go on from ``state``."""
+        self.values.copy_(state["values"])
+        self.refreshed.copy_(state["refreshed"])
+
+
+def _array(numbers: Tensor | Array) -> Array:
+    return numbers.numpy() if isinstance(numbers, Tensor) else numbers
+
+
+@dataclass
+class Staleness:
+    """Ages of the table entries that answers were computed from, other clients' entries only."""
+
+    total: int = 0
+    count: int = 0
+    largest: int = 0
+    marked_total: int = 0
+    """``total`` at the last `mark`."""
+    marked_count: int = 0
+    recent_largest: int = 0
+    """Since the last `mark`."""
+
+    def add_ages(self, total: int, count: int, oldest: int) -> None:
+        """Ages of so many entries: their sum, and the largest."""
+        self.total += total
+        self.count += count
+        self.largest = max(self.largest, oldest)
+        self.recent_largest = max(self.recent_largest, oldest)
+
+    @property
+    def mean(self) -> float:
+        """Mean age in rounds."""
+        return self.total / self.count if self.count else 0.0
+
+    @property
+    def recent_mean(self) -> float | None:
+        """Mean age since the last `mark`; None where nothing was added."""
+        count = self.count - self.marked_count
+        return (self.total - self.marked_total) / count if count else None
+
+    def mark(self) -> None:
+        """What is recent begins here."""
+        self.marked_total, self.marked_count, self.recent_largest = self.total, self.count, 0

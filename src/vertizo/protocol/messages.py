@@ -1,0 +1,77 @@
+"""What parties say to each other, before it is encoded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+from torch import Tensor
+
+from vertizo.core import kernels
+
+Purpose = Literal["table", "validation", "test"]
+
+
+def largest(ids: Tensor) -> int:
+    """The largest of some record IDs; 0 where there is none."""
+    return kernels.highest(np.ascontiguousarray(ids.numpy()))
+
+
+@dataclass(frozen=True)
+class Query:
+    """Client to server: embeddings of a batch at one or several points."""
+
+    client: int
+    number: int
+    """The client's own count of its queries, from 0, without gaps."""
+    ids: Tensor
+    """Record IDs, int64 [batch]."""
+    embeddings: Tensor
+    """float32 [points, batch, d_h]; which points is the method's business."""
+    batch: int | None = None
+    """Where both sides know the order of records: the batch that ``ids`` are, which then stands for
+    them on the wire."""
+
+    @cached_property
+    def largest(self) -> int:
+        """The largest record ID; 0 where there is none."""
+        return largest(self.ids)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """Server to client: what the method's client half needs for its update."""
+
+    client: int
+    number: int
+    """The number of the query that is answered."""
+    values: Tensor
+    """float32, of a shape that the method fixes."""
+
+
+@dataclass(frozen=True)
+class Upload:
+    """Client to server: plain embeddings of many records, to fill the table or to evaluate."""
+
+    client: int
+    purpose: Purpose
+    ids: Tensor
+    """Row numbers within the training, validation or test records, int64 [rows]."""
+    embeddings: Tensor
+    """float32 [1, rows, d_h]."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Server to client, in synchronous rounds: the records that all clients answer for."""
+
+    number: int
+    ids: Tensor
+    """Record IDs, int64 [batch]."""
+    batch: int | None = None
+    """As of a `Query`."""
+
+
+Message = Query | Reply | Upload | Batch

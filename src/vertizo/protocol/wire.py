@@ -1,0 +1,326 @@
+"""Messages as bytes: framed, versioned, typed, limited in size.
+
+A frame is eight bytes of header and a body::
+
+    offset  size  meaning
+    0       2     b"VZ"
+    2       1     format version, 1
+    3       1     reserved, 0
+    4       4     length of the body, little endian
+
+The body is MessagePack of one of the structs below, fields in order, no names; msgspec checks every
+type and bound while it decodes, and nothing in it can name code to run. Record IDs take the
+narrowest of 1, 2, 4 or 8 bytes each; where both sides know the order of records, a width of 0 says
+that the number of a batch, little endian, is in their place. Arrays are what a codec made of them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Annotated, Any, Protocol
+
+import msgspec
+import numpy as np
+import torch
+from torch import Tensor
+
+from vertizo.core.errors import MalformedError, OversizedError, TruncatedError
+from vertizo.protocol.messages import Batch, Message, Purpose, Query, Reply, Upload, largest
+
+VERSION = 1
+HEADER = struct.Struct("<2sBBI")
+MAGIC = b"VZ"
+MAX_BODY = 256 * 2**20
+"""Bytes of a body that are accepted unless a receiver sets a lower limit."""
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Small = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+Order = Callable[[int | None, int], Tensor]
+"""From a client (None in an announcement, which does not name it) and the number of a batch to the
+batch's record IDs, where both sides know them."""
+
+
+class ArrayCodec(Protocol):
+    """Turns an array into bytes and back (see `vertizo.protocol.codecs`)."""
+
+    def size(self, shape: tuple[int, ...]) -> int:
+        """Bytes of an array of that shape."""
+
+    def encode(self, array: Tensor) -> memoryview:
+        """The bytes that are sent for a float32 array."""
+
+    def decode(self, data: memoryview, shape: tuple[int, ...]) -> Tensor:
+        """The float32 array of that shape; MalformedError where the bytes do not fit it."""
+
+
+class _Query(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True, tag=1):
+    client: Small
+    number: Count
+    id_width: Small
+    ids: memoryview
+    shape: tuple[Small, Small, Small]
+    data: memoryview
+
+
+class _Reply(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True, tag=2):
+    client: Small
+    number: Count
+    shape: Annotated[tuple[Small, ...], msgspec.Meta(max_length=3)]
+    data: memoryview
+
+
+class _Upload(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True, tag=3):
+    client: Small
+    purpose: Purpose
+    id_width: Small
+    ids: memoryview
+    shape: tuple[Small, Small, Small]
+    data: memoryview
+
+
+class _Batch(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True, tag=4):
+    number: Count
+    id_width: Small
+    ids: memoryview
+
+
+class Handed:
+    """A message for a receiver in the same process: it is encoded if somebody asks for its bytes.
+
+    As long as its frame would be, and decoded to the very message, so that it stands for one whose
+    arrays a codec gives back as they were. Neither side may change an array that it handed over.
+    """
+
+    __slots__ = ("_codec", "_size", "message")
+
+    def __init__(self, message: Query | Reply | Batch, codec: ArrayCodec) -> None:
+        self.message = message
+        self._codec = codec
+        self._size = size(message, codec)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __bytes__(self) -> bytes:
+        return encode(self.message, self._codec)
+
+    def __eq__(self, other: object) -> bool:
+        if other is self:
+            return True
+        return isinstance(other, bytes | Handed) and bytes(self) == bytes(other)
+
+    def __hash__(self) -> int:
+        return hash(bytes(self))
+
+
+Frame = bytes | Handed
+"""What parties give to each other."""
+Encode = Callable[[Query | Reply | Batch, ArrayCodec], Frame]
+"""`encode` or `Handed`."""
+
+_Body = _Query | _Reply | _Upload | _Batch
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(_Body)
+
+
+def encode(message: Message, codec: ArrayCodec) -> bytes:
+    """The frame of a message; its arrays go through ``codec``."""
+    frame = bytearray(HEADER.size)
+    _encoder.encode_into(_struct_of(message, codec), frame, HEADER.size)
+    HEADER.pack_into(frame, 0, MAGIC, VERSION, 0, len(frame) - HEADER.size)
+    return bytes(frame)
+
+
+def size(message: Message, codec: ArrayCodec) -> int:
+    """Bytes of the frame of a message, without making it."""
+    match message:
+        case Query(client, number, _, embeddings, batch):
+            shape = tuple(embeddings.shape)
+            named = _naming_size(shape[1], message.largest, batch)
+            return _integer(client) + _integer(number) + named + _array_size(shape, codec)
+        case Reply(client, number, values):
+            numbers = _integer(client) + _integer(number)
+            return numbers + _array_size(tuple(values.shape), codec)
+        case Upload(client, purpose, ids, embeddings):
+            body = _integer(client) + _naming_size(ids.numel(), largest(ids))
+            return body + 1 + len(purpose) + _array_size(tuple(embeddings.shape), codec)
+        case Batch(number, ids, batch):
+            return _integer(number) + _naming_size(ids.numel(), largest(ids), batch) + OVERHEAD
+
+
+OVERHEAD = HEADER.size + 2
+"""Bytes of every frame: its header, the body's length, and its kind."""
+
+
+def _integer(number: int) -> int:
+    """Bytes of a number in MessagePack."""
+    if number < 2**7:
+        return 1
+    return 2 if number < 2**8 else 3 if number < 2**16 else 5 if number < 2**32 else 9
+
+
+def _binary(length: int) -> int:
+    """Bytes of so many bytes in MessagePack."""
+    return length + (2 if length < 2**8 else 3 if length < 2**16 else 5)
+
+
+def _array_size(shape: tuple[int, ...], codec: ArrayCodec) -> int:
+    """Bytes of an array and its shape, and of what every frame has."""
+    return OVERHEAD + 1 + sum(map(_integer, shape)) + _binary(codec.size(shape))
+
+
+def _naming_size(count: int, most: int, batch: int | None = None) -> int:
+    """Bytes of so many record IDs and of their width, or of the number that stands for them."""
+    if batch is not None:
+        return 1 + _binary(len(_pack_number(batch)))
+    return 1 + _binary(_width(most) * count)
+
+
+def _struct_of(message: Message, codec: ArrayCodec) -> _Body:
+    match message:
+        case Query(client, number, ids, embeddings, batch):
+            width, packed = _pack_ids(ids) if batch is None else (0, _pack_number(batch))
+            data = codec.encode(embeddings)
+            return _Query(client, number, width, packed, _three(embeddings), data)
+        case Reply(client, number, values):
+            return _Reply(client, number, tuple(values.shape), codec.encode(values))
+        case Upload(client, purpose, ids, embeddings):
+            width, packed = _pack_ids(ids)
+            data = codec.encode(embeddings)
+            return _Upload(client, purpose, width, packed, _three(embeddings), data)
+        case Batch(number, ids, batch):
+            width, packed = _pack_ids(ids) if batch is None else (0, _pack_number(batch))
+            return _Batch(number, width, packed)
+
+
+def is_upload(frame: bytes) -> bool:
+    """Whether a frame says that it is an `Upload`; nothing of it is checked."""
+    return frame[HEADER.size + 1 : HEADER.size + 2] == bytes([3])
+
+
+def is_batch(frame: bytes) -> bool:
+    """Whether a frame says that it is a `Batch`; nothing of it is checked."""
+    return frame[HEADER.size + 1 : HEADER.size + 2] == bytes([4])
+
+
+def decode(
+    frame: Frame, codec: ArrayCodec, *, max_body: int = MAX_BODY, order: Order | None = None
+) -> Message:
+    """The message of exactly one frame.
+
+    Args:
+        frame: as it came.
+        codec: of its arrays.
+        max_body: bytes that are accepted.
+        order: of records, where both sides know it.
+
+    Raises:
+        TruncatedError: the frame ends before its announced length.
+        OversizedError: the announced body, or an array once decoded, is over ``max_body`` bytes.
+        MalformedError: anything else that is not a message of this version.
+    """
+    if isinstance(frame, Handed):
+        return frame.message
+    try:
+        body: _Body = _decoder.decode(_body(frame, max_body))
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise MalformedError(f"not a message: {error}") from None
+    match body:
+        case _Query(client, number, width, ids, shape, data):
+            batch = None if width else _unpack_number(ids)
+            found = _unpack_ids(ids, width) if batch is None else _named(order, client, batch)
+            embeddings = _array(codec, data, shape, max_body)
+            _same_rows(found, shape[1])
+            return Query(client, number, found, embeddings, batch)
+        case _Reply(client, number, shape, data):
+            return Reply(client, number, _array(codec, data, shape, max_body))
+        case _Upload(client, purpose, width, ids, shape, data):
+            found = _unpack_ids(ids, width)
+            embeddings = _array(codec, data, shape, max_body)
+            _same_rows(found, shape[1])
+            return Upload(client, purpose, found, embeddings)
+        case _Batch(number, width, ids):
+            batch = None if width else _unpack_number(ids)
+            found = _unpack_ids(ids, width) if batch is None else _named(order, None, batch)
+            return Batch(number, found, batch)
+
+
+def _body(frame: bytes, max_body: int) -> memoryview:
+    if len(frame) < HEADER.size:
+        raise TruncatedError(f"{len(frame)} bytes; a header alone has {HEADER.size}")
+    magic, version, reserved, length = HEADER.unpack_from(frame)
+    if magic != MAGIC:
+        raise MalformedError(f"the frame starts with {magic!r}, not {MAGIC!r}")
+    if version != VERSION or reserved:
+        raise MalformedError(f"format version {version}.{reserved}; this is version {VERSION}.0")
+    if length > max_body:
+        raise OversizedError(f"a body of {length} bytes; at most {max_body} are accepted")
+    present = len(frame) - HEADER.size
+    if present < length:
+        raise TruncatedError(f"{present} bytes of a body that has {length}")
+    if present > length:
+        raise MalformedError(f"{present - length} bytes follow the end of the message")
+    return memoryview(frame)[HEADER.size :]
+
+
+def _array(codec: ArrayCodec, data: memoryview, shape: tuple[int, ...], max_body: int) -> Tensor:
+    size = 1
+    for side in shape:
+        size *= max(side, 1)  # an empty array of absurd sides is absurd as well
+    if 4 * size > max_body:
+        raise OversizedError(f"an array of shape {shape} is announced in {len(data)} bytes")
+    return codec.decode(data, shape)
+
+
+def _same_rows(ids: Tensor, rows: int) -> None:
+    if ids.numel() != rows:
+        raise MalformedError(f"{ids.numel()} record IDs for {rows} rows of embeddings")
+
+
+_WIDTHS = {1: "<u1", 2: "<u2", 4: "<u4", 8: "<u8"}
+
+
+def _pack_ids(ids: Tensor) -> tuple[int, memoryview]:
+    """Width in bytes, and the IDs; they must not be negative."""
+    array = ids.numpy()
+    width = _width(largest(ids))
+    return width, array.astype(_WIDTHS[width]).data.cast("B")
+
+
+def _width(most: int) -> int:
+    """Bytes that each record ID takes, if this is the largest."""
+    return 1 if most < 2**8 else 2 if most < 2**16 else 4 if most < 2**32 else 8
+
+
+def _unpack_ids(data: memoryview, width: int) -> Tensor:
+    dtype = _WIDTHS.get(width)
+    if dtype is None or len(data) % width:
+        raise MalformedError(f"record IDs of {width} bytes each in {len(data)} bytes")
+    ids: np.ndarray[Any, np.dtype[np.int64]] = np.frombuffer(data, dtype).astype(np.int64)
+    if width == 8 and ids.size and ids.min() < 0:
+        raise MalformedError("record IDs of 2⁶³ and more")
+    return torch.from_numpy(ids)
+
+
+def _pack_number(number: int) -> memoryview:
+    """A batch's number in as few bytes as hold it, at least one."""
+    return memoryview(number.to_bytes(max(1, (number.bit_length() + 7) // 8), "little"))
+
+
+def _unpack_number(data: memoryview) -> int:
+    number = int.from_bytes(data, "little")
+    if not 1 <= len(data) <= 8 or number >= 2**63:
+        raise MalformedError(f"the number of a batch in {len(data)} bytes")
+    return number
+
+
+def _named(order: Order | None, client: int | None, batch: int) -> Tensor:
+    if order is None:
+        raise MalformedError(f"batch {batch} in place of record IDs, whose order is not known here")
+    return order(client, batch)
+
+
+def _three(array: Tensor) -> tuple[int, int, int]:
+    points, rows, dim = array.shape
+    return points, rows, dim

@@ -1,0 +1,1 @@
+"""Runs: building the parties, the loop, the simulator, the run folder, prediction."""

@@ -1,0 +1,365 @@
+"""From a configuration to what protects its labels: releases, noise, plan, the server's update."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+from vertizo.run import data_defaults
+from vertizo.config.schema import ExperimentConfig
+from vertizo.data.vertical import VerticalData
+from vertizo.core.errors import ConfigError
+from vertizo.run.lengths import planned_rounds
+from vertizo.models.base import Model
+from vertizo.models.optimizers import Sgd
+from vertizo.party.peer import Schedule
+from vertizo.privacy import guarantee
+from vertizo.privacy.accounting import mu_of, published_mu, published_noise_std
+from vertizo.privacy.discrete_gaussian import RandomBytes
+from vertizo.privacy.events import GaussianRelease, Releases, SecretSteps
+from vertizo.privacy.grid_accounting import GridCorrection
+from vertizo.privacy.ledger import Ledger, MemoryLedger
+from vertizo.privacy.mechanisms import NoiseSource, SeededNoise
+from vertizo.privacy.plan import ClippedGaussian, NoPrivacy, Plan
+from vertizo.privacy.secure_noise import SecureNoise, grid_for
+from vertizo.core.randomness import Stream
+from vertizo.party.private_updates import (
+    PrivateSgd,
+    PrivateZerothOrder,
+    SecretSgd,
+    SeededSampler,
+    SystemSampler,
+)
+from vertizo.party.updates import PRIVATE, FirstOrder, NoUpdate, ServerUpdate, ZerothOrder
+from vertizo.zeroth_order.directions import Directions
+
+
+@dataclass(frozen=True)
+class Charge:
+    """What a run is charged to, where that outlives it."""
+
+    run: str
+    """The run's name. Its noise depends on it: two runs of one seed share none."""
+    open_ledger: Callable[[Releases], Ledger]
+    """Opens the ledger for all that may depend on one record."""
+
+
+def record_choice(config: ExperimentConfig) -> Stream:
+    """Randomness of which records train and which validate.
+
+    It depends on the seed, but for runs that are charged to one ledger: theirs must give the same
+    IDs to the same records.
+    """
+    return choice_of(config.seed if config.privacy.ledger is None else 0)
+
+
+def choice_of(seed: int) -> Stream:
+    """Randomness of the choice that follows from a public seed."""
+    return Stream.from_seed(seed).child("validation")
+
+
+class Protection:
+    """What one run's labels are protected by.
+
+    Args:
+        config: of the run.
+        data: its records.
+        stream: the server's.
+        server_parameters: d_0.
+        reply_numbers: numbers of a reply that may depend on one record.
+        reply_size: numbers of a reply.
+        charge: what the run is charged to; None for a ledger of its own.
+        random_bytes: where secure noise and secret samples come from.
+
+    Raises:
+        ConfigError: on first use, where a wanted ε cannot be had.
+    """
+
+    def __init__(
+        self,
+        config: ExperimentConfig,
+        data: VerticalData,
+        stream: Stream,
+        *,
+        server_parameters: int,
+        reply_numbers: int,
+        reply_size: int,
+        charge: Charge | None = None,
+        random_bytes: RandomBytes = os.urandom,
+    ) -> None:
+        self._config = config
+        self._random_bytes = random_bytes
+        self._data = data
+        self._stream = stream
+        # Two runs that differ in anything share no noise: their difference would be free of it.
+        self._secrets = stream.child("configuration", config.digest)
+        if charge is not None:
+            self._secrets = self._secrets.child("run", charge.run)
+        self._reply_size = reply_size
+        self._charge = charge
+        self._server_parameters = server_parameters
+        self._reply_numbers = reply_numbers
+
+    def plan(self) -> Plan:
+        """What replies pass through."""
+        config, privacy, releases = self._config, self._config.privacy, self.releases
+        if releases is None or self._reply_noise is None:
+            return NoPrivacy(config.batch_size)
+        parties, records = len(self._data.parties), self._data.records
+        if self._charge is not None:
+            ledger = self._charge.open_ledger(releases)
+        else:
+            steps = releases.secret.count if releases.secret else 0
+            ledger = MemoryLedger(records, parties, releases.share, steps)
+        return ClippedGaussian(
+            releases,
+            batch_size=config.batch_size,
+            delta=privacy.delta,
+            ledger=ledger,
+            noise=self._reply_noise,
+            published=self._published(releases.reply),
+            by_formula=privacy.accounting == "published",
+        )
+
+    @cached_property
+    def releases(self) -> Releases | None:
+        """All that may depend on one record; None without noise on the replies."""
+        config = self._config
+        if self._reply_noise is None:
+            return None
+        server, secret = self._server_noise, None
+        step = None if server is None else self._event(server, self._cut_numbers)
+        if step is not None and config.server.update == "secret-sgd":
+            # Cutting to a grid may move a sum with the record and one without it alike.
+            multiplier = step.noise_std / (step.clip_norm + step.slack)
+            secret = SecretSteps(self._secret_steps, config.server.secret.sampling, multiplier)
+            step = None
+        return Releases(
+            clients=len(self._data.parties),
+            queries=config.epochs,
+            reply=self._event(self._reply_noise),
+            per_query=config.method.releases_per_query,
+            step=step,
+            steps_per_query=self._steps_per_query,
+            secret=secret,
+            grid=self._grid(),
+        )
+
+    @property
+    def noises(self) -> list[NoiseSource]:
+        """Of the replies and of the server's private updates."""
+        return [noise for noise in (self._reply_noise, self._server_noise) if noise is not None]
+
+    def _event(self, noise: NoiseSource, numbers: int = 0) -> GaussianRelease:
+        """A release with that noise; ``numbers`` of a sum that is cut to a grid as a whole."""
+        slack = 0.0
+        if isinstance(noise, SecureNoise) and numbers:
+            slack = noise.sensitivity_onto(numbers) - noise.sensitivity
+        return GaussianRelease(noise.clip_norm, noise.noise_std, slack)
+
+    def _grid(self) -> GridCorrection | None:
+        """How noise on a grid is told apart from Gaussian noise."""
+        reply, server = self._reply_noise, self._server_noise
+        if not isinstance(reply, SecureNoise):
+            return None
+        named = len(self._data.parties) * self._config.epochs
+        found = reply.correction(named * self._reply_numbers)
+        if isinstance(server, SecureNoise):
+            secret = self._config.server.update == "secret-sgd"
+            steps = self._secret_steps if secret else math.ceil(named * self._steps_per_query)
+            found += server.correction(steps * self._server_numbers)
+        return found
+
+    @property
+    def _server_numbers(self) -> int:
+        """Numbers of one private update."""
+        zeroth_order = self._config.server.update == "private-zeroth-order"
+        return 1 if zeroth_order else self._server_parameters
+
+    @cached_property
+    def _reply_noise(self) -> NoiseSource | None:
+        clip_norm, multipliers = self._config.privacy.clip, self._noise_multipliers
+        if clip_norm is None or multipliers is None:
+            return None
+        return self._noise("noise", clip_norm, multipliers[0], 2 * self._reply_size)
+
+    @cached_property
+    def _server_noise(self) -> NoiseSource | None:
+        multipliers, clip_norm = self._noise_multipliers, self._config.server.clip
+        if multipliers is None or multipliers[1] is None:
+            return None
+        ahead = 2 * self._server_numbers
+        return self._noise("server noise", clip_norm, multipliers[1], ahead, self._cut_numbers)
+
+    @property
+    def _cut_numbers(self) -> int:
+        """Numbers of a private update's sum that is cut to a grid as a whole; 0 if none is."""
+        zeroth_order = self._config.server.update == "private-zeroth-order"
+        return 0 if zeroth_order else self._server_numbers
+
+    def _noise(
+        self, name: str, clip_norm: float, multiplier: float, ahead: int, numbers: int = 0
+    ) -> NoiseSource:
+        """Noise of ``multiplier`` times the clip; more where a sum of numbers is cut to a grid."""
+        noise_std = multiplier * clip_norm
+        if self._config.privacy.noise == "seeded":
+            stream = self._secrets.child(name)
+            return SeededNoise(stream, clip_norm=clip_norm, noise_std=noise_std)
+        if numbers:
+            noise_std += multiplier * grid_for(clip_norm, noise_std) * math.sqrt(numbers)
+        return SecureNoise(
+            clip_norm=clip_norm,
+            noise_std=noise_std,
+            ahead=max(4096, ahead),
+            random_bytes=self._random_bytes,
+        )
+
+    @property
+    def _steps_per_query(self) -> float:
+        """Updates of the server for each query of a client."""
+        synchronous = self._config.simulation.timing == "synchronous"
+        steps = self._config.method.server_steps
+        return steps / len(self._data.parties) if synchronous else float(steps)
+
+    @property
+    def _steps(self) -> int:
+        """Updates of the server on the batches of queries, in the whole run."""
+        return planned_rounds(self._config, self._data) * self._config.method.server_steps
+
+    @property
+    def _secret_steps(self) -> int:
+        """T_s."""
+        secret = self._config.server.secret
+        return secret.warm_up + planned_rounds(self._config, self._data) // secret.every
+
+    @cached_property
+    def _noise_multipliers(self) -> tuple[float, float | None] | None:
+        """σ/C of the replies and of the server's private updates, given or calibrated."""
+        config, privacy, data = self._config, self._config.privacy, self._data
+        if privacy.mechanism != "gaussian":
+            return None
+        assert privacy.clip is not None, "a complete configuration has one"
+        update = config.server.update
+        if privacy.noise_std is not None:
+            server = privacy.server_noise_std
+            return privacy.noise_std / privacy.clip, server and server / config.server.clip
+        assert privacy.epsilon is not None
+        if data.fitted_labels:
+            what, give = "scale of the labels", "data.label_range: [lowest, highest]"
+            if data.class_names is not None:
+                listed = json.dumps(data.class_names, ensure_ascii=False)
+                what, give = "classes", f"data.classes (these are {listed})"
+            raise ConfigError(
+                f"privacy.epsilon is {privacy.epsilon} but the {what} of {data.name} are read off "
+                f"its labels, so that no ε would hold; give {give}, provided that everybody knows "
+                "them without this file"
+            )
+        if privacy.accounting == "published":
+            sigma = published_noise_std(
+                privacy.clip,
+                mu_of(privacy.epsilon, privacy.delta),
+                self._published_rounds,
+                config.batch_size / data.records,
+            )
+            return sigma / privacy.clip, None
+        private = update in PRIVATE
+        share = privacy.server_share if privacy.server_share is not None else 0.5
+        secret = update == "secret-sgd"
+        found = guarantee.calibrate(
+            privacy.epsilon * (1 if privacy.noise == "seeded" else 1 - GRID_MARGIN),
+            privacy.delta,
+            clients=len(data.parties),
+            queries=config.epochs,
+            per_query=config.method.releases_per_query,
+            server_share=share if private else 0.0,
+            steps_per_query=self._steps_per_query if private and not secret else None,
+            secret_steps=self._secret_steps if secret else 0,
+            sampling=config.server.secret.sampling if secret else None,
+        )
+        return found.reply, found.server
+
+    @property
+    def _published_rounds(self) -> float:
+        """T of DPZV's formula: all replies of all clients, ``M E D/B``."""
+        per_record = self._config.epochs * self._config.method.releases_per_query
+        return len(self._data.parties) * per_record * self._data.records / self._config.batch_size
+
+    def _published(self, reply: GaussianRelease) -> float | None:
+        """μ by DPZV's formula, for replies as it has them: one scalar."""
+        if self._config.method.name != "dpzv":
+            return None
+        sampling = self._config.batch_size / self._data.records
+        return published_mu(reply.noise_std, reply.clip_norm, self._published_rounds, sampling)
+
+    @property
+    def learning_rate(self) -> float:
+        """η_0 of the server, given or chosen."""
+        options, noise = self._config.server, self._server_noise
+        if options.optimizer.learning_rate is not None:
+            return options.optimizer.learning_rate
+        records: float = self._config.batch_size
+        if options.update == "secret-sgd":
+            records = options.secret.sampling * self._data.records
+        return data_defaults.server_rate(
+            options.update,
+            self._server_parameters,
+            options.optimizer.momentum,
+            noise.noise_std / records if noise is not None else 0.0,
+            self._update_steps,
+        )
+
+    @property
+    def _update_steps(self) -> int:
+        """Steps of the server's optimiser in the whole run."""
+        return self._secret_steps if self._config.server.update == "secret-sgd" else self._steps
+
+    def schedule(self) -> Schedule | None:
+        """Of steps on secret samples."""
+        if self._config.server.update != "secret-sgd":
+            return None
+        secret = self._config.server.secret
+        return Schedule(secret.every, secret.warm_up, self._secret_steps)
+
+    def update(self, model: Model) -> ServerUpdate:
+        """How the server model is trained.
+
+        Raises:
+            ConfigError: the model does not admit it.
+        """
+        options, batch_size = self._config.server, self._config.batch_size
+        steps = self._update_steps if options.optimizer.falls else None
+        sgd = Sgd(self.learning_rate, options.optimizer.momentum, steps)
+        if options.update == "none":
+            return NoUpdate()
+        if options.update == "sgd":
+            return FirstOrder(sgd, batch_size)
+        directions = Directions(
+            options.directions, model.parameters.numel(), self._stream.child("directions")
+        )
+        if options.update in ("zeroth-order", "forward-difference"):
+            forward = options.update == "forward-difference"
+            return ZerothOrder(sgd, directions, options.smoothing, batch_size, forward=forward)
+        noise = self._server_noise
+        assert noise is not None
+        seeded = self._config.privacy.noise == "seeded"
+        if options.update == "private-zeroth-order":
+            return PrivateZerothOrder(sgd, noise, batch_size, directions, options.smoothing)
+        if options.update == "private-sgd":
+            return PrivateSgd(sgd, noise, batch_size)
+        sampling = options.secret.sampling
+        stream = self._secrets.child("secret samples")
+        return SecretSgd(
+            sgd,
+            noise,
+            sampling=sampling,
+            capacity=guarantee.capacity(self._data.records, sampling),
+            sampler=SeededSampler(stream) if seeded else SystemSampler(self._random_bytes),
+        )
+
+
+GRID_MARGIN = 1e-6
+"""Share of ε kept free for what noise on a grid adds."""

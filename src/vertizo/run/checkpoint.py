@@ -1,0 +1,209 @@
+"""State as one safetensors file that is either there whole or not at all.
+
+A state is nested dicts and lists of tensors, bytes and plain values. Tensors and bytes become
+tensors of the file, everything else JSON in its metadata; no pickle is involved.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import safetensors
+import torch
+from torch import Tensor
+
+from vertizo.core.errors import RunError, UserError
+
+FORMAT = "vertizo-1"
+"""Key of the metadata that holds the JSON."""
+
+
+NAMES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+"""What the format calls them."""
+
+
+def save(path: Path, state: Any) -> None:
+    """Write ``state``; a crash at any moment leaves the old file or the new one.
+
+    Its owner alone may read it: states hold keys of noise, and what labels can be worked out from.
+    Tensors go from their place to the file: there is no second copy of a large one.
+
+    Raises:
+        RunError: it cannot be written; the old file is still there.
+    """
+    tensors: dict[str, Tensor] = {}
+    skeleton = json.dumps(_pack(state, tensors))
+    with _whole(path, 0o600) as file:
+        _write(file, tensors, {FORMAT: skeleton})
+
+
+def _write(file: BinaryIO, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
+    """The safetensors format: length of the header, header, and what it says is where."""
+    largest_first = sorted(tensors.items(), key=lambda item: -item[1].dtype.itemsize)  # to align
+    header: dict[str, Any] = {"__metadata__": metadata}
+    end = 0
+    for key, tensor in largest_first:
+        start, end = end, end + tensor.numel() * tensor.dtype.itemsize
+        header[key] = {
+            "dtype": NAMES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    file.write(len(text).to_bytes(8, "little") + text)
+    for _, tensor in largest_first:
+        if tensor.numel():
+            file.write(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+
+
+def load(path: Path) -> Any:
+    """The state of a file.
+
+    Raises:
+        RunError: no such file, or not one that `save` wrote.
+    """
+    try:
+        with safetensors.safe_open(str(path), framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    except FileNotFoundError:
+        raise RunError(f"{path}: there is no such checkpoint") from None
+    except (safetensors.SafetensorError, OSError) as error:
+        raise RunError(f"{path}: not a readable checkpoint: {error}") from None
+    if FORMAT not in metadata:
+        raise RunError(f"{path}: not a checkpoint of the format {FORMAT}")
+    try:
+        return _unpack(json.loads(metadata[FORMAT]), tensors)
+    except (json.JSONDecodeError, KeyError) as error:
+        raise RunError(f"{path}: not a readable checkpoint: {error}") from None
+
+
+def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
+    """Replace a file's content in one step that survives a power cut.
+
+    Args:
+        path: of the file.
+        content: all of it.
+        mode: its rights, from which the umask takes some away.
+
+    Raises:
+        RunError: it cannot be written; the old content is still there.
+    """
+    with _whole(path, mode) as file:
+        file.write(content)
+
+
+def unwritable(path: Path, error: OSError) -> RunError:
+    """What to say of a file that could not be written."""
+    return RunError(f"{path} cannot be written: {error.strerror}")
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """A disk that is full or broken is told in one line that names what was to be written."""
+    try:
+        yield
+    except OSError as error:
+        raise unwritable(path, error) from None
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """A disk that cannot be read is told in one line that names what was to be read."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror}") from None
+
+
+@contextmanager
+def going_on_from(path: Path) -> Iterator[None]:
+    """A state that is not one of those that were saved is told in one line."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # whatever it is that does not fit
+        raise RunError(
+            f"{path} is damaged, or of another version: {type(error).__name__} {error}; put a copy "
+            "of it back, or begin anew in another folder"
+        ) from None
+
+
+@contextmanager
+def _whole(path: Path, mode: int) -> Iterator[BinaryIO]:
+    """A file that takes another's place; where that fails, nothing is left of it."""
+    try:
+        with writing(path), _replacing(path, mode) as file:
+            yield file
+    except RunError:
+        with suppress(OSError):
+            path.with_name(path.name + ".partial").unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def _replacing(path: Path, mode: int) -> Iterator[BinaryIO]:
+    """A file that takes another's place once it is written and on the disk.
+
+    Whatever has its temporary name is removed and not written to: what a killed process left, or
+    a link or an open file of somebody who waits for the content.
+    """
+    temporary = path.with_name(path.name + ".partial")
+    temporary.unlink(missing_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(temporary, flags, mode), "wb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _pack(value: Any, tensors: dict[str, Tensor]) -> Any:
+    if isinstance(value, (Tensor, bytes)):
+        key = str(len(tensors))
+        if isinstance(value, Tensor):
+            tensors[key] = value.detach()
+            return {"$tensor": key}
+        data = torch.frombuffer(bytearray(value), dtype=torch.uint8) if value else torch.empty(0)
+        tensors[key] = data
+        return {"$bytes": key}
+    if isinstance(value, dict):
+        return {name: _pack(item, tensors) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_pack(item, tensors) for item in value]
+    return value
+
+
+def _unpack(value: Any, tensors: dict[str, Tensor]) -> Any:
+    if isinstance(value, dict):
+        if "$tensor" in value:
+            return tensors[value["$tensor"]]
+        if "$bytes" in value:
+            return tensors[value["$bytes"]].numpy().tobytes()
+        return {name: _unpack(item, tensors) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_unpack(item, tensors) for item in value]
+    return value

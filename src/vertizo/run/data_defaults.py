@@ -1,0 +1,128 @@
+"""What a configuration leaves open, by public facts: numbers of records, columns, parameters.
+
+Nothing here looks at a feature's or a label's value, so that no choice costs any privacy. The
+constants were found by sweeps on validation records of five data sets (docs/defaults.md).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from vertizo.config.schema import ExperimentConfig
+from vertizo.data.vertical import VerticalData
+from vertizo.methods.base import Method
+from vertizo.party.updates import PRIVATE, UpdateName
+
+FIRST_ORDER_RATE = 0.1
+"""η / (1 − momentum) of gradients that are computed."""
+ZEROTH_ORDER_RATE = 20.0
+"""η / (1 − momentum) times the number of dimensions, of gradients that are estimated."""
+ESTIMATED_SERVER_RATE = 4.0
+"""The same of a server's parameters: every client's steps depend on its."""
+LARGEST_RATE = 0.3
+"""η / (1 − momentum), at most, in few dimensions."""
+PRIVATE_RATE = 5.0
+"""η / (1 − momentum), at most, of a server under noise: its clipped gradients are short."""
+PRIVATE_WANDERING = 0.7
+"""How far noise alone may carry one of its parameters by the end of a run."""
+
+ROUNDS = 3000
+"""Batches of each client in a run without a guarantee, more or less."""
+EPOCHS = (5, 120)
+"""At least and at most so many."""
+BATCH_SIZE = 64
+
+TYPICAL_COLUMNS = 10
+"""Of a client whose columns are nobody else's knowledge."""
+PRIVATE_EPOCHS = 5
+"""Every epoch divides the budget of the replies further."""
+PRIVATE_BATCHES = 20
+"""Of an epoch: the noise on a sum is the same for every size of the batch that divides it."""
+PRIVATE_BATCH_SIZES = (64, 2000)
+"""At least and at most so many records."""
+
+
+def client_rate(
+    method: Method, parameters: int, embedding_dim: int, batch_size: int, momentum: float
+) -> float:
+    """η_m: that of a gradient, or as much less as an estimate of it is longer.
+
+    A zeroth-order estimate of a gradient g in d dimensions has the expected squared norm d‖g‖²,
+    so that the largest step that still descends is d times shorter.
+
+    Args:
+        method: which says in how many dimensions it estimates.
+        parameters: d_m.
+        embedding_dim: d_h.
+        batch_size: B.
+        momentum: of the optimiser; a step counts 1 / (1 − momentum) times.
+    """
+    dimensions = method.estimated_dimensions(parameters, embedding_dim, batch_size)
+    rate = _rate(dimensions, ZEROTH_ORDER_RATE) if dimensions else FIRST_ORDER_RATE
+    return rate * (1 - momentum)
+
+
+def server_rate(
+    update: UpdateName, parameters: int, momentum: float, noise: float = 0.0, steps: int = 1
+) -> float:
+    """η_0, likewise; under noise, as much as lets T steps of it end not too far off.
+
+    Args:
+        update: how the server is trained.
+        parameters: d_0.
+        momentum: of the optimiser.
+        noise: standard deviation of what a private update adds to each parameter's gradient.
+        steps: T.
+    """
+    rate = FIRST_ORDER_RATE
+    if update in ("zeroth-order", "forward-difference", "private-zeroth-order"):
+        rate = _rate(parameters, ESTIMATED_SERVER_RATE)
+    elif update in PRIVATE:
+        rate = min(PRIVATE_RATE, PRIVATE_WANDERING / (noise * math.sqrt(steps)))
+    return rate * (1 - momentum)
+
+
+def _rate(dimensions: float, rate: float) -> float:
+    return min(LARGEST_RATE, rate / dimensions)
+
+
+def complete(config: ExperimentConfig, data: VerticalData) -> ExperimentConfig:
+    """The configuration with epochs, batch size and clip for these records, where it names none.
+
+    Args:
+        config: as it was given; one that is complete stays as it is.
+        data: of which the number of records, columns and parties matter.
+    """
+    given, privacy = config.model_fields_set, config.privacy
+    found: dict[str, Any] = {}
+    private = privacy.mechanism == "gaussian"
+    if "batch_size" not in given:
+        wanted = BATCH_SIZE
+        if private:
+            least, most = PRIVATE_BATCH_SIZES
+            wanted = min(max(data.records // PRIVATE_BATCHES, least), most)
+        found["batch_size"] = max(1, min(wanted, data.records))
+    if "epochs" not in given:
+        batch_size = found.get("batch_size", config.batch_size)
+        least, most = EPOCHS
+        per_epoch = max(1, math.ceil(data.records / batch_size))
+        wanted = PRIVATE_EPOCHS if private else round(ROUNDS / per_epoch)
+        found["epochs"] = min(max(wanted, least), most)
+    if private and privacy.clip is None:
+        found["privacy"] = privacy.model_copy(update={"clip": reply_clip(data)})
+    return config.model_copy(update=found) if found else config
+
+
+def reply_clip(data: VerticalData) -> float:
+    """C of the replies: how steep the loss is for a linear client under a fresh server.
+
+    Along a random direction of a linear layer with F standardised inputs an embedding moves by
+    about √(F + 1) in each output; a fresh server passes a third of the mean square on, spread over
+    M parties, and the gradient of a cross-entropy by the logits is at most √2 long.
+    """
+    parties = len(data.parties)
+    inputs = [math.prod(data.shape(party)) for party in range(len(data.features))]
+    typical = sum(inputs) / len(inputs) if inputs else TYPICAL_COLUMNS
+    steepness = math.sqrt(2 * (typical + 1) / (3 * parties))
+    return float(f"{steepness:.2g}")

@@ -1,0 +1,233 @@
+"""What both estimators share: one run of an experiment in `fit`, its own parties in `predict`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_consistent_length, check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+from vertizo.config import schema as configuration
+from vertizo.config import method_defaults
+from vertizo.run import live
+from vertizo.config.schema import ExperimentConfig
+from vertizo.data.prepare import prepare_frame
+from vertizo.data.tabular.prepared import Preparation
+from vertizo.core.errors import ConfigError, DataError, Interrupted, RunError
+from vertizo.run.estimators import inputs
+from vertizo.run.estimators import saved
+from vertizo.run.estimators import settings
+from vertizo.run.estimators.inputs import Features
+from vertizo.run.experiment import Experiment, Result
+from vertizo.run.prediction import Predictor
+from vertizo.run.build_privacy import record_choice
+from vertizo.run.folder import RunFolder
+
+LABEL = "label"
+"""What y is called among the columns, with underscores before it where X has that name."""
+
+
+class WrongSetting(ConfigError, ValueError):  # noqa: N818 - scikit-learn asks for a ValueError
+    """A parameter that does not fit, and what would."""
+
+
+class WrongInput(DataError, ValueError):  # noqa: N818 - scikit-learn asks for a ValueError
+    """Records that do not fit, and what would."""
+
+
+@contextmanager
+def value_errors() -> Iterator[None]:
+    """What is wrong with parameters or data is a ValueError too, as scikit-learn expects."""
+    try:
+        yield
+    except ConfigError as error:
+        raise WrongSetting(str(error)) from None
+    except DataError as error:
+        raise WrongInput(str(error)) from None
+    except Interrupted as error:  # or a search over parameters would go on with the next
+        raise KeyboardInterrupt(str(error)) from None
+
+
+class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
+    """One run of an experiment in ``fit``; not to be used itself."""
+
+    task: ClassVar[Literal["classification", "regression"]]
+    result_: Result
+    privacy_: str
+    n_features_in_: int
+    _config: ExperimentConfig
+    _preparation: Preparation
+
+    @abstractmethod
+    def _label_options(self, y: NDArray[Any]) -> dict[str, Any]:
+        """Keys of the configuration that say what y is; sets what depends on y alone."""
+
+    @abstractmethod
+    def _check_public(self) -> None:
+        """Refuse parameters that leave to y what has to be public under a guarantee."""
+
+    def fit(self, X: Any, y: Any) -> Self:  # noqa: N803 - scikit-learn's name
+        """Train the federation on records of all parties.
+
+        Args:
+            X: pandas or Polars frame, or array [records, columns]; NaN and None are missing.
+            y: labels [records].
+
+        Raises:
+            ValueError: parameters or records that do not fit; one line says what would.
+            RunError: ``out`` cannot be used, or training diverged.
+        """
+        with value_errors():
+            self._fit(X, y)
+        return self
+
+    def _fit(self, given: Any, labels: Any) -> None:
+        if labels is None:
+            raise DataError(
+                f"This {type(self).__name__} estimator requires y to be passed, but the target y "
+                "is None."
+            )
+        features = inputs.features(self, given, reset=True)
+        check_consistent_length(given, labels)
+        y = inputs.target(labels, numbers=self.task == "regression")
+        out = None if self.out is None else Path(self.out)
+        if out is not None and (out / "config.yaml").exists():
+            raise RunError(f"out is {out}, which holds a run already; name a new folder")
+        columns = settings.columns_of(self.parties, features.names)
+        config = self._configuration(features, columns, y)
+        label = config.data.label
+        assert label is not None, "set just now"
+        used = [column for column in features.names if any(column in c for c in columns.values())]
+        frame = features.frame(used).with_columns(inputs.column(y, label))
+        experiment = Experiment(config, prepare_frame(frame, config.data, record_choice(config)))
+        with self._progress(config.method.name) as show:
+            result = experiment.run(out, progress=show)
+        preparation = experiment.data().preparation
+        assert preparation is not None, "of a table"
+        self._config, self._preparation = experiment.config, preparation
+        # Without the parties: they hold the training records.
+        self._finish(replace(result, federation=None))
+        if out is not None:
+            saved.write(out, self)
+
+    def _configuration(
+        self, features: Features, columns: Mapping[str, Sequence[str]], y: NDArray[Any]
+    ) -> ExperimentConfig:
+        """All that decides the run's numbers."""
+        parameters = self.get_params(deep=False)
+        settings.check_holder(self.label_holder, tuple(columns))
+        held = [column for own in columns.values() for column in own]
+        forced = features.categories(held)
+        if self.categorical is not None:
+            forced += settings.named("categorical names", self.categorical, features.names)
+        label = LABEL
+        while label in features.names:
+            label = f"_{label}"
+        own = {
+            "seed": _seed(self.random_state),
+            "data.name": "frame",
+            "data.label": label,
+            "data.task": self.task,
+            "data.columns": {party: list(own) for party, own in columns.items()},
+            "data.label_holder": self.label_holder,
+            "data.categorical": [column for column in held if column in forced],
+            **self._label_options(y),
+        }
+        tree = settings.tree_of(parameters, self.config, own)
+        privacy = tree.get("privacy", {})
+        if method_defaults.has_noised_replies(privacy):
+            if privacy.get("epsilon") is not None:
+                self._check_public()
+            if self.random_state is None:  # the seed was drawn, and nobody asked for it
+                privacy.setdefault("noise", "secure")
+        return configuration.parse(tree, type(self).__name__)
+
+    def _progress(self, name: str) -> Any:
+        return live.bar(name, Console(stderr=True)) if self.verbose else nullcontext()
+
+    def _finish(self, result: Result) -> None:
+        self.result_ = result
+        self.privacy_ = str(result.summary["privacy"]["words"])
+
+    def _outputs(self, given: Any) -> NDArray[np.float32]:
+        """Probabilities [records, classes] in the order of the preparation, or values [records]."""
+        check_is_fitted(self, "result_")
+        with value_errors():
+            features = inputs.features(self, given, reset=False)
+            held = [c for own in self._preparation.parties.values() for c in own.columns]
+            summary, parameters = self.result_.summary, self.result_.parameters
+            predictor = Predictor.of(self._config, summary, self._preparation, parameters)
+            found: NDArray[np.float32] = predictor.outputs(features.frame(held), name="X").numpy()
+        return found
+
+    def save(self, path: str | Path) -> None:
+        """Write a run folder, which `load` reads and ``vertizo predict`` as well; no pickle.
+
+        It has the models, and of the training records what each party prepares new ones by
+        (means, spreads, names of categories); the records themselves are not in it.
+
+        Args:
+            path: of a folder that is not there yet, or is empty.
+
+        Raises:
+            RunError: it cannot be written, or holds something.
+        """
+        check_is_fitted(self, "result_")
+        folder, result = RunFolder(Path(path)), self.result_
+        if folder.path.exists() and (not folder.path.is_dir() or any(folder.path.iterdir())):
+            raise RunError(f"{path} is there already; name a new folder")
+        folder.create(self._config, preparation=self._preparation)
+        for row in result.metrics:
+            folder.append_metrics(row)
+        folder.save(result.summary["model"], dict(result.parameters))
+        saved.write(folder.path, self)
+        folder.write_summary(result.summary)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """A fitted estimator from the folder that `save`, or ``out``, left.
+
+        Where its configuration names models in a Python file, predictions import that file.
+
+        Raises:
+            RunError: it holds no such estimator.
+        """
+        folder = Path(path)
+        state = saved.read(folder, cls)
+        predictor = Predictor(folder)
+        if predictor.preparation is None:
+            raise RunError(f"{folder} has no preparation.json, which predictions take")
+        estimator = cls(**state.parameters)
+        estimator._config, estimator._preparation = predictor.config, predictor.preparation
+        estimator.n_features_in_ = state.columns
+        if state.names is not None:
+            estimator.feature_names_in_ = np.asarray(state.names, dtype=object)
+        if state.classes is not None:
+            estimator.classes_ = state.classes
+        metrics = RunFolder(folder).metrics()
+        summary = dict(predictor.summary)
+        estimator._finish(Result(summary, metrics, None, folder, predictor.parameters))
+        return estimator
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.categorical = True
+        tags.target_tags.required = True
+        return tags
+
+
+def _seed(random_state: Any) -> int:
+    """The seed itself, or one drawn from what scikit-learn takes in its place."""
+    if isinstance(random_state, (int, np.integer)) and not isinstance(random_state, bool):
+        return int(random_state)
+    return int(check_random_state(random_state).randint(2**31 - 1))

@@ -1,0 +1,158 @@
+"""`VerticalClassifier`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import ClassifierMixin
+from sklearn.utils.validation import check_is_fitted
+
+from vertizo.data.tabular.columns import Source, texts
+from vertizo.core.errors import ConfigError, DataError
+from vertizo.run.estimators import inputs
+from vertizo.run.estimators.base import VerticalEstimator
+from vertizo.run.estimators.privacy import Privacy
+
+
+class VerticalClassifier(ClassifierMixin, VerticalEstimator):  # type: ignore[misc]
+    """A classifier that several parties train together, each on columns of its own.
+
+    All parties run in this process: a simulation of what `vertizo serve` and `vertizo join` do in
+    several, message by message the same. Parameters that are None are chosen: by the method and
+    from the number of records and columns, never from their values.
+
+    Args:
+        parties: party → its columns, by name or position; columns that nobody holds are not used.
+            None cuts the columns into two halves.
+        method: name of the method, as in `vertizo list methods`, or a mapping with its options.
+        privacy: what is to be guaranteed; None for no guarantee.
+        label_holder: the party that holds the labels; its columns enter the server model. None:
+            a label holder without columns of its own.
+        epochs: passes of every client over its records.
+        batch_size: records of one query.
+        embedding_dim: numbers that a client sends of each record.
+        client_hidden: widths of the clients' hidden layers.
+        server_hidden: widths of the server's hidden layers.
+        client_learning_rate: of every client.
+        server_learning_rate: of the server.
+        validation: share of the records that choose the best model and are not trained on.
+        categorical: columns of numbers that are categories, by name or position; text is one
+            anyway, and so are pandas' and Polars' categories.
+        classes: all classes there are, from public knowledge; ``privacy`` needs them. None for
+            those of y.
+        config: further keys of a configuration, nested as in its file.
+        random_state: seed of all that is random, the noise of ``privacy`` included.
+        verbose: show progress on a terminal or in a notebook.
+        out: folder for the run, which must be new; None keeps it in memory.
+
+    Attributes:
+        classes_: the classes, sorted.
+        result_: the run: ``summary`` and ``metrics``.
+        privacy_: what is guaranteed, in words.
+        n_features_in_, feature_names_in_: of X in fit.
+    """
+
+    task = "classification"
+    classes_: NDArray[Any]
+
+    def __init__(
+        self,
+        parties: Mapping[str, Sequence[str | int]] | None = None,
+        *,
+        method: str | Mapping[str, Any] = "dpzv",
+        privacy: Privacy | Mapping[str, Any] | None = None,
+        label_holder: str | None = None,
+        epochs: int | None = None,
+        batch_size: int | None = None,
+        embedding_dim: int | None = None,
+        client_hidden: Sequence[int] | None = None,
+        server_hidden: Sequence[int] | None = None,
+        client_learning_rate: float | None = None,
+        server_learning_rate: float | None = None,
+        validation: float = 0.1,
+        categorical: Sequence[str | int] | None = None,
+        classes: Sequence[Any] | None = None,
+        config: Mapping[str, Any] | None = None,
+        random_state: Any = None,
+        verbose: bool = False,
+        out: str | Path | None = None,
+    ) -> None:
+        self.parties = parties
+        self.method = method
+        self.privacy = privacy
+        self.label_holder = label_holder
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.embedding_dim = embedding_dim
+        self.client_hidden = client_hidden
+        self.server_hidden = server_hidden
+        self.client_learning_rate = client_learning_rate
+        self.server_learning_rate = server_learning_rate
+        self.validation = validation
+        self.categorical = categorical
+        self.classes = classes
+        self.config = config
+        self.random_state = random_state
+        self.verbose = verbose
+        self.out = out
+
+    def predict_proba(self, X: Any) -> NDArray[np.float32]:  # noqa: N803 - scikit-learn's name
+        """The probability of each class, [records, classes] in the order of ``classes_``.
+
+        Raises:
+            ValueError: X has other columns than in fit, or text where there were numbers.
+        """
+        check_is_fitted(self, "result_")
+        names = self._preparation.class_names
+        assert names is not None, "of a classification"
+        found = self._outputs(X)
+        return found[:, [names.index(text) for text in _texts(self.classes_)]]
+
+    def predict(self, X: Any) -> NDArray[Any]:  # noqa: N803 - scikit-learn's name
+        """The likeliest class of each record.
+
+        Raises:
+            ValueError: as of `predict_proba`.
+        """
+        places = self.predict_proba(X).argmax(1)
+        found: NDArray[Any] = self.classes_[places]
+        return found
+
+    def _label_options(self, y: NDArray[Any]) -> dict[str, Any]:
+        found = np.unique(y)
+        further = self.config.get("data") if isinstance(self.config, Mapping) else None
+        if isinstance(further, Mapping) and "classes" in further:
+            raise ConfigError("config has data.classes; give the parameter classes in its place")
+        if self.classes is None:
+            self.classes_ = found
+        else:
+            public = np.unique(np.asarray(self.classes))
+            unknown = [value for value in found.tolist() if value not in public.tolist()]
+            if unknown:
+                raise ConfigError(
+                    f"classes is {list(self.classes)!r} but y has {unknown[0]!r}; name every class"
+                )
+            self.classes_ = public
+        texts = _texts(self.classes_)
+        if len(texts) < 2:
+            raise DataError(f"y has one class only, {found[0]!r}; there must be two at least")
+        if len(set(texts)) < len(texts):
+            raise DataError(f"y has classes that read the same as text: {', '.join(texts)}")
+        return {"data.classes": texts} if self.classes is not None else {}
+
+    def _check_public(self) -> None:
+        if self.classes is None:
+            raise ConfigError(
+                "classes is None, but privacy needs classes=[...], every class there is, from "
+                "public knowledge: read off y, no ε would hold"
+            )
+
+
+def _texts(classes: NDArray[Any]) -> list[str]:
+    """Classes as a configuration names them."""
+    series = inputs.column(classes, "classes")
+    return [str(text) for text in texts(Source("y", series.to_frame()), "classes")]

@@ -1,0 +1,180 @@
+"""What people bring: pandas and Polars frames, arrays, lists; what comes out is a Polars frame."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vertizo.core.errors import DataError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+@dataclass(frozen=True)
+class Features:
+    """The features of some records, as they were given."""
+
+    given: Any
+    """A pandas or Polars frame, or float64 [records, columns]."""
+    names: tuple[str, ...]
+    """Of all columns, in order; x0, x1, … where they have none."""
+
+    def frame(self, columns: Sequence[str]) -> pl.DataFrame:
+        """Some columns of them.
+
+        Raises:
+            DataError: a column that holds neither numbers nor text.
+        """
+        import polars as pl
+
+        places = [self.names.index(column) for column in columns]
+        if isinstance(self.given, np.ndarray):
+            return pl.DataFrame(
+                [pl.Series(self.names[i], np.ascontiguousarray(self.given[:, i])) for i in places]
+            )
+        if _library(self.given) == "polars":
+            found: pl.DataFrame = self.given.select(columns)
+            return found
+        return pl.DataFrame([_series(self.given.iloc[:, i], self.names[i]) for i in places])
+
+    def categories(self, columns: Sequence[str]) -> list[str]:
+        """Those of the columns whose type says that they are categories, even of numbers."""
+        if isinstance(self.given, np.ndarray):
+            return []
+        if _library(self.given) == "polars":
+            types = dict(zip(self.names, self.given.dtypes, strict=True))
+            return [c for c in columns if str(types[c]).startswith(("Categorical", "Enum"))]
+        types = dict(zip(self.names, self.given.dtypes, strict=True))
+        return [column for column in columns if str(types[column]) == "category"]
+
+
+def _library(value: Any) -> str:
+    return type(value).__module__.partition(".")[0]
+
+
+def is_frame(value: Any) -> bool:
+    """Whether something is a pandas or Polars frame.
+
+    Raises:
+        DataError: it is a lazy one.
+    """
+    if _library(value) not in ("pandas", "polars"):
+        return False
+    if type(value).__name__ == "LazyFrame":
+        raise DataError("X is a Polars LazyFrame; give X.collect()")
+    return hasattr(value, "columns")
+
+
+def features(estimator: Any, given: Any, *, reset: bool) -> Features:
+    """Checked as scikit-learn checks: two dimensions, as many columns as in fit, and their names.
+
+    Args:
+        estimator: gets ``n_features_in_`` and, of frames, ``feature_names_in_``.
+        given: X.
+        reset: whether this is fit.
+
+    Raises:
+        ValueError, TypeError: scikit-learn's own.
+    """
+    from sklearn.utils.validation import validate_data
+
+    if is_frame(given):
+        _check_twice([str(name) for name in given.columns])
+        validate_data(estimator, given, skip_check_array=True, reset=reset)
+        if not given.shape[0]:
+            raise DataError("X has no rows")
+    else:
+        given = validate_data(
+            estimator,
+            given,
+            dtype=np.float64,
+            ensure_all_finite="allow-nan",
+            ensure_min_samples=2 if reset else 1,
+            reset=reset,
+        )
+    known = getattr(estimator, "feature_names_in_", None)
+    names = [f"x{i}" for i in range(estimator.n_features_in_)] if known is None else known
+    return Features(given, tuple(names))
+
+
+def _check_twice(names: Sequence[str]) -> None:
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise DataError(f"X has two columns named {twice!r}")
+
+
+def _series(column: Any, name: str) -> pl.Series:
+    """A column of a pandas frame, without what pandas would need pyarrow for."""
+    import polars as pl
+
+    kind = column.dtype.kind if isinstance(column.dtype, np.dtype) else ""
+    if kind in "biufM" and kind:
+        return pl.Series(name, np.ascontiguousarray(column.to_numpy()))
+    values = column.astype(object)
+    cells = values.where(values.notna(), None).tolist()
+    there = [cell for cell in cells if cell is not None]
+    if there and all(isinstance(cell, (bool, np.bool_)) for cell in there):
+        return pl.Series(name, cells, dtype=pl.Boolean)
+    if any(isinstance(cell, str) for cell in there):
+        cells = [None if cell is None else _text(cell, name) for cell in cells]
+        return pl.Series(name, cells, dtype=pl.String)
+    try:
+        numbers = [None if cell is None else float(cell) for cell in cells]
+    except (TypeError, ValueError):
+        odd = next(cell for cell in there if not isinstance(cell, (int, float)))
+        raise DataError(
+            f"X: column {name!r} holds {type(odd).__name__}, neither numbers nor text; "
+            "give it to no party"
+        ) from None
+    return pl.Series(name, numbers, dtype=pl.Float64)
+
+
+def _text(cell: Any, name: str) -> str:
+    """A cell of a column that has some text in it."""
+    if isinstance(cell, str):
+        return cell
+    if isinstance(cell, (bool, int, float, np.generic)):
+        return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell)
+    raise DataError(
+        f"X: column {name!r} holds {type(cell).__name__} beside text; give it to no party"
+    )
+
+
+def target(given: Any, *, numbers: bool) -> NDArray[Any]:
+    """Labels [records], as scikit-learn checks them.
+
+    Args:
+        given: y.
+        numbers: whether they must be, as for a regression.
+
+    Raises:
+        ValueError: scikit-learn's own.
+        DataError: some are missing.
+    """
+    from sklearn.utils import assert_all_finite, column_or_1d
+    from sklearn.utils.multiclass import check_classification_targets
+
+    y: NDArray[Any] = column_or_1d(given, warn=True)
+    if y.dtype.kind == "O":
+        missing = sum(value is None or value is not value for value in y.tolist())
+        if missing:
+            raise DataError(f"y is missing in {missing} of {len(y)} records; leave them out")
+        native = np.asarray(y.tolist())
+        y = native if native.dtype.kind in "biuf" else y  # of pandas' nullable types
+    assert_all_finite(y, input_name="y")
+    if numbers:
+        return y.astype(np.float64)
+    check_classification_targets(y)
+    return y
+
+
+def column(values: NDArray[Any], name: str) -> pl.Series:
+    """Labels as a column of a frame."""
+    import polars as pl
+
+    return pl.Series(name, values.tolist())

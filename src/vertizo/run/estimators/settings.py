@@ -1,0 +1,190 @@
+"""From an estimator's parameters to the sections of a configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+
+from vertizo.data.splits import nearest
+from vertizo.core.errors import ConfigError
+from vertizo.run.estimators.privacy import Privacy
+
+Tree = dict[str, Any]
+
+KEYS = {
+    "epochs": "epochs",
+    "batch_size": "batch_size",
+    "embedding_dim": "client.model.outputs",
+    "client_hidden": "client.model.hidden",
+    "server_hidden": "server.model.hidden",
+    "client_learning_rate": "client.optimizer.learning_rate",
+    "server_learning_rate": "server.optimizer.learning_rate",
+    "validation": "data.validation",
+    "label_range": "data.label_range",
+}
+"""Parameter of an estimator → key of the configuration."""
+
+
+def plain(value: Any) -> Any:
+    """NumPy's numbers and arrays, and tuples, as Python's own numbers and lists."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Mapping):
+        return {plain(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)) or (hasattr(value, "tolist") and np.ndim(value) == 1):
+        return [plain(item) for item in value]
+    return value
+
+
+def tree_of(parameters: Mapping[str, Any], config: Any, own: Mapping[str, Any]) -> Tree:
+    """All that was given, as nested mappings; what was not is left to the configuration.
+
+    Args:
+        parameters: of the estimator, by name.
+        config: further keys, nested as in a configuration file; None for none.
+        own: dotted key → what the estimator itself decides.
+
+    Raises:
+        ConfigError: ``config`` is no mapping, or has what a parameter says as well.
+    """
+    if config is not None and not isinstance(config, Mapping):
+        raise ConfigError(
+            f"config is {config!r}; it must map keys of a configuration to values, such as "
+            "{'server': {'optimizer': {'momentum': 0.5}}}"
+        )
+    tree: Tree = deepcopy(plain(config or {}))
+    for name, key in KEYS.items():
+        value = plain(parameters.get(name))
+        if value is not None:
+            _put(tree, key, value, f"the parameter {name}")
+    _choose_method(tree, plain(parameters["method"]))
+    privacy = parameters["privacy"]
+    if isinstance(privacy, Privacy):
+        privacy = privacy.section()
+    elif privacy is not None and not isinstance(privacy, Mapping):
+        raise ConfigError(f"privacy is {privacy!r}; use vertizo.Privacy(epsilon=1.0)")
+    for name, value in (privacy or {}).items():
+        _put(tree, f"privacy.{name}", plain(value), f"the parameter privacy ({name})")
+    for key, value in own.items():
+        _put(tree, key, value, "the estimator itself")
+    return tree
+
+
+def _choose_method(tree: Tree, method: Any) -> None:
+    """The parameter ``method``: a name, or a mapping with further options."""
+    if isinstance(method, str):
+        method = {"name": method}
+    if not isinstance(method, Mapping):
+        raise ConfigError(f"method is {method!r}; use a name, such as 'dpzv'")
+    for name, value in method.items():
+        there = tree.get("method")
+        if name == "name" and isinstance(there, dict) and there.get("name", value) == value:
+            there["name"] = value
+        else:
+            _put(tree, f"method.{name}", value, "the parameter method")
+
+
+def _put(tree: Tree, key: str, value: Any, whose: str) -> None:
+    """Set a dotted key that is not there yet."""
+    *sections, last = key.split(".")
+    for section in sections:
+        tree = tree.setdefault(section, {})
+        if not isinstance(tree, dict):
+            raise ConfigError(f"config: {section} is {tree!r}; keys and values were expected there")
+    if last in tree:
+        raise ConfigError(f"config has {key}, which {whose} says as well; keep one of them")
+    tree[last] = value
+
+
+def columns_of(parties: Any, names: Sequence[str]) -> dict[str, list[str]]:
+    """Which columns each party holds.
+
+    >>> columns_of(None, ["x0", "x1", "x2"])
+    {'party0': ['x0', 'x1'], 'party1': ['x2']}
+    >>> columns_of({"bank": [0, 2], "shop": ["x1"]}, ["x0", "x1", "x2"])
+    {'bank': ['x0', 'x2'], 'shop': ['x1']}
+
+    Args:
+        parties: party → names of columns or their positions; None for two halves.
+        names: of all columns, in order.
+
+    Raises:
+        ConfigError: a column that there is not, or one that two parties hold.
+    """
+    if parties is None:
+        halves = np.array_split(np.arange(len(names)), min(2, len(names)))
+        return {f"party{m}": [names[i] for i in half] for m, half in enumerate(halves)}
+    if not isinstance(parties, Mapping) or not parties:
+        raise ConfigError(
+            f"parties is {parties!r}; it must map each party to its columns, such as "
+            "{'bank': ['age', 'income'], 'shop': ['visits']}"
+        )
+    found: dict[str, list[str]] = {}
+    owner: dict[str, str] = {}
+    for party, wanted in parties.items():
+        if not isinstance(party, str):
+            raise ConfigError(f"parties names a party {party!r}; use text")
+        found[party] = named(f"parties gives {party!r}", wanted, names)
+        if not found[party]:
+            raise ConfigError(f"parties gives {party!r} no columns")
+        for column in found[party]:
+            if column in owner:
+                other = owner[column]
+                whom = f"{party!r} twice" if other == party else f"both {other!r} and {party!r}"
+                raise ConfigError(f"parties gives the column {column!r} to {whom}")
+            owner[column] = party
+    return found
+
+
+def named(what: str, wanted: Any, names: Sequence[str]) -> list[str]:
+    """Names of columns that were given by name or position.
+
+    Args:
+        what: the beginning of a complaint.
+        wanted: names, or positions from 0.
+        names: of all columns, in order.
+
+    Raises:
+        ConfigError: a column that there is not.
+    """
+    wanted = plain(list(wanted)) if not isinstance(wanted, (str, Mapping)) and _many(wanted) else 0
+    if not isinstance(wanted, list):
+        raise ConfigError(f"{what} something other than a list of columns")
+    result = []
+    for column in wanted:
+        if isinstance(column, bool) or not isinstance(column, (str, int)):
+            raise ConfigError(f"{what} the column {column!r}; use names, or positions from 0")
+        if isinstance(column, str) and column not in names:
+            hint = nearest(column, names) or f"; it has {', '.join(names[:20])}"
+            raise ConfigError(f"{what} the column {column!r}, which X does not have{hint}")
+        if isinstance(column, int) and not 0 <= column < len(names):
+            raise ConfigError(
+                f"{what} the column at position {column}; X has positions 0 to {len(names) - 1}"
+            )
+        result.append(column if isinstance(column, str) else names[column])
+    return result
+
+
+def _many(value: Any) -> bool:
+    return hasattr(value, "__iter__")
+
+
+def check_holder(label_holder: Any, parties: Sequence[str]) -> None:
+    """Refuse a label holder that is none of the parties, or the only one.
+
+    Raises:
+        ConfigError: names the parties.
+    """
+    if label_holder is None:
+        return
+    if label_holder not in parties:
+        hint = nearest(str(label_holder), parties) or f"; they are {', '.join(map(repr, parties))}"
+        raise ConfigError(f"label_holder is {label_holder!r}, which is none of the parties{hint}")
+    if len(parties) == 1:
+        raise ConfigError(
+            f"label_holder is {label_holder!r}, the only party, which leaves no client; "
+            "give the columns to more parties"
+        )

@@ -1,0 +1,181 @@
+"""One configuration → one run, in memory or in a run folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import torch
+
+from vertizo.config import schema as configuration
+from vertizo.run import tracking
+from vertizo.run.ledger_session import charging
+from vertizo.config.schema import ExperimentConfig
+from vertizo.data.datasets.catalog import CATALOG
+from vertizo.data.prepare import prepare
+from vertizo.data.vertical import VerticalData
+from vertizo.run.data_defaults import complete
+from vertizo.core.errors import RunError
+from vertizo.run.federation import build
+from vertizo.run.build_models import check_reads_tokens
+from vertizo.core.memory import keep_freed_memory
+from vertizo.run.build_privacy import record_choice
+from vertizo.run.folder import RunFolder
+from vertizo.run.simulator import Observer
+from vertizo.run.tracking import Tracked
+from vertizo.run.loop import Progress, Result, Training
+
+__all__ = ["Experiment", "Progress", "Result"]
+
+
+class Experiment:
+    """A configured run.
+
+    >>> from vertizo.config.schema import parse
+    >>> result = Experiment(parse({"epochs": 1, "data": {"limit": 200}})).run()
+    >>> result.summary["method"], result.summary["privacy"]["guarantee"]
+    ('dpzv', 'none')
+
+    Args:
+        config: validated and complete.
+        data: already cut data; None loads what the configuration names.
+    """
+
+    def __init__(
+        self, config: ExperimentConfig | None = None, data: VerticalData | None = None
+    ) -> None:
+        self.config = config or ExperimentConfig()
+        self._data = data
+
+    @classmethod
+    def from_yaml(cls, path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
+        """From a file, with ``key=value`` overrides.
+
+        Raises:
+            ConfigError: names the key, its value and what would be right.
+        """
+        return cls(configuration.load(Path(path), overrides))
+
+    def data(self) -> VerticalData:
+        """The data, loaded and cut once.
+
+        Raises:
+            ConfigError, DataError: see `vertizo.data`.
+        """
+        if self._data is None:
+            known = CATALOG.get(self.config.data.name)
+            if known is not None and known.tokens:  # which takes a while to make
+                check_reads_tokens("client.model", self.config.client.model)
+            self._data = prepare(self.config.data, record_choice(self.config))
+        self.config = complete(self.config, self._data)
+        return self._data
+
+    def check(self) -> None:
+        """Make all parties and throw them away.
+
+        Raises:
+            ConfigError, DataError: parts of the configuration do not fit each other or the data.
+        """
+        build(self.config, self.data())
+
+    def privacy(self) -> dict[str, Any]:
+        """What the run would guarantee: the section ``privacy`` of its summary.
+
+        Raises:
+            ConfigError, DataError: as `check`.
+        """
+        privacy = build(self.config, self.data()).privacy()
+        if self.config.privacy.ledger is not None:
+            privacy["counted"] = f"this run, which draws on the ledger {self.config.privacy.ledger}"
+        return privacy
+
+    def run(
+        self,
+        out: str | Path | None = None,
+        *,
+        resume: bool = False,
+        progress: Callable[[Progress], None] | None = None,
+        observer: Observer | None = None,
+        track: Sequence[str] = (),
+    ) -> Result:
+        """Train to the end.
+
+        Args:
+            out: run folder; None keeps everything in memory.
+            resume: go on in ``out`` from its last checkpoint.
+            progress: called a few times a second.
+            observer: sees every frame on the wire.
+            track: where evaluations go as well, e.g. ``tensorboard=DIR`` (`vertizo.run.tracking`).
+
+        Raises:
+            ConfigError: a package that ``track`` needs is missing.
+            RunError: the folder cannot be used, or training diverged.
+            Interrupted: stopped by SIGINT after a checkpoint was written.
+        """
+        with self.opened(
+            out, resume=resume, progress=progress, observer=observer, track=track
+        ) as training:
+            return training.run(resume=resume)
+
+    @contextmanager
+    def opened(
+        self,
+        out: str | Path | None = None,
+        *,
+        resume: bool = False,
+        progress: Callable[[Progress], None] | None = None,
+        observer: Observer | None = None,
+        track: Sequence[str] = (),
+    ) -> Iterator[Training]:
+        """The training that `run` makes, its folder and ledger held open; arguments as of `run`.
+
+        Raises:
+            RunError: the folder cannot be used.
+        """
+        torch.set_num_threads(self.config.threads)
+        keep_freed_memory()
+        folder = None if out is None else RunFolder(Path(out))
+        if folder is not None and resume:
+            self.check_same(folder)
+            kept = folder.preparation()
+            if kept is not None and not kept.agrees_with(self.data().preparation):
+                raise RunError(
+                    f"{folder.path} holds a run on other records than {self.data().name} has now: "
+                    "columns or what they are scaled by have changed; start another run"
+                )
+            if self.config.privacy.noise == "secure":
+                raise RunError(
+                    f"{folder.path} holds a run with privacy.noise 'secure', which cannot be "
+                    "repeated: what it released since its checkpoint would be released anew; "
+                    "start another run"
+                )
+        elif folder is not None:
+            folder.check_is_new()
+        name = folder.run_name() if folder is not None and resume else uuid4().hex
+        over = folder is not None and resume and folder.summary() is not None
+        with (
+            charging(self.config, self.data(), name) as charge,
+            tracking.opened(() if over else track, Tracked(name, self.config)) as tracker,
+        ):
+            federation = build(self.config, self.data(), observer=observer, charge=charge)
+            training = Training(self.config, federation, folder, progress, tracker)
+            if folder is None:
+                yield training
+                return
+            folder.make()
+            with folder.locked():
+                if not resume:
+                    folder.check_is_new()
+                    folder.create(self.config, name, self.data().preparation)
+                yield training
+
+    def check_same(self, folder: RunFolder) -> None:
+        """Raises RunError if the folder holds a run of another configuration."""
+        if not folder.is_of(self.config):
+            raise RunError(
+                f"{folder.path} holds a run of another configuration; "
+                "resume it with the config.yaml that is in it"
+            )

@@ -1,0 +1,204 @@
+"""What is and is not protected in a run, in plain words, from its configuration and statement."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from vertizo.config.schema import ExperimentConfig
+from vertizo.party.updates import PRIVATE
+from vertizo.run.summary_figures import bound_text, is_bounded
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Sentences under headings; each holds for the run as it was configured."""
+
+    guarantee: str
+    """``exact``, ``simulated``, ``published`` or ``none``."""
+    summary: str
+    protected: tuple[str, ...]
+    not_protected: tuple[str, ...]
+    how: tuple[str, ...]
+
+
+def explain(config: ExperimentConfig, privacy: Mapping[str, Any]) -> Explanation:
+    """Put a run's statement into words.
+
+    Args:
+        config: of the run.
+        privacy: the section ``privacy`` of its summary.
+    """
+    return Explanation(
+        guarantee=privacy["guarantee"],
+        summary=privacy["words"],
+        protected=tuple(_protected(config, privacy)),
+        not_protected=tuple(_not_protected(config, privacy)),
+        how=tuple(_how(config, privacy)),
+    )
+
+
+def _protected(config: ExperimentConfig, privacy: Mapping[str, Any]) -> list[str]:
+    if not is_bounded(privacy):
+        noise = privacy.get("embedding_noise")
+        if noise is None:
+            return []
+        return [
+            "What one client sends of a record, by itself, against the server: "
+            f"ε = {bound_text(noise['epsilon'])} at δ = {noise['delta']:g}. Not what its model "
+            "carries of that record into the embeddings of others."
+        ]
+    epsilon, delta = privacy["epsilon"], privacy["delta"]
+    simulated = privacy["guarantee"] == "simulated"
+    kind = "simulated " if simulated else ""
+    lines = [
+        f"{thing[0].upper()}{thing[1:]}, of each training record: {kind}ε = {bound_text(epsilon)} "
+        f"at δ = {delta:g}."
+        for thing in privacy["covers"]
+    ]
+    lines.append(
+        "What that ε means: whoever sees all that clients see, knows all other records, and has to "
+        "say which of two equally likely values a record has, is right in at most "
+        f"{_percent_right(epsilon, delta)} of all cases; a guess is in 50 %."
+    )
+    if simulated:
+        lines.append(
+            "All that holds if the noise is secret. This run's was made from its seed: against "
+            "whoever knows the seed, nothing is protected. privacy.noise 'secure' makes it exact."
+        )
+    against = "labels against all clients together"
+    if any("features" in thing for thing in privacy["covers"]):
+        against += ", a client's features against all others together"
+    lines.append(
+        "That holds whatever clients send in place of what the protocol asks for, and for whatever "
+        f"is computed from what they saw: {against}."
+    )
+    if not config.method.first_order_client:
+        lines.append(
+            "The finished models are made from protected releases: handing them on costs nothing "
+            "more, as to training records' labels."
+        )
+    return lines
+
+
+def _percent_right(epsilon: float, delta: float) -> str:
+    """How often a test of two equally likely hypotheses is right at most, rounded up.
+
+    P(right) = (1 + a − b)/2, where a ≤ e^ε b + δ and 1 − b ≤ e^ε (1 − a) + δ: at most
+    (e^ε + δ)/(1 + e^ε).
+    """
+    right = (1 + delta * math.exp(-epsilon)) / (1 + math.exp(-epsilon))
+    return f"{math.ceil(1000 * min(right, 1.0) - 1e-9) / 10:g} %"
+
+
+def _not_protected(config: ExperimentConfig, privacy: Mapping[str, Any]) -> list[str]:
+    lines = []
+    covers = privacy.get("covers") or ()
+    if privacy["guarantee"] == "none":
+        lines.append("Labels of training records: no bound holds against the clients.")
+    if privacy["guarantee"] == "published":
+        lines.append(
+            "Labels of training records: the published formula states an ε that does not hold. "
+            f"The replies alone give ε = {privacy['replies_alone_epsilon']:.4g}."
+        )
+    trains_on_labels = config.server.update not in (*PRIVATE, "none")
+    if config.privacy.mechanism == "gaussian" and trains_on_labels:
+        lines.append(
+            f"The server model (server.update {config.server.update}) learns from raw labels, "
+            "and every later reply depends on it."
+        )
+    lines.append(
+        "Embeddings, which go to the trusted server: nothing hides a client's features from it."
+        if config.privacy.mechanism != "embedding-noise"
+        else "Labels, against anybody: noise on embeddings does nothing for them."
+    )
+    own = "the label holder's columns" not in covers
+    if own and config.data.label_holder is not None:
+        lines.append(
+            "The label holder's own columns"
+            + (
+                ": they were prepared by statistics of the training records."
+                if is_bounded(privacy)
+                else "."
+            )
+        )
+    elif own and config.data.name == "table":  # over a network it need not be named to have some
+        lines.append("The label holder's own columns, if it has some.")
+    if not any("features" in thing for thing in covers):
+        lines.append(f"Clients' features against other clients{_why(config, privacy)}.")
+    if config.data.validation > 0:
+        lines.append(
+            "Labels of validation records: they chose the model that is kept, without noise."
+        )
+    lines.append(
+        "Test records, and every other record that was not trained on: nothing is said of them."
+    )
+    lines += [
+        "Which records exist and which are in whose batches; sizes and times of messages.",
+        "Predictions that are served later, where they use a record's own columns.",
+        "A person with several records: the bound is for one record, and weakens with each more.",
+        "The server's own figures in the run folder (training loss and accuracy, clip fraction): "
+        "they are exact, and belong with the labels.",
+    ]
+    return lines
+
+
+def _why(config: ExperimentConfig, privacy: Mapping[str, Any]) -> str:
+    """Why features are not covered, where labels are."""
+    if not is_bounded(privacy):
+        return ""
+    if config.method.first_order_client:
+        return f": clients of method {config.method.name!r} train on gradients of their own"
+    if config.codecs.up.mixes_records:
+        return f": codec {config.codecs.up.name!r} scales records together"
+    if config.data.parties == 1:
+        return ": there is one client alone"
+    reason = (
+        ": columns were prepared by statistics of the training records (data.ranges and "
+        "data.categories give public ones)"
+    )
+    if config.client.model.name in ("module", "function"):
+        reason += ", or the client's model takes records together"
+    return reason
+
+
+def _how(config: ExperimentConfig, privacy: Mapping[str, Any]) -> list[str]:
+    if privacy["noise_std"] is None:
+        return []
+    per_record = len(config.method.reply_shape(2, 3)) > 1
+    noised = "each number of it gets" if per_record else "the sum over a batch gets"
+    lines = [
+        f"Each record's part of a reply is clipped to {privacy['clip']:g}; {noised} Gaussian noise "
+        f"of σ = {privacy['noise_std']:.6g} and is divided by {config.batch_size}, whatever the "
+        "batch's size.",
+        f"A record is in at most {privacy['max_participations']} queries of all clients "
+        f"({privacy['max_releases']} noised releases); the ledger refuses more.",
+    ]
+    if privacy["server_noise_std"] is not None:
+        lines.append(
+            f"The server's update on each batch is clipped to {privacy['server_clip']:g} a record "
+            f"and gets noise of σ = {privacy['server_noise_std']:.6g} on the sum."
+        )
+    secret = privacy["secret_steps"]
+    if secret is not None:
+        lines.append(
+            f"The server makes {secret['count']:,} steps on samples that nobody else knows, each "
+            f"record in each with probability {secret['sampling']:g}, noise multiplier "
+            f"{secret['noise_multiplier']:.4g}."
+        )
+    source = privacy["noise_source"]
+    lines.append(f"Noise: {source}.")
+    if config.privacy.noise == "seeded":
+        lines.append(
+            "Whoever knows the seed knows the noise: this run is a simulation, and its figures say "
+            "what a federation with secret noise would guarantee."
+        )
+    if privacy["epsilon_published"] is not None:
+        lines.append(
+            f"The published formula would call this ε = {privacy['epsilon_published']:.4g}; "
+            "it does not hold."
+        )
+    lines.append(f"Counted: {privacy['counted']}.")
+    return lines

@@ -1,0 +1,263 @@
+"""The folder that a run leaves behind.
+
+=======================  ============================================================
+run_name                 what the run is called in a ledger that outlives it
+config.yaml              complete; ``vertizo train DIR/config.yaml`` reruns the run
+preparation.json         for tables: how new records become numbers, and what outputs stand for
+metrics.jsonl            one line for each evaluation
+summary.json             the figures at the end; there is none while a run is unfinished
+checkpoints/last         everything needed to go on
+checkpoints/best         the parameters that were best on the validation records
+=======================  ============================================================
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+import shlex
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from vertizo.run import checkpoint
+from vertizo.config import schema as config
+from vertizo.config.schema import ExperimentConfig
+from vertizo.data.tabular.prepared import Preparation
+from vertizo.core.errors import DataError, RunError
+
+FILES = ("preparation.json", "metrics.jsonl", "summary.json", "checkpoints/last.safetensors")
+"""What a run writes beside its configuration."""
+
+
+class RunFolder:
+    """Reads and writes one run's files.
+
+    Args:
+        path: of the folder; nothing is created before `create`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def metrics_file(self) -> Path:
+        """One JSON object a line."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def summary_file(self) -> Path:
+        """The closing figures."""
+        return self.path / "summary.json"
+
+    def check_is_new(self) -> None:
+        """Raises RunError if the folder holds a run already, or cannot be one."""
+        try:
+            if self.path.exists() and not self.path.is_dir():
+                raise RunError(f"--out {self.path} is a file; name a folder")
+            taken = (self.path / "config.yaml").exists()
+            others = [name for name in FILES if (self.path / name).exists()]
+            begun = (self.path / "run_name").exists()
+        except OSError as error:
+            raise RunError(f"--out {self.path} cannot be used: {error.strerror}") from None
+        if taken:
+            raise RunError(
+                f"--out {self.path} already holds a run; continue it with "
+                f"--resume {shlex.quote(str(self.path))}, or name another folder"
+            )
+        if begun and others == ["preparation.json"]:
+            return  # of a start that was killed before the configuration was there
+        if others:
+            raise RunError(
+                f"--out {self.path} holds {others[0]} but no config.yaml; name another folder"
+            )
+
+    def make(self) -> None:
+        """Make the folder and those in it, or raise RunError."""
+        try:
+            (self.path / "checkpoints").mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(f"{self.path} cannot be written: {error.strerror}") from None
+
+    def create(
+        self,
+        settings: ExperimentConfig,
+        name: str | None = None,
+        preparation: Preparation | None = None,
+    ) -> None:
+        """Make the folder, and write what is known at the start.
+
+        Args:
+            settings: of the run.
+            name: of the run; None for a new one.
+            preparation: of its table; None for what is no table.
+
+        Raises:
+            RunError: it cannot be written.
+        """
+        self.make()
+        files = {"run_name": name or uuid4().hex}
+        if preparation is not None:
+            files["preparation.json"] = preparation.to_json()
+        files["config.yaml"] = settings.to_yaml()  # last: with it, the folder holds a run
+        try:
+            for each, text in files.items():
+                checkpoint.write_atomically(self.path / each, text.encode())
+        except RunError:
+            with suppress(OSError):
+                for each in reversed(files):
+                    (self.path / each).unlink(missing_ok=True)
+            raise
+
+    def run_name(self) -> str:
+        """What the run is called in a ledger that outlives it.
+
+        Raises:
+            RunError: the folder holds no run.
+        """
+        path = self.path / "run_name"
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise RunError(f"{path} cannot be read: {error}") from None
+
+    def config(self) -> ExperimentConfig:
+        """The configuration that was written.
+
+        Raises:
+            RunError: the folder holds no run.
+        """
+        path = self.path / "config.yaml"
+        try:
+            found = path.is_file()
+        except OSError as error:
+            raise RunError(f"{self.path} cannot be read: {error.strerror}") from None
+        if not found:
+            raise RunError(f"{self.path} holds no run: there is no config.yaml in it")
+        return config.load(path)
+
+    def preparation(self) -> Preparation | None:
+        """How the run's table was prepared; None where it has none.
+
+        Raises:
+            RunError: the file is damaged.
+        """
+        path = self.path / "preparation.json"
+        try:
+            return Preparation.from_json(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError, DataError) as error:
+            raise RunError(f"{path} cannot be used: {error}") from None
+
+    def is_of(self, settings: ExperimentConfig) -> bool:
+        """Whether its run is of these settings, but for those that change no number."""
+        ours, theirs = (
+            one.model_copy(update={"checkpoint_seconds": 0.0, "threads": 1})
+            for one in (settings, self.config())
+        )
+        return ours == theirs
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Nobody else writes into the folder inside; released when the process ends, however."""
+        try:
+            handle = os.open(self.path / ".lock", os.O_CREAT | os.O_RDWR)
+        except OSError as error:
+            raise RunError(f"{self.path} cannot be used: {error.strerror}") from None
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise RunError(f"{self.path} is in use by another process") from None
+            yield
+        finally:
+            os.close(handle)
+
+    def append_metrics(self, row: Mapping[str, Any]) -> None:
+        """Add one evaluation's figures, after the last whole line.
+
+        Raises:
+            RunError: they cannot be written.
+        """
+        line = (_json(row) + "\n").encode()
+        with checkpoint.writing(self.metrics_file), self.metrics_file.open("ab+") as file:
+            end = file.tell()
+            file.seek(max(0, end - 1))
+            if file.read() not in (b"", b"\n"):  # torn by a kill, or by a disk that was full
+                file.seek(0)
+                file.truncate(file.read().rfind(b"\n") + 1)
+            file.write(line)
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """All evaluations' figures; a last line cut off by a crash is left out."""
+        if not self.metrics_file.exists():
+            return []
+        rows = []
+        for line in self.metrics_file.read_text(encoding="utf-8").splitlines():
+            try:
+                rows.append(json.loads(line))
+            except json.JSONDecodeError:
+                break
+        return rows
+
+    def rewind_metrics(self, round_: int) -> None:
+        """Forget evaluations that a resumed run will make again."""
+        kept = [row for row in self.metrics() if row["round"] <= round_]
+        text = "".join(_json(row) + "\n" for row in kept)
+        checkpoint.write_atomically(self.metrics_file, text.encode())
+
+    def save(self, name: str, state: Mapping[str, Any]) -> None:
+        """Write a checkpoint."""
+        checkpoint.save(self._checkpoint(name), state)
+
+    def load(self, name: str, *fields: str) -> Any:
+        """Read a checkpoint that has these fields, or raise RunError."""
+        state = checkpoint.load(self._checkpoint(name))
+        with self.going_on_from(name):
+            return {**state, **{field: state[field] for field in fields}}
+
+    def going_on_from(self, name: str) -> AbstractContextManager[None]:
+        """What does not fit in a checkpoint ends what is inside in one line."""
+        return checkpoint.going_on_from(self._checkpoint(name))
+
+    def has(self, name: str) -> bool:
+        """Whether a checkpoint of that name was written."""
+        return self._checkpoint(name).is_file()
+
+    def _checkpoint(self, name: str) -> Path:
+        return self.path / "checkpoints" / f"{name}.safetensors"
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Write the closing figures."""
+        text = _json(summary, indent=2) + "\n"
+        checkpoint.write_atomically(self.summary_file, text.encode())
+
+    def summary(self) -> dict[str, Any] | None:
+        """The closing figures, None if the run is unfinished."""
+        if not self.summary_file.is_file():
+            return None
+        try:
+            result: dict[str, Any] = json.loads(self.summary_file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise RunError(f"{self.summary_file}: not a summary: {error}") from None
+        return result
+
+
+def _json(value: Any, indent: int | None = None) -> str:
+    """JSON, which has no NaN and no infinity: they become null."""
+    return json.dumps(_finite(value), indent=indent, ensure_ascii=False, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value

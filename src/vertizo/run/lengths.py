@@ -1,0 +1,61 @@
+"""How long a run is, and its batches: rounds of the server, answers of each client."""
+
+from __future__ import annotations
+
+import math
+
+from vertizo.config.schema import ExperimentConfig
+from vertizo.data.vertical import VerticalData
+from vertizo.privacy import guarantee
+
+
+def planned_rounds(config: ExperimentConfig, data: VerticalData) -> int:
+    """Server steps of the whole run."""
+    per_client = steps_of_client(config, data.records)
+    synchronous = config.simulation.timing == "synchronous"
+    rounds = per_client if synchronous else per_client * len(data.parties)
+    return min(rounds, config.rounds or rounds)
+
+
+def steps_of_client(config: ExperimentConfig, records: int) -> int:
+    """Answers that one client trains on in the whole run."""
+    return config.epochs * math.ceil(records / config.batch_size)
+
+
+def answers_expected(config: ExperimentConfig, records: int, clients: int) -> list[int]:
+    """Answers that each client is expected to train on, over which a falling rate comes to 0.
+
+    Without ``rounds``, and in step, they are known. Where ``rounds`` ends asynchronous rounds, who
+    made how many is chance: they are shared out by pace, stragglers fewer, none more than its own.
+    """
+    most = steps_of_client(config, records)
+    rounds = most if config.rounds is None else config.rounds
+    if config.rounds is None or config.simulation.timing == "synchronous":
+        return [min(most, rounds)] * clients
+    paces = {client: 1 / config.simulation.stragglers.get(client, 1.0) for client in range(clients)}
+    found, left = [most] * clients, rounds
+    while paces and left < most * len(paces):
+        fast = [c for c, pace in paces.items() if left * pace / sum(paces.values()) >= most]
+        if not fast:
+            for client, pace in paces.items():
+                found[client] = max(1, math.ceil(left * pace / sum(paces.values())))
+            break
+        for client in fast:
+            del paces[client]
+        left -= most * len(fast)
+    return found
+
+
+def batch_sizes(config: ExperimentConfig, records: int, clients: int) -> tuple[int, ...]:
+    """Rows that the server model is given at once.
+
+    Those of a batch and of the last one, which may be short, at the table's point and at all
+    others of the queries that are answered together; and those of a secret sample.
+    """
+    together = clients if config.simulation.timing == "synchronous" else 1
+    others = max(1, config.method.evaluations_per_query * together)
+    batches = {min(config.batch_size, records), records % config.batch_size} - {0}
+    sizes = {rows * points for rows in batches for points in (1, others)}
+    if config.server.update == "secret-sgd":
+        sizes.add(guarantee.capacity(records, config.server.secret.sampling))
+    return tuple(sorted(sizes))

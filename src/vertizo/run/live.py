@@ -1,0 +1,85 @@
+"""A live bar and a line of figures while a run goes on: on a terminal, or in a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from html import escape
+from importlib import import_module
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+from rich.text import Text
+
+from vertizo.run.experiment import Progress
+from vertizo.run.summary_figures import bound_text
+
+Show = Callable[[Progress], None]
+
+
+@contextmanager
+def bar(label: str, console: Console) -> Iterator[Show | None]:
+    """What shows a run's progress: where there is neither terminal nor notebook, nothing.
+
+    Args:
+        label: of the bar.
+        console: where to, a notebook's cell where it runs in one.
+    """
+    if console.is_jupyter:
+        yield _in_a_notebook(label)
+        return
+    if not console.is_terminal:
+        yield None
+        return
+    bar = Bar(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=None),
+        TaskProgressColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        expand=True,
+    )
+    task, line = bar.add_task(label, total=None), Text(style="dim", overflow="ellipsis")
+
+    def show(here: Progress) -> None:
+        bar.update(task, completed=here.round, total=here.total)
+        line.plain = figures(here)
+
+    with Live(Group(bar, line), console=console, transient=True):
+        yield show
+
+
+def _in_a_notebook(label: str) -> Show:
+    """HTML that is replaced; rich's own display would need ipywidgets."""
+    display = import_module("IPython.display")
+    handle = display.display(display.HTML(_html(label, None)), display_id=True)
+
+    def show(here: Progress) -> None:
+        handle.update(display.HTML(_html(label, here)))
+
+    return show
+
+
+def _html(label: str, here: Progress | None) -> str:
+    if here is None:
+        return f"<div>{escape(label)} <progress></progress></div>"
+    return (
+        f'<div>{escape(label)} <progress value="{here.round}" max="{here.total}"></progress> '
+        f"<small>{escape(figures(here))}</small></div>"
+    )
+
+
+def figures(here: Progress) -> str:
+    """Rounds, loss, accuracy, megabytes and ε."""
+    parts = [f"{here.round:,} of {here.total:,} rounds"]
+    if here.seconds:
+        parts.append(f"{here.round / here.seconds:,.0f}/s")
+    if here.loss is not None:
+        parts.append(f"loss {here.loss:.3f}")
+    if here.accuracy is not None:
+        parts.append(f"acc {100 * here.accuracy:.1f} %")
+    parts.append(f"{here.megabytes:,.1f} MB")
+    parts.append("no ε" if here.epsilon is None else f"ε {bound_text(here.epsilon, 3)}")
+    return " · ".join(parts)

@@ -1,0 +1,55 @@
+"""How good predictions are, by the task's usual measures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from vertizo.models.losses import Classification, Task
+
+Scores = Mapping[str, float]
+
+
+def quality(row: Mapping[str, float]) -> tuple[float, float]:
+    """What the best of a run's models is chosen by: a key to sort by, larger is better.
+
+    The area under the ROC curve where there are two classes, accuracy where there are more, and
+    among equals, as for a regression, the loss.
+
+    >>> quality({"validation_loss": 0.5, "validation_accuracy": 0.9, "validation_auc": 0.7})
+    (0.7, -0.5)
+
+    Args:
+        row: of ``metrics.jsonl``, with figures on validation records.
+    """
+    ranking = row.get("validation_auc")
+    first = row.get("validation_accuracy", 0.0) if ranking is None else ranking
+    return first, -row["validation_loss"]
+
+
+def scores(task: Task, logits: Tensor, labels: Tensor) -> Scores:
+    """Loss and quality of logits [rows, outputs] against labels [rows].
+
+    Classification: ``loss`` (mean cross-entropy, nats) and ``accuracy``; with two classes also
+    ``auc`` (area under the ROC curve) and ``average_precision``, where both classes occur.
+    Regression: ``loss`` (half the mean squared error, in units of the task's spread), ``rmse`` (in
+    the labels' own units) and ``r2``.
+    """
+    losses = task.losses(logits, labels)
+    loss = float(losses.values.mean(dtype=torch.float64))
+    rows = labels.numel()
+    if not isinstance(task, Classification):
+        residual = float((task.predict(logits) - labels).double().square().mean())
+        spread = float(labels.double().var(unbiased=False))
+        r2 = 1 - residual / spread if spread else float("nan")
+        return {"loss": loss, "rmse": residual**0.5, "r2": r2}
+    result = {"loss": loss, "accuracy": losses.correct(slice(None)) / rows}
+    if task.outputs == 2 and 0 < int(labels.sum()) < rows:
+        from sklearn.metrics import average_precision_score, roc_auc_score
+
+        positive = (logits[:, 1] - logits[:, 0]).double().nan_to_num().numpy()
+        result["auc"] = float(roc_auc_score(labels.numpy(), positive))
+        result["average_precision"] = float(average_precision_score(labels.numpy(), positive))
+    return result

@@ -1,0 +1,311 @@
+"""Predictions of a finished run, from its folder alone.
+
+They come from the very parties that were scored: clients embed, clip where the run has noise on
+embeddings, and encode; the server decodes, joins and predicts. Nothing of training is needed, and
+neither is the training file: `preparation.json` has what new records are prepared by. Where the
+scale of a codec spans several records, as that of ``uniform`` does, a prediction depends a little
+on the records beside it, as it does in the run's own scores.
+
+A prediction shows what the models have learnt. The run's guarantee covers it only in so far as it
+covers the server model: what is made of numbers that were released through noise needs no further
+noise, but where the run's statement is ``none`` nothing protects the training records from somebody
+who sees predictions on them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from vertizo.config.schema import ExperimentConfig
+from vertizo.data.tabular.columns import unlike
+from vertizo.data.tabular.frames import Place, row
+from vertizo.data.tabular.prepared import Preparation
+from vertizo.data.vertical import Holding, VerticalData
+from vertizo.core.errors import DataError, RefusedError, RunError
+from vertizo.run.experiment import Experiment
+from vertizo.run.federation import build
+from vertizo.run.metrics import Scores, scores
+from vertizo.run.build_parties import for_predicting, in_place_of_tests
+from vertizo.run.folder import RunFolder
+from vertizo.models.losses import Classification, Task
+from vertizo.run.summary_figures import bound_text, is_bounded
+
+if TYPE_CHECKING:
+    import polars as pl
+
+PREDICTION = "prediction"
+ROW = "row"
+"""Columns of the result; probabilities are called ``probability_`` and the class."""
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Predictions for some records."""
+
+    frame: pl.DataFrame
+    """The record's own ID or its number from 1, the predicted class by its name and a probability
+    of each class, or the predicted value in the label's units."""
+    scores: Scores | None
+    """As of `vertizo.run.metrics.scores`, of the records whose label is known; None if none is."""
+    scored: int
+    """How many these are."""
+
+
+class Predictor:
+    """The models of a finished run: the best where it has validation records, else the last.
+
+    Args:
+        run: folder of the run.
+
+    Raises:
+        RunError: it holds no finished run.
+    """
+
+    def __init__(self, run: Path) -> None:
+        folder = RunFolder(run)
+        config, summary = folder.config(), folder.summary()
+        if summary is None:
+            raise RunError(f"{run} holds an unfinished run; finish it with --resume {run}")
+        preparation = folder.preparation()
+        if summary.get("model") not in ("best", "last"):
+            raise RunError(f"{folder.summary_file}: model is {summary.get('model')!r}")
+        state = folder.load(summary["model"])
+        parameters = state.get("parameters", state)
+        self._use(str(run), config, summary, preparation, parameters)
+
+    @classmethod
+    def of(
+        cls,
+        config: ExperimentConfig,
+        summary: Mapping[str, Any],
+        preparation: Preparation | None,
+        parameters: Mapping[str, Any],
+    ) -> Predictor:
+        """Of a run in memory; ``parameters`` are `Federation.parameters`."""
+        predictor = cls.__new__(cls)
+        predictor._use("this run", config, summary, preparation, parameters)
+        return predictor
+
+    def _use(
+        self,
+        run: str,
+        config: ExperimentConfig,
+        summary: Mapping[str, Any],
+        preparation: Preparation | None,
+        parameters: Mapping[str, Any],
+    ) -> None:
+        self._run = run
+        self.config = config
+        self.summary = summary
+        self.preparation = preparation
+        self.parameters = parameters
+
+    @property
+    def delimiter(self) -> str:
+        """What stood between the values of the run's own CSV file."""
+        return self.config.data.delimiter
+
+    def test(self) -> Predictions:
+        """For the test records of the run's own data set.
+
+        Raises:
+            UserError: the data set is missing, or not what the run was tested on any more.
+        """
+        data = Experiment(self.config).data()
+        logits = self._logits(self.config, data)
+        found = scores(data.task, logits, data.labels["test"])
+        for name, value in found.items():
+            known = self.summary.get(f"test_{name}")
+            if known is not None and not math.isclose(value, known, rel_tol=1e-3, abs_tol=1e-6):
+                raise RunError(
+                    f"the test records of {data.name} are not those that {self._run} was tested "
+                    f"on: the {name} is {value:.6g}, in its summary.json {known:.6g}; give records "
+                    "with --data"
+                )
+        frame = frame_of(data.task, data.class_names, logits, None)
+        return Predictions(frame, found, len(logits))
+
+    def predict(
+        self,
+        records: pl.DataFrame,
+        *,
+        id_column: str | None = None,
+        name: str = "the table",
+        place: Place = row,
+    ) -> Predictions:
+        """For new records.
+
+        Args:
+            records: with every party's columns, in any order; others are ignored, but for the
+                label's, which predictions are then scored by.
+            id_column: a column to carry along; None for the row's number.
+            name: what to call the table in a complaint.
+            place: what to call a row of it.
+
+        Raises:
+            RunError: the run's records were no rows of a table.
+            DataError: a column is missing or holds what it did not in training; names it.
+        """
+        preparation = self.preparation
+        if preparation is None:
+            raise RunError(
+                f"{self._run} was trained on {self.summary['dataset']}, whose records are no rows "
+                "of a table (there is no preparation.json); it predicts its own test records only: "
+                "leave --data out"
+            )
+        if not records.height:
+            raise DataError(f"{name} has no rows")
+        carried = None if id_column is None else _carried(records, id_column, name)
+        known = preparation.labels(records, name=name, place=place)
+        logits = self._logits_of(preparation, records, name, place)
+        frame = frame_of(preparation.task, preparation.class_names, logits, carried)
+        if known is None:
+            return Predictions(frame, None, 0)
+        rows, labels = known
+        found = scores(preparation.task, logits[rows], labels)
+        return Predictions(frame, found, len(rows))
+
+    def outputs(self, records: pl.DataFrame, *, name: str = "the table") -> Tensor:
+        """Probabilities [rows, classes] in the order of their names, or values [rows].
+
+        Raises:
+            DataError: as of `predict`.
+        """
+        preparation = self.preparation
+        assert preparation is not None, "of records in a frame"
+        return preparation.task.predict(self._logits_of(preparation, records, name, row))
+
+    def _logits_of(
+        self, preparation: Preparation, records: pl.DataFrame, name: str, place: Place
+    ) -> Tensor:
+        features = preparation.features(records, name=name, place=place)
+        return self._logits(self.config, _without_training(preparation, features, self.config))
+
+    def _logits(self, config: ExperimentConfig, data: VerticalData) -> Tensor:
+        """Of the test records, [rows, outputs]."""
+        torch.set_num_threads(config.threads)
+        federation = build(for_predicting(config), data)
+        try:
+            federation.load_parameters(self.parameters)
+        except (RuntimeError, ValueError, KeyError, TypeError):
+            raise RunError(
+                f"{self._run}: its checkpoint has parameters of other models than config.yaml and "
+                "the data make"
+            ) from None
+        try:
+            federation.simulator.upload("test", data.labels["test"].shape[0])
+            return federation.server.logits("test")
+        except RefusedError as error:
+            raise DataError(f"the server takes no embeddings of these records: {error}") from None
+
+    def coverage(self) -> str:
+        """What the run's guarantee says of its predictions, in a sentence."""
+        return coverage_of(self.summary["privacy"])
+
+
+def coverage_of(privacy: Mapping[str, Any]) -> str:
+    """What the guarantee of a run, the section ``privacy`` of its summary, says of predictions."""
+    if is_bounded(privacy):
+        what = ", ".join(privacy["covers"]) or "labels"
+        simulated = ", if that noise were secret," if privacy["guarantee"] == "simulated" else ""
+        return (
+            "predictions show what the models have learnt; the server model was trained "
+            f"through noise, so that{simulated} ε {bound_text(privacy['epsilon'], 3)}, "
+            f"δ {privacy['delta']:g} for {what} holds with them as well, and for nothing else"
+        )
+    return (
+        "predictions show what the models have learnt; this run's statement is "
+        f"{privacy['guarantee']!r}, so that no guarantee covers them, least of all on training "
+        "records"
+    )
+
+
+def predict(run: Path, records: pl.DataFrame, *, id_column: str | None = None) -> pl.DataFrame:
+    """Predictions of a finished run for new records.
+
+    Args:
+        run: its folder.
+        records: with every party's columns.
+        id_column: a column to carry along; None for the row's number.
+
+    Returns:
+        `Predictions.frame`.
+
+    Raises:
+        UserError: as of `Predictor` and `Predictor.predict`.
+    """
+    return Predictor(run).predict(records, id_column=id_column).frame
+
+
+def _without_training(
+    preparation: Preparation, features: Mapping[str, Tensor], config: ExperimentConfig
+) -> VerticalData:
+    """New records in the place of test records, and zeros in that of training records."""
+    rows = next(iter(features.values())).shape[0]
+    holdings = [
+        Holding(name, in_place_of_tests(x), preparation.parties[name].cardinalities)
+        for name, x in features.items()
+    ]
+    clients = [holding for holding in holdings if holding.name != config.data.label_holder]
+    classified = isinstance(preparation.task, Classification)
+    labels = torch.zeros(rows, dtype=torch.int64 if classified else torch.float32)
+    cardinalities = tuple(client.cardinalities for client in clients)
+    return VerticalData(
+        name=config.data.name,
+        task=preparation.task,
+        parties=tuple(client.name for client in clients),
+        features=tuple(client.values for client in clients),
+        labels=in_place_of_tests(labels),
+        fitted_scaling=False,
+        cardinalities=cardinalities if any(cardinalities) else (),
+        own=next((h for h in holdings if h.name == config.data.label_holder), None),
+    )
+
+
+def _carried(records: pl.DataFrame, column: str, name: str) -> pl.Series:
+    if column not in records.columns:
+        raise DataError(
+            f"--id names the column {column!r}, which {name} does not have"
+            f"{unlike(column, records.columns)}"
+        )
+    carried = records[column]
+    if carried.dtype.is_nested() or str(carried.dtype) in ("Binary", "Object"):
+        raise DataError(f"--id names the column {column!r} of {name}, which holds {carried.dtype}")
+    return carried
+
+
+def frame_of(
+    task: Task, class_names: Sequence[str] | None, logits: Tensor, carried: pl.Series | None
+) -> pl.DataFrame:
+    """`Predictions.frame`, from logits [records, outputs].
+
+    Raises:
+        DataError: ``carried`` has the name of a column that predictions have.
+    """
+    import polars as pl
+
+    first = (
+        pl.Series(ROW, range(1, len(logits) + 1), dtype=pl.Int64) if carried is None else carried
+    )
+    predicted = task.predict(logits)
+    if not isinstance(task, Classification):
+        columns = [pl.Series(PREDICTION, predicted.numpy())]
+    else:
+        names = class_names or [str(number) for number in range(task.outputs)]
+        likeliest = predicted.numpy().argmax(1)  # among equals the first, as in the accuracy
+        columns = [pl.Series(PREDICTION, [names[place] for place in likeliest], dtype=pl.String)]
+        columns += [
+            pl.Series(f"probability_{name}", predicted[:, place].numpy())
+            for place, name in enumerate(names)
+        ]
+    taken = next((column.name for column in columns if column.name == first.name), None)
+    if taken is not None:
+        raise DataError(f"--id names the column {taken!r}, which predictions have themselves")
+    return pl.DataFrame([first, *columns])

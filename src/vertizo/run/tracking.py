@@ -1,0 +1,335 @@
+"""Evaluations of a run, handed on to TensorBoard or MLflow as they are made.
+
+No number of a run depends on it. A run that goes on from a checkpoint goes on in the same place,
+and writes no evaluation twice.
+
+=======================  ==============================================================
+``tensorboard=DIR``      event files, in a folder of the run's own below DIR
+``mlflow=DIR``           an SQLite store ``DIR/mlflow.db``, with files in ``DIR/artifacts``
+``mlflow=URI``           a tracking server or store, e.g. ``http://…`` or ``sqlite:///…``
+=======================  ==============================================================
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from vertizo.config.schema import ExperimentConfig
+from vertizo.core.errors import ConfigError, RunError
+
+KINDS = ("tensorboard", "mlflow")
+EXPERIMENT = "vertizo"
+"""What all runs belong to in MLflow."""
+RUN_TAG = "vertizo.run"
+"""Tag by which a run is found again."""
+
+
+@dataclass(frozen=True)
+class Tracked:
+    """The run that is written about."""
+
+    name: str
+    """Of this run alone; the same when it goes on."""
+    config: ExperimentConfig
+
+    @property
+    def title(self) -> str:
+        """For people."""
+        config = self.config
+        control = "" if config.control == "none" else f"-{config.control}"
+        return f"{config.data.name}-{config.method.name}-seed{config.seed}{control}"
+
+
+class Tracker(Protocol):
+    """Takes in a run's figures."""
+
+    def begin(self, round_: int | None) -> None:
+        """The run begins, or goes on: what came after that round will be told again."""
+
+    def row(self, row: Mapping[str, Any]) -> None:
+        """An evaluation."""
+
+    def end(self, summary: Mapping[str, Any]) -> None:
+        """The closing figures."""
+
+    def close(self, *, finished: bool) -> None:
+        """Nothing more comes from this process."""
+
+
+class Trackers:
+    """Several as one.
+
+    Args:
+        parts: what each was asked for by, and itself.
+    """
+
+    def __init__(self, parts: Sequence[tuple[str, Tracker]]) -> None:
+        self._parts = parts
+
+    def begin(self, round_: int | None) -> None:
+        """As of a `Tracker`."""
+        for spec, part in self._parts:
+            with _named(spec):
+                part.begin(round_)
+
+    def row(self, row: Mapping[str, Any]) -> None:
+        """As of a `Tracker`."""
+        for spec, part in self._parts:
+            with _named(spec):
+                part.row(row)
+
+    def end(self, summary: Mapping[str, Any]) -> None:
+        """As of a `Tracker`."""
+        for spec, part in self._parts:
+            with _named(spec):
+                part.end(summary)
+
+    def close(self, *, finished: bool) -> None:
+        """As of a `Tracker`."""
+        for spec, part in self._parts:
+            with _named(spec):
+                part.close(finished=finished)
+
+
+@contextmanager
+def _named(spec: str) -> Iterator[None]:
+    """Whatever goes wrong in somebody else's package is one line that says where."""
+    try:
+        yield
+    except (ConfigError, RunError):
+        raise
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise RunError(f"--track {spec} failed: {reason}") from None
+
+
+@contextmanager
+def opened(targets: Sequence[str], tracked: Tracked) -> Iterator[Trackers | None]:
+    """Trackers by what they were asked for, closed at the end; None for none.
+
+    Args:
+        targets: ``tensorboard=DIR``, ``mlflow=DIR`` or ``mlflow=URI``.
+        tracked: the run.
+
+    Raises:
+        ConfigError: an unknown kind, or a package is missing.
+        RunError: a tracker failed.
+    """
+    if not targets:
+        yield None
+        return
+    trackers = Trackers([(spec, _make(spec, tracked)) for spec in dict.fromkeys(targets)])
+    try:
+        yield trackers
+    except BaseException:
+        trackers.close(finished=False)
+        raise
+    trackers.close(finished=True)
+
+
+def check(targets: Sequence[str]) -> None:
+    """Find what is wrong with the targets before anything is begun.
+
+    Raises:
+        ConfigError: an unknown kind, no place, or a package is missing.
+    """
+    for spec in targets:
+        kind, _, place = spec.partition("=")
+        if kind not in KINDS or not place.strip():
+            raise ConfigError(
+                f"--track {spec} is not understood; write tensorboard=DIR, mlflow=DIR or mlflow=URI"
+            )
+        try:
+            if kind == "tensorboard":
+                import torch.utils.tensorboard  # noqa: F401
+            else:
+                _import_mlflow()
+                if "://" not in place or place.startswith("sqlite"):
+                    import alembic  # noqa: F401
+                    import sqlalchemy  # noqa: F401
+        except ImportError:
+            raise ConfigError(
+                f"--track {spec} needs packages that are not here; pip install 'vertizo[tracking]'"
+            ) from None
+
+
+def _make(spec: str, tracked: Tracked) -> Tracker:
+    check([spec])
+    kind, _, place = spec.partition("=")
+    with _named(spec):
+        return (
+            TensorBoard(Path(place), tracked) if kind == "tensorboard" else MlFlow(place, tracked)
+        )
+
+
+def figures(row: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of a row by name, in groups; what is no number is left out.
+
+    >>> figures({"round": 3, "test_loss": 0.5, "train_loss": None, "queries": [2, 1]})
+    {'round': 3.0, 'test/loss': 0.5, 'queries/client0': 2.0, 'queries/client1': 1.0}
+    """
+    found: dict[str, float] = {}
+    for key, value in row.items():
+        group, _, rest = key.partition("_")
+        grouped = group in ("validation", "test", "train", "staleness", "bytes") and rest
+        name = f"{group}/{rest}" if grouped else key
+        if isinstance(value, list):
+            found |= figures({f"{name}/client{place}": each for place, each in enumerate(value)})
+        elif isinstance(value, (int, float)) and math.isfinite(value):
+            found[name] = float(value)
+    return found
+
+
+class TensorBoard:
+    """Event files.
+
+    Args:
+        folder: of many runs.
+        tracked: the run.
+    """
+
+    def __init__(self, folder: Path, tracked: Tracked) -> None:
+        self._folder = folder / f"{tracked.title}-{tracked.name[:8]}"
+        self._config = tracked.config
+        self._writer: Any = None
+        self._last = 0
+
+    def begin(self, round_: int | None) -> None:
+        """As of a `Tracker`."""
+        from torch.utils.tensorboard import SummaryWriter
+
+        # What an earlier process wrote of later rounds is passed over by whoever reads the files.
+        purged = None if round_ is None else round_ + 1
+        make: Any = SummaryWriter
+        self._writer = make(str(self._folder), purge_step=purged)
+
+    def row(self, row: Mapping[str, Any]) -> None:
+        """As of a `Tracker`."""
+        self._last = row["round"]
+        for name, value in figures(row).items():
+            self._writer.add_scalar(name, value, self._last)
+        self._writer.flush()
+
+    def end(self, summary: Mapping[str, Any]) -> None:
+        """As of a `Tracker`."""
+        for name, value in _closing(summary).items():
+            self._writer.add_scalar(name, value, summary["rounds"])
+        for name, text in _texts(self._config, summary).items():
+            indented = "".join(f"    {line}\n" for line in text.splitlines())  # code, in Markdown
+            self._writer.add_text(name, indented, summary["rounds"])
+
+    def close(self, *, finished: bool) -> None:
+        """As of a `Tracker`."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+class MlFlow:
+    """A run of MLflow's.
+
+    Args:
+        place: folder, or address of a store.
+        tracked: the run.
+    """
+
+    def __init__(self, place: str, tracked: Tracked) -> None:
+        _import_mlflow()
+        from mlflow import MlflowClient
+
+        self._tracked = tracked
+        self._artifacts: str | None = None
+        if "://" in place:
+            uri = place
+        else:
+            folder = Path(place).resolve()
+            folder.mkdir(parents=True, exist_ok=True)
+            uri = f"sqlite:///{folder / 'mlflow.db'}"
+            self._artifacts = (folder / "artifacts").as_uri()
+        self._client: Any = MlflowClient(tracking_uri=uri)
+        self._run = ""
+        self._known = -1
+        """The last round whose evaluation is in the store."""
+
+    def begin(self, round_: int | None) -> None:
+        """As of a `Tracker`."""
+        client, tracked = self._client, self._tracked
+        known = client.get_experiment_by_name(EXPERIMENT)
+        if known is None:
+            experiment = client.create_experiment(EXPERIMENT, artifact_location=self._artifacts)
+        else:
+            experiment = known.experiment_id
+        asked = f"tags.`{RUN_TAG}` = '{tracked.name}'"
+        found = [] if round_ is None else client.search_runs([experiment], asked, max_results=1)
+        if found:
+            self._run = found[0].info.run_id
+            client.update_run(self._run, status="RUNNING")
+            history = client.get_metric_history(self._run, "round")
+            self._known = max((point.step for point in history), default=-1)
+            return
+        made = client.create_run(experiment, run_name=tracked.title, tags={RUN_TAG: tracked.name})
+        self._run = made.info.run_id
+        config = tracked.config
+        chosen = {"method": config.method.name, "dataset": config.data.name}
+        chosen |= {key: getattr(config, key) for key in ("seed", "epochs", "batch_size", "control")}
+        for key, value in chosen.items():
+            client.log_param(self._run, key, value)
+
+    def row(self, row: Mapping[str, Any]) -> None:
+        """As of a `Tracker`."""
+        if row["round"] > self._known:
+            self._log(figures(row), row["round"])
+
+    def end(self, summary: Mapping[str, Any]) -> None:
+        """As of a `Tracker`."""
+        self._log(_closing(summary), summary["rounds"])
+        names = {"configuration": "config.yaml", "summary": "summary.json"}
+        for name, text in _texts(self._tracked.config, summary).items():
+            self._client.log_text(self._run, text, names[name])
+        self._client.set_tag(self._run, "vertizo.guarantee", summary["privacy"]["guarantee"])
+
+    def close(self, *, finished: bool) -> None:
+        """As of a `Tracker`."""
+        if self._run:
+            self._client.set_terminated(self._run, "FINISHED" if finished else "KILLED")
+
+    def _log(self, values: Mapping[str, float], step: int) -> None:
+        from mlflow.entities import Metric
+
+        now = int(1000 * time.time())
+        points = [Metric(name, value, now, step) for name, value in values.items()]
+        self._client.log_batch(self._run, metrics=points)
+
+
+def _import_mlflow() -> None:
+    """MLflow, which would tell its makers of being used; nothing here may."""
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    import mlflow  # noqa: F401
+
+    for name in ("mlflow", "alembic"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def _closing(summary: Mapping[str, Any]) -> dict[str, float]:
+    """Figures of the summary that no evaluation has."""
+    chosen = {key: value for key, value in summary.items() if key.startswith("test_")}
+    for key in ("rounds_per_second", "peak_memory_mib"):
+        chosen[key] = summary.get(key)
+    epsilon = summary["privacy"].get("epsilon")
+    found = {f"final/{key}": value for key, value in chosen.items()}
+    return figures(found | {"final/epsilon": epsilon})
+
+
+def _texts(config: ExperimentConfig, summary: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        "configuration": config.to_yaml(),
+        "summary": json.dumps(summary, indent=2, ensure_ascii=False),
+    }

@@ -1,1 +1,0 @@
-"""What the label holder has: the joined model, the embedding table, its own updates."""

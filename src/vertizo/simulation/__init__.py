@@ -1,1 +1,0 @@
-"""All parties in one process, on a virtual clock."""

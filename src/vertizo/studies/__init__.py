@@ -1,0 +1,1 @@
+"""Many runs: comparisons, searches, reproductions, and the report about them."""

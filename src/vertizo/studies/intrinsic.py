@@ -1,0 +1,93 @@
+"""VFL-CZOFO's intrinsic figures, measured on a finished run (SPEC 6.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from vertizo.data.prepare import prepare
+from vertizo.run.data_defaults import complete
+from vertizo.core.errors import RunError
+from vertizo.run.federation import Federation, build
+from vertizo.run.lengths import planned_rounds
+from vertizo.methods.czofo import Czofo
+from vertizo.models.base import Points
+from vertizo.privacy.intrinsic import Frozen, Intrinsic, measure
+from vertizo.privacy.options import PrivacyConfig
+from vertizo.run.build_privacy import record_choice
+from vertizo.core.randomness import Stream
+from vertizo.run.folder import RunFolder
+
+
+def intrinsic(folder: RunFolder, *, repeats: int = 100) -> Intrinsic:
+    """Repeat each client's estimate on the run's models, and put the spread into Theorem 4.1.
+
+    The run's checkpoints are the frozen models: the last, and the best if one was kept; one batch
+    of each client is used.
+
+    Args:
+        folder: a run of method czofo.
+        repeats: estimates on each frozen model and client.
+
+    Raises:
+        RunError: the folder holds no run of that method, or no checkpoint.
+    """
+    config = folder.config()
+    if not isinstance(config.method, Czofo):
+        raise RunError(
+            f"{folder.path} holds a run of method {config.method.name!r}; the intrinsic figures "
+            "are those of 'czofo'"
+        )
+    data = prepare(config.data, record_choice(config))
+    federation = build(config.model_copy(update={"privacy": PrivacyConfig()}), data)
+    stream = Stream.from_seed(config.seed).child("intrinsic")
+    measured: list[Frozen] = []
+    for name in ("last", "best"):
+        if folder.has(name):
+            state = folder.load(name)
+            federation.load_parameters(state.get("parameters", state))
+            measured += _at(federation, config.method, stream.child(name), repeats)
+    if not measured:
+        raise RunError(f"{folder.path} holds no checkpoint; finish the run with --resume")
+    steps = planned_rounds(complete(config, data), data)
+    return Intrinsic.of(measured, steps=steps, records=data.records)
+
+
+def _at(federation: Federation, method: Czofo, stream: Stream, repeats: int) -> Iterator[Frozen]:
+    """One measurement for each client, all tables filled with what the models now yield."""
+    side = federation.server.side
+    for m, model in enumerate(federation.models):
+        features = federation.data.features[m]["table"]
+        for start in range(0, len(features), AT_ONCE):
+            embeddings = model(features[start : start + AT_ONCE])
+            ids = torch.arange(start, start + len(embeddings))
+            side.table.store(m, ids, embeddings, 0)
+    for m, client in enumerate(federation.clients):
+        ids = client.batches.ids(0)
+        labels = side.labels_of(ids)
+        embeddings = side.table.part(m, side.points(ids).rows)
+
+        def losses(
+            points: Tensor, m: int = m, ids: Tensor = ids, labels: Tensor = labels
+        ) -> Tensor:
+            given = side.points(ids, [(m, points)])
+            return side.head.evaluate(given, labels).losses[:-1]
+
+        rows = side.head.evaluate(Points(side.points(ids).rows), labels).input_gradient(1.0)
+        yield measure(
+            losses,
+            embeddings,
+            side.table.part(m, rows),
+            directions=method.directions,
+            num_directions=method.num_directions,
+            smoothing=method.smoothing,
+            per_record=method.scalars == "record",
+            stream=stream.child(m),
+            repeats=repeats,
+        )
+
+
+AT_ONCE = 4096
+"""Records that are embedded at a time."""

@@ -1,0 +1,113 @@
+"""Which client's queries were answered when, and how many of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from vertizo.studies.report.plot import Tick, ticks
+from vertizo.studies.report.reading import Run, number
+
+MOST_CLIENTS = 40
+"""Shown; the others are in the run's own files."""
+MOST_BARS = 120
+
+
+@dataclass(frozen=True)
+class ClientLine:
+    """One client."""
+
+    name: str
+    answered: int
+    share: float
+    """Of all answers, in [0, 1]."""
+    bars: tuple[tuple[float, float, float], ...]
+    """(left, width, height) of each stretch of time, thousandths; the height says how many answers
+    a second, where the busiest stretch of any client has 1000."""
+    note: str
+    """Whether it was configured to be slow."""
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """All clients of one run."""
+
+    run: Run
+    clock: str
+    """What time is."""
+    end: float
+    across: tuple[Tick, ...]
+    clients: tuple[ClientLine, ...]
+    hidden: int
+    """Clients that are not shown."""
+
+
+def timeline(run: Run) -> Timeline | None:
+    """Of one run; None where its rows do not say who was answered."""
+    clock = "seconds" if run.served else "virtual_seconds"
+    rows = [
+        (time, [int(count) for count in row["queries"]])
+        for row in run.rows
+        if _counts(row.get("queries")) and (time := number(row, clock)) is not None
+    ]
+    if len(rows) < 2 or rows[-1][0] <= 0 or len({len(counts) for _, counts in rows}) > 1:
+        return None
+    rows = _merged(rows)
+    end, last = rows[-1]
+    total = sum(last) or 1
+    rates = [
+        [(after - before) / max(stop - start, 1e-12) for after, before in zip(b, a, strict=True)]
+        for (start, a), (stop, b) in pairwise(rows)
+    ]
+    highest = max(max(stretch) for stretch in rates) or 1.0
+    spans = [(start, stop) for (start, _), (stop, _) in pairwise(rows)]
+    names = _names(run, len(last))
+    slow = run.config.simulation.stragglers if not run.served else {}
+    clients = tuple(
+        ClientLine(
+            names[client],
+            last[client],
+            last[client] / total,
+            tuple(
+                (
+                    round(1000 * start / end, 1),
+                    round(1000 * (stop - start) / end, 1),
+                    round(1000 * stretch[client] / highest, 1),
+                )
+                for (start, stop), stretch in zip(spans, rates, strict=True)
+            ),
+            f"straggler, {slow[client]:g} times slower" if client in slow else "",
+        )
+        for client in range(min(len(last), MOST_CLIENTS))
+    )
+    across = tuple(Tick(100 * tick / end, f"{tick:,g}") for tick, _ in ticks(0.0, end, 4))
+    words = "seconds" if run.served else "seconds of the virtual clock"
+    return Timeline(run, words, end, across, clients, len(last) - len(clients))
+
+
+def _counts(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(count, int) and count >= 0 for count in value)
+    )
+
+
+def _merged(rows: list[tuple[float, list[int]]]) -> list[tuple[float, list[int]]]:
+    """Rows at different times, and not too many."""
+    apart = [row for place, row in enumerate(rows) if not place or row[0] > rows[place - 1][0]]
+    if apart[0][0] > 0:
+        apart = [(0.0, [0] * len(apart[0][1])), *apart]
+    step = -(-(len(apart) - 1) // MOST_BARS)
+    return [*apart[:-1:step], apart[-1]] if step > 1 else apart
+
+
+def _names(run: Run, clients: int) -> list[str]:
+    """Of the parties, by index."""
+    summary: Mapping[str, Any] = run.summary or {}
+    parties = summary.get("parties")
+    if isinstance(parties, list) and len(parties) == clients:
+        return [str(name) for name in parties]
+    return [f"client {index}" for index in range(clients)]

@@ -1,0 +1,265 @@
+"""Where everything in a figure is: thousandths of its width and height, from the top left.
+
+Lines live in a square of a thousand units that is stretched to the figure; texts and marks are
+placed by the same numbers and are not stretched, so that a figure reads as well on a telephone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from vertizo.studies.report.curves import Drawing, Line, Point, thinned
+from vertizo.studies.report.measures import Axis, Measure, count, short
+
+MARKS = 7
+"""Marks on a line."""
+MOST_POINTS = 4000
+"""Of all lines of one figure."""
+COLOURS = 7
+SHAPES = 8
+
+
+@dataclass(frozen=True)
+class Tick:
+    """A number beside an axis."""
+
+    at: float
+    """Thousandths."""
+    text: str
+
+
+@dataclass(frozen=True)
+class Stroke:
+    """One line as it is drawn."""
+
+    line: int
+    """Its place among all lines."""
+    path: str
+    band: str | None
+    """Around the mean, one standard deviation to either side."""
+    marks: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True)
+class Plot:
+    """One measure against one axis."""
+
+    measure: Measure
+    axis: Axis
+    title: str
+    """Under the horizontal axis."""
+    across: tuple[Tick, ...]
+    upright: tuple[Tick, ...]
+    strokes: tuple[Stroke, ...]
+    largest: float
+    """At the right end, in the axis's unit."""
+    left_out: int
+    """Lines that have no place on this axis."""
+
+
+def plot(drawing: Drawing, measure: Measure, axis: Axis) -> Plot | None:
+    """A figure; None where no line has anything to draw."""
+    shown = drawing.shown(measure, axis)
+    if not shown:
+        return None
+    lines = [(place, thinned(points, most_points(len(shown)))) for place, points in shown]
+    right = max(point.at[axis.key] for _, points in lines for point in points) or 1.0
+    low, high = _limits(lines, measure)
+    frame = _Frame(axis.key, right, low, high)
+    divisor = axis.divisor(right)
+    strokes = tuple(
+        Stroke(
+            place,
+            frame.path(points),
+            frame.band(points) if drawing.lines[place].control == "none" else None,
+            frame.marks(points, place),
+        )
+        for place, points in lines
+    )
+    with_measure = sum(measure.key in line.points for line in drawing.lines)
+    scale = measure.scale
+    return Plot(
+        measure=measure,
+        axis=axis,
+        title=axis.title(right),
+        across=tuple(
+            Tick(1000 * tick * divisor / right, _text(tick, step))
+            for tick, step in ticks(0.0, right / divisor)
+        ),
+        upright=tuple(
+            Tick(frame.y(tick / scale), _text(tick, step))
+            for tick, step in ticks(low * scale, high * scale)
+        ),
+        strokes=strokes,
+        largest=right / divisor,
+        left_out=with_measure - len(shown),
+    )
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """From figures to thousandths."""
+
+    axis: str
+    right: float
+    low: float
+    high: float
+
+    def x(self, point: Point) -> float:
+        return round(1000 * point.at[self.axis] / self.right, 1)
+
+    def y(self, value: float) -> float:
+        share = (self.high - value) / (self.high - self.low)
+        return round(min(max(1000 * share, -100.0), 1100.0), 1)
+
+    def path(self, points: Sequence[Point]) -> str:
+        return "M" + "L".join(f"{self.x(p):g} {self.y(p.mean):g}" for p in points)
+
+    def band(self, points: Sequence[Point]) -> str | None:
+        if all(point.spread is None for point in points):
+            return None
+        above = [f"{self.x(p):g} {self.y(p.mean + (p.spread or 0.0)):g}" for p in points]
+        below = [f"{self.x(p):g} {self.y(p.mean - (p.spread or 0.0)):g}" for p in points]
+        return "M" + "L".join([*above, *reversed(below)]) + "Z"
+
+    def marks(self, points: Sequence[Point], place: int) -> tuple[tuple[float, float], ...]:
+        """A few along the line, at other places than those of its neighbours."""
+        if len(points) <= MARKS:
+            chosen = list(points)
+        else:
+            step = (len(points) - 1) / MARKS
+            shift = (place % 4) / 4
+            chosen = [points[round((k + shift) * step)] for k in range(MARKS)]
+        return tuple((self.x(p) / 10, self.y(p.mean) / 10) for p in chosen)
+
+
+def _limits(lines: Sequence[tuple[int, Sequence[Point]]], measure: Measure) -> tuple[float, float]:
+    """The vertical range: all means and bands, and a little air."""
+    low = min(p.mean - (p.spread or 0.0) for _, points in lines for p in points)
+    high = max(p.mean + (p.spread or 0.0) for _, points in lines for p in points)
+    if measure.unit == "%" or measure.name.endswith(("AUC", "precision")):  # shares
+        high = min(high, 1.0)
+    if measure.from_zero:
+        return 0.0, 1.04 * high or 1.0
+    air = 0.04 * (high - low) or 0.05 * abs(high) or 0.5
+    return low - air, high + air
+
+
+def ticks(low: float, high: float, wanted: int = 5) -> list[tuple[float, float]]:
+    """Round numbers between two, and the step between them: 1, 2 or 5 times a power of ten.
+
+    >>> [tick for tick, _ in ticks(0, 23)]
+    [0.0, 5.0, 10.0, 15.0, 20.0]
+    """
+    raw = (high - low) / wanted
+    if not raw > 0 or not math.isfinite(raw):
+        return [(low, 1.0)]
+    power = 10.0 ** math.floor(math.log10(raw))
+    steps = [power * factor for factor in (1, 2, 5, 10)]
+    step = min(steps, key=lambda step: abs((high - low) / step - wanted))
+    first = math.ceil(low / step - 1e-9)
+    last = math.floor(high / step + 1e-9)
+    return [(place * step + 0.0, step) for place in range(first, last + 1)]
+
+
+def _text(tick: float, step: float) -> str:
+    digits = max(0, -math.floor(math.log10(step) + 1e-9))
+    return f"{tick:,.{digits}f}" if digits <= 6 else f"{tick:g}"
+
+
+def look(line: Line) -> dict[str, Any]:
+    """Classes of a line: colour and marks of its variant, dashes of its kind."""
+    return {
+        "colour": f"c{line.variant % COLOURS}",
+        "shape": f"m{line.variant % SHAPES}",
+        "kind": f"k-{line.control}",
+    }
+
+
+def readings(drawing: Drawing, plots: Sequence[Plot]) -> dict[str, Any]:
+    """What a pointer over a figure reads: for each line [place, which text] of every point."""
+    texts: dict[str, int] = {}
+    found: dict[str, dict[str, list[list[int]]]] = {}
+    for each in plots:
+        axis, shown = each.axis.key, drawing.shown(each.measure, each.axis)
+        right = max(p.at[axis] for _, points in shown for p in points) or 1.0
+        found[f"{each.measure.key} {axis}"] = {
+            str(line): [
+                [
+                    round(1000 * p.at[axis] / right),
+                    texts.setdefault(each.measure.text(p.mean, p.spread), len(texts)),
+                ]
+                for p in thinned(points, most_points(len(shown)))
+            ]
+            for line, points in shown
+        }
+    return {"names": [line.name for line in drawing.lines], "texts": list(texts), "plots": found}
+
+
+def most_points(lines: int) -> int:
+    """Of each line, so that a figure does not grow without end."""
+    return max(40, MOST_POINTS // lines)
+
+
+def describe(drawing: Drawing, measure: Measure) -> str:
+    """A figure in words: where each line begins and ends; controls are left to the table."""
+    lines = [line for line in drawing.lines if line.points.get(measure.key)]
+    main = [line for line in lines if line.control == "none"] or lines
+    parts = [f"{line.name} {_course(line.points[measure.key], measure)}" for line in main]
+    ends = f"; {len(parts) - MOST_WORDS} more in the table" if len(parts) > MOST_WORDS else ""
+    words = f"{measure.name}: {'; '.join(parts[:MOST_WORDS])}{ends}."
+    if any(p.spread is not None for line in main for p in line.points[measure.key]):
+        words += " Bands and ± are one standard deviation over seeds."
+    if len(main) < len(lines):
+        words += " Dashes are frozen clients, dots random updates."
+    return words
+
+
+MOST_WORDS = 8
+"""Lines that are put into words."""
+
+
+def _course(points: Sequence[Point], measure: Measure) -> str:
+    first, last = points[0], points[-1]
+    end = measure.text(last.mean, last.spread)
+    if "round" in last.at:
+        end += f" in round {count(last.at['round'])}"
+    if len(points) == 1:
+        return f"has {end}"
+    return f"goes from {measure.text(first.mean)} to {end}"
+
+
+def table(drawing: Drawing, rows: int = 9) -> dict[str, Any]:
+    """Evenly chosen evaluations of every line: the figure's other form."""
+    heads = [_axis_heading(axis) for axis in drawing.axes]
+    body = []
+    for line in drawing.lines:
+        by_round: dict[float, dict[str, Point]] = {}
+        for key, points in line.points.items():
+            for point in points:
+                by_round.setdefault(point.at.get("round", 0.0), {})[key] = point
+        anyone = [next(iter(found.values())) for _, found in sorted(by_round.items())]
+        for chosen in thinned(anyone, rows):
+            here = by_round[chosen.at.get("round", 0.0)]
+            places = [chosen.at.get(axis.key) for axis in drawing.axes]
+            figures = [(m, here.get(m.key)) for m in drawing.measures]
+            body.append(
+                {
+                    "name": line.name,
+                    "places": ["" if place is None else short(place) for place in places],
+                    "figures": [
+                        "" if p is None else m.text(p.mean, p.spread).removesuffix(f" {m.unit}")
+                        for m, p in figures
+                    ],
+                }
+            )
+    return {"axes": heads, "measures": [m.heading for m in drawing.measures], "rows": body}
+
+
+def _axis_heading(axis: Axis) -> str:
+    return {"round": "round", "virtual": "virtual clock, s", "seconds": "seconds"}.get(
+        axis.key, axis.name
+    )

@@ -1,0 +1,218 @@
+"""What is in the folders that a report is made from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vertizo.config.schema import ExperimentConfig
+from vertizo.core.errors import RunError
+from vertizo.run.folder import RunFolder
+from vertizo.run.summary_figures import is_bounded
+
+MOST_RUNS = 1000
+"""Of one report."""
+DEPTH = 4
+"""How many folders deep runs are looked for."""
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run, finished or not."""
+
+    path: Path
+    config: ExperimentConfig
+    yaml: str
+    """Its configuration, as it was written."""
+    rows: tuple[Row, ...]
+    """Evaluations in order of rounds."""
+    summary: Mapping[str, Any] | None
+    """None while it is unfinished."""
+    label: str | None = None
+    """What a comparison calls it."""
+    served: bool = False
+    """Whether real parties made it."""
+
+    @property
+    def dataset(self) -> str:
+        """Name of its data."""
+        return str(self.summary["dataset"]) if self.summary else self.config.data.name
+
+    @property
+    def epsilon(self) -> float | None:
+        """ε of the whole run, where there is one: exact, or simulated."""
+        privacy = self.summary["privacy"] if self.summary else {}
+        return number(privacy, "epsilon") if is_bounded(privacy) else None
+
+
+@dataclass(frozen=True)
+class Attacks:
+    """Figures of ``vertizo attack``."""
+
+    path: Path
+    command: str
+    version: str
+    results: tuple[Mapping[str, Any], ...]
+
+
+@dataclass
+class Material:
+    """All that a report is made from."""
+
+    runs: list[Run] = field(default_factory=list)
+    attacks: list[Attacks] = field(default_factory=list)
+    commands: list[tuple[Path, str]] = field(default_factory=list)
+    """The command that made a folder, where it says so."""
+
+
+def read(paths: Sequence[Path]) -> Material:
+    """Everything in these folders.
+
+    Raises:
+        RunError: a folder holds nothing to report, or is damaged; names it.
+        ConfigError: a run's configuration is not one of this version.
+    """
+    material = Material()
+    for path in dict.fromkeys(path.resolve() for path in paths):
+        before = len(material.runs) + len(material.attacks)
+        if not path.is_dir():
+            raise RunError(
+                f"{path} is no folder; name one of `vertizo train`, `vertizo compare`, "
+                "`vertizo serve` or `vertizo attack --out`"
+            )
+        _read_one(path, material)
+        if len(material.runs) + len(material.attacks) == before:
+            raise RunError(
+                f"{path} holds nothing to report: no config.yaml of a run, no comparison.json and "
+                "no attacks.json"
+            )
+    return material
+
+
+def _read_one(path: Path, material: Material) -> None:
+    for found in _below(path, "attacks.json"):
+        material.attacks.append(_attacks(found))
+    if (path / "config.yaml").is_file():
+        material.runs.append(_run(path, None))
+        for control in ("frozen", "random"):
+            place = path / "controls" / control
+            if (place / "config.yaml").is_file():
+                material.runs.append(_run(place, None))
+        return
+    order = _comparison(path, material)
+    found_runs = [_run(config.parent, _label(path, config)) for config in _below(path, "run_name")]
+    if len(material.runs) + len(found_runs) > MOST_RUNS:
+        raise RunError(f"{path} holds {len(found_runs)} runs; a report has at most {MOST_RUNS}")
+    place_of = {label: place for place, label in enumerate(order)}
+    found_runs.sort(key=lambda run: (place_of.get(run.label or "", len(order)), str(run.path)))
+    material.runs += found_runs
+
+
+def _below(path: Path, name: str) -> Iterator[Path]:
+    """Files of that name in a folder, at most `DEPTH` deep, in order."""
+    for depth in range(DEPTH):
+        yield from sorted(path.glob("/".join([*["*"] * depth, name])))
+
+
+def _label(path: Path, name: Path) -> str:
+    """What a comparison, or else its place, calls the run whose file ``name`` is."""
+    parts = [part for part in name.parent.relative_to(path).parts if part != "controls"]
+    if len(parts) > 1 and parts[-1] in ("frozen", "random"):
+        parts.pop()
+    if len(parts) > 1 and parts[-1].startswith("seed"):
+        parts.pop()
+    return "/".join(parts)
+
+
+def _comparison(path: Path, material: Material) -> list[str]:
+    """Labels of a comparison in their order; none where there is none, or it is not finished."""
+    file = path / "comparison.json"
+    if not file.is_file():
+        return []
+    content = _json(file)
+    if isinstance(content.get("command"), str):
+        material.commands.append((path, content["command"]))
+    methods = content.get("methods")
+    return list(methods) if isinstance(methods, Mapping) else []
+
+
+def _attacks(file: Path) -> Attacks:
+    content = _json(file)
+    results = content.get("results")
+    if not isinstance(results, list) or not all(
+        isinstance(one, Mapping) and isinstance(one.get("figures"), Mapping) for one in results
+    ):
+        raise RunError(f"{file}: there are no results of attacks in it")
+    return Attacks(
+        file.parent,
+        str(content.get("command", "")),
+        str(content.get("version", "")),
+        tuple(results),
+    )
+
+
+def _json(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RunError(f"{file} cannot be used: {error}") from None
+    if not isinstance(content, dict):
+        raise RunError(f"{file} cannot be used: keys and values were expected")
+    return content
+
+
+def _run(path: Path, label: str | None) -> Run:
+    folder = RunFolder(path)
+    config, summary = folder.config(), folder.summary()
+    if summary is not None and not _is_summary(summary):
+        raise RunError(
+            f"{folder.summary_file}: these are no closing figures of a run; of a job of real "
+            "parties, report the label holder's folder"
+        )
+    try:
+        rows = folder.metrics()
+        yaml = (path / "config.yaml").read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RunError(f"{folder.metrics_file} cannot be used: {error}") from None
+    served = (path / "federation.json").is_file()
+    return Run(path, config, yaml, tuple(_usable(rows)), summary, label, served)
+
+
+def _is_summary(summary: Any) -> bool:
+    return (
+        isinstance(summary, Mapping)
+        and isinstance(summary.get("privacy"), Mapping)
+        and {"method", "dataset"} <= summary.keys()
+    )
+
+
+def _usable(rows: Sequence[Any]) -> Iterator[Row]:
+    """Rows of the parameters that were trained, each later than the one before.
+
+    A served job scores its last parameters on the test records as well, in a row of its own.
+    """
+    last = -1.0
+    for row in rows:
+        if not isinstance(row, Mapping) or row.get("model", "now") != "now":
+            continue
+        here = number(row, "round")
+        if here is not None and here > last:
+            last = here
+            yield row
+
+
+def number(row: Mapping[str, Any], key: str) -> float | None:
+    """A finite figure of a row; None where there is none.
+
+    >>> number({"loss": 0.5}, "loss"), number({"loss": None}, "loss"), number({}, "loss")
+    (0.5, None, None)
+    """
+    value = row.get(key)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    value = float(value)
+    return value if abs(value) < float("inf") else None

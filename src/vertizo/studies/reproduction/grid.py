@@ -1,0 +1,308 @@
+"""Studies of rows and columns: tables, sweeps over an axis, and curves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from vertizo.studies.comparison import CONTROLS
+from vertizo.studies.reproduction.figures import Finished, held, value_of
+from vertizo.studies.reproduction.outcome import Grid, Line, Outcome, Picture, Point, text_of
+from vertizo.studies.reproduction.runs import Case, Made, Order, configure, make
+from vertizo.studies.reproduction.study import ColumnConfig, GridConfig, PanelConfig, Published
+
+CONTROL_WORDS = {"frozen": "frozen clients", "random": "random updates"}
+MOST_POINTS = 100
+"""Of a curve; more are not told apart in a picture."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One row's figure in one column."""
+
+    row: str
+    column: str
+    values: tuple[float, ...]
+    """Of the seeds that have one."""
+    seeds: int
+    """How many were run."""
+    diverged: int
+    controls: Mapping[str, tuple[float, ...]]
+    published: Published | None
+    skip: str | None
+    holds: str | None
+    """The ε that a noised run has in truth."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON, without what is not there."""
+        found: dict[str, Any] = {"row": self.row, "column": self.column}
+        found["values"] = list(self.values)
+        for key in ("seeds", "diverged", "published", "skip", "holds"):
+            value = getattr(self, key)
+            if value:
+                found[key] = value
+        if self.controls:
+            found["controls"] = {key: list(each) for key, each in self.controls.items()}
+        return found
+
+
+def run(study: GridConfig, order: Order) -> Outcome:
+    """Make the runs and read the figures.
+
+    Raises:
+        UserError: what cannot be run; one line.
+        Interrupted: stopped; what is finished is kept.
+    """
+    made = make(cases(study, order), order)
+    cells = {(row, column): _cell(study, row, column, made) for row, column in _places(study)}
+    return Outcome(
+        grids=(_grid(study, cells),),
+        pictures=tuple(_pictures(study, cells, made)),
+        notes=tuple(_notes(study, cells)),
+        figures={"cells": [cell.as_dict() for cell in cells.values()]},
+    )
+
+
+def cases(study: GridConfig, order: Order) -> list[Case]:
+    """One for each different configuration; those that are left out are not among them."""
+    found: dict[str, Case] = {}
+    for row, column in _places(study):
+        label = label_of(study, row, column)
+        if _skipped(study, row, column) is not None or label in found:
+            continue
+        line = study.rows[row]
+        trees = [study.settings, line.settings]
+        if label != row:
+            trees.append(study.columns[_runs_column(study, column)].settings)
+            own = line.cells.get(_runs_column(study, column))
+            trees += [own.settings] if own is not None else []
+        config = configure(f"{study.paper}, {label}", trees, order.overrides)
+        seeds = order.seeds or line.seeds or study.seeds
+        found[label] = Case(label, config, seeds, line.controls)
+    return list(found.values())
+
+
+def label_of(study: GridConfig, row: str, column: str) -> str:
+    """What a cell's runs are called: the row, and the column where it has settings of its own."""
+    column = _runs_column(study, column)
+    own = study.rows[row].cells.get(column)
+    special = study.columns[column].settings or (own is not None and own.settings)
+    return f"{row}.{column}" if special else row
+
+
+def _runs_column(study: GridConfig, column: str) -> str:
+    """The column whose runs a column reads."""
+    return study.columns[column].runs or column
+
+
+def _places(study: GridConfig) -> Iterator[tuple[str, str]]:
+    return ((row, column) for row in study.rows for column in study.columns)
+
+
+def _skipped(study: GridConfig, row: str, column: str) -> str | None:
+    line = study.rows[row]
+    own = line.cells.get(_runs_column(study, column))
+    there = study.columns[_runs_column(study, column)].skip or study.columns[column].skip
+    return line.skip or there or (own.skip if own is not None else None)
+
+
+def _cell(study: GridConfig, row: str, column: str, made: Mapping[str, Made]) -> Cell:
+    line, figure = study.rows[row], study.columns[column].figure
+    own = line.cells.get(column)
+    published = own.published if own is not None else None
+    if published is None:
+        published = line.published.get(column)
+    reason = _skipped(study, row, column)
+    if reason is not None:
+        return Cell(row, column, (), 0, 0, {}, published, reason, None)
+    found = made[label_of(study, row, column)]
+
+    def values(runs: tuple[Finished | None, ...]) -> tuple[float, ...]:
+        read = (figure.read(each) for each in runs if each is not None)
+        return tuple(value for value in read if value is not None)
+
+    first = next(iter(found.finished), None)
+    return Cell(
+        row=row,
+        column=column,
+        values=values(found.runs),
+        seeds=len(found.runs),
+        diverged=found.runs.count(None),
+        controls={c: values(runs) for c, runs in found.controls.items()}
+        if figure.of_controls
+        else {},
+        published=published,
+        skip=None,
+        holds=None if first is None else held(first.summary),
+    )
+
+
+def _grid(study: GridConfig, cells: Mapping[tuple[str, str], Cell]) -> Grid:
+    """A line for what was measured, then what it is held against."""
+    lines = []
+    for row, line in study.rows.items():
+        own = [cells[row, column] for column in study.columns]
+        lines.append((line.words, *(_measured(study.columns[c.column], c) for c in own)))
+        if any(cell.published is not None for cell in own):
+            lines.append(("  published", *(_published(cell.published) for cell in own)))
+        for control in CONTROLS:
+            if any(cell.controls.get(control) for cell in own):
+                texts = (
+                    text_of(cell.controls.get(control, ()), _digits(study.columns[cell.column]))
+                    for cell in own
+                )
+                lines.append((f"  {CONTROL_WORDS[control]}", *texts))
+        if len({cell.holds for cell in own}) > 1:
+            lines.append(("  ε that holds", *(cell.holds or "–" for cell in own)))
+    headings = tuple(heading(column) for column in study.columns.values())
+    return Grid(study.title, headings, tuple(lines))
+
+
+def heading(column: ColumnConfig) -> str:
+    """What stands above a column, with its unit."""
+    unit = column.figure.unit
+    return f"{column.words}, {unit}" if unit else column.words
+
+
+def _digits(column: ColumnConfig) -> int:
+    return column.figure.digits
+
+
+def _measured(column: ColumnConfig, cell: Cell) -> str:
+    if cell.skip is not None:
+        return "not run"
+    if cell.diverged == cell.seeds:
+        return "diverged"
+    missing = "reached" if column.figure.is_goal else ""
+    text = text_of(cell.values, _digits(column), missing, cell.seeds - cell.diverged)
+    return text if not cell.diverged else f"{text} ({cell.diverged} of {cell.seeds} diverged)"
+
+
+def _published(value: Published | None) -> str:
+    if value is None:
+        return "–"
+    return value if isinstance(value, str) else f"{value:,g}"
+
+
+def _notes(study: GridConfig, cells: Mapping[tuple[str, str], Cell]) -> Iterator[str]:
+    """Why some were not run, each reason once."""
+    reasons: dict[str, list[str]] = {}
+    for cell in cells.values():
+        if cell.skip is not None:
+            row, column = study.rows[cell.row].words, study.columns[cell.column].words
+            if study.rows[cell.row].skip:
+                where = row
+            elif study.columns[cell.column].skip:
+                where = column
+            else:
+                where = f"{row}, {column}"
+            reasons.setdefault(cell.skip, []).append(where)
+    for reason, places in reasons.items():
+        yield f"Not run: {'; '.join(dict.fromkeys(places))}: {reason}"
+    for label, line in study.rows.items():
+        own = {cell.holds for cell in cells.values() if cell.row == label}
+        if len(own) == 1 and None not in own:
+            yield f"{line.words}: ε that holds is {own.pop()}."
+    if any(cell.holds for cell in cells.values()):
+        yield (
+            "ε that holds is about labels, against all clients together: 'none' where nothing "
+            "bounds what they learn, whatever a published formula states. Behind it stands what "
+            "the noise gives by itself: all replies that name a record if nothing else about its "
+            "label left the server, or what one client sends of it, against the server."
+        )
+
+
+def _pictures(
+    study: GridConfig, cells: Mapping[tuple[str, str], Cell], made: Mapping[str, Made]
+) -> Iterator[Picture]:
+    if study.kind == "sweep":
+        yield _sweep(study, cells)
+    for panel in study.panels:
+        yield _curves(study, panel, made)
+
+
+def _sweep(study: GridConfig, cells: Mapping[tuple[str, str], Cell]) -> Picture:
+    """A line for each row over the axis, and a dashed one where the paper has numbers."""
+    places = {key: column for key, column in study.columns.items() if column.at is not None}
+    lines = []
+    for row, line in study.rows.items():
+        own = [(column.at or 0.0, cells[row, key]) for key, column in places.items()]
+        points = tuple(Point.of(at, cell.values) for at, cell in own if cell.values)
+        if points:
+            lines.append(Line(line.words, points))
+        known = tuple(
+            Point.of(at, [float(cell.published)])
+            for at, cell in own
+            if isinstance(cell.published, float | int)
+        )
+        if known:
+            lines.append(Line(f"{line.words}, published", known, published=True))
+    first = next(iter(places.values()))
+    ticks = {column.at or 0.0: column.tick or f"{column.at or 0.0:g}" for column in places.values()}
+    named = any(column.tick for column in places.values())
+    return Picture(
+        study.title,
+        study.axis,
+        _y_words(first),
+        tuple(lines),
+        log_x=study.log_x,
+        ticks=ticks if named else {},
+    )
+
+
+def _y_words(column: ColumnConfig) -> str:
+    words = column.figure.name.replace("-", " ")
+    return f"{words} ({column.figure.unit})" if column.figure.unit else words
+
+
+def _curves(study: GridConfig, panel: PanelConfig, made: Mapping[str, Made]) -> Picture:
+    """A curve for each row, mean over seeds."""
+    column = panel.column or next(iter(study.columns))
+    lines = []
+    for row in panel.rows or list(study.rows):
+        if _skipped(study, row, column) is None:
+            points = _curve(panel, made[label_of(study, row, column)].finished)
+            if points:
+                lines.append(Line(study.rows[row].words, points))
+    words = {
+        "accuracy": "accuracy, validation (%)",
+        "train_accuracy": "running accuracy, training (%)",
+        "loss": "loss, validation",
+        "train_loss": "running loss, training",
+    }
+    x = {
+        "epoch": "epochs",
+        "round": "rounds",
+        "megabytes": "MB, both directions",
+        "megabytes-up": "MB to the server",
+        "megabytes-down": "MB to the clients",
+    }[panel.x]
+    return Picture(panel.words, x, words[panel.y], tuple(lines), log_x=panel.log_x, markers=False)
+
+
+def _curve(panel: PanelConfig, runs: list[Finished]) -> tuple[Point, ...]:
+    """Evaluations that all seeds have, at most `MOST_POINTS` of them."""
+    if not runs:
+        return ()
+    scale = 100.0 if "accuracy" in panel.y else 1.0
+    count = min(len(run.metrics) for run in runs)
+    step = max(1, -(-count // MOST_POINTS))
+    chosen = sorted({*range(0, count, step), count - 1})
+    points = []
+    for place in chosen:
+        rows = [run.metrics[place] for run in runs]
+        values = [value_of(row, panel.y) for row in rows]
+        if any(value is None for value in values):
+            continue
+        x = sum(_x(panel, row) for row in rows) / len(rows)
+        if not panel.log_x or x > 0:
+            points.append(Point.of(x, [scale * value for value in values if value is not None]))
+    return tuple(points)
+
+
+def _x(panel: PanelConfig, row: Mapping[str, Any]) -> float:
+    if panel.x in ("epoch", "round"):
+        return float(row[panel.x])
+    ways = {"megabytes-up": ("up",), "megabytes-down": ("down",)}.get(panel.x, ("up", "down"))
+    return sum(float(row[f"bytes_{way}"]) for way in ways) / 1e6

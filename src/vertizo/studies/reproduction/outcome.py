@@ -1,0 +1,156 @@
+"""What a study found: tables of text, pictures, and every number behind them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vertizo.run import checkpoint
+from vertizo.studies.comparison import mean_and_spread
+from vertizo.core.errors import RunError
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table as it is shown."""
+
+    title: str
+    columns: tuple[str, ...]
+    """Headings, that of the first column left out."""
+    rows: tuple[tuple[str, ...], ...]
+    """What each line is about, then its cells."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """Mean and spread of a figure at one place."""
+
+    x: float
+    y: float
+    low: float
+    """Least of the seeds."""
+    high: float
+    """Largest of the seeds."""
+
+    @classmethod
+    def of(cls, x: float, values: Sequence[float]) -> Point:
+        """Of one value a seed."""
+        return cls(x, mean_and_spread(values)[0], min(values), max(values))
+
+
+@dataclass(frozen=True)
+class Line:
+    """One curve of a picture."""
+
+    words: str
+    points: tuple[Point, ...]
+    published: bool = False
+    """Not measured here: drawn as a dashed line."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Lines over one axis."""
+
+    title: str
+    x: str
+    y: str
+    lines: tuple[Line, ...]
+    log_x: bool = False
+    log_y: bool = False
+    markers: bool = True
+    bars: bool = False
+    """Whether places are things, and not points of an axis."""
+    ticks: Mapping[float, str] = field(default_factory=dict)
+    """Places on the axis whose names stand there in place of numbers."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """All of a study."""
+
+    grids: tuple[Grid, ...]
+    pictures: tuple[Picture, ...]
+    notes: tuple[str, ...]
+    figures: Mapping[str, Any]
+    """Every seed's numbers, for JSON."""
+
+
+def write(folder: Path, name: str, content: Mapping[str, Any]) -> Path:
+    """Leave all figures in ``NAME.json`` of a folder, which is made.
+
+    Raises:
+        RunError: it cannot be written.
+    """
+    text = _compact(content) + "\n"
+    place = folder / f"{name}.json"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        checkpoint.write_atomically(place, text.encode())
+    except OSError as error:
+        raise RunError(f"{folder} cannot be written: {error.strerror}") from None
+    return place
+
+
+def _compact(content: Mapping[str, Any]) -> str:
+    """JSON with a line for each entry, and lists of numbers on one line."""
+    text = json.dumps(content, indent=1, ensure_ascii=False)
+    return re.sub(
+        r"\[\s+([-\d.eE+,\s]+?)\s+\]", lambda found: f"[{' '.join(found[1].split())}]", text
+    )
+
+
+def as_dict(outcome: Outcome) -> dict[str, Any]:
+    """For JSON."""
+    return {
+        "tables": [asdict(grid) for grid in outcome.grids],
+        "notes": list(outcome.notes),
+        "figures": dict(outcome.figures),
+        "pictures": [_picture(picture) for picture in outcome.pictures],
+    }
+
+
+def _picture(picture: Picture) -> dict[str, Any]:
+    """Its lines: x, mean, least and largest of each point."""
+    lines = {
+        line.words: [
+            [float(f"{value:.5g}") for value in (point.x, point.y, point.low, point.high)]
+            for point in line.points
+        ]
+        for line in picture.lines
+    }
+    return {"title": picture.title, "x": picture.x, "y": picture.y, "lines": lines}
+
+
+def text_of(values: Sequence[float], digits: int, missing: str = "", total: int = 0) -> str:
+    """Mean and standard deviation of those that have a value.
+
+    >>> text_of([1.0, 2.0], 1), text_of([1.0], 1, "reached", 3), text_of([], 1, "reached", 3)
+    ('1.5 ± 0.7', '1.0 (1 of 3 reached)', 'not reached')
+    """
+    if not values:
+        return f"not {missing}" if missing else "–"
+    mean, spread = mean_and_spread(values)
+    text = number(mean, digits)
+    if spread is not None:
+        text = f"{text} ± {spread:,.{digits}f}"
+    return (
+        text
+        if not missing or len(values) >= total
+        else (f"{text} ({len(values)} of {total} {missing})")
+    )
+
+
+def number(value: float, digits: int) -> str:
+    """A number with so many digits behind the point; small ones with two that say something.
+
+    >>> number(12345.678, 2), number(0.0012, 2), number(0, 2)
+    ('12,345.68', '0.0012', '0.00')
+    """
+    if value and abs(value) < 10**-digits / 2:
+        return f"{value:.2g}"
+    return f"{value:,.{digits}f}"

@@ -1,0 +1,111 @@
+"""Pictures as files, by matplotlib."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from vertizo.run import checkpoint
+from vertizo.core.errors import RunError
+from vertizo.studies.reproduction.outcome import Line, Picture
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#999999")
+"""Okabe and Ito's: told apart by most people who see colours otherwise."""
+SETTINGS: dict[Any, Any] = {"svg.hashsalt": "vertizo", "svg.fonttype": "none", "font.size": 9}
+WIDTH, HEIGHT = 5.2, 3.8
+"""Of one picture, in inches."""
+
+
+def available() -> bool:
+    """Whether matplotlib is installed."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def draw(pictures: Sequence[Picture], path: Path) -> None:
+    """Write pictures side by side, at most three in a row, into one file.
+
+    Args:
+        pictures: at least one.
+        path: its ending says the format: .svg, .png or .pdf.
+
+    Raises:
+        RunError: it cannot be written.
+    """
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    columns = min(3, len(pictures))
+    rows = math.ceil(len(pictures) / columns)
+    with matplotlib.rc_context(SETTINGS):
+        figure = Figure(figsize=(WIDTH * columns, HEIGHT * rows), layout="constrained")
+        places = figure.subplots(rows, columns, squeeze=False).ravel()
+        for axes in places[len(pictures) :]:
+            axes.set_visible(False)
+        for axes, picture in zip(places, pictures, strict=False):
+            _one(axes, picture)
+        content = io.BytesIO()
+        kind = path.suffix.removeprefix(".")
+        metadata = {"Date": None} if kind == "svg" else None
+        figure.savefig(content, format=kind, dpi=110, metadata=metadata)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        checkpoint.write_atomically(path, content.getvalue())
+    except OSError as error:
+        raise RunError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def _one(axes: Any, picture: Picture) -> None:
+    colours: dict[str, str] = {}
+    for place, line in enumerate(picture.lines):
+        name = line.words.removesuffix(", published")
+        colour = colours.setdefault(name, COLOURS[len(colours) % len(COLOURS)])
+        if picture.bars:
+            _bars(axes, line, colour, place, len(picture.lines))
+        else:
+            _line(axes, line, colour, markers=picture.markers)
+    if picture.log_x:
+        axes.set_xscale("log")
+    if picture.log_y:
+        axes.set_yscale("log")
+    if picture.ticks:
+        axes.set_xticks(list(picture.ticks), list(picture.ticks.values()))
+        axes.minorticks_off()
+    axes.set_title(picture.title, fontsize=9, wrap=True)
+    axes.set_xlabel(picture.x)
+    axes.set_ylabel(picture.y)
+    axes.grid(alpha=0.3, linewidth=0.5)
+    if picture.lines:
+        axes.legend(fontsize=7, framealpha=0.8)
+
+
+def _bars(axes: Any, line: Line, colour: str, place: int, count: int) -> None:
+    """One bar at each place, beside those of the other lines."""
+    width = 0.8 / count
+    x = [point.x + (place - (count - 1) / 2) * width for point in line.points]
+    axes.bar(x, [point.y for point in line.points], width, color=colour, label=line.words)
+
+
+def _line(axes: Any, line: Line, colour: str, *, markers: bool) -> None:
+    x = [point.x for point in line.points]
+    style = {"linestyle": "--", "marker": "x"} if line.published else {"marker": "o"}
+    if not markers and len(x) > 1:
+        style.pop("marker", None)
+    axes.plot(
+        x,
+        [point.y for point in line.points],
+        color=colour,
+        label=line.words,
+        linewidth=1.3,
+        markersize=3.5,
+        **style,
+    )
+    low, high = [p.low for p in line.points], [p.high for p in line.points]
+    if any(a < b for a, b in zip(low, high, strict=True)):
+        axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)

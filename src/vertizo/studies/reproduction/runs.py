@@ -1,0 +1,167 @@
+"""The training runs of a study: planned and made by `vertizo.studies.comparison`, and read back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vertizo.studies import comparison
+from vertizo.config import tree as config_tree
+from vertizo.config import schema as configuration
+from vertizo.studies.comparison import Standing
+from vertizo.config.schema import ExperimentConfig
+from vertizo.studies.engines import Engine, Run
+from vertizo.studies.engines import Made as Making
+from vertizo.core.errors import RunError
+from vertizo.config.error_lines import override
+from vertizo.studies.reproduction.figures import Finished
+from vertizo.run.folder import RunFolder
+
+Tree = dict[str, Any]
+Report = Callable[[Standing], None]
+FAILED = "diverged.txt"
+"""In the folder of a run that diverged: the line that says so."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """How a study is to be run."""
+
+    folder: Path
+    """Of its runs."""
+    engine: Engine
+    seeds: int | None = None
+    """Unset: the study's own number."""
+    overrides: tuple[str, ...] = ()
+    """``key=value``, applied to every configuration last."""
+    report: Report | None = None
+    jobs: int = 1
+    """Tasks at a time, of what is no training run."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One configuration, and how often it is run."""
+
+    label: str
+    config: ExperimentConfig
+    seeds: int
+    controls: bool = False
+
+
+@dataclass(frozen=True)
+class Made:
+    """What became of a case: a finished run for each seed, None for those that diverged."""
+
+    runs: tuple[Finished | None, ...]
+    controls: Mapping[str, tuple[Finished | None, ...]]
+    config: ExperimentConfig
+
+    @property
+    def finished(self) -> list[Finished]:
+        """Those that came to their end."""
+        return [run for run in self.runs if run is not None]
+
+
+def configure(where: str, trees: Sequence[Tree], overrides: Sequence[str] = ()) -> ExperimentConfig:
+    """A configuration from trees, each with its keys in place of those before.
+
+    Args:
+        where: what they are, for errors.
+        trees: the first is a whole one; a null in another takes a key away.
+        overrides: ``key=value``, applied last.
+
+    Raises:
+        ConfigError: names the key and what would be right.
+    """
+    whole: Tree = {}
+    for tree in trees:
+        method = whole.get("method", {})
+        whole = config_tree.with_entry(whole, tree, str(method.get("name", "dpzv")))
+    override(whole, overrides, ExperimentConfig())
+    # A study names seeds: it is gone on with where it was stopped.
+    return configuration.parse({"seed": 0, **_without_nulls(whole)}, where)
+
+
+def _without_nulls(tree: Tree) -> Tree:
+    return {
+        key: _without_nulls(value) if isinstance(value, dict) else value
+        for key, value in tree.items()
+        if value is not None
+    }
+
+
+def plan(cases: Sequence[Case], folder: Path) -> list[Run]:
+    """All runs of all cases."""
+    return [
+        run
+        for case in cases
+        for run in comparison.plan(
+            {case.label: case.config}, case.seeds, folder, controls=case.controls
+        )
+    ]
+
+
+def make(cases: Sequence[Case], order: Order) -> dict[str, Made]:
+    """Make what is not finished, and read everything back: label → what became of it.
+
+    Raises:
+        UserError: a case cannot start, or a run failed otherwise than by diverging.
+        Interrupted: stopped; what is finished is kept.
+    """
+    runs = plan(cases, order.folder)
+    comparison.check(runs)
+    comparison.execute(runs, Forgiving(order.engine), order.report)
+    found = {}
+    for case in cases:
+        own = [run for run in runs if run.label == case.label]
+        found[case.label] = Made(
+            runs=tuple(_read(run) for run in own if run.control == "none"),
+            controls={
+                control: tuple(_read(run) for run in own if run.control == control)
+                for control in comparison.CONTROLS
+                if case.controls
+            },
+            config=case.config,
+        )
+    return found
+
+
+def _read(run: Run) -> Finished | None:
+    folder = RunFolder(run.folder)
+    summary = folder.summary()
+    return None if summary is None else Finished(summary, folder.metrics(), run.folder)
+
+
+@dataclass(frozen=True)
+class Forgiving:
+    """An engine for which a run that diverges is a result: it is noted, and the others go on."""
+
+    engine: Engine
+
+    def make(self, runs: Sequence[Run]) -> Making:
+        """As of an `Engine`."""
+        left = [run for run in runs if not (run.folder / FAILED).is_file()]
+        while left:
+            started = time.time()
+            try:
+                yield from self.engine.make(left)
+                return
+            except RunError as error:
+                if "diverged" not in str(error):
+                    raise
+                left = [run for run in left if not RunFolder(run.folder).summary_file.is_file()]
+                failed = [run for run in left if _touched(run, started)] or left
+                for run in failed:
+                    run.folder.mkdir(parents=True, exist_ok=True)
+                    (run.folder / FAILED).write_text(f"{error}\n", encoding="utf-8")
+                left = [run for run in left if run not in failed]
+
+
+def _touched(run: Run, since: float) -> bool:
+    """Whether a run was gone on with; engines wait for those that were going."""
+    file = RunFolder(run.folder).metrics_file
+    return file.is_file() and file.stat().st_mtime >= since - 1

@@ -1,0 +1,371 @@
+"""One table or figure of a paper: what is run, what is read off, what was published.
+
+A study is a YAML file under ``experiments/papers``, and part of the package. Its section ``quick``
+has the same keys again, with what is smaller in the quick form; a null there takes a key away.
+``base`` names another study whose keys it begins with, so that figures which were drawn from the
+runs of a table share its runs.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, PositiveInt, Tag, ValidationError, model_validator
+
+from vertizo.config.tree import LABEL
+from vertizo.data.splits import nearest
+from vertizo.core.errors import ConfigError
+from vertizo.config.error_lines import explain, read_yaml
+from vertizo.core.options import Options, chosen_by
+from vertizo.studies.reproduction.figures import FigureChoice, TestAccuracy
+
+Tree = dict[str, Any]
+FOLDER = Path(__file__).with_name("studies")
+Published = float | str
+"""A number in the figure's unit, or words where the paper has no number."""
+
+
+class CellConfig(Options):
+    """What is different for one row in one column."""
+
+    settings: Tree = Field(default_factory=dict)
+    published: Published | None = None
+    skip: str | None = None
+    """Why it is not run."""
+
+
+class RowConfig(Options):
+    """One line of a table, or one curve."""
+
+    words: str
+    """What it is called; unset settings are the study's."""
+    settings: Tree = Field(default_factory=dict)
+    published: dict[str, Published] = Field(default_factory=dict)
+    """Column → figure."""
+    cells: dict[str, CellConfig] = Field(default_factory=dict)
+    """Column → what is different there."""
+    controls: bool = False
+    """Also with frozen clients, and with random updates."""
+    seeds: PositiveInt | None = None
+    """Unset: the study's."""
+    skip: str | None = None
+    """Why it is not run."""
+
+
+class ColumnConfig(Options):
+    """One figure of every row; columns without settings of their own share a row's runs."""
+
+    words: str
+    settings: Tree = Field(default_factory=dict)
+    figure: FigureChoice = TestAccuracy()
+    runs: str | None = None
+    """The column whose runs it reads; unset: its own."""
+    skip: str | None = None
+    """Why it is not run."""
+    at: float | None = None
+    """Where it stands on the axis of a sweep."""
+    tick: str | None = None
+    """What is written there, if not the number."""
+
+
+class PanelConfig(Options):
+    """One picture of curves."""
+
+    words: str
+    x: Literal["epoch", "round", "megabytes", "megabytes-up", "megabytes-down"] = "epoch"
+    y: Literal["accuracy", "loss", "train_accuracy", "train_loss"] = "accuracy"
+    """accuracy and loss: on validation records, or test records where none were set aside."""
+    rows: list[str] | None = None
+    """Unset: all."""
+    column: str | None = None
+    """Whose runs; unset: the first."""
+    log_x: bool = False
+
+
+class _Study(Options):
+    """What every kind has."""
+
+    title: str
+    paper: str
+    """Which paper, and where in it."""
+    notes: list[str] = Field(default_factory=list)
+    """What the paper leaves open and was chosen, and how to read the figures."""
+    reduced: str | None = None
+    """What is smaller than in the paper; said beside the figures."""
+    seeds: PositiveInt = 3
+
+
+class GridConfig(_Study):
+    """Rows and columns of figures of training runs; also drawn, as curves or over an axis."""
+
+    kind: Literal["table", "curves", "sweep"] = "table"
+    settings: Tree
+    rows: dict[str, RowConfig] = Field(min_length=1)
+    columns: dict[str, ColumnConfig] = Field(min_length=1)
+    panels: list[PanelConfig] = Field(default_factory=list)
+    """Of curves."""
+    axis: str = ""
+    """Of a sweep: what its columns' `at` is."""
+    log_x: bool = True
+    """Of a sweep."""
+
+    @model_validator(mode="after")
+    def _names_exist(self) -> GridConfig:
+        """Rows speak of columns that there are."""
+        named = {
+            name: row for row, line in self.rows.items() for name in (*line.published, *line.cells)
+        }
+        for column in self.columns.values():
+            if column.runs is not None:
+                named.setdefault(column.runs, "columns")
+        for panel in self.panels:
+            if panel.column is not None:
+                named.setdefault(panel.column, "panels")
+            for row in panel.rows or ():
+                if row not in self.rows:
+                    raise ValueError(f"panels name the row {row!r}{nearest(row, list(self.rows))}")
+        for name, where in named.items():
+            if name not in self.columns:
+                raise ValueError(
+                    f"{where} names the column {name!r}{nearest(name, list(self.columns))}"
+                )
+        if self.kind == "sweep" and all(column.at is None for column in self.columns.values()):
+            raise ValueError("kind is 'sweep' but no column says at which place of the axis it is")
+        if self.kind == "curves" and not self.panels:
+            raise ValueError("kind is 'curves' but panels is empty")
+        return self
+
+
+class ScalingMethodConfig(Options):
+    """A method whose rounds are counted."""
+
+    words: str
+    settings: Tree = Field(default_factory=dict)
+    rates: list[float] = Field(min_length=1)
+    """Client learning rates that are tried at every size; the fewest rounds count."""
+
+
+class ScalingAxisConfig(Options):
+    """What grows."""
+
+    words: str
+    size: Literal["clients", "server", "embedding"]
+    """What is counted: parameters of one client or of the server, or numbers of an embedding."""
+    target: float = Field(gt=0, lt=1)
+    """Accuracy whose rounds are counted."""
+    shared: Tree = Field(default_factory=dict)
+    """Settings of all sizes."""
+    settings: list[Tree] = Field(min_length=2)
+    """One tree for each size, in growing order."""
+    theory: dict[str, str] = Field(default_factory=dict)
+    """Method → rate that its paper proves, in words."""
+    exponents: dict[str, float] = Field(default_factory=dict)
+    """Method → exponent of the size in the rounds that this rate asks for."""
+
+
+class ScalingConfig(_Study):
+    """Rounds to an accuracy as one size grows at a time."""
+
+    kind: Literal["scaling"] = "scaling"
+    settings: Tree
+    methods: dict[str, ScalingMethodConfig] = Field(min_length=1)
+    axes: dict[str, ScalingAxisConfig] = Field(min_length=1)
+
+
+class AttackRowConfig(Options):
+    """Methods that the paper puts into one line."""
+
+    words: str
+    methods: list[str] = Field(min_length=1)
+    published: dict[str, Published] = Field(default_factory=dict)
+    """Column → success in %."""
+
+
+class AttackColumnConfig(Options):
+    """One figure of an attack."""
+
+    words: str
+    attack: str
+    figure: str = "accuracy"
+    options: Tree = Field(default_factory=dict)
+
+
+class AttackConfig(_Study):
+    """What attacks find, method by method."""
+
+    kind: Literal["attack"] = "attack"
+    settings: Tree
+    rows: dict[str, AttackRowConfig] = Field(min_length=1)
+    columns: dict[str, AttackColumnConfig] = Field(min_length=1)
+
+
+class IntrinsicRowConfig(Options):
+    """One setting whose estimator is looked at."""
+
+    words: str
+    settings: Tree = Field(default_factory=dict)
+    published: dict[str, Published] = Field(default_factory=dict)
+    """Figure → value."""
+
+
+class IntrinsicConfig(_Study):
+    """VFL-CZOFO's intrinsic figures, measured on finished runs."""
+
+    kind: Literal["intrinsic"] = "intrinsic"
+    settings: Tree
+    rows: dict[str, IntrinsicRowConfig] = Field(min_length=1)
+    repeats: PositiveInt = 100
+
+
+class MemoryRowConfig(Options):
+    """A model and what is sent through it."""
+
+    words: str
+    client: Tree
+    """The ``client`` section of a configuration."""
+    batch: list[PositiveInt] = Field(min_length=2)
+    """Shape of the features, records first."""
+    tokens: int | None = None
+    """For texts: their number of different tokens; features are then token numbers."""
+    published: dict[str, Published] = Field(default_factory=dict)
+    """Method → memory over that of the model."""
+
+
+class MemoryConfig(_Study):
+    """Peak memory of a client in training, over the model's own."""
+
+    kind: Literal["memory"] = "memory"
+    methods: dict[str, str]
+    """Method → what it is called."""
+    rows: dict[str, MemoryRowConfig] = Field(min_length=1)
+
+
+Study = Annotated[
+    Annotated[GridConfig, Tag("table")]
+    | Annotated[GridConfig, Tag("curves")]
+    | Annotated[GridConfig, Tag("sweep")]
+    | Annotated[ScalingConfig, Tag("scaling")]
+    | Annotated[AttackConfig, Tag("attack")]
+    | Annotated[IntrinsicConfig, Tag("intrinsic")]
+    | Annotated[MemoryConfig, Tag("memory")],
+    chosen_by("kind", "table"),
+]
+AnyStudy = GridConfig | ScalingConfig | AttackConfig | IntrinsicConfig | MemoryConfig
+KINDS: dict[str, type[AnyStudy]] = {
+    "table": GridConfig,
+    "curves": GridConfig,
+    "sweep": GridConfig,
+    "scaling": ScalingConfig,
+    "attack": AttackConfig,
+    "intrinsic": IntrinsicConfig,
+    "memory": MemoryConfig,
+}
+
+
+def names() -> list[str]:
+    """All studies that come with the package."""
+    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+
+
+def runs_of(name: str) -> str:
+    """The study whose runs a study shows: itself, or its base."""
+    base = _read(name).get("base")
+    return _path(name).stem if base is None else runs_of(str(base))
+
+
+def load(name: str, *, quick: bool = False) -> AnyStudy:
+    """A study by name, or from a file of one's own, in its full or its quick form.
+
+    Raises:
+        ConfigError: there is none, or its file is wrong; one line.
+    """
+    tree = _whole(name)
+    smaller = tree.pop("quick", {})
+    if quick:
+        if not smaller:
+            raise ConfigError(f"{name} has no quick form; leave --quick out")
+        small = changed(tree, smaller)
+        tree = _pruned(small, _columns(tree) - _columns(small))
+    kind = tree.get("kind", "table")
+    if kind not in KINDS:
+        raise ConfigError(f"{_path(name)}: kind is {kind!r}; known are {', '.join(KINDS)}")
+    try:
+        return KINDS[kind].model_validate(tree)
+    except ValidationError as error:
+        raise ConfigError(f"{_path(name)}: {explain(error, KINDS[kind])}") from None
+
+
+def _columns(tree: Tree) -> set[str]:
+    columns = tree.get("columns", {})
+    return set(columns) if isinstance(columns, dict) else set()
+
+
+def _pruned(tree: Tree, gone: set[str]) -> Tree:
+    """A tree whose rows say nothing about columns that the quick form does without."""
+    rows = tree.get("rows", {})
+    for row in rows.values() if isinstance(rows, dict) else ():
+        for key in ("published", "cells"):
+            if isinstance(row.get(key), dict):
+                row[key] = {name: value for name, value in row[key].items() if name not in gone}
+    return tree
+
+
+def changed(tree: Tree, own: Tree, *, keep_nulls: bool = False) -> Tree:
+    """A tree with another's keys in place of its own; null takes a key away.
+
+    In settings and in quick forms a null stays, for it speaks of what they will be applied to.
+
+    >>> changed({"a": {"b": 1, "c": 2}}, {"a": {"b": 3, "c": None}})
+    {'a': {'b': 3}}
+    >>> changed({"settings": {"b": 1}}, {"settings": {"b": None}})
+    {'settings': {'b': None}}
+    """
+    result = dict(tree)
+    for key, value in own.items():
+        there = result.get(key)
+        keep = keep_nulls or key in ("settings", "quick")
+        if value is None and not keep_nulls:
+            result.pop(key, None)
+        elif isinstance(value, dict) and isinstance(there, dict):
+            result[key] = changed(there, value, keep_nulls=keep)
+        elif isinstance(value, dict):
+            result[key] = changed({}, value, keep_nulls=keep)
+        else:
+            result[key] = deepcopy(value)
+    return result
+
+
+def _whole(name: str) -> Tree:
+    """A study's keys, those of its base below."""
+    own = _read(name)
+    base = own.pop("base", None)
+    return own if base is None else changed(_whole(str(base)), own)
+
+
+def _read(name: str) -> Tree:
+    if not _is_file(name) and name not in names():
+        hint = nearest(name, names()) or "; vertizo reproduce --list shows all"
+        raise ConfigError(f"there is no table or figure {name!r}{hint}")
+    tree = read_yaml(_path(name))
+    _check_keys(tree, _path(name))
+    return tree
+
+
+def _check_keys(tree: Tree, path: Path) -> None:
+    """Keys are names; others come from a comma in a text without quotes, and mean nothing."""
+    for key, value in tree.items():
+        if not isinstance(key, str) or LABEL.fullmatch(key) is None:
+            raise ConfigError(f"{path}: unknown key {key!r}; a text with a comma needs quotes")
+        if isinstance(value, dict):
+            _check_keys(value, path)
+
+
+def _is_file(name: str) -> bool:
+    """Whether a name is that of somebody's own file."""
+    return name.endswith((".yaml", ".yml"))
+
+
+def _path(name: str) -> Path:
+    return Path(name) if _is_file(name) else FOLDER / f"{name}.yaml"

@@ -1,0 +1,115 @@
+"""What all trials of a search come to together, as ε at one δ.
+
+Every trial is a run with noise of its own, so that what all of them release composes exactly:
+releases from batches that clients know by adding μ², secret steps by their privacy loss
+distributions (`vertizo.privacy.guarantee`). A trial that is stopped early counts whole: whether it
+is stopped follows from the records, and what a bound is about is fixed before anything is seen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from scipy.optimize import brentq
+
+from vertizo.core.errors import ConfigError
+from vertizo.privacy.accounting import compose, epsilon_of, mu_of
+from vertizo.privacy.events import Releases, SecretSteps
+from vertizo.privacy.guarantee import joined_epsilon
+
+ALIKE = 1e-9
+"""Relative difference that rounding alone may make between equal releases."""
+
+
+def together(trials: Sequence[Releases], delta: float) -> float:
+    """ε of several runs on the same records, at δ; infinite where none can be shown.
+
+    Args:
+        trials: what each may release about a record.
+        delta: δ.
+    """
+    mu = compose(trial.known_mu for trial in trials)
+    secret = _merged([trial.secret for trial in trials if trial.secret is not None])
+    grids = [trial.grid for trial in trials if trial.grid is not None]
+
+    def gaussian(at: float) -> float:
+        return joined_epsilon(mu, secret or None, at)
+
+    if not grids:
+        return gaussian(delta)
+    grid = grids[0]
+    for other in grids[1:]:
+        grid += other
+    return grid.epsilon(gaussian, delta)
+
+
+def _merged(secret: Sequence[SecretSteps]) -> tuple[SecretSteps, ...]:
+    """Steps of one kind counted together."""
+    counts: Counter[tuple[float, float]] = Counter()
+    for steps in secret:
+        counts[steps.sampling, steps.noise_multiplier] += steps.count
+    return tuple(SecretSteps(count, q, z) for (q, z), count in sorted(counts.items()))
+
+
+def are_alike(one: Releases, other: Releases) -> bool:
+    """Whether two runs release the same, up to the rounding of numbers; a clip is a unit only."""
+
+    def figures(of: Releases) -> tuple[float, ...]:
+        secret = of.secret
+        steps = (secret.count, secret.sampling, secret.noise_multiplier) if secret else ()
+        return of.known_mu, *steps
+
+    ours, theirs = figures(one), figures(other)
+    close = (math.isclose(a, b, rel_tol=ALIKE) for a, b in zip(ours, theirs, strict=False))
+    return len(ours) == len(theirs) and all(close) and one.grid == other.grid
+
+
+def share_of(total: float, delta: float, trials: int) -> float:
+    """ε of each of several alike trials of Gaussian releases that together come to ``total``.
+
+    >>> round(share_of(1.0, 1e-5, 1), 6)
+    1.0
+    """
+    return epsilon_of(mu_of(total, delta) / math.sqrt(trials), delta)
+
+
+def calibrate(
+    total: float, delta: float, trials: int, planned: Callable[[float], Sequence[Releases]]
+) -> float:
+    """The largest ε of each trial at which all of them stay within ``total``.
+
+    Args:
+        total: ε of all together.
+        delta: δ.
+        trials: how many.
+        planned: ε of each → what the trials then release.
+
+    Raises:
+        ConfigError: no ε is small enough, or it leaves nothing to train with.
+    """
+
+    def excess(log_epsilon: float) -> float:
+        return together(planned(math.exp(log_epsilon)), delta) - total
+
+    found = math.log(share_of(total, delta, trials))
+    if excess(found) > 0:
+        low = found - 0.05
+        while excess(low) > 0:
+            low -= 2 * (found - low)
+            if low < found - MOST_LOSS:
+                raise ConfigError(
+                    f"no epsilon of a trial brings {trials} of them to {total:g} at delta "
+                    f"{delta:g}; use fewer trials or a larger --total-epsilon"
+                )
+        found = float(brentq(excess, low, found, xtol=1e-3))
+        while excess(found) > 0:
+            found -= 1e-3
+    epsilon = math.exp(found)
+    unit = 10.0 ** (math.floor(math.log10(epsilon)) - 4)
+    return float(f"{math.floor(epsilon / unit) * unit:.4e}")  # five digits, never more
+
+
+MOST_LOSS = 5.0
+"""Natural logarithm of how much less a trial may get than its share of Gaussian noise."""

@@ -1,0 +1,147 @@
+"""What every trial of a search may release, fixed before the first one.
+
+The search proposes values that follow from earlier trials, and so from the records. Under an exact
+guarantee it may choose freely what changes nothing that a trial releases: rates, smoothing, the
+clip in units of which noise is given. Whatever does change it is drawn beforehand, at random, so
+that what all trials release together is a fixed list, to which exact composition applies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from vertizo.config.schema import ExperimentConfig
+from vertizo.config.tree import Tree
+from vertizo.data.vertical import VerticalData
+from vertizo.core.errors import RunError
+from vertizo.run.federation import Federation, build
+from vertizo.privacy.events import Releases
+from vertizo.privacy.statement import Statement
+from vertizo.core.randomness import Stream
+from vertizo.studies.tuning.composition import are_alike
+from vertizo.studies.tuning.space import Space, configured, value_at
+
+FREE = ("learning_rate", "momentum", "decay", "smoothing", "directions")
+"""Last words of keys that change nothing that is released."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What one run may release, and what is said of it."""
+
+    statement: Statement
+    releases: Releases | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All trials of a search, as far as they are fixed beforehand.
+
+    Args:
+        base: the configuration that is searched around, as a tree.
+        data: its records.
+        space: what is searched.
+        seed: of the search.
+    """
+
+    base: Tree
+    data: VerticalData
+    space: Space
+    seed: int
+
+    @cached_property
+    def config(self) -> ExperimentConfig:
+        """What is searched around: trial 0."""
+        return configured(self.base, {})
+
+    def configured_value(self, key: str) -> Any:
+        """What trial 0 has there; of a rate that is left to the program, None."""
+        return value_at(self.config, key)
+
+    @cached_property
+    def first(self) -> Planned:
+        """What trial 0 may release."""
+        return self._planned(self.config)
+
+    @cached_property
+    def beforehand(self) -> tuple[str, ...]:
+        """Keys whose values are drawn before the first trial."""
+        if not self.first.statement.is_bounded:
+            return ()
+        return tuple(key for key in self.space if not self._is_free(key))
+
+    def _is_free(self, key: str) -> bool:
+        config = self.config
+        secure = config.privacy.noise == "secure"
+        if key in ("privacy.clip", "server.clip"):
+            return config.privacy.epsilon is not None and not secure
+        if key == "batch_size":
+            return config.server.update != "secret-sgd"
+        section, _, last = key.rpartition(".")
+        return last in FREE and section.split(".")[0] in ("client", "server", "method")
+
+    def drawn(self, number: int) -> dict[str, str]:
+        """The values of one trial that are fixed beforehand; trial 0 is as configured."""
+        if number == 0:
+            return {}
+        generator = Stream.from_seed(self.seed).child("tune", "beforehand").generator(number)
+        return {key: self.space[key].draw(generator) for key in self.beforehand}
+
+    def settings(self, number: int, values: Mapping[str, str]) -> ExperimentConfig:
+        """The configuration of a trial; its noise is its own, as of every configuration.
+
+        Args:
+            number: of the trial.
+            values: that it has in place of the configured ones.
+
+        Raises:
+            ConfigError: they do not fit.
+        """
+        return configured(self.base, values, f"trial {number}")
+
+    def planned(self, number: int) -> Planned:
+        """What a trial may release.
+
+        Raises:
+            ConfigError: what was drawn for it does not fit.
+        """
+        drawn = self.drawn(number)
+        if not drawn:
+            return self.first
+        return self._planned(configured(self.base, drawn, f"trial {number}"))
+
+    def check(self, number: int, config: ExperimentConfig) -> None:
+        """Find that a trial releases what was planned, and nothing else.
+
+        Raises:
+            ConfigError: its values do not fit.
+            RunError: it would release something else.
+        """
+        if not self.first.statement.is_bounded:
+            return
+        planned, found = self.planned(number), self._planned(config)
+        alike = (
+            found.statement.guarantee == planned.statement.guarantee
+            and found.statement.covers == planned.statement.covers
+            and planned.releases is not None
+            and found.releases is not None
+            and are_alike(planned.releases, found.releases)
+        )
+        if not alike:
+            raise RunError(
+                f"trial {number} would release something else than what was planned before the "
+                "first trial, and no bound would hold for all of them; search fewer keys"
+            )
+
+    def _planned(self, config: ExperimentConfig) -> Planned:
+        federation = unledgered(config, self.data)
+        return Planned(federation.statement(), federation.releases)
+
+
+def unledgered(config: ExperimentConfig, data: VerticalData) -> Federation:
+    """The parties of a run, made to be looked at: without opening its ledger."""
+    privacy = config.privacy.model_copy(update={"ledger": None})
+    return build(config.model_copy(update={"privacy": privacy}), data)

@@ -1,0 +1,183 @@
+"""What a search costs in privacy, in numbers and in words; nothing is said that does not hold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from vertizo.run.ledger_session import records_name
+from vertizo.core.errors import ConfigError, RunError
+from vertizo.privacy.durable_ledger import DurableLedger
+from vertizo.privacy.guarantee import LARGEST_EPSILON
+from vertizo.privacy.statement import Guarantee
+from vertizo.run.summary_figures import bound_text
+from vertizo.studies.tuning.composition import together
+from vertizo.studies.tuning.plan import Plan, Planned
+
+VALIDATION = (
+    "Validation records chose the trial, and the model within it, without noise: they are not "
+    "covered."
+)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What holds for a search."""
+
+    guarantee: Guarantee
+    """Of all its trials together."""
+    trials: int
+    """That are counted, each whole: all that were planned."""
+    words: tuple[str, ...]
+    delta: float | None = None
+    epsilon_of_chosen: float | None = None
+    """Of the chosen trial as if it alone had been made."""
+    epsilon_together: float | None = None
+    """Of all trials together, at the same δ; or of all runs that a ledger is for."""
+    covers: tuple[str, ...] = ()
+    ledger: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """For ``results.json``."""
+        return {**asdict(self), "words": list(self.words), "covers": list(self.covers)}
+
+
+def planned_trials(plan: Plan, trials: int) -> list[Planned]:
+    """What every trial may release, but for those whose values do not fit, which release nothing.
+
+    Raises:
+        ConfigError: the configured one does not fit.
+    """
+    found = [plan.first]
+    for number in range(1, trials):
+        try:
+            found.append(plan.planned(number))
+        except ConfigError:
+            continue
+    return found
+
+
+def cost_of(plan: Plan, trials: int, chosen: int) -> Cost:
+    """What a search of so many trials costs.
+
+    Args:
+        plan: of the search.
+        trials: planned, whether they were all made or not.
+        chosen: the best one's number.
+    """
+    ledger, delta = plan.config.privacy.ledger, plan.config.privacy.delta
+    planned = planned_trials(plan, trials)
+    statements = [each.statement for each in planned]
+    for statement in statements:
+        if not statement.is_bounded:
+            others = (
+                " One trial without a guarantee leaves none for the search."
+                if statements[0].is_bounded
+                else " That goes for every trial, and for the search."
+            )
+            return Cost(statement.guarantee, trials, (statement.words + others,))
+    covers = tuple(
+        thing for thing in statements[0].covers if all(thing in s.covers for s in statements)
+    )
+    alone = plan.planned(chosen).statement.epsilon
+    assert alone is not None, "every trial has one"
+    held = statements[0].guarantee
+    simulated = (
+        "Simulated, as if the noise were secret, which seeded noise is not: "
+        if held == "simulated"
+        else ""
+    )
+    one = (
+        f"{simulated}Trial {chosen} by itself: ε = {bound_text(alone)} at δ = {delta:g} for each "
+        "training record, as if it alone had been made. It was not: it was chosen by what all "
+        "trials showed. Covered: "
+        f"{', '.join(covers)}. Noise: {statements[0].noise_source}."
+    )
+    if ledger is not None:
+        budget = DurableLedger.inspect(ledger).budget
+        words = (
+            f"{simulated}Every trial drew on the ledger {ledger}: ε = {bound_text(budget.epsilon)} "
+            f"at δ = {budget.delta:g} for each training record, for all runs that draw on it "
+            "together, however they were chosen, stopped and compared."
+        )
+        said, epsilon = (one, words, VALIDATION), budget.epsilon
+        return Cost(held, trials, said, delta, alone, epsilon, covers, str(ledger))
+    releases = [each.releases for each in planned if each.releases is not None]
+    total = together(releases, delta)
+    if math.isinf(total):
+        bound = f"no ε up to {LARGEST_EPSILON:g} can be shown"
+    else:
+        bound = f"ε = {bound_text(total)} at δ = {delta:g}"
+    words = (
+        f"{simulated}All {trials} trials together: {bound} for each training record, by exact "
+        "composition over the whole of every planned trial, those stopped early included, each "
+        "with noise of its own. That is what holds where every trial's replies reach the clients. "
+        "Where nothing but the chosen model ever leaves, the choice still depends on every trial, "
+        "and no less is claimed: the smaller bounds known for the best of several private runs "
+        "(Liu and Talwar 2019; Papernot and Steinke 2022) are for a random number of independent "
+        "ones, which these "
+        "are not."
+    )
+    found = None if math.isinf(total) else total
+    return Cost(held, trials, (one, words, VALIDATION), delta, alone, found, covers)
+
+
+def check_ledger(plan: Plan, begun: Sequence[int], trials: int) -> None:
+    """Refuse a search that its ledger cannot pay for; nothing where it has none.
+
+    Args:
+        plan: of the search.
+        begun: numbers of trials that were begun before.
+        trials: planned.
+
+    Raises:
+        ConfigError: the ledger is for other records, or for other secret steps.
+        RunError: it cannot be read, or has too little left.
+    """
+    path = plan.config.privacy.ledger
+    if path is None:
+        return
+    left = [number for number in range(trials) if number not in begun]
+    affordable = affordable_trials(path, plan, left)
+    if affordable < len(left):
+        others = f" beside the {len(begun)} that were begun" if begun else ""
+        raise RunError(
+            f"the ledger {path} can pay for {affordable} more trials{others}, not for {len(left)}; "
+            f"use --trials {len(begun) + affordable}, or a ledger for more runs"
+            if affordable
+            else f"the ledger {path} can pay for no trial{others}; use a ledger for more runs"
+        )
+
+
+def affordable_trials(path: Path, plan: Plan, numbers: Sequence[int]) -> int:
+    """How many of these trials, in their order, a ledger can still pay for.
+
+    Raises:
+        ConfigError, RunError: as `check_ledger`.
+    """
+    summary = DurableLedger.inspect(path)
+    budget = summary.budget
+    ours = records_name(plan.config, plan.data), plan.data.records, len(plan.data.parties)
+    theirs = budget.name, budget.records, budget.clients
+    if ours != theirs:
+        raise ConfigError(
+            f"privacy.ledger {path} is for {theirs[1]} records of {theirs[0]} and {theirs[2]} "
+            f"clients; this search has {ours[1]} of {ours[0]} and {ours[2]}"
+        )
+    units, steps = min(client.left for client in summary.clients), summary.steps_left
+    for count, number in enumerate(numbers):
+        try:
+            releases = plan.planned(number).releases
+        except ConfigError:
+            continue
+        if releases is None:
+            continue
+        units -= releases.share
+        if releases.secret is not None:
+            steps -= releases.secret.count
+        if units < 0 or steps < 0:
+            return count
+    return len(numbers)

@@ -1,0 +1,132 @@
+"""What a search found: its best configuration, tested once, and what everything cost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from vertizo.core.errors import RunError
+from vertizo.run.prediction import Predictor
+from vertizo.run.folder import RunFolder
+from vertizo.studies.tuning.plan import Plan
+from vertizo.studies.tuning.privacy import Cost, cost_of
+from vertizo.studies.tuning.study import Record
+from vertizo.studies.tuning.workers import Setting
+from vertizo.core.version import VERSION
+
+BEST, RESULTS = "best.yaml", "results.json"
+
+
+@dataclass(frozen=True)
+class Results:
+    """A search that came to an end."""
+
+    dataset: str
+    method: str
+    objective: str
+    validation: int
+    """Records that trials were compared by."""
+    planned: int
+    records: tuple[Record, ...]
+    """All trials that were begun; the first is as configured."""
+    ranked: tuple[Record, ...]
+    """Those that ran to their ends, the best first."""
+    configured: Mapping[str, str]
+    """What the first trial has in place of each key that was searched."""
+    importances: Mapping[str, float]
+    test: Mapping[str, float]
+    """Figures of the best on the test records."""
+    privacy: Cost
+
+    @property
+    def best(self) -> Record:
+        """The best trial."""
+        return self.ranked[0]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For ``results.json``."""
+        return {
+            "version": VERSION,
+            "dataset": self.dataset,
+            "method": self.method,
+            "objective": self.objective,
+            "validation_records": self.validation,
+            "planned": self.planned,
+            "best": self.best.as_dict(),
+            "configured": dict(self.configured),
+            "test": dict(self.test),
+            "importances": dict(self.importances),
+            "privacy": self.privacy.as_dict(),
+            "trials": [record.as_dict() for record in self.records],
+        }
+
+
+def ranked(records: Sequence[Record], setting: Setting) -> list[Record]:
+    """Trials that ran to their ends, the best first; of equals, the one with the lower loss."""
+    keyed = [
+        (*setting.objective.better_first(record.standing), record.number, record)
+        for record in records
+        if record.outcome == "finished" and record.standing is not None
+    ]
+    return [record for *_, record in sorted(keyed, key=lambda each: each[:3])]
+
+
+def conclude(
+    plan: Plan, setting: Setting, trials: int, write: Callable[[str, str], None]
+) -> Results:
+    """Sum a search up, and test the best trial, whose summary then has its test figures.
+
+    Args:
+        plan: of the search.
+        setting: of the search.
+        trials: planned.
+        write: writes a file of the search's folder, by its name.
+
+    Raises:
+        RunError: no trial ran to its end.
+    """
+    study = setting.study()
+    records = study.records()
+    found = ranked(records, setting)
+    if not found:
+        raise RunError(f"none of {len(records)} trials ran to its end{_why(records)}")
+    best = found[0]
+    config = plan.settings(best.number, best.values)
+    write(BEST, config.to_yaml())
+    results = Results(
+        dataset=plan.data.name,
+        method=config.method.name,
+        objective=setting.objective.name,
+        validation=plan.data.labels["validation"].shape[0],
+        planned=trials,
+        records=tuple(records),
+        ranked=tuple(found),
+        configured={key: str(plan.configured_value(key)) for key in plan.space},
+        importances=study.importances(),
+        test=_tested(RunFolder(setting.folder_of(best.number))),
+        privacy=cost_of(plan, max(trials, len(records)), best.number),
+    )
+    write(RESULTS, json.dumps(results.as_dict(), indent=2, ensure_ascii=False))
+    return results
+
+
+def _why(records: Sequence[Record]) -> str:
+    reason = next((f": trial {r.number} {r.outcome}, {r.reason}" for r in records if r.reason), "")
+    return f"{reason}; search lower learning rates, or allow more time"
+
+
+def _tested(folder: RunFolder) -> dict[str, float]:
+    """The test figures of a trial's model, which is looked at by test records now or was before."""
+    summary = folder.summary() or {}
+    if "test_loss" not in summary:
+        scores = Predictor(folder.path).test().scores or {}
+        figures = {f"test_{name}": value for name, value in scores.items()}
+        summary = {**summary, **figures}
+        folder.write_summary(summary)
+    return {
+        name.removeprefix("test_"): value
+        for name, value in summary.items()
+        if name.startswith("test_")
+    }

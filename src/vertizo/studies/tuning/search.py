@@ -1,0 +1,347 @@
+"""A search from its beginning to its best configuration, in a folder that it can be gone on with.
+
+===================  ===============================================================
+tune.json            what is searched, and how; another search is refused the folder
+trials.journal       the trials, as Optuna keeps them
+trials/NNN           each trial's run folder; test figures in that of the best alone
+best.yaml            the best trial's complete configuration; ``vertizo train`` takes it
+results.json         all trials, importances, test figures, what it costs in privacy
+===================  ===============================================================
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from vertizo.run import checkpoint
+from vertizo.config.schema import ExperimentConfig
+from vertizo.config.tree import Tree
+from vertizo.data.vertical import VerticalData
+from vertizo.core.errors import ConfigError, RunError
+from vertizo.run.experiment import Experiment
+from vertizo.privacy.events import Releases
+from vertizo.run.folder import RunFolder
+from vertizo.studies.tuning.composition import calibrate
+from vertizo.studies.tuning.defaults import default_space
+from vertizo.studies.tuning.objective import choose
+from vertizo.studies.tuning.plan import Plan, unledgered
+from vertizo.studies.tuning.privacy import affordable_trials, check_ledger, planned_trials
+from vertizo.studies.tuning.results import Results, conclude, ranked
+from vertizo.studies.tuning.space import Choices, configured, parse_space, value_at
+from vertizo.studies.tuning.study import FILE, Begun, PrunerName, Record, Study, library
+from vertizo.studies.tuning.trial import Ended, without_tests
+from vertizo.studies.tuning.workers import Inline, Setting, Task, Workers, pool
+
+SETTINGS = "tune.json"
+Show = Callable[["Standing"], None]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a search is made.
+
+    Args:
+        trials: how many, the configured one included.
+        search: ``key=spec`` of each key; none for the usual space of the method.
+        objective: see `vertizo.studies.tuning.objective`; None for the usual one.
+        pruner: see `vertizo.studies.tuning.study.Study`.
+        seed: of what is proposed; every trial's run has the configured seed.
+        jobs: trials at a time.
+        timeout: seconds after which no trial is begun any more; None for no limit.
+        total_epsilon: ε of all trials together, which each trial's is calibrated to; None to leave
+            each trial the configured one.
+    """
+
+    trials: int = 30
+    search: tuple[str, ...] = ()
+    objective: str | None = None
+    pruner: PrunerName = "median"
+    seed: int = 0
+    jobs: int = 1
+    timeout: float | None = None
+    total_epsilon: float | None = None
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far a search has come."""
+
+    ended: int
+    total: int
+    share: float
+    """Of all trials, in [0, 1]."""
+    best: Record | None
+
+
+def tune(
+    config: ExperimentConfig, folder: Path, options: Options, show: Show | None = None
+) -> Results:
+    """Search around a configuration, or go on with a search; the best is tested once, at the end.
+
+    Args:
+        config: what is searched around; trial 0.
+        folder: of the search.
+        options: how.
+        show: called as it gets on.
+
+    Raises:
+        ConfigError, DataError: something does not fit; nothing was written.
+        RunError: the folder or the ledger cannot be used, or no trial came to anything.
+        Interrupted: stopped; the same call goes on.
+    """
+    library()
+    experiment = Experiment(config)
+    data = without_tests(experiment.data())
+    search = _Search(_resolved(experiment.config), data, folder, options)
+    search.check()
+    with search.opened():
+        search.run(show)
+        return search.conclude()
+
+
+def _resolved(config: ExperimentConfig) -> Tree:
+    """Everything that a configuration leaves open but the rates, as a tree.
+
+    A rate that the program chooses falls to 0, and one that is given need not: trials differ in
+    their rates alone.
+    """
+    tree: Tree = config.model_dump(mode="json")
+    for side, options in (("client", config.client.optimizer), ("server", config.server.optimizer)):
+        tree[side]["optimizer"]["decay"] = "linear" if options.falls else "none"
+    return tree
+
+
+class _Search:
+    def __init__(self, base: Tree, data: VerticalData, folder: Path, options: Options) -> None:
+        self._folder = folder
+        self._options = options
+        self._data = data
+        objective = choose(options.objective, data)
+        if options.search:
+            space = parse_space(options.search, base)
+        else:
+            space = default_space(configured(base, {}), unledgered(configured(base, {}), data))
+        plan = Plan(base, data, space, options.seed)
+        if options.total_epsilon is not None:
+            plan = replace(plan, base=_calibrated(base, plan, options))
+        self.plan = plan
+        self.setting = Setting(folder, space, objective, options.seed, options.pruner)
+
+    def check(self) -> None:
+        """Find that the search can be made, before anything is written."""
+        if self.plan.config.privacy.ledger is not None:
+            if self._options.jobs > 1:
+                raise ConfigError(
+                    f"--jobs is {self._options.jobs} but privacy.ledger is used by one run at a "
+                    "time; leave --jobs out"
+                )
+            if not self.plan.first.statement.is_bounded:
+                raise ConfigError(
+                    "privacy.ledger needs a configuration with an exact guarantee; this one has "
+                    f"{self.plan.first.statement.guarantee!r}: {self.plan.first.statement.words}"
+                )
+        planned_trials(self.plan, self._options.trials)
+        found = self._settings()
+        known = self._known()
+        if known is not None:
+            for key, value in found.items():
+                if known.get(key) != value:
+                    raise RunError(
+                        f"{self._folder} holds a search with another {key} "
+                        f"{_difference(known.get(key), value)}; name another --out"
+                    )
+        begun = self.setting.study().records() if (self._folder / FILE).is_file() else []
+        check_ledger(self.plan, [record.number for record in begun], self._options.trials)
+
+    def _known(self) -> dict[str, Any] | None:
+        path = self._folder / SETTINGS
+        try:
+            if self._folder.exists() and not self._folder.is_dir():
+                raise RunError(f"--out {self._folder} is a file; name a folder")
+            if not path.is_file():
+                if self._folder.is_dir() and any(self._folder.iterdir()):
+                    raise RunError(
+                        f"--out {self._folder} holds something else than a search; "
+                        "name another folder"
+                    )
+                return None
+            known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise RunError(f"--out {self._folder} cannot be used: {error.strerror}") from None
+        except ValueError as error:
+            raise RunError(f"{path} is damaged: {error}; name another --out") from None
+        return known
+
+    def _settings(self) -> dict[str, Any]:
+        """What must be the same when a search is gone on with."""
+        apart = ("checkpoint_seconds", "threads")
+        config = {key: value for key, value in self.plan.base.items() if key not in apart}
+        total = self._options.total_epsilon
+        return {
+            "configuration": json.loads(json.dumps(config)),
+            "space": {key: str(domain) for key, domain in self.plan.space.items()},
+            "objective": self.setting.objective.name,
+            "pruner": self.setting.pruner,
+            "seed": self.setting.seed,
+            "total_epsilon": total,
+            # The share of each trial was found for so many.
+            **({} if total is None else {"trials": self._options.trials}),
+        }
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """The folder, made and held against other processes."""
+        place = RunFolder(self._folder)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(f"{self._folder} cannot be written: {error.strerror}") from None
+        with place.locked():
+            self._write(SETTINGS, json.dumps(self._settings(), indent=2, ensure_ascii=False))
+            yield
+
+    def _write(self, name: str, text: str) -> None:
+        checkpoint.write_atomically(self._folder / name, f"{text.rstrip()}\n".encode())
+
+    def run(self, show: Show | None) -> None:
+        """Make all trials that are left."""
+        study = self.setting.study()
+        if self._options.jobs > 1:
+            with pool(self.setting, self._options.jobs) as workers:
+                self._drive(study, workers, show)
+        else:
+
+            def shown(share: float) -> None:
+                if show is not None:
+                    show(self._standing(study, share))
+
+            self._drive(study, Inline(self.setting, study, self._data, shown), show)
+
+    def _drive(self, study: Study, workers: Workers, show: Show | None) -> None:
+        """Keep the workers busy until no trial is left."""
+        timeout = self._options.timeout
+        until = math.inf if timeout is None else time.monotonic() + timeout
+        waiting = study.unfinished()
+        going, closed = 0, False
+        while going or not closed:
+            while going < workers.room and not closed:
+                task = self._next(study, waiting, until)
+                if task is None:
+                    closed = True
+                    break
+                workers.start(task)
+                going += 1
+            for number, ended in workers.ended():
+                study.end(number, ended)
+                going -= 1
+                closed = closed or ended.outcome == "out of budget"
+            if show is not None:
+                show(self._standing(study, workers.share()))
+
+    def _next(self, study: Study, waiting: list[Begun], until: float) -> Task | None:
+        """The next trial to make, or to go on with; one whose values do not fit ends at once."""
+        while True:
+            number = study.next_number()
+            if waiting:
+                begun = waiting.pop(0)
+            elif (
+                number >= self._options.trials
+                or time.monotonic() >= until
+                or not self._affordable(number)
+            ):
+                return None
+            else:
+                begun = study.propose(
+                    self._configured() if number == 0 else self.plan.drawn(number)
+                )
+            try:
+                config = self.plan.settings(begun.number, begun.values)
+                self.plan.check(begun.number, config)
+            except ConfigError as error:
+                study.end(begun.number, Ended("failed", reason=str(error)))
+                continue
+            return Task(begun.number, config)
+
+    def _affordable(self, number: int) -> bool:
+        """Whether a ledger can still pay for a trial; other runs may have drawn on it."""
+        path = self.plan.config.privacy.ledger
+        return path is None or affordable_trials(path, self.plan, [number]) == 1
+
+    def _configured(self) -> dict[str, str]:
+        """The configured values as they are searched; empty unless all of them lie in the space."""
+        found: dict[str, str] = {}
+        for key, domain in self.plan.space.items():
+            value = self.plan.configured_value(key)
+            texts = [domain.text(value)] if domain.holds(value) else []
+            if isinstance(domain, Choices):
+                texts = [
+                    text
+                    for text in domain.values
+                    if value_at(configured(self.plan.base, {key: text}), key) == value
+                ]
+            if not texts:
+                return {}
+            found[key] = texts[0]
+        return found
+
+    def _standing(self, study: Study, going: float) -> Standing:
+        records = study.records()
+        ended = sum(record.outcome != "begun" for record in records)
+        total = self._options.trials
+        best = next(iter(ranked(records, self.setting)), None)
+        return Standing(ended, total, min(1.0, (ended + going) / total), best)
+
+    def conclude(self) -> Results:
+        """Write what was found, and test the best."""
+        return conclude(self.plan, self.setting, self._options.trials, self._write)
+
+
+def _calibrated(base: Tree, plan: Plan, options: Options) -> Tree:
+    """The configuration with the ε of each trial at which all of them stay within the total.
+
+    Raises:
+        ConfigError: it has no ε that could be set, or none is small enough.
+    """
+    total, privacy = options.total_epsilon, plan.config.privacy
+    assert total is not None
+    wanted = "--total-epsilon sets privacy.epsilon of each trial"
+    if privacy.mechanism != "gaussian" or privacy.epsilon is None or privacy.ledger is not None:
+        raise ConfigError(
+            f"{wanted}; it needs privacy.epsilon (any value), with mechanism gaussian and "
+            "no privacy.ledger"
+        )
+    noise = {"privacy.epsilon", "privacy.noise_std", "privacy.server_noise_std"} & plan.space.keys()
+    if noise:
+        raise ConfigError(f"{wanted}; leave --search {min(noise)} out")
+
+    def with_share(epsilon: float) -> Tree:
+        return {**base, "privacy": {**base["privacy"], "epsilon": epsilon}}
+
+    def releases(epsilon: float) -> list[Releases]:
+        planned = planned_trials(replace(plan, base=with_share(epsilon)), options.trials)
+        for each in planned:
+            if not each.statement.is_bounded or each.releases is None:
+                raise ConfigError(
+                    f"--total-epsilon needs an exact guarantee: {each.statement.words}"
+                )
+        return [each.releases for each in planned if each.releases is not None]
+
+    return with_share(calibrate(total, privacy.delta, options.trials, releases))
+
+
+def _difference(known: Any, wanted: Any) -> str:
+    """What it has and what was asked for; of two mappings, the first key that differs."""
+    path = ""
+    while isinstance(known, dict) and isinstance(wanted, dict):
+        keys = [key for key in {**known, **wanted} if known.get(key) != wanted.get(key)]
+        key = keys[0]
+        path, known, wanted = f"{path}.{key}", known.get(key), wanted.get(key)
+    where = f"({path.lstrip('.')}) " if path else ""
+    return f"{where}than {wanted!r}: {known!r}"

@@ -1,0 +1,228 @@
+"""What is searched: keys of a configuration, each with a range or a few values.
+
+A value is kept as the text that ``--set key=value`` would take, so that a trial's configuration is
+made in the one way in which configurations are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import numpy as np
+
+from vertizo.config.schema import ExperimentConfig, parse
+from vertizo.config.tree import Tree
+from vertizo.core.errors import ConfigError
+from vertizo.config.error_lines import nearest, override
+from vertizo.core.options import Options
+
+FORM = "write key=low..high, key=low..high:log or key=value,value,…"
+UNSEARCHABLE = {
+    "data": "trials on other records cannot be compared",
+    "seed": "the best of several seeds is luck",
+    "method.name": "methods are compared, each tuned by itself (`vertizo compare`)",
+    "control": "a control is not chosen",
+    "privacy.delta": "all trials are stated at one δ",
+    "privacy.mechanism": "all trials are protected in one way",
+    "privacy.accounting": "all trials are accounted in one way",
+    "privacy.ledger": "all trials draw on one ledger",
+    "privacy.noise": "all trials draw their noise in one way",
+    "evaluate_every": "it changes what is seen and not what is trained",
+    "checkpoint_seconds": "it changes no number",
+    "threads": "it changes no number",
+}
+"""Keys, or sections, that no trial may choose, and why."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """All numbers from ``low`` to ``high``.
+
+    Args:
+        low: the least.
+        high: the greatest.
+        log: whether they are drawn evenly on a logarithmic scale.
+        whole: whether they are whole numbers.
+    """
+
+    low: float
+    high: float
+    log: bool = False
+    whole: bool = False
+
+    def text(self, value: float) -> str:
+        """A value as it is written, to four digits."""
+        if self.whole:
+            return str(int(value))
+        return repr(min(max(float(f"{value:.4g}"), self.low), self.high))
+
+    def ends(self) -> tuple[str, ...]:
+        """Values that all others lie between."""
+        return self.text(self.low), self.text(self.high)
+
+    def holds(self, value: Any) -> bool:
+        """Whether a value is in it."""
+        return isinstance(value, int | float) and self.low <= value <= self.high
+
+    def draw(self, generator: np.random.Generator) -> str:
+        """A value at random."""
+        if self.log:
+            # Whole numbers are rounded, so that each end has half of its share more.
+            low, high = (self.low - 0.5, self.high + 0.5) if self.whole else (self.low, self.high)
+            value = math.exp(generator.uniform(math.log(low), math.log(high)))
+            return self.text(min(max(round(value) if self.whole else value, self.low), self.high))
+        if self.whole:
+            return self.text(int(generator.integers(int(self.low), int(self.high), endpoint=True)))
+        return self.text(float(generator.uniform(self.low, self.high)))
+
+    def __str__(self) -> str:
+        return "..".join(self.ends()) + (":log" if self.log else "")
+
+
+@dataclass(frozen=True)
+class Choices:
+    """A few values.
+
+    Args:
+        values: as they are written.
+    """
+
+    values: tuple[str, ...]
+
+    def text(self, value: Any) -> str:
+        """A value as it is written."""
+        return str(value)
+
+    def holds(self, value: Any) -> bool:
+        """Whether it is written so in the list."""
+        return str(value) in self.values
+
+    def ends(self) -> tuple[str, ...]:
+        """All of them."""
+        return self.values
+
+    def draw(self, generator: np.random.Generator) -> str:
+        """A value at random."""
+        return self.values[int(generator.integers(len(self.values)))]
+
+    def __str__(self) -> str:
+        return ",".join(self.values)
+
+
+Domain = Range | Choices
+Space = Mapping[str, Domain]
+"""Key → what it may be."""
+
+
+def configured(base: Tree, values: Mapping[str, str], source: str = "--search") -> ExperimentConfig:
+    """The configuration of a tree with some values in place of its own.
+
+    Raises:
+        ConfigError: they do not fit; one line that begins with ``source``.
+    """
+    tree = deepcopy(base)
+    override(tree, [f"{key}={text}" for key, text in values.items()], ExperimentConfig())
+    return parse(tree, source)
+
+
+def value_at(config: ExperimentConfig, key: str) -> Any:
+    """What a configuration has there."""
+    here: Any = config
+    for part in key.split("."):
+        here = getattr(here, part)
+    return here
+
+
+def parse_space(texts: Sequence[str], base: Tree) -> dict[str, Domain]:
+    """A space as people write it, ``key=spec``, tried on a configuration.
+
+    Args:
+        texts: one for each key.
+        base: the configuration that is searched around, as a tree.
+
+    Raises:
+        ConfigError: one line that names the key, what was written and what would be right.
+    """
+    config = parse(base)
+    space: dict[str, Domain] = {}
+    for text in texts:
+        key, separator, spec = text.partition("=")
+        if not separator or not all(key.split(".")) or not spec.strip():
+            raise ConfigError(f"--search {text}: {FORM}")
+        if key in space:
+            raise ConfigError(f"--search {text}: {key} is named twice")
+        _check_key(key, config, text)
+        space[key] = _domain(spec.strip(), _is_fraction(config, key), text)
+        for end in space[key].ends():
+            configured(base, {key: end}, f"--search {text}")
+    return space
+
+
+def _check_key(key: str, config: ExperimentConfig, text: str) -> None:
+    known = list(_keys(config))
+    for refused, reason in UNSEARCHABLE.items():
+        if key == refused or key.startswith(f"{refused}."):
+            raise ConfigError(f"--search {text}: {refused} is not searched; {reason}")
+    if key not in known:
+        hint = nearest(key, [k for k in known if k not in UNSEARCHABLE])
+        raise ConfigError(f"--search {text}: unknown key {key!r}{hint or f'; {FORM}'}")
+
+
+def _keys(options: Options, before: str = "") -> Iterator[str]:
+    """All keys of a configuration that hold a value, with dots."""
+    for name in type(options).model_fields:
+        value = getattr(options, name)
+        if isinstance(value, Options):
+            yield from _keys(value, f"{before}{name}.")
+        else:
+            yield f"{before}{name}"
+
+
+def _is_fraction(config: ExperimentConfig, key: str) -> bool:
+    """Whether a key holds numbers that need not be whole."""
+    *parents, last = key.split(".")
+    section = value_at(config, ".".join(parents)) if parents else config
+    annotation = type(section).model_fields[last].annotation
+    return annotation is float or float in get_args(annotation)
+
+
+def _domain(spec: str, is_fraction: bool, text: str) -> Domain:
+    if ".." not in spec:
+        values = tuple(_parts(spec))
+        if len(set(values)) < 2 or len(set(values)) < len(values) or not all(values):
+            raise ConfigError(f"--search {text}: a choice needs two or more values; {FORM}")
+        return Choices(values)
+    numbers, *flags = spec.split(":")
+    if flags not in ([], ["log"]):
+        raise ConfigError(f"--search {text}: {':'.join(flags)!r} is unknown; {FORM}")
+    low_text, _, high_text = numbers.partition("..")
+    try:
+        low, high = float(low_text), float(high_text)
+        whole = not is_fraction and low.is_integer() and high.is_integer()
+    except (ValueError, OverflowError):
+        low = high = math.nan
+        whole = False
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise ConfigError(f"--search {text}: {numbers!r} is no range of numbers; {FORM}")
+    if not low < high:
+        raise ConfigError(f"--search {text}: {low_text} is not below {high_text}; {FORM}")
+    if flags and low <= 0:
+        raise ConfigError(f"--search {text}: a logarithmic range begins above 0, not at {low_text}")
+    return Range(low, high, bool(flags), whole)
+
+
+def _parts(spec: str) -> Iterator[str]:
+    """What stands between commas, but for those inside brackets."""
+    depth, part = 0, ""
+    for letter in spec:
+        depth += (letter in "[{") - (letter in "]}")
+        if letter == "," and depth == 0:
+            yield part.strip()
+            part = ""
+        else:
+            part += letter
+    yield part.strip()

@@ -1,0 +1,266 @@
+"""The game against the real server: it finds what is there, and not more.
+
+Bounds hold with 95 % confidence each, in theory; seeds are fixed, so that a test passes always or
+never. What malicious clients can show is μ = 1.942 under published noise at 'ε = 1' (ε = 7.294).
+"""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from vertizo.protocol import wire
+from vertizo.attacks.audit import small
+from vertizo.attacks.audit.adversaries import Honest, Malicious, Measuring
+from vertizo.attacks.audit.final_model import FinalModel
+from vertizo.attacks.audit.game import audit
+from vertizo.attacks.audit.setting import Setting
+from vertizo.cli.audit import audit as command
+from vertizo.core.errors import ConfigError
+from vertizo.privacy import plan
+from vertizo.privacy.mechanisms import SeededNoise
+from vertizo.party import private_updates
+
+CLIP, BATCH = small.CLIP, small.BATCH
+
+
+def _setting(noise="exact", update="none", record=0, **privacy):
+    config = small.config(noise, update=update)
+    if privacy:
+        changed = config.privacy.model_copy(update=privacy)
+        config = config.model_copy(update={"privacy": changed})
+    return Setting(config, small.data(), record)
+
+
+def _quiet(update="none"):
+    """Next to no noise."""
+    return _setting(
+        update=update, epsilon=None, accounting="exact", noise_std=1e-4, server_noise_std=None
+    )
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_a_malicious_query_moves_delta_from_minus_to_plus_the_clip():
+    setting = _quiet()
+    replies = small.CLIENTS * small.EPOCHS
+    sums = [float(Malicious(setting).observe(world, 3)[0]) for world in (0, 1)]
+    # Noise of 1e-4 on each of four replies, and rounding of float32.
+    assert sums == pytest.approx([-CLIP * replies, CLIP * replies], abs=2e-3)
+
+
+def test_records_with_equal_embeddings_add_exactly_nothing():
+    setting = _setting()
+    frame = Malicious(setting)._moves[0].frame
+    query = wire.decode(frame, setting.config.codecs.up)
+    assert query.ids.numel() == BATCH
+    for world in (0, 1):
+        slopes = setting.slopes(setting.side, 0, query.ids, query.embeddings, world)
+        assert slopes[0, 1:].tolist() == [0.0] * (BATCH - 1)
+        assert abs(float(slopes[0, 0])) > CLIP
+
+
+def test_trials_differ_in_noise_and_in_nothing_else_that_matters():
+    setting = _setting()
+    first, second = setting.federation(0, 1).server, setting.federation(0, 2).server
+    assert torch.equal(first.side.head.parameters, second.side.head.parameters)
+    player = Malicious(setting)
+    seen = {float(player.observe(0, seed)[0]) for seed in range(5)}
+    assert len(seen) == 5
+    assert float(player.observe(0, 4)[0]) in seen
+
+
+def test_published_noise_gives_away_more_than_it_claims():
+    setting = _setting("published")
+    found = audit(setting, Malicious(setting), trials=400)
+    assert found.epsilon_claimed == pytest.approx(1.0)
+    assert found.epsilon_exact == pytest.approx(7.294, abs=5e-4)
+    assert found.epsilon_claimed < found.bound.epsilon < found.epsilon_exact
+    assert found.refutes_claim
+    assert not found.refutes_accountant
+
+
+def test_exact_noise_keeps_its_promise():
+    setting = _setting("exact")
+    found = audit(setting, Malicious(setting), trials=400)
+    assert found.epsilon_claimed == found.epsilon_exact == pytest.approx(1.0)
+    assert found.bound.epsilon < 1.0
+    assert not found.refutes_claim
+
+
+def test_a_server_with_too_little_noise_is_caught(monkeypatch):
+    def onto(self, release, total):
+        noise = self._stream.generator(release).standard_normal(tuple(total.shape))
+        return total + 0.1 * self.noise_std * torch.from_numpy(noise)
+
+    monkeypatch.setattr(SeededNoise, "onto", onto)
+    setting = _setting("exact")
+    found = audit(setting, Malicious(setting), trials=100)
+    assert found.guarantee == "simulated"
+    assert found.epsilon_exact == pytest.approx(1.0)
+    assert found.refutes_accountant
+
+
+def test_a_server_that_clips_one_side_only_is_caught(monkeypatch):
+    def one_sided(values, clip_norm):
+        return values.to(torch.float64).clamp(max=clip_norm)
+
+    monkeypatch.setattr(plan, "clip", one_sided)
+    setting = _setting("exact")
+    found = audit(setting, Malicious(setting), trials=100)
+    assert found.epsilon_exact == pytest.approx(1.0)
+    assert found.refutes_accountant
+
+
+def test_a_raw_label_server_gives_away_more_than_its_replies_alone():
+    setting = _setting(update="sgd")
+    found = audit(setting, Measuring(setting, probes=30), trials=100)
+    assert found.guarantee == "none"
+    assert found.epsilon_exact is None
+    assert found.epsilon_replies == pytest.approx(1.0)
+    assert found.bound.epsilon > 1.5
+
+
+def test_other_records_tell_nothing_where_the_server_model_does_not_move():
+    setting = _quiet()
+    sums = np.array([Measuring(setting, probes=8).observe(world, 3) for world in (0, 1)])
+    assert sums[:, 1] == pytest.approx([0.0, 0.0], abs=1e-6)
+    assert sums[1, 0] - sums[0, 0] == pytest.approx(2 * CLIP * 4, abs=2e-3)
+
+
+def test_measuring_keeps_to_the_number_of_probes():
+    for probes in (0, 5, 10_000):
+        player = Measuring(_setting(update="sgd"), probes=probes)
+        about_others = sum(not move.about_target for move in player._moves)
+        spare = small.CLIENTS * small.EPOCHS * (small.RECORDS // BATCH - 1)
+        assert about_others == min(probes, spare)
+
+
+def test_clients_that_follow_the_protocol_know_the_likelihood_of_what_they_see():
+    setting = _quiet()
+    player = Honest(setting)
+    # Noise of 1e-4 on sums that the label moves by about 1e-2 and more: every trial is decided.
+    evidence = [[float(player.observe(world, seed)[0]) for seed in (1, 2)] for world in (0, 1)]
+    assert max(evidence[0]) < 0 < min(evidence[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("noise", ["published", "exact"])
+def test_clients_that_follow_the_protocol_show_less_than_malicious_ones(noise):
+    setting = _setting(noise)
+    honest = audit(setting, Honest(setting), trials=300)
+    malicious = audit(setting, Malicious(setting), trials=300)
+    assert honest.bound.epsilon <= malicious.bound.epsilon
+    assert not honest.refutes_accountant
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("update", ["private-sgd", "private-zeroth-order", "secret-sgd"])
+def test_private_servers_keep_their_promise(update):
+    setting = _setting(update=update)
+    found = audit(setting, Measuring(setting), trials=400)
+    assert found.guarantee == "simulated"
+    assert found.bound.epsilon < found.epsilon_exact == pytest.approx(1.0, abs=1e-3)
+
+
+@pytest.mark.parametrize("update", ["private-sgd", "private-zeroth-order", "secret-sgd"])
+def test_who_is_given_the_final_model_learns_no_more_than_is_promised(update):
+    setting = _setting(update=update)
+    found = audit(setting, FinalModel(setting), trials=150)
+    assert found.guarantee == "simulated"
+    assert found.bound.epsilon < found.epsilon_exact == pytest.approx(1.0, abs=1e-3)
+
+
+def test_a_raw_label_server_gives_itself_away_by_its_final_model():
+    setting = _setting(update="sgd")
+    found = audit(setting, FinalModel(setting), trials=60)
+    assert found.bound.epsilon > 1.5
+
+
+@pytest.mark.parametrize("update", ["private-sgd", "secret-sgd"])
+def test_a_server_whose_gradients_escape_the_clip_is_caught(monkeypatch, update):
+    """By its final model: the replies are what they should be."""
+
+    def unclipped(evaluation, clip_norm, count=None):
+        sums = []
+        for records, gradients in evaluation.record_gradients():
+            weights = gradients.squares().isfinite().double()
+            weights[max(0, (count or weights.numel()) - records.start) :] = 0
+            sums.append(gradients.total(weights))
+        return torch.stack(sums).sum(0)
+
+    monkeypatch.setattr(private_updates, "clipped_gradient", unclipped)
+    setting = _setting(update=update)
+    found = audit(setting, FinalModel(setting), trials=60)
+    assert found.epsilon_exact == pytest.approx(1.0, abs=1e-3)
+    assert found.refutes_accountant
+
+
+def test_a_final_model_that_is_the_first_tells_nothing():
+    with pytest.raises(ConfigError, match="'none'; there is no trained model to be given"):
+        FinalModel(_setting())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"method": {"name": "vafl"}}, "'vafl'; the audit's game is about replies of 'dpzv'"),
+        ({"simulation": {"timing": "synchronous"}}, "which takes 'asynchronous'"),
+        (
+            {"privacy": {"mechanism": "embedding-noise", "clip": 1.0, "noise_std": 1.0}},
+            "protects no label",
+        ),
+    ],
+)
+def test_what_the_game_is_not_for_is_refused(change, message):
+    from vertizo.config import schema as configuration
+
+    with pytest.raises(ConfigError, match=message):
+        Setting(configuration.parse(change), small.data())
+
+
+def test_a_record_that_is_not_there_is_refused():
+    with pytest.raises(ConfigError, match="record is 100; there are 100 training records, from 0"):
+        _setting(record=100)
+
+
+def test_the_command_prints_figures_for_programs(capsys):
+    command(
+        None,
+        ["data.limit=64", "batch_size=16", "epochs=1", "server.update=none", "data.parties=2"],
+        trials=20,
+        honest_trials=0,
+        confidence=0.9,
+        probes=4,
+        record=1,
+        as_json=True,
+    )
+    [found] = json.loads(capsys.readouterr().out)
+    assert found["adversary"] == "malicious"
+    assert found["guarantee"] == "none"
+    assert found["bound"]["confidence"] == 0.9
+    assert found["bound"]["hits"] == 10  # without noise every trial is decided
+
+
+def test_the_command_prints_a_table_for_people(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
+    command(
+        None,
+        [],
+        trials=20,
+        honest_trials=0,
+        confidence=0.95,
+        probes=4,
+        record=0,
+        as_json=False,
+    )
+    said = capsys.readouterr().out
+    for words in ("published noise", "exact plan", "raw-label server", "7.294", "no bound"):
+        assert words in said

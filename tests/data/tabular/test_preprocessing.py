@@ -1,0 +1,268 @@
+"""A party's own columns as numbers, and what they may depend on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from torch import Tensor
+
+from vertizo.data.tabular import preprocessing
+from vertizo.data import vertical
+from vertizo.data.options import DataConfig
+from vertizo.data.pooled import Pooled
+from vertizo.data.tabular.preprocessing import Preprocessing
+from vertizo.data.tabular.tables import Source, pool
+from vertizo.data.vertical import VerticalData
+from vertizo.core.errors import ConfigError
+from vertizo.core.randomness import Stream
+
+NAN = float("nan")
+PARTIES = {"a": ["age", "job"], "b": ["city", "debt", "same"]}
+
+
+def prepared(
+    train: Any,
+    levels: dict[str, tuple[str, ...]] | None = None,
+    **public: Any,
+) -> Preprocessing:
+    matrix = np.array(train, float)
+    names = [f"c{index}" for index in range(matrix.shape[1])]
+    settings: dict[str, Any] = {"ranges": {}, "categories": {}, **public}
+    return Preprocessing(matrix, names, levels or {}, **settings)
+
+
+def out(fitted: Preprocessing, rows: Any) -> list[list[float]]:
+    return [[round(x, 5) for x in row] for row in fitted(np.array(rows, float)).tolist()]
+
+
+class TestNumbers:
+    def test_centred_and_scaled_by_training_rows(self) -> None:
+        fitted = prepared([[1.0], [3.0]])
+        assert out(fitted, [[1], [3], [7]]) == [[-1], [1], [5]]
+        assert fitted.cardinalities == ()
+        assert fitted.fitted
+
+    def test_missing_is_the_median_and_says_so(self) -> None:
+        fitted = prepared([[1.0], [NAN], [2.0], [6.0]])
+        values = np.array([1, 2, 2, 6])
+        z = round((2 - values.mean()) / values.std(), 5)
+        assert out(fitted, [[NAN], [2]]) == [[z, 1], [z, 0]]
+
+    def test_missing_for_the_first_time_in_testing_has_no_indicator(self) -> None:
+        assert (
+            out(prepared([[1.0], [2.0], [9.0]]), [[NAN], [2]])[0]
+            == out(prepared([[1.0], [2.0], [9.0]]), [[2]])[0]
+        )
+
+    def test_constant_and_always_missing_columns_are_zero(self) -> None:
+        fitted = prepared([[5.0, NAN], [5.0, NAN]])
+        assert out(fitted, [[5, NAN]]) == [[0, 0, 1]]
+        assert fitted(np.array([[5.0, 3.0]])).shape == (1, 3)
+
+    def test_an_outlier_stays_finite(self) -> None:
+        fitted = prepared([[0.0], [1e-30], [2e-30]])
+        assert torch.isfinite(fitted(np.array([[3e38]]))).all()
+
+    def test_one_row_and_no_rows(self) -> None:
+        fitted = prepared([[5.0, 1.0]], {"c1": ("x", "y")})
+        assert out(fitted, [[5, 1]]) == [[1, 0]]
+        assert fitted(np.empty((0, 2))).shape == (0, 2)
+
+    def test_public_bounds_are_clipped_and_nothing_is_fitted(self) -> None:
+        fitted = prepared([[1.0], [NAN]], ranges={"c0": [0, 10]})
+        assert out(fitted, [[0], [5], [10], [99], [-99], [NAN]]) == [[-1], [0], [1], [1], [-1], [0]]
+        assert not fitted.fitted
+
+    def test_bounded_and_fitted_columns_keep_their_order(self) -> None:
+        fitted = prepared([[1.0, 4.0, 1.0], [3.0, NAN, 3.0]], ranges={"c1": [0, 8]})
+        assert out(fitted, [[3, 8, 1]]) == [[1, 1, -1]]
+        assert fitted.fitted
+
+
+LEVELS = {"c1": ("blue", "green", "red")}
+
+
+class TestCategories:
+    def test_codes_come_first_and_zero_is_unknown(self) -> None:
+        fitted = prepared([[1.0, 2], [3.0, 0], [1.0, NAN], [3.0, 0]], LEVELS)
+        assert fitted.cardinalities == (3,)
+        codes = [row[0] for row in out(fitted, [[1, 0], [1, 1], [1, 2], [1, NAN]])]
+        assert codes == [1, 0, 2, 0]
+
+    def test_the_rarest_of_very_many_share_code_zero(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(preprocessing, "MOST_CATEGORIES", 2)
+        levels = {"c0": ("a", "b", "c", "d")}
+        fitted = prepared([[3.0], [3.0], [1.0], [0.0], [2.0], [2.0]], levels)
+        assert fitted.cardinalities == (3,)
+        assert [row[0] for row in out(fitted, [[0], [1], [2], [3]])] == [0, 0, 1, 2]
+
+    def test_declared_ones_are_not_fitted(self) -> None:
+        fitted = prepared([[1.0]], {"c0": ("b", "x")}, categories={"c0": ["a", "b", "c"]})
+        assert fitted.cardinalities == (4,)
+        assert [row[0] for row in out(fitted, [[0], [1], [NAN]])] == [2, 0, 0]
+        assert not fitted.fitted
+
+    def test_a_column_without_any_value(self) -> None:
+        fitted = prepared([[NAN], [NAN]], {"c0": ()})
+        assert fitted.cardinalities == (1,)
+        assert out(fitted, [[NAN]]) == [[0]]
+
+
+def frame(rows: int = 40) -> pl.DataFrame:
+    rng = np.random.default_rng(0)
+    return pl.DataFrame(
+        {
+            "age": rng.normal(40, 9, rows),
+            "job": rng.choice(["cook", "nurse", None], rows).tolist(),
+            "city": rng.choice(["Rome", "Oslo", "Kyiv"], rows).tolist(),
+            "debt": [None if i % 7 == 0 else float(i * i) for i in range(rows)],
+            "same": [3.0] * rows,
+            "y": [i % 2 for i in range(rows)],
+        }
+    )
+
+
+def vertical_data(train: pl.DataFrame, test: pl.DataFrame, **more: Any) -> VerticalData:
+    options = DataConfig()
+    pooled = pool(
+        "people",
+        Source("train.csv", train),
+        Source("test.csv", test),
+        label="y",
+        options=options,
+        groups=PARTIES,
+    )
+    return cut(pooled, **more)
+
+
+def cut(pooled: Pooled, **more: Any) -> VerticalData:
+    settings: dict[str, Any] = {
+        "split": None,
+        "parties": None,
+        "columns": None,
+        "validation": 0.25,
+        "limit": None,
+        "stream": Stream.from_seed(3),
+        **more,
+    }
+    return vertical.cut(pooled, **settings)
+
+
+def training(data: VerticalData) -> list[Tensor]:
+    return [own["table"] for own in data.features]
+
+
+WILD = {"age": 1e30, "job": "0 astronaut", "city": "Aarhus", "debt": -1e30, "same": 4.0}
+
+
+def wild(table: pl.DataFrame, rows: list[int], columns: list[str]) -> pl.DataFrame:
+    """The table with nonsense in some rows of some columns."""
+    inside = pl.int_range(pl.len()).is_in(rows)
+    return table.with_columns(
+        pl.when(inside).then(pl.lit(WILD[c])).otherwise(pl.col(c)).alias(c) for c in columns
+    )
+
+
+class TestWhatIsFitted:
+    """No statistic comes from validation or test rows, or from another party's columns."""
+
+    def test_a_wild_test_row_changes_no_training_number(self) -> None:
+        before = vertical_data(frame(), frame(10))
+        after = vertical_data(frame(), wild(frame(10), [2], list(WILD)))
+        for one, other in zip(before.features, after.features, strict=True):
+            assert torch.equal(one["table"], other["table"])
+            assert torch.equal(one["validation"], other["validation"])
+            same = torch.arange(10) != 2
+            assert torch.equal(one["test"][same], other["test"][same])
+            assert not torch.equal(one["test"], other["test"])
+        assert before.cardinalities == after.cardinalities
+
+    def test_wild_validation_rows_change_no_training_number(self) -> None:
+        before = vertical_data(frame(), frame(10))
+        used = {tuple(row) for row in before.features[0]["table"].tolist()}
+        held_out = Stream.from_seed(3).generator().permutation(40)[:10].tolist()
+        changed = wild(frame(), held_out, list(WILD))
+        after = vertical_data(changed, frame(10))
+        assert len(used) == 30
+        for one, other in zip(before.features, after.features, strict=True):
+            assert torch.equal(one["table"], other["table"])
+            assert torch.equal(one["test"], other["test"])
+            assert not torch.equal(one["validation"], other["validation"])
+        assert before.cardinalities == after.cardinalities
+
+    def test_a_wild_training_row_does_change_them(self) -> None:
+        kept = Stream.from_seed(3).generator().permutation(40)[-1:].tolist()
+        before = vertical_data(frame(), frame(10))
+        after = vertical_data(wild(frame(), kept, list(WILD)), frame(10))
+        assert not torch.equal(before.features[0]["test"], after.features[0]["test"])
+
+    def test_another_partys_columns_change_nothing(self) -> None:
+        before = vertical_data(frame(), frame(10))
+        after = vertical_data(
+            wild(frame(), list(range(0, 40, 3)), PARTIES["b"]), wild(frame(10), [1], PARTIES["b"])
+        )
+        for purpose in ("table", "validation", "test"):
+            assert torch.equal(before.features[0][purpose], after.features[0][purpose])
+        assert not torch.equal(before.features[1]["table"], after.features[1]["table"])
+
+    def test_public_constants_leave_every_other_row_alone(self) -> None:
+        """What exact privacy of the features needs: one record changes its own row only."""
+        public = {
+            "ranges": {"age": [0, 100], "debt": [0, 2000], "same": [0, 10]},
+            "categories": {"job": ["cook", "nurse"], "city": ["Kyiv", "Oslo", "Rome"]},
+        }
+        kept = Stream.from_seed(3).generator().permutation(40)[-1:].tolist()
+        before = vertical_data(frame(), frame(10), **public)
+        after = vertical_data(wild(frame(), kept, list(WILD)), frame(10), **public)
+        assert not before.fitted_scaling
+        assert before.fitted == ()
+        for one, other in zip(training(before), training(after), strict=True):
+            assert int((one != other).any(1).sum()) == 1
+
+    def test_the_parties_that_are_fitted_are_named(self) -> None:
+        public = {"ranges": {"age": [0, 100]}, "categories": {"job": ["cook"]}}
+        data = vertical_data(frame(), frame(10), **public)
+        assert data.fitted == ("b",)
+        assert data.fitted_scaling
+
+    def test_the_label_holder_prepares_its_own_columns(self) -> None:
+        whole = vertical_data(frame(), frame(10))
+        data = vertical_data(frame(), frame(10), label_holder="a")
+        assert data.own is not None
+        assert data.own.cardinalities == (3,)
+        assert data.cardinalities == ((4,),)
+        assert torch.equal(data.own.values["table"], whole.features[0]["table"])
+        assert data.fitted == ("a", "b")
+
+    def test_cardinalities_are_empty_where_nobody_has_categories(self) -> None:
+        columns = {"a": ["age"], "b": ["debt", "same"]}
+        assert vertical_data(frame(), frame(10), columns=columns).cardinalities == ()
+
+    @pytest.mark.parametrize("split", ["even", "columns"])
+    def test_runs_of_columns(self, split: str) -> None:
+        data = vertical_data(frame(), frame(10), split=split, parties=5)
+        assert data.cardinalities == ((), (3,), (4,), (), ())
+        assert [data.shape(party) for party in range(5)] == [(1,), (1,), (1,), (2,), (1,)]
+
+
+class TestPublicConstantsThatDoNotFit:
+    @pytest.mark.parametrize(
+        ("public", "words"),
+        [
+            ({"ranges": {"agee": [0, 1]}}, ["data.ranges", "'agee'", "did you mean 'age'?"]),
+            ({"ranges": {"job": [0, 1]}}, ["data.ranges", "'job'", "categories"]),
+            ({"categories": {"jbo": ["a"]}}, ["data.categories", "'jbo'", "did you mean 'job'?"]),
+            ({"categories": {"age": ["a"]}}, ["data.categories", "'age'", "data.categorical"]),
+            ({"categories": {"job": ["chef"]}}, ["data.categories.job", "'cook'", "'nurse'"]),
+        ],
+    )
+    def test_one_line(self, public: dict[str, Any], words: list[str]) -> None:
+        with pytest.raises(ConfigError) as caught:
+            vertical_data(frame(), frame(10), **public)
+        assert "\n" not in str(caught.value)
+        for word in words:
+            assert word in str(caught.value)

@@ -1,0 +1,205 @@
+"""Losses against torch.nn.functional, slopes against autograd."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from vertizo.models.losses import Classification, Regression, Task
+
+RECORDS = 7
+POINTS = pytest.mark.parametrize("points", [1, 2, 3])
+
+
+def logits_of(points: int, outputs: int, scale: float = 2.0, records: int = RECORDS) -> Tensor:
+    generator = torch.Generator().manual_seed(points + 10 * outputs)
+    return scale * torch.randn(points * records, outputs, generator=generator)
+
+
+def classes(count: int, records: int = RECORDS) -> Tensor:
+    return torch.randint(0, count, (records,), generator=torch.Generator().manual_seed(1))
+
+
+def values(records: int = RECORDS) -> Tensor:
+    return torch.randn(records, generator=torch.Generator().manual_seed(1))
+
+
+def reference(task: Task, logits: Tensor, labels: Tensor) -> Tensor:
+    labels = labels.repeat(len(logits) // len(labels))
+    if isinstance(task, Classification):
+        return F.cross_entropy(logits, labels, reduction="none")
+    return 0.5 * F.mse_loss(logits.squeeze(1), labels, reduction="none")
+
+
+CASES: list[tuple[Task, Tensor]] = [
+    (Classification(2), classes(2)),
+    (Classification(5), classes(5)),
+    (Classification(40), classes(40)),
+    (Regression(), values()),
+]
+TASKS = pytest.mark.parametrize(
+    ("task", "labels"), CASES, ids=["two classes", "five classes", "forty classes", "regression"]
+)
+
+
+@TASKS
+@POINTS
+@pytest.mark.parametrize("scale", [0.0, 1.0, 50.0, 1e4])
+def test_losses(task: Task, labels: Tensor, points: int, scale: float) -> None:
+    logits = logits_of(points, task.outputs, scale)
+    found = task.losses(logits, labels).values
+    assert found.shape == (points * RECORDS,)
+    assert found.dtype == torch.float32
+    assert torch.allclose(found, reference(task, logits, labels), rtol=1e-5, atol=1e-6)
+
+
+@TASKS
+@POINTS
+@pytest.mark.parametrize("weights", [1.0, -0.25, values()], ids=["one", "quarter", "each"])
+def test_slopes(task: Task, labels: Tensor, points: int, weights: Tensor | float) -> None:
+    logits = logits_of(points, task.outputs)
+    losses = task.losses(logits, labels)
+    for point in range(points):
+        rows = slice(point * RECORDS, (point + 1) * RECORDS)
+        variable = logits[rows].clone().requires_grad_()
+        total = (reference(task, variable, labels) * weights).sum()
+        (expected,) = torch.autograd.grad(total, [variable])
+        found = losses.slopes(rows, weights)
+        assert found.shape == (RECORDS, task.outputs)
+        assert found.dtype == torch.float32
+        assert torch.allclose(found, expected, rtol=1e-5, atol=1e-6)
+        assert torch.equal(losses.slopes(rows, weights), found)
+
+
+@TASKS
+def test_one_record(task: Task, labels: Tensor) -> None:
+    logits = logits_of(1, task.outputs, records=1)
+    losses = task.losses(logits.clone(), labels[:1])
+    variable = logits.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(reference(task, variable, labels[:1]).sum(), [variable])
+    assert torch.allclose(losses.values, reference(task, logits, labels[:1]), rtol=1e-5)
+    assert torch.allclose(losses.slopes(slice(0, 1), 1.0), expected, atol=1e-6)
+
+
+def in_columns(logits: Tensor) -> Tensor:
+    return logits.T.contiguous().T
+
+
+@TASKS
+@pytest.mark.parametrize("records", [1, 2, RECORDS])
+@pytest.mark.parametrize("columns", [False, True], ids=["rows", "columns"])
+def test_logits_and_labels_are_left_alone(
+    task: Task, labels: Tensor, records: int, columns: bool
+) -> None:
+    """Logits may be shared with a pullback, or be looked at again."""
+    logits = logits_of(1, task.outputs, records=records)
+    logits = in_columns(logits) if columns else logits
+    before, kept = logits.clone(), labels.clone()
+    losses = task.losses(logits, labels[:records])
+    losses.slopes(slice(0, records), 0.5)
+    losses.correct(slice(0, records))
+    task.predict(logits)
+    assert torch.equal(logits, before)
+    assert torch.equal(labels, kept)
+
+
+@TASKS
+def test_logits_in_another_order_of_memory(task: Task, labels: Tensor) -> None:
+    logits = logits_of(2, task.outputs)
+    expected = reference(task, logits, labels)
+    assert torch.allclose(task.losses(in_columns(logits), labels).values, expected, rtol=1e-5)
+
+
+@TASKS
+@pytest.mark.parametrize("bad", [5.0, 1e30, torch.inf, torch.nan])
+def test_a_row_leaves_the_others_alone(task: Task, labels: Tensor, bad: float) -> None:
+    logits = logits_of(2, task.outputs)
+    other = logits.clone()
+    other[3] = bad * torch.linspace(0.5, 1.0, task.outputs)
+    rows = [row for row in range(2 * RECORDS) if row != 3]
+    one, two = task.losses(logits, labels), task.losses(other, labels)
+    assert torch.equal(one.values[rows], two.values[rows])
+    first = slice(0, RECORDS)
+    rows = [row for row in range(RECORDS) if row != 3]
+    assert torch.equal(one.slopes(first, 1.0)[rows], two.slopes(first, 1.0)[rows])
+
+
+@TASKS
+def test_a_label_leaves_the_others_alone(task: Task, labels: Tensor) -> None:
+    logits = logits_of(1, task.outputs)
+    changed = labels.clone()
+    changed[2] = 1 - changed[2] if labels.dtype == torch.int64 and labels[2] < 2 else 0
+    rows = [0, 1, 3, 4, 5, 6]
+    one, two = (task.losses(logits, which).values for which in (labels, changed))
+    assert torch.equal(one[rows], two[rows])
+
+
+def test_infinite_logits_say_nothing_aloud() -> None:
+    """Losses may then be infinite or NaN; a warning would tell of data, and stops strict runs."""
+    inf = torch.inf
+    logits = torch.tensor([[-inf, 0.0], [0.0, -inf], [inf, 0.0], [inf, inf], [-inf, -inf]])
+    for label in (0, 1):
+        losses = Classification(2).losses(logits, torch.full((5,), label))
+        losses.slopes(slice(0, 5), 1.0)
+        losses.correct(slice(0, 5))
+        assert losses.values[:2].tolist() == ([inf, 0.0] if label == 0 else [0.0, inf])
+    Regression().losses(torch.tensor([[inf], [-inf]]), torch.tensor([0.0, inf]))
+
+
+@pytest.mark.parametrize("count", [2, 3, 10])
+def test_class_probabilities(count: int) -> None:
+    logits = logits_of(3, count, scale=5.0)
+    found = Classification(count).predict(logits)
+    assert torch.allclose(found, logits.softmax(1))
+    assert torch.allclose(found.sum(1), torch.ones(3 * RECORDS))
+
+
+def test_predicted_values() -> None:
+    logits = logits_of(1, 1)
+    assert torch.equal(Regression().predict(logits), logits[:, 0])
+    assert Regression().predict(logits[:1]).shape == (1,)
+
+
+def test_a_regression_in_units_of_the_labels_spread() -> None:
+    logits, labels = logits_of(2, 1), torch.linspace(900, 1300, RECORDS)
+    task, plain = Regression(mean=1000.0, spread=50.0), Regression()
+    assert torch.allclose(task.predict(logits), logits[:, 0] * 50 + 1000)
+    found = task.losses(logits, labels)
+    expected = plain.losses(logits, (labels - 1000) / 50)
+    assert torch.equal(found.values, expected.values)
+    rows = slice(RECORDS, 2 * RECORDS)
+    assert torch.equal(found.slopes(rows, 0.5), expected.slopes(rows, 0.5))
+
+
+def test_outputs() -> None:
+    assert Classification(7).outputs == 7
+    assert Regression().outputs == 1
+
+
+@POINTS
+@pytest.mark.parametrize("count", [2, 5])
+def test_correct(points: int, count: int) -> None:
+    logits, labels = logits_of(points, count), classes(count)
+    losses = Classification(count).losses(logits, labels)
+    for point in range(points):
+        rows = slice(point * RECORDS, (point + 1) * RECORDS)
+        assert losses.correct(rows) == int((logits[rows].argmax(1) == labels).sum())
+
+
+def test_correct_at_the_ends() -> None:
+    labels = torch.tensor([0, 1, 1, 0])
+    logits = torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 2.0], [torch.nan, 0.0]])
+    assert Classification(2).losses(logits, labels).correct(slice(0, 4)) == 3  # a tie is right
+    assert Regression().losses(logits[:, :1], labels.float()).correct(slice(0, 4)) == 0
+
+
+def test_equals_do_not_all_count_as_right() -> None:
+    """A model that says the same of everything predicts the first class."""
+    labels = torch.tensor([0, 1, 2, 0, 2])
+    losses = Classification(3).losses(torch.zeros(10, 3), labels)
+    assert losses.correct(slice(5, 10)) == 2
+    assert losses.correct(slice(None)) == 4
+    logits = torch.tensor([[1.0, 1.0, 0.0], [0.0, 1.0, 1.0]])
+    assert Classification(3).losses(logits, torch.tensor([1, 1])).correct(slice(None)) == 1

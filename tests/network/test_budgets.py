@@ -1,0 +1,139 @@
+"""Jobs on the same people are charged to one ledger, or the second one does not begin."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from tests import deployments as dep
+from tests.network.test_faults import PRIVATE
+from tests.network.test_hostile import begin, query, replied, upload_all
+
+from vertizo.network.budgets import budget_for_jobs
+from vertizo.network.job import records_of
+from vertizo.network.options import ServeConfig
+from vertizo.network.serving import FederationService
+from vertizo.core.errors import ConfigError, RunError
+from vertizo.privacy.durable_ledger import DurableLedger
+
+
+def job(folder: Path, name: str, ledger: Path | None = None, **keys: Any) -> ServeConfig:
+    """A job with an exact guarantee, in a folder of its own."""
+    tree = {**PRIVATE, **keys}
+    if ledger is not None:
+        tree["privacy"] = {**tree["privacy"], "ledger": ledger}
+    config: ServeConfig = dep.serve_config(
+        folder, federation={"trial": False, "folder": folder / name}, **tree
+    )
+    return config
+
+
+def serve(config: ServeConfig, queries: int = 1) -> str:
+    """Begin a job and answer a few queries of its first member; what it states."""
+    with FederationService(config) as service:
+        begin(service)
+        if service.failure is not None:
+            raise service.failure
+        assert service.course is not None
+        if service.course.phase == "uploading":
+            upload_all(service)
+        for number in range(queries):
+            replied(service, "north", query(0, number, first=32 * number))
+        return service.course.job.statement.words
+
+
+def test_a_second_job_on_the_same_people_does_not_begin(tmp_path: Path) -> None:
+    """Each of two would state its own ε as that of all runs together."""
+    assert "together have ε = 2 at" in serve(job(tmp_path, "first"))
+    ledger = tmp_path / "first" / "ledger.sqlite"
+    for keys in (
+        {},
+        {"seed": 5},
+        {"data": {**dep.SMALL["data"], "limit": 150}},
+        {"data": {**dep.SMALL["data"], "validation": 0.3}},
+    ):
+        with pytest.raises(RunError, match="records are charged to the ledger") as error:
+            serve(job(tmp_path, "second", **keys))
+        assert str(ledger) in str(error.value)
+        assert "set privacy.ledger to that file" in str(error.value)
+        assert not (tmp_path / "second").exists()
+    serve(job(tmp_path, "first"), 0)  # which goes on
+    with pytest.raises(RunError, match=r"not covered.*--further|more secret steps"):
+        serve(job(tmp_path, "second", ledger))
+
+
+def test_jobs_without_a_guarantee_need_no_ledger(tmp_path: Path) -> None:
+    serve(job(tmp_path, "first"))
+    serve(job(tmp_path, "plain", server={"update": "sgd"}, privacy={}))
+    raw = {"mechanism": "gaussian", "clip": 1.0, "noise_std": 5.0}
+    serve(job(tmp_path, "raw labels", server={"update": "sgd"}, privacy=raw))
+    trial = dep.serve_config(tmp_path, federation={"folder": tmp_path / "trial"}, **PRIVATE)
+    serve(trial)
+
+
+def test_one_ledger_pays_for_several_jobs_and_no_more(tmp_path: Path) -> None:
+    """As after a member lost its folder: another job, in new folders, from the same budget."""
+    ledger = tmp_path / "people.sqlite"
+    budget, keys = budget_for_jobs(job(tmp_path, "first"), 2)
+    DurableLedger.create(ledger, budget, keys=keys)
+    words = serve(job(tmp_path, "first", ledger))
+    assert f"'people.sqlite' together have ε = {budget.epsilon:.4g}" in words
+    assert 2 < budget.epsilon < 4
+    other = job(tmp_path, "second", ledger, client={"model": {"hidden": [], "outputs": 4}}, seed=3)
+    serve(other)
+    summary = DurableLedger.inspect(ledger)
+    assert len(summary.runs) == 2
+    assert summary.replies == 2
+    with pytest.raises(RunError, match="records are charged to the ledger"):
+        serve(job(tmp_path, "third"))
+
+
+def test_a_further_budget_is_stated_with_the_first(tmp_path: Path) -> None:
+    serve(job(tmp_path, "first"))
+    ledger = tmp_path / "further.sqlite"
+    budget, keys = budget_for_jobs(job(tmp_path, "second"), 1)
+    with pytest.raises(RunError, match="--further"):
+        DurableLedger.create(ledger, budget, keys=keys)
+    DurableLedger.create(ledger, budget, keys=keys, further=True)
+    assert "ledgers of some of the same records" in serve(job(tmp_path, "second", ledger))
+    for name, path in (("first", None), ("second", ledger)):
+        words = serve(job(tmp_path, name, path), 0)
+        assert "ε = 4 at δ = 0.002" in words, words
+        assert str(tmp_path) not in words  # members hear them
+
+
+def test_a_trial_has_no_budget(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no ledger is for that"):
+        budget_for_jobs(dep.serve_config(tmp_path, **PRIVATE), 1)
+
+
+def test_a_table_is_known_by_its_keys(tmp_path: Path) -> None:
+    """Whatever the file is called, and whatever else is in it."""
+    people = [f"p{number:03}" for number in range(60)]
+    path = tmp_path / "people.csv"
+    pl.DataFrame({"who": people[::-1], "ill": [n % 2 for n in range(60)]}).write_csv(path)
+    data = {"name": "table", "path": path, "id": "who", "label": "ill", "classes": ["0", "1"]}
+    config = job(tmp_path, "first", data=data)
+    found = records_of(config.experiment(), config.federation).data
+    assert found.keys is not None
+    keys = found.keys()
+    assert len(keys) == found.records
+    assert keys == sorted(keys)
+    assert set(keys) < set(people)
+    ills = dict(zip(people[::-1], [n % 2 for n in range(60)], strict=True))
+    assert found.labels["table"].tolist() == [ills[key] for key in keys]
+    budget, registered = budget_for_jobs(config, 1)
+    assert registered == keys
+    DurableLedger.create(tmp_path / "ledger.sqlite", budget, keys=keys)
+    renamed, tests = tmp_path / "others.csv", tmp_path / "tests.csv"
+    renamed.write_text(f"who,ill\n{keys[0]},1\nnew,0\nn2,1\n")
+    tests.write_text("who,ill\nt1,1\nt2,0\n")
+    other = {**data, "path": renamed, "test_path": tests, "validation": 0}
+    second = job(tmp_path, "second", data=other, batch_size=1)
+    with (
+        pytest.raises(RunError, match="1 of 3 records are charged"),
+        FederationService(second),
+    ):
+        pass

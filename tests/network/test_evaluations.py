@@ -1,0 +1,181 @@
+"""An evaluation is of one moment, whoever dies during it: its figures, and the best model."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from tests import deployments as dep
+from tests.network.test_faults import SETTINGS, House, leave, run_house
+
+from vertizo.run import checkpoint
+from vertizo.protocol import wire
+from vertizo.data.prepare import prepare
+from vertizo.network import frames
+from vertizo.network.frames import Next, Ready, Sent
+from vertizo.network.serving import FederationService
+from vertizo.run.federation import build
+from vertizo.run.build_privacy import record_choice
+from vertizo.run.folder import RunFolder
+
+CLOCK = ("seconds", "bytes_up", "bytes_down")
+"""Figures of the processes, not of the models: bytes that were sent again are counted again."""
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    """What evaluations found, but for the time they took."""
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k not in CLOCK} for line in lines]
+
+
+def assert_same_evaluations(one: Path, other: Path) -> None:
+    """Label holders' folders have the same figures, and the same best model."""
+    assert rows_of(one) == rows_of(other)
+    assert_same_best(one, other)
+
+
+def assert_same_best(one: Path, other: Path) -> None:
+    """Two folders of one party have the same best model."""
+    ours, theirs = (
+        checkpoint.load(folder / "checkpoints" / "best.safetensors") for folder in (one, other)
+    )
+    assert ours["number"] == theirs["number"]
+    name = "server" if "server" in ours else "parameters"
+    torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=0)
+
+
+class Held:
+    """A label holder that is killed in the midst of each evaluation, with one member stopped.
+
+    The stopped member sends what it is asked for only after all others have said all that they
+    can, and the label holder was killed and started again.
+    """
+
+    def __init__(self, config: Any, *, deaths: bool) -> None:
+        self.config = config
+        self.deaths = 0
+        self._deadly = deaths
+        self._lock = threading.Lock()
+        self._said: set[str] = set()
+        self._quiet = threading.Condition(self._lock)
+        self.service = FederationService(config)
+        self.service.__enter__()
+
+    def ask(self, member: str, frame: bytes) -> bytes:
+        if member == "west" and self._deadly and wire.is_upload(frame):
+            self._die()
+        answers: list[bytes] = []
+        while not answers:
+            there = threading.Event()
+
+            def take(answer: bytes, there: threading.Event = there) -> None:
+                answers.append(answer)
+                there.set()
+
+            with self._quiet:
+                service = self.service
+                service.ask(member, frame, take)
+                assert service.failure is None, service.failure
+                if not answers:
+                    self._said.add(member)
+                    self._quiet.notify_all()
+            while not there.wait(0.01) and self.service is service:
+                pass
+        with self._quiet:
+            self._said.discard(member)
+        return answers[0]
+
+    def _die(self) -> None:
+        with self._quiet:
+            assert self._quiet.wait_for(lambda: len(self._said) == 3, 20)
+            leave(self.service)
+            self.deaths += 1
+            self._said.clear()
+            self.service = FederationService(self.config)
+            self.service.__enter__()
+            # whoever waits asks the new process, before the stopped member goes on
+            assert self._quiet.wait_for(lambda: len(self._said) == 3, 20)
+
+    def close(self) -> None:
+        pass
+
+
+class Line:
+    """One member's channel to it."""
+
+    def __init__(self, house: Held, member: str) -> None:
+        self._house, self._member = house, member
+
+    def ask(self, frame: bytes) -> bytes:
+        return self._house.ask(self._member, frame)
+
+    def close(self) -> None:
+        pass
+
+
+def held_run(folder: Path, *, deaths: bool, **keys: Any) -> Held:
+    config = dep.serve_config(folder, **keys)
+    house = Held(config, deaths=deaths)
+    dep.joined([dep.join_config(folder, m) for m in dep.MEMBERS], lambda m: Line(house, m))
+    house.service.__exit__()
+    return house
+
+
+def test_a_label_holder_killed_during_evaluations_scores_what_it_would_have(
+    tmp_path: Path,
+) -> None:
+    keys: dict[str, Any] = {"simulation": {"timing": "synchronous"}, "epochs": 4}
+    held_run(tmp_path / "whole", deaths=False, **keys)
+    house = held_run(tmp_path / "killed", deaths=True, **keys)
+    assert house.deaths >= 4
+    assert_same_evaluations(tmp_path / "whole" / "server", tmp_path / "killed" / "server")
+    for member in dep.MEMBERS:
+        assert_same_best(tmp_path / "whole" / member, tmp_path / "killed" / member)
+    assert len({row["round"] for row in rows_of(tmp_path / "killed" / "server")}) == 5
+
+
+def hear_again(house: House, config: Any) -> None:
+    """A label holder is told the same, in the same order, and never dies."""
+    with FederationService(config) as service:
+        for member, frame in house.asks:
+            told = frame
+            if not frames.is_party_frame(frame):
+                ask = frames.decode(frame)
+                if isinstance(ask, Ready | Next | Sent):
+                    told = frames.encode(msgspec.structs.replace(ask, job=service._archive.run))
+            service.ask(member, told, lambda answer: None)
+            assert service.failure is None, service.failure
+        assert service.course is not None
+        assert service.course.phase == "done"
+
+
+def assert_best_can_be_gone_back_to(folder: Path, config: Any) -> None:
+    """The parties' best parameters give the figures that the label holder scored."""
+    best = json.loads((folder / "server" / "summary.json").read_text())["best"]
+    experiment = config.experiment()
+    federation = build(experiment, prepare(experiment.data, record_choice(experiment)))
+    paths = [folder / name / "checkpoints" / "best.safetensors" for name in dep.MEMBERS]
+    for model, path in zip(federation.models, paths, strict=True):
+        model.parameters.copy_(checkpoint.load(path)["parameters"])
+    head = federation.server.side.head
+    head.parameters.copy_(RunFolder(folder / "server").load("best")["server"])
+    federation.simulator.upload("validation", len(federation.data.labels["validation"]))
+    found = federation.server.score("validation")
+    assert {f"validation_{name}": value for name, value in found.items()}.items() <= best.items()
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_deaths_change_no_evaluation(name: str, tmp_path: Path) -> None:
+    keys = {**SETTINGS[name], "evaluate_every": 3}
+    config = dep.serve_config(tmp_path, **keys)
+    house = run_house(tmp_path, config, seed=7, deaths=25)
+    assert house.deaths >= 15
+    again = tmp_path / "again"
+    hear_again(house, dep.serve_config(again, **keys))
+    assert_same_evaluations(tmp_path / "server", again / "server")
+    assert_best_can_be_gone_back_to(tmp_path, config)

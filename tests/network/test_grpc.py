@@ -1,0 +1,692 @@
+"""gRPC under mutual TLS, over loopback: what goes right, and what is made to go wrong."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import resource
+import signal
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from vertizo.network.authority import issue
+from vertizo.network.certificates import Credentials
+from vertizo.network.grpc import GrpcChannel, GrpcServer, Limits
+from vertizo.network.transport import Answer, Rest
+from vertizo.core.errors import ConfigError, RunError, ShapeError
+
+MEMBERS = ("bank", "shop", "clinic")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folders of parties under two authorities, and of one whose certificates ran out."""
+    folder = tmp_path_factory.mktemp("certificates")
+    issue(folder / "one", "holder", [*MEMBERS, "stranger"], [], 30)
+    issue(folder / "other", "holder", MEMBERS, [], 30)
+    issue(folder / "elsewhere", "holder", MEMBERS, ["holder.example"], 30)
+    issue(folder / "old", "holder", ["bank"], [], 30, now=datetime.now(UTC) - timedelta(days=60))
+    return folder
+
+
+def unchecked(folder: Path, name: str) -> Credentials:
+    """Credentials that `Credentials.load` may refuse, as another's programme would use them."""
+    files = [(folder / file).read_bytes() for file in ("authority.pem", "certificate.pem")]
+    return Credentials(*files, (folder / "key.pem").read_bytes(), name, datetime.now(UTC))
+
+
+class Echo:
+    """Answers at once with what was asked; some asks have a meaning of their own."""
+
+    def __init__(self, members: tuple[str, ...] = MEMBERS, largest_ask: int = 1 << 20) -> None:
+        self.members = members
+        self.largest_ask = largest_ask
+        self.asked: list[tuple[str, bytes]] = []
+        self.left: list[str] = []
+        self.open: dict[str, Answer] = {}
+        self.pool = ThreadPoolExecutor(4)
+        self.rest: Rest | None = None
+
+    def ask(self, member: str, frame: bytes, answer: Answer) -> Rest | None:
+        self.asked.append((member, frame[:32]))
+        if frame == b"with a rest":
+            for held in self.open.values():
+                held(b"for another")
+            answer(b"answered")
+            return self.rest
+        if frame == b"later":
+            self.pool.submit(lambda: (time.sleep(0.05), answer(b"at last"), answer(b"twice")))
+        elif frame == b"held":
+            self.open[member] = answer
+        elif frame == b"refused":
+            raise ShapeError("an array of another shape than agreed")
+        elif frame == b"bug":
+            raise ZeroDivisionError("in the service")
+        elif frame == b"twice":
+            answer(b"first")
+            answer(b"second")
+        elif frame == b"length":
+            answer(bytes(5_000_000))
+        else:
+            answer(frame if len(frame) < 100_000 else b"%d" % len(frame))
+        return None
+
+    def gone(self, member: str) -> None:
+        self.left.append(member)
+
+
+@pytest.fixture
+def echo() -> Iterator[Echo]:
+    service = Echo()
+    yield service
+    service.pool.shutdown()
+
+
+def serve(
+    service: Echo, made: Path, listen: str = "localhost:0", limits: Limits | None = None
+) -> GrpcServer:
+    return GrpcServer(
+        service,
+        listen=listen,
+        credentials=Credentials.load(made / "one" / "holder"),
+        limits=limits if limits is not None else Limits(),
+    )
+
+
+@contextmanager
+def channel(
+    made: Path, port: int, member: str = "bank", **options: object
+) -> Iterator[GrpcChannel]:
+    credentials = options.pop("credentials", None) or Credentials.load(made / "one" / member)
+    made_channel = GrpcChannel(f"localhost:{port}", credentials, **options)  # type: ignore[arg-type]
+    try:
+        yield made_channel
+    finally:
+        made_channel.close()
+
+
+def soon(what: Callable[[], bool], seconds: float = 10.0) -> bool:
+    """Whether something comes true before long."""
+    until = time.monotonic() + seconds
+    while not what():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def test_what_is_left_to_do_waits_for_the_answers(echo: Echo, made: Path) -> None:
+    """Those of others as well; it holds up the server's thread, and they must have left."""
+    came = {member: threading.Event() for member in ("bank", "shop")}
+    rested: list[bool] = []
+    echo.rest = lambda: rested.append(all(one.wait(10) for one in came.values()))
+
+    def ask(member: str, frame: bytes) -> bytes:
+        with channel(made, net.port, member) as way:
+            answer = way.ask(frame)
+            came[member].set()
+            way.ask(b"once more")  # after what was left to do
+            return answer
+
+    with serve(echo, made) as net:
+        waiting = echo.pool.submit(ask, "shop", b"held")
+        assert soon(lambda: "shop" in echo.open)
+        assert ask("bank", b"with a rest") == b"answered"
+        assert waiting.result(20) == b"for another"
+    assert rested == [True]
+
+
+class Proxy:
+    """Passes connections on to a port, counts bytes, and cuts those that sent too many."""
+
+    def __init__(self, port: int, cut_after: int | None = None) -> None:
+        self.target = port
+        self.cut_after = cut_after
+        self.up = self.connections = 0
+        self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
+
+    def _accept(self) -> None:
+        while self.connections < 1000:
+            try:
+                near, _ = self._listener.accept()
+                far = socket.create_connection(("127.0.0.1", self.target))
+            except OSError:
+                return
+            self.connections += 1
+            self._pairs.append((near, far))
+            for pair in ((near, far, True), (far, near, False)):
+                self._threads.append(threading.Thread(target=self._pass, args=pair, daemon=True))
+                self._threads[-1].start()
+
+    def _pass(self, near: socket.socket, far: socket.socket, upwards: bool) -> None:
+        sent = 0
+        try:
+            while data := near.recv(1 << 16):
+                sent += len(data)
+                self.up += len(data) if upwards else 0
+                if upwards and self.cut_after is not None and sent > self.cut_after:
+                    self.cut_after = None
+                    break
+                far.sendall(data)
+        except OSError:
+            pass
+        for end in (near, far):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for pair in self._pairs:
+            for end in pair:
+                with suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+                end.close()
+        for thread in self._threads:
+            thread.join(5)
+
+    def __enter__(self) -> Proxy:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def test_answers_come_at_once_or_later_and_once(echo: Echo, made: Path) -> None:
+    with serve(echo, made) as server, channel(made, server.port) as bank:
+        for k in range(20):
+            assert bank.ask(b"%d" % k) == b"%d" % k
+        assert bank.ask(b"") == b""
+        assert bank.ask(b"later") == b"at last"
+        assert bank.ask(b"twice") == b"first"
+        assert bank.ask(b"after") == b"after"
+    assert echo.asked[0] == ("bank", b"0")
+    assert len(echo.asked) == 24
+    assert echo.left == ["bank"]
+
+
+def test_members_are_served_side_by_side(echo: Echo, made: Path) -> None:
+    def work(member: str) -> list[bytes]:
+        with channel(made, server.port, member) as mine:
+            return [mine.ask(member.encode() + b"%d" % k) for k in range(200)]
+
+    with serve(echo, made) as server, ThreadPoolExecutor(3) as pool:
+        for member, answers in zip(MEMBERS, pool.map(work, MEMBERS), strict=True):
+            assert answers == [member.encode() + b"%d" % k for k in range(200)]
+    assert sorted(echo.left) == sorted(MEMBERS)
+    assert {(m, f[: len(m)].decode()) for m, f in echo.asked} == {(m, m) for m in MEMBERS}
+
+
+def test_the_last_answer_is_written_before_the_server_closes(echo: Echo, made: Path) -> None:
+    for _ in range(5):
+        with (
+            serve(echo, made) as server,
+            channel(made, server.port) as bank,
+            ThreadPoolExecutor(1) as pool,
+        ):
+            asked = pool.submit(bank.ask, b"held")
+            assert soon(lambda: "bank" in echo.open)
+            echo.open.pop("bank")(b"goodbye")
+            server.close()
+            assert asked.result(10) == b"goodbye"
+
+
+def test_nothing_is_left_behind(echo: Echo, made: Path) -> None:
+    before = {thread.name for thread in threading.enumerate()}
+    for _ in range(3):
+        with serve(echo, made) as server, channel(made, server.port) as bank:
+            assert bank.ask(b"x") == b"x"
+    gc.collect()
+
+    def left() -> set[str]:
+        return {t.name for t in threading.enumerate()} - before
+
+    assert soon(lambda: not left()), left()
+
+
+def test_a_server_that_is_left_by_an_error_closes(echo: Echo, made: Path) -> None:
+    with pytest.raises(KeyError), serve(echo, made) as server:
+        raise KeyError
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", server.port), timeout=5)
+
+
+def test_a_port_in_use_is_named(echo: Echo, made: Path) -> None:
+    with serve(echo, made) as server:
+        listen = f"localhost:{server.port}"
+        with pytest.raises(RunError, match=f"cannot listen on {listen}: port .* is in use"):
+            serve(echo, made, listen).__enter__()
+
+
+@pytest.mark.parametrize("text", ["localhost", "https://holder:1", "holder:99999", "a b:1"])
+def test_an_address_without_host_and_port_is_refused(echo: Echo, made: Path, text: str) -> None:
+    with pytest.raises(ConfigError, match="write host:port"):
+        serve(echo, made, text)
+    with pytest.raises(ConfigError, match="write host:port"):
+        GrpcChannel(text, Credentials.load(made / "one" / "bank"))
+
+
+# --- who is let in
+
+
+def refused(made: Path, port: int, credentials: Credentials, **options: object) -> str:
+    """What a party is told that asks and is turned away."""
+    started = time.monotonic()
+    with (
+        channel(made, port, credentials=credentials, **options) as mine,
+        pytest.raises(RunError) as error,
+    ):
+        mine.ask(b"hello")
+    assert time.monotonic() - started < 30  # not the patience of an hour
+    line = str(error.value)
+    assert "\n" not in line
+    return line
+
+
+def test_another_party_is_no_member(echo: Echo, made: Path) -> None:
+    with serve(echo, made) as server:
+        line = refused(made, server.port, Credentials.load(made / "one" / "stranger"))
+    assert "'stranger' is no member of this federation" in line
+    assert echo.asked == []
+    assert echo.left == []
+
+
+def test_a_certificate_of_another_authority_is_refused(echo: Echo, made: Path) -> None:
+    other = unchecked(made / "other" / "bank", "bank")
+    with serve(echo, made) as server:
+        line = refused(made, server.port, other)
+        assert "not signed by the authority that this member trusts" in line
+        trusting = replace(other, authority=unchecked(made / "one" / "bank", "bank").authority)
+        line = refused(made, server.port, trusting)
+        assert "does not accept the certificate of 'bank'" in line
+    assert echo.asked == []
+
+
+def test_an_expired_certificate_is_refused(echo: Echo, made: Path) -> None:
+    good = unchecked(made / "one" / "holder", "holder")
+    old = unchecked(made / "old" / "bank", "bank")
+    old_holder = unchecked(made / "old" / "holder", "holder")
+    both = replace(good, authority=good.authority + old.authority)
+    limits = Limits()
+    with GrpcServer(echo, listen="localhost:0", credentials=both, limits=limits) as server:
+        line = refused(made, server.port, replace(old, authority=good.authority))
+        assert "expired by its clock" in line
+    with GrpcServer(echo, listen="localhost:0", credentials=old_holder, limits=limits) as server:
+        line = refused(made, server.port, old)
+        assert "the server's certificate has expired" in line
+    assert echo.asked == []
+
+
+def test_a_member_cannot_pose_as_the_server(
+    echo: Echo, made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = Credentials.load(made / "one" / "shop")
+    with pytest.raises(ConfigError, match="certificate of 'shop' is for a member only"):
+        GrpcServer(echo, listen="localhost:0", credentials=shop, limits=Limits())
+    monkeypatch.setattr(Credentials, "check_use", lambda *_, **__: None)  # a liar's programme
+    bank = Credentials.load(made / "one" / "bank")
+    with GrpcServer(echo, listen="localhost:0", credentials=shop, limits=Limits()) as server:
+        line = refused(made, server.port, bank, server_name="shop")
+        assert "the certificate shown there is a member's" in line
+    holder = Credentials.load(made / "one" / "holder")
+    echo.members = (*MEMBERS, "holder")
+    with serve(echo, made) as server:
+        assert "does not accept the certificate" in refused(made, server.port, holder)
+    assert echo.asked == []
+
+
+def test_the_host_must_be_the_certificates(echo: Echo, made: Path) -> None:
+    holder = Credentials.load(made / "elsewhere" / "holder")
+    bank = Credentials.load(made / "elsewhere" / "bank")
+    with GrpcServer(echo, listen="localhost:0", credentials=holder, limits=Limits()) as server:
+        assert "for another host name" in refused(made, server.port, bank)
+        with channel(made, server.port, credentials=bank, server_name="holder.example") as named:
+            assert named.ask(b"x") == b"x"
+
+
+def test_what_is_no_client_of_ours_harms_nobody(echo: Echo, made: Path) -> None:
+    with serve(echo, made) as server, channel(made, server.port) as bank:
+        assert bank.ask(b"1") == b"1"
+        place = ("127.0.0.1", server.port)
+        for garbage in (
+            b"GET / HTTP/1.1\r\n\r\n",
+            bytes(range(256)) * 300,
+            b"\x16\x03\x01\xff\xff",
+        ):
+            with socket.create_connection(place, timeout=5) as raw:
+                raw.sendall(garbage)
+        with socket.create_connection(place, timeout=5):  # and says nothing at all
+            context = ssl.create_default_context(cafile=str(made / "one/bank/authority.pem"))
+            context.set_alpn_protocols(["h2"])
+            with (
+                socket.create_connection(place, timeout=5) as raw,
+                context.wrap_socket(raw, server_hostname="localhost") as tls,
+            ):
+                try:
+                    said = tls.recv(100)
+                except (ssl.SSLError, ConnectionError):
+                    said = b""
+                assert said == b""  # not even HTTP/2's greeting
+            assert bank.ask(b"2") == b"2"
+    assert [member for member, _ in echo.asked] == ["bank", "bank"]
+
+
+# --- limits
+
+
+def test_an_ask_that_is_too_long_ends_its_own_stream_only(echo: Echo, made: Path) -> None:
+    with (
+        serve(echo, made) as server,
+        channel(made, server.port) as bank,
+        channel(made, server.port, "shop") as shop,
+    ):
+        assert shop.ask(b"1") == b"1"
+        assert bank.ask(bytes(1 << 20)) == b"%d" % (1 << 20)
+        with pytest.raises(RunError, match=r"a message is longer than allowed: .*1048577"):
+            bank.ask(bytes((1 << 20) + 1))
+        assert shop.ask(b"2") == b"2"
+        assert bank.ask(b"3") == b"3"
+
+
+def test_an_answer_that_is_too_long_is_an_error(echo: Echo, made: Path) -> None:
+    with (
+        serve(echo, made) as server,
+        channel(made, server.port, largest_answer=1 << 20) as bank,
+        pytest.raises(RunError, match="a message is longer than allowed"),
+    ):
+        bank.ask(b"length")
+
+
+def test_a_rate_is_kept_by_waiting(echo: Echo, made: Path) -> None:
+    limits = Limits(rate=20)
+    with (
+        serve(echo, made, limits=limits) as server,
+        channel(made, server.port) as bank,
+    ):
+        started = time.monotonic()
+        for k in range(60):
+            assert bank.ask(b"%d" % k) == b"%d" % k
+        assert time.monotonic() - started > (60 - 20 - 2) / 20  # after a burst of a second's
+        with channel(made, server.port, "shop") as shop:
+            started = time.monotonic()
+            shop.ask(b"x")
+            shop_took = time.monotonic() - started
+    assert shop_took < 1  # each member has a rate of its own
+
+
+def test_a_new_connection_does_not_renew_the_rate(echo: Echo, made: Path) -> None:
+    with serve(echo, made, limits=Limits(rate=10)) as server:
+        started = time.monotonic()
+        for _ in range(2):
+            with channel(made, server.port) as bank:
+                for _ in range(10):
+                    bank.ask(b"x")
+        assert time.monotonic() - started > 0.7
+
+
+def test_limits_are_checked() -> None:
+    for wrong in ({"rate": 0}, {"rate": True}, {"keepalive_seconds": 0}, {"speed": 1}):
+        with pytest.raises(ValueError, match="validation error"):
+            Limits(**wrong)
+
+
+# --- what a service does wrong
+
+
+def test_what_a_service_refuses_reaches_the_member(echo: Echo, made: Path) -> None:
+    with serve(echo, made) as server, channel(made, server.port) as bank:
+        with pytest.raises(RunError, match="another shape than agreed"):
+            bank.ask(b"refused")
+        assert bank.ask(b"x") == b"x"
+
+
+def test_a_fault_in_the_service_does_not_end_the_server(
+    echo: Echo, made: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[str] = []
+    with (
+        serve(echo, made) as server,
+        channel(made, server.port, on_trouble=told.append) as bank,
+        channel(made, server.port, "shop") as shop,
+    ):
+        with (
+            caplog.at_level(logging.ERROR, "vertizo.network"),
+            pytest.raises(RunError, match="the server failed at this ask; its log says how"),
+        ):
+            bank.ask(b"bug")
+        assert caplog.messages[0] == "an ask of bank failed: ZeroDivisionError: in the service"
+        assert len(told) <= 2
+        assert shop.ask(b"x") == b"x"
+        assert bank.ask(b"x") == b"x"
+
+
+# --- connections that break
+
+
+def test_an_ask_survives_a_restart_of_the_server(echo: Echo, made: Path) -> None:
+    told: list[str] = []
+    with (
+        ThreadPoolExecutor(1) as pool,
+        serve(echo, made) as server,
+        channel(made, server.port, on_trouble=told.append) as bank,
+    ):
+        assert bank.ask(b"before") == b"before"
+        asked = pool.submit(bank.ask, b"held")
+        assert soon(lambda: "bank" in echo.open)
+        answer = echo.open.pop("bank")
+        server.close()
+        answer(b"too late")
+        time.sleep(2.0)  # so that pauses are as long as they get
+        assert not asked.done()
+        with serve(echo, made, f"localhost:{server.port}"):
+            listening = time.monotonic()
+            assert soon(lambda: "bank" in echo.open)
+            away = time.monotonic() - listening
+            echo.open.pop("bank")(b"after all")
+            assert asked.result(10) == b"after all"
+            assert bank.ask(b"next") == b"next"
+    print(f"asked again {away:.3f} s after the server listened")
+    assert away < 2.5  # below 1 s on a machine that is not busy
+    assert [frame for _, frame in echo.asked] == [b"before", b"held", b"held", b"next"]
+    assert len(told) == 2
+    assert told[0].startswith(f"no connection to localhost:{server.port}: ")
+    assert told[1].startswith(f"connected to localhost:{server.port} after 2.")
+
+
+@pytest.mark.parametrize("cut_after", [100, 20_000, 300_000])
+def test_a_connection_cut_in_the_middle_is_made_again(
+    echo: Echo, made: Path, cut_after: int
+) -> None:
+    told: list[str] = []
+    with (
+        serve(echo, made) as server,
+        Proxy(server.port, cut_after) as proxy,
+        channel(made, proxy.port, on_trouble=told.append) as bank,
+    ):
+        assert bank.ask(bytes(600_000)) == b"600000"
+        assert proxy.connections >= 2
+        assert bank.ask(b"x") == b"x"
+    assert [frame for _, frame in echo.asked] == [bytes(32), b"x"]
+    assert len(told) == 2
+
+
+def test_the_server_notices_who_left_while_waiting(echo: Echo, made: Path) -> None:
+    with serve(echo, made) as server, ThreadPoolExecutor(1) as pool:
+        with channel(made, server.port) as bank:
+            asked = pool.submit(bank.ask, b"held")
+            assert soon(lambda: "bank" in echo.open)
+            bank.close()
+            with pytest.raises(RunError, match="closed on this side"):
+                asked.result(10)
+        assert soon(lambda: echo.left == ["bank"])
+
+
+def test_ctrl_c_ends_an_ask_and_its_answer_is_no_later_asks(echo: Echo, made: Path) -> None:
+    if threading.current_thread() is not threading.main_thread():
+        pytest.skip("signals reach the main thread only")
+
+    def interrupt() -> None:
+        soon(lambda: "bank" in echo.open)  # and if not: better a failure than a wait without end
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with serve(echo, made) as server, channel(made, server.port) as bank:
+        watcher = threading.Thread(target=interrupt)
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            watcher.start()
+            with pytest.raises(KeyboardInterrupt):
+                bank.ask(b"held")
+            watcher.join()
+        finally:
+            signal.signal(signal.SIGINT, before)
+        echo.open.pop("bank")(b"to nobody")
+        assert bank.ask(b"x") == b"x"
+
+
+def test_a_second_connection_takes_the_place_of_the_first(echo: Echo, made: Path) -> None:
+    with (
+        serve(echo, made) as server,
+        channel(made, server.port) as first,
+        channel(made, server.port) as second,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        asked = pool.submit(first.ask, b"held")
+        assert soon(lambda: "bank" in echo.open)
+        stale = echo.open.pop("bank")
+        assert second.ask(b"x") == b"x"
+        with pytest.raises(RunError, match="another connection of 'bank' took its place"):
+            asked.result(10)
+        stale(b"nobody hears it")
+        assert second.ask(b"y") == b"y"
+        assert echo.left == []  # the member is there
+    assert echo.left == ["bank"]
+
+
+def test_a_silent_stream_holds_up_nobody(echo: Echo, made: Path) -> None:
+    with (
+        serve(echo, made) as server,
+        channel(made, server.port) as silent,
+        channel(made, server.port, "shop") as shop,
+    ):
+        assert silent.ask(b"first") == b"first"
+        for k in range(50):
+            assert shop.ask(b"%d" % k) == b"%d" % k
+        assert silent.ask(b"now") == b"now"
+
+
+def test_a_dead_server_is_noticed(echo: Echo, made: Path) -> None:
+    """The connection stays open, but nothing comes through any more."""
+    with serve(echo, made) as server, hanging(server.port) as (port, hang):
+        told: list[str] = []
+        options = {"on_trouble": told.append, "keepalive_seconds": 1.0, "patience": 0.5}
+        with channel(made, port, **options) as bank:
+            assert bank.ask(b"x") == b"x"
+            hang.set()
+            started = time.monotonic()
+            with pytest.raises(RunError, match="was not to be had for"):
+                bank.ask(b"y")
+            assert time.monotonic() - started < 20
+        assert told
+
+
+def hanging(port: int) -> AbstractContextManager[tuple[int, threading.Event]]:
+    """A way to a port that passes nothing on once it is told to hang."""
+
+    class Hanging(Proxy):
+        def _pass(self, near: socket.socket, far: socket.socket, upwards: bool) -> None:
+            try:
+                while data := near.recv(1 << 16):
+                    if hang.is_set():
+                        over.wait(60)
+                        return
+                    far.sendall(data)
+            except OSError:
+                pass
+
+    hang, over = threading.Event(), threading.Event()
+
+    @contextmanager
+    def opened() -> Iterator[tuple[int, threading.Event]]:
+        with Hanging(port) as proxy:
+            yield proxy.port, hang
+            over.set()
+
+    return opened()
+
+
+def test_a_long_answer_outlives_many_signs_of_life(echo: Echo, made: Path) -> None:
+    told: list[str] = []
+    with (
+        serve(echo, made, limits=Limits(keepalive_seconds=1)) as server,
+        channel(made, server.port, on_trouble=told.append, keepalive_seconds=1.0) as bank,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        asked = pool.submit(bank.ask, b"held")
+        assert soon(lambda: "bank" in echo.open)
+        time.sleep(4.5)
+        echo.open.pop("bank")(b"done")
+        assert asked.result(10) == b"done"
+    assert told == []
+
+
+def test_patience_ends(made: Path) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # and does not listen
+        told: list[str] = []
+        port = unused.getsockname()[1]
+        with (
+            channel(made, port, patience=0.3, on_trouble=told.append) as bank,
+            pytest.raises(RunError, match=f"localhost:{port} was not to be had for 0 seconds"),
+        ):
+            bank.ask(b"x")
+    assert told == [f"no connection to localhost:{port}: nobody listens there; trying again"]
+
+
+def test_what_speaks_no_tls_is_told_apart(made: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            for _ in range(4):
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                with connection:
+                    connection.recv(10)
+                    connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        port = listener.getsockname()[1]
+        line = refused(made, port, Credentials.load(made / "one" / "bank"))
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join(5)
+    assert "does not speak TLS" in line
+
+
+def test_a_large_ask_goes_through(made: Path) -> None:
+    service = Echo(largest_ask=300 << 20)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with serve(service, made) as server, channel(made, server.port) as bank:
+        started = time.monotonic()
+        assert bank.ask(bytes(256 << 20)) == b"%d" % (256 << 20)
+        took = time.monotonic() - started
+    service.pool.shutdown()
+    more = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    print(f"256 MiB in {took:.2f} s; both sides together took {more:.0f} MiB more")
+    assert more < 8 * 256

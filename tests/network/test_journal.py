@@ -1,0 +1,116 @@
+"""Journals that are used again, and what cannot be smuggled into them."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from vertizo.network.journal import RECORD, Journal, records
+from vertizo.network.store import Slot, Store
+from vertizo.core.errors import RunError
+
+
+def test_records_come_back_in_order_and_undone_ones_do_not(tmp_path: Path) -> None:
+    chance, path = random.Random(1), tmp_path / "j"
+    for segment in range(1, 30):  # over and over in one file
+        journal, kept = Journal(path, segment), []
+        for _ in range(chance.randrange(20)):
+            kind, body = chance.randrange(4), chance.randbytes(chance.randrange(200))
+            journal.append(kind, body)
+            if chance.random() < 0.3:
+                journal.undo()
+            else:
+                kept.append((kind, body))
+        assert list(records(path, segment)) == kept
+        assert list(records(path, segment - 1)) == [] or not kept
+        journal.close()
+
+
+def test_what_a_member_sent_cannot_pass_for_a_record(tmp_path: Path) -> None:
+    """A record of another's, hidden in a query that is refused, or in one of an older segment."""
+    import zlib
+
+    path, segment = tmp_path / "j", 7
+    body = b"somebody else's query"
+    forged = RECORD.pack(len(body), zlib.crc32(body, segment << 8), 0) + body
+    for filler in range(40):
+        journal = Journal(path, segment)
+        journal.append(0, bytes(filler) + forged)
+        journal.undo()
+        for size in range(40):
+            journal.append(0, b"x" * size)
+            assert (0, body) not in list(records(path, segment))
+            journal.undo()
+        journal.close()
+        older = Journal(path, segment - 1)
+        older.append(0, bytes(filler) + forged)
+        older.close()
+        for size in range(40):
+            journal = Journal(path, segment)
+            journal.append(0, b"x" * size)
+            assert list(records(path, segment)) == [(0, b"x" * size)]
+            journal.close()
+
+
+def test_a_torn_or_damaged_end_does_not_count(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    journal = Journal(path, 3)
+    journal.append(1, b"first")
+    journal.append(2, b"second")
+    journal.close()
+    content = path.read_bytes()
+    for length in range(len(content)):
+        path.write_bytes(content[:length])
+        whole = 2 if length >= 2 * RECORD.size + 11 else int(length >= RECORD.size + 5)
+        assert list(records(path, 3)) == [(1, b"first"), (2, b"second")][:whole]
+    changed = bytearray(content)
+    changed[RECORD.size + 2] ^= 1
+    path.write_bytes(bytes(changed))
+    assert list(records(path, 3)) == []
+
+
+def test_a_full_disk_leaves_the_journal_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import os
+
+    journal = Journal(tmp_path / "j", 1)
+    journal.append(1, b"kept")
+    written = os.pwritev
+    monkeypatch.setattr(os, "pwritev", lambda file, parts, at: written(file, [parts[0][:4]], at))
+    with pytest.raises(RunError, match="No space left on device"):
+        journal.append(1, b"lost")
+    monkeypatch.undo()
+    assert list(records(tmp_path / "j", 1)) == [(1, b"kept")]
+    journal.append(2, b"after")
+    assert list(records(tmp_path / "j", 1)) == [(1, b"kept"), (2, b"after")]
+
+
+def test_a_checkpoint_and_what_came_after(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    assert store.load() is None
+    for number in range(4):
+        store.save({"number": number})
+        for n in range(number):
+            store.append(n, bytes([n]))
+        again = Store(tmp_path)
+        loaded = again.load()
+        assert loaded is not None
+        state, journal = loaded
+        assert state == {"number": number}
+        assert list(journal) == [(n, bytes([n])) for n in range(number)]
+    store.clear()
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["last.safetensors"]
+
+
+def test_a_slot_has_the_last_query_whole_or_none(tmp_path: Path) -> None:
+    slot = Slot(tmp_path / "query")
+    assert slot.get() is None
+    slot.put(b"a long query")
+    slot.put(b"short")
+    assert slot.get() == b"short"
+    content = (tmp_path / "query").read_bytes()
+    (tmp_path / "query").write_bytes(content[:10])
+    assert slot.get() is None

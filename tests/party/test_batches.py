@@ -1,0 +1,62 @@
+"""Every record is in exactly one batch of an epoch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from vertizo.party.batches import Batches
+from vertizo.core.randomness import Stream
+
+
+def epoch(batches: Batches, number: int) -> list[torch.Tensor]:
+    first = number * batches.per_epoch
+    return [batches.ids(first + position) for position in range(batches.per_epoch)]
+
+
+@settings(max_examples=100, deadline=None, derandomize=True, database=None)
+@given(records=st.integers(1, 60), size=st.integers(1, 70), number=st.integers(0, 50))
+def test_an_epoch_holds_every_record_once(records: int, size: int, number: int) -> None:
+    batches = Batches(records, size, Stream.from_seed(1))
+    cut = epoch(batches, number)
+    assert sorted(torch.cat(cut).tolist()) == list(range(records))
+    assert all(len(ids) == size for ids in cut[:-1])
+    assert len(cut[-1]) == records - size * (len(cut) - 1) > 0
+
+
+@pytest.mark.parametrize(
+    ("records", "size", "expected"), [(60_000, 64, 938), (60_000, 60, 1000), (5, 8, 1), (9, 4, 3)]
+)
+def test_batches_in_an_epoch(records: int, size: int, expected: int) -> None:
+    assert Batches(records, size, Stream.from_seed(0)).per_epoch == expected
+
+
+def test_ids_are_int64() -> None:
+    assert Batches(10, 4, Stream.from_seed(0)).ids(0).dtype == torch.int64
+
+
+def test_a_batch_is_a_function_of_its_number() -> None:
+    forward = Batches(23, 5, Stream.from_seed(3))
+    jumping = Batches(23, 5, Stream.from_seed(3))
+    known = [forward.ids(n).tolist() for n in range(20)]
+    assert {n: jumping.ids(n).tolist() for n in (17, 2, 19, 3, 0, 9)} == {
+        n: known[n] for n in (17, 2, 19, 3, 0, 9)
+    }
+
+
+def test_epochs_and_owners_are_shuffled_apart() -> None:
+    mine = Batches(100, 100, Stream.from_seed(3).child("client", 0))
+    other = Batches(100, 100, Stream.from_seed(3).child("client", 1))
+    orders = [mine.ids(0), mine.ids(1), other.ids(0), torch.arange(100)]
+    assert len({tuple(order.tolist()) for order in orders}) == 4
+
+
+def test_every_record_is_as_likely_to_come_first() -> None:
+    batches = Batches(8, 8, Stream.from_seed(5))
+    counts = torch.zeros(8)
+    for number in range(2000):
+        counts[batches.ids(number)[0]] += 1
+    assert stats.chisquare(counts.numpy()).pvalue > 1e-3

@@ -1,0 +1,985 @@
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from runpy import run_path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from vertizo.protocol import wire
+from vertizo.core.errors import (
+    BudgetError,
+    ConflictError,
+    MalformedError,
+    NonFiniteError,
+    OversizedError,
+    RefusedError,
+    RepeatedRecordError,
+    ShapeError,
+    TruncatedError,
+    UnknownPartyError,
+    UnknownRecordError,
+    VertizoError,
+    WireError,
+)
+from vertizo.run.federation import Federation
+from vertizo.protocol.messages import Batch, Message, Query, Reply, Upload
+from vertizo.party.client import REPLY_BOUND
+from vertizo.privacy.ledger import Answered, digest
+
+fed = SimpleNamespace(**run_path(str(Path(__file__).with_name("federations.py"))))
+
+RECORDS, BATCH, BOUND = 29, 8, 1000.0
+INF = float("inf")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One combination of method, timing and plan."""
+
+    method: str
+    timing: str
+    plan: str
+
+    def build(self, **changes: Any) -> Federation:
+        """A federation of this kind that has not started."""
+        dotted = {key.replace("__", "."): value for key, value in changes.items()}
+        momentum = {"server.optimizer.momentum": 0.9, "client.optimizer.momentum": 0.9}
+        if "zoo-vfl" in self.method:  # a server by forward differences takes smaller steps
+            momentum["server.optimizer.learning_rate"] = 0.003
+        return fed.build(self.method, self.timing, {**momentum, **fed.PLANS[self.plan], **dotted})
+
+    def under_way(self, **changes: Any) -> Federation:
+        """A federation that has made some rounds; in synchronous ones client 0's query waits."""
+        federation = self.build(**changes)
+        fed.converse(federation, [0, 1, 2, 1, 0, 2] if self.is_synchronous else [0, 1, 2, 1, 0])
+        if self.is_synchronous:
+            assert federation.server.receive(fed.ask(federation, 0)) == []
+        return federation
+
+    @property
+    def is_tolerant(self) -> bool:
+        """Whether embeddings that are not finite are mended, so that no label may tell by it."""
+        return self.plan == "gaussian"
+
+    @property
+    def is_synchronous(self) -> bool:
+        return self.timing == "synchronous"
+
+    def complete(self, federation: Federation, frame: bytes) -> dict[int, bytes]:
+        """All replies once client 1's query is there, and in synchronous rounds client 2's."""
+        answers = federation.server.receive(frame)
+        if self.is_synchronous:
+            assert answers == []
+            answers = federation.server.receive(fed.ask(federation, 2))
+        return {client: bytes(answer) for client, answer in answers}
+
+
+KINDS = [
+    *(
+        Kind(method, timing, plan)
+        for method in ("dpzv", "cascaded", "vafl")
+        for timing in ("asynchronous", "synchronous")
+        for plan in ("none", "gaussian")
+    ),
+    Kind("czofo", "asynchronous", "gaussian"),
+    Kind("czofo", "synchronous", "none"),
+    Kind("syn-zoo-vfl", "synchronous", "gaussian"),
+    Kind("vafl", "asynchronous", "embedding-noise"),
+    Kind("flex-vfl", "synchronous", "embedding-noise"),
+]
+every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda k: f"{k.method}-{k.timing}-{k.plan}")
+
+
+@contextmanager
+def refused(federation: Federation, *kinds: type[VertizoError]) -> Iterator[None]:
+    """A refusal of one of these kinds, after which everything at the server is as it was."""
+    before = fed.server_holds(federation)
+    with pytest.raises(kinds or (WireError, RefusedError)):
+        yield
+    assert fed.differences(before, fed.server_holds(federation)) == []
+
+
+@contextmanager
+def refused_by_client(federation: Federation, client: int, *kinds: type[VertizoError]) -> Any:
+    """The same at a client."""
+    before = fed.client_holds(federation, client)
+    with pytest.raises(kinds or (WireError, RefusedError)):
+        yield
+    assert fed.differences(before, fed.client_holds(federation, client)) == []
+
+
+def with_value(embeddings: Tensor, value: float, *where: int) -> Tensor:
+    changed = embeddings.clone()
+    changed[where or (-1, 0, 0)] = value
+    return changed
+
+
+def framed(body: bytes) -> bytes:
+    return wire.HEADER.pack(wire.MAGIC, wire.VERSION, 0, len(body)) + body
+
+
+def bad_embeddings(h: Tensor) -> dict[str, Tensor]:
+    """What no honest client means to send, but may by accident."""
+    return {
+        "NaN": with_value(h, float("nan")),
+        "NaN first": with_value(h, float("nan"), 0, 0, 0),
+        "infinity": with_value(h, INF),
+        "minus infinity": with_value(h, -INF),
+        "NaN and infinity": with_value(with_value(h, INF), float("nan"), 0, 1, 1),
+        "all NaN": torch.full_like(h, float("nan")),
+        "beyond the bound": with_value(h, 1.001 * BOUND),
+        "below the bound": with_value(h, -1.001 * BOUND),
+        "nearly the largest float": with_value(h, 3e38),
+    }
+
+
+def bad_queries(
+    query: Query, earlier: Query, is_synchronous: bool, is_tolerant: bool
+) -> dict[str, tuple[bytes, type[VertizoError]]]:
+    """Frames that must be refused where ``query`` is the next of its client, and the errors."""
+    frame, h = fed.encoded(query), query.embeddings
+    points, rows, dim = h.shape
+
+    def ids(*values: int) -> Tensor:
+        return torch.tensor([*values, *query.ids.tolist()[len(values) :]])
+
+    many = torch.arange(BATCH + 1)
+    wider = torch.zeros(points, BATCH + 1, dim)
+    changed: dict[str, tuple[dict[str, Any], type[VertizoError]]] = {
+        "client that is none": ({"client": 3}, UnknownPartyError),
+        "client far from any": ({"client": 2**31 - 1}, UnknownPartyError),
+        "number skipped": ({"number": query.number + 1}, ConflictError),
+        "number far away": ({"number": 2**63 - 1}, ConflictError),
+        "number of before, other content": ({"number": query.number - 1}, ConflictError),
+        "unknown ID": ({"ids": ids(RECORDS)}, UnknownRecordError),
+        "ID of four bytes": ({"ids": ids(2**31)}, UnknownRecordError),
+        "ID of eight bytes": ({"ids": ids(2**63 - 1)}, UnknownRecordError),
+        "repeated ID": ({"ids": ids(int(query.ids[1]))}, RepeatedRecordError),
+        "all IDs one": ({"ids": query.ids[:1].repeat(rows)}, RepeatedRecordError),
+        "an unused point more": ({"embeddings": torch.cat([h, h[:1]])}, ShapeError),
+        "no points": ({"embeddings": h[:0]}, ShapeError),
+        "a column more": ({"embeddings": torch.cat([h, h[..., :1]], 2)}, ShapeError),
+        "a column less": ({"embeddings": h[..., 1:]}, ShapeError),
+        "no columns": ({"embeddings": h[..., :0]}, ShapeError),
+        "no records": ({"ids": query.ids[:0], "embeddings": h[:, :0]}, ShapeError),
+        "too many records": ({"ids": many, "embeddings": wider}, ShapeError),
+        "a row less than IDs": ({"embeddings": h[:, 1:]}, MalformedError),
+        "a row more than IDs": ({"ids": query.ids[1:]}, MalformedError),
+        "an array too large": (
+            {"ids": torch.zeros(500, dtype=torch.int64), "embeddings": torch.zeros(points, 500, 9)},
+            OversizedError,
+        ),
+        "two numbers back": ({"number": max(query.number - 2, 0)}, ConflictError),
+    }
+    if not is_tolerant:
+        for name, embeddings in bad_embeddings(h).items():
+            changed[name] = ({"embeddings": embeddings}, NonFiniteError)
+    if is_synchronous:
+        free = next(i for i in range(RECORDS) if i not in query.ids)
+        changed["records of another round"] = ({"ids": ids(free)}, UnknownRecordError)
+        changed["another order"] = ({"ids": query.ids.flip(0)}, UnknownRecordError)
+        fewer = {"ids": query.ids[1:], "embeddings": h[:, 1:]}
+        changed["fewer records"] = (fewer, UnknownRecordError)
+    frames = {
+        name: (fed.encoded(replace(query, **fields)), error)
+        for name, (fields, error) in changed.items()
+    }
+    flipped = bytearray(frame)
+    flipped[8] ^= 0x80
+    ids_alone = torch.arange(4)
+    return {
+        **frames,
+        "nothing": (b"", TruncatedError),
+        "half a header": (frame[:5], TruncatedError),
+        "cut short": (frame[:-1], TruncatedError),
+        "one byte more": (frame + b"\0", MalformedError),
+        "two frames": (frame + frame, MalformedError),
+        "garbage": (b"\xff" * 100, MalformedError),
+        "no MessagePack": (framed(b"\xc1" * 40), MalformedError),
+        "another kind of body": (bytes(flipped), MalformedError),
+        "text": (b"GET / HTTP/1.1\r\n\r\n", MalformedError),
+        "a pickle": (pickle.dumps(query.ids.tolist()), MalformedError),
+        "a framed pickle": (framed(pickle.dumps(query.ids.tolist())), MalformedError),
+        "larger than any query": (framed(bytes(2**20)), OversizedError),
+        "announced larger": (wire.HEADER.pack(b"VZ", 1, 0, 2**31), OversizedError),
+        "a reply": (fed.encoded(Reply(1, query.number, torch.zeros(1))), MalformedError),
+        "a batch": (fed.encoded(Batch(query.number, ids_alone)), MalformedError),
+        "an upload": (
+            fed.encoded(Upload(1, "table", ids_alone, torch.zeros(1, 4, dim))),
+            MalformedError,
+        ),
+        "an earlier query, changed": (
+            fed.encoded(replace(earlier, embeddings=earlier.embeddings + 1)),
+            ConflictError,
+        ),
+    }
+
+
+@every_kind
+def test_bad_queries_are_refused_and_change_nothing(kind: Kind) -> None:
+    """Afterwards the honest query gets the answer that it gets where no bad one ever came."""
+    federation, quiet = kind.under_way(), kind.under_way()
+    earlier = fed.query(bytes(federation.server.state()["peers"][1][1]))
+    honest = fed.ask(federation, 1)
+    assert honest == fed.ask(quiet, 1)
+    query = fed.query(honest)
+    assert query.number == 2
+    bad = bad_queries(query, earlier, kind.is_synchronous, kind.is_tolerant)
+    for name, (frame, error) in bad.items():
+        try:
+            with refused(federation, error):
+                federation.server.receive(frame)
+        except BaseException as failure:
+            failure.add_note(f"the query: {name}")
+            raise
+    assert kind.complete(federation, honest) == kind.complete(quiet, honest)
+    assert fed.differences(fed.server_holds(quiet), fed.server_holds(federation)) == []
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in KINDS if kind.is_tolerant], ids=lambda k: f"{k.method}-{k.timing}"
+)
+def test_under_noise_embeddings_are_mended_and_answered(kind: Kind) -> None:
+    """As if 0 had been sent for what is not finite, and the bound for what is beyond it."""
+    federation, other = kind.under_way(), kind.under_way()
+    query = fed.query(fed.ask(federation, 1))
+    fed.ask(other, 1)
+    for mine in (federation, other):
+        if kind.is_synchronous:
+            fed.ask(mine, 2)
+    before = fed.server_holds(federation)
+    for name, embeddings in bad_embeddings(query.embeddings).items():
+        mended = embeddings.nan_to_num(0.0, 0.0, 0.0).clamp(-BOUND, BOUND)
+        answers = []
+        for server, values in ((federation, embeddings), (other, mended)):
+            frame = fed.encoded(replace(query, embeddings=values))
+            answers.append(kind.complete(server, frame))
+            assert all(fed.reply(a).values.isfinite().all() for a in answers[-1].values())
+            held = fed.server_holds(server)
+            assert held["parameters"].isfinite().all()
+            again = dict(server.server.receive(frame))
+            assert bytes(again[1]) == answers[-1][1]
+            assert fed.differences(held, fed.server_holds(server)) == [], name
+        assert answers[0] == answers[1], name
+        for server in (federation, other):
+            fed.restore_server(server, before)
+
+
+@every_kind
+def test_the_first_query_of_all_may_be_bad_as_well(kind: Kind) -> None:
+    federation, quiet = kind.build(), kind.build()
+    honest = fed.ask(federation, 0)
+    for change in ({"number": 1}, {"client": 3}, {"embeddings": torch.zeros(9, 8, 3)}):
+        with refused(federation):
+            federation.server.receive(fed.encoded(replace(fed.query(honest), **change)))
+    federation.server.receive(honest)
+    quiet.server.receive(honest)
+    assert fed.differences(fed.server_holds(quiet), fed.server_holds(federation)) == []
+
+
+@every_kind
+def test_the_same_query_again_gets_the_stored_reply_uncharged(kind: Kind) -> None:
+    federation = kind.under_way()
+    frame = fed.ask(federation, 1)
+    replies = kind.complete(federation, frame)
+    after = fed.server_holds(federation)
+    for _ in range(3):
+        ((client, again),) = federation.server.receive(frame)
+        assert client == 1
+        assert bytes(again) == replies[1]
+    assert fed.differences(after, fed.server_holds(federation)) == []
+    federation.clients[1].tell(again)
+    assert federation.clients[1].answered == 3
+
+
+@every_kind
+def test_a_reply_is_kept_until_the_clients_next_query(kind: Kind) -> None:
+    """Others' rounds in between make no difference; once the next query came, it is history."""
+    federation = kind.build()
+    frame = fed.ask(federation, 0)
+    answers = dict(federation.server.receive(frame))
+    for client in (1, 2):
+        answers |= dict(federation.server.receive(fed.ask(federation, client)))
+    for client in (1, 2):
+        federation.clients[client].tell(answers[client])
+    if kind.is_synchronous:
+        assert federation.server.receive(fed.ask(federation, 1)) == []
+    else:
+        fed.converse(federation, [1, 2])
+    ((_, again),) = federation.server.receive(frame)
+    assert bytes(again) == bytes(answers[0])
+    federation.clients[0].tell(again)
+    fed.converse(federation, [0])
+    with refused(federation, ConflictError):
+        federation.server.receive(frame)
+
+
+@every_kind
+def test_a_number_stands_for_one_content(kind: Kind) -> None:
+    federation = kind.under_way()
+    query = fed.query(fed.ask(federation, 1))
+    kind.complete(federation, fed.encoded(query))
+    nudged = with_value(query.embeddings, float(query.embeddings[-1, 0, 0]) + 1e-3)
+    for other in (
+        replace(query, embeddings=nudged),
+        replace(query, embeddings=with_value(query.embeddings, INF)),
+        replace(query, ids=query.ids.flip(0)),
+    ):
+        with refused(federation, ConflictError):
+            federation.server.receive(fed.encoded(other))
+
+
+@pytest.mark.parametrize("plan", ["none", "gaussian"])
+@pytest.mark.parametrize("method", ["dpzv", "cascaded", "vafl", "czofo", "fedbcd"])
+def test_a_query_that_waits_is_taken_once(method: str, plan: str) -> None:
+    """In a synchronous round: sent again it waits on, charged once; changed it is refused."""
+    kind = Kind(method, "synchronous", plan)
+    federation = kind.under_way()
+    frame = fed.ask(federation, 0)
+    before = fed.server_holds(federation)
+    assert federation.server.receive(frame) == []
+    assert fed.differences(before, fed.server_holds(federation)) == []
+    query = fed.query(frame)
+    with refused(federation, ConflictError):
+        changed = replace(query, embeddings=query.embeddings * 2)
+        federation.server.receive(fed.encoded(changed))
+    with refused(federation, ConflictError):
+        federation.server.receive(fed.encoded(replace(query, number=query.number + 1)))
+    assert sorted(kind.complete(federation, fed.ask(federation, 1))) == [0, 1, 2]
+
+
+def test_a_waiting_query_survives_a_restart() -> None:
+    kind = Kind("dpzv", "synchronous", "gaussian")
+    federation, fresh = kind.under_way(), kind.build()
+    fed.restore_server(fresh, fed.server_holds(federation))
+    for client in range(3):
+        fed.restore_client(fresh, client, fed.client_holds(federation, client))
+    frame = fed.ask(federation, 1)
+    assert fresh.server.receive(fed.ask(fresh, 0)) == []
+    assert kind.complete(federation, frame) == kind.complete(fresh, frame)
+    assert fed.differences(fed.server_holds(federation), fed.server_holds(fresh)) == []
+
+
+def charges(federation: Federation) -> Tensor:
+    return fed.charged(federation)
+
+
+@pytest.mark.parametrize("timing", ["asynchronous", "synchronous"])
+def test_each_accepted_query_charges_its_records_once(timing: str) -> None:
+    federation = Kind("dpzv", timing, "gaussian").build()
+    order = [0, 1, 2] if timing == "synchronous" else [1, 1, 0]
+    expected = charges(federation)
+    assert int(expected.abs().sum()) == 0
+    for client in order:
+        frame = fed.ask(federation, client)
+        expected[client, fed.query(frame).ids] += 1
+        for _ in range(2):
+            answers = federation.server.receive(frame)
+        waits = timing == "synchronous" and client != order[-1]
+        assert torch.equal(charges(federation), torch.zeros_like(expected) if waits else expected)
+        if timing == "asynchronous":
+            federation.clients[client].tell(answers[0][1])
+
+
+@pytest.mark.parametrize("method", ["dpzv", "czofo", "cascaded", "zoo-vfl", "vafl"])
+@pytest.mark.parametrize("timing", ["asynchronous", "synchronous"])
+def test_a_record_is_not_charged_past_its_budget(method: str, timing: str) -> None:
+    """One epoch's worth: the first query of a second epoch is refused, whatever it holds."""
+    federation = Kind(method, timing, "gaussian").build(epochs=1)
+    clients = [0, 1, 2] if timing == "synchronous" else [1]
+    for _ in range(4):
+        fed.converse(federation, clients)
+    assert charges(federation)[clients].tolist() == [[1] * RECORDS] * len(clients)
+    frame = fed.ask(federation, 1)
+    for query in (frame, fed.encoded(replace(q := fed.query(frame), embeddings=q.embeddings * 0))):
+        with refused(federation, BudgetError):
+            federation.server.receive(query)
+    if timing == "asynchronous":
+        fed.converse(federation, [0])  # each client has a share of its own
+
+
+def test_one_record_at_its_limit_refuses_the_whole_batch() -> None:
+    federation = Kind("dpzv", "asynchronous", "gaussian").build(epochs=1)
+    first = fed.query(fed.ask(federation, 0))
+    federation.server.receive(fed.encoded(first))
+    used = int(first.ids[0])
+    fresh = [i for i in range(RECORDS) if i not in first.ids][: BATCH - 1]
+    ids = torch.tensor([*fresh, used])
+    with refused(federation, BudgetError):
+        federation.server.receive(fed.encoded(replace(first, number=1, ids=ids)))
+    fewer = replace(first, number=1, ids=ids[:-1], embeddings=first.embeddings[:, :-1])
+    assert len(federation.server.receive(fed.encoded(fewer))) == 1
+
+
+def test_values_at_the_bound_are_accepted() -> None:
+    federation = Kind("vafl", "asynchronous", "none").build()
+    query = fed.query(fed.ask(federation, 0))
+    h = with_value(with_value(query.embeddings, BOUND), -BOUND, 0, 3, 1)
+    ((_, answer),) = federation.server.receive(fed.encoded(replace(query, embeddings=h)))
+    assert fed.reply(answer).values.isfinite().all()
+
+
+A_SCALE_EACH = {"name": "uniform", "scale": "record"}
+
+
+@pytest.mark.parametrize(
+    ("method", "more"),
+    [
+        (
+            "dpzv",
+            {
+                "method.num_directions": 100,
+                "client.model": {"name": "mlp", "outputs": 1},
+                "codecs.up": {
+                    "name": "paired",
+                    "scale": "record",
+                    "midpoint": A_SCALE_EACH,
+                    "difference": A_SCALE_EACH,
+                },
+            },
+        ),
+        (
+            "vafl",
+            {
+                "client.model": {"name": "mlp", "outputs": 900},
+                "codecs.up": {"name": "top-k", "fraction": 0.999},
+            },
+        ),
+    ],
+)
+def test_a_codec_may_take_more_than_the_numbers_themselves(
+    method: str, more: dict[str, Any]
+) -> None:
+    """Scales of single numbers, places of nearly all: an honest query is taken all the same."""
+    codec = fed.config(method, changes=more).codecs.up
+    federation = fed.build(method, changes={**more, "batch_size": 64}, of=fed.data(100))
+    frame = fed.ask(federation, 0)
+    assert len(frame) > 4 * fed.query(frame, codec).embeddings.numel() + 5000
+    fed.converse(federation, [0, 1])
+    fat = Query(0, 1, torch.arange(64), torch.zeros(40_000, 64, 3))
+    with refused(federation, OversizedError):
+        federation.server.receive(fed.encoded(fat))
+
+
+def test_many_values_within_the_bound_are_accepted_though_their_norm_is_not() -> None:
+    federation = Kind("vafl", "asynchronous", "none").build()
+    query = fed.query(fed.ask(federation, 0))
+    h = torch.full_like(query.embeddings, -0.99 * BOUND)
+    assert len(federation.server.receive(fed.encoded(replace(query, embeddings=h)))) == 1
+
+
+@pytest.mark.parametrize(
+    ("method", "more"),
+    [
+        ("dpzv", {}),
+        ("dpzv", {"method.num_directions": 3}),
+        ("dpzv", {"method.num_directions": 3, "method.clipping": "jointly"}),
+        ("czofo", {}),
+        ("czofo", {"method.scalars": "record"}),
+        ("cascaded", {}),
+        ("zoo-vfl", {"method.reply": "difference"}),
+        ("vafl", {}),
+    ],
+)
+@pytest.mark.parametrize("label", [0, 1, 2])
+@pytest.mark.parametrize("points", ["last", "all"])
+def test_once_accepted_no_label_keeps_a_query_from_a_finite_reply(
+    method: str, more: dict[str, Any], label: int, points: str
+) -> None:
+    """Embeddings that overflow the logits for some labels only: the reply must not tell which."""
+    data = fed.data()
+    data.labels["table"].fill_(label)
+    changes = {**fed.GAUSSIAN, "server.embedding_bound": 3e38, "server.update": "none"}
+    federation = fed.build(method, changes={**changes, **more}, of=data)
+    query = fed.query(fed.ask(federation, 0))
+    h = query.embeddings.clone()
+    signs = torch.sign(torch.linspace(-1, 1, h[0].numel())).view_as(h[0])
+    signs[::2] *= -1
+    h[-1 if points == "last" else slice(None)] = 3e38 * signs
+    ((_, answer),) = federation.server.receive(fed.encoded(replace(query, embeddings=h)))
+    assert fed.reply(answer).values.isfinite().all()
+    fed.converse(federation, [1])
+
+
+@st.composite
+def guesses(draw: st.DrawFn, query: Query, clients: int) -> Query:
+    """Queries near a valid one: each part is right or nearly so; of one in three all are."""
+    if draw(st.integers(0, 2)) == 0:
+        value = draw(st.floats(-BOUND, BOUND, width=32))
+        return replace(query, embeddings=torch.full_like(query.embeddings, value))
+    rows = draw(st.sampled_from([query.ids.numel()] * 4 + [0, 1, BATCH, BATCH + 1]))
+    pool = [*range(RECORDS)] if draw(st.booleans()) else [*range(RECORDS - 6, RECORDS + 2)]
+    if draw(st.booleans()) and rows <= RECORDS:
+        ids = draw(st.permutations(range(RECORDS)))[:rows]
+    else:
+        ids = draw(st.lists(st.sampled_from(pool), min_size=rows, max_size=rows))
+    if draw(st.booleans()) and rows == query.ids.numel():
+        ids = query.ids.tolist()
+    points, _, dim = query.embeddings.shape
+    shape = (
+        draw(st.sampled_from([points] * 6 + [points + 1, 0])),
+        rows,
+        draw(st.sampled_from([dim] * 6 + [dim + 1, 0])),
+    )
+    special = [0.0, BOUND, -BOUND, 1e4, -1e38, INF, float("nan")]
+    embeddings = torch.full(shape, draw(st.floats(-BOUND, BOUND, width=32)))
+    if embeddings.numel() and draw(st.booleans()):
+        at = draw(st.integers(0, embeddings.numel() - 1))
+        embeddings.view(-1)[at] = draw(st.sampled_from(special))
+    return Query(
+        draw(st.sampled_from([query.client] * 6 + [clients, clients + 5])),
+        draw(st.sampled_from([query.number] * 6 + [query.number + 1, query.number - 1])),
+        torch.tensor(ids, dtype=torch.int64),
+        embeddings,
+    )
+
+
+def is_valid(guess: Query, query: Query, is_synchronous: bool, is_tolerant: bool) -> bool:
+    """What a server must accept, said once more."""
+    ids, h = guess.ids.tolist(), guess.embeddings
+    return (
+        guess.client == query.client
+        and guess.number == query.number
+        and 1 <= len(ids) <= BATCH
+        and len(set(ids)) == len(ids)
+        and all(0 <= record < RECORDS for record in ids)
+        and h.shape == (query.embeddings.shape[0], len(ids), query.embeddings.shape[2])
+        and (is_tolerant or bool((h.abs() <= BOUND).all()))
+        and (not is_synchronous or ids == query.ids.tolist())
+    )
+
+
+@every_kind
+def test_a_query_is_accepted_exactly_if_it_is_valid(kind: Kind) -> None:
+    federation = kind.under_way()
+    query = fed.query(fed.ask(federation, 1))
+    before = fed.server_holds(federation)
+    outcomes = set()
+
+    @given(guess=guesses(query, 3))
+    @settings(deadline=None, max_examples=60)
+    def check(guess: Query) -> None:
+        valid = is_valid(guess, query, kind.is_synchronous, kind.is_tolerant)
+        outcomes.add(valid)
+        if not valid:
+            with refused(federation):
+                federation.server.receive(fed.encoded(guess))
+            return
+        answers = federation.server.receive(fed.encoded(guess))
+        assert len(answers) == (0 if kind.is_synchronous else 1)
+        state = federation.server.state()
+        assert state["round"] == before["party"]["round"] + len(answers)
+        fed.restore_server(federation, before)
+
+    check()
+    assert outcomes == {False, True}
+
+
+@st.composite
+def mutations(draw: st.DrawFn, frame: bytes) -> bytes:
+    """A frame with some bits flipped, bytes replaced, cut out or put in; its length often fits."""
+    changed = bytearray(frame)
+    for _ in range(draw(st.integers(1, 3))):
+        at = draw(st.integers(0, len(changed) - 1))
+        if draw(st.booleans()):
+            changed[at] ^= 1 << draw(st.integers(0, 7))
+        else:
+            until = draw(st.integers(at, min(at + 5, len(changed))))
+            changed[at:until] = draw(st.binary(max_size=5))
+        if not changed:
+            break
+    if draw(st.integers(0, 3)) and len(changed) > wire.HEADER.size:
+        return framed(bytes(changed[wire.HEADER.size :]))
+    return bytes(changed)
+
+
+@every_kind
+def test_mutated_queries_are_refused_or_queries_of_their_own(kind: Kind) -> None:
+    federation = kind.under_way()
+    frame = fed.ask(federation, 1)
+    before = fed.server_holds(federation)
+
+    @given(mutated=mutations(frame))
+    @settings(deadline=None, max_examples=100)
+    def check(mutated: bytes) -> None:
+        try:
+            answers = federation.server.receive(mutated)
+        except (WireError, RefusedError):
+            assert fed.differences(before, fed.server_holds(federation)) == []
+            return
+        query = fed.query(mutated)
+        for client, answer in answers:
+            assert fed.reply(answer).client == client
+        known = before["party"]["peers"][query.client]
+        if known[1] != mutated:  # else a query that came before, its answer sent again
+            expected = replace(query, number=known[0])
+            assert is_valid(query, expected, is_synchronous=False, is_tolerant=kind.is_tolerant)
+            assert federation.server.round == before["party"]["round"] + len(answers)
+        fed.restore_server(federation, before)
+
+    check()
+
+
+@every_kind
+def test_mutated_replies_are_refused_or_applied(kind: Kind) -> None:
+    federation = kind.under_way()
+    reply = kind.complete(federation, fed.ask(federation, 1))[1]
+    before = fed.client_holds(federation, 1)
+    expected = fed.reply(reply)
+
+    @given(mutated=mutations(reply))
+    @settings(deadline=None, max_examples=100)
+    def check(mutated: bytes) -> None:
+        try:
+            federation.clients[1].tell(mutated)
+        except (WireError, RefusedError):
+            assert fed.differences(before, fed.client_holds(federation, 1)) == []
+            return
+        told = fed.reply(mutated)
+        assert (told.client, told.number) == (1, expected.number)
+        assert told.values.shape == expected.values.shape
+        assert (told.values.abs() <= REPLY_BOUND).all()
+        assert federation.models[1].parameters.isfinite().all()
+        assert federation.clients[1].answered == expected.number + 1
+        fed.restore_client(federation, 1, before)
+
+    check()
+
+
+def bad_replies(reply: Reply) -> dict[str, tuple[bytes, type[VertizoError]]]:
+    values = reply.values
+    more = torch.cat([values, values[:1]])
+    messages: dict[str, tuple[Message, type[VertizoError]]] = {
+        "another client's": (replace(reply, client=0), UnknownPartyError),
+        "a client's that is none": (replace(reply, client=77), UnknownPartyError),
+        "an earlier one": (replace(reply, number=reply.number - 1), ConflictError),
+        "a later one": (replace(reply, number=reply.number + 1), ConflictError),
+        "NaN": (replace(reply, values=values * float("nan")), NonFiniteError),
+        "one NaN": (replace(reply, values=with_nan(values)), NonFiniteError),
+        "infinite": (replace(reply, values=torch.full_like(values, INF)), NonFiniteError),
+        "minus infinite": (replace(reply, values=torch.full_like(values, -INF)), NonFiniteError),
+        "beyond any honest one": (
+            replace(reply, values=torch.full_like(values, 2 * REPLY_BOUND)),
+            NonFiniteError,
+        ),
+        "one value more": (replace(reply, values=more), ShapeError),
+        "no values": (replace(reply, values=values[:0]), ShapeError),
+        "a number without a shape": (replace(reply, values=torch.tensor(1.0)), ShapeError),
+        "a dimension more": (replace(reply, values=values.unsqueeze(0)), ShapeError),
+        "a query": (Query(1, reply.number, torch.tensor([0]), torch.ones(1, 1, 1)), MalformedError),
+        "a batch": (Batch(reply.number, torch.tensor([0])), MalformedError),
+        "an upload": (Upload(1, "test", torch.tensor([0]), torch.ones(1, 1, 1)), MalformedError),
+    }
+    frame = fed.encoded(reply)
+    return {
+        **{name: (fed.encoded(message), error) for name, (message, error) in messages.items()},
+        "nothing": (b"", TruncatedError),
+        "cut short": (frame[:-1], TruncatedError),
+        "one byte more": (frame + b"\0", MalformedError),
+        "garbage": (b"garbage, garbage", MalformedError),
+        "announced too large": (wire.HEADER.pack(b"VZ", 1, 0, 2**32 - 1), OversizedError),
+    }
+
+
+def with_nan(values: Tensor) -> Tensor:
+    changed = values.clone()
+    changed.view(-1)[-1] = float("nan")
+    return changed
+
+
+@every_kind
+def test_bad_replies_are_refused_and_change_nothing(kind: Kind) -> None:
+    federation, quiet = kind.under_way(), kind.under_way()
+    frame = fed.ask(federation, 1)
+    reply = kind.complete(federation, frame)[1]
+    fed.ask(quiet, 1)
+    for name, (bad, error) in bad_replies(fed.reply(reply)).items():
+        try:
+            with refused_by_client(federation, 1, error):
+                federation.clients[1].tell(bad)
+        except BaseException as failure:
+            failure.add_note(f"the reply: {name}")
+            raise
+        assert bytes(federation.clients[1].ask()) == frame
+    federation.clients[1].tell(reply)
+    quiet.clients[1].tell(reply)
+    expected = fed.client_holds(quiet, 1)
+    assert fed.differences(expected, fed.client_holds(federation, 1)) == []
+
+
+@every_kind
+def test_a_reply_is_applied_once_and_only_to_an_open_query(kind: Kind) -> None:
+    federation = kind.under_way()
+    party = federation.clients[1]
+    early = fed.encoded(Reply(1, party.answered, torch.zeros(1)))
+    with refused_by_client(federation, 1, ConflictError):
+        party.tell(early)
+    reply = kind.complete(federation, fed.ask(federation, 1))[1]
+    party.tell(reply)
+    with refused_by_client(federation, 1, ConflictError):
+        party.tell(reply)
+
+
+@every_kind
+def test_a_client_asks_the_same_until_it_is_answered(kind: Kind) -> None:
+    federation = kind.build()
+    frame = fed.ask(federation, 0)
+    held = fed.client_holds(federation, 0)
+    for _ in range(3):
+        assert fed.ask(federation, 0) == frame
+    assert fed.differences(held, fed.client_holds(federation, 0)) == []
+    for client in range(3):
+        for receiver, answer in federation.server.receive(fed.ask(federation, client)):
+            federation.clients[receiver].tell(answer)
+    assert fed.query(fed.ask(federation, 0)).number == 1
+    assert fed.ask(federation, 0) != frame
+
+
+def test_asking_does_not_move_a_client() -> None:
+    for method in ("dpzv", "cascaded", "vafl"):
+        federation = fed.build(method)
+        before = federation.models[0].parameters.clone()
+        fed.ask(federation, 0)
+        assert torch.equal(federation.models[0].parameters, before)
+
+
+@pytest.mark.parametrize(
+    ("ids", "error"),
+    [
+        ([0, RECORDS], UnknownRecordError),
+        ([2**40], UnknownRecordError),
+        ([], ShapeError),
+        (list(range(BATCH + 1)), ShapeError),
+    ],
+)
+def test_bad_announcements_are_refused(ids: list[int], error: type[VertizoError]) -> None:
+    federation = fed.build(timing="synchronous")
+    frame = fed.encoded(Batch(0, torch.tensor(ids, dtype=torch.int64)))
+    with refused_by_client(federation, 0, error):
+        federation.clients[0].ask(frame)
+    for other in (fed.encoded(Reply(0, 0, torch.zeros(1))), frame[:-1], b""):
+        with refused_by_client(federation, 0, WireError):
+            federation.clients[0].ask(other)
+    assert fed.query(fed.ask(federation, 0)).number == 0
+
+
+def test_an_announcement_of_another_round_is_refused() -> None:
+    """A network may deliver one twice; a client that believed it would ask in vain for ever."""
+    federation = fed.build(timing="synchronous")
+    old = federation.server.announce(0)
+    fed.converse(federation, [0, 1, 2])
+    with refused_by_client(federation, 0, ConflictError):
+        federation.clients[0].ask(old)
+    fed.converse(federation, [0, 1, 2])
+    assert federation.server.round == 2
+
+
+def test_an_announcement_names_the_records_that_clients_answer_for() -> None:
+    federation = fed.build(timing="synchronous")
+    for round_ in range(5):
+        message = wire.decode(federation.server.announce(0), fed.CODEC)
+        assert isinstance(message, Batch)
+        assert message.number == round_
+        asked = [fed.query(fed.ask(federation, client)) for client in range(3)]
+        assert all(torch.equal(query.ids, message.ids) for query in asked)
+        fed.converse(federation, [2, 0, 1])
+
+
+def test_an_asynchronous_server_announces_nothing() -> None:
+    with pytest.raises(ConflictError):
+        fed.build().server.announce(0)
+
+
+def test_synchronous_rounds_do_not_depend_on_who_comes_first() -> None:
+    for method in ("dpzv", "cascaded", "vafl"):
+        replies = []
+        for order in ([0, 1, 2], [2, 0, 1]):
+            federation = fed.build(method, "synchronous", fed.GAUSSIAN)
+            frames = [fed.ask(federation, client) for client in order]
+            answers = [a for frame in frames for a in federation.server.receive(frame)]
+            replies.append(({m: bytes(a) for m, a in answers}, fed.server_holds(federation)))
+        assert replies[0][0] == replies[1][0]
+        assert fed.differences(replies[0][1]["parameters"], replies[1][1]["parameters"]) == []
+
+
+def good_upload(federation: Federation, purpose: Any = "table") -> Upload:
+    message = wire.decode(federation.clients[1].upload(purpose, 2, 9), fed.CODEC)
+    assert isinstance(message, Upload)
+    return message
+
+
+def test_bad_uploads_are_refused_and_change_nothing() -> None:
+    federation = Kind("dpzv", "asynchronous", "gaussian").under_way()
+    upload = good_upload(federation)
+    h, ids = upload.embeddings, upload.ids
+    assert ids.tolist() == list(range(2, 9))
+    changed: list[tuple[dict[str, Any], type[VertizoError]]] = [
+        ({"client": 3}, UnknownPartyError),
+        ({"ids": ids + 21}, UnknownRecordError),
+        ({"ids": ids * 2**33}, UnknownRecordError),
+        ({"ids": ids.flip(0)}, RepeatedRecordError),
+        ({"ids": ids.clamp(max=5)}, RepeatedRecordError),
+        ({"ids": ids[:0], "embeddings": h[:, :0]}, ShapeError),
+        ({"embeddings": h[..., 1:]}, ShapeError),
+        ({"embeddings": torch.cat([h, h])}, ShapeError),
+        ({"embeddings": h[:, 1:]}, MalformedError),
+        ({"embeddings": with_value(h, float("nan"))}, NonFiniteError),
+        ({"embeddings": with_value(h, INF)}, NonFiniteError),
+        ({"embeddings": with_value(h, 1.01 * BOUND)}, NonFiniteError),
+        ({"purpose": "test", "ids": ids + 5}, UnknownRecordError),
+    ]
+    for fields, error in changed:
+        with refused(federation, error):
+            federation.server.receive_upload(fed.encoded(replace(upload, **fields)))
+    frame = fed.encoded(upload)
+    for bad in (frame[:-1], frame + b"\0", b"", fed.ask(federation, 1), b"x" * 100):
+        with refused(federation, WireError):
+            federation.server.receive_upload(bad)
+    for purpose in ("table", "validation", "test"):
+        with refused(federation, RefusedError):
+            federation.server.logits(purpose)
+
+
+def test_an_upload_fills_the_table() -> None:
+    federation = fed.build()
+    federation.server.receive_upload(federation.clients[1].upload("table", 2, 9))
+    features = federation.data.features[1]["table"]
+    expected = torch.zeros(RECORDS, 9)
+    expected[2:9, 3:6] = federation.models[1](features[2:9])
+    assert torch.allclose(federation.server.side.table.values, expected)
+
+
+def test_mutated_uploads_are_refused_or_uploads_of_their_own() -> None:
+    federation = Kind("dpzv", "asynchronous", "none").under_way()
+    frame = bytes(federation.clients[1].upload("table", 2, 9))
+    before = fed.server_holds(federation)
+
+    @given(mutated=mutations(frame))
+    @settings(deadline=None, max_examples=300)
+    def check(mutated: bytes) -> None:
+        try:
+            federation.server.receive_upload(mutated)
+        except (WireError, RefusedError):
+            assert fed.differences(before, fed.server_holds(federation)) == []
+            return
+        assert isinstance(wire.decode(mutated, fed.CODEC), Upload)
+        fed.restore_server(federation, before)
+
+    check()
+
+
+def test_scores_are_those_of_the_joint_model() -> None:
+    federation = fed.build("vafl", "synchronous")
+    fed.converse(federation, [0, 1, 2])
+    federation.simulator.upload("test", 11)
+    table = federation.server.side.table.values.clone()
+    parts = [
+        model(own["test"])
+        for model, own in zip(federation.models, federation.data.features, strict=True)
+    ]
+    logits = federation.server.side.head.logits(torch.cat(parts, 1))
+    labels = federation.data.labels["test"]
+    found = federation.server.score("test")
+    expected = torch.nn.functional.cross_entropy(logits, labels)
+    assert found["loss"] == pytest.approx(float(expected), rel=1e-5)
+    assert found["accuracy"] == float((logits.argmax(1) == labels).double().mean())
+    assert torch.equal(federation.server.side.table.values, table)
+    with pytest.raises(RefusedError):
+        federation.server.score("test")
+
+
+def test_an_upload_that_lacks_a_client_or_a_row_is_not_scored() -> None:
+    federation = fed.build()
+    for client in (0, 1):
+        federation.server.receive_upload(federation.clients[client].upload("test", 0, 11))
+    with pytest.raises(RefusedError):
+        federation.server.score("test")
+    federation.server.receive_upload(federation.clients[2].upload("test", 0, 10))
+    with pytest.raises(RefusedError):
+        federation.server.score("test")
+    federation.server.receive_upload(federation.clients[2].upload("test", 10, 11))
+    assert federation.server.score("test")
+
+
+class Refusing:
+    """A ledger behind a plan, which fails when it is to write something down."""
+
+    def __init__(self, ledger: Any) -> None:
+        self._ledger = ledger
+        self.fails = True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ledger, name)
+
+    def commit(self, entries: Any) -> None:
+        if self.fails:
+            raise OSError("the disk is full")
+        self._ledger.commit(entries)
+
+
+@pytest.mark.parametrize("timing", ["asynchronous", "synchronous"])
+def test_no_reply_leaves_before_it_is_on_record(timing: str) -> None:
+    kind = Kind("dpzv", timing, "gaussian")
+    federation = kind.build()
+    plan: Any = federation.server.side.plan
+    plan._ledger = Refusing(plan._ledger)
+    for client in range(2) if kind.is_synchronous else ():
+        assert federation.server.receive(fed.ask(federation, client)) == []
+    frame = fed.ask(federation, 2)
+    with pytest.raises(OSError, match="the disk is full"):
+        federation.server.receive(frame)
+    assert int(charges(federation).sum()) == 0
+    peers = federation.server.state()["peers"]
+    assert all(reply is None for _, _, reply, _ in peers)
+    plan._ledger.fails = False
+
+
+class Remembering(Refusing):
+    """A ledger that outlived its process and knows of one more answer to client 1."""
+
+    def __init__(self, ledger: Any, known: Answered) -> None:
+        super().__init__(ledger)
+        self.fails = False
+        self.known = known
+
+    def answered(self, client: int) -> Answered | None:
+        return self.known if client == 1 else None
+
+
+def test_what_a_ledger_knows_was_answered_is_sent_again() -> None:
+    """The process died after its ledger had the reply, and before anything else had it."""
+    kind = Kind("dpzv", "asynchronous", "gaussian")
+    federation = kind.under_way()
+    query = fed.query(fed.ask(federation, 1))
+    frame = fed.encoded(query)
+    stored = fed.encoded(Reply(1, query.number, torch.tensor([0.25])))
+    plan: Any = federation.server.side.plan
+    plan._ledger = Remembering(plan._ledger, Answered(query.number, digest(frame), stored))
+    federation.server.resume_answered()
+    before = fed.server_holds(federation)
+    ((client, answer),) = federation.server.receive(frame)
+    assert (client, bytes(answer)) == (1, stored)
+    assert fed.differences(before, fed.server_holds(federation)) == []  # nothing is charged again
+    with refused(federation, ConflictError):
+        federation.server.receive(fed.encoded(replace(query, ids=query.ids.flip(0))))
+    federation.clients[1].tell(answer)
+    fed.converse(federation, [1, 0])
+
+
+def test_a_ledger_that_knows_less_changes_nothing() -> None:
+    federation = Kind("dpzv", "asynchronous", "gaussian").under_way()
+    plan: Any = federation.server.side.plan
+    plan._ledger = Remembering(plan._ledger, Answered(0, digest(b"old"), b"old"))
+    before = fed.server_holds(federation)
+    federation.server.resume_answered()
+    assert fed.differences(before, fed.server_holds(federation)) == []

@@ -1,0 +1,168 @@
+"""Per-record losses at several points, and gradients at one of them."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vertizo.core.errors import ConfigError
+from vertizo.models.array import ArrayModel
+from vertizo.models.base import Points
+from vertizo.models.networks import mlp
+from vertizo.models.torch import wrap
+from vertizo.party.server_model import Evaluation, Head
+from vertizo.models.losses import Classification, Regression, Task
+
+WIDTH, BATCH, COUNT, CLASSES = 6, 5, 3, 4
+
+
+def smooth() -> nn.Module:
+    return nn.Sequential(nn.Linear(WIDTH, 8), nn.Tanh(), nn.Linear(8, CLASSES))
+
+
+def positive() -> nn.Module:
+    """Outputs that a last ReLU lets through, most of them."""
+    module = mlp(WIDTH, [8], CLASSES, final_relu=True)
+    last = module[-2]
+    assert isinstance(last, nn.Linear)
+    last.bias.data += 1.0
+    return module
+
+
+MODULES = {
+    "stack": lambda: mlp(WIDTH, [8], CLASSES, final_relu=False),
+    "stack, relu last": positive,
+    "autograd": smooth,
+    "regression": lambda: mlp(WIDTH, [8], 1, final_relu=False),
+}
+
+
+@pytest.fixture(params=MODULES)
+def pair(request: pytest.FixtureRequest) -> tuple[nn.Module, Head, Tensor]:
+    """A module with its own weights, a head over a copy of it, labels."""
+    torch.manual_seed(2)
+    module = MODULES[request.param]()
+    task: Task = Regression() if request.param == "regression" else Classification(CLASSES)
+    labels = torch.tensor([0, 1, 2, 3, 1])
+    if request.param == "regression":
+        labels = labels.float()
+    return module, Head(wrap(copy.deepcopy(module)), task), labels
+
+
+def points(count: int = COUNT, batch: int = BATCH) -> Tensor:
+    return torch.randn(count, batch, WIDTH, generator=torch.Generator().manual_seed(1))
+
+
+def evaluate(head: Head, points: Tensor, labels: Tensor) -> Evaluation:
+    rows, others = points[-1], points[:-1]
+    if not len(others):
+        return head.evaluate(Points(rows), labels)
+    return head.evaluate(Points(rows, ((0, others - rows),)), labels)
+
+
+def losses_of(module: nn.Module, joined: Tensor, labels: Tensor) -> Tensor:
+    logits = module(joined)
+    if labels.is_floating_point():
+        return (logits.squeeze(1) - labels).square() / 2
+    return F.cross_entropy(logits, labels, reduction="none")
+
+
+def test_parameters_are_the_model_s(pair: tuple[nn.Module, Head, Tensor]) -> None:
+    module, head, _ = pair
+    assert head.parameters is head.model.parameters
+    assert head.parameters.numel() == sum(p.numel() for p in module.parameters())
+
+
+def test_logits(pair: tuple[nn.Module, Head, Tensor]) -> None:
+    module, head, _ = pair
+    joined = points()[0]
+    assert torch.allclose(head.logits(joined), module(joined).detach(), atol=1e-6)
+
+
+def test_losses_at_every_point(pair: tuple[nn.Module, Head, Tensor]) -> None:
+    module, head, labels = pair
+    found = evaluate(head, points(), labels).losses
+    assert found.shape == (COUNT, BATCH)
+    expected = torch.stack([losses_of(module, point, labels) for point in points()]).detach()
+    assert torch.allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("count", [1, 2, COUNT])
+@pytest.mark.parametrize("weights", [1 / 64, torch.linspace(-1, 2, BATCH)], ids=["mean", "each"])
+def test_gradients(
+    pair: tuple[nn.Module, Head, Tensor], count: int, weights: Tensor | float
+) -> None:
+    module, head, labels = pair
+    evaluation = evaluate(head, points(count), labels)
+    joined = points(count)[-1].requires_grad_()
+    total = (losses_of(module, joined, labels) * weights).sum()
+    first, *others = torch.autograd.grad(total, [joined, *module.parameters()])
+    expected = torch.cat([part.reshape(-1) for part in others])
+    assert torch.allclose(evaluation.input_gradient(weights), first, rtol=1e-4, atol=1e-6)
+    assert torch.allclose(evaluation.gradient(weights), expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("batch", [1, BATCH])
+@pytest.mark.parametrize("count", [1, 2])
+def test_small_batches(pair: tuple[nn.Module, Head, Tensor], batch: int, count: int) -> None:
+    """One row of logits is contiguous either way round, and must be treated like any other."""
+    module, head, labels = pair
+    given = points(count, batch)
+    evaluation = evaluate(head, given, labels[:batch])
+    joined = given[-1].clone().requires_grad_()
+    losses = losses_of(module, joined, labels[:batch])
+    first, *others = torch.autograd.grad(losses.sum(), [joined, *module.parameters()])
+    expected = torch.cat([part.reshape(-1) for part in others])
+    assert torch.allclose(evaluation.losses[-1], losses.detach(), rtol=1e-5, atol=1e-6)
+    assert torch.allclose(evaluation.input_gradient(1.0), first, rtol=1e-4, atol=1e-6)
+    assert torch.allclose(evaluation.gradient(1.0), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_correct_is_counted_at_the_last_point() -> None:
+    torch.manual_seed(2)
+    head = Head(wrap(smooth()), Classification(CLASSES))
+    labels = torch.tensor([0, 1, 2, 3, 1])
+    for order in ([0, 1, 2], [0, 2, 1], [2, 1, 0]):
+        given = points()[order]
+        expected = int((head.logits(given[-1]).argmax(1) == labels).sum())
+        assert evaluate(head, given, labels).correct() == expected
+
+
+@pytest.mark.parametrize("record", [0, 2, BATCH - 1])
+@pytest.mark.parametrize("value", [0.3, 1e25, torch.nan])
+def test_a_record_leaves_the_others_alone(
+    pair: tuple[nn.Module, Head, Tensor], record: int, value: float
+) -> None:
+    """Its embedding and its label are replaced; every other loss stays bit for bit."""
+    _, head, labels = pair
+    replaced, other = points(), labels.clone()
+    replaced[:, record] = value
+    other[record] = 1 - min(other[record], 1)
+    kept = [i for i in range(BATCH) if i != record]
+    one, two = evaluate(head, points(), labels), evaluate(head, replaced, other)
+    assert torch.equal(one.losses[:, kept], two.losses[:, kept])
+    assert torch.equal(one.input_gradient(1.0)[kept], two.input_gradient(1.0)[kept])
+
+
+def test_evaluation_moves_nothing(pair: tuple[nn.Module, Head, Tensor]) -> None:
+    _, head, labels = pair
+    given, before = points(), head.parameters.clone()
+    evaluation = evaluate(head, given, labels)
+    evaluation.gradient(1.0)
+    evaluation.input_gradient(1.0)
+    assert torch.equal(head.parameters, before)
+    assert torch.equal(given, points())
+
+
+def test_a_model_without_gradients_says_what_would_do() -> None:
+    model = ArrayModel(lambda w, x: np.repeat(x[:, :1] * w, CLASSES, 1), torch.ones(1))
+    head = Head(model, Classification(CLASSES))
+    labels = torch.zeros(BATCH, dtype=torch.int64)
+    assert head.logits(points()[0]).shape == (BATCH, CLASSES)
+    with pytest.raises(ConfigError, match=r"ArrayModel\) is not differentiable"):
+        head.evaluate(Points(points()[0]), labels)

@@ -1,0 +1,309 @@
+"""Error feedback: what a codec loses of a record is late, and not lost."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from runpy import run_path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from vertizo.run import checkpoint
+from vertizo.protocol.codecs.base import Codec
+from vertizo.protocol.codecs.feedback import MOST, Feedback, Received, loss_of
+from vertizo.protocol.codecs.none import NoCompression
+from vertizo.protocol.codecs.sign import Sign
+from vertizo.protocol.codecs.top_k import TopK
+from vertizo.protocol.codecs.uniform import Uniform
+from vertizo.core.errors import RefusedError
+
+fed = SimpleNamespace(**run_path(str(Path(__file__).parents[1] / "federations.py")))
+
+LOSSY: dict[str, Codec] = {
+    "top-k": TopK(fraction=0.25),
+    "uniform 1 bit": Uniform(bits=1),
+    "uniform 1 bit a record": Uniform(bits=1, scale="record"),
+    "sign": Sign(),
+}
+every_codec = pytest.mark.parametrize("name", LOSSY)
+IDS = torch.tensor([4, 0, 7])
+
+
+def sent(feedback: Feedback, codec: Codec, ids: Tensor, array: Tensor) -> Tensor:
+    """What arrives of an array that is sent with feedback."""
+    wanted = feedback.corrected(ids, array)
+    arrived = codec.decode(codec.encode(wanted), tuple(wanted.shape))
+    feedback.absorb(ids, wanted, arrived)
+    return arrived
+
+
+def coded(codec: Codec, array: Tensor) -> Tensor:
+    return codec.decode(codec.encode(array), tuple(array.shape))
+
+
+@every_codec
+@pytest.mark.parametrize("changing", [False, True])
+def test_the_sum_of_what_arrives_approaches_the_sum_of_what_was_wanted(
+    name: str, changing: bool
+) -> None:
+    """The mean error falls like one over the rounds; without feedback it stays."""
+    codec, feedback, rounds = LOSSY[name], Feedback(9), 400
+    generator = torch.Generator().manual_seed(0)
+    base = torch.randn(3, 8, generator=generator)
+    wanted, arrived, forgetful = (torch.zeros(3, 8) for _ in range(3))
+    errors = {}
+    for n in range(1, rounds + 1):
+        noise = torch.randn(3, 8, generator=generator) if changing else 0
+        array = base + noise
+        wanted += array
+        arrived += sent(feedback, codec, IDS, array)
+        forgetful += coded(codec, array)
+        errors[n] = float((arrived - wanted).norm() / n)
+    assert errors[rounds] < 0.05 * float(base.norm())
+    assert errors[rounds] < 0.25 * errors[rounds // 20]
+    assert float((forgetful - wanted).norm() / rounds) > 4 * errors[rounds]
+
+
+@every_codec
+def test_what_is_owed_is_what_is_missing(name: str) -> None:
+    """After any number of rounds, exactly: nothing else is ever added."""
+    codec, feedback = LOSSY[name], Feedback(9)
+    missing = torch.zeros(3, 8)
+    for n in range(20):
+        array = torch.randn(3, 8, generator=torch.Generator().manual_seed(n))
+        missing += array - sent(feedback, codec, IDS, array)
+        assert torch.allclose(feedback.state()["owed"][IDS], missing, atol=1e-4)
+
+
+def test_it_is_owed_to_the_record_and_not_to_its_place_in_a_batch() -> None:
+    codec, feedback = TopK(fraction=0.5), Feedback(5)
+    first = torch.tensor([[4.0, 1.0], [2.0, 8.0]])
+    assert sent(feedback, codec, torch.tensor([3, 1]), first).tolist() == [[4, 0], [0, 8]]
+    nothing = torch.zeros(3, 2)
+    other = feedback.corrected(torch.tensor([0, 2, 4]), nothing)
+    assert torch.equal(other, nothing)
+    swapped = feedback.corrected(torch.tensor([1, 0, 3]), nothing)
+    assert swapped.tolist() == [[2, 0], [0, 0], [0, 1]]
+
+
+def test_a_debt_is_paid_once() -> None:
+    codec, feedback = TopK(fraction=0.5), Feedback(1)
+    ids, zero = torch.tensor([0]), torch.zeros(1, 2)
+    sent(feedback, codec, ids, torch.tensor([[4.0, 1.0]]))
+    assert sent(feedback, codec, ids, zero).tolist() == [[0, 1]]
+    assert sent(feedback, codec, ids, zero).tolist() == [[0, 0]]
+
+
+def test_asking_what_to_send_changes_nothing() -> None:
+    feedback = Feedback(9)
+    array = torch.ones(3, 8)
+    sent(feedback, Sign(), IDS, torch.linspace(0, 1, 24).view(3, 8))
+    before = feedback.state()["owed"].clone()
+    one, two = feedback.corrected(IDS, array), feedback.corrected(IDS, array)
+    assert torch.equal(one, two)
+    assert torch.equal(feedback.state()["owed"], before)
+    assert torch.equal(array, torch.ones(3, 8))
+
+
+def test_a_codec_that_loses_nothing_leaves_no_debt() -> None:
+    feedback = Feedback(9)
+    array = torch.randn(3, 8, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(sent(feedback, NoCompression(), IDS, array), array)
+    assert not feedback.state()["owed"].any()
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 3e38])
+def test_what_cannot_be_coded_leaves_no_lasting_damage(value: float) -> None:
+    """The receiver refuses such an array; the next one is finite again."""
+    feedback = Feedback(9)
+    broken = torch.ones(3, 8)
+    broken[1, 2] = value
+    sent(feedback, NoCompression(dtype="float16"), IDS, broken)
+    assert feedback.state()["owed"].isfinite().all()
+    assert torch.equal(feedback.corrected(IDS, torch.ones(3, 8)), torch.ones(3, 8))
+
+
+def test_its_state_is_a_copy_from_then_on() -> None:
+    one, two = Feedback(9), Feedback(9)
+    assert one.state() == {}
+    two.load({})
+    array = torch.randn(3, 8, generator=torch.Generator().manual_seed(0))
+    sent(one, Sign(), IDS, array)
+    two.load(one.state())
+    for feedback in (one, two):
+        assert torch.equal(
+            sent(feedback, Sign(), IDS, array), sent_after(array, [Sign(), Sign()])[-1]
+        )
+    two.load({})
+    assert two.state() == {}
+
+
+def sent_after(array: Tensor, codecs: list[Codec]) -> list[Tensor]:
+    feedback = Feedback(9)
+    return [sent(feedback, codec, IDS, array) for codec in codecs]
+
+
+ROUGH: dict[str, dict[str, Any]] = {
+    "up": {"codecs.up": {"name": "top-k", "fraction": 0.4}},
+    "down": {"codecs.down": {"name": "sign"}},
+    "both": {
+        "codecs.up": {"name": "sign"},
+        "codecs.down": {"name": "top-k", "fraction": 0.4},
+    },
+}
+
+
+@pytest.mark.parametrize("way", ROUGH)
+@pytest.mark.parametrize("method", ["vafl", "split", "fedbcd"])
+@pytest.mark.parametrize("rounds", [0, 5])
+def test_a_run_with_feedback_goes_on_bit_by_bit(
+    tmp_path: Path, method: str, way: str, rounds: int
+) -> None:
+    """Through a checkpoint file, with messages that get lost and are sent again."""
+    changes = {
+        **ROUGH[way],
+        "codecs.feedback": way,
+        "epochs": 3,
+        "simulation.drop": 0.2,
+    }
+    whole, tape = fed.ran(method, changes=changes)
+    assert whole.simulator.traffic.lost > 0
+    first, beginning = fed.ran(method, changes=changes, rounds=rounds)
+    checkpoint.save(tmp_path / "state", first.state())
+    end = fed.Tape()
+    second = fed.build(method, changes=changes, observer=end)
+    second.load(checkpoint.load(tmp_path / "state"))
+    fed.go_on(second)
+    assert beginning.seen + end.seen == tape.seen
+    assert not fed.differences(whole.state(), second.state())
+
+    owed = whole.state()
+    clients = [bool(client["known"]) for client in owed["clients"]]
+    assert clients == [way != "down"] * 3
+    assert len(owed["server"]["known"]) == (0 if way == "down" else 3)
+    for client, known in zip(owed["clients"], owed["server"]["known"], strict=False):
+        assert torch.equal(client["known"]["rows"], known["rows"])
+    assert [bool(lost) for lost in owed["server"]["lost"]] == ([True] * 3 if way != "up" else [])
+    forgetful, _ = fed.ran(method, changes={**changes, "codecs.feedback": "none"})
+    assert fed.differences(whole.parameters(), forgetful.parameters())
+
+
+def error_of_the_table(feedback: str, method: str, up: dict[str, Any]) -> float:
+    """How far the server's table is from what frozen clients' models say, after 30 epochs."""
+    changes = {"codecs.up": up, "codecs.feedback": feedback, "control": "frozen", "epochs": 30}
+    if method == "dpzv":
+        changes["method.smoothing"] = 1e-4
+    federation, _ = fed.ran(method, changes=changes)
+    pairs = zip(federation.models, federation.data.features, strict=True)
+    wanted = torch.cat([model(own["table"]) for model, own in pairs], 1)
+    return float((federation.server.side.table.values - wanted).norm() / wanted.norm())
+
+
+PAIRED = {"name": "paired", "midpoint": {"name": "sign"}}
+
+
+@pytest.mark.parametrize(
+    ("method", "up"),
+    [
+        ("vafl", {"name": "top-k", "fraction": 0.4}),
+        ("split", {"name": "sign"}),
+        ("vafl", {"name": "uniform", "bits": 2}),
+        ("dpzv", PAIRED),
+    ],
+)
+def test_the_server_has_in_the_end_what_the_client_meant(method: str, up: dict[str, Any]) -> None:
+    """Embeddings are states: the error of each goes to nothing, and does not add up."""
+    assert error_of_the_table("up", method, up) < 0.03
+    assert error_of_the_table("none", method, up) > 0.1
+
+
+def test_both_sides_have_the_same_of_each_record() -> None:
+    ids, received = torch.tensor([4, 0]), Received(5, 2)
+    assert not received.known(ids).any()
+    received.learn(ids, torch.tensor([[[1.0, 2.0], [3.0, 4.0]], [[3.0, 2.0], [5.0, 4.0]]]))
+    assert received.known(torch.tensor([0, 1, 4])).tolist() == [[4, 4], [0, 0], [2, 2]]
+    other = Received(5, 2)
+    other.load({key: value.clone() for key, value in received.state().items()})
+    assert torch.equal(other.known(ids), received.known(ids))
+
+
+@pytest.mark.parametrize(
+    ("codec", "settles"),
+    [
+        (NoCompression(), True),
+        (Uniform(bits=8), True),
+        (Uniform(bits=2), True),
+        (Uniform(bits=1), False),
+        (TopK(fraction=0.01), True),
+        (Sign(), True),
+    ],
+)
+def test_which_codecs_settle(codec: Codec, settles: bool) -> None:
+    """Told from a sample, and seen in use: the error of a constant falls, or does not."""
+    assert (loss_of(codec, 64) <= MOST) == settles
+    array = torch.randn(1, 64, 64, generator=torch.Generator().manual_seed(1))
+    known = torch.zeros_like(array)
+    for _ in range(200):
+        known = known + coded(codec, array - known)
+    error = float((known - array).norm() / array.norm())
+    assert (error < 0.5) == settles
+
+
+def test_a_query_sent_again_is_absorbed_once() -> None:
+    """Nor is one that a client was asked for after a restart."""
+    changes = {**ROUGH["up"], "codecs.feedback": "up"}
+    federation = fed.build("vafl", changes=changes)
+    frame = fed.ask(federation, 0)
+    held = fed.client_holds(federation, 0)
+    assert fed.ask(federation, 0) == frame
+    assert not fed.differences(held, fed.client_holds(federation, 0))
+    fresh = fed.build("vafl", changes=changes)
+    fed.restore_client(fresh, 0, held)
+    assert fed.ask(fresh, 0) == frame
+    assert not fed.differences(held, fed.client_holds(fresh, 0))
+
+
+def test_a_reply_sent_again_is_absorbed_once() -> None:
+    changes = {**ROUGH["down"], "codecs.feedback": "down"}
+    federation = fed.build("vafl", changes=changes)
+    frame = fed.ask(federation, 0)
+    ((_, answer),) = federation.server.receive(frame)
+    held = fed.server_holds(federation)
+    assert held["party"]["lost"][0]["owed"].any()
+    assert not held["party"]["lost"][1]
+    for _ in range(3):
+        assert federation.server.receive(frame) == [(0, answer)]
+    assert not fed.differences(held, fed.server_holds(federation))
+
+
+@pytest.mark.parametrize("way", ["up", "down"])
+def test_a_refused_query_leaves_what_the_server_remembers_alone(way: str) -> None:
+    changes = {**ROUGH[way], "codecs.feedback": way}
+    federation = fed.build("vafl", changes=changes)
+    fed.converse(federation, [0, 1])
+    held = fed.server_holds(federation)
+    codec = NoCompression() if way == "down" else TopK(fraction=0.4)
+    query = fed.query(fed.ask(federation, 0), codec)
+    query.embeddings[0, 0, 0] = math.inf
+    with pytest.raises(RefusedError):
+        federation.server.receive(fed.encoded(query, codec))
+    assert not fed.differences(held, fed.server_holds(federation))
+
+
+def test_noise_is_added_before_anything_is_coded() -> None:
+    """So that what is owed is made of released numbers only, and costs no privacy."""
+    changes = {**fed.EMBEDDING_NOISE, **ROUGH["up"], "codecs.feedback": "up"}
+    federation = fed.build("vafl", changes=changes)
+    client = federation.clients[0]
+    frame = fed.ask(federation, 0)
+    codec = fed.config("vafl", changes=changes).codecs.up
+    query = fed.query(frame, codec)
+    plain = federation.models[0](federation.data.features[0]["table"][query.ids])
+    released = client._noise.release(0, plain.unsqueeze(0))
+    assert torch.equal(query.embeddings, coded(codec, released))
+    known = client.state()["known"]["rows"][query.ids]
+    assert torch.equal(known, query.embeddings[0])

@@ -1,0 +1,344 @@
+"""Estimators as people use them: frames, parties, pipelines, searches, privacy."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from tests.run.estimators.people import PARTIES, people
+
+from vertizo import Privacy, VerticalClassifier, VerticalRegressor
+from vertizo.core.errors import ConfigError, DataError, Interrupted, RunError
+from vertizo.run.experiment import Experiment
+
+TINY: dict[str, Any] = {"method": "vafl", "epochs": 3, "batch_size": 20, "random_state": 0}
+FRAME = people()
+X, Y = FRAME.drop("y", "amount"), FRAME["y"]
+
+
+def classifier(**changed: Any) -> VerticalClassifier:
+    return VerticalClassifier(**{"parties": PARTIES, **TINY, **changed})
+
+
+def as_pandas(frame: pl.DataFrame) -> pd.DataFrame:
+    return pd.DataFrame(frame.to_dict(as_series=False))
+
+
+class TestFit:
+    def test_it_learns_and_says_what_is_guaranteed(self) -> None:
+        fitted = classifier(epochs=30).fit(X, Y)
+        new = people(300, seed=1)
+        assert fitted.score(new.drop("y", "amount"), new["y"]) > 0.75
+        assert list(fitted.classes_) == ["late", "paid"]
+        assert fitted.n_features_in_ == 4
+        assert list(fitted.feature_names_in_) == ["age", "job", "city", "debt"]
+        assert fitted.privacy_ == fitted.result_.summary["privacy"]["words"]
+        assert fitted.privacy_.startswith("No privacy guarantee")
+        assert fitted.result_.summary["parties"] == ["bank", "shop"]
+        assert fitted.result_.summary["clients"] == 2
+        assert "test_accuracy" not in fitted.result_.summary
+        assert fitted.result_.summary["best"]["validation_accuracy"] > 0.5
+
+    def test_a_regression_in_the_labels_own_units(self) -> None:
+        fitted = VerticalRegressor(PARTIES, **{**TINY, "epochs": 30}).fit(X, FRAME["amount"])
+        new = people(300, seed=1)
+        assert fitted.score(new.drop("y", "amount"), new["amount"]) > 0.3
+        assert 90 < fitted.predict(X).mean() < 115
+
+    def test_the_label_holder_brings_columns_and_sends_nothing(self) -> None:
+        fitted = classifier(label_holder="bank").fit(X, Y)
+        assert fitted.result_.summary["parties"] == ["shop"]
+        assert fitted.predict_proba(X).shape == (120, 2)
+
+    def test_pandas_and_polars_give_the_same_numbers(self) -> None:
+        one, other = classifier().fit(X, Y), classifier().fit(as_pandas(X), as_pandas(FRAME)["y"])
+        assert np.array_equal(one.predict_proba(X), other.predict_proba(as_pandas(X)))
+        assert np.array_equal(one.predict_proba(X), one.predict_proba(as_pandas(X)))
+
+    def test_positions_name_columns_as_names_do(self) -> None:
+        by_name = classifier().fit(X, Y)
+        by_place = classifier(parties={"bank": np.array([0, 1]), "shop": (2, 3)}).fit(X, Y)
+        assert np.array_equal(by_name.predict_proba(X), by_place.predict_proba(X))
+
+    def test_arrays_are_cut_in_two_and_may_miss_values(self) -> None:
+        numbers = X.select("age", "debt").to_numpy()
+        assert np.isnan(numbers).any()
+        fitted = VerticalClassifier(**TINY).fit(numbers, Y.to_numpy())
+        assert fitted.result_.summary["parties"] == ["party0", "party1"]
+        assert fitted.predict(numbers).shape == (120,)
+
+    def test_columns_that_nobody_holds_may_be_anything(self) -> None:
+        dates = X.with_columns(when=pl.lit("2024-01-01").str.to_date())
+        fitted = classifier().fit(dates, Y)
+        assert np.array_equal(fitted.predict_proba(dates), classifier().fit(X, Y).predict_proba(X))
+        assert np.array_equal(fitted.predict_proba(dates), fitted.predict_proba(as_pandas(dates)))
+
+    @pytest.mark.parametrize("labels", [[0, 1], [True, False], [10, 9], [1.0, 2.0], ["10", "9"]])
+    def test_classes_come_back_as_they_were(self, labels: list[Any]) -> None:
+        y = np.where(Y.to_numpy() == "late", labels[0], labels[1])
+        fitted = classifier(epochs=20).fit(X, y)
+        assert fitted.classes_.dtype == y.dtype
+        assert list(fitted.classes_) == sorted(set(y.tolist()))
+        assert fitted.predict(X).dtype == y.dtype
+        assert fitted.score(X, y) > 0.75
+        sure = fitted.predict_proba(X)[:, list(fitted.classes_).index(labels[0])] > 0.9
+        assert (y[sure] == labels[0]).mean() > 0.75
+
+    def test_categories_of_numbers(self) -> None:
+        codes = pl.DataFrame({"a": [1, 2, 3, 4] * 30, "b": np.linspace(0, 1, 120)})
+        kinds = codes.with_columns(pl.col("a").cast(pl.String).cast(pl.Categorical))
+        named = VerticalClassifier({"p": ["a"], "q": ["b"]}, **TINY, categorical=["a"])
+        typed = VerticalClassifier({"p": ["a"], "q": ["b"]}, **TINY)
+        wanted = named.fit(codes, Y).predict_proba(codes)
+        assert np.array_equal(wanted, typed.fit(kinds, Y).predict_proba(kinds))
+        frame = as_pandas(codes).astype({"a": "category"})
+        assert np.array_equal(wanted, typed.fit(frame, Y).predict_proba(frame))
+        assert not np.array_equal(wanted, typed.fit(codes, Y).predict_proba(codes))
+
+    def test_the_seed_decides_everything(self) -> None:
+        one, same, other = (
+            classifier(random_state=s).fit(X, Y).predict_proba(X) for s in (1, 1, 2)
+        )
+        assert np.array_equal(one, same)
+        assert not np.array_equal(one, other)
+        state = np.random.RandomState(0)
+        first, second = (
+            classifier(random_state=state).fit(X, Y).result_.summary["seed"] for _ in range(2)
+        )
+        assert first != second
+
+    def test_no_configuration_is_out_of_reach(self) -> None:
+        config = {"simulation": {"timing": "synchronous"}, "method": {"name": "split"}}
+        fitted = classifier(method="split", config=config).fit(X, Y)
+        assert fitted.result_.summary["timing"] == "synchronous"
+        assert fitted.result_.summary["method"] == "split"
+
+    def test_without_validation_the_last_model_predicts(self) -> None:
+        fitted = classifier(validation=0.0).fit(X, Y)
+        assert fitted.result_.summary["model"] == "last"
+        assert fitted.result_.summary["records"] == 120
+        assert fitted.predict(X).shape == (120,)
+
+
+class TestWithScikitLearn:
+    def test_a_pipeline(self) -> None:
+        numbers = X.select("age", "debt").to_numpy()
+        model = make_pipeline(StandardScaler(), VerticalClassifier(**TINY)).fit(numbers, Y)
+        assert model.predict(numbers).shape == (120,)
+
+    def test_a_search_over_parameters_and_privacy(self) -> None:
+        grid = {"epochs": [1, 12], "config": [None, {"client": {"optimizer": {"momentum": 0.5}}}]}
+        search = GridSearchCV(classifier(), grid, cv=2, error_score="raise").fit(as_pandas(X), Y)
+        assert search.best_params_["epochs"] == 12
+        assert search.best_estimator_.result_.summary["epochs"] == 12
+
+    def test_cross_validation_by_a_score_of_probabilities(self) -> None:
+        found = cross_val_score(classifier(epochs=20), as_pandas(X), Y, cv=3, scoring="roc_auc")
+        assert found.shape == (3,)
+        assert found.mean() > 0.7
+
+    def test_a_clone_is_not_fitted_and_equal(self) -> None:
+        original = classifier(privacy=Privacy(epsilon=1.0), config={"threads": 1}).set_params(
+            epochs=1
+        )
+        copy = clone(original)
+        assert copy.get_params() == original.get_params()
+        assert not hasattr(copy, "result_")
+
+    def test_a_pickle_predicts_and_holds_no_training_record(self) -> None:
+        fitted = classifier().fit(X, Y)
+        state = pickle.dumps(fitted)
+        assert np.array_equal(pickle.loads(state).predict_proba(X), fitted.predict_proba(X))
+        assert fitted.result_.federation is None
+        many = people(4000)
+        big = classifier(epochs=1).fit(many.drop("y", "amount"), many["y"])
+        assert len(pickle.dumps(big)) < len(state) + 4000
+
+    def test_ctrl_c_ends_a_whole_search(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def stop(*_: Any, **__: Any) -> None:
+            raise Interrupted("stopped in round 3")
+
+        monkeypatch.setattr(Experiment, "run", stop)
+        with pytest.raises(KeyboardInterrupt, match="round 3"):
+            GridSearchCV(classifier(), {"epochs": [1, 2]}, cv=2).fit(as_pandas(X), Y)
+
+
+class TestPrivacy:
+    def test_a_budget_alone_is_enough(self) -> None:
+        fitted = classifier(
+            method="dpzv",
+            epochs=None,
+            batch_size=None,
+            classes=["late", "paid"],
+            privacy=Privacy(epsilon=1.0, delta=1e-5),
+        ).fit(X, Y)
+        said = fitted.result_.summary["privacy"]
+        assert said["guarantee"] == "simulated"
+        assert 0.9 < said["epsilon"] <= 1.0
+        assert said["delta"] == 1e-5
+
+    def test_neighbours_have_models_of_one_shape_or_none(self) -> None:
+        """One record's label may not decide how many outputs there are."""
+        whole, neighbour = Y.to_numpy(), Y.to_numpy().copy()
+        neighbour[7] = "never"
+        for y in (whole, neighbour):
+            for model in (
+                classifier(privacy=Privacy(epsilon=1.0)),
+                classifier(privacy={"epsilon": 1.0, "accounting": "published"}),
+                classifier(config={"privacy": {"epsilon": 1.0}}),
+            ):
+                with pytest.raises(ValueError, match=r"^classes is None, .*classes=\[") as refused:
+                    model.fit(X, y)
+                assert len(str(refused.value).splitlines()) == 1
+        fitted = [
+            classifier(privacy=Privacy(epsilon=1.0), classes=["late", "never", "paid"]).fit(X, y)
+            for y in (whole, neighbour)
+        ]
+        assert {tuple(each.classes_) for each in fitted} == {("late", "never", "paid")}
+        assert len({each.predict_proba(X).shape for each in fitted}) == 1
+
+    def test_classes_of_y_in_the_configuration_are_the_parameters(self) -> None:
+        further = {"data": {"classes": ["late", "paid", "never"]}}
+        with pytest.raises(ValueError, match=r"has data[.]classes; give the parameter"):
+            classifier(config=further).fit(X, Y)
+
+    def test_noise_is_secret_where_no_seed_was_asked_for(self) -> None:
+        settings = {"classes": ["late", "paid"], "privacy": Privacy(epsilon=1.0)}
+        unseeded = classifier(**settings, random_state=None).fit(X, Y).result_.summary["privacy"]
+        assert (unseeded["guarantee"], "operating" in unseeded["noise_source"]) == ("exact", True)
+        seeded = classifier(**settings, random_state=1).fit(X, Y)
+        assert seeded.result_.summary["privacy"]["guarantee"] == "simulated"
+        assert seeded.privacy_.startswith("Simulated: ε = ")
+        asked = classifier(
+            classes=["late", "paid"], privacy=Privacy(epsilon=1.0, noise="secure"), random_state=1
+        ).fit(X, Y)
+        assert asked.result_.summary["privacy"]["guarantee"] == "exact"
+
+    def test_classes_that_are_public(self) -> None:
+        fitted = classifier(privacy=Privacy(epsilon=1.0), classes=["paid", "late", "never"])
+        fitted.fit(X, Y)
+        assert list(fitted.classes_) == ["late", "never", "paid"]
+        assert fitted.predict_proba(X).shape == (120, 3)
+
+    def test_a_regression_needs_public_bounds(self) -> None:
+        model = VerticalRegressor(PARTIES, **TINY, privacy=Privacy(epsilon=1.0))
+        with pytest.raises(ValueError, match="label_range"):
+            model.fit(X, FRAME["amount"])
+        fitted = model.set_params(label_range=(0.0, 200.0)).fit(X, FRAME["amount"])
+        assert fitted.result_.summary["privacy"]["guarantee"] == "simulated"
+
+    def test_without_one_the_classes_are_read_off_y_and_nothing_is_promised(self) -> None:
+        fitted = classifier(method="dpzv", config={"privacy": {"noise_std": 9.0, "clip": 1.0}})
+        assert fitted.fit(X, Y).result_.summary["privacy"]["guarantee"] == "none"
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            {"epsilon": 0},
+            {"epsilon": float("inf")},
+            {"epsilon": "1"},
+            {"epsilon": True},
+            {"epsilon": 1.0, "delta": 1.0},
+            {"epsilon": 1.0, "clip": -1},
+            {"epsilon": 1.0, "noise": "sure"},
+        ],
+    )
+    def test_a_wrong_budget_is_refused(self, wrong: dict[str, Any]) -> None:
+        with pytest.raises(ConfigError, match=next(reversed(wrong))):
+            Privacy(**wrong)
+
+
+class TestOneLineSaysWhatIsWrong:
+    @pytest.mark.parametrize(
+        ("changed", "words"),
+        [
+            ({"parties": {"bank": ["agee"]}}, ["'bank'", "'agee'", "X", "did you mean 'age'"]),
+            ({"parties": {"bank": [9]}}, ["'bank'", "position 9", "0 to 3"]),
+            ({"parties": {"bank": [True]}}, ["'bank'", "True"]),
+            ({"parties": {"bank": "age"}}, ["'bank'", "list of columns"]),
+            ({"parties": {"bank": []}}, ["'bank'", "no columns"]),
+            ({"parties": {"bank": ["age"], "shop": ["age"]}}, ["'age'", "both 'bank' and 'shop'"]),
+            ({"parties": {"bank": ["age", 0]}}, ["'age'", "'bank' twice"]),
+            ({"parties": ["age"]}, ["parties is ['age']", "map each party"]),
+            ({"parties": {0: ["age"]}}, ["party 0", "text"]),
+            ({"label_holder": "bnak"}, ["label_holder", "'bnak'", "did you mean 'bank'"]),
+            ({"parties": {"bank": ["age"]}, "label_holder": "bank"}, ["leaves no client"]),
+            ({"categorical": ["jobs"]}, ["categorical", "'jobs'", "did you mean 'job'"]),
+            ({"method": "vafi"}, ["method", "'vafi'"]),
+            ({"method": 3}, ["method is 3", "name"]),
+            ({"epochs": 0}, ["epochs is 0"]),
+            ({"batch_size": 500}, ["batch_size is 500", "108 training records"]),
+            ({"config": {"epochs": 4}}, ["config has epochs", "parameter epochs"]),
+            ({"config": {"data": {"name": "digits"}}}, ["config has data.name"]),
+            ({"config": {"data": {"path": "x.csv"}}}, ["data.path", "given in Python"]),
+            ({"config": {"client": 3}}, ["client is 3"]),
+            ({"config": {"momentum": 3}}, ["unknown key 'momentum'"]),
+            ({"config": "x.yaml"}, ["config is 'x.yaml'", "map keys"]),
+            ({"privacy": 1.0}, ["privacy is 1.0", "vertizo.Privacy"]),
+            ({"random_state": -1}, ["seed is -1"]),
+            ({"classes": ["late", "never"]}, ["classes", "'paid'"]),
+        ],
+    )
+    def test_of_parameters(self, changed: dict[str, Any], words: list[str]) -> None:
+        with pytest.raises(ConfigError) as caught:
+            classifier(**changed).fit(X, Y)
+        assert isinstance(caught.value, ValueError)
+        assert "\n" not in str(caught.value)
+        for word in words:
+            assert word in str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("x", "y", "words"),
+        [
+            (X.lazy(), Y, ["LazyFrame", "X.collect()"]),
+            (X.clear(), [], ["no rows"]),
+            (X, ["late"] * 120, ["one class", "'late'"]),
+            (X, [None, *Y[1:]], ["y is missing in 1 of 120"]),
+            (X.with_columns(age=pl.lit(1e300)), Y, ["'age'", "too large"]),
+            (X.with_columns(age=pl.lit("2024-01-01").str.to_date()), Y, ["'age'", "dates"]),
+            (
+                pd.concat([as_pandas(X), as_pandas(X)[["age"]]], axis=1),
+                Y,
+                ["two columns named 'age'"],
+            ),
+            (as_pandas(X).assign(age=[{"a": 1}] * 120), Y, ["'age'", "dict"]),
+        ],
+    )
+    def test_of_records(self, x: Any, y: Any, words: list[str]) -> None:
+        with pytest.raises(DataError) as caught:
+            classifier().fit(x, y)
+        assert isinstance(caught.value, ValueError)
+        assert "\n" not in str(caught.value)
+        for word in words:
+            assert word in str(caught.value)
+
+    def test_of_new_records(self) -> None:
+        fitted = classifier().fit(X, Y)
+        with pytest.raises(ValueError, match="feature names should match"):
+            fitted.predict(X.rename({"age": "years"}))
+        with pytest.raises(DataError, match="'age' holds 'old' in row 1"):
+            fitted.predict(X.with_columns(age=pl.lit("old")))
+
+    def test_unseen_and_missing_values_are_no_mistake(self) -> None:
+        fitted = classifier().fit(X, Y)
+        odd = X.with_columns(city=pl.lit("Lima"), age=pl.lit(None, pl.Float64))
+        assert np.isfinite(fitted.predict_proba(odd)).all()
+
+    def test_a_folder_is_used_once(self, tmp_path: Any) -> None:
+        model = classifier(out=tmp_path / "run").fit(X, Y)
+        with pytest.raises(RunError, match="holds a run already"):
+            model.fit(X, Y)
+
+
+def test_one_core_is_used() -> None:
+    classifier().fit(X, Y)
+    assert torch.get_num_threads() == 1

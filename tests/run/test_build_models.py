@@ -1,0 +1,264 @@
+"""Models made for the shape of the data; what does not fit is refused in one line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from vertizo.config import architectures as a
+from vertizo.core.errors import ConfigError
+from vertizo.run.build_models import client_model, embedding_dim, mixes_records, server_model
+from vertizo.models.linear_stack import LinearStack
+from vertizo.models.torch import TorchModel, wrap
+from vertizo.core.randomness import Stream
+
+STREAM = Stream.from_seed(1)
+RANDOM: dict[str, Any] = {"checkpoint": "random", "vector": 8, "heads": 2, "vocabulary": 40}
+
+
+def features(shape: tuple[int, ...], *, tokens: bool = False) -> Tensor:
+    return torch.randint(1, 40, (2, *shape)) if tokens else torch.randn(2, *shape)
+
+
+CLIENTS: list[tuple[Any, tuple[int, ...], int]] = [
+    (a.MlpConfig(outputs=4), (3, 2), 4),
+    (a.CnnConfig(channels=(4, 4, 8, 8), outputs=6), (3, 16, 16), 6),
+    (a.ResnetConfig(width=4), (3, 8, 4), 10),
+    (a.ResnetStemConfig(width=4), (3, 8, 4), 4 * 8 * 4),
+    (a.BagConfig(outputs=7), (12,), 7),
+    (a.TextConfig(**RANDOM), (12,), 8),
+    (a.TextConfig(**RANDOM, outputs=5, pooling="cls"), (12,), 5),
+    (a.TextEmbeddingsConfig(**RANDOM), (12,), 96),
+]
+
+
+@pytest.mark.parametrize(("option", "shape", "outputs"), CLIENTS, ids=lambda x: str(x)[:30])
+def test_client_models(option: Any, shape: tuple[int, ...], outputs: int) -> None:
+    if "text" in option.name:
+        pytest.importorskip("transformers")
+    tokens = isinstance(option, a.BagConfig | a.TextConfig | a.TextEmbeddingsConfig)
+    model = client_model(option, shape, STREAM, tokens=tokens)
+    again = client_model(option, shape, STREAM, tokens=tokens)
+    other = client_model(option, shape, STREAM.child("other"), tokens=tokens)
+    assert torch.equal(model.parameters, again.parameters)
+    assert not torch.equal(model.parameters, other.parameters)
+    sample = features(shape, tokens=tokens)
+    assert embedding_dim(model, sample, 1e6, first_order=True) == outputs
+
+
+def test_a_table_with_categories_gets_embeddings() -> None:
+    rows = torch.tensor([[0.0, 4.0, 0.5], [2.0, 1.0, -0.5]])
+    plain = client_model(a.MlpConfig(), (3,), STREAM)
+    model = client_model(a.MlpConfig(), (3,), STREAM, (3, 5))
+    assert type(plain) is LinearStack
+    assert type(model) is TorchModel
+    assert model(rows).shape == (2, 3)
+    assert model.parameters.numel() == 3 * 2 + 5 * 3 + 3 * (2 + 3 + 1 + 1)
+
+
+SERVERS: list[tuple[Any, int]] = [
+    (a.ServerMlpConfig(), 12),
+    (a.SumConfig(), 30),
+    (a.SumConfig(), 10),
+    (a.ResnetRestConfig(width=4, image=(4, 6)), 4 * 24),
+    (a.TextRestConfig(**RANDOM), 40),
+]
+
+
+@pytest.mark.parametrize(("option", "width"), SERVERS, ids=lambda x: str(x)[:30])
+def test_server_models(option: Any, width: int) -> None:
+    if "text" in option.name:
+        pytest.importorskip("transformers")
+    model = server_model(option, width, 10, STREAM, purpose="it")
+    assert model(torch.randn(2, width)).shape == (2, 10)
+
+
+@pytest.mark.parametrize(
+    ("option", "shape", "tokens", "message"),
+    [
+        (
+            a.ResnetConfig(),
+            (14,),
+            False,
+            "client.model is 'resnet18' but a party's features have shape [14]; "
+            "it needs images (data.split rows, patches, halves or sides)",
+        ),
+        (
+            a.TextConfig(),
+            (14,),
+            False,
+            "client.model is 'text' but a party's features have shape [14] and are no tokens; "
+            "it needs texts (a data set of texts, data.split segments)",
+        ),
+        (
+            a.BagConfig(),
+            (1, 8, 8),
+            False,
+            "client.model is 'bag' but a party's features have shape [1, 8, 8] and are no tokens; "
+            "it needs texts (a data set of texts, data.split segments)",
+        ),
+        *(
+            (
+                option,
+                (14,),
+                True,
+                f"client.model is {option.name!r} but a party's features are tokens of a text; "
+                "use 'bag', 'text' or 'text-embeddings'",
+            )
+            for option in (a.MlpConfig(), a.CnnConfig(), a.ResnetStemConfig())
+        ),
+    ],
+    ids=lambda x: str(x)[:20],
+)
+def test_features_of_another_kind(
+    option: Any, shape: tuple[int, ...], tokens: bool, message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        client_model(option, shape, STREAM, tokens=tokens)
+    assert str(caught.value) == message
+
+
+def test_texts_that_are_too_long() -> None:
+    pytest.importorskip("transformers")
+    with pytest.raises(ConfigError) as caught:
+        client_model(a.TextConfig(**RANDOM, positions=8), (9,), STREAM, tokens=True)
+    assert str(caught.value) == (
+        "client.model: texts of 9 tokens are too long for checkpoint 'random', which takes 8; "
+        "set data.length to at most that"
+    )
+
+
+def test_tokens_of_another_vocabulary() -> None:
+    pytest.importorskip("transformers")
+    model = client_model(a.TextConfig(**RANDOM), (9,), STREAM, tokens=True)
+    with pytest.raises(ConfigError) as caught:
+        embedding_dim(model, torch.full((2, 9), 999), 1e6, first_order=False)
+    assert str(caught.value) == (
+        "client.model: token 999 is beyond the vocabulary of checkpoint 'random', which has 40; "
+        "data.tokenizer must be made for this checkpoint"
+    )
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (
+            a.SumConfig(),
+            "server.model: sum adds up embeddings of 10 numbers each, as many as the task needs; "
+            "the joined embeddings have 12",
+        ),
+        (
+            a.ResnetRestConfig(width=4, image=(4, 6)),
+            "server.model: resnet18-rest puts 2 parts together along the width to 4 maps of 4 by "
+            "6, 96 numbers; the joined embeddings have 12: set image, parts and width to fit the "
+            "clients' resnet18-stem",
+        ),
+        (
+            a.TextRestConfig(**RANDOM),
+            "server.model: text-rest works on vectors of 8 numbers, those of 'random'; the joined "
+            "embeddings have 12, which is no multiple: client.model should be 'text-embeddings' of "
+            "the same checkpoint",
+        ),
+    ],
+    ids=lambda x: str(x)[:20],
+)
+def test_embeddings_of_another_size(option: Any, message: str) -> None:
+    if "text" in option.name:
+        pytest.importorskip("transformers")
+    with pytest.raises(ConfigError) as caught:
+        server_model(option, 12, 10, STREAM, purpose="it")
+    assert str(caught.value) == message
+
+
+class Standardised(nn.Module):
+    """Takes the batch's mean away, which no layer's name tells."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return self.layer(rows.flatten(1) - rows.flatten(1).mean(0))
+
+
+def test_models_that_take_records_together_are_found() -> None:
+    rows = torch.randn(5, 6, generator=torch.Generator().manual_seed(1))
+    assert mixes_records(wrap(Standardised()), rows)
+    assert not mixes_records(wrap(nn.Linear(6, 3)), rows)
+    attention = nn.TransformerEncoderLayer(6, 2, 8, batch_first=True)
+    assert mixes_records(wrap(attention), rows)
+    words = nn.Sequential(nn.Embedding(10, 4), nn.Flatten(), nn.Linear(12, 2))
+    tokens = torch.randint(0, 10, (5, 3), generator=torch.Generator().manual_seed(1))
+    assert not mixes_records(wrap(words), tokens)
+
+
+class Crowded(nn.Module):
+    """Takes the batch's mean away where a batch is large."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most, self.layer = most, nn.Linear(6, 3)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        rows = rows.flatten(1)
+        return self.layer(rows - rows.mean(0) if len(rows) > self.most else rows)
+
+
+class Loud(nn.Module):
+    """Takes notice of records that are very large, and of the last one alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        found = self.layer(rows.flatten(1))
+        return found + 1 if float(rows[-1].abs().max()) > 100 else found
+
+
+class Faint(nn.Module):
+    """Adds a ten-millionth of the batch's mean."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return self.layer(rows + 1e-6 * rows.mean(0))
+
+
+def test_models_are_tried_at_the_sizes_they_will_see_and_with_several_exchanges() -> None:
+    rows = torch.randn(5, 6, generator=torch.Generator().manual_seed(1))
+    for most in (8, 63, 100):
+        assert not mixes_records(wrap(Crowded(most)), rows)
+        assert mixes_records(wrap(Crowded(most)), rows, (64, 101))
+    assert mixes_records(wrap(Loud()), rows)
+    assert mixes_records(wrap(Faint()), rows)
+
+
+@pytest.mark.parametrize("option", [a.ServerMlpConfig(hidden=(8,)), a.SumConfig()])
+def test_models_of_ours_pass_at_any_size(option: Any) -> None:
+    model = server_model(option, 6, 3, STREAM, purpose="it")
+    rows = torch.randn(5, 6, generator=torch.Generator().manual_seed(1))
+    assert not mixes_records(model, rows, (7, 64, 1000))
+
+
+def crowded(most: int) -> nn.Module:
+    return Crowded(most)
+
+
+@pytest.mark.parametrize("size", [64, 200])
+def test_a_server_that_mixes_large_batches_alone_is_refused(size: int) -> None:
+    config = a.ModuleConfig(path=f"{__file__}:crowded", arguments={"most": 63})
+    server_model(config, 6, 3, STREAM, purpose="a test", sizes=(8, 63))
+    with pytest.raises(ConfigError, match="it must treat each record by itself"):
+        server_model(config, 6, 3, STREAM, purpose="a test", sizes=(8, size))
+
+
+def test_a_server_that_takes_records_together_is_refused() -> None:
+    config = a.ModuleConfig(path=f"{__file__}:Standardised")
+    with pytest.raises(ConfigError, match="it must treat each record by itself"):
+        server_model(config, 6, 3, Stream.from_seed(0), purpose="a test")

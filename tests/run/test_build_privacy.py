@@ -1,0 +1,404 @@
+"""Federations whose server trains under noise: what is spent, refused, kept and said."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from runpy import run_path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from vertizo.config import schema as config
+from vertizo.core.errors import BudgetError, ConfigError
+from vertizo.run.experiment import Experiment
+from vertizo.run.federation import Federation, build
+from vertizo.run.lengths import batch_sizes
+from vertizo.privacy import guarantee
+from vertizo.privacy.accounting import epsilon_of, mu_of
+from vertizo.privacy.ledger import mu_of_units
+from vertizo.party.private_updates import SeededSampler
+from vertizo.party.updates import PRIVATE
+
+fed = SimpleNamespace(**run_path(str(Path(__file__).with_name("federations.py"))))
+
+DELTA = 1e-5
+GIVEN = {**fed.GAUSSIAN, "privacy.noise_std": 2.0}
+SERVERS: dict[str, dict[str, Any]] = {
+    "private-sgd": {"privacy.server_noise_std": 3.0},
+    "private-zeroth-order": {"privacy.server_noise_std": 3.0},
+    "secret-sgd": {
+        "privacy.server_noise_std": 3.0,
+        "server.secret": {"every": 3, "warm_up": 2, "sampling": 0.3},
+    },
+    "none": {},
+}
+WANTED = {"privacy.mechanism": "gaussian", "privacy.clip": 0.5, "privacy.epsilon": 2.0}
+TIMINGS = ["asynchronous", "synchronous"]
+every_server = pytest.mark.parametrize("update", SERVERS)
+every_timing = pytest.mark.parametrize("timing", TIMINGS)
+
+
+def changes(update: str, **more: Any) -> dict[str, Any]:
+    dotted = {key.replace("__", "."): value for key, value in more.items()}
+    return {**GIVEN, "server.update": update, **SERVERS[update], **dotted}
+
+
+def ledger_of(federation: Federation) -> Any:
+    plan: Any = federation.server.side.plan
+    return plan._ledger
+
+
+@every_server
+@every_timing
+def test_a_whole_run_spends_what_was_foreseen(update: str, timing: str) -> None:
+    """Every record M·share units, every secret step of the schedule, and not one more."""
+    federation, _ = fed.ran("dpzv", timing, changes(update))
+    releases, ledger = federation.releases, ledger_of(federation)
+    assert releases is not None
+    spent = ledger.state()["spent"]
+    assert spent.tolist() == [[releases.share] * 29] * 3
+    assert ledger.spent == 3 * releases.share
+    assert mu_of_units(ledger.spent) == pytest.approx(releases.known_mu, rel=1e-12)
+    # Replies: μ² = (2·0.5/2)². Updates: (2·1/3)², one for M queries in synchronous rounds.
+    queries = 3 * 2
+    updates = {"private-sgd", "private-zeroth-order"}
+    steps = 0 if update not in updates else queries / (3 if timing == "synchronous" else 1)
+    assert releases.known_mu**2 == pytest.approx(queries / 4 + steps * 4 / 9, rel=1e-9)
+    rounds = 2 * 4 * (1 if timing == "synchronous" else 3)
+    assert ledger.steps == (2 + rounds // 3 if update == "secret-sgd" else 0)
+
+
+@every_server
+@every_timing
+def test_the_next_epoch_is_refused(update: str, timing: str) -> None:
+    federation, _ = fed.ran("dpzv", timing, changes(update))
+    before = fed.server_holds(federation)
+    for client in range(3):
+        with pytest.raises(BudgetError):
+            federation.server.receive(fed.ask(federation, client))
+    with pytest.raises(BudgetError):
+        federation.server.side.plan.begin_step(ledger_of(federation).steps)
+    assert fed.differences(before, fed.server_holds(federation)) == []
+
+
+@pytest.mark.parametrize("batch_size", [1, 8, 29])
+def test_batches_of_any_size_cost_the_same(batch_size: int) -> None:
+    federation, _ = fed.ran("dpzv", None, changes("private-sgd", batch_size=batch_size))
+    other = fed.build("dpzv", None, changes("private-sgd"))
+    assert ledger_of(federation).spent == 3 * other.releases.share
+
+
+@pytest.mark.parametrize("method", ["dpzv", "cascaded", "vafl", "czofo"])
+@pytest.mark.parametrize("update", PRIVATE)
+def test_calibrated_to_epsilon(method: str, update: str) -> None:
+    more = {**WANTED, "server.update": update, "privacy.server_share": 0.3}
+    if update == "secret-sgd":
+        more["server.secret"] = {"sampling": 0.2, "every": 3}
+    statement = fed.build(method, None, more).statement()
+    assert statement.guarantee == "simulated"
+    assert 0.99 * 2 < statement.epsilon <= 2
+    replies = epsilon_of(math.sqrt(0.7) * mu_of(2.0, DELTA), DELTA)
+    assert statement.replies_alone_epsilon == pytest.approx(replies, rel=1e-6)
+    assert (statement.secret_steps is not None) == (update == "secret-sgd")
+    assert (statement.server_noise_std is not None) == (update != "secret-sgd")
+
+
+def test_secret_steps_are_on_the_public_schedule() -> None:
+    """Before the first query, then by the round counter; whether frames are lost or repeated."""
+    federation = fed.build("dpzv", None, changes("secret-sgd"))
+    ledger = ledger_of(federation)
+    federation.start(upload_table=True)
+    assert (federation.server.round, ledger.steps) == (0, 2)
+    while federation.simulator.step():
+        assert ledger.steps == 2 + federation.server.round // 3
+        federation.server.tend()
+        assert ledger.steps == 2 + federation.server.round // 3
+
+
+def frames(update: str, *, sample: int, rate: float) -> list[Any]:
+    """All that is seen on the wire, with secret samples from another stream."""
+    tape = fed.Tape()
+    more = {"server.optimizer.learning_rate": rate}
+    federation = fed.build("dpzv", None, {**changes(update), **more}, observer=tape)
+    side: Any = federation.server.side
+    if update == "secret-sgd":
+        side.update._sampler = SeededSampler(fed.Stream.from_seed(sample))
+    federation.start(upload_table=True)
+    fed.go_on(federation)
+    return [tape.seen, fed.copied(federation.server.state()), federation.server.side.meter]
+
+
+def test_nothing_tells_the_secret_sample() -> None:
+    """Where steps move next to nothing, runs with other samples are alike, frame by frame."""
+    one, two = (frames("secret-sgd", sample=sample, rate=1e-30) for sample in (1, 2))
+    assert one[0] == two[0]
+    assert fed.differences(one[1], two[1]) == []
+    assert one[2] == two[2]
+    moved = [frames("secret-sgd", sample=sample, rate=0.1)[0] for sample in (1, 2)]
+    assert moved[0] != moved[1]  # through the model, and only so
+
+
+@pytest.mark.parametrize("update", SERVERS)
+@pytest.mark.parametrize("label", [0, 1, 2])
+def test_overflow_for_some_labels_leaves_all_finite(update: str, label: int) -> None:
+    data = fed.data()
+    data.labels["table"].fill_(label)
+    federation = fed.build("dpzv", None, changes(update, server__embedding_bound=3e38), of=data)
+    query = fed.query(fed.ask(federation, 0))
+    h = query.embeddings
+    signs = torch.where(torch.arange(h.numel()).view_as(h) % 2 == 0, 1.0, -1.0)
+    frame = fed.encoded(replace(query, embeddings=3e38 * signs))
+    ((_, answer),) = federation.server.receive(frame)
+    federation.server.tend()
+    assert fed.reply(answer).values.isfinite().all()
+    assert federation.server.side.head.parameters.isfinite().all()
+    fed.converse(federation, [1, 2])
+    assert federation.server.side.head.parameters.isfinite().all()
+
+
+def answers(data: Any, method: str, update: str) -> torch.Tensor:
+    """Per-record values of one query, before anything is added up."""
+    federation = fed.build(method, None, changes(update, privacy__clip=100.0), of=data)
+    seen: list[torch.Tensor] = []
+    plan: Any = federation.server.side.plan
+    noise = plan._noise
+    for name in ("sum", "each"):
+        inner = getattr(noise, name)
+
+        def kept(release: int, rows: torch.Tensor, inner: Any = inner) -> torch.Tensor:
+            seen.append(rows.clone())
+            return inner(release, rows)
+
+        setattr(noise, name, kept)
+    federation.server.receive(fed.ask(federation, 0))
+    return torch.cat(seen, 1)
+
+
+@pytest.mark.parametrize("method", ["dpzv", "cascaded", "vafl", "czofo"])
+@pytest.mark.parametrize("what", ["label", "features"])
+def test_replacing_a_record_leaves_the_others_alone(method: str, what: str) -> None:
+    """δ of all other records: bit for bit for a label, up to rounding for features."""
+    plain, other = fed.data(), fed.data()
+    asked = fed.query(fed.ask(fed.build(method, None, changes("private-sgd")), 0))
+    record = int(asked.ids[3])
+    if what == "label":
+        other.labels["table"][record] = (other.labels["table"][record] + 1) % 3
+    else:
+        for party in other.features:
+            party["table"][record] = 5.0
+    one, two = (answers(data, method, "private-sgd") for data in (plain, other))
+    kept = [row for row in range(8) if row != 3]
+    if what == "label":
+        assert torch.equal(one[kept], two[kept])
+    else:
+        assert torch.allclose(one[kept], two[kept], rtol=1e-3, atol=1e-3 * float(one.abs().max()))
+    assert float((one[3] - two[3]).norm()) > 1e-3 * float(one[3].norm())
+
+
+@pytest.mark.parametrize("update", PRIVATE)
+@every_timing
+def test_a_run_that_was_stopped_goes_on_bit_by_bit(update: str, timing: str) -> None:
+    more = {**changes(update), "server.optimizer.momentum": 0.9}
+    whole, _ = fed.ran("dpzv", timing, more)
+    half, _ = fed.ran("dpzv", timing, more, rounds=5)
+    resumed = fed.build("dpzv", timing, more)
+    resumed.load(fed.copied(half.state()))
+    fed.go_on(resumed)
+    assert fed.differences(fed.copied(whole.state()), fed.copied(resumed.state())) == []
+
+
+class TestCovers:
+    def found(self, method: str = "dpzv", data: Any = None, **more: Any) -> tuple[str, ...]:
+        federation = fed.build(method, None, changes("none", **more), of=data)
+        covers: tuple[str, ...] = federation.statement().covers
+        return covers
+
+    def test_labels_and_features(self) -> None:
+        covers = self.found()
+        assert covers[0].startswith("label")
+        assert any("features" in thing for thing in covers)
+
+    @pytest.mark.parametrize("method", ["vafl", "cascaded", "czofo"])
+    def test_gradients_carry_features(self, method: str) -> None:
+        config = fed.config(method, None, changes("none"))
+        covers = self.found(method)
+        assert covers[0].startswith("label")
+        first_order = config.method.first_order_client
+        assert any("features" in thing for thing in covers) != first_order
+
+    def test_fitted_columns_do_too(self) -> None:
+        data = fed.data()
+        fitted = replace(data, fitted=(data.parties[1],))
+        (only,) = self.found(data=fitted)
+        assert only.startswith("label")
+
+    def test_codecs_that_scale_records_together(self) -> None:
+        for scale, mixes in (("array", True), ("record", False)):
+            config = fed.config("vafl", None, {"codecs.up": {"name": "uniform", "scale": scale}})
+            assert config.codecs.up.mixes_records == mixes
+        paired = {"name": "paired"}
+        assert fed.config("dpzv", None, {"codecs.up": paired}).codecs.up.mixes_records
+        (only,) = self.found(codecs__up=paired)
+        assert only.startswith("label")
+
+
+def plain_server() -> nn.Module:
+    return nn.Sequential(nn.Linear(9, 3), nn.Tanh())
+
+
+class TestModelsOfTheUser:
+    """What is rested on and cannot be proved is said."""
+
+    FOREIGN: ClassVar = {"name": "module", "path": f"{__file__}:plain_server"}
+
+    def statement(self, **more: Any) -> Any:
+        options = {key.replace("__", "."): value for key, value in more.items()}
+        return fed.build("dpzv", None, {**GIVEN, "server.update": "none", **options}).statement()
+
+    def test_a_server_model_is_named(self) -> None:
+        statement = self.statement(server__model=self.FOREIGN)
+        assert statement.is_bounded
+        (only,) = statement.assumptions
+        assert only == f"server.model ({__file__}:plain_server) treats each record by itself"
+        assert f"Assumed, tried but not proved: {only}." in statement.words
+        assert statement.as_dict()["assumptions"] == [only]
+
+    def test_ours_are_not(self) -> None:
+        assert self.statement().assumptions == ()
+
+    def test_nothing_is_assumed_where_nothing_is_guaranteed(self) -> None:
+        statement = self.statement(server__model=self.FOREIGN, server__update="sgd")
+        assert (statement.guarantee, statement.assumptions) == ("none", ())
+
+
+@pytest.mark.parametrize(
+    ("method", "timing", "more", "expected"),
+    [
+        ("vafl", None, {}, {8, 5}),
+        ("dpzv", None, {}, {8, 5, 16, 10}),
+        ("dpzv", "synchronous", {}, {8, 5, 48, 30}),
+        ("czofo", None, {"method.num_directions": 4}, {8, 5, 32, 20}),
+        ("cascaded", "synchronous", {}, {8, 5, 24, 15}),
+    ],
+)
+def test_batch_sizes_are_those_that_the_server_model_sees(
+    method: str,
+    timing: str | None,
+    more: dict[str, Any],
+    expected: set[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """29 records in batches of 8, three clients: a model of the user's is asked for no others."""
+    seen: set[int] = set()
+
+    class Watched(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(9, 3)
+
+        def forward(self, rows: Tensor) -> Tensor:
+            seen.add(len(rows))
+            return self.layer(rows)
+
+    monkeypatch.setattr("vertizo.run.build_models.server_module", lambda *_: Watched())
+    federation = fed.build(method, timing, more)
+    assert set(batch_sizes(fed.config(method, timing, more), 29, 3)) == expected
+    seen.clear()
+    federation.start(upload_table=False)
+    while federation.simulator.step():
+        pass
+    assert seen <= expected
+
+
+BY_FORMULA = {**WANTED, "privacy.accounting": "published", "server.update": "sgd"}
+
+
+class TestPublished:
+    def test_is_named_so_and_guarantees_nothing(self) -> None:
+        statement = fed.build("dpzv", None, BY_FORMULA).statement()
+        assert statement.guarantee == "published"
+        assert (statement.epsilon, statement.delta, statement.mu) == (None, None, None)
+        assert statement.epsilon_published == pytest.approx(2.0, rel=1e-9)
+        true = mu_of(2.0, DELTA) * math.sqrt(29 / 8)
+        assert statement.replies_alone_epsilon == pytest.approx(epsilon_of(true, DELTA), rel=1e-9)
+
+    def test_beside_the_exact_one(self) -> None:
+        statement = fed.build("dpzv", None, {**WANTED, "server.update": "none"}).statement()
+        assert statement.guarantee == "simulated"
+        assert statement.epsilon == pytest.approx(2.0, rel=1e-6)
+        assert 0 < statement.epsilon_published < 2
+
+    def test_a_server_on_raw_labels_has_no_guarantee(self) -> None:
+        statement = fed.build("dpzv", None, {**GIVEN, "server.update": "sgd"}).statement()
+        assert (statement.guarantee, statement.epsilon, statement.covers) == ("none", None, ())
+
+
+def test_an_epsilon_that_cannot_be_had() -> None:
+    more = {**WANTED, "privacy.epsilon": 1e-3, "privacy.delta": 1e-12, "epochs": 10**6}
+    with pytest.raises(ConfigError, match="ledger's unit"):
+        fed.build("dpzv", None, {**more, "server.update": "none"})
+
+
+def test_the_capacity_is_that_of_the_accounting() -> None:
+    federation = fed.build("dpzv", None, changes("secret-sgd"), of=fed.data(400))
+    update: Any = federation.server.side.update
+    rows, count = update.sample(0, 400)
+    assert rows.numel() == guarantee.capacity(400, 0.3) < 400
+    assert 0 < count < rows.numel()
+
+
+COVERED = {
+    "as it comes": ((), {"label holder": False, "features": True}),
+    "own columns": (("data.label_holder=party0",), {"label holder": True, "features": True}),
+    "own columns, fitted": (
+        ("data.name=breast-cancer", "data.label_holder=mean"),
+        {"label holder": False, "features": False},
+    ),
+    "fitted columns": (("data.name=breast-cancer",), {"label holder": False, "features": False}),
+    "gradients of its own": (("method.name=vafl",), {"label holder": False, "features": False}),
+    "codes that span records": (
+        ("codecs.up.name=paired",),
+        {"label holder": False, "features": False},
+    ),
+    "nobody else": (("data.parties=1",), {"label holder": False, "features": False}),
+}
+
+
+@pytest.mark.parametrize("name", COVERED)
+def test_what_is_covered(name: str) -> None:
+    """Labels always; columns and features where nothing fits them or carries them elsewhere."""
+    overrides, expected = COVERED[name]
+    settings = (
+        *("data.limit=100", "epochs=1", "batch_size=20", "server.update=private-sgd"),
+        *(f"{key}={value}" for key, value in WANTED.items()),
+        *overrides,
+    )
+    chosen = config.load(None, settings)
+    covers = build(chosen, Experiment(chosen).data()).statement().covers
+    assert "labels" in covers
+    for word, is_so in expected.items():
+        assert any(word in thing for thing in covers) is is_so
+
+
+class Standardised(torch.nn.Module):
+    """An embedding that depends on the rest of the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(16, 3)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        flat = rows.flatten(1)
+        return self.layer(flat - flat.mean(0))
+
+
+def test_features_are_not_covered_by_models_that_take_records_together() -> None:
+    model = f"client.model={{name: module, path: '{__file__}:Standardised'}}"
+    settings = ("data.limit=100", "epochs=1", "batch_size=20", "server.update=private-sgd", model)
+    chosen = config.load(None, (*settings, *(f"{key}={value}" for key, value in WANTED.items())))
+    assert build(chosen, Experiment(chosen).data()).statement().covers == ("labels",)

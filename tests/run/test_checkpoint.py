@@ -1,0 +1,220 @@
+"""One file that is there whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from vertizo.run import checkpoint
+from vertizo.core.errors import RunError
+
+DTYPES = [torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool]
+
+
+def tensors() -> st.SearchStrategy[Tensor]:
+    def make(shape: list[int], dtype: torch.dtype, seed: int) -> Tensor:
+        numbers = np.random.default_rng(seed).integers(0, 2, shape)
+        return torch.from_numpy(np.asarray(numbers)).to(dtype)
+
+    shapes = st.lists(st.integers(0, 3), max_size=3)
+    return st.builds(make, shapes, st.sampled_from(DTYPES), st.integers(0, 9))
+
+
+def states() -> st.SearchStrategy[Any]:
+    keys = st.text(st.characters(blacklist_categories=["Cs"]), max_size=4).filter(
+        lambda key: not key.startswith("$")
+    )
+    plain = st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(-(2**70), 2**70),
+        st.floats(),
+        st.text(st.characters(blacklist_categories=["Cs"]), max_size=5),
+    )
+    leaves = st.one_of(plain, tensors(), st.binary(max_size=5))
+    return st.recursive(
+        leaves,
+        lambda inner: st.one_of(
+            st.lists(inner, max_size=3), st.dictionaries(keys, inner, max_size=3)
+        ),
+        max_leaves=8,
+    )
+
+
+def same(one: Any, two: Any) -> bool:
+    """Equal in every bit, with the same types."""
+    if type(one) is not type(two):
+        return False
+    if isinstance(one, Tensor):
+        return (
+            one.dtype == two.dtype
+            and one.shape == two.shape
+            and one.numpy().tobytes() == two.numpy().tobytes()
+        )
+    if isinstance(one, dict):
+        return one.keys() == two.keys() and all(same(one[key], two[key]) for key in one)
+    if isinstance(one, list):
+        return len(one) == len(two) and all(map(same, one, two))
+    if isinstance(one, float):
+        return one == two or (math.isnan(one) and math.isnan(two))
+    return bool(one == two)
+
+
+class TestRoundTrip:
+    @settings(max_examples=80, deadline=None)
+    @given(state=states())
+    def test_what_is_saved_is_loaded(
+        self, state: Any, tmp_path_factory: pytest.TempPathFactory
+    ) -> None:
+        path = tmp_path_factory.mktemp("state") / "x.safetensors"
+        checkpoint.save(path, state)
+        assert same(checkpoint.load(path), state)
+        assert [item.name for item in path.parent.iterdir()] == ["x.safetensors"]
+
+    @pytest.mark.parametrize(
+        "state",
+        [
+            {"frame": b""},
+            {"a/b": torch.zeros(1), "a": {"b": torch.ones(1)}},
+            {"a": [torch.zeros(1)], "a/0": torch.ones(1)},
+            {"": torch.zeros(1)},
+            {"-0": torch.tensor([-0.0, float("nan"), float("inf")])},
+        ],
+        ids=["no bytes", "slash", "slash and index", "no name", "odd numbers"],
+    )
+    def test_odd_states(self, state: Any, tmp_path: Path) -> None:
+        checkpoint.save(tmp_path / "x", state)
+        assert same(checkpoint.load(tmp_path / "x"), state)
+
+    def test_views_are_saved_as_what_they_show(self, tmp_path: Path) -> None:
+        whole = torch.arange(12.0).reshape(3, 4)
+        checkpoint.save(tmp_path / "x", {"t": whole.t(), "row": whole[1], "again": whole[1]})
+        loaded = checkpoint.load(tmp_path / "x")
+        assert loaded["t"].tolist() == whole.t().tolist()
+        assert loaded["row"].tolist() == loaded["again"].tolist() == [4, 5, 6, 7]
+
+    def test_what_is_loaded_shares_nothing_with_what_was_saved(self, tmp_path: Path) -> None:
+        values = torch.zeros(2)
+        checkpoint.save(tmp_path / "x", {"values": values})
+        values += 1
+        assert checkpoint.load(tmp_path / "x")["values"].tolist() == [0, 0]
+
+
+class TestDamage:
+    def test_a_missing_file(self, tmp_path: Path) -> None:
+        with pytest.raises(RunError, match="there is no such checkpoint") as caught:
+            checkpoint.load(tmp_path / "absent")
+        assert str(tmp_path / "absent") in str(caught.value)
+
+    @pytest.mark.parametrize("kept", [0, 1, 8, 30, -1, -300])
+    def test_a_cut_file(self, kept: int, tmp_path: Path) -> None:
+        path = tmp_path / "x"
+        checkpoint.save(path, {"values": torch.ones(100), "round": 3})
+        path.write_bytes(path.read_bytes()[:kept])
+        self.refused(path)
+
+    def test_something_else_altogether(self, tmp_path: Path) -> None:
+        path = tmp_path / "x"
+        path.write_bytes(b"hello, this is no checkpoint at all")
+        self.refused(path)
+
+    def test_a_folder(self, tmp_path: Path) -> None:
+        (tmp_path / "x").mkdir()
+        self.refused(tmp_path / "x")
+
+    @pytest.mark.parametrize(
+        "metadata",
+        [
+            None,
+            {"format": "vertizo-0", "skeleton": "{}"},
+            {"format": checkpoint.FORMAT},
+            {"format": checkpoint.FORMAT, "skeleton": "{"},
+            {"format": checkpoint.FORMAT, "skeleton": json.dumps({"a": {"$tensor": "absent"}})},
+        ],
+        ids=[
+            "none",
+            "another version",
+            "no skeleton",
+            "cut skeleton",
+            "a tensor that is not there",
+        ],
+    )
+    def test_a_safetensors_file_of_somebody_else(
+        self, metadata: dict[str, str] | None, tmp_path: Path
+    ) -> None:
+        content = safetensors.torch.save({"values": torch.ones(2)}, metadata)
+        (tmp_path / "x").write_bytes(content)
+        self.refused(tmp_path / "x")
+
+    @staticmethod
+    def refused(path: Path) -> None:
+        with pytest.raises(RunError) as caught:
+            checkpoint.load(path)
+        assert str(path) in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+class TestAtomicWriting:
+    @pytest.mark.parametrize("step", ["fsync", "replace"])
+    def test_a_crash_leaves_the_old_file(
+        self, step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = tmp_path / "x"
+        checkpoint.save(path, {"round": 1})
+
+        def crash(*_: Any) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, step, crash)
+            with pytest.raises(KeyboardInterrupt):
+                checkpoint.save(path, {"round": 2})
+        assert checkpoint.load(path) == {"round": 1}
+        checkpoint.save(path, {"round": 3})
+        assert checkpoint.load(path) == {"round": 3}
+        assert [item.name for item in tmp_path.iterdir()] == ["x"]
+
+    def test_content_is_on_the_disk_before_it_takes_the_name(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        calls: list[str] = []
+        for name in ("fsync", "replace"):
+            real = getattr(os, name)
+
+            def noted(*args: Any, name: str = name, real: Any = real) -> Any:
+                calls.append(name)
+                return real(*args)
+
+            monkeypatch.setattr(os, name, noted)
+        checkpoint.write_atomically(tmp_path / "x", b"content")
+        assert calls == ["fsync", "replace", "fsync"]
+        assert (tmp_path / "x").read_bytes() == b"content"
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux keeps the peak")
+def test_a_large_tensor_is_not_copied(tmp_path: Path) -> None:
+    def kilobytes(key: str) -> int:
+        status = Path("/proc/self/status").read_text(encoding="utf-8")
+        return int(status.split(f"{key}:")[1].split()[0])
+
+    size = 1 << 25
+    tensor, path = torch.full((size,), 3.0), tmp_path / "x.safetensors"
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    before = kilobytes("VmRSS")
+    checkpoint.save(path, {"table": tensor, "half": tensor[:5]})
+    assert kilobytes("VmHWM") - before < size * 4 // 1024 // 8
+    own = kilobytes("RssAnon")
+    found = checkpoint.load(path)["table"]
+    assert torch.equal(found, tensor)
+    assert kilobytes("RssAnon") - own < size * 4 // 1024 // 2  # of which the comparison is some

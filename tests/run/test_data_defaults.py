@@ -1,0 +1,205 @@
+"""What a configuration leaves open."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from vertizo.run import data_defaults
+from vertizo.config.schema import ExperimentConfig, parse
+from vertizo.data.datasets.catalog import CATALOG
+from vertizo.data.vertical import VerticalData
+from vertizo.run.data_defaults import client_rate, complete, reply_clip, server_rate
+from vertizo.run.experiment import Experiment
+from vertizo.run.federation import build
+from vertizo.config.method_defaults import TABLES
+from vertizo.methods.choice import METHODS
+from vertizo.methods.czofo import Czofo
+from vertizo.methods.dpzv import Dpzv
+from vertizo.methods.vafl import Vafl
+from vertizo.models.optimizers import Sgd
+from vertizo.models.losses import Classification
+
+
+def people(records: int, columns: int = 4, parties: int = 2, seed: int = 0) -> VerticalData:
+    generator = torch.Generator().manual_seed(seed)
+    names = tuple(f"party{index}" for index in range(parties))
+    features = tuple(
+        {
+            "table": torch.randn((records, columns), generator=generator),
+            "validation": torch.randn((5, columns), generator=generator),
+            "test": torch.randn((5, columns), generator=generator),
+        }
+        for _ in names
+    )
+    labels = {
+        "table": torch.randint(0, 2, (records,), generator=generator),
+        "validation": torch.tensor([0, 1, 0, 1, 0]),
+        "test": torch.tensor([0, 1, 0, 1, 1]),
+    }
+    return VerticalData("people", Classification(2), names, features, labels, False)  # type: ignore[arg-type]
+
+
+class TestComplete:
+    def test_a_small_table_makes_many_epochs_and_a_large_one_few(self) -> None:
+        found = [complete(ExperimentConfig(), people(records)) for records in (30, 6400, 640_000)]
+        assert [one.batch_size for one in found] == [30, 64, 64]
+        assert [one.epochs for one in found] == [120, 30, 5]
+
+    def test_noise_wants_few_epochs_and_large_batches(self) -> None:
+        config = parse({"privacy": {"epsilon": 1.0}})
+        found = [complete(config, people(records)) for records in (100, 10_000, 100_000)]
+        assert [one.batch_size for one in found] == [64, 500, 2000]
+        assert [one.epochs for one in found] == [5, 5, 5]
+
+    def test_what_is_given_stays(self) -> None:
+        config = parse({"epochs": 120, "batch_size": 64, "privacy": {"epsilon": 1, "clip": 3.0}})
+        assert complete(config, people(100_000)) == config
+
+    def test_what_is_complete_stays_complete_in_its_file_as_well(self) -> None:
+        data = people(500)
+        once = complete(parse({"privacy": {"epsilon": 1.0}}), data)
+        assert complete(once, people(90_000)) == once
+        again = parse(once.model_dump(mode="json"))
+        assert again == once
+        assert complete(again, people(90_000)) == once
+
+    def test_no_value_of_a_record_is_looked_at(self) -> None:
+        config = parse({"privacy": {"epsilon": 1.0}})
+        data = people(700)
+        other = people(700, seed=1)
+        nothing = replace(
+            other,
+            features=tuple(
+                {purpose: torch.full_like(rows, math.nan) for purpose, rows in each.items()}
+                for each in other.features
+            ),
+        )
+        assert complete(config, data) == complete(config, nothing)
+
+    def test_a_federation_is_built_from_what_is_complete(self) -> None:
+        made = build(ExperimentConfig(), people(200))
+        assert made.total_rounds == 2 * 120 * 4
+
+
+class TestRates:
+    def test_a_gradient_that_is_computed(self) -> None:
+        assert client_rate(Vafl(), 10**6, 16, 64, 0.9) == pytest.approx(0.01)
+
+    def test_an_estimate_in_many_dimensions_takes_shorter_steps(self) -> None:
+        few, many = (client_rate(Dpzv(), d, 16, 64, 0.0) for d in (500, 5000))
+        assert few == pytest.approx(10 * many)
+
+    def test_the_mean_of_directions_takes_longer_ones(self) -> None:
+        one = client_rate(Dpzv(), 5000, 16, 64, 0.0)
+        assert client_rate(Dpzv(num_directions=4), 5000, 16, 64, 0.0) == pytest.approx(4 * one)
+
+    def test_of_embeddings_their_size_matters_and_not_that_of_the_model(self) -> None:
+        rates = [client_rate(Czofo(num_directions=1), d, 16, 64, 0.0) for d in (10, 10**6)]
+        assert rates[0] == rates[1]
+        assert client_rate(Czofo(num_directions=1), 10, 32, 64, 0.0) == pytest.approx(rates[0] / 2)
+        alone = client_rate(Czofo(num_directions=1, scalars="record"), 10, 256, 64, 0.0)
+        batch = client_rate(Czofo(num_directions=1), 10, 256, 64, 0.0)
+        assert alone == pytest.approx(64 * batch)
+
+    def test_a_server_likewise(self) -> None:
+        assert server_rate("sgd", 10**6, 0.9) == pytest.approx(0.01)
+        ratio = server_rate("zeroth-order", 1000, 0.0) / server_rate("zeroth-order", 4000, 0.0)
+        assert ratio == pytest.approx(4)
+
+    def test_noise_shortens_the_steps_of_a_private_server(self) -> None:
+        quiet, loud = (server_rate("secret-sgd", 100, 0.0, noise, 100) for noise in (1e-9, 1.0))
+        assert quiet == data_defaults.PRIVATE_RATE
+        assert loud == pytest.approx(data_defaults.PRIVATE_WANDERING / 10)
+
+    @pytest.mark.parametrize("method", METHODS)
+    def test_every_run_has_rates_and_says_which(self, method: str) -> None:
+        config = parse({"method": {"name": method}, "epochs": 1})
+        made = build(config, people(100))
+        assert len(made.learning_rates) == 2
+        for rate, optimizer in zip(made.learning_rates, made.optimizers, strict=True):
+            assert isinstance(optimizer, Sgd)
+            assert optimizer.learning_rate == rate > 0
+        summary = Experiment(config, people(100)).run().summary
+        assert summary["learning_rates"]["clients"] == made.learning_rates
+        assert summary["learning_rates"]["server"] > 0
+
+    def test_a_rate_that_is_given_is_kept_and_does_not_fall(self) -> None:
+        config = parse({"client": {"optimizer": {"learning_rate": 0.5}}, "epochs": 1})
+        made = build(config, people(100))
+        assert made.learning_rates == [0.5, 0.5]
+        assert not config.client.optimizer.falls
+        assert config.server.optimizer.falls
+
+
+class TestGuarantee:
+    def test_an_epsilon_is_enough(self) -> None:
+        privacy = Experiment(parse({"privacy": {"epsilon": 1.0}}), people(400)).privacy()
+        assert privacy["guarantee"] == "exact"
+        assert 0.9 < privacy["epsilon"] <= 1.0
+        assert privacy["clip"] == reply_clip(people(400))
+
+    @pytest.mark.parametrize("method", METHODS)
+    def test_with_every_method(self, method: str) -> None:
+        config = parse({"privacy": {"epsilon": 2.0}, "method": {"name": method}})
+        privacy = Experiment(config, people(400)).privacy()
+        assert privacy["guarantee"] == "exact"
+        assert privacy["epsilon"] <= 2.0
+
+    def test_a_server_that_is_chosen_stays(self) -> None:
+        config = parse({"privacy": {"epsilon": 1.0}, "server": {"update": "none"}})
+        assert config.server.update == "none"
+        assert config.server.model == ExperimentConfig().server.model
+
+    def test_of_the_server_only_what_is_missing_is_filled_in(self) -> None:
+        tree: dict[str, Any] = {"server": {"model": {"name": "mlp", "hidden": [5]}, "clip": 0.5}}
+        config = parse({"privacy": {"epsilon": 1.0}, **tree})
+        assert config.server.update == "secret-sgd"
+        assert config.server.clip == 0.5
+        assert config.server.model.model_dump()["hidden"] == (5,)
+        assert config.simulation.table == "upload"
+
+    def test_a_published_epsilon_changes_no_server(self) -> None:
+        config = parse({"privacy": {"epsilon": 1.0, "accounting": "published"}})
+        assert config.server.update == "sgd"
+
+    def test_the_clip_grows_with_columns_and_shrinks_with_parties(self) -> None:
+        assert reply_clip(people(50, columns=40)) > reply_clip(people(50, columns=10))
+        assert reply_clip(people(50, parties=6)) < reply_clip(people(50, parties=2))
+
+    def test_columns_that_nobody_knows_are_typical_ones(self) -> None:
+        data = people(50, columns=data_defaults.TYPICAL_COLUMNS)
+        assert reply_clip(replace(data, features=())) == reply_clip(data)
+
+
+class TestTables:
+    def test_those_that_have_columns_and_no_others(self) -> None:
+        with_columns = {
+            name
+            for name in CATALOG
+            if name == "table" or (not CATALOG[name].needs_files and name != "digits")
+        }
+        in_memory = {"frame"}
+        assert with_columns | in_memory < set(TABLES) < set(CATALOG) | in_memory
+        others = {"adult", "bank-marketing", "credit-default"}
+        assert set(TABLES) - with_columns == others | in_memory
+
+    @pytest.mark.parametrize("name", TABLES)
+    def test_wider_embeddings(self, name: str) -> None:
+        tree: dict[str, Any] = {"name": name}
+        if name == "table":
+            tree |= {"path": "a.csv", "label": "y", "columns": {"a": ["x"]}}
+        assert parse({"data": tree}).client.model.model_dump()["outputs"] == 16
+        private = parse({"data": tree, "privacy": {"epsilon": 1.0}}).client.model.model_dump()
+        assert (private["outputs"], private["final_relu"]) == (64, True)
+        narrow = parse({"data": tree, "client": {"model": {"outputs": 2}}})
+        assert narrow.client.model.model_dump()["outputs"] == 2
+
+    def test_other_models_are_left_alone(self) -> None:
+        model = {"name": "module", "path": "own.py:Own"}
+        config = parse({"data": {"name": "diabetes"}, "client": {"model": model}})
+        assert config.client.model.name == "module"

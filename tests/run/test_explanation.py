@@ -1,0 +1,107 @@
+"""Explanations say of each configuration what holds, and never more."""
+
+from __future__ import annotations
+
+import math
+import re
+from itertools import product
+from pathlib import Path
+from runpy import run_path
+from statistics import NormalDist
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from vertizo.run.explanation import Explanation, explain
+
+fed = SimpleNamespace(**run_path(str(Path(__file__).with_name("federations.py"))))
+
+WANTED = {"privacy.mechanism": "gaussian", "privacy.clip": 0.5, "privacy.epsilon": 2.0}
+PRIVACY: dict[str, tuple[dict[str, Any], str]] = {
+    "no noise": ({}, "none"),
+    "raw labels": (fed.GAUSSIAN, "none"),
+    "published": ({**WANTED, "privacy.accounting": "published"}, "published"),
+    "embedding noise": (fed.EMBEDDING_NOISE, "none"),
+    "server untouched": ({**WANTED, "server.update": "none"}, "simulated"),
+    "private server": ({**WANTED, "server.update": "private-sgd"}, "simulated"),
+}
+METHODS = ["dpzv", "vafl", "cascaded"]
+CASES = list(product(METHODS, PRIVACY))
+
+
+def explained(method: str, name: str, **more: Any) -> tuple[Explanation, dict[str, Any]]:
+    changes = {**PRIVACY[name][0], **{k.replace("__", "."): v for k, v in more.items()}}
+    privacy = fed.build(method, None, changes).privacy()
+    return explain(fed.config(method, None, changes), privacy), privacy
+
+
+@pytest.mark.parametrize(("method", "name"), CASES)
+def test_no_guarantee_is_claimed_where_none_holds(method: str, name: str) -> None:
+    words, privacy = explained(method, name)
+    assert words.guarantee == privacy["guarantee"] == PRIVACY[name][1]
+    assert words.summary == privacy["words"]
+    if words.guarantee == "simulated":
+        assert privacy["epsilon"] is not None
+        text = " ".join(words.protected)
+        assert f"ε = {privacy['epsilon']:.4g}" in text
+        assert "δ = 1e-05" in text
+        assert f"ε = {privacy['epsilon']:.4g}" in words.summary
+        return
+    assert privacy["epsilon"] is None
+    if name != "embedding noise":
+        assert words.protected == ()
+    assert any("abels" in line for line in words.not_protected)
+
+
+@pytest.mark.parametrize(("method", "name"), CASES)
+def test_validation_records_are_named(method: str, name: str) -> None:
+    for validation in (0.1, 0.0):
+        words, _ = explained(method, name, data__validation=validation)
+        named = any("validation" in line for line in words.not_protected)
+        assert named == (validation > 0)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_features_of_clients_that_train_on_gradients(method: str) -> None:
+    words, privacy = explained(method, "server untouched")
+    first_order = fed.config(method).method.first_order_client
+    covered = any("features" in thing for thing in privacy["covers"])
+    assert covered != first_order
+    assert any("Clients' features" in line for line in words.not_protected) != covered
+
+
+def test_an_epsilon_is_put_into_how_often_a_guess_is_right() -> None:
+    """Two equally likely values: at most (e^ε + δ)/(1 + e^ε), which no test of them exceeds."""
+    for epsilon in (0.1, 1.0, 3.0, 8.0):
+        changes = {**WANTED, "privacy.epsilon": epsilon, "server.update": "none"}
+        privacy = fed.build("dpzv", None, changes).privacy()
+        words = explain(fed.config("dpzv", None, changes), privacy)
+        text = " ".join(words.protected)
+        (said,) = re.findall(r"right in at most ([\d.]+) % of all cases", text)
+        assert "better than" not in text
+        # The likeliest attacker sees one number with noise, whose μ gives this ε at this δ: he is
+        # right in Φ(μ/2) of all cases; randomised response, the worst case, in e^ε/(1+e^ε).
+        worst = math.exp(privacy["epsilon"]) / (1 + math.exp(privacy["epsilon"]))
+        assert NormalDist().cdf(privacy["mu"] / 2) < worst
+        assert 100 * worst <= float(said) <= 100 * worst + 0.11
+
+
+def test_what_is_not_covered_is_in_the_statement() -> None:
+    words, privacy = explained("dpzv", "server untouched")
+    assert privacy["records"] == 29
+    assert privacy["not_covered"] == ["validation records", "test records"]
+    assert "each of the 29 training records" in words.summary
+    assert "Not covered: validation records, test records." in words.summary
+    assert any(line.startswith("Test records") for line in words.not_protected)
+
+
+def test_a_simulated_guarantee_is_no_exact_one() -> None:
+    words, _ = explained("dpzv", "private server")
+    assert words.summary.startswith("Simulated: ε = ")
+    text = " ".join(words.protected)
+    assert "simulated ε = " in text
+    assert "against whoever knows the seed, nothing is protected" in text
+    secret, _ = explained("dpzv", "private server", privacy__noise="secure")
+    assert secret.guarantee == "exact"
+    assert "imulated" not in " ".join([secret.summary, *secret.protected, *secret.how])

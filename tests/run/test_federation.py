@@ -1,0 +1,453 @@
+"""From a configuration and data to the parties."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from vertizo.config import schema
+from vertizo.data import vertical
+from vertizo.data.datasets.catalog import load as load_data
+from vertizo.data.vertical import VerticalData
+from vertizo.core.errors import ConfigError
+from vertizo.run.federation import Federation, build
+from vertizo.core.randomness import Stream
+
+MODELS = '''
+import numpy as np
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    """A well-behaved client or server model."""
+
+    def __init__(self, inputs=16, outputs=3, layer=nn.Linear):
+        super().__init__()
+        self.layer = layer(inputs, outputs)
+
+    def forward(self, x):
+        return self.layer(x.flatten(1))
+
+
+class Summed(Net):
+    def forward(self, x):
+        return super().forward(x).sum()
+
+
+class Pair(Net):
+    def forward(self, x):
+        return super().forward(x), x
+
+
+class Transposed(Net):
+    def forward(self, x):
+        return super().forward(x).t()
+
+
+class Unfinished(Net):
+    def forward(self, x):
+        return self.missing(x)
+
+
+class Lookup(Net):
+    def forward(self, x):
+        return {}["weights"]
+
+
+class Asserting(Net):
+    def forward(self, x):
+        assert x.dim() == 7, "seven sides\\nare needed"
+
+
+class Infinite(Net):
+    def forward(self, x):
+        return super().forward(x) / 0
+
+
+class Normalised(Net):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(3)
+
+    def forward(self, x):
+        return self.norm(super().forward(x))
+
+
+class Double(Net):
+    def __init__(self):
+        super().__init__()
+        self.double()
+
+
+class Mixed(Net):
+    def __init__(self):
+        super().__init__()
+        self.other = nn.Linear(3, 3).double()
+
+
+class Empty(nn.Module):
+    def forward(self, x):
+        return x.flatten(1)
+
+
+class Refusing(Net):
+    def __init__(self):
+        raise ValueError("not today\\nnor tomorrow")
+
+
+class NoFile(Net):
+    def __init__(self):
+        open("weights that nobody has")
+
+
+def convolution(channels):
+    return nn.Conv2d(channels, 3, 1)
+
+
+def not_a_module():
+    return 3
+
+
+number = 5
+
+
+def linear(w, x):
+    return x.reshape(len(x), -1) @ w.reshape(16, -1)
+
+
+def per_party(w, x):
+    return x.reshape(len(x), -1) * w[0]
+
+
+def flat(w, x):
+    return x.reshape(len(x), -1) @ w
+
+
+def dividing(w, x):
+    return 1 // 0
+
+
+def lookup(w, x):
+    return {}["weights"]
+
+
+def worded(w, x):
+    return "three"
+
+
+def nothing():
+    return 3
+
+
+def infinite(w, x):
+    return np.full((len(x), 2), np.inf)
+'''
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to run in, with the user's file in it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    (tmp_path / "mine.py").write_text(MODELS)
+    return tmp_path
+
+
+def made(*overrides: str, data: VerticalData | None = None) -> Federation:
+    settings = schema.load(None, ("data.limit=60", "batch_size=9", *overrides))
+    return build(settings, data or cut(settings))
+
+
+def cut(settings: schema.ExperimentConfig) -> VerticalData:
+    options = settings.data
+    return vertical.cut(
+        load_data(options.name),
+        split=options.split,
+        parties=options.parties,
+        columns=options.columns,
+        validation=options.validation,
+        limit=options.limit,
+        stream=Stream.from_seed(settings.seed),
+    )
+
+
+def refusal(*overrides: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        made(*overrides)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def client(path: str, *more: str) -> tuple[str, ...]:
+    return ("client.model.name=module", f"client.model.path=mine.py:{path}", *more)
+
+
+def server(path: str, *more: str) -> tuple[str, ...]:
+    return ("server.model.name=module", f"server.model.path=mine.py:{path}", *more)
+
+
+def function(path: str, *more: str, parameters: int = 32) -> tuple[str, ...]:
+    return (
+        "client.model.name=function",
+        f"client.model.path=mine.py:{path}",
+        f"client.model.num_parameters={parameters}",
+        *more,
+    )
+
+
+class TestBuilt:
+    def test_one_client_for_each_party(self) -> None:
+        federation = made("data.parties=3", "client.model.outputs=5")
+        assert [party.index for party in federation.clients] == [0, 1, 2]
+        assert [model.parameters.numel() for model in federation.models] == [
+            16 * 5 + 5,
+            16 * 5 + 5,
+            32 * 5 + 5,
+        ]
+        assert federation.server.clients == 3
+        hidden = federation.server.side.head.parameters.numel()
+        assert hidden == 15 * 64 + 64 + 64 * 10 + 10
+
+    @pytest.mark.parametrize(
+        ("overrides", "rounds"),
+        [
+            ((), 6 * 4 * 5),
+            (("simulation.timing=synchronous",), 6 * 5),
+            (("rounds=7",), 7),
+            (("rounds=100000",), 6 * 4 * 5),
+            (("data.parties=2", "batch_size=54"), 2 * 5),
+        ],
+    )
+    def test_rounds_of_a_whole_run(self, overrides: tuple[str, ...], rounds: int) -> None:
+        assert made("epochs=5", *overrides).total_rounds == rounds
+
+    def test_clients_start_differently_and_the_seed_decides(self) -> None:
+        first, again, other = made("seed=1"), made("seed=1"), made("seed=2")
+        starts = [model.parameters for model in first.models]
+        for one in range(4):
+            for two in range(one):
+                assert not torch.equal(starts[one], starts[two])
+        assert same(first.parameters(), again.parameters())
+        assert not same(first.parameters(), other.parameters())
+
+    def test_the_global_generator_neither_decides_nor_is_moved(self) -> None:
+        torch.manual_seed(0)
+        first, state = made(), torch.random.get_rng_state()
+        torch.manual_seed(1)
+        assert same(first.parameters(), made().parameters())
+        torch.manual_seed(0)
+        assert torch.equal(torch.random.get_rng_state(), state)
+
+    @pytest.mark.parametrize("method", ["dpzv", "cascaded", "vafl"])
+    def test_a_module_from_a_file_and_one_from_a_package(self, method: str) -> None:
+        own = made(f"method.name={method}", *client("Net", "client.model.arguments.outputs=4"))
+        assert [model.parameters.numel() for model in own.models] == [16 * 4 + 4] * 4
+        assert own.server.side.table.dims == (4, 4, 4, 4)
+        known = made(
+            "client.model.name=module",
+            "client.model.path=torch.nn:Linear",
+            "client.model.arguments={in_features: 16, out_features: 2}",
+            "data.split=even",
+        )
+        assert known.server.side.table.dims == (2, 2, 2, 2)
+
+    def test_a_server_module_from_a_file(self) -> None:
+        arguments = "server.model.arguments={inputs: 12, outputs: 10}"
+        federation = made("client.model.outputs=3", *server("Net", arguments))
+        assert federation.server.side.head.parameters.numel() == 12 * 10 + 10
+
+    def test_a_function(self) -> None:
+        federation = made(*function("linear", "client.model.initial_std=2"))
+        assert [model.parameters.numel() for model in federation.models] == [32] * 4
+        spread = torch.cat([model.parameters for model in federation.models]).std()
+        assert 1.5 < float(spread) < 2.5
+        still = made(*function("linear"))
+        assert not torch.cat([model.parameters for model in still.models]).any()
+
+    def test_a_function_may_have_another_size_at_every_party(self) -> None:
+        assert made("data.parties=3", *function("per_party")).server.side.table.dims == (16, 16, 32)
+
+
+class TestState:
+    def test_parameters_are_put_in_place(self) -> None:
+        federation, other = made("seed=1"), made("seed=2")
+        other.load_parameters(federation.parameters())
+        assert same(federation.parameters(), other.parameters())
+        assert federation.models[0].parameters is not other.models[0].parameters
+
+    def test_another_federation_goes_on_from_its_state(self) -> None:
+        changes = ("epochs=3", "simulation.drop=0.2")
+        federation, other = made(*changes), made(*changes)
+        federation.start(upload_table=True)
+        for _ in range(25):
+            federation.simulator.step()
+        other.load(copy.deepcopy(federation.state()))
+        for _ in range(10):
+            federation.simulator.step()
+            other.simulator.step()
+        assert same(federation.parameters(), other.parameters())
+        assert federation.simulator.now == other.simulator.now
+        assert federation.simulator.traffic == other.simulator.traffic
+
+    def test_an_uploaded_table_is_counted_apart(self) -> None:
+        federation = made()
+        federation.start(upload_table=True)
+        assert federation.simulator.traffic.table > 54 * 12 * 4
+        assert federation.simulator.traffic.up == 0
+        assert federation.server.side.table.values.any()
+
+    @pytest.mark.parametrize(
+        ("overrides", "guarantee"),
+        [
+            ((), "none"),
+            (("privacy.mechanism=gaussian", "privacy.clip=1", "privacy.noise_std=2"), "none"),
+            (
+                (
+                    "privacy.mechanism=gaussian",
+                    "privacy.clip=1",
+                    "privacy.epsilon=2",
+                    "server.update=none",
+                ),
+                "exact",
+            ),
+        ],
+    )
+    def test_what_is_guaranteed(self, overrides: tuple[str, ...], guarantee: str) -> None:
+        statement = made("epochs=3", *overrides).statement()
+        assert statement.guarantee == guarantee
+        if guarantee == "exact":
+            assert statement.epsilon == pytest.approx(2)
+            assert statement.max_participations == 3 * 4
+        else:
+            assert statement.epsilon is None
+
+
+class TestRefused:
+    def test_a_batch_beyond_the_records(self) -> None:
+        line = refusal("batch_size=55")
+        for word in ("batch_size is 55", "54"):
+            assert word in line
+
+    def test_nothing_left_to_train_on(self) -> None:
+        line = refusal("data.validation=0.999", "batch_size=1")
+        for word in ("data.validation", "0.999"):
+            assert word in line
+
+    def test_a_straggler_that_is_no_client(self) -> None:
+        line = refusal("simulation.stragglers={0: 2, 4: 2}")
+        for word in ("simulation.stragglers", "client 4", "0 to 3"):
+            assert word in line
+
+    def test_a_cnn_without_images(self) -> None:
+        line = refusal("client.model.name=cnn", "data.split=even")
+        for word in ("client.model", "'cnn'", "[16]", "images"):
+            assert word in line
+
+    def test_embeddings_of_several_sizes_cannot_be_summed(self) -> None:
+        line = refusal("data.parties=3", "server.join=sum", *function("per_party"))
+        for word in ("server.join", "'sum'", "[16, 16, 32]", "'concat'"):
+            assert word in line
+
+
+CLIENTS = [
+    ("Nett", (), ["no 'Nett'"]),
+    ("number", (), ["number"]),
+    ("not_a_module", (), ["int", "torch.nn.Module"]),
+    ("Net", ("client.model.arguments.width=3",), ["arguments", "'width'"]),
+    ("convolution", (), ["arguments", "'channels'"]),
+    ("Net", ("client.model.arguments.inputs=-1",), ["mine.py:Net", "-1"]),
+    ("Net", ("client.model.arguments.inputs=wide",), ["arguments", "mine.py:Net"]),
+    ("Net", ("client.model.arguments.layer=linear",), ["mine.py:Net", "str"]),
+    ("Refusing", (), ["mine.py:Refusing", "not today"]),
+    ("NoFile", (), ["mine.py:NoFile", "weights that nobody has"]),
+    ("Net", ("client.model.arguments.inputs=9",), ["[1, 2, 8]", "9"]),
+    ("Summed", (), ["Summed", "one row for each record"]),
+    ("Pair", (), ["Pair", "tuple", "one row for each record"]),
+    ("Transposed", (), ["Transposed", "one row for each record"]),
+    ("Unfinished", (), ["missing"]),
+    ("Lookup", (), ["weights"]),
+    ("Asserting", (), ["seven sides"]),
+    ("Infinite", (), []),
+    ("Normalised", (), ["BatchNorm1d", "norm", "GroupNorm"]),
+    ("Double", (), ["dtype"]),
+    ("Mixed", (), ["dtype"]),
+    ("Empty", (), ["no parameters"]),
+]
+
+
+class TestUsersModels:
+    @pytest.mark.parametrize(("path", "more", "words"), CLIENTS)
+    @pytest.mark.parametrize("method", ["dpzv", "vafl"])
+    def test_a_client_model_that_cannot_work(
+        self, method: str, path: str, more: tuple[str, ...], words: list[str]
+    ) -> None:
+        if (method, path) == ("vafl", "Normalised"):  # a baseline trains as PyTorch does
+            made(f"method.name={method}", *client(path, *more))
+            line = refusal("method.name=vafl", "privacy.noise_std=1", *client(path, *more))
+        else:
+            line = refusal(f"method.name={method}", *client(path, *more))
+        for word in ["client.model", *words]:
+            assert word in line
+
+    @pytest.mark.parametrize(
+        ("path", "more", "words"),
+        [entry for entry in CLIENTS if "[1, 2, 8]" not in entry[2] and entry[0] != "Infinite"],
+    )
+    def test_a_server_model_that_cannot_work(
+        self, path: str, more: tuple[str, ...], words: list[str]
+    ) -> None:
+        more = tuple(text.replace("client", "server") for text in more)
+        line = refusal("client.model.outputs=4", *server(path, *more))
+        for word in ["server.model", *words]:
+            assert word in line
+
+    def test_a_server_model_of_the_wrong_sizes(self) -> None:
+        line = refusal("client.model.outputs=3", *server("Net"))
+        for word in ("server.model", "12 joined embeddings", "16"):
+            assert word in line
+        line = refusal("client.model.outputs=4", *server("Net"))
+        for word in ("server.model", "3 outputs", "digits", "10"):
+            assert word in line
+
+    @pytest.mark.parametrize(
+        ("path", "parameters", "words"),
+        [
+            ("absent", 32, ["no 'absent'"]),
+            ("number", 32, ["int"]),
+            ("linear", 31, ["[1, 2, 8]", "31"]),
+            ("flat", 16, ["(2,)", "[batch, outputs]"]),
+            ("dividing", 32, ["zero"]),
+            ("lookup", 32, ["weights"]),
+            ("worded", 32, ["three"]),
+            ("nothing", 32, ["nothing()"]),
+            ("infinite", 32, []),
+        ],
+    )
+    def test_a_function_that_cannot_work(
+        self, path: str, parameters: int, words: list[str]
+    ) -> None:
+        line = refusal(*function(path, parameters=parameters))
+        for word in ["client.model", *words]:
+            assert word in line
+
+
+def same(one: Any, two: Any) -> bool:
+    """Whether two sets of parameters are identical, bit for bit."""
+    return torch.equal(one["server"], two["server"]) and all(
+        torch.equal(a, b) for a, b in zip(one["clients"], two["clients"], strict=True)
+    )
+
+
+def test_the_helper_notices_differences() -> None:
+    one, two = (
+        {"server": torch.zeros(2), "clients": [torch.zeros(2), torch.zeros(1)]} for _ in range(2)
+    )
+    assert same(one, two)
+    two["clients"][0][1] = 1e-45
+    assert not same(one, two)

@@ -1,0 +1,250 @@
+"""The files that a run leaves behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from tests.failing_disk import disk_below
+
+from vertizo.config.schema import ExperimentConfig
+from vertizo.data.tabular.prepared import Preparation
+from vertizo.core.errors import RunError, UserError
+from vertizo.run.folder import RunFolder
+from vertizo.models.losses import Regression
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    """A folder that holds a run."""
+    made = RunFolder(tmp_path / "run")
+    made.create(ExperimentConfig(seed=7))
+    return made
+
+
+def line_of(error: BaseException) -> str:
+    assert "\n" not in str(error)
+    return str(error)
+
+
+class TestCreate:
+    def test_nothing_is_made_before(self, tmp_path: Path) -> None:
+        RunFolder(tmp_path / "run").check_is_new()
+        assert list(tmp_path.iterdir()) == []
+
+    def test_the_configuration_is_kept(self, folder: RunFolder) -> None:
+        assert folder.config() == ExperimentConfig(seed=7)
+        assert (folder.path / "checkpoints").is_dir()
+
+    def test_an_empty_or_foreign_folder_may_be_used(self, tmp_path: Path) -> None:
+        (tmp_path / "notes.txt").write_text("mine")
+        RunFolder(tmp_path).check_is_new()
+        RunFolder(tmp_path).create(ExperimentConfig())
+        assert (tmp_path / "notes.txt").read_text() == "mine"
+
+    def test_a_folder_with_a_run_is_refused(self, folder: RunFolder) -> None:
+        with pytest.raises(RunError, match="already holds a run") as caught:
+            folder.check_is_new()
+        line = line_of(caught.value)
+        assert f"--out {folder.path}" in line
+        assert f"--resume {folder.path}" in line
+
+    def test_what_could_not_be_written_can_be_begun_again(self, tmp_path: Path) -> None:
+        preparation = Preparation({}, "y", Regression(), None)
+        with disk_below(tmp_path) as disk:
+            RunFolder(tmp_path / "whole").create(ExperimentConfig(), None, preparation)
+            sites = [
+                ((action, name.replace("whole", str(number))), time)
+                for number, ((action, name), times) in enumerate(disk.seen.items())
+                for time in range(1, times + 1)
+                if "/" in name or action == "fsync"
+            ]
+            assert len(sites) >= 14
+            for (action, name), time in sites:
+                place = RunFolder(tmp_path / name.split("/")[0])
+                disk.fail_at((action, name), time)
+                place.check_is_new()
+                with pytest.raises(RunError, match="No space left on device"):
+                    place.create(ExperimentConfig(), None, preparation)
+                assert disk.failed
+                disk.make_space()
+                assert not any(path.is_file() for path in place.path.glob("*"))
+                place.check_is_new()
+
+    def test_a_start_that_was_killed_can_be_made_again(self, folder: RunFolder) -> None:
+        (folder.path / "preparation.json").write_text("{}")
+        (folder.path / "config.yaml").unlink()
+        folder.check_is_new()
+        (folder.path / "run_name").unlink()
+        with pytest.raises(RunError, match=r"holds preparation\.json but no config\.yaml"):
+            folder.check_is_new()
+
+    def test_a_file_is_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("x")
+        with pytest.raises(RunError, match="is a file") as caught:
+            RunFolder(tmp_path / "file").check_is_new()
+        assert str(tmp_path / "file") in line_of(caught.value)
+
+    def test_a_folder_below_a_file_cannot_be_made(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("x")
+        place = RunFolder(tmp_path / "file" / "run")
+        place.check_is_new()
+        with pytest.raises(RunError, match="cannot be written"):
+            place.create(ExperimentConfig())
+
+    def test_a_name_that_is_too_long(self, tmp_path: Path) -> None:
+        place = RunFolder(tmp_path / ("x" * 300))
+        for use in (place.check_is_new, place.config, lambda: place.create(ExperimentConfig())):
+            with pytest.raises(RunError):
+                use()
+
+    @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+    def test_a_folder_without_permission(self, tmp_path: Path) -> None:
+        tmp_path.chmod(0o500)
+        try:
+            with pytest.raises(RunError, match="cannot be written: Permission denied"):
+                RunFolder(tmp_path / "run").create(ExperimentConfig())
+        finally:
+            tmp_path.chmod(0o700)
+
+    @pytest.mark.skipif(not Path("/proc").is_dir(), reason="no such file system here")
+    def test_a_folder_on_a_file_system_that_cannot_be_written(self) -> None:
+        with pytest.raises(RunError, match="/proc/vertizo cannot be written"):
+            RunFolder(Path("/proc/vertizo")).create(ExperimentConfig())
+
+
+class TestConfig:
+    @pytest.mark.parametrize("kind", ["absent", "empty", "file"])
+    def test_no_run(self, kind: str, tmp_path: Path) -> None:
+        path = tmp_path / "run"
+        if kind == "empty":
+            path.mkdir()
+        elif kind == "file":
+            path.write_text("x")
+        with pytest.raises(RunError, match="holds no run") as caught:
+            RunFolder(path).config()
+        assert str(path) in line_of(caught.value)
+
+    def test_a_damaged_configuration(self, folder: RunFolder) -> None:
+        (folder.path / "config.yaml").write_text("epochs: [")
+        with pytest.raises(UserError, match="not YAML") as caught:
+            folder.config()
+        assert str(folder.path / "config.yaml") in line_of(caught.value)
+
+
+class TestLock:
+    def test_nobody_else_gets_in(self, folder: RunFolder) -> None:
+        again = RunFolder(folder.path)
+        with folder.locked():
+            with pytest.raises(RunError, match="in use by another") as caught, again.locked():
+                pass
+            assert str(folder.path) in line_of(caught.value)
+        with RunFolder(folder.path).locked():
+            pass
+
+    def test_it_holds_between_processes_and_ends_with_them(self, folder: RunFolder) -> None:
+        text = (
+            "import sys, time; from pathlib import Path\n"
+            "from vertizo.run.folder import RunFolder\n"
+            f"with RunFolder(Path({str(folder.path)!r})).locked():\n"
+            "    print('in', flush=True); time.sleep(60)\n"
+        )
+        with subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE) as other:
+            assert other.stdout is not None
+            assert other.stdout.readline() == b"in\n"
+            with pytest.raises(RunError, match="in use"), folder.locked():
+                pass
+            other.kill()
+            other.wait()
+            with folder.locked():
+                pass
+
+    def test_an_error_inside_opens_it_again(self, folder: RunFolder) -> None:
+        with pytest.raises(ZeroDivisionError), folder.locked():
+            raise ZeroDivisionError
+        with folder.locked():
+            pass
+
+    def test_a_folder_that_is_not_there(self, tmp_path: Path) -> None:
+        with pytest.raises(RunError) as caught, RunFolder(tmp_path / "absent").locked():
+            pass
+        assert str(tmp_path / "absent") in line_of(caught.value)
+
+
+class TestMetrics:
+    def test_rows_come_back_in_order(self, folder: RunFolder) -> None:
+        assert folder.metrics() == []
+        rows = [{"round": number, "loss": 1 / 3 if number else None} for number in range(3)]
+        for row in rows:
+            folder.append_metrics(row)
+        assert folder.metrics() == rows
+        assert len(folder.metrics_file.read_text().splitlines()) == 3
+
+    @pytest.mark.parametrize("tail", ['{"round": 3, "lo', '{"round"', "\0\0\0", "\n"])
+    def test_a_last_line_cut_off_by_a_crash_is_left_out(self, tail: str, folder: RunFolder) -> None:
+        rows = [{"round": number} for number in range(3)]
+        for row in rows:
+            folder.append_metrics(row)
+        with folder.metrics_file.open("a") as file:
+            file.write(tail)
+        folder.rewind_metrics(2)
+        assert folder.metrics() == rows
+        folder.append_metrics({"round": 4})
+        assert folder.metrics() == [*rows, {"round": 4}]
+
+    def test_a_line_that_was_torn_is_written_again(self, folder: RunFolder) -> None:
+        rows = [{"round": 0, "loss": 1.5}, {"round": 5}, {"round": 10, "words": "ε"}]
+        for row in rows:
+            with folder.metrics_file.open("ab") as file:
+                file.write('{"round": 7, "ε'.encode()[:-1])
+            folder.append_metrics(row)
+        assert folder.metrics() == rows
+
+    def test_a_line_that_found_no_room_is_written_again(self, folder: RunFolder) -> None:
+        folder.append_metrics({"round": 0})
+        with disk_below(folder.path) as disk:
+            disk.fail_at(("write", "metrics.jsonl"), 1)
+            with pytest.raises(RunError, match=r"metrics\.jsonl cannot be written: No space left"):
+                folder.append_metrics({"round": 5})
+            disk.make_space()
+            folder.append_metrics({"round": 5})
+        assert folder.metrics() == [{"round": 0}, {"round": 5}]
+
+    def test_rewinding_forgets_later_rows(self, folder: RunFolder) -> None:
+        for number in (0, 5, 10, 15):
+            folder.append_metrics({"round": number})
+        folder.rewind_metrics(10)
+        assert [row["round"] for row in folder.metrics()] == [0, 5, 10]
+        folder.rewind_metrics(9)
+        assert [row["round"] for row in folder.metrics()] == [0, 5]
+        folder.rewind_metrics(-1)
+        assert folder.metrics() == []
+
+
+class TestSummaryAndCheckpoints:
+    def test_a_summary(self, folder: RunFolder) -> None:
+        assert folder.summary() is None
+        folder.write_summary({"words": "ε", "seconds": 1 / 3})
+        assert folder.summary() == {"words": "ε", "seconds": 1 / 3}
+        assert json.loads(folder.summary_file.read_text(encoding="utf-8"))["words"] == "ε"
+
+    @pytest.mark.parametrize("content", [b"", b'{"a', b"\xff\xfe"])
+    def test_a_damaged_summary_is_named(self, content: bytes, folder: RunFolder) -> None:
+        folder.summary_file.write_bytes(content)
+        with pytest.raises(RunError) as caught:
+            folder.summary()
+        assert str(folder.summary_file) in line_of(caught.value)
+
+    def test_checkpoints_by_name(self, folder: RunFolder) -> None:
+        assert not folder.has("last")
+        folder.save("last", {"values": torch.arange(3), "round": 2})
+        assert folder.has("last")
+        assert not folder.has("best")
+        assert folder.load("last")["values"].tolist() == [0, 1, 2]
+        with pytest.raises(RunError, match="no such checkpoint"):
+            folder.load("best")

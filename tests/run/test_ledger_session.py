@@ -1,0 +1,176 @@
+"""Runs that are charged to a ledger that outlives them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from vertizo.config import schema
+from vertizo.run.ledger_session import budget_for
+from vertizo.config.schema import ExperimentConfig
+from vertizo.core.errors import ConfigError, RunError
+from vertizo.run.experiment import Experiment
+from vertizo.privacy.durable_ledger import DurableLedger
+from vertizo.privacy.guarantee import joined_epsilon
+from vertizo.run.summary_figures import bound_text
+
+BASE = (
+    "seed=0",
+    "data.limit=40",
+    "data.parties=2",
+    "batch_size=9",
+    "epochs=2",
+    "privacy.mechanism=gaussian",
+    "privacy.clip=0.5",
+    "privacy.epsilon=3",
+)
+SECRET = ("server.update=secret-sgd", "server.secret.every=2", "server.secret.sampling=0.2")
+SAME_BATCH = ("server.update=private-sgd",)
+
+
+class Crash(Exception):  # noqa: N818
+    """The process ends."""
+
+
+@pytest.fixture(autouse=True)
+def _state_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+def tiny(*overrides: str) -> ExperimentConfig:
+    return schema.load(None, (*BASE, *overrides))
+
+
+def ledger(folder: Path, *overrides: str, runs: int = 2) -> Path:
+    path = folder / "ledger.sqlite"
+    plain = tiny(*overrides)
+    DurableLedger.create(path, budget_for(plain, Experiment(plain).data(), runs))
+    return path
+
+
+def run(path: Path, *overrides: str, out: Path | None = None, **more: Any) -> dict[str, Any]:
+    settings = tiny(*overrides, f"privacy.ledger={path}")
+    return Experiment(settings).run(out, **more).summary
+
+
+@pytest.mark.parametrize("update", [SECRET, SAME_BATCH], ids=["secret", "same batch"])
+def test_runs_and_seeds_draw_on_one_budget(update: tuple[str, ...], tmp_path: Path) -> None:
+    path = ledger(tmp_path, *update)
+    budget = DurableLedger.inspect(path).budget
+    assert budget.epsilon == pytest.approx(joined_epsilon(budget.mu, budget.secret, 1e-5))
+    first = run(path, *update)
+    assert DurableLedger.inspect(path).spent == budget.clients * budget.share // 2
+    second = run(path, *update, "seed=1")
+    assert DurableLedger.inspect(path).spent == budget.clients * budget.share
+    for summary in (first, second):
+        assert summary["privacy"]["epsilon"] == pytest.approx(3, rel=5e-3)
+        assert f"together have ε = {bound_text(budget.epsilon)}" in summary["privacy"]["words"]
+    with pytest.raises((RunError, ConfigError), match="left"):
+        run(path, *update, "seed=2")
+    assert DurableLedger.inspect(path).spent == budget.clients * budget.share
+
+
+@pytest.mark.parametrize("update", [SECRET, SAME_BATCH], ids=["secret", "same batch"])
+def test_a_resumed_simulation_is_charged_once(update: tuple[str, ...], tmp_path: Path) -> None:
+    """What it repeats since its checkpoint is the same, byte for byte, and free."""
+    path = ledger(tmp_path, *update, runs=1)
+    left = 20
+
+    def crash(*_: Any) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise Crash
+
+    keep = "checkpoint_seconds=1000"  # no checkpoint but the first: much is repeated
+    with pytest.raises(Crash):
+        run(path, *update, keep, out=tmp_path / "run", observer=crash)
+    begun = DurableLedger.inspect(path)
+    assert 0 < begun.spent < begun.budget.clients * begun.budget.share
+    run(path, *update, keep, out=tmp_path / "run", resume=True)
+    ended = DurableLedger.inspect(path)
+    assert ended.spent == ended.budget.clients * ended.budget.share
+    assert len(ended.runs) == 1
+    assert ended.replies == 16  # 2 clients, 2 epochs of 4 batches
+
+
+def test_a_ledger_of_other_records_is_refused(tmp_path: Path) -> None:
+    path = ledger(tmp_path, "server.update=none")
+    with pytest.raises(ConfigError, match=r"is for 36 records .* 2 clients; this run has 27 of"):
+        run(path, "server.update=none", "data.limit=30")
+    with pytest.raises(ConfigError, match=r"2 clients; this run has 36 of .* and 3"):
+        run(path, "server.update=none", "data.parties=3")
+
+
+def test_runs_of_one_seed_share_no_noise(tmp_path: Path) -> None:
+    """Charged as independent, they must be: their difference would be free of noise otherwise."""
+    path = ledger(tmp_path, "server.update=none")
+    seen: list[list[bytes]] = []
+    for _ in range(2):
+        replies: list[bytes] = []
+
+        def keep(
+            _: float, way: str, client: int, frame: bytes, kept: list[bytes] = replies
+        ) -> None:
+            if way == "down":
+                kept.append(frame)
+
+        run(path, "server.update=none", observer=keep)
+        seen.append(replies)
+    assert len(seen[0]) == len(seen[1]) == 16
+    assert not set(seen[0]) & set(seen[1])
+
+
+def test_ids_are_the_same_records_in_every_run(tmp_path: Path) -> None:
+    path = ledger(tmp_path, "server.update=none")
+    one, two = (
+        Experiment(tiny("server.update=none", f"privacy.ledger={path}", f"seed={seed}")).data()
+        for seed in (0, 1)
+    )
+    assert torch.equal(one.features[0]["table"], two.features[0]["table"])
+    assert torch.equal(one.labels["table"], two.labels["table"])
+    free = Experiment(tiny("server.update=none", "seed=1")).data()
+    assert not torch.equal(one.features[0]["table"], free.features[0]["table"])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("server.update=sgd", "privacy.epsilon=null", "privacy.noise_std=500"),
+        ("server.update=none", "privacy.accounting=published"),
+    ],
+    ids=["raw labels", "published"],
+)
+def test_runs_without_a_guarantee_are_refused(settings: tuple[str, ...], tmp_path: Path) -> None:
+    path = ledger(tmp_path, "server.update=none")
+    with pytest.raises(ConfigError, match="a ledger needs a configuration with an exact guarantee"):
+        run(path, *settings)
+    assert DurableLedger.inspect(path).replies == 0
+
+
+def test_secure_noise_cannot_be_resumed(tmp_path: Path) -> None:
+    """What was released since the checkpoint would be released anew."""
+    secure = tiny("server.update=none", "privacy.noise=secure")
+    Experiment(secure).run(tmp_path / "run")
+    with pytest.raises(RunError, match="which cannot be repeated"):
+        Experiment(secure).run(tmp_path / "run", resume=True)
+
+
+def test_a_missing_ledger_leaves_no_run_folder(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"nowhere\.sqlite"):
+        run(tmp_path / "nowhere.sqlite", "server.update=none", out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_budget_needs_an_exact_guarantee() -> None:
+    plain = schema.load(None, ("data.limit=100",))
+    with pytest.raises(ConfigError, match="exact guarantee; this one has 'none'"):
+        budget_for(plain, Experiment(plain).data(), 1)
+
+
+def test_a_ledger_is_for_noised_replies() -> None:
+    with pytest.raises(ConfigError, match=r"privacy\.ledger is set but privacy\.mechanism"):
+        schema.load(None, ("privacy.ledger=x.sqlite",))

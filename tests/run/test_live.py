@@ -1,0 +1,72 @@
+"""What is shown while a run goes on: a bar on a terminal, HTML in a notebook, nothing in a file."""
+
+from __future__ import annotations
+
+import io
+import sys
+from types import ModuleType
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from vertizo.run import live
+from vertizo.run.experiment import Progress
+
+HERE = Progress(
+    round=30, total=120, seconds=2.0, megabytes=1.25, loss=0.5, accuracy=0.75, epsilon=None
+)
+
+
+def test_nothing_where_nobody_looks() -> None:
+    out = io.StringIO()
+    with live.bar("dpzv", Console(file=out)) as show:
+        assert show is None
+    assert not out.getvalue()
+
+
+def test_a_terminal_sees_a_bar_and_a_line() -> None:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=120)
+    with live.bar("dpzv", console) as show:
+        assert show is not None
+        show(HERE)
+    assert "30 of 120 rounds" in out.getvalue()
+    assert "acc 75.0 %" in out.getvalue()
+
+
+def test_a_notebook_sees_html_that_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+
+    class Handle:
+        def update(self, html: str) -> None:
+            shown.append(html)
+
+    def display(html: str, display_id: bool) -> Handle:
+        assert display_id
+        shown.append(html)
+        return Handle()
+
+    module: Any = ModuleType("IPython.display")
+    module.HTML, module.display = str, display
+    monkeypatch.setitem(sys.modules, "IPython.display", module)
+    with live.bar("<dpzv>", Console(force_jupyter=True)) as show:
+        assert show is not None
+        show(HERE)
+    assert len(shown) == 2
+    assert all("&lt;dpzv&gt;" in html and "<progress" in html for html in shown)
+    assert 'value="30" max="120"' in shown[1]
+    assert "30 of 120 rounds" in shown[1]
+
+
+@pytest.mark.parametrize(("epsilon", "words"), [(None, "no ε"), (0.5, "ε 0.5")])
+def test_the_line_of_figures(epsilon: float | None, words: str) -> None:
+    here = Progress(**{**vars(HERE), "epsilon": epsilon})
+    assert live.figures(here).split(" · ") == [
+        "30 of 120 rounds",
+        "15/s",
+        "loss 0.500",
+        "acc 75.0 %",
+        "1.2 MB",
+        words,
+    ]

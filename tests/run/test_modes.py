@@ -1,0 +1,467 @@
+"""Users' modules whole: frozen parts, buffers, dropout and batch normalisation; and what fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from vertizo.run import checkpoint
+from vertizo.config.schema import parse
+from vertizo.core.errors import ConfigError
+from vertizo.run.experiment import Experiment
+from vertizo.run.federation import Federation, build
+from vertizo.models.base import Points, copied
+from vertizo.run.prediction import Predictor
+
+ROWS, CLASSES = 64, 10
+
+
+class Half(nn.Module):
+    """A frozen layer under one that is trained; its first parameters are random."""
+
+    def __init__(self, inputs: int = 32, outputs: int = 3) -> None:
+        super().__init__()
+        self.body = nn.Linear(inputs, 8).requires_grad_(False)
+        self.top = nn.Linear(8, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.top(self.body(x.flatten(1)).tanh())
+
+
+class Random(nn.Module):
+    """Dropout and batch normalisation."""
+
+    def __init__(self, inputs: int = 32, outputs: int = 3) -> None:
+        super().__init__()
+        self.first = nn.Linear(inputs, 12)
+        self.norm = nn.BatchNorm1d(12)
+        self.drop = nn.Dropout(0.3)
+        self.top = nn.Linear(12, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.top(self.drop(self.norm(self.first(x.flatten(1))).relu()))
+
+
+class Normed(nn.Module):
+    """Batch normalisation alone."""
+
+    def __init__(self, inputs: int = 32, outputs: int = 3) -> None:
+        super().__init__()
+        self.first = nn.Linear(inputs, 12)
+        self.norm = nn.BatchNorm1d(12)
+        self.top = nn.Linear(12, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.top(self.norm(self.first(x.flatten(1))).relu())
+
+
+class Dropped(nn.Module):
+    """Dropout alone."""
+
+    def __init__(self, inputs: int = 32, outputs: int = 3) -> None:
+        super().__init__()
+        self.drop = nn.Dropout(0.5)
+        self.top = nn.Linear(inputs, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.top(self.drop(x.flatten(1)))
+
+
+class Running(nn.Module):
+    """Centres by a running mean of all that it saw, in whatever mode, and puts a new one there."""
+
+    def __init__(self, inputs: int = 32, outputs: int = 3, kept: bool = True) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(inputs), persistent=kept)
+        self.top = nn.Linear(inputs, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.flatten(1)
+        self.mean = 0.9 * self.mean + 0.1 * x.mean(0)
+        return self.top(x - self.mean)
+
+
+class Old(Running):
+    """The same in the style of old, which PyTorch does not see."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.flatten(1)
+        self.mean.data.mul_(0.9).add_(0.1 * x.data.mean(0))
+        return self.top(x - self.mean)
+
+
+class Growing(Running):
+    def forward(self, x: Tensor) -> Tensor:
+        self.mean = torch.cat([self.mean, x.new_zeros(1)])
+        return self.top(x.flatten(1))
+
+
+def config(method: str = "split", **more: Any) -> Any:
+    tree: dict[str, Any] = {
+        "method": {"name": method},
+        "epochs": 2,
+        "batch_size": 20,
+        "data": {"limit": ROWS, "parties": 2, "test_limit": 30},
+        "evaluate_every": 3,
+    }
+    return parse({**tree, **more})
+
+
+def module(kind: type[nn.Module], **arguments: Any) -> dict[str, Any]:
+    path = f"{__file__}:{kind.__name__}"
+    return {"model": {"name": "module", "path": path, "arguments": arguments}}
+
+
+def server_of(kind: type[nn.Module]) -> dict[str, Any]:
+    return module(kind, inputs=6, outputs=CLASSES)
+
+
+def both(kind: type[nn.Module]) -> dict[str, Any]:
+    """Clients of that kind; and a server, unless it would mix its records."""
+    server = {} if issubclass(kind, Running) else {"server": server_of(kind)}
+    return {"client": module(kind), **server}
+
+
+def refusal(settings: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        Experiment(settings).run()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def begun(settings: Any) -> tuple[Federation, Any]:
+    experiment = Experiment(settings)
+    data = experiment.data()
+    federation = build(experiment.config, data)
+    return federation, data
+
+
+def flat(state: Any) -> list[Tensor]:
+    if isinstance(state, Tensor):
+        return [state]
+    parts = state.values() if isinstance(state, dict) else state
+    return [tensor for part in parts for tensor in flat(part)]
+
+
+def equal(one: Any, two: Any) -> bool:
+    first, second = flat(one), flat(two)
+    return len(first) == len(second) and all(map(torch.equal, first, second))
+
+
+@pytest.mark.parametrize("method", ["dpzv", "cascaded", "czofo", "vafl", "split"])
+def test_frozen_parts_stay(method: str) -> None:
+    federation, _ = begun(config(method, client=module(Half)))
+    before = [copied(model.state()) for model in federation.models]
+    federation.start(upload_table=False)
+    for _ in range(4):
+        assert federation.simulator.step()
+    for model, then in zip(federation.models, before, strict=True):
+        now: Any = model.state()
+        assert model.parameters.numel() == 8 * 3 + 3
+        assert equal(now["rest"], then["rest"])
+        assert not torch.equal(now["parameters"], then["parameters"])
+        assert set(now["rest"]) == {"body.weight", "body.bias"}
+
+
+@pytest.mark.parametrize(
+    "update",
+    ["sgd", "zeroth-order", "forward-difference", "private-sgd", "private-zeroth-order"],
+)
+def test_frozen_parts_of_a_server_stay(update: str) -> None:
+    privacy = {"noise_std": 1.0, "clip": 1.0, "server_noise_std": 1.0}
+    settings = config(
+        "dpzv",
+        server={**server_of(Half), "update": update},
+        privacy=privacy if update.startswith("private") else {},
+    )
+    federation, _ = begun(settings)
+    model = federation.server.side.head.model
+    before = copied(model.state())
+    federation.start(upload_table=False)
+    for _ in range(4):
+        assert federation.simulator.step()
+    assert model.parameters.numel() == 8 * CLASSES + CLASSES
+    assert equal(model.state()["rest"], before["rest"])
+    assert not torch.equal(model.parameters, before["parameters"])
+
+
+@pytest.mark.parametrize("kind", [Half, Random, Running])
+def test_a_model_loads_whole_elsewhere(kind: type[nn.Module], tmp_path: Path) -> None:
+    """Into a federation of other first parameters: all that decides predictions came along."""
+    settings = config("split", **both(kind))
+    federation, data = begun(settings)
+    federation.start(upload_table=False)
+    for _ in range(5):
+        assert federation.simulator.step()
+    checkpoint.save(tmp_path / "models", federation.parameters())
+    other = build(settings.model_copy(update={"seed": 8}), data)
+    other.load_parameters(checkpoint.load(tmp_path / "models"))
+    assert equal(federation.parameters(), other.parameters())
+    for index, (one, two) in enumerate(zip(federation.models, other.models, strict=True)):
+        rows = data.features[index]["test"]
+        assert torch.equal(one(rows), two(rows))
+    rows = torch.randn(9, 6)
+    assert torch.equal(
+        federation.server.side.head.logits(rows), other.server.side.head.logits(rows)
+    )
+
+
+@pytest.mark.parametrize("kind", [Random, Dropped, Running, Old])
+@pytest.mark.parametrize("method", ["vafl", "split", "fedbcd"])
+def test_a_run_goes_on_as_if_it_had_never_stopped(
+    kind: type[nn.Module], method: str, tmp_path: Path
+) -> None:
+    """With queries open, local steps, and an evaluation in between."""
+    settings = config(method, **both(kind))
+    federation, data = begun(settings)
+    federation.start(upload_table=False)
+    for _ in range(3):
+        assert federation.simulator.step()
+    checkpoint.save(tmp_path / "last", federation.state())
+    other = build(settings, data)
+    other.load(checkpoint.load(tmp_path / "last"))
+    federation.simulator.upload("test", 30)
+    federation.server.score("test")
+    for one in (federation, other):
+        for _ in range(3):
+            assert one.simulator.step()
+    assert equal(federation.parameters(), other.parameters())
+    assert torch.equal(federation.server.side.table.values, other.server.side.table.values)
+
+
+@pytest.mark.parametrize("kind", [Half, Random, Running])
+def test_the_best_model_predicts_what_the_summary_says(
+    kind: type[nn.Module], tmp_path: Path
+) -> None:
+    data = {"limit": 200, "parties": 2, "test_limit": 60, "validation": 0.3}
+    settings = config("split", **both(kind), data=data, epochs=3)
+    summary = Experiment(settings).run(tmp_path / "run").summary
+    found = Predictor(tmp_path / "run").test().scores
+    assert summary["model"] == "best"
+    assert found is not None
+    assert found["loss"] == pytest.approx(summary["test_loss"], rel=1e-6)
+
+
+def test_a_baseline_trains_as_pytorch_does() -> None:
+    """Batch normalisation by batches, running statistics, momentum: split is one joined model."""
+
+    settings = config(
+        "split",
+        client={**module(Normed), "optimizer": {"learning_rate": 0.1, "momentum": 0.5}},
+        server={**server_of(Normed), "optimizer": {"learning_rate": 0.1, "momentum": 0.5}},
+    )
+    federation, data = begun(settings)
+    pairs = [(m, Normed()) for m in federation.models]
+    server_model: Any = federation.server.side.head.model
+    pairs.append((server_model, Normed(6, CLASSES)))
+    for model, plain in pairs:
+        plain.load_state_dict({k: v.clone() for k, v in model.module.state_dict().items()})
+        plain.train()
+    plains = [plain for _, plain in pairs]
+    weights = [part for plain in plains for part in plain.parameters()]
+    optimizer = torch.optim.SGD(weights, lr=0.1, momentum=0.5)
+    federation.start(upload_table=False)
+    for round_ in range(4):
+        assert federation.server.batches is not None
+        ids = federation.server.batches.ids(round_)
+        embeddings = [plain(data.features[m]["table"][ids]) for m, plain in enumerate(plains[:-1])]
+        logits = plains[-1](torch.cat(embeddings, 1))
+        labels = data.labels["table"][ids]
+        loss = nn.functional.cross_entropy(logits, labels, reduction="sum") / 20
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        assert federation.simulator.step()
+    for model, plain in pairs:
+        found, expected = model.module.state_dict(), plain.state_dict()
+        for name, value in expected.items():
+            assert torch.allclose(found[name], value, rtol=1e-4, atol=1e-5), name
+    plains[0].eval()
+    rows = data.features[0]["test"]
+    assert torch.allclose(federation.models[0](rows), plains[0](rows), rtol=1e-4, atol=1e-4)
+
+
+def test_masks_are_drawn_anew_each_pass_and_the_seed_decides_them() -> None:
+    settings = config("vafl", client=module(Dropped))
+    (one, _), (two, _) = begun(settings), begun(settings)
+    rows = torch.ones(5, 32)
+    found = [
+        [m.forward(Points(rows), n)[0] for n in (0, 1, 0)] for m in (one.models[0], two.models[0])
+    ]
+    assert torch.equal(found[0][0], found[1][0])
+    assert torch.equal(found[0][0], found[0][2])
+    assert not torch.equal(found[0][0], found[0][1])
+    assert not torch.equal(found[0][0], one.models[0](rows))
+    assert torch.equal(one.models[0](rows), one.models[0](rows))
+    state = torch.random.get_rng_state()
+    model: Any = one.models[0]
+    model.forward(Points(rows), 4)
+    assert torch.equal(state, torch.random.get_rng_state())
+
+
+@pytest.mark.parametrize("method", ["dpzv", "cascaded", "czofo", "zoo-vfl"])
+def test_dropout_is_off_where_losses_are_compared_and_that_is_said(method: str) -> None:
+    federation, _ = begun(config(method, client=module(Dropped)))
+    (note,) = federation.notes
+    assert note.startswith("client.model: Dropout does nothing")
+    assert f"method {method!r} compares losses" in note
+    rows = torch.ones(5, 32)
+    assert torch.equal(federation.models[0](rows), federation.models[0](rows))
+
+
+def test_what_is_in_training_is_said() -> None:
+    federation, _ = begun(config("vafl", client=module(Random), server=server_of(Dropped)))
+    client, server = federation.notes
+    assert client.startswith("client.model: BatchNorm1d, Dropout as PyTorch has it")
+    assert server.startswith("server.model: Dropout as PyTorch has it")
+    federation, _ = begun(config("vafl", client=module(Half)))
+    assert federation.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("method", "privacy", "why"),
+    [
+        ("vafl", {"noise_std": 1.0, "clip": 1.0}, "replies carry noise"),
+        (
+            "vafl",
+            {"mechanism": "embedding-noise", "noise_std": 1.0, "clip": 1.0},
+            "privacy.mechanism is 'embedding-noise'",
+        ),
+    ],
+)
+def test_dropout_is_off_under_privacy(method: str, privacy: Any, why: str) -> None:
+    federation, _ = begun(config(method, client=module(Dropped), privacy=privacy))
+    (note,) = federation.notes
+    assert why in note
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"method": {"name": "dpzv"}},
+        {"method": {"name": "czofo"}},
+        {"method": {"name": "vafl"}, "privacy": {"noise_std": 1.0, "clip": 1.0}},
+        {
+            "method": {"name": "split"},
+            "privacy": {"mechanism": "embedding-noise", "noise_std": 1.0, "clip": 1.0},
+        },
+    ],
+)
+@pytest.mark.parametrize("kind", [Running, Old, Random])
+def test_nothing_changes_buffers_elsewhere(more: Any, kind: type[nn.Module]) -> None:
+    """Of clients and the server alike: no state carries one record into another's outputs."""
+    for place in ({"client": module(kind)}, {"server": server_of(kind)}):
+        line = refusal(config(**{**more, "method": more["method"]["name"]}, **place))
+        assert "BatchNorm1d, which mixes" in line if kind is Random else "its buffer 'mean'" in line
+        assert next(iter(place)) + ".model" in line
+
+
+def test_buffers_that_no_checkpoint_has_and_that_grow_are_refused() -> None:
+    line = refusal(config("split", client=module(Running, kept=False)))
+    assert "persistent=True" in line
+    assert "'mean'" in line
+    line = refusal(config("split", client=module(Growing)))
+    assert "'mean'" in line
+    assert "[32]" in line
+    assert "[33]" in line
+
+
+class Failing(nn.Module):
+    """Works where it is tried, and fails later."""
+
+    def __init__(self, how: str = "raises", inputs: int = 32, outputs: int = 3) -> None:
+        super().__init__()
+        self.top = nn.Sequential(nn.Linear(inputs, outputs), nn.Tanh())
+        self.how, self.left = how, 40
+
+    def forward(self, x: Tensor) -> Any:
+        self.left -= 1
+        found = self.top(x.flatten(1))
+        if self.left >= 0:
+            return found
+        if self.how == "raises":
+            raise LookupError("the third\nline")
+        if self.how == "exits":
+            raise MemoryError
+        return {"none": None, "wide": found.repeat(1, 2), "whole": found.long()}[self.how]
+
+
+class Lazy(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.top = nn.LazyLinear(3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.top(x.flatten(1))
+
+
+class Broken(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 1.0
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        raise ArithmeticError("no way back")
+
+
+class OneWay(nn.Module):
+    def __init__(self, inputs: int = 32, outputs: int = 3) -> None:
+        super().__init__()
+        self.top = nn.Linear(inputs, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return Broken.apply(self.top(x.flatten(1)))
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("raises", ["fails for", "LookupError: the third"]),
+        ("exits", ["fails for", "MemoryError"]),
+        ("none", ["NoneType", "one row for each record"]),
+        ("wide", ["always 3"]),
+        ("whole", ["torch.int64", "floating-point"]),
+    ],
+)
+@pytest.mark.parametrize("method", ["dpzv", "split"])
+def test_a_module_that_fails_in_training_ends_in_a_line(
+    method: str, how: str, words: list[str]
+) -> None:
+    more = {"epochs": 30}
+    line = refusal(config(method, client=module(Failing, how=how), **more))
+    for word in ["Failing", *words]:
+        assert word in line
+    server = module(Failing, how=how, inputs=6, outputs=CLASSES)
+    line = refusal(config(method, server=server, **more))
+    assert "Failing" in line
+
+
+def test_a_module_that_fails_backwards_ends_in_a_line() -> None:
+    for place in ({"client": module(OneWay)}, {"server": server_of(OneWay)}):
+        line = refusal(config("split", **place))
+        assert "OneWay" in line
+        assert "no way back" in line
+
+
+@pytest.mark.parametrize("method", ["dpzv", "split"])
+def test_lazy_layers_are_refused(method: str) -> None:
+    for place in ({"client": module(Lazy)}, {"server": module(Lazy)}):
+        line = refusal(config(method, **place))
+        assert "layer top is LazyLinear" in line
+
+
+def failing_function(w: Any, x: Any) -> Any:
+    if len(x) == 20:
+        raise LookupError("twenty")
+    return x.reshape(len(x), -1)[:, :3] * w[:3]
+
+
+def test_a_function_that_fails_ends_in_a_line() -> None:
+    model = {"name": "function", "path": f"{__file__}:failing_function", "num_parameters": 3}
+    line = refusal(config("dpzv", client={"model": model}))
+    assert "the model failing_function fails for 20 records" in line

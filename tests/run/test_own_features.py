@@ -1,0 +1,193 @@
+"""The label holder's own features, with every method: half of what decides a label is theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from runpy import run_path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from vertizo.config import schema as configuration
+from vertizo.data.vertical import Holding, VerticalData
+from vertizo.core.errors import ConfigError
+from vertizo.run.experiment import Experiment
+from vertizo.run.federation import Federation
+from vertizo.run.federation import build as build_federation
+from vertizo.methods.choice import METHODS
+from vertizo.models.losses import Regression
+
+
+@pytest.fixture(scope="module")
+def federations() -> SimpleNamespace:
+    return SimpleNamespace(**run_path(str(Path(__file__).parent / "federations.py")))
+
+
+def half_own(data: VerticalData) -> VerticalData:
+    """The last client's part belongs to the label holder."""
+    own = Holding("own", dict(data.features[-1]))
+    return replace(data, parties=data.parties[:-1], features=data.features[:-1], own=own)
+
+
+FIRST_ORDER = {"vafl", "split", "compressed-vfl", "fedbcd", "flex-vfl", "czofo"}
+
+
+def changes(method: str) -> dict[str, Any]:
+    rate = 0.1 if method in FIRST_ORDER else 0.03
+    zeroth = "zoo" in method
+    return {
+        "epochs": 200 if zeroth else 20,
+        "batch_size": 16,
+        "client.model": {"name": "mlp", "outputs": 1},
+        "client.optimizer.learning_rate": 0.003 if zeroth else rate,
+        "server.optimizer.learning_rate": 0.01 if zeroth else 0.1,
+        "server.model": {"name": "mlp", "hidden": [12]},
+        "server.encoder": {"name": "mlp", "outputs": 4},
+        **({} if method in FIRST_ORDER else {"method.smoothing": 0.05}),
+    }
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_learns_from_both(federations: SimpleNamespace, method: str) -> None:
+    """A client decides one bit of the label, the label holder the other: alone each gets half."""
+    data = half_own(federations.two_bits(160))
+    federation, _ = federations.ran(method, None, changes(method), of=data)
+    federation.simulator.upload("test", 400)
+    assert federation.server.score("test")["accuracy"] > 0.7
+
+
+def joined_module(federation: Federation, width: int, own: int, sizes: list[int]) -> nn.Module:
+    """Server and encoder as plain modules with the federation's parameters."""
+    encoder = nn.Linear(own, 4)
+    top = nn.Sequential(nn.Linear(width + 4, sizes[0]), nn.ReLU(), nn.Linear(sizes[0], sizes[1]))
+    both = nn.ModuleDict({"top": top, "encoder": encoder})
+    nn.utils.vector_to_parameters(federation.server.side.head.parameters.clone(), both.parameters())
+    return both
+
+
+@pytest.mark.parametrize("join", ["concat", "sum", "mean"])
+def test_split_learning_is_gradient_descent_on_the_joined_model(
+    federations: SimpleNamespace, join: str
+) -> None:
+    data = half_own(federations.data(24, 3))
+    settings = {
+        "batch_size": 24,
+        "server.join": join,
+        "server.encoder": {"name": "mlp", "outputs": 4, "final_relu": False},
+    }
+    federation = federations.build("split", None, settings, of=data)
+    clients = [federations.twin(m.parameters, [4, 3]).float() for m in federation.models]
+    both = joined_module(federation, 6 if join == "concat" else 3, 4, [5, 3])
+    federation.start(upload_table=False)
+    federations.go_on(federation, 1)
+    parts = [client(own["table"]) for client, own in zip(clients, data.features, strict=False)]
+    joined = torch.cat(parts, 1) if join == "concat" else sum(parts)
+    joined = joined / 2 if join == "mean" else joined
+    assert data.own is not None
+    assert isinstance(joined, Tensor)
+    rows = torch.cat([joined, both["encoder"](data.own.values["table"])], 1)
+    nn.functional.cross_entropy(both["top"](rows), data.labels["table"]).backward()
+    for module, found, rate in [
+        *((c, m.parameters, 0.05) for c, m in zip(clients, federation.models, strict=True)),
+        (both, federation.server.side.head.parameters, 0.1),
+    ]:
+        before = nn.utils.parameters_to_vector(module.parameters())
+        moved = torch.cat([w.grad.reshape(-1) for w in module.parameters() if w.grad is not None])
+        torch.testing.assert_close(found, (before - rate * moved).detach(), atol=1e-6, rtol=1e-4)
+
+
+@pytest.mark.parametrize("update", ["zeroth-order", "forward-difference", "none"])
+def test_the_encoder_is_trained_by_whatever_trains_the_server(
+    federations: SimpleNamespace, update: str
+) -> None:
+    data = half_own(federations.data(24, 3))
+    federation = federations.build("dpzv", None, {"server.update": update}, of=data)
+    before = federation.server.side.head.parameters.clone()
+    federation.start(upload_table=False)
+    federations.go_on(federation, 5)
+    moved = federation.server.side.head.parameters != before
+    encoder = 4 * 16 + 16
+    assert moved[-encoder:].any() == moved[:-encoder].any() == (update != "none")
+
+
+def test_own_features_cost_no_bytes_and_are_told_to_nobody(federations: SimpleNamespace) -> None:
+    """Frames are the same in number and size, and no query changes with the label holder's own."""
+    base = half_own(federations.data(24, 3))
+    assert base.own is not None
+    other = Holding("own", {p: torch.randn_like(v) for p, v in base.own.values.items()})
+    tapes = [
+        federations.ran("dpzv", None, {"control": "frozen"}, of=data)[1]
+        for data in (base, replace(base, own=other), replace(base, own=None))
+    ]
+    sizes = [[len(frame) for *_, frame in tape.seen] for tape in tapes]
+    assert sizes[0] == sizes[1] == sizes[2]
+    queries = [[f for _, way, _, f in tape.seen if way == "up"] for tape in tapes]
+    assert queries[0] == queries[1] == queries[2]
+
+
+def test_a_stopped_run_goes_on(tmp_path: Path) -> None:
+    settings = ["data.name=breast-cancer", "data.label_holder=worst", "epochs=2"]
+    whole = Experiment(configuration.load(None, settings)).run(tmp_path / "whole").summary
+    assert whole["parties"] == ["mean", "error"]
+    assert whole["test_auc"] > 0.9
+    again = Experiment(configuration.load(tmp_path / "whole" / "config.yaml")).run().summary
+    assert again["test_loss"] == whole["test_loss"]
+
+
+REFUSED: list[tuple[dict[str, Any], list[str]]] = [
+    ({"server.encoder": {"name": "cnn"}}, ["server.encoder", "'cnn'", "[4]"]),
+    ({"server.model": {"name": "sum"}, "server.join": "sum"}, ["'sum'", "'mlp'"]),
+    (
+        {"server.encoder": {"name": "function", "path": "a.py:b", "num_parameters": 2}},
+        ["server.encoder", "function"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("settings", "words"), REFUSED)
+def test_what_does_not_fit_is_refused(
+    federations: SimpleNamespace, settings: dict[str, Any], words: list[str]
+) -> None:
+    with pytest.raises(ConfigError) as error:
+        federations.build("dpzv", None, settings, of=half_own(federations.data(24, 3)))
+    assert "\n" not in str(error.value)
+    for word in words:
+        assert word in str(error.value)
+
+
+class TestFittedLabels:
+    """Regression labels scaled by their own mean: no guarantee, and none is printed."""
+
+    CHANGES: ClassVar[dict[str, Any]] = {
+        "server.update": "none",
+        "privacy.mechanism": "gaussian",
+        "privacy.clip": 1.0,
+    }
+
+    def data(self, federations: SimpleNamespace, *, fitted: bool) -> VerticalData:
+        data = federations.data(24, 3)
+        labels = {purpose: values.float() for purpose, values in data.labels.items()}
+        return replace(data, task=Regression(1.0, 0.5), labels=labels, fitted_labels=fitted)
+
+    def test_noise_alone_gives_none(self, federations: SimpleNamespace) -> None:
+        build: Callable[..., Federation] = federations.build
+        settings = {**self.CHANGES, "privacy.noise_std": 3.0}
+        found = {
+            fitted: build("dpzv", None, settings, of=self.data(federations, fitted=fitted))
+            for fitted in (True, False)
+        }
+        assert found[False].statement().guarantee == "simulated"
+        statement = found[True].statement()
+        assert (statement.guarantee, statement.epsilon, statement.mu) == ("none", None, None)
+        assert "label_range" in statement.words
+
+    def test_a_target_is_refused(self, federations: SimpleNamespace) -> None:
+        config = federations.config("dpzv", None, {**self.CHANGES, "privacy.epsilon": 1.0})
+        build_federation(config, self.data(federations, fitted=False))
+        with pytest.raises(ConfigError, match=r"epsilon is 1.0 .* data.label_range"):
+            build_federation(config, self.data(federations, fitted=True))

@@ -1,0 +1,281 @@
+"""What TensorBoard and MLflow have of a run, read back from where they keep it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+import sys
+import threading
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vertizo.config import schema
+from vertizo.run import tracking
+from vertizo.cli.main import main
+from vertizo.core.errors import ConfigError, RunError
+from vertizo.run.experiment import Experiment, Result
+from vertizo.run.folder import RunFolder
+
+pytest.importorskip("tensorboard", reason="TensorBoard is not installed")
+pytest.importorskip("mlflow", reason="MLflow is not installed")
+pytestmark = [
+    pytest.mark.filterwarnings(
+        "ignore::DeprecationWarning:(mlflow|sqlalchemy|tensorboard|alembic)"
+    ),
+    pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+TINY = ("data.limit=60", "batch_size=9", "epochs=3")
+CLOCKS = {"seconds"}
+Points = dict[str, list[tuple[int, float]]]
+
+
+class Crash(BaseException):
+    """The process is gone."""
+
+
+def experiment(*overrides: str) -> Experiment:
+    return Experiment(schema.load(None, (*TINY, *overrides)))
+
+
+def tensorboard(folder: Path) -> Points:
+    """Scalars of the only run below a folder, as TensorBoard reads them."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    (place,) = [path for path in folder.iterdir() if path.is_dir()]
+    events = EventAccumulator(str(place), size_guidance={"scalars": 0, "tensors": 0})
+    events.Reload()
+    return {
+        name: [(event.step, event.value) for event in events.Scalars(name)]
+        for name in events.Tags()["scalars"]
+    }
+
+
+def client(folder: Path) -> Any:
+    from mlflow import MlflowClient
+
+    return MlflowClient(tracking_uri=f"sqlite:///{folder / 'mlflow.db'}")
+
+
+def runs(folder: Path) -> list[Any]:
+    store = client(folder)
+    (known,) = store.search_experiments(filter_string="name = 'vertizo'")
+    found: list[Any] = store.search_runs([known.experiment_id])
+    return found
+
+
+def mlflow(folder: Path) -> Points:
+    """Metrics of the only run of a store."""
+    (run,) = runs(folder)
+    store = client(folder)
+    return {
+        name: [
+            (point.step, point.value) for point in store.get_metric_history(run.info.run_id, name)
+        ]
+        for name in run.data.metrics
+    }
+
+
+def wanted(rows: list[dict[str, Any]]) -> Points:
+    found: Points = {}
+    for row in rows:
+        for name, value in tracking.figures(row).items():
+            found.setdefault(name, []).append((row["round"], value))
+    return found
+
+
+def same(found: Points, rows: list[dict[str, Any]], summary: Mapping[str, Any]) -> None:
+    """Every evaluation is there once, and the closing figures."""
+    expected = wanted(rows)
+    assert {name for name in found if not name.startswith("final/")} == set(expected)
+    for name, points in expected.items():
+        assert [step for step, _ in found[name]] == [step for step, _ in points], name
+        if name not in CLOCKS:
+            values = [value for _, value in found[name]]
+            assert values == pytest.approx([value for _, value in points], rel=1e-6), name
+    final = found["final/test_accuracy"]
+    assert final == [(summary["rounds"], pytest.approx(summary["test_accuracy"], rel=1e-6))]
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tracked")
+
+
+def store_at(folder: Path, blank: Path) -> Path:
+    """A folder with an empty store, which takes seconds to make."""
+    folder.mkdir()
+    shutil.copy(blank, folder / "mlflow.db")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def blank(tmp_path_factory: pytest.TempPathFactory, result: Result, places: Path) -> Path:
+    """A store without any run."""
+    file = tmp_path_factory.mktemp("blank") / "mlflow.db"
+    shutil.copy(places / "flow" / "mlflow.db", file)
+    with closing(sqlite3.connect(file)) as database:
+        for table in ("metrics", "latest_metrics", "params", "tags", "runs", "experiments"):
+            database.execute(f"DELETE FROM {table} WHERE TRUE")
+        database.commit()
+    return file
+
+
+@pytest.fixture(scope="module")
+def targets(places: Path) -> list[str]:
+    return [f"tensorboard={places / 'board'}", f"mlflow={places / 'flow'}"]
+
+
+@pytest.fixture(scope="module")
+def result(places: Path, targets: list[str]) -> Result:
+    return experiment("seed=0", "privacy.mechanism=gaussian", "privacy.noise_std=0.1").run(
+        places / "run", track=targets
+    )
+
+
+class TestWhatIsWritten:
+    def test_tensorboard(self, places: Path, result: Result) -> None:
+        same(tensorboard(places / "board"), result.metrics, result.summary)
+
+    def test_mlflow(self, places: Path, result: Result) -> None:
+        same(mlflow(places / "flow"), result.metrics, result.summary)
+
+    def test_queries_of_each_client(self, places: Path, result: Result) -> None:
+        points = tensorboard(places / "board")["queries/client3"]
+        assert points[-1] == (72, 18.0)
+
+    def test_the_configuration_and_the_summary(self, places: Path, result: Result) -> None:
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+        written = RunFolder(places / "run")
+        (run,) = runs(places / "flow")
+        assert run.info.status == "FINISHED"
+        assert run.info.run_name == "digits-dpzv-seed0"
+        assert run.data.params["method"] == "dpzv"
+        assert run.data.params["batch_size"] == "9"
+        assert run.data.tags["vertizo.guarantee"] == "none"
+        assert run.data.tags["vertizo.run"] == written.run_name()
+        (artifacts,) = (places / "flow" / "artifacts").rglob("artifacts")
+        yaml = (places / "run" / "config.yaml").read_text()
+        assert (artifacts / "config.yaml").read_text() == yaml
+        assert json.loads((artifacts / "summary.json").read_text()) == written.summary()
+        (board,) = (places / "board").iterdir()
+        events = EventAccumulator(str(board), size_guidance={"tensors": 0}).Reload()
+        (event,) = events.Tensors("configuration/text_summary")
+        text = event.tensor_proto.string_val[0].decode()
+        assert text == "".join(f"    {line}\n" for line in yaml.splitlines())
+
+    def test_no_number_depends_on_it(self, result: Result) -> None:
+        plain = experiment("seed=0", "privacy.mechanism=gaussian", "privacy.noise_std=0.1").run()
+        for one, other in zip(result.metrics, plain.metrics, strict=True):
+            assert {**one, "seconds": 0} == {**other, "seconds": 0}
+        assert result.summary["test_loss"] == plain.summary["test_loss"]
+
+    def test_runs_are_apart(self, places: Path, targets: list[str], blank: Path) -> None:
+        store_at(places / "flow-other", blank)
+        experiment("seed=5").run(track=[target + "-other" for target in targets])
+        experiment("seed=5", "control=frozen").run(track=[t + "-other" for t in targets])
+        names = {run.info.run_name for run in runs(places / "flow-other")}
+        assert names == {"digits-dpzv-seed5", "digits-dpzv-seed5-frozen"}
+        assert len(list((places / "board-other").iterdir())) == 2
+
+    def test_nothing_is_told_to_makers_of_a_tracker(self, result: Result) -> None:
+        from mlflow.telemetry.utils import is_telemetry_disabled
+
+        assert is_telemetry_disabled()
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_a_run_that_goes_on_doubles_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blank: Path, saved: bool
+) -> None:
+    """It crashes after its third evaluation, with a checkpoint of the first round or with none."""
+    from vertizo.run.loop import Training
+
+    store = store_at(tmp_path / "flow", blank)
+    targets = [f"tensorboard={tmp_path / 'board'}", f"mlflow={store}"]
+    evaluate, saves = Training._evaluate, threading.Semaphore(1 if saved else 0)
+
+    def crash_later(self: Training) -> None:
+        evaluate(self)
+        if saves.acquire(blocking=False):
+            self.save()
+        if self._federation.server.round >= 48:
+            raise Crash
+
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(Training, "_evaluate", crash_later)
+        with pytest.raises(Crash):
+            experiment().run(run, track=targets)
+    assert len(mlflow(tmp_path / "flow")["round"]) == 3
+    (killed,) = runs(tmp_path / "flow")
+    assert killed.info.status == "KILLED"
+
+    result = experiment().run(run, resume=True, track=targets)
+    assert len(result.metrics) == 4
+    same(tensorboard(tmp_path / "board"), result.metrics, result.summary)
+    same(mlflow(tmp_path / "flow"), result.metrics, result.summary)
+    (finished,) = runs(tmp_path / "flow")
+    assert finished.info.status == "FINISHED"
+
+    again = experiment().run(run, resume=True, track=targets)
+    assert again.summary == result.summary
+    same(tensorboard(tmp_path / "board"), result.metrics, result.summary)
+    same(mlflow(tmp_path / "flow"), result.metrics, result.summary)
+
+
+class TestMistakes:
+    @pytest.mark.parametrize("spec", ["tensorboard", "tensorboard=", "wandb=x", "=x", ""])
+    def test_not_understood(self, spec: str, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match=r"write tensorboard=DIR, mlflow=DIR or mlflow=URI"):
+            experiment().run(tmp_path / "run", track=[spec])
+        assert not (tmp_path / "run").exists()
+
+    @pytest.mark.parametrize(
+        ("kind", "package"),
+        [("tensorboard", "torch.utils.tensorboard"), ("mlflow", "mlflow"), ("mlflow", "alembic")],
+    )
+    def test_a_missing_package(
+        self, kind: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(sys.modules, package, None)
+        with pytest.raises(ConfigError, match=r"pip install 'vertizo\[tracking\]'"):
+            experiment().run(tmp_path / "run", track=[f"{kind}={tmp_path / 'place'}"])
+        assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize("kind", ["tensorboard", "mlflow"])
+    def test_a_place_that_cannot_be_used(self, kind: str, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("")
+        with pytest.raises(RunError, match=f"--track {kind}=.*/file failed: "):
+            experiment().run(track=[f"{kind}={tmp_path / 'file'}"])
+
+    def test_an_unknown_store(self) -> None:
+        with pytest.raises(RunError, match="--track mlflow=nothing://here failed: "):
+            experiment().run(track=["mlflow=nothing://here"])
+
+
+def test_the_command(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    blank: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    store_at(tmp_path / "b", blank)
+    settings = [part for setting in TINY for part in ("--set", setting)]
+    command = ["vertizo", "train", *settings, "--out", "run", "--json"]
+    monkeypatch.setattr(sys, "argv", [*command, "--track", "tensorboard=a", "--track", "mlflow=b"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code in (0, None)
+    summary = json.loads(capsys.readouterr().out.splitlines()[-1])
+    rows = RunFolder(tmp_path / "run").metrics()
+    same(tensorboard(tmp_path / "a"), rows, summary)
+    same(mlflow(tmp_path / "b"), rows, summary)

@@ -1,0 +1,264 @@
+"""The page in a real browser: opened from disk, switched, sorted, printed, and read aloud.
+
+Needs Chromium (Debian: ``apt-get install chromium``) and Playwright, which drives it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vertizo.studies.report import read, write
+
+playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+BROWSER = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="there is no Chromium here")
+PATIENT = 60_000
+"""Milliseconds that a loaded machine may take."""
+
+
+@pytest.fixture(scope="module")
+def file(
+    comparison: Path, private: Path, attacks: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    place = tmp_path_factory.mktemp("page") / "report.html"
+    write(read([comparison, private, attacks]), place)
+    return place
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as driver:
+        # Without a sandbox where the tests run as root, which Chromium refuses otherwise.
+        arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+        browser = driver.chromium.launch(executable_path=BROWSER, args=arguments, timeout=PATIENT)
+        yield browser
+        browser.close()
+
+
+class Tab:
+    """A page that is open, and everything that went wrong or left it."""
+
+    def __init__(self, browser: Any, file: Path, **options: Any) -> None:
+        self.context = browser.new_context(**options)
+        self.context.set_default_timeout(PATIENT)
+        self.page = self.context.new_page()
+        self.said: list[str] = []
+        self.requests: list[str] = []
+        self.page.on("console", lambda message: self.said.append(message.text))
+        self.page.on("pageerror", lambda error: self.said.append(str(error)))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.goto(file.as_uri())
+
+
+@pytest.fixture
+def tab(browser: Any, file: Path) -> Iterator[Tab]:
+    tab = Tab(browser, file, viewport={"width": 1200, "height": 900})
+    yield tab
+    assert tab.said == []
+    assert tab.requests == [file.as_uri()]
+    tab.context.close()
+
+
+def shown_plot(page: Any) -> Any:
+    return page.locator("#curves0 figure.plot:not([hidden])")
+
+
+def test_plots_are_drawn(tab: Tab) -> None:
+    for figure in ("#curves0", "#timing0"):
+        plot = tab.page.locator(f"{figure} figure.plot:not([hidden])")
+        assert plot.count() == 1
+        area = plot.locator(".area").bounding_box()
+        assert area["width"] > 600
+        assert area["height"] > 150
+        lines = plot.locator("path.line")
+        assert lines.count() >= 3
+        for place in range(lines.count()):
+            box = lines.nth(place).bounding_box()
+            assert box["width"] > 0.05 * area["width"]
+            assert box["x"] >= area["x"] - 3
+            assert box["x"] + box["width"] <= area["x"] + area["width"] + 3
+            stroke = lines.nth(place).evaluate("line => getComputedStyle(line).stroke")
+            assert stroke.startswith("rgb(")
+    marks = shown_plot(tab.page).locator(".mark use")
+    assert marks.count() >= 12
+    assert marks.first.bounding_box()["width"] > 5
+    dashes = (
+        shown_plot(tab.page)
+        .locator("path.line")
+        .evaluate_all("lines => lines.map(line => getComputedStyle(line).strokeDasharray)")
+    )
+    assert len(set(dashes)) == 3
+
+
+def test_axes_are_switched_by_pointer_and_by_keyboard(tab: Tab) -> None:
+    page = tab.page
+    assert shown_plot(page).get_attribute("data-axis") == "round"
+    page.locator("#curves0 label", has_text="bytes").click()
+    plot = shown_plot(page)
+    assert plot.count() == 1
+    assert plot.get_attribute("data-axis") == "bytes"
+    assert plot.locator(".across-title").inner_text() == "kB sent, both directions"
+    page.keyboard.press("ArrowRight")
+    assert shown_plot(page).get_attribute("data-axis") == "seconds"
+    page.locator("#curves0 label", has_text="Validation loss").click()
+    plot = shown_plot(page)
+    assert (plot.get_attribute("data-measure"), plot.get_attribute("data-axis")) == (
+        "validation_loss",
+        "seconds",
+    )
+    words = page.locator("#curves0 .in-words:visible")
+    assert words.inner_text().startswith("Validation loss: vafl goes from")
+    page.locator("#curves0 label", has_text="ε spent").click()
+    assert shown_plot(page).locator("path.line").count() == 1
+    assert "no ε is spent under no guarantee" in shown_plot(page).locator(".note").inner_text()
+
+
+def test_lines_are_hidden_and_shown(tab: Tab) -> None:
+    page = tab.page
+
+    def drawn() -> set[str]:
+        found = shown_plot(page).locator('[data-line="1"]')
+        return set(found.evaluate_all("f => f.map(e => getComputedStyle(e).display)"))
+
+    box = page.locator('#curves0 .legend input[data-line="1"]')
+    assert drawn() == {"inline"}
+    box.uncheck()
+    assert drawn() == {"none"}
+    page.locator("#curves0 label", has_text="bytes").click()
+    assert drawn() == {"none"}
+    box.check()
+    assert drawn() == {"inline"}
+
+
+def test_a_pointer_reads_figures(tab: Tab) -> None:
+    plot = shown_plot(tab.page)
+    assert not plot.locator(".reading").is_visible()
+    box = plot.locator(".area").bounding_box()
+    plot.locator(".area").hover(position={"x": box["width"] - 3, "y": box["height"] / 2})
+    reading = plot.locator(".reading")
+    assert reading.is_visible()
+    assert "rounds" in reading.locator("p").inner_text()
+    last = tab.page.locator("#curves0 .in-words:visible").inner_text()
+    first = reading.locator("li").first.inner_text()
+    assert first.startswith("vafl: ")
+    assert first.removeprefix("vafl: ") in last
+    tab.page.mouse.move(5, 5)
+    assert not reading.is_visible()
+
+
+def test_tables_are_sorted_by_click_and_by_keyboard(tab: Tab) -> None:
+    table = tab.page.locator("#methods table").first
+    head = table.locator("th", has_text="Test loss")
+
+    def figures() -> list[float]:
+        column = head.evaluate("head => head.cellIndex")
+        cells = table.locator(f"tbody tr > :nth-child({column + 1})")
+        return [float(value) for value in cells.evaluate_all("c => c.map(x => x.dataset.value)")]
+
+    assert head.get_attribute("aria-sort") == "none"
+    head.get_by_role("button").click()
+    assert head.get_attribute("aria-sort") == "ascending"
+    assert figures() == sorted(figures())
+    head.get_by_role("button").focus()
+    tab.page.keyboard.press("Enter")
+    assert head.get_attribute("aria-sort") == "descending"
+    assert figures() == sorted(figures(), reverse=True)
+    tab.page.keyboard.press("Space")
+    assert head.get_attribute("aria-sort") == "ascending"
+    said = tab.page.locator("#methods [role=status]").first.inner_text()
+    assert said == "Sorted by Test loss, ascending."
+    name = table.locator("th", has_text="method")
+    name.get_by_role("button").click()
+    assert head.get_attribute("aria-sort") == "none"
+    names = table.locator("tbody th").all_inner_texts()
+    assert names == sorted(names)
+
+
+def test_the_focus_can_be_seen(tab: Tab) -> None:
+    tab.page.keyboard.press("Tab")
+    style = "getComputedStyle(document.activeElement)"
+    assert tab.page.evaluate("document.activeElement.textContent") == "To the figures"
+    assert tab.page.evaluate(f"{style}.outlineStyle") == "solid"
+    button = tab.page.locator("#methods thead button").first
+    button.focus()
+    tab.page.keyboard.press("Shift+Tab")
+    tab.page.keyboard.press("Tab")
+    assert tab.page.evaluate(f"parseFloat({style}.outlineWidth)") >= 2
+
+
+@pytest.mark.parametrize("width", [320, 360, 768])
+def test_a_telephone_needs_no_sideways_scrolling(browser: Any, file: Path, width: int) -> None:
+    tab = Tab(browser, file, viewport={"width": width, "height": 740}, has_touch=True)
+    for unfold in (False, True):
+        if unfold:
+            tab.page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+        assert tab.page.evaluate("document.documentElement.scrollWidth") <= width
+    area = shown_plot(tab.page).locator(".area").bounding_box()
+    assert area["width"] > 0.7 * width
+    tab.context.close()
+
+
+def test_paper_has_everything_and_no_controls(browser: Any, file: Path) -> None:
+    tab = Tab(browser, file, color_scheme="dark")
+    page = tab.page
+    paper = page.pdf(format="A4", print_background=True)
+    assert paper.startswith(b"%PDF-")
+    assert len(paper) > 20_000
+    assert page.locator("details[open]").count() < page.locator("details").count(), "as before"
+    page.emulate_media(media="print", color_scheme="dark")
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    assert page.locator("pre").first.is_visible()
+    assert page.locator("#curves0 .as-table table").is_visible()
+    assert page.locator("#curves0 figure.plot:visible").count() >= 3, "every measure"
+    for gone in ("nav", ".switches", ".legend input"):
+        assert not page.locator(gone).first.is_visible()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert tab.said == []
+    tab.context.close()
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(360, "light"), (1200, "dark")])
+def test_axe_finds_nothing(
+    browser: Any, private: Path, attacks: Path, tmp_path: Path, width: int, scheme: str
+) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not there")
+    file = tmp_path / "report.html"
+    write(read([private, attacks]), file)
+    # Axe is a script that is put into the page, which the page's own policy would not run.
+    options = {"color_scheme": scheme, "viewport": {"width": width, "height": 800}}
+    tab = Tab(browser, file, bypass_csp=True, **options)
+    tab.page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+    results = axe.Axe().run(tab.page)
+    found = [(each["id"], each["nodes"][0]["html"]) for each in results.response["violations"]]
+    assert found == []
+    assert len(results.response["passes"]) > 20
+    tab.context.close()
+
+
+def test_without_a_script_it_can_still_be_read(browser: Any, file: Path) -> None:
+    tab = Tab(browser, file, java_script_enabled=False)
+    assert shown_plot(tab.page).count() == 1
+    assert not tab.page.locator(".switches").first.is_visible()
+    assert tab.page.locator("#methods table").first.is_visible()
+    tab.context.close()
+
+
+def test_a_foreign_script_does_not_run(browser: Any, file: Path, tmp_path: Path) -> None:
+    """Were something let through unescaped, the policy would stop it."""
+    foreign = (
+        "<script>document.title = 'mine'</script><img src=x onerror=\"document.title='mine'\">"
+    )
+    other = tmp_path / "page.html"
+    other.write_text(file.read_text(encoding="utf-8").replace("</h1>", f"</h1>{foreign}"))
+    tab = Tab(browser, other)
+    assert tab.page.title().endswith("Vertizo report")
+    assert len([line for line in tab.said if "Content Security Policy" in line]) >= 2
+    tab.context.close()

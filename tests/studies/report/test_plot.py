@@ -1,0 +1,182 @@
+"""Lines over seeds, and where they are drawn."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vertizo.studies.report import read
+from vertizo.studies.report import clients
+from vertizo.studies.report import curves
+from vertizo.studies.report import measures
+from vertizo.studies.report import plot
+from vertizo.studies.report.curves import Drawing, Line, Point
+from vertizo.studies.report.reading import Run
+from vertizo.studies.report.variants import Study, Variant, studies
+
+ACCURACY = measures.Measure("validation_accuracy", "Validation accuracy", "%", 100, 2)
+ROUND, BYTES, *_ = measures.AXES
+
+
+@pytest.fixture(scope="module")
+def study(comparison: Path) -> Study:
+    (found,) = studies(read([comparison]).runs)
+    return found
+
+
+@pytest.fixture(scope="module")
+def drawn(study: Study) -> Drawing:
+    found = curves.drawing(study, measures.CURVES)
+    assert found is not None
+    return found
+
+
+def test_a_line_is_the_mean_over_seeds(study: Study, drawn: Drawing) -> None:
+    runs = study.variants[0].runs
+    line = drawn.lines[0]
+    assert (line.name, line.seeds, line.control) == ("vafl", 2, "none")
+    points = line.points["validation_loss"]
+    assert len(points) == len(runs[0].rows)
+    for place, point in enumerate(points):
+        rows = [run.rows[place] for run in runs]
+        values = [row["validation_loss"] for row in rows]
+        assert point.mean == statistics.fmean(values)
+        assert point.spread == statistics.stdev(values)
+        assert point.at["round"] == rows[0]["round"]
+        assert point.at["bytes"] == statistics.fmean(r["bytes_up"] + r["bytes_down"] for r in rows)
+
+
+def test_controls_have_lines_of_their_own(drawn: Drawing) -> None:
+    assert [line.name for line in drawn.lines] == [
+        "vafl",
+        "vafl, frozen clients",
+        "vafl, random updates",
+        "dpzv",
+        "dpzv, frozen clients",
+        "dpzv, random updates",
+    ]
+    looks = [tuple(plot.look(line).values()) for line in drawn.lines]
+    assert len(set(looks)) == 6
+    assert len({look[1:] for look in looks}) == 6, "colour is never the only difference"
+
+
+def test_an_unfinished_seed_is_by_itself(study: Study) -> None:
+    first, second = study.variants[0].runs
+    stopped = replace(second, summary=None, rows=second.rows[:2])
+    variant = replace(study.variants[0], runs=(first, stopped), controls={})
+    found = curves.drawing(Study("digits", (variant,)), measures.CURVES)
+    assert found is not None
+    assert [line.name for line in found.lines] == ["vafl", "vafl, seed 1, unfinished"]
+    whole, part = (line.points["validation_loss"] for line in found.lines)
+    assert (len(whole), len(part)) == (4, 2)
+    assert whole[0].spread is None
+
+
+def test_rounds_that_one_seed_lacks_are_left_out(study: Study) -> None:
+    first, second = study.variants[0].runs
+    variant = Variant("a", (first, replace(second, rows=second.rows[::2])), {})
+    found = curves.drawing(Study("digits", (variant,)), measures.CURVES)
+    assert found is not None
+    rounds = [point.at["round"] for point in found.lines[0].points["validation_loss"]]
+    assert rounds == [first.rows[0]["round"], first.rows[2]["round"]]
+
+
+def line(*points: tuple[float, float]) -> Line:
+    made = tuple(Point({"round": x}, y, None) for x, y in points)
+    return Line("a", 0, "none", 1, {ACCURACY.key: made}, None)
+
+
+def test_positions() -> None:
+    drawing = Drawing((line((0, 0.5), (50, 0.7), (200, 1.0)),), (ACCURACY,), (ROUND,))
+    found = plot.plot(drawing, ACCURACY, ROUND)
+    assert found is not None
+    numbers = [float(text) for text in re.findall(r"[-\d.]+", found.strokes[0].path)]
+    assert numbers[::2] == [0, 250, 1000]
+    low, high = 0.5 - 0.02, 1.0 + 0.02
+    assert numbers[1::2] == [round(1000 * (high - y) / (high - low), 1) for y in (0.5, 0.7, 1.0)]
+    assert [tick.text for tick in found.across] == ["0", "50", "100", "150", "200"]
+    assert [tick.text for tick in found.upright] == ["50", "60", "70", "80", "90", "100"]
+    by_text = {tick.text: tick.at for tick in found.upright}
+    assert by_text["70"] == numbers[3]
+    assert found.strokes[0].band is None
+
+
+@pytest.mark.parametrize("points", [[(0.0, 0.5)], [(0.0, 0.5), (10.0, 0.5)]])
+def test_one_point_and_a_flat_line_can_be_drawn(points: list[tuple[float, float]]) -> None:
+    drawing = Drawing((line(*points),), (ACCURACY,), (ROUND,))
+    found = plot.plot(drawing, ACCURACY, ROUND)
+    assert found is not None
+    assert "nan" not in found.strokes[0].path
+    assert len(found.upright) > 1
+
+
+def test_long_lines_are_thinned() -> None:
+    long = line(*((float(x), x / 10_000) for x in range(10_000)))
+    drawing = Drawing((long,), (ACCURACY,), (ROUND,))
+    found = plot.plot(drawing, ACCURACY, ROUND)
+    assert found is not None
+    assert found.strokes[0].path.count("L") == plot.MOST_POINTS - 1
+    chosen = curves.thinned(long.points[ACCURACY.key], 9)
+    assert (len(chosen), chosen[0].mean, chosen[-1].mean) == (9, 0.0, 0.9999)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "found"),
+    [
+        (0, 1, [0, 0.2, 0.4, 0.6, 0.8, 1]),
+        (0.48, 1.02, [0.5, 0.6, 0.7, 0.8, 0.9, 1.0]),
+        (0, 10080, [0, 2000, 4000, 6000, 8000, 10000]),
+        (-3, 2, [-3, -2, -1, 0, 1, 2]),
+        (1, 1, [1]),
+    ],
+)
+def test_ticks_are_round(low: float, high: float, found: list[float]) -> None:
+    assert [tick for tick, _ in plot.ticks(low, high)] == pytest.approx(found)
+
+
+def test_epsilons_of_other_things_have_axes_of_their_own(private: Path) -> None:
+    (run,) = read([private]).runs
+    assert run.summary is not None
+    privacy = {**run.summary["privacy"], "covers": ["labels"]}
+    other = replace(run, label="other", summary={**run.summary, "privacy": privacy})
+    (study,) = studies([run, other])
+    found = curves.drawing(study, measures.CURVES)
+    assert found is not None
+    axes = [axis for axis in found.axes if axis.key.startswith("epsilon")]
+    assert len({axis.name for axis in axes}) == 2
+    for axis in axes:
+        assert len(found.shown(found.measures[0], axis)) == 1
+    (alone,) = studies([run])
+    drawing = curves.drawing(alone, measures.CURVES)
+    assert drawing is not None
+    assert [axis.name for axis in drawing.axes][-1] == "ε spent"
+
+
+def test_bars_say_who_was_answered_when(study: Study) -> None:
+    run = study.variants[1].runs[0]
+    found = clients.timeline(run)
+    assert found is not None
+    assert [client.answered for client in found.clients] == run.rows[-1]["queries"]
+    assert sum(client.share for client in found.clients) == pytest.approx(1)
+    assert [bool(client.note) for client in found.clients] == [False, True, False, False]
+    assert "6 times slower" in found.clients[1].note
+    for client in found.clients:
+        assert sum(width for _, width, _ in client.bars) == pytest.approx(1000, abs=0.5)
+    area = [sum(w * h for _, w, h in client.bars) for client in found.clients]
+    answered = [client.answered for client in found.clients]
+    scaled = [a / n for a, n in zip(area, answered, strict=True)]
+    assert scaled == pytest.approx([scaled[0]] * 4, rel=0.01), "bars of one scale"
+    early = [client.bars[0][2] for client in found.clients]
+    assert early[1] < 0.6 * min(early[0], early[2], early[3])
+
+
+@pytest.mark.parametrize("queries", [None, [], "1", [1.5, 2], [-1, 3]])
+def test_rows_that_do_not_say_it(study: Study, queries: Any) -> None:
+    run: Run = study.variants[0].runs[0]
+    rows = tuple({**row, "queries": queries} for row in run.rows)
+    assert clients.timeline(replace(run, rows=rows)) is None

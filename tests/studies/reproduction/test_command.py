@@ -1,0 +1,141 @@
+"""``vertizo reproduce`` from the command line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from vertizo.cli.main import main
+from vertizo.studies.reproduction import plots
+from vertizo.studies.reproduction import study
+
+OWN = """
+title: Two methods on digits
+paper: none
+kind: curves
+seeds: 2
+settings:
+  epochs: 2
+  batch_size: 9
+  data: {name: digits, limit: 60, parties: 2}
+  client: {optimizer: {learning_rate: 0.003}}
+  server: {optimizer: {learning_rate: 0.01}}
+columns:
+  accuracy: {words: test accuracy}
+  last: {words: last epoch, figure: {name: at-epoch, of: train_accuracy}}
+panels:
+  - {words: by epochs, y: train_accuracy}
+rows:
+  dpzv: {words: DPZV, settings: {method: {name: dpzv}}, controls: true, published: {accuracy: 90.5}}
+  vafl: {words: VAFL, settings: {method: {name: vafl}}}
+quick:
+  reduced: one seed
+  seeds: 1
+"""
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Call:
+    """The program with arguments: its exit code, output and errors."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    (tmp_path / "own.yaml").write_text(OWN)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["vertizo", "reproduce", *arguments])
+        capfd.readouterr()
+        code = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 0
+        return code, *capfd.readouterr()
+
+    return run
+
+
+def test_the_list(call: Call) -> None:
+    code, out, errors = call("--list")
+    assert (code, errors) == (0, "")
+    for name in study.names():
+        assert name in out
+    code, out, _ = call("--list", "--json")
+    assert [entry["name"] for entry in json.loads(out)] == study.names()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "--list"),
+        (("cascaded-tabel2",), "did you mean 'cascaded-table2'"),
+        (("cascaded-table2", "--set", "epoch=3"), "unknown key 'epoch'"),
+        (("cascaded-table2", "--seeds", "0"), "--seeds"),
+        (
+            ("cascaded-table2", "--engine", "cloud"),
+            "'--engine': 'cloud' is not one of 'local', 'ray'",
+        ),
+        (("cascaded-table2", "--ray-address", "a:1"), "--ray-address a:1 is for --engine ray"),
+        (("nowhere.yaml",), "nowhere.yaml"),
+    ],
+)
+def test_what_is_wrong_is_one_line_and_leaves_nothing(
+    call: Call, tmp_path: Path, arguments: tuple[str, ...], words: str
+) -> None:
+    code, out, errors = call(*arguments)
+    assert (code, out) == (2, "")
+    assert errors.count("\n") == 1
+    assert words in errors
+    assert [path.name for path in tmp_path.iterdir()] == ["own.yaml"]
+
+
+def test_missing_data_is_one_line(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VERTIZO_DATA", str(tmp_path / "missing"))
+    code, _, errors = call("cascaded-table2", "--quick")
+    assert code == 2
+    assert errors.count("\n") == 1
+    assert "VERTIZO_DATA" in errors
+
+
+def test_a_whole_study(call: Call, tmp_path: Path) -> None:
+    code, out, errors = call("own.yaml", "--jobs", "1")
+    assert (code, errors) == (0, "")
+    folder = tmp_path / "runs" / "reproduce-own"
+    content = json.loads((folder / "own.json").read_text())
+    assert (content["form"], content["seeds"], content["reduced"]) == ("full", 2, None)
+    assert content["command"] == "vertizo reproduce own.yaml --jobs 1"
+    cells = {(c["row"], c["column"]): c for c in content["figures"]["cells"]}
+    first = cells["dpzv", "accuracy"]
+    summaries = [
+        json.loads((folder / "dpzv" / f"seed{seed}" / "summary.json").read_text())
+        for seed in (0, 1)
+    ]
+    assert first["values"] == pytest.approx([100 * one["test_accuracy"] for one in summaries])
+    assert set(first["controls"]) == {"frozen", "random"}
+    assert first["published"] == 90.5
+    for words in ("DPZV", "published", "frozen clients", "random updates", "90.5", "± "):
+        assert words in out
+    if plots.available():
+        assert (folder / "own.svg").is_file()
+    assert len(content["pictures"][0]["lines"]["DPZV"]) >= 2
+
+    stamps = {path: path.stat().st_mtime_ns for path in folder.rglob("summary.json")}
+    assert len(stamps) == 8
+    code, again, _ = call("own.yaml", "--json")
+    assert code == 0
+    assert {path: path.stat().st_mtime_ns for path in stamps} == stamps
+    assert json.loads(again)["figures"] == content["figures"]
+
+    code, out, _ = call("own.yaml", "--quick")
+    assert code == 0
+    assert "Reduced: one seed" in out
+    assert "One seed: no spread." in out
+    assert (tmp_path / "runs" / "reproduce-own-quick" / "own-quick.json").is_file()

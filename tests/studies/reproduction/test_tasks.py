@@ -1,0 +1,117 @@
+"""Work in processes of its own whose figures are kept."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from vertizo.studies.comparison import Standing
+from vertizo.core.errors import ConfigError, RunError
+from vertizo.studies.reproduction import memory
+from vertizo.studies.reproduction.attack import attack_trial
+from vertizo.studies.reproduction.runs import configure
+from vertizo.studies.reproduction.study import AttackConfig, MemoryConfig
+from vertizo.studies.reproduction.tasks import Task, results
+
+SUM = {
+    "epochs": 1,
+    "evaluate_every": 10**9,
+    "data": {"name": "digits", "parties": 2, "validation": 0.0, "limit": 300},
+    "client": {"model": {"name": "mlp", "outputs": 10}},
+    "server": {"model": {"name": "sum"}, "optimizer": {"learning_rate": 0.01}},
+}
+
+
+def trial(name: str, seed: int, *, attack: str = "direct-client") -> Task:
+    config = configure("x", [SUM, {"method": {"name": "vafl"}, "seed": seed}])
+    return Task(name, attack_trial, (attack, (), config.model_dump(mode="json")))
+
+
+def test_figures_are_kept_and_not_made_again(tmp_path: Path) -> None:
+    standings: list[Standing] = []
+    tasks = [Task("a", dict, ([["x", 1]],)), Task("b", dict, ([["x", 2]],))]
+    found = results(tasks, tmp_path, 2, standings.append)
+    assert found == {"a": {"x": 1}, "b": {"x": 2}}
+    assert standings[-1] == Standing(2, 2, 1.0)
+    tasks[0].file(tmp_path).write_text('{"kept": 1}')
+    assert results(tasks, tmp_path, 2) == {"a": {"kept": 1}, "b": {"x": 2}}
+
+
+def test_other_arguments_are_another_task(tmp_path: Path) -> None:
+    assert trial("a", 0).file(tmp_path) != trial("a", 1).file(tmp_path)
+    assert trial("a", 0).file(tmp_path) == trial("a", 0).file(tmp_path)
+
+
+def test_a_trial_of_an_attack() -> None:
+    found = attack_trial(*trial("a", 0).arguments)
+    assert found["figures"]["accuracy"]["trials"] == [1.0]
+    with pytest.raises(ConfigError, match="there is no attack 'direct'"):
+        attack_trial(*trial("a", 0, attack="direct").arguments)
+
+
+def test_a_task_that_fails_leaves_what_is_finished(tmp_path: Path) -> None:
+    good, bad = Task("a", dict, ([["x", 1]],)), Task("b", dict, (7,))
+    with pytest.raises(TypeError):
+        results([good, bad], tmp_path, 1)
+    assert good.file(tmp_path).is_file()
+    assert not bad.file(tmp_path).is_file()
+
+
+def test_a_process_that_was_killed_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="was killed"):
+        results([Task("a", os._exit, (9,))], tmp_path, 1)  # type: ignore[arg-type]
+
+
+class TestStudiesAreChecked:
+    def test_an_unknown_attack_or_figure(self) -> None:
+        from vertizo.studies.reproduction.attack import run
+        from vertizo.studies.reproduction.runs import Order
+
+        order = Order(Path("nowhere"), None)  # type: ignore[arg-type]
+        keys = {
+            "title": "x",
+            "paper": "x",
+            "settings": SUM,
+            "rows": {"a": {"words": "a", "methods": ["vafl"]}},
+        }
+        for column, words in (
+            ({"words": "x", "attack": "direct"}, "there is no attack 'direct'"),
+            ({"words": "x", "attack": "membership", "figure": "y"}, "has no figure 'y'"),
+        ):
+            study = AttackConfig.model_validate({**keys, "columns": {"c": column}})
+            with pytest.raises(ConfigError, match=words):
+                run(study, order)
+
+    def test_an_unknown_method_of_a_memory_study(self, tmp_path: Path) -> None:
+        from vertizo.studies.reproduction.runs import Order
+
+        order = Order(tmp_path, None)  # type: ignore[arg-type]
+        study = MemoryConfig.model_validate(
+            {
+                "title": "x",
+                "paper": "x",
+                "methods": {"dpzvv": "x"},
+                "rows": {"a": {"words": "a", "client": {}, "batch": [2, 3]}},
+            }
+        )
+        with pytest.raises(ConfigError, match="there is no method 'dpzvv'"):
+            memory.run(study, order)
+
+
+@pytest.mark.skipif(not memory.PEAK_RESET.exists(), reason="peak memory is measured on Linux")
+def test_back_propagation_takes_more_memory_than_evaluating(tmp_path: Path) -> None:
+    """Four layers of a million parameters each: gradients double what the weights take."""
+    client = {"model": {"name": "mlp", "hidden": [1024, 1024, 1024], "outputs": 1024}}
+    tasks = [
+        Task(method, memory.peak, (client, [16, 1024], None, method, 0))
+        for method in ("inference", "dpzv", "vafl")
+    ]
+    found = results(tasks, tmp_path, 1)
+    weights = found["dpzv"]["weights"]
+    assert weights == pytest.approx(4 * 1024 * 1025 * 4 / 2**20)
+    ratios = {name: each["peak"] / weights for name, each in found.items()}
+    assert 0.9 < ratios["inference"] < 1.8
+    assert ratios["dpzv"] < ratios["inference"] + 0.5
+    assert ratios["vafl"] > ratios["dpzv"] + 0.5

@@ -1,0 +1,227 @@
+"""Experiments on a Ray cluster of this machine: the same figures, and folders that are here."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vertizo.studies import comparison
+from vertizo.studies.comparison import Run
+from vertizo.studies.ray import connected, gather
+from vertizo.studies.engines import Processes, RayCluster
+from vertizo.core.errors import ConfigError, RunError
+from vertizo.run.experiment import Experiment
+from vertizo.run.folder import RunFolder
+
+pytest.importorskip("ray")
+
+TINY = ("data.limit=60", "batch_size=9", "epochs=2")
+CLOCK = {"seconds", "rounds_per_second", "peak_memory_mib"}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    """Two cores, for all tests of this file."""
+    with connected("local", cpus=2):
+        yield
+
+
+def planned(
+    folder: Path, *labels: str, settings: tuple[str, ...] = (), seeds: int = 1
+) -> list[Run]:
+    configs = comparison.configurations(None, [*TINY, *settings], labels)
+    runs = comparison.plan(configs, seeds, folder, controls=False)
+    comparison.check(runs)
+    return runs
+
+
+def timeless(summary: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in summary.items() if key not in CLOCK}
+
+
+def in_folder(folder: Path) -> set[str]:
+    return {str(p.relative_to(folder)) for p in folder.rglob("*") if p.name != ".lock"}
+
+
+@pytest.mark.usefixtures("cluster")
+class TestRuns:
+    @pytest.mark.slow
+    def test_figures_and_folders_are_those_of_processes_here(self, tmp_path: Path) -> None:
+        here, there = (planned(tmp_path / name, "vafl", "dpzv") for name in ("here", "there"))
+        wanted = comparison.execute(here, Processes(2))
+        standings = []
+        found = comparison.execute(there, RayCluster(), standings.append)
+        for one, other in zip(here, there, strict=True):
+            assert timeless(found[other]) == timeless(wanted[one])
+            assert RunFolder(other.folder).config() == other.config
+            clocks = [
+                [row.pop("seconds") for row in rows] for rows in (metrics(one), metrics(other))
+            ]
+            assert all(len(each) > 1 for each in clocks)
+            assert [timeless(row) for row in metrics(one)] == [
+                timeless(row) for row in metrics(other)
+            ]
+        assert in_folder(tmp_path / "here") == in_folder(tmp_path / "there")
+        assert standings[-1].finished == standings[-1].total == 2
+        targets = [0.2, 0.5]
+        tables = [
+            [figures(row) for row in comparison.rows(runs, summaries, targets, "validation")]
+            for runs, summaries in ((here, wanted), (there, found))
+        ]
+        assert tables[0] == tables[1]
+
+    @pytest.mark.slow
+    def test_what_is_finished_is_kept_and_what_was_begun_is_gone_on_with(
+        self, tmp_path: Path
+    ) -> None:
+        finished, begun = planned(tmp_path, "vafl", seeds=2)
+        for run in (finished, begun):
+            Experiment(run.config).run(run.folder)
+        folder = RunFolder(finished.folder)
+        folder.write_summary({**(folder.summary() or {}), "mark": 1})
+        alone = RunFolder(begun.folder).summary() or {}
+        name = RunFolder(begun.folder).run_name()
+        (begun.folder / "summary.json").unlink()
+        found = comparison.execute([finished, begun], RayCluster())
+        assert found[finished]["mark"] == 1
+        assert timeless(found[begun]) == timeless(alone)
+        assert RunFolder(begun.folder).run_name() == name
+
+    def test_a_run_is_as_if_alone_and_one_that_fails_is_one_line(self, tmp_path: Path) -> None:
+        wild = ("client.optimizer.learning_rate=1e30", "server.optimizer.learning_rate=1e30")
+        (bad,) = planned(tmp_path / "bad", "vafl", settings=wild)
+        (good,) = planned(tmp_path / "good", "vafl")
+        with pytest.raises(RunError, match="training diverged") as caught:
+            comparison.execute([bad, good], RayCluster())
+        assert "\n" not in str(caught.value)
+        assert not bad.folder.exists()
+        found = RunFolder(good.folder)
+        alone = Experiment(good.config).run()
+        assert timeless(found.summary() or {}) == timeless(alone.summary)
+        assert [timeless(row) for row in found.metrics()] == [timeless(r) for r in alone.metrics]
+        assert found.config() == good.config
+        assert found.has("last")
+
+
+def metrics(run: Run) -> list[dict[str, Any]]:
+    return RunFolder(run.folder).metrics()
+
+
+def figures(row: comparison.Row) -> dict[str, Any]:
+    return {key: value for key, value in row.as_dict().items() if key not in CLOCK}
+
+
+def square(number: int) -> int:
+    return number**2
+
+
+def dies() -> None:
+    os._exit(1)
+
+
+@pytest.mark.usefixtures("cluster")
+class TestCalls:
+    @pytest.mark.slow
+    def test_no_more_are_asked_for_than_there_is_room_for(self) -> None:
+        asked = 0
+
+        def calls() -> Iterator[tuple[int]]:
+            nonlocal asked
+            for number in range(5):
+                asked += 1
+                yield (number,)
+
+        gathered = gather(square, calls(), cpus=1, at_once=1)
+        assert next(filter(None, gathered)) == (0, 0)
+        assert asked == 1
+        gathered.close()
+        assert asked == 1
+
+    def test_more_cores_than_there_are(self) -> None:
+        with pytest.raises(ConfigError, match="threads is 99"):
+            next(gather(square, iter([(1,)]), cpus=99))
+
+    @pytest.mark.slow
+    def test_a_process_that_was_killed_is_one_line(self) -> None:
+        with pytest.raises(RunError, match="was killed") as caught:
+            list(gather(dies, iter([()]), cpus=1))
+        assert "\n" not in str(caught.value)
+
+
+def test_a_ledger_cannot_be_charged_from_elsewhere(tmp_path: Path) -> None:
+    settings = (
+        "privacy={mechanism: gaussian, clip: 1, epsilon: 1, ledger: ledger.sqlite}",
+        "server.update=none",
+    )
+    configs = comparison.configurations(None, [*TINY, *settings], ["dpzv"])
+    runs = comparison.plan(configs, 1, tmp_path, controls=False)
+    with pytest.raises(ConfigError, match="a file of this machine"):
+        comparison.execute(runs, RayCluster())
+
+
+COMMAND = """
+import sys
+from pathlib import Path
+from vertizo.cli.compare import compare
+from vertizo.core.errors import Interrupted, UserError
+
+try:
+    compare(
+        None, sys.argv[3:], "vafl", 1, Path(sys.argv[1]), targets="60", by="validation",
+        controls=False, jobs=None, as_json=True, engine="ray", ray_address=sys.argv[2] or None,
+    )
+except KeyboardInterrupt:
+    print("stopped")
+except (Interrupted, UserError) as error:
+    print(f"{type(error).__name__}: {error}")
+"""
+
+
+def command(folder: Path, address: str, *settings: str) -> subprocess.Popen[str]:
+    environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
+    return subprocess.Popen(
+        [sys.executable, "-c", COMMAND, str(folder), address, *settings],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env=environment,
+    )
+
+
+@pytest.mark.slow
+def test_a_cluster_of_its_own_is_quiet_and_ends_with_the_command(tmp_path: Path) -> None:
+    with command(tmp_path / "out", "", *TINY) as process:
+        out, errors = process.communicate(timeout=120)
+    assert errors == ""
+    (run,) = planned(tmp_path / "here", "vafl")
+    alone = Experiment(run.config).run().summary
+    assert json.loads(out)["vafl"]["test_accuracy"] == [alone["test_accuracy"]]
+
+
+@pytest.mark.slow
+def test_ctrl_c_stops_and_no_cluster_is_left(tmp_path: Path) -> None:
+    with command(tmp_path / "out", "", "epochs=100000") as process:
+        time.sleep(15)
+        os.killpg(process.pid, signal.SIGINT)
+        out, errors = process.communicate(timeout=60)
+    assert errors == ""
+    assert out.startswith(("Interrupted: stopped", "stopped"))
+    assert out.count("\n") == 1
+
+
+def test_a_cluster_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    with command(tmp_path / "out", "127.0.0.1:1", *TINY) as process:
+        out, errors = process.communicate(timeout=180)
+    assert errors == ""
+    assert out.startswith("RunError: --ray-address 127.0.0.1:1 cannot be reached")
+    assert out.count("\n") == 1

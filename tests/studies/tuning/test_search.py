@@ -1,0 +1,266 @@
+"""A search: its trials, its folder, going on with it, and what it never looks at."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from vertizo.config import schema
+from vertizo.config.schema import ExperimentConfig
+from vertizo.core.errors import ConfigError, Interrupted, RunError
+from vertizo.run.experiment import Experiment
+from vertizo.party import ServerParty
+from vertizo.run.prediction import Predictor
+from vertizo.run.folder import RunFolder
+from vertizo.studies.tuning.results import Results
+from vertizo.studies.tuning.search import Options, Standing, tune
+from vertizo.studies.tuning.trial import without_tests
+
+SMALL = ("data.limit=120", "data.parties=2", "batch_size=27", "epochs=4")
+RATE = "client.optimizer.learning_rate"
+SPACE = (f"{RATE}=1e-4..1e-1:log", "batch_size=18,27,54")
+
+
+def settings(*more: str) -> ExperimentConfig:
+    return schema.load(None, (*SMALL, *more))
+
+
+def search(folder: Path, *, show: Callable[[Standing], None] | None = None, **more: Any) -> Results:
+    options = {"trials": 4, "search": SPACE, "pruner": "none", **more}
+    return tune(settings(), folder, Options(**options), show)
+
+
+def kept(folder: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((folder / "results.json").read_text())["trials"]
+    return found
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Results]:
+    """A search of four trials."""
+    folder = tmp_path_factory.mktemp("searches") / "made"
+    return folder, search(folder)
+
+
+def test_trials_are_runs_and_the_first_is_as_configured(made: tuple[Path, Results]) -> None:
+    folder, found = made
+    assert [record.number for record in found.records] == [0, 1, 2, 3]
+    assert {record.outcome for record in found.records} == {"finished"}
+    assert found.records[0].values == {}
+    first = RunFolder(folder / "trials/000").config()
+    plain = Experiment(settings())
+    plain.data()
+    assert first.client.optimizer.learning_rate == plain.config.client.optimizer.learning_rate
+    assert (first.batch_size, first.epochs) == (27, 4)
+    for record in found.records[1:]:
+        run = RunFolder(folder / f"trials/{record.number:03d}").config()
+        assert run.client.optimizer.learning_rate == float(record.values[RATE])
+        assert str(run.batch_size) == record.values["batch_size"]
+
+
+def test_a_trial_is_worth_what_the_model_is_that_its_run_keeps(made: tuple[Path, Results]) -> None:
+    folder, found = made
+    for record in found.records:
+        summary = RunFolder(folder / f"trials/{record.number:03d}").summary()
+        assert summary is not None
+        assert record.standing is not None
+        assert record.standing.value == summary["best"]["validation_accuracy"]
+        assert record.standing.loss == summary["best"]["validation_loss"]
+    best = max(found.records, key=lambda r: (r.standing.value, -r.standing.loss))  # type: ignore[union-attr]
+    assert found.best.number == best.number
+
+
+def test_the_best_configuration_reruns_to_the_same_figures(
+    made: tuple[Path, Results], tmp_path: Path
+) -> None:
+    folder, found = made
+    again = Experiment.from_yaml(folder / "best.yaml").run(tmp_path / "again").summary
+    for name, value in found.test.items():
+        assert again[f"test_{name}"] == value
+    trial = RunFolder(folder / f"trials/{found.best.number:03d}").summary()
+    assert trial is not None
+    assert again["best"] == trial["best"]
+
+
+def test_only_the_best_trial_has_test_figures(made: tuple[Path, Results]) -> None:
+    folder, found = made
+    for record in found.records:
+        text = (folder / f"trials/{record.number:03d}/summary.json").read_text()
+        assert ('"test_' in text) == (record.number == found.best.number)
+        assert "test_" not in (folder / f"trials/{record.number:03d}/metrics.jsonl").read_text()
+
+
+def test_the_test_records_are_not_there_while_it_searches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scored: list[str] = []
+    tested: list[Path] = []
+    score, test, run = ServerParty.score, Predictor.test, Experiment.run
+
+    def spied_score(self: ServerParty, purpose: Any) -> Any:
+        scored.append(purpose)
+        return score(self, purpose)
+
+    def spied_test(self: Predictor) -> Any:
+        tested.append(Path())
+        return test(self)
+
+    def spied_run(self: Experiment, *args: Any, **kwargs: Any) -> Any:
+        data = self.data()
+        assert data.labels["test"].numel() == 0
+        assert all(own["test"].shape[0] == 0 for own in data.features)
+        assert not tested
+        return run(self, *args, **kwargs)
+
+    monkeypatch.setattr(ServerParty, "score", spied_score)
+    monkeypatch.setattr(Predictor, "test", spied_test)
+    monkeypatch.setattr(Experiment, "run", spied_run)
+    search(tmp_path / "spied")
+    assert set(scored) == {"validation"}
+    assert len(tested) == 1
+    tested.clear()
+    assert search(tmp_path / "spied").test  # what was tested is not tested again
+    assert not tested
+
+
+def test_the_label_holders_own_test_records_are_left_out_as_well() -> None:
+    own = settings("data.name=breast-cancer", "data.label_holder=mean", "data.parties=null")
+    data = Experiment(own).data()
+    assert data.own is not None
+    blind = without_tests(data)
+    assert blind.own is not None
+    assert blind.own.values["test"].shape[0] == 0
+    assert torch.equal(blind.own.values["table"], data.own.values["table"])
+
+
+def test_one_seed_is_one_search(made: tuple[Path, Results], tmp_path: Path) -> None:
+    folder, _ = made
+    search(tmp_path / "again")
+    assert kept(tmp_path / "again") == kept(folder)
+    search(tmp_path / "other", seed=1)
+    assert kept(tmp_path / "other") != kept(folder)
+
+
+def test_it_is_gone_on_with_between_trials(made: tuple[Path, Results], tmp_path: Path) -> None:
+    def stop(here: Standing) -> None:
+        if here.ended == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        search(tmp_path / "stopped", show=stop)
+    assert not (tmp_path / "stopped/best.yaml").exists()
+    search(tmp_path / "stopped")
+    assert kept(tmp_path / "stopped") == kept(made[0])
+
+
+def test_it_is_gone_on_with_within_a_trial(made: tuple[Path, Results], tmp_path: Path) -> None:
+    shares: list[float] = []
+
+    def stop(here: Standing) -> None:
+        if here.ended == 2 and here.share > 0.5 and not shares:  # within trial 2
+            shares.append(here.share)
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(Interrupted):
+        search(tmp_path / "stopped", show=stop)
+    unfinished = RunFolder(tmp_path / "stopped/trials/002")
+    assert unfinished.has("last")
+    assert unfinished.summary() is None
+    search(tmp_path / "stopped")
+    assert kept(tmp_path / "stopped") == kept(made[0])
+
+
+def test_more_trials_go_on_where_it_was(made: tuple[Path, Results], tmp_path: Path) -> None:
+    search(tmp_path / "short", trials=2)
+    search(tmp_path / "short", trials=4)
+    assert kept(tmp_path / "short") == kept(made[0])
+
+
+@pytest.mark.parametrize(
+    ("more", "word"),
+    [
+        ({"search": (SPACE[0],)}, "space"),
+        ({"objective": "loss"}, "objective"),
+        ({"pruner": "median"}, "pruner"),
+        ({"seed": 3}, "seed"),
+    ],
+)
+def test_another_search_is_refused_the_folder(
+    made: tuple[Path, Results], more: dict[str, Any], word: str
+) -> None:
+    before = sorted(made[0].rglob("*"))
+    with pytest.raises(RunError, match=f"another {word}.*another --out"):
+        search(made[0], **more)
+    assert sorted(made[0].rglob("*")) == before
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(RunError, match="something else"):
+        search(tmp_path)
+    with pytest.raises(RunError, match="is a file"):
+        search(tmp_path / "notes.txt")
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_what_diverges_and_what_does_not_fit_are_trials_that_came_to_nothing(
+    tmp_path: Path,
+) -> None:
+    found = search(tmp_path / "s", search=(f"{RATE}=0.003,1e35", "batch_size=27,5000"), trials=9)
+    outcomes = {record.outcome for record in found.records}
+    assert outcomes == {"finished", "diverged", "failed"}
+    for record in found.records:
+        if record.outcome == "diverged":
+            assert record.values[RATE] == "1e35"
+            assert "diverged in round" in record.reason
+        if record.outcome == "failed":
+            assert record.values["batch_size"] == "5000"
+            assert "108 training records" in record.reason
+    assert found.best.values.get(RATE) != "1e35"
+
+
+def test_a_search_in_which_nothing_runs_to_its_end_says_so(tmp_path: Path) -> None:
+    diverging = settings(f"{RATE}=1e35", "server.optimizer.learning_rate=1e35")
+    options = Options(trials=1, search=(f"{RATE}=1e34..1e36:log",))
+    with pytest.raises(RunError, match=r"none of 1 trials.*diverged.*lower learning rates"):
+        tune(diverging, tmp_path / "s", options)
+
+
+def test_without_validation_records_there_is_no_search(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"data.validation is 0"):
+        tune(settings("data.validation=0"), tmp_path / "s", Options(trials=2))
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_missing_library_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(ConfigError, match=r"pip install 'vertizo\[tune\]'"):
+        tune(settings(), tmp_path / "s", Options(trials=2))
+    assert not (tmp_path / "s").exists()
+
+
+def test_no_trial_is_begun_after_the_timeout(tmp_path: Path) -> None:
+    def wait(here: Standing) -> None:
+        assert here.ended <= 1
+
+    with pytest.raises(RunError, match="none of 0 trials"):
+        search(tmp_path / "s", timeout=0.0, show=wait)
+    assert len(search(tmp_path / "s", trials=1).records) == 1
+
+
+@pytest.mark.slow
+def test_several_processes_make_what_one_does_at_the_first_trials(
+    made: tuple[Path, Results], tmp_path: Path
+) -> None:
+    found = search(tmp_path / "s", jobs=2)
+    assert len(found.records) == 4
+    assert {record.outcome for record in found.records} == {"finished"}
+    first = found.records[0].standing
+    assert first == made[1].records[0].standing
