@@ -45,7 +45,7 @@ bench-network: $(INSTALLED)  ## the network against bare gRPC streams, and FLARE
 
 install: $(INSTALLED)
 
-$(INSTALLED): pyproject.toml constraints.txt $(wildcard src/vertizo/kernels/*.[ch])
+$(INSTALLED): pyproject.toml constraints.txt $(wildcard src/vertizo/core/kernels/*.[ch])
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'

@@ -16,6 +16,7 @@ import tempfile
 from pathlib import Path
 
 import report
+
 from vertizo.studies import comparison
 from vertizo.studies.comparison import Row
 from vertizo.studies.engines import Processes

@@ -15,10 +15,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import report
 import torch
 from torch import Tensor
 
-import report
 from vertizo.protocol.codecs.base import Codec
 from vertizo.protocol.codecs.chain import Chain
 from vertizo.protocol.codecs.lattice import Lattice

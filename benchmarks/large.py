@@ -25,11 +25,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import report
 import torch
 from torch import Tensor, nn
 
-import report
 from vertizo.core.memory import keep_freed_memory
+from vertizo.core.randomness import Stream
 from vertizo.methods.base import ClientSide
 from vertizo.methods.dpzv import Dpzv
 from vertizo.models.base import Model
@@ -37,7 +38,6 @@ from vertizo.models.networks import mlp
 from vertizo.models.optimizers import Sgd
 from vertizo.models.text import Spec, Text
 from vertizo.models.torch import wrap
-from vertizo.core.randomness import Stream
 from vertizo.zeroth_order.directions import Direction, LawName
 from vertizo.zeroth_order.numbers import Kind, blocks
 

@@ -20,11 +20,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import report
 import torch
 from torch import Tensor, nn
 
-import report
 from vertizo.core.memory import keep_freed_memory
+from vertizo.core.randomness import Stream
 from vertizo.methods.base import ClientSide
 from vertizo.methods.dpzv import Dpzv
 from vertizo.methods.vafl import Vafl
@@ -32,7 +33,6 @@ from vertizo.models.networks import mlp
 from vertizo.models.optimizers import Sgd
 from vertizo.models.text import Spec, Text, TextEmbeddings
 from vertizo.models.torch import wrap
-from vertizo.core.randomness import Stream
 
 MODELS = ("mlp", "embeddings", "transformer")
 VARIANTS = ("inference", "dpzv", "vafl")

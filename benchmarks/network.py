@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import report
+
 from vertizo.network.authority import issue
 from vertizo.network.certificates import Credentials
 from vertizo.network.grpc import GrpcChannel, GrpcServer, Limits

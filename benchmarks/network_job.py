@@ -30,12 +30,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import torch
-from network import ANSWER, ASK, SPAWN, bare, client_name, serve_bare
-
 import report
-from vertizo.protocol import wire
-from vertizo.protocol.codecs.none import NoCompression
+import torch
+
+from network import ANSWER, ASK, SPAWN, bare, client_name, serve_bare
+from vertizo.core.memory import keep_freed_memory
 from vertizo.network import frames
 from vertizo.network.authority import issue
 from vertizo.network.certificates import Credentials
@@ -45,9 +44,10 @@ from vertizo.network.joining import Member
 from vertizo.network.options import JoinConfig, ServeConfig
 from vertizo.network.serving import FederationService
 from vertizo.network.transport import Answer
-from vertizo.run.experiment import Experiment
-from vertizo.core.memory import keep_freed_memory
+from vertizo.protocol import wire
+from vertizo.protocol.codecs.none import NoCompression
 from vertizo.protocol.messages import Query, Reply, Upload
+from vertizo.run.experiment import Experiment
 
 CLIENTS = (1, 4, 16)
 BATCH, DIM = 128, 64

@@ -21,12 +21,12 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import report
 import torch
+from report import Rounds
 from ways import house, plain_torch, products
 from ways.setting import REFERENCE, REFERENCE_VARIANT, SHAPES, VARIANTS, Setting, Shape, records
 
-import report
-from report import Rounds
 from vertizo.core.memory import keep_freed_memory
 
 BATCHES = (64, 256, 2048)

@@ -24,19 +24,19 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import report
 import torch
 
-import report
-from vertizo.run import checkpoint
 from vertizo.config.schema import parse
-from vertizo.data import vertical
-from vertizo.data.vertical import Pooled
-from vertizo.run.federation import Federation, build
 from vertizo.core.memory import keep_freed_memory
 from vertizo.core.randomness import Stream
-from vertizo.party import storage
+from vertizo.data import vertical
+from vertizo.data.vertical import Pooled
 from vertizo.models.losses import Classification
+from vertizo.party import storage
 from vertizo.party.table import EmbeddingTable
+from vertizo.run import checkpoint
+from vertizo.run.federation import Federation, build
 
 RECORDS = (1_000, 10_000, 100_000, 1_000_000)
 CLIENTS, DIM, COLUMNS = 8, 64, 8

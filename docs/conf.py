@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-VERSION_FILE = Path(__file__).parents[1] / "src" / "vertizo" / "version.py"
+VERSION_FILE = Path(__file__).parents[1] / "src" / "vertizo" / "core" / "version.py"
 found = re.search(r'VERSION = "(.+?)"', VERSION_FILE.read_text(encoding="utf-8"))
 assert found is not None, VERSION_FILE
 

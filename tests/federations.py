@@ -11,24 +11,24 @@ import torch
 from torch import Tensor, nn
 
 from vertizo.config import schema as configuration
+from vertizo.config.schema import ExperimentConfig
+from vertizo.core.errors import ConflictError
+from vertizo.core.randomness import Stream
+from vertizo.data.vertical import VerticalData
+from vertizo.methods.base import ClientSide, Method, ServerSide
+from vertizo.models.base import Gradient
+from vertizo.models.losses import Classification
+from vertizo.models.torch import wrap
+from vertizo.party.server_model import Head
+from vertizo.party.table import EmbeddingTable
+from vertizo.party.updates import NoUpdate
+from vertizo.privacy.plan import NoPrivacy
 from vertizo.protocol import wire
 from vertizo.protocol.codecs.base import Codec
 from vertizo.protocol.codecs.none import NoCompression
-from vertizo.config.schema import ExperimentConfig
-from vertizo.data.vertical import VerticalData
-from vertizo.core.errors import ConflictError
+from vertizo.protocol.messages import Message, Query, Reply
 from vertizo.run.federation import Federation
 from vertizo.run.federation import build as build_federation
-from vertizo.protocol.messages import Message, Query, Reply
-from vertizo.methods.base import ClientSide, Method, ServerSide
-from vertizo.models.base import Gradient
-from vertizo.models.torch import wrap
-from vertizo.privacy.plan import NoPrivacy
-from vertizo.core.randomness import Stream
-from vertizo.party.server_model import Head
-from vertizo.models.losses import Classification
-from vertizo.party.table import EmbeddingTable
-from vertizo.party.updates import NoUpdate
 
 CODEC = NoCompression()
 HARDLY_ANY = {"privacy.mechanism": "gaussian", "privacy.clip": 1e9, "privacy.noise_std": 1e-9}

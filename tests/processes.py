@@ -18,17 +18,17 @@ from typing import Any, Self
 import yaml
 from tests import deployments as dep
 
-from vertizo.run import checkpoint
-from vertizo.protocol import wire
 from vertizo.data.prepare import prepare
 from vertizo.network.authority import issue
 from vertizo.network.journal import records
 from vertizo.network.options import ServeConfig, load_serve
-from vertizo.run.federation import Federation, build
-from vertizo.protocol.messages import Query
 from vertizo.privacy.durable_ledger import DurableLedger
 from vertizo.privacy.ledger_file import REPLY
+from vertizo.protocol import wire
+from vertizo.protocol.messages import Query
+from vertizo.run import checkpoint
 from vertizo.run.build_privacy import record_choice
+from vertizo.run.federation import Federation, build
 
 SERVER = "bank"
 MEMBERS = ("north", "east")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from report import Rounds
+
 from vertizo.config.schema import parse
 from vertizo.run.federation import Federation, build
 from ways.setting import Records, Setting, as_vertical

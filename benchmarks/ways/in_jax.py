@@ -19,8 +19,8 @@ os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
 
 import jax
 import jax.numpy as jnp
-
 from report import Rounds
+
 from ways.setting import Records, Setting
 
 Array = Any

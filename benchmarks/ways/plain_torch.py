@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
+from report import Rounds
 from torch import Tensor, nn
 
-from report import Rounds
 from ways.setting import Records, Setting
 
 Directions = Sequence[Tensor]

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-
 from report import Rounds
+
 from ways.setting import Setting
 
 

@@ -9,9 +9,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from vertizo.core.errors import DataError
 from vertizo.data.datasets import catalog
 from vertizo.data.vertical import VerticalData
-from vertizo.core.errors import DataError
 from vertizo.models.losses import Classification
 
 RECORDS = 60_000

@@ -16,9 +16,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from vertizo.config.schema import ExperimentConfig
+from vertizo.core.options import TAGS, Options, options_of
 from vertizo.methods.choice import METHODS
-from vertizo.config.error_lines import options_of
-from vertizo.core.options import TAGS, Options
 
 WORDS = {int: "integer", float: "number", str: "text", bool: "`true` or `false`", Path: "path"}
 BOUNDS = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}

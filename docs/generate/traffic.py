@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from options import table
 
+from vertizo.methods.choice import METHODS
 from vertizo.protocol.codecs.none import NoCompression
 from vertizo.protocol.messages import Batch, Query, Reply
-from vertizo.methods.choice import METHODS
 from vertizo.protocol.wire import encode
 
 BATCH, DIMENSION, WIDTH = 64, 3, 2

@@ -13,8 +13,8 @@ from vertizo.attacks.runner import make
 from vertizo.attacks.scores import Measurement
 from vertizo.attacks.settings import with_noise
 from vertizo.config.schema import ExperimentConfig
-from vertizo.data.vertical import VerticalData
 from vertizo.core.errors import ConfigError, RunError
+from vertizo.data.vertical import VerticalData
 from vertizo.methods.choice import METHODS
 
 

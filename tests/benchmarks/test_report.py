@@ -9,9 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
-import summary
-
 import report
+import summary
 
 
 def busy(seconds: float, rounds: int) -> int:

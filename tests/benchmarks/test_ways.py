@@ -13,8 +13,8 @@ from ways import house, plain_torch, products
 from ways.plain_torch import Loop
 from ways.setting import SHAPES, VARIANTS, Records, Setting, Shape, Variant
 
-from vertizo.run.federation import Federation
 from vertizo.methods.czofo import Czofo
+from vertizo.run.federation import Federation
 
 ROUNDS = 9
 ROUNDING = 0.005

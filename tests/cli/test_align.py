@@ -18,9 +18,9 @@ import pytest
 from rich.console import Console
 
 from vertizo.cli.align import OwnTable, align_as_feature_holder, align_as_label_holder
+from vertizo.core.errors import ConfigError, DataError, RunError
 from vertizo.data.tabular import frames
 from vertizo.network.transport import DirectChannel, Service
-from vertizo.core.errors import ConfigError, DataError, RunError
 
 METHODS = [
     pytest.param(

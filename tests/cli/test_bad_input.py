@@ -15,12 +15,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from vertizo.data.tabular import frames
-from vertizo.data.tabular.csv_lines import records
-from vertizo.data.options import DataConfig
-from vertizo.data.prepare import prepare
 from vertizo.core.errors import UserError
 from vertizo.core.randomness import Stream
+from vertizo.data.options import DataConfig
+from vertizo.data.prepare import prepare
+from vertizo.data.tabular import frames
+from vertizo.data.tabular.csv_lines import records
 
 ROWS = 40
 HEADER = "customer,age,income,job,payment_delay,opened,defaulted"

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from vertizo.cli.certs import certs
-from vertizo.network.certificates import Credentials
 from vertizo.core.errors import ConfigError
+from vertizo.network.certificates import Credentials
 
 
 def test_it_says_what_was_made(capsys: pytest.CaptureFixture[str], here: Path) -> None:

@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from vertizo.config import architectures
-from vertizo.config import schema
+from vertizo.config import architectures, schema
 from vertizo.config.architectures import TextConfig, TextRestConfig
 from vertizo.core.errors import ConfigError
+from vertizo.core.options import options_of
 from vertizo.models.text import Spec
-from vertizo.config.error_lines import options_of
 
 
 def parsed(side: str, model: dict[str, Any]) -> Any:

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from vertizo.config import schema
-from vertizo.protocol.codecs.none import NoCompression
-from vertizo.protocol.codecs.uniform import Uniform
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError
 from vertizo.methods.choice import METHODS
 from vertizo.party.updates import PRIVATE
+from vertizo.protocol.codecs.none import NoCompression
+from vertizo.protocol.codecs.uniform import Uniform
 
 JARGON = (
     "Input should",

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from torch import Tensor
 
+from vertizo.core.errors import MalformedError
 from vertizo.protocol import wire
 from vertizo.protocol.codecs.base import Codec
 from vertizo.protocol.codecs.chain import Chain
@@ -22,7 +23,6 @@ from vertizo.protocol.codecs.paired import Paired
 from vertizo.protocol.codecs.sign import Sign
 from vertizo.protocol.codecs.top_k import TopK
 from vertizo.protocol.codecs.uniform import Uniform
-from vertizo.core.errors import MalformedError
 from vertizo.protocol.messages import Query
 
 

@@ -13,13 +13,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vertizo.run import checkpoint
-from vertizo.protocol.codecs.base import Codec
-from vertizo.data.vertical import VerticalData
 from vertizo.core.errors import ShapeError
-from vertizo.protocol.messages import Query, Reply
+from vertizo.data.vertical import VerticalData
 from vertizo.methods.choice import METHODS
 from vertizo.privacy.plan import NoPrivacy
+from vertizo.protocol.codecs.base import Codec
+from vertizo.protocol.messages import Query, Reply
+from vertizo.run import checkpoint
 
 PAIRS = [(name, timing) for name, method in METHODS.items() for timing in method.timings]
 every_method = pytest.mark.parametrize("method", METHODS)

@@ -11,12 +11,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from vertizo.core.randomness import Stream
 from vertizo.models.array import ArrayModel
 from vertizo.models.base import DifferentiableModel, Model, Points
 from vertizo.models.linear_stack import LinearStack
 from vertizo.models.networks import cnn, mlp
 from vertizo.models.torch import TorchModel, wrap
-from vertizo.core.randomness import Stream
 from vertizo.zeroth_order.directions import LAWS, Directions
 from vertizo.zeroth_order.perturbation import at_once, in_place, outputs
 

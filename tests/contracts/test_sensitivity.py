@@ -17,23 +17,23 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vertizo.config.architectures import ResnetRestConfig, SumConfig, TextRestConfig
 from vertizo.attacks.audit.rows import Rows
-from vertizo.run.build_models import server_module
+from vertizo.config.architectures import ResnetRestConfig, SumConfig, TextRestConfig
+from vertizo.core.randomness import Stream
 from vertizo.models.base import DifferentiableModel, Points
 from vertizo.models.encoded import EncodedModel
+from vertizo.models.losses import Classification, Regression, Task
 from vertizo.models.networks import Bag, Filters, TableNet, cnn, mlp
 from vertizo.models.optimizers import Sgd
 from vertizo.models.torch import wrap
-from vertizo.core.randomness import Stream
-from vertizo.party.server_model import Head
-from vertizo.models.losses import Classification, Regression, Task
 from vertizo.party.private_updates import (
     PrivateSgd,
     PrivateZerothOrder,
     SecretSgd,
     SeededSampler,
 )
+from vertizo.party.server_model import Head
+from vertizo.run.build_models import server_module
 from vertizo.zeroth_order.directions import Directions
 
 WIDTH, CLASSES = 8, 3

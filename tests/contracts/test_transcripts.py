@@ -33,12 +33,12 @@ if __name__ == "__main__":  # as pytest finds them
 from tests import deployments
 
 from vertizo import Experiment
-from vertizo.core import kernels
-from vertizo.protocol import wire
 from vertizo.config.schema import ExperimentConfig, parse
-from vertizo.network.serving import FederationService
+from vertizo.core import kernels
 from vertizo.methods.choice import METHODS
+from vertizo.network.serving import FederationService
 from vertizo.privacy.secure_noise import SecureNoise
+from vertizo.protocol import wire
 
 FOLDER = Path(__file__).with_name("transcripts")
 

@@ -24,7 +24,8 @@ def test_same_seed_and_name_give_the_same_draws() -> None:
 
 
 def test_draws_do_not_depend_on_the_process() -> None:
-    code = "from vertizo.core.randomness import Stream as S; print(S.from_seed(5).child('a', 1).seed(3))"
+    code = "from vertizo.core.randomness import Stream as S; "
+    code += "print(S.from_seed(5).child('a', 1).seed(3))"
     environment = {**os.environ, "PYTHONHASHSEED": "4711"}
     told = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, check=True, text=True

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vertizo.data.tabular import frames
-from vertizo.data.alignment import align_table, check_output, in_order, keys_of, write_table
 from vertizo.core.errors import ConfigError, DataError
+from vertizo.data.alignment import align_table, check_output, in_order, keys_of, write_table
+from vertizo.data.tabular import frames
 
 
 def table(values: Any, dtype: Any = None) -> pl.DataFrame:

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from vertizo.config.error_lines import write_yaml
 from vertizo.config.schema import parse
+from vertizo.core.errors import ConfigError
+from vertizo.core.randomness import Stream
 from vertizo.data.options import DataConfig
 from vertizo.data.prepare import prepare
-from vertizo.core.errors import ConfigError
-from vertizo.config.error_lines import write_yaml
-from vertizo.core.randomness import Stream
 
 TABLE = {"name": "table", "path": "a.csv", "label": "y"}
 

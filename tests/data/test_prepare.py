@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
+from vertizo.core.randomness import Stream
 from vertizo.data.options import DataConfig
 from vertizo.data.prepare import prepare
-from vertizo.core.randomness import Stream
 
 
 def test_fewer_test_records_are_the_same_for_every_run() -> None:

@@ -12,10 +12,10 @@ import polars as pl
 import pytest
 import torch
 
+from vertizo.core.errors import DataError
 from vertizo.data.tabular import frames
 from vertizo.data.tabular.prepared import Preparation, raw_matrix
 from vertizo.data.tabular.preprocessing import Preprocessing
-from vertizo.core.errors import DataError
 from vertizo.models.losses import Classification, Regression, Task
 
 NAN = float("nan")

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from vertizo.data import vertical
-from vertizo.data.vertical import SPLITS, Pooled, VerticalData
 from vertizo.core.errors import ConfigError
 from vertizo.core.randomness import Stream
+from vertizo.data import vertical
+from vertizo.data.vertical import SPLITS, Pooled, VerticalData
 from vertizo.models.losses import Classification, Regression
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from runpy import run_path
-from types import SimpleNamespace
+from types import ModuleType
 
 import pytest
+from tests import federations as builders
 
 
 @pytest.fixture(scope="session")
-def federations() -> SimpleNamespace:
+def federations() -> ModuleType:
     """The builders of ``tests/federations.py``."""
-    return SimpleNamespace(**run_path(str(Path(__file__).parents[1] / "federations.py")))
+    return builders

@@ -12,12 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vertizo.protocol.messages import Reply
+from vertizo.core.randomness import Stream
 from vertizo.methods.base import ClientSide
 from vertizo.methods.cascaded import Cascaded
 from vertizo.models.array import ArrayModel
 from vertizo.models.optimizers import Sgd
-from vertizo.core.randomness import Stream
+from vertizo.protocol.messages import Reply
 from vertizo.zeroth_order.directions import LAWS
 
 TIMINGS = ("asynchronous", "synchronous")

@@ -13,18 +13,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vertizo.core.errors import ConfigError
-from vertizo.protocol.messages import Query, Reply
+from vertizo.core.randomness import Stream
 from vertizo.methods.base import ClientSide, ServerSide
 from vertizo.methods.czofo import Czofo
 from vertizo.models.array import ArrayModel
+from vertizo.models.losses import Classification
 from vertizo.models.optimizers import Sgd
 from vertizo.models.torch import wrap
-from vertizo.privacy.plan import NoPrivacy
-from vertizo.core.randomness import Stream
 from vertizo.party.server_model import Head
-from vertizo.models.losses import Classification
 from vertizo.party.table import EmbeddingTable
 from vertizo.party.updates import NoUpdate
+from vertizo.privacy.plan import NoPrivacy
+from vertizo.protocol.messages import Query, Reply
 from vertizo.zeroth_order.directions import LAWS
 from vertizo.zeroth_order.record_directions import record_directions
 

@@ -16,13 +16,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vertizo.config.schema import ExperimentConfig
-from vertizo.run.federation import Federation
-from vertizo.protocol.messages import Reply
+from vertizo.core.randomness import Stream
 from vertizo.methods.base import ClientSide
 from vertizo.methods.dpzv import Dpzv
 from vertizo.models.array import ArrayModel
 from vertizo.models.optimizers import Sgd
-from vertizo.core.randomness import Stream
+from vertizo.protocol.messages import Reply
+from vertizo.run.federation import Federation
 from vertizo.zeroth_order.directions import LAWS
 
 TIMINGS = ("asynchronous", "synchronous")

@@ -11,22 +11,22 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vertizo.config.schema import parse
-from vertizo.data.vertical import VerticalData
 from vertizo.core.errors import ConfigError
-from vertizo.run.federation import Federation
-from vertizo.protocol.messages import Query
+from vertizo.core.randomness import Stream
+from vertizo.data.vertical import VerticalData
 from vertizo.methods.base import ClientSide, ServerSide
 from vertizo.methods.vafl import Vafl
 from vertizo.models import networks
 from vertizo.models.array import ArrayModel
+from vertizo.models.losses import Classification
 from vertizo.models.optimizers import Sgd
 from vertizo.models.torch import wrap
-from vertizo.privacy.plan import NoPrivacy
-from vertizo.core.randomness import Stream
 from vertizo.party.server_model import Head
-from vertizo.models.losses import Classification
 from vertizo.party.table import EmbeddingTable
 from vertizo.party.updates import NoUpdate
+from vertizo.privacy.plan import NoPrivacy
+from vertizo.protocol.messages import Query
+from vertizo.run.federation import Federation
 
 PARTIES, NOMINAL = 3, 8
 JOINS = ("concat", "sum", "mean")

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vertizo.methods.zoo_vfl import ZooVfl
 from vertizo.core.randomness import Stream
+from vertizo.methods.zoo_vfl import ZooVfl
 from vertizo.zeroth_order.directions import Directions
 
 KINDS = [

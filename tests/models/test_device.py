@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from vertizo.config.architectures import FunctionConfig, MlpConfig
 from vertizo.core.errors import ConfigError
-from vertizo.run.build_models import client_model
+from vertizo.core.randomness import Stream
 from vertizo.methods.base import ClientSide
 from vertizo.methods.cascaded import Cascaded
 from vertizo.methods.dpzv import Dpzv
@@ -22,7 +22,7 @@ from vertizo.models.base import Points
 from vertizo.models.networks import Bag, Filters, TableNet, cnn, mlp
 from vertizo.models.optimizers import Sgd
 from vertizo.models.torch import TorchModel, wrap
-from vertizo.core.randomness import Stream
+from vertizo.run.build_models import client_model
 from vertizo.zeroth_order.directions import KEEP_UP_TO
 
 MODULES = {

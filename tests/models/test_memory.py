@@ -7,10 +7,11 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import report
 import torch
 from torch import Tensor
 
-import report
+from vertizo.core.randomness import Stream
 from vertizo.methods.base import ClientSide
 from vertizo.methods.cascaded import Cascaded
 from vertizo.methods.dpzv import Dpzv
@@ -18,7 +19,6 @@ from vertizo.methods.vafl import Vafl
 from vertizo.models.networks import cnn
 from vertizo.models.optimizers import Sgd
 from vertizo.models.torch import wrap
-from vertizo.core.randomness import Stream
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "memory.py"
 LARGE = SCRIPT.with_name("large.py")

@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from vertizo.core.errors import ConfigError, DataError, RunError, VertizoError
 from vertizo.data.alignment import fingerprint, in_order
 from vertizo.network.aligning import Alignment, Method, align_with
 from vertizo.network.alignment_messages import (
@@ -47,7 +48,6 @@ from vertizo.network.blinding import PIECE, POINT, Curve, cut, salted_hashes
 from vertizo.network.certificates import Credentials
 from vertizo.network.grpc import GrpcChannel, GrpcServer, Limits
 from vertizo.network.transport import DirectChannel
-from vertizo.core.errors import ConfigError, DataError, RunError, VertizoError
 
 HAS_PSI = find_spec("private_set_intersection") is not None
 needs_psi = pytest.mark.skipif(not HAS_PSI, reason="openmined-psi is not installed")

@@ -16,11 +16,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from vertizo.core.errors import ConfigError, RunError
 from vertizo.network.authority import issue
 from vertizo.network.certificates import Credentials
 from vertizo.network.grpc import GrpcChannel, GrpcServer, Limits
 from vertizo.network.transport import Answer
-from vertizo.core.errors import ConfigError, RunError
 
 Key = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 PEM = serialization.Encoding.PEM

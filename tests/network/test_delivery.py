@@ -11,7 +11,7 @@ from tests.network.test_faults import PRIVATE, leave
 from tests.network.test_hostile import begin, query, upload_all
 
 from vertizo.network.serving import FederationService
-from vertizo.party import ServerParty
+from vertizo.party.server import ServerParty
 from vertizo.privacy.durable_ledger import DurableLedger
 
 EVERY, WARM_UP = 3, 4

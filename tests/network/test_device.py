@@ -9,9 +9,9 @@ import pytest
 from tests.deployments import join_config
 
 from vertizo.config.schema import ExperimentConfig, parse
+from vertizo.core.errors import ConfigError
 from vertizo.network.frames import Terms
 from vertizo.network.terms import accepted
-from vertizo.core.errors import ConfigError
 from vertizo.run.build_parties import for_predicting
 
 

@@ -16,11 +16,11 @@ import pytest
 from sklearn.datasets import load_breast_cancer
 from tests.failing_disk import Disk, Site, disk_below
 
-from vertizo.run import checkpoint
+from vertizo.core.errors import RunError, UserError
 from vertizo.network.joining import Member
 from vertizo.network.options import JoinConfig, ServeConfig
 from vertizo.network.serving import FederationService
-from vertizo.core.errors import RunError, UserError
+from vertizo.run import checkpoint
 
 PARTIES = ("run", "lab", "clinic")
 CLOCK = ("seconds", "bytes_up", "bytes_down", "peak_memory_mib", "bytes_evaluation", "bytes_table")

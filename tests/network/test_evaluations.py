@@ -13,14 +13,14 @@ import torch
 from tests import deployments as dep
 from tests.network.test_faults import SETTINGS, House, leave, run_house
 
-from vertizo.run import checkpoint
-from vertizo.protocol import wire
 from vertizo.data.prepare import prepare
 from vertizo.network import frames
 from vertizo.network.frames import Next, Ready, Sent
 from vertizo.network.serving import FederationService
-from vertizo.run.federation import build
+from vertizo.protocol import wire
+from vertizo.run import checkpoint
 from vertizo.run.build_privacy import record_choice
+from vertizo.run.federation import build
 from vertizo.run.folder import RunFolder
 
 CLOCK = ("seconds", "bytes_up", "bytes_down")

@@ -17,19 +17,19 @@ import pytest
 import torch
 from tests import deployments as dep
 
-from vertizo.run import checkpoint
-from vertizo.protocol import wire
-from vertizo.protocol.codecs.none import NoCompression
 from vertizo.data.prepare import prepare
 from vertizo.network import frames
 from vertizo.network.joining import Joined, Member
 from vertizo.network.serving import FederationService
 from vertizo.network.store import Store
-from vertizo.run.federation import Federation, build
-from vertizo.protocol.messages import Query
 from vertizo.privacy.durable_ledger import DurableLedger
 from vertizo.privacy.ledger_file import REPLY
+from vertizo.protocol import wire
+from vertizo.protocol.codecs.none import NoCompression
+from vertizo.protocol.messages import Query
+from vertizo.run import checkpoint
 from vertizo.run.build_privacy import record_choice
+from vertizo.run.federation import Federation, build
 from vertizo.run.folder import RunFolder
 
 PRIVATE: dict[str, Any] = {

@@ -20,11 +20,11 @@ from pathlib import Path
 
 import pytest
 
+from vertizo.core.errors import ConfigError, RunError, ShapeError
 from vertizo.network.authority import issue
 from vertizo.network.certificates import Credentials
 from vertizo.network.grpc import GrpcChannel, GrpcServer, Limits
 from vertizo.network.transport import Answer, Rest
-from vertizo.core.errors import ConfigError, RunError, ShapeError
 
 MEMBERS = ("bank", "shop", "clinic")
 

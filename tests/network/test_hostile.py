@@ -12,15 +12,15 @@ import torch
 from tests import deployments as dep
 from tests.network.test_faults import PRIVATE, leave
 
-from vertizo.protocol import wire
-from vertizo.protocol.codecs.none import NoCompression
+from vertizo.core.errors import RunError
 from vertizo.network import frames
 from vertizo.network.joining import Member
 from vertizo.network.serving import FederationService
 from vertizo.network.transport import DirectChannel
-from vertizo.core.errors import RunError
-from vertizo.protocol.messages import Batch, Query, Reply, Upload
 from vertizo.privacy.durable_ledger import DurableLedger
+from vertizo.protocol import wire
+from vertizo.protocol.codecs.none import NoCompression
+from vertizo.protocol.messages import Batch, Query, Reply, Upload
 
 CODEC = NoCompression()
 POINTS, DIM = 2, 4

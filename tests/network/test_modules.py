@@ -12,13 +12,13 @@ from tests.network.test_faults import PRIVATE
 from tests.network.test_hostile import begin
 from torch import Tensor, nn
 
-from vertizo.run import checkpoint
-from vertizo.run.coverage import assumptions
+from vertizo.core.errors import ConfigError
+from vertizo.core.randomness import Stream
+from vertizo.models.torch import wrap
 from vertizo.network.job import records_of
 from vertizo.network.serving import FederationService
-from vertizo.core.errors import ConfigError
-from vertizo.models.torch import wrap
-from vertizo.core.randomness import Stream
+from vertizo.run import checkpoint
+from vertizo.run.coverage import assumptions
 
 
 class Whole(nn.Module):

@@ -20,14 +20,13 @@ import torch
 from tests.cutter import Cutter
 from tests.processes import MEMBERS, PATIENT, SERVER, Job, Party, held_port, until
 
-from vertizo.protocol import wire
-from vertizo.protocol.codecs.none import NoCompression
-from vertizo.network import frames
-from vertizo.network import grpc_channel
+from vertizo.core.errors import RunError
+from vertizo.network import frames, grpc_channel
 from vertizo.network.authority import issue
 from vertizo.network.certificates import Credentials
 from vertizo.network.grpc_channel import GrpcChannel
-from vertizo.core.errors import RunError
+from vertizo.protocol import wire
+from vertizo.protocol.codecs.none import NoCompression
 from vertizo.protocol.messages import Query
 
 PRIVATE: dict[str, Any] = {

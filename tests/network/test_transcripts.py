@@ -11,8 +11,6 @@ import pytest
 import torch
 from tests import deployments as dep
 
-from vertizo.run import checkpoint
-from vertizo.protocol import wire
 from vertizo.data.prepare import prepare
 from vertizo.network import frames
 from vertizo.network.authority import issue
@@ -22,8 +20,10 @@ from vertizo.network.grpc_channel import GrpcChannel
 from vertizo.network.job import settings_of
 from vertizo.network.serving import FederationService
 from vertizo.network.transport import Answer
-from vertizo.run.federation import Federation, build
+from vertizo.protocol import wire
+from vertizo.run import checkpoint
 from vertizo.run.build_privacy import record_choice
+from vertizo.run.federation import Federation, build
 
 
 class Recorder:

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from vertizo.party.batches import Batches
 from vertizo.core.randomness import Stream
+from vertizo.party.batches import Batches
 
 
 def epoch(batches: Batches, number: int) -> list[torch.Tensor]:

@@ -4,18 +4,15 @@ import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
-from runpy import run_path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests import federations as fed
 from torch import Tensor
 
-from vertizo.protocol import wire
 from vertizo.core.errors import (
     BudgetError,
     ConflictError,
@@ -31,12 +28,11 @@ from vertizo.core.errors import (
     VertizoError,
     WireError,
 )
-from vertizo.run.federation import Federation
-from vertizo.protocol.messages import Batch, Message, Query, Reply, Upload
 from vertizo.party.client import REPLY_BOUND
 from vertizo.privacy.ledger import Answered, digest
-
-fed = SimpleNamespace(**run_path(str(Path(__file__).with_name("federations.py"))))
+from vertizo.protocol import wire
+from vertizo.protocol.messages import Batch, Message, Query, Reply, Upload
+from vertizo.run.federation import Federation
 
 RECORDS, BATCH, BOUND = 29, 8, 1000.0
 INF = float("inf")

@@ -21,15 +21,13 @@ from scipy import stats
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vertizo.core.randomness import Stream
 from vertizo.models.base import Points
+from vertizo.models.losses import Classification
 from vertizo.models.networks import mlp
 from vertizo.models.optimizers import Sgd
 from vertizo.models.torch import wrap
 from vertizo.party.peer import Schedule
-from vertizo.privacy.mechanisms import SeededNoise
-from vertizo.core.randomness import Stream
-from vertizo.party.server_model import Head
-from vertizo.models.losses import Classification
 from vertizo.party.private_updates import (
     ROUNDING,
     PrivateSgd,
@@ -39,7 +37,9 @@ from vertizo.party.private_updates import (
     SystemSampler,
     clipped_gradient,
 )
+from vertizo.party.server_model import Head
 from vertizo.party.updates import FirstOrder, ServerUpdate, ZerothOrder
+from vertizo.privacy.mechanisms import SeededNoise
 from vertizo.zeroth_order.directions import LAWS, Directions
 
 WIDTH, BATCH, CLASSES = 4, 8, 3

@@ -108,7 +108,7 @@ def test_tmpdir_is_where_files_go(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 LIMITED = """
 import resource
 import torch
-from vertizo import memory
+from vertizo.core import memory
 from vertizo.party.table import EmbeddingTable
 
 resource.setrlimit(resource.RLIMIT_DATA, (4 << 30, resource.RLIM_INFINITY))

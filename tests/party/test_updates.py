@@ -11,14 +11,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vertizo.core.randomness import Stream
 from vertizo.models.array import ArrayModel
 from vertizo.models.base import Points
+from vertizo.models.losses import Classification
 from vertizo.models.networks import mlp
 from vertizo.models.optimizers import Sgd
 from vertizo.models.torch import wrap
-from vertizo.core.randomness import Stream
 from vertizo.party.server_model import Evaluation, Head
-from vertizo.models.losses import Classification
 from vertizo.party.updates import FirstOrder, NoUpdate, ServerUpdate, ZerothOrder
 from vertizo.zeroth_order.directions import LAWS, Directions
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from vertizo.core.errors import ConfigError
+from vertizo.core.randomness import Stream
 from vertizo.privacy.clipping import clip
 from vertizo.privacy.events import GaussianRelease
 from vertizo.privacy.mechanisms import SeededNoise
-from vertizo.core.randomness import Stream
 
 MAX = torch.finfo(torch.float64).max
 ANY = st.one_of(

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
-from runpy import run_path
 from statistics import NormalDist
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from scipy import stats
+from tests import federations as fed
 from torch import Tensor
 
+from vertizo.core.randomness import Stream
+from vertizo.privacy.embedding_noise import EmbeddingNoise, account, noise_std_for_embeddings
 from vertizo.protocol import wire
 from vertizo.protocol.messages import Query, Upload
-from vertizo.privacy.embedding_noise import EmbeddingNoise, account, noise_std_for_embeddings
-from vertizo.core.randomness import Stream
 from vertizo.zeroth_order.directions import LAWS, Directions
 from vertizo.zeroth_order.record_directions import record_directions
-
-fed = SimpleNamespace(**run_path(str(Path(__file__).parents[1] / "federations.py")))
 
 CLIP, SIGMA = 2.0, 0.7
 RECORDS, BATCH, EPOCHS = 29, 8, 2

@@ -10,8 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from vertizo.core.errors import ConfigError, DataError
+from vertizo.core.randomness import Stream
 from vertizo.models.base import Points
+from vertizo.models.losses import Classification
 from vertizo.models.torch import wrap
+from vertizo.party.server_model import Head
 from vertizo.privacy.intrinsic import (
     Frozen,
     Intrinsic,
@@ -21,9 +24,6 @@ from vertizo.privacy.intrinsic import (
     total_as_printed,
     total_delta,
 )
-from vertizo.core.randomness import Stream
-from vertizo.party.server_model import Head
-from vertizo.models.losses import Classification
 from vertizo.zeroth_order.directions import LawName
 
 T, N, DELTA = 93_800, 60_000, 1e-6

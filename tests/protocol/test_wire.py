@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from torch import Tensor
 
+from vertizo.core.errors import MalformedError, OversizedError, TruncatedError, WireError
 from vertizo.protocol import wire
 from vertizo.protocol.codecs.none import NoCompression
-from vertizo.core.errors import MalformedError, OversizedError, TruncatedError, WireError
 from vertizo.protocol.messages import Batch, Message, Query, Reply, Upload
 
 CODEC = NoCompression()

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from pathlib import Path
-from runpy import run_path
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 import torch
+from tests import federations as fed
 from torch import Tensor, nn
 
 from vertizo.config import schema as config
 from vertizo.core.errors import BudgetError, ConfigError
-from vertizo.run.experiment import Experiment
-from vertizo.run.federation import Federation, build
-from vertizo.run.lengths import batch_sizes
+from vertizo.party.private_updates import SeededSampler
+from vertizo.party.updates import PRIVATE
 from vertizo.privacy import guarantee
 from vertizo.privacy.accounting import epsilon_of, mu_of
 from vertizo.privacy.ledger import mu_of_units
-from vertizo.party.private_updates import SeededSampler
-from vertizo.party.updates import PRIVATE
-
-fed = SimpleNamespace(**run_path(str(Path(__file__).with_name("federations.py"))))
+from vertizo.run.experiment import Experiment
+from vertizo.run.federation import Federation, build
+from vertizo.run.lengths import batch_sizes
 
 DELTA = 1e-5
 GIVEN = {**fed.GAUSSIAN, "privacy.noise_std": 2.0}

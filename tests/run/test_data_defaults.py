@@ -9,20 +9,20 @@ from typing import Any
 import pytest
 import torch
 
-from vertizo.run import data_defaults
+from vertizo.config.method_defaults import TABLES
 from vertizo.config.schema import ExperimentConfig, parse
 from vertizo.data.datasets.catalog import CATALOG
 from vertizo.data.vertical import VerticalData
-from vertizo.run.data_defaults import client_rate, complete, reply_clip, server_rate
-from vertizo.run.experiment import Experiment
-from vertizo.run.federation import build
-from vertizo.config.method_defaults import TABLES
 from vertizo.methods.choice import METHODS
 from vertizo.methods.czofo import Czofo
 from vertizo.methods.dpzv import Dpzv
 from vertizo.methods.vafl import Vafl
-from vertizo.models.optimizers import Sgd
 from vertizo.models.losses import Classification
+from vertizo.models.optimizers import Sgd
+from vertizo.run import data_defaults
+from vertizo.run.data_defaults import client_rate, complete, reply_clip, server_rate
+from vertizo.run.experiment import Experiment
+from vertizo.run.federation import build
 
 
 def people(records: int, columns: int = 4, parties: int = 2, seed: int = 0) -> VerticalData:

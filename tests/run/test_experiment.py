@@ -13,17 +13,17 @@ import torch
 from torch import Tensor
 
 import vertizo
-from vertizo.run import checkpoint
 from vertizo.config import schema
 from vertizo.config.schema import ExperimentConfig
+from vertizo.core.errors import ConfigError, RunError, UserError
 from vertizo.data.datasets import catalog
 from vertizo.data.vertical import VerticalData
-from vertizo.core.errors import ConfigError, RunError, UserError
+from vertizo.models.losses import Classification
+from vertizo.party.metrics import Scores
+from vertizo.run import checkpoint
 from vertizo.run.experiment import Experiment, Progress, Result
 from vertizo.run.federation import Federation, build
-from vertizo.run.metrics import Scores
 from vertizo.run.folder import RunFolder
-from vertizo.models.losses import Classification
 
 CLOCK = {"seconds", "rounds_per_second", "peak_memory_mib"}
 """Figures that no two runs share."""

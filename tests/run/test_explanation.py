@@ -5,17 +5,13 @@ from __future__ import annotations
 import math
 import re
 from itertools import product
-from pathlib import Path
-from runpy import run_path
 from statistics import NormalDist
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests import federations as fed
 
 from vertizo.run.explanation import Explanation, explain
-
-fed = SimpleNamespace(**run_path(str(Path(__file__).with_name("federations.py"))))
 
 WANTED = {"privacy.mechanism": "gaussian", "privacy.clip": 0.5, "privacy.epsilon": 2.0}
 PRIVACY: dict[str, tuple[dict[str, Any], str]] = {

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from vertizo.config import schema
+from vertizo.core.errors import ConfigError
+from vertizo.core.randomness import Stream
 from vertizo.data import vertical
 from vertizo.data.datasets.catalog import load as load_data
 from vertizo.data.vertical import VerticalData
-from vertizo.core.errors import ConfigError
 from vertizo.run.federation import Federation, build
-from vertizo.core.randomness import Stream
 
 MODELS = '''
 import numpy as np

@@ -13,10 +13,10 @@ import torch
 from tests.failing_disk import disk_below
 
 from vertizo.config.schema import ExperimentConfig
-from vertizo.data.tabular.prepared import Preparation
 from vertizo.core.errors import RunError, UserError
-from vertizo.run.folder import RunFolder
+from vertizo.data.tabular.prepared import Preparation
 from vertizo.models.losses import Regression
+from vertizo.run.folder import RunFolder
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vertizo.config.schema import load
 from vertizo.protocol import wire
 from vertizo.protocol.codecs.none import NoCompression
-from vertizo.config.schema import load
+from vertizo.protocol.messages import Batch, Query, Reply, Upload
 from vertizo.run.experiment import Experiment
 from vertizo.run.federation import Federation, build
-from vertizo.protocol.messages import Batch, Query, Reply, Upload
 
 SETTINGS = {
     "dpzv": ("method.name=dpzv",),

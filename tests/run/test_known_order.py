@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
-from runpy import run_path
-from types import SimpleNamespace
 
 import msgspec
 import pytest
 import torch
+from tests import federations as fed
 from torch import Tensor
 
-from vertizo.protocol import wire
 from vertizo.attacks.audit.setting import Setting
 from vertizo.core.errors import ConfigError, MalformedError, OtherRoundError, UnknownPartyError
-from vertizo.run.federation import Federation
+from vertizo.protocol import wire
 from vertizo.protocol.messages import Batch, Query
-
-fed = SimpleNamespace(**run_path(str(Path(__file__).with_name("federations.py"))))
+from vertizo.run.federation import Federation
 
 KNOWN = {"codecs.ids": "known"}
 TIMINGS = ("asynchronous", "synchronous")

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from vertizo.config import schema
-from vertizo.run.ledger_session import budget_for
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError, RunError
-from vertizo.run.experiment import Experiment
 from vertizo.privacy.durable_ledger import DurableLedger
+from vertizo.privacy.epsilon_text import bound_text
 from vertizo.privacy.guarantee import joined_epsilon
-from vertizo.run.summary_figures import bound_text
+from vertizo.run.experiment import Experiment
+from vertizo.run.ledger_session import budget_for
 
 BASE = (
     "seed=0",

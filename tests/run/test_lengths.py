@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from vertizo.config.schema import parse
+from vertizo.models.optimizers import Sgd
 from vertizo.run.experiment import Experiment
 from vertizo.run.lengths import answers_expected
-from vertizo.models.optimizers import Sgd
 
 
 def expected(clients: int, **more: Any) -> list[int]:

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vertizo.run import checkpoint
 from vertizo.config.schema import parse
 from vertizo.core.errors import ConfigError
+from vertizo.models.base import Points, copied
+from vertizo.run import checkpoint
 from vertizo.run.experiment import Experiment
 from vertizo.run.federation import Federation, build
-from vertizo.models.base import Points, copied
 from vertizo.run.prediction import Predictor
 
 ROWS, CLASSES = 64, 10

@@ -5,27 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from runpy import run_path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 import torch
+from tests import federations as builders
 from torch import Tensor, nn
 
 from vertizo.config import schema as configuration
-from vertizo.data.vertical import Holding, VerticalData
 from vertizo.core.errors import ConfigError
+from vertizo.data.vertical import Holding, VerticalData
+from vertizo.methods.choice import METHODS
+from vertizo.models.losses import Regression
 from vertizo.run.experiment import Experiment
 from vertizo.run.federation import Federation
 from vertizo.run.federation import build as build_federation
-from vertizo.methods.choice import METHODS
-from vertizo.models.losses import Regression
 
 
 @pytest.fixture(scope="module")
-def federations() -> SimpleNamespace:
-    return SimpleNamespace(**run_path(str(Path(__file__).parent / "federations.py")))
+def federations() -> ModuleType:
+    return builders
 
 
 def half_own(data: VerticalData) -> VerticalData:

@@ -14,13 +14,13 @@ import pytest
 import torch
 
 from vertizo.config import schema
+from vertizo.core.errors import DataError, RunError
 from vertizo.data.datasets.files import set_apart
 from vertizo.data.tabular.frames import read
-from vertizo.core.errors import DataError, RunError
+from vertizo.party.metrics import Scores
 from vertizo.run.experiment import Experiment
-from vertizo.run.metrics import Scores
-from vertizo.run.prediction import Predictor, predict
 from vertizo.run.folder import RunFolder
+from vertizo.run.prediction import Predictor, predict
 
 ROWS = 80
 TINY = ("epochs=2", "batch_size=9", "data.validation=0.2", "data.name=table", "data.label=y")

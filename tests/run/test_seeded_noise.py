@@ -5,24 +5,21 @@ from __future__ import annotations
 import json
 from itertools import combinations
 from pathlib import Path
-from runpy import run_path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from tests import deployments as dep
+from tests import federations as fed
 from torch import Tensor
 
-from vertizo.studies import comparison
 from vertizo.config import schema as configuration
-from vertizo.run.experiment import Experiment
-from vertizo.privacy.mechanisms import SeededNoise
-from vertizo.studies.reproduction.runs import configure
 from vertizo.party.private_updates import SecretSgd
+from vertizo.privacy.mechanisms import SeededNoise
+from vertizo.run.experiment import Experiment
 from vertizo.run.summary_figures import rows
-
-fed = SimpleNamespace(**run_path(str(Path(__file__).with_name("federations.py"))))
+from vertizo.studies import comparison
+from vertizo.studies.reproduction.runs import configure
 
 PRIVATE: dict[str, Any] = {
     "privacy.mechanism": "gaussian",

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from vertizo.protocol import wire
 from vertizo.config.schema import ExperimentConfig
+from vertizo.protocol import wire
 from vertizo.protocol.messages import Batch, Query, Reply
 from vertizo.run import simulator as module
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from vertizo.config import schema
-from vertizo.run import tracking
 from vertizo.cli.main import main
+from vertizo.config import schema
 from vertizo.core.errors import ConfigError, RunError
+from vertizo.run import tracking
 from vertizo.run.experiment import Experiment, Result
 from vertizo.run.folder import RunFolder
 

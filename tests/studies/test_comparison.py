@@ -1,4 +1,4 @@
-"""Methods side by side (`vertizo.studies.comparison`): the same runs as alone, nothing made twice."""
+"""Methods side by side: the same runs as alone, nothing made twice."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from vertizo.studies import comparison
 from vertizo.config import schema as configuration
-from vertizo.studies.comparison import bytes_to, mean_and_spread
 from vertizo.config.schema import ExperimentConfig
-from vertizo.studies.engines import Processes
 from vertizo.core.errors import ConfigError, RunError
 from vertizo.run.experiment import Experiment
 from vertizo.run.folder import RunFolder
+from vertizo.studies import comparison
+from vertizo.studies.comparison import bytes_to, mean_and_spread
+from vertizo.studies.engines import Processes
 
 TINY = ["data.limit=60", "batch_size=9", "epochs=2"]
 CLOCK = {"seconds", "rounds_per_second", "peak_memory_mib"}

@@ -12,11 +12,11 @@ import yaml
 import vertizo.studies.reproduction
 from vertizo.config.schema import parse
 from vertizo.data.vertical import VerticalData
-from vertizo.run.experiment import Experiment
-from vertizo.studies.intrinsic import intrinsic
 from vertizo.privacy.intrinsic import Frozen, Intrinsic
 from vertizo.run.build_privacy import planned_rounds
+from vertizo.run.experiment import Experiment
 from vertizo.run.folder import RunFolder
+from vertizo.studies.intrinsic import intrinsic
 
 
 def test_the_papers_setting_has_the_papers_figures() -> None:

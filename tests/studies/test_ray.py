@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from vertizo.studies import comparison
-from vertizo.studies.comparison import Run
-from vertizo.studies.ray import connected, gather
-from vertizo.studies.engines import Processes, RayCluster
 from vertizo.core.errors import ConfigError, RunError
 from vertizo.run.experiment import Experiment
 from vertizo.run.folder import RunFolder
+from vertizo.studies import comparison
+from vertizo.studies.comparison import Run
+from vertizo.studies.engines import Processes, RayCluster
+from vertizo.studies.ray import connected, gather
 
 pytest.importorskip("ray")
 

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional as F
 
+from vertizo.core.randomness import Stream
 from vertizo.models.networks import cnn, mlp
 from vertizo.models.torch import wrap
-from vertizo.core.randomness import Stream
 from vertizo.zeroth_order.directions import LAWS, Direction, Directions
 from vertizo.zeroth_order.estimators import Along, Sum, estimate, forward_difference, two_point
 from vertizo.zeroth_order.perturbation import outputs

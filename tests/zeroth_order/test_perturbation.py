@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vertizo.core.errors import ConfigError
+from vertizo.core.randomness import Stream
 from vertizo.models.array import ArrayModel
 from vertizo.models.base import Model
 from vertizo.models.networks import mlp
 from vertizo.models.torch import wrap
-from vertizo.core.randomness import Stream
 from vertizo.zeroth_order.directions import LAWS, Direction, Directions
 from vertizo.zeroth_order.numbers import BLOCK
 from vertizo.zeroth_order.perturbation import at_once, in_place, outputs

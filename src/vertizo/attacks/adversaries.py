@@ -20,11 +20,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from vertizo.config.architectures import ServerModelConfig
 from vertizo.attacks.transcript import Exchange
+from vertizo.config.architectures import ServerModelConfig
+from vertizo.core.randomness import Stream
 from vertizo.methods.base import Method
 from vertizo.models.base import Model
-from vertizo.core.randomness import Stream
 from vertizo.party.table import Join
 
 

@@ -9,7 +9,6 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from vertizo.protocol import wire
 from vertizo.attacks.adversaries import (
     CuriousClient,
     CuriousServer,
@@ -18,16 +17,17 @@ from vertizo.attacks.adversaries import (
     ReleasedModel,
 )
 from vertizo.attacks.transcript import Reader, Transcript
-from vertizo.party.batches import Batches
 from vertizo.config.schema import ExperimentConfig
-from vertizo.data.vertical import VerticalData
-from vertizo.run.federation import Federation, build
-from vertizo.protocol.messages import Purpose, Query
-from vertizo.methods.base import ClientHalf
-from vertizo.party import ClientParty
 from vertizo.core.randomness import Stream
-from vertizo.run.simulator import Way
+from vertizo.data.vertical import VerticalData
+from vertizo.methods.base import ClientHalf
+from vertizo.party.batches import Batches
+from vertizo.party.client import ClientParty
+from vertizo.protocol import wire
+from vertizo.protocol.messages import Purpose, Query
+from vertizo.run.federation import Federation, build
 from vertizo.run.loop import Training
+from vertizo.run.simulator import Way
 
 Intruder = Callable[[Public, Batches], tuple[ClientHalf, Batches]]
 """From public knowledge and a client's order of records to what the intruder sends, and about

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 from vertizo.attacks.scores import Measurement
 from vertizo.config.schema import ExperimentConfig
-from vertizo.data.vertical import VerticalData
 from vertizo.core.options import Options
 from vertizo.core.randomness import Stream
+from vertizo.data.vertical import VerticalData
 
 
 class Attack(Options):

@@ -20,11 +20,11 @@ from vertizo.attacks.adversaries import CuriousClient
 from vertizo.attacks.base import Attack
 from vertizo.attacks.scores import Guesses, Measurement
 from vertizo.config.schema import ExperimentConfig
-from vertizo.data.vertical import VerticalData
-from vertizo.run.build_models import client_model
-from vertizo.models.base import DifferentiableModel, Points
 from vertizo.core.randomness import Stream
+from vertizo.data.vertical import VerticalData
+from vertizo.models.base import DifferentiableModel, Points
 from vertizo.models.losses import Classification
+from vertizo.run.build_models import client_model
 
 
 def complete(

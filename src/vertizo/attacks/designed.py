@@ -30,14 +30,14 @@ from vertizo.attacks.estimates import kind, record_gradients, slopes
 from vertizo.attacks.intruders import ChosenBatches, Intruder
 from vertizo.attacks.scores import Guesses, Measurement
 from vertizo.attacks.transcript import Exchange
-from vertizo.party.batches import Batches
 from vertizo.config.schema import ExperimentConfig
+from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData
 from vertizo.methods.base import ClientHalf
 from vertizo.methods.czofo import Czofo
 from vertizo.methods.dpzv import Dpzv
 from vertizo.methods.forward_difference import ForwardDifference
-from vertizo.core.randomness import Stream
+from vertizo.party.batches import Batches
 
 MARGIN = 100.0
 """w: twice what other clients' outputs may add to a loss."""

@@ -19,7 +19,6 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from vertizo.config.architectures import SumConfig
 from vertizo.attacks import arena
 from vertizo.attacks.adversaries import CuriousClient, Eavesdropper, Public
 from vertizo.attacks.base import Attack
@@ -27,12 +26,13 @@ from vertizo.attacks.estimates import kind, record_gradients, slopes
 from vertizo.attacks.intruders import Intruder
 from vertizo.attacks.scores import Guesses, Measurement
 from vertizo.attacks.transcript import Exchange
-from vertizo.party.batches import Batches
+from vertizo.config.architectures import SumConfig
 from vertizo.config.schema import ExperimentConfig
+from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData
 from vertizo.methods.base import ClientHalf
-from vertizo.core.randomness import Stream
 from vertizo.models.losses import Classification
+from vertizo.party.batches import Batches
 
 
 def lowest(exchange: Exchange, gradients: Tensor) -> Guesses:

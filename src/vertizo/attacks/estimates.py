@@ -21,12 +21,12 @@ from torch import Tensor
 
 from vertizo.attacks.adversaries import Public
 from vertizo.attacks.transcript import Exchange
+from vertizo.core.randomness import Stream
 from vertizo.methods.base import Method
 from vertizo.methods.czofo import Czofo
 from vertizo.methods.dpzv import Dpzv
 from vertizo.methods.first_order import FirstOrder
 from vertizo.methods.forward_difference import ForwardDifference
-from vertizo.core.randomness import Stream
 
 
 def kind(method: Method) -> str | None:

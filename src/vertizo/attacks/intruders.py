@@ -9,9 +9,9 @@ from torch import Tensor
 
 from vertizo.attacks.adversaries import Public
 from vertizo.attacks.estimates import kind
-from vertizo.party.batches import Batches
-from vertizo.methods.dpzv import Dpzv
 from vertizo.core.randomness import Stream
+from vertizo.methods.dpzv import Dpzv
+from vertizo.party.batches import Batches
 
 Choice = Callable[[int, int], tuple[Tensor, Tensor]]
 """(query number, batch size) → (embeddings, where they are moved to), both [batch, d_h]."""

@@ -20,18 +20,18 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from vertizo.config.architectures import SumConfig
 from vertizo.attacks import arena
 from vertizo.attacks.adversaries import InformedClient, Public
 from vertizo.attacks.base import Attack
 from vertizo.attacks.estimates import kind, record_gradients
 from vertizo.attacks.scores import Guesses, Measurement, relative_error
 from vertizo.attacks.transcript import Exchange
+from vertizo.config.architectures import SumConfig
 from vertizo.config.schema import ExperimentConfig
 from vertizo.data.vertical import VerticalData
-from vertizo.run.build_models import server_module
-from vertizo.models.parts import flatten, trained
 from vertizo.models.losses import Classification
+from vertizo.models.parts import flatten, trained
+from vertizo.run.build_models import server_module
 
 SMALLEST = 1e-7
 """Of a probability in float32, once it is subtracted from 1."""

@@ -10,15 +10,16 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from vertizo.run import checkpoint
 from vertizo.attacks.base import Attack
 from vertizo.attacks.choice import ATTACKS
 from vertizo.attacks.scores import Figure, Measurement
+from vertizo.config.error_lines import explain, override
 from vertizo.config.schema import ExperimentConfig
-from vertizo.data.vertical import VerticalData
 from vertizo.core.errors import ConfigError, RunError
+from vertizo.core.suggestions import nearest
+from vertizo.data.vertical import VerticalData
+from vertizo.run import checkpoint
 from vertizo.run.experiment import Experiment
-from vertizo.config.error_lines import explain, nearest, override
 
 
 @dataclass(frozen=True)

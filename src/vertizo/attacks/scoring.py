@@ -25,8 +25,8 @@ from vertizo.attacks.estimates import kind, record_gradients
 from vertizo.attacks.scores import Measurement, auc
 from vertizo.attacks.transcript import Exchange
 from vertizo.config.schema import ExperimentConfig
-from vertizo.data.vertical import VerticalData
 from vertizo.core.randomness import Stream
+from vertizo.data.vertical import VerticalData
 from vertizo.models.losses import Classification
 
 

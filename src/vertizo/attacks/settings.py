@@ -23,11 +23,11 @@ from copy import deepcopy
 from typing import Any
 
 from vertizo.config import schema as configuration
+from vertizo.config.error_lines import override
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError
 from vertizo.methods.choice import METHODS
 from vertizo.methods.forward_difference import ForwardDifference
-from vertizo.config.error_lines import override
 
 Tree = dict[str, Any]
 

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from vertizo.attacks.arena import Arena
 from vertizo.config.schema import ExperimentConfig
-from vertizo.run.build_models import client_model
-from vertizo.models.base import DifferentiableModel, Points
 from vertizo.core.randomness import Stream
+from vertizo.models.base import DifferentiableModel, Points
+from vertizo.run.build_models import client_model
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from vertizo.config.schema import ExperimentConfig
 from vertizo.protocol import wire
 from vertizo.protocol.codecs.base import Codec
 from vertizo.protocol.codecs.feedback import Received
-from vertizo.config.schema import ExperimentConfig
 from vertizo.protocol.messages import Query, Reply
 from vertizo.run.simulator import Way
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vertizo.data.tabular import frames
 from vertizo.data.alignment import align_table, check_output, keys_of, write_table
+from vertizo.data.tabular import frames
 from vertizo.network.aligning import Alignment, Method, align_with, check_method
 from vertizo.network.alignment_service import AligningService
 from vertizo.network.blinding import require_psi

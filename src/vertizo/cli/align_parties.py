@@ -11,11 +11,11 @@ from rich.console import Console
 from vertizo.cli.align import OwnTable, align_as_feature_holder, align_as_label_holder
 from vertizo.cli.join import connect
 from vertizo.cli.serve import listening
+from vertizo.core.errors import ConfigError
 from vertizo.network.certificates import Credentials
 from vertizo.network.grpc import GrpcServer, Limits
 from vertizo.network.options import is_label_holder, load_join, load_serve
 from vertizo.network.transport import Service
-from vertizo.core.errors import ConfigError
 
 
 def align(

@@ -15,7 +15,6 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from vertizo.config import schema as configuration
 from vertizo.attacks.base import Attack
 from vertizo.attacks.choice import ATTACKS
 from vertizo.attacks.runner import Configure, Entry, Laboratory, Trials, make, split_settings, table
@@ -23,11 +22,12 @@ from vertizo.attacks.runner import write as write_figures
 from vertizo.attacks.scores import Figure
 from vertizo.attacks.settings import setting, with_noise
 from vertizo.cli.bar import live_bar
+from vertizo.config import schema as configuration
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError, RunError
-from vertizo.methods.choice import METHODS
-from vertizo.config.error_lines import nearest
+from vertizo.core.suggestions import nearest
 from vertizo.core.version import VERSION
+from vertizo.methods.choice import METHODS
 
 TABLE = "table"
 """What stands for an attack's name to have all of them."""

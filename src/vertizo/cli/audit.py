@@ -11,7 +11,6 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from vertizo.config import schema as configuration
 from vertizo.attacks.audit import small
 from vertizo.attacks.audit.adversaries import Adversary, Honest, Malicious, Measuring
 from vertizo.attacks.audit.final_model import FinalModel
@@ -19,8 +18,9 @@ from vertizo.attacks.audit.game import Audit
 from vertizo.attacks.audit.game import audit as play
 from vertizo.attacks.audit.setting import Setting
 from vertizo.cli.bar import Show, live_bar
-from vertizo.run.experiment import Experiment
+from vertizo.config import schema as configuration
 from vertizo.party.updates import PRIVATE
+from vertizo.run.experiment import Experiment
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from vertizo.studies import comparison
 from vertizo.cli.bar import live_bar, reporting
 from vertizo.cli.figures import size_text
+from vertizo.core.errors import ConfigError, Interrupted
+from vertizo.core.version import VERSION
+from vertizo.methods.choice import METHODS
+from vertizo.studies import comparison
 from vertizo.studies.comparison import Measure, Row, mean_and_spread
 from vertizo.studies.engines import EngineName, Processes, RayCluster
-from vertizo.core.errors import ConfigError, Interrupted
-from vertizo.methods.choice import METHODS
-from vertizo.core.version import VERSION
 
 CONTROLS = {"frozen": "frozen clients", "random": "random updates"}
 """Names of the runs that an accuracy is held against."""

@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from vertizo.config import schema as configuration
-from vertizo.network.client_folder import ClientFolder
 from vertizo.core.errors import RunError
+from vertizo.network.client_folder import ClientFolder
 from vertizo.run.experiment import Experiment
 from vertizo.run.explanation import explain as put_into_words
 from vertizo.run.folder import RunFolder

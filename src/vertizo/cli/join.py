@@ -12,13 +12,13 @@ from rich.console import Console
 
 from vertizo.cli.bar import live_bar
 from vertizo.cli.figures import size_text
+from vertizo.core.errors import ConfigError, Interrupted
+from vertizo.core.memory import keep_freed_memory
 from vertizo.network.certificates import Credentials
 from vertizo.network.client_folder import ClientFolder
 from vertizo.network.grpc_channel import GrpcChannel
 from vertizo.network.joining import Joined, Member, Progress
 from vertizo.network.options import JoinConfig, JoinOptions, is_label_holder, load_join
-from vertizo.core.errors import ConfigError, Interrupted
-from vertizo.core.memory import keep_freed_memory
 
 
 def connect(options: JoinOptions, console: Console) -> GrpcChannel:

@@ -62,8 +62,8 @@ def create(
 def show(ledger: Ledger) -> None:
     """Print what was spent and what is left."""
     from vertizo.privacy.durable_ledger import DurableLedger
+    from vertizo.privacy.epsilon_text import bound_text
     from vertizo.privacy.ledger_register import Register
-    from vertizo.run.summary_figures import bound_text
 
     summary = DurableLedger.inspect(ledger)
     typer.echo(summary)

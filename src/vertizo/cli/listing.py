@@ -8,12 +8,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from vertizo.config import architectures
 from vertizo.attacks.choice import ATTACKS
-from vertizo.protocol.codecs.choice import CodecChoice
+from vertizo.config import architectures
+from vertizo.core.options import options_of
 from vertizo.data.datasets.catalog import CATALOG
 from vertizo.methods.choice import METHODS
-from vertizo.config.error_lines import options_of
+from vertizo.protocol.codecs.choice import CodecChoice
 
 
 def show(kind: str) -> None:

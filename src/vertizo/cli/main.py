@@ -13,9 +13,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from vertizo.cli import ledger
-from vertizo.cli import network
-from vertizo.cli import research
+from vertizo.cli import ledger, network, research
 from vertizo.cli import privacy as privacy_commands
 from vertizo.cli.engine_options import Engine, EngineName, RayAddress
 from vertizo.core.errors import Interrupted, UserError

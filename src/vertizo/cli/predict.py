@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vertizo.run import checkpoint
-from vertizo.data.tabular import frames
-from vertizo.data import options
 from vertizo.core.errors import ConfigError
-from vertizo.run.prediction import Predictions, Predictor
+from vertizo.data import options
+from vertizo.data.tabular import frames
+from vertizo.run import checkpoint
 from vertizo.run.folder import RunFolder
+from vertizo.run.prediction import Predictions, Predictor
 
 if TYPE_CHECKING:
     import polars as pl

@@ -12,12 +12,12 @@ from vertizo.cli.bar import live_bar
 from vertizo.cli.join import connect
 from vertizo.cli.predict import check_output, write
 from vertizo.cli.serve import TICK, listening, sayer, stop_requests
+from vertizo.core.errors import ConfigError, Interrupted
 from vertizo.network.asking import understood
 from vertizo.network.certificates import Credentials
 from vertizo.network.grpc import GrpcServer, Limits
 from vertizo.network.options import is_label_holder, load_join, load_serve
 from vertizo.network.predicting import NewRecords, PredictingService, help_predict
-from vertizo.core.errors import ConfigError, Interrupted
 from vertizo.run.prediction import coverage_of, frame_of
 
 if TYPE_CHECKING:

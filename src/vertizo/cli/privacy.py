@@ -176,8 +176,8 @@ def intrinsic(
     as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
 ) -> None:
     """Measure the "intrinsic" figures of VFL-CZOFO on a run; they are no guarantee."""
-    from vertizo.studies.intrinsic import intrinsic as measured
     from vertizo.run.folder import RunFolder
+    from vertizo.studies.intrinsic import intrinsic as measured
 
     found = measured(RunFolder(run), repeats=repeats)
     typer.echo(json.dumps(found.as_dict()) if as_json else found.words())

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from vertizo.studies.report import read, write
-from vertizo.studies.report import page
 from vertizo.run.summary_figures import size_text
+from vertizo.studies.report import page, read, write
 
 
 def report(

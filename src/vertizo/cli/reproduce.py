@@ -14,15 +14,12 @@ from rich.console import Console
 from rich.table import Table
 
 from vertizo.cli.bar import live_bar, reporting
-from vertizo.studies.engines import Engine, EngineName, Processes, RayCluster
 from vertizo.core.errors import ConfigError, Interrupted
-from vertizo.studies.reproduction import kinds
-from vertizo.studies.reproduction import outcome
-from vertizo.studies.reproduction import plots
-from vertizo.studies.reproduction import study
+from vertizo.core.version import VERSION
+from vertizo.studies.engines import Engine, EngineName, Processes, RayCluster
+from vertizo.studies.reproduction import kinds, outcome, plots, study
 from vertizo.studies.reproduction.outcome import Grid, Outcome
 from vertizo.studies.reproduction.runs import Order
-from vertizo.core.version import VERSION
 
 
 def listing(*, as_json: bool) -> None:

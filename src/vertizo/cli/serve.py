@@ -17,14 +17,14 @@ from rich.table import Table
 
 from vertizo.cli.bar import live_bar
 from vertizo.cli.figures import size_text
+from vertizo.core.errors import ConfigError, Interrupted, RunError
+from vertizo.core.memory import keep_freed_memory
 from vertizo.network.certificates import Credentials
 from vertizo.network.grpc import GrpcServer, Limits
 from vertizo.network.options import ServeConfig, ServeOptions, is_label_holder, load_serve
 from vertizo.network.serving import FederationService
-from vertizo.core.errors import ConfigError, Interrupted, RunError
-from vertizo.core.memory import keep_freed_memory
+from vertizo.privacy.epsilon_text import bound_text
 from vertizo.run.folder import RunFolder
-from vertizo.run.summary_figures import bound_text
 
 TICK = 0.2
 """Seconds between two looks at the job."""

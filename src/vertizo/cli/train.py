@@ -14,11 +14,9 @@ from rich.console import Console
 from rich.table import Table
 
 from vertizo.config import schema as configuration
-from vertizo.run import live
-from vertizo.run import summary_figures
-from vertizo.run import tracking
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError, Interrupted, RunError
+from vertizo.run import live, summary_figures, tracking
 from vertizo.run.experiment import Experiment
 from vertizo.run.folder import RunFolder
 

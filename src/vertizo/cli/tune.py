@@ -10,8 +10,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from vertizo.config import schema as configuration
 from vertizo.cli.bar import Show, live_bar
+from vertizo.config import schema as configuration
 from vertizo.core.errors import Interrupted
 from vertizo.studies.tuning.results import BEST, Results
 from vertizo.studies.tuning.search import Options, Standing

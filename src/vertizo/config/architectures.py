@@ -9,9 +9,11 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveInt, Tag, model_validator
 
+from vertizo.core.options import Options, chosen_by
 from vertizo.models.resnet import Side
 from vertizo.models.text import RANDOM, Family, Pooling, Spec
-from vertizo.core.options import Options, chosen_by
+
+Device = Literal["cpu", "cuda"]
 
 
 class MlpConfig(Options):

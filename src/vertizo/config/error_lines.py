@@ -4,86 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Iterator, Sequence
-from difflib import SequenceMatcher
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import yaml
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from vertizo.core.errors import ConfigError
-from vertizo.core.options import TAGS, Options
+from vertizo.core.options import TAGS, Options, members
+from vertizo.core.suggestions import OFFERED, likeness, nearest, nearest_file, question
 
 Tree = dict[str, Any]
-CLOSE = 0.65
-"""How alike two names must be for one to be offered for the other, from 0 to 1."""
-SPREAD = 0.2
-"""What is so much less alike than the best is not offered beside it."""
-OFFERED = 3
-
-
-def similar(name: str, known: Sequence[str]) -> list[str]:
-    """The names that may have been meant, the likeliest first, at most `OFFERED`.
-
-    Case and what stands between words do not count, and a word of a name counts nearly as the
-    whole of it.
-
-    >>> similar("payment", ["age", "Payment_Delay", "payments-late", "income"])
-    ['Payment_Delay', 'payments-late']
-    >>> similar("zzz", ["age", "income"])
-    []
-    """
-    found = {each: _likeness(name, each) for each in known}
-    close = sorted((each for each in found if found[each] >= CLOSE), key=lambda e: -found[e])
-    spread = 0 if close and found[close[0]] == 1 else SPREAD
-    return [each for each in close if found[each] >= found[close[0]] - spread][:OFFERED]
-
-
-def _likeness(one: str, other: str) -> float:
-    """From 0 to 1, which is for names of the same words."""
-    ours, theirs = _words(one), _words(other)
-    whole = SequenceMatcher(None, "".join(ours), "".join(theirs)).ratio()
-    if whole == 1:
-        return 1.0
-    fewer, more = sorted((ours, theirs), key=len)
-    if not fewer or len("".join(fewer)) < 3:
-        return whole
-    # Each word of the shorter name beside the most similar one of the longer.
-    parts = [max(SequenceMatcher(None, word, each).ratio() for each in more) for word in fewer]
-    near = sum(parts) / len(parts)
-    return max(whole, 0.9 * near if near >= 0.8 else 0.0)
-
-
-def _words(name: str) -> list[str]:
-    """The words of a name in small letters: of snake_case, kebab-case and camelCase."""
-    apart = re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", name)
-    return re.findall(r"[^\W_]+", apart.casefold())
-
-
-def nearest(name: str, known: Sequence[str]) -> str:
-    """The end of a complaint about an unknown name; empty where nothing is like it.
-
-    >>> nearest("incme", ["age", "income"])
-    "; did you mean 'income'?"
-    """
-    return _question(similar(name, known))
-
-
-def nearest_file(path: Path) -> str:
-    """The end of a complaint about a file that is not there: one beside it of such a name."""
-    try:
-        there = sorted(each.name for each in path.parent.iterdir())
-    except OSError:
-        return ""
-    return nearest(path.name, there)
-
-
-def _question(names: Sequence[str]) -> str:
-    if not names:
-        return ""
-    *first, last = map(repr, names)
-    return f"; did you mean {' or '.join([', '.join(first), last] if first else [last])}?"
 
 
 class _Loader(yaml.SafeLoader):
@@ -229,7 +161,7 @@ def _set(tree: Tree, keys: Sequence[str], value: Any, defaults: Options) -> None
         fields = getattr(type(default), "model_fields", {})
         annotation = fields[parent].annotation if parent in fields else None
         default = getattr(default, parent, None)
-    chooses = last in TAGS and hasattr(default, last) and _members(annotation)
+    chooses = last in TAGS and hasattr(default, last) and members(annotation)
     if chooses and node.get(last, getattr(default, last)) != value:
         node.clear()
     node[last] = value
@@ -249,7 +181,7 @@ def _line(error: ErrorDetails, root: type[Options]) -> str:
     if kind == "extra_forbidden":
         return f"unknown key {key!r}{_meant(path, known, root)}"
     if kind.startswith("union_tag"):
-        names = {tag: [_tag(option) for option in _members(choice)] for tag in TAGS}
+        names = {tag: [_tag(option) for option in members(choice)] for tag in TAGS}
         tag = next((tag for tag in TAGS if isinstance(given, dict) and tag in given), None)
         if tag is None:
             return f"{key} is {given!r}; keys and values were expected there"
@@ -277,8 +209,8 @@ def _meant(path: Sequence[str], known: Sequence[str], root: type[Options]) -> st
     here = "".join(f"{part}." for part in above)
     elsewhere = [place for place in dict.fromkeys(_places(root, last)) if place.startswith(here)]
     elsewhere = [place for place in elsewhere if place != here + last]
-    if not any(_likeness(last, each) > 0.9 for each in known) and elsewhere:
-        return _question(elsewhere[:OFFERED])
+    if not any(likeness(last, each) > 0.9 for each in known) and elsewhere:
+        return question(elsewhere[:OFFERED])
     return nearest(last, known) or f"; known are {', '.join(known)}"
 
 
@@ -287,7 +219,7 @@ def _places(option: Any, name: str) -> Iterator[str]:
     for field, info in getattr(option, "model_fields", {}).items():
         if field == name:
             yield field
-        for below in (info.annotation, *_members(info.annotation)):
+        for below in (info.annotation, *members(info.annotation)):
             yield from (f"{field}.{place}" for place in _places(below, name))
 
 
@@ -323,7 +255,7 @@ def _follow(location: Sequence[str | int], root: type[Options]) -> tuple[list[st
     known: list[str] = []
     for part in location:
         fields = getattr(here, "model_fields", {})
-        option = next((option for option in _members(here) if _tag(option) == part), None)
+        option = next((option for option in members(here) if _tag(option) == part), None)
         if part in fields:
             known, here = list(fields), fields[part].annotation
             path.append(str(part))
@@ -333,16 +265,6 @@ def _follow(location: Sequence[str | int], root: type[Options]) -> tuple[list[st
             known, here = list(fields), None
             path.append(str(part))
     return path, known, here
-
-
-def options_of(choice: Any) -> list[Any]:
-    """The option classes of a choice, such as `vertizo.config.schema.MethodConfig`."""
-    return _members(get_args(choice)[0])
-
-
-def _members(union: Any) -> list[Any]:
-    members = [get_args(member)[0] for member in get_args(union) if get_args(member)]
-    return [member for member in members if hasattr(member, "model_fields")]
 
 
 def _tag(option: Any) -> Any:

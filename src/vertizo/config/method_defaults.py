@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from vertizo.core.options import Options
 from vertizo.methods.base import Method
 from vertizo.methods.choice import METHODS
-from vertizo.core.options import Options
 from vertizo.party.updates import PRIVATE, UpdateName
 
 TABLES = (

@@ -14,10 +14,11 @@ from typing import Any, Literal
 
 from pydantic import Field, PositiveInt, ValidationError, model_validator
 
-from vertizo.config import tree as config_tree
 from vertizo.config import method_defaults
+from vertizo.config import tree as config_tree
 from vertizo.config.architectures import (
     ClientModelConfig,
+    Device,
     EncoderConfig,
     EncoderMlpConfig,
     FunctionConfig,
@@ -26,24 +27,23 @@ from vertizo.config.architectures import (
     ServerModelConfig,
     TextEmbeddingsConfig,
 )
+from vertizo.config.error_lines import explain, write_yaml
+from vertizo.config.idle_keys import check_all_used
+from vertizo.config.links import Links
+from vertizo.core.errors import ConfigError
+from vertizo.core.options import Options
+from vertizo.data.options import DataConfig
+from vertizo.methods.base import Timing
+from vertizo.methods.choice import MethodConfig
+from vertizo.methods.dpzv import Dpzv
 from vertizo.party.batches import Naming
+from vertizo.party.table import Join
+from vertizo.party.updates import PRIVATE, UpdateName
+from vertizo.privacy.options import PrivacyConfig
 from vertizo.protocol.codecs.base import Codec
 from vertizo.protocol.codecs.choice import CodecChoice
 from vertizo.protocol.codecs.feedback import MOST, loss_of
 from vertizo.protocol.codecs.none import NoCompression
-from vertizo.data.options import DataConfig
-from vertizo.core.errors import ConfigError
-from vertizo.config.idle_keys import check_all_used
-from vertizo.run.build_models import Device
-from vertizo.methods.base import Timing
-from vertizo.methods.choice import MethodConfig
-from vertizo.methods.dpzv import Dpzv
-from vertizo.config.error_lines import explain, write_yaml
-from vertizo.core.options import Options
-from vertizo.privacy.options import PrivacyConfig
-from vertizo.party.table import Join
-from vertizo.party.updates import PRIVATE, UpdateName
-from vertizo.config.links import Links
 from vertizo.zeroth_order.directions import LawName
 
 

@@ -11,10 +11,11 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+from vertizo.config.error_lines import override, read_yaml
 from vertizo.core.errors import ConfigError
-from vertizo.methods.choice import METHODS
-from vertizo.config.error_lines import nearest, override, read_yaml
 from vertizo.core.options import TAGS, Options
+from vertizo.core.suggestions import nearest
+from vertizo.methods.choice import METHODS
 
 Tree = dict[str, Any]
 LABEL = re.compile(r"\w[\w.+-]*")

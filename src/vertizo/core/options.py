@@ -39,3 +39,14 @@ def chosen_by(key: str, default: str) -> Discriminator:
         return getattr(value, key, None)
 
     return Discriminator(tag)
+
+
+def options_of(choice: Any) -> list[Any]:
+    """The option classes of a choice, such as `vertizo.config.schema.MethodConfig`."""
+    return members(get_args(choice)[0])
+
+
+def members(union: Any) -> list[Any]:
+    """The option classes of a tagged union."""
+    members = [get_args(member)[0] for member in get_args(union) if get_args(member)]
+    return [member for member in members if hasattr(member, "model_fields")]

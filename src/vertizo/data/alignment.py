@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from vertizo.core.errors import ConfigError, DataError
+from vertizo.data.tabular.column_checks import rows_in_words
 from vertizo.data.tabular.columns import unlike
 from vertizo.data.tabular.frames import Place, row
-from vertizo.data.tabular.column_checks import rows_in_words
-from vertizo.core.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     import polars as pl

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vertizo.data.tabular.columns import Source, all_numbers, codes, in_order, numbers, texts
-from vertizo.data.tabular.column_checks import check_dates, check_text, rows_in_words
 from vertizo.core.errors import ConfigError, DataError
+from vertizo.data.tabular.column_checks import check_dates, check_text, rows_in_words
+from vertizo.data.tabular.columns import Source, all_numbers, codes, in_order, numbers, texts
 from vertizo.models.losses import Classification, Regression, Task
 
 MOST_CLASSES = 20

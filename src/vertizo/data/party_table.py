@@ -15,20 +15,20 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from vertizo.core.errors import ConfigError, DataError
+from vertizo.core.options import Options
+from vertizo.core.randomness import Stream
 from vertizo.data.alignment import align_table, fingerprint, in_order, keys_of
-from vertizo.data.tabular.columns import Source, check_known, matrices
 from vertizo.data.datasets.files import set_apart
 from vertizo.data.labels import labels_of
 from vertizo.data.options import Category, DataConfig, Delimiter
+from vertizo.data.tabular.columns import Source, check_known, matrices
 from vertizo.data.tabular.prepared import Preparation
 from vertizo.data.tabular.preprocessing import Preprocessing, check_public
 from vertizo.data.tabular.tables import source_of
 from vertizo.data.vertical import VerticalData, choose, hold, learned_task
-from vertizo.core.errors import ConfigError, DataError
-from vertizo.protocol.messages import Purpose
-from vertizo.core.options import Options
-from vertizo.core.randomness import Stream
 from vertizo.models.losses import Classification
+from vertizo.protocol.messages import Purpose
 
 
 class OwnTable(Options):

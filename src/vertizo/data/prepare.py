@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from vertizo.data.datasets import catalog
-from vertizo.data.tabular import tables
+from vertizo.core.errors import ConfigError, DataError
+from vertizo.core.randomness import Stream
 from vertizo.data import vertical
 from vertizo.data.alignment import hashed
-from vertizo.data.tabular.columns import Source
+from vertizo.data.datasets import catalog
 from vertizo.data.options import DataConfig
 from vertizo.data.pooled import Pooled
 from vertizo.data.splits import describe
+from vertizo.data.tabular import tables
+from vertizo.data.tabular.columns import Source
 from vertizo.data.vertical import VerticalData
-from vertizo.core.errors import ConfigError, DataError
-from vertizo.core.randomness import Stream
 from vertizo.models.losses import Classification
 
 if TYPE_CHECKING:

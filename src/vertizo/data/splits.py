@@ -9,9 +9,9 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from vertizo.data.pooled import Kind, Pooled
 from vertizo.core.errors import ConfigError
-from vertizo.config.error_lines import nearest
+from vertizo.core.suggestions import nearest
+from vertizo.data.pooled import Kind, Pooled
 
 __all__ = ["SPLITS", "Piece", "SplitName", "describe", "nearest", "pieces"]
 

@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vertizo.core.errors import ConfigError
+from vertizo.core.randomness import Stream
 from vertizo.data.pooled import Pooled
+from vertizo.data.splits import SPLITS, Piece, SplitName, describe, nearest, pieces
 from vertizo.data.tabular.prepared import Preparation
 from vertizo.data.tabular.preprocessing import Bounds, Lists, Preprocessing, check_public
-from vertizo.data.splits import SPLITS, Piece, SplitName, describe, nearest, pieces
-from vertizo.core.errors import ConfigError
-from vertizo.protocol.messages import Purpose
-from vertizo.core.randomness import Stream
 from vertizo.models.losses import Regression, Task
+from vertizo.protocol.messages import Purpose
 
 __all__ = ["SPLITS", "Holding", "Pooled", "SplitName", "VerticalData", "cut"]
 

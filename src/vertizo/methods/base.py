@@ -19,17 +19,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vertizo.protocol.codecs.base import Codec
-from vertizo.protocol.codecs.none import NoCompression
-from vertizo.protocol.messages import Query, Reply
+from vertizo.core.options import Options
+from vertizo.core.randomness import Stream
 from vertizo.models.base import Model, Points
 from vertizo.models.optimizers import Optimizer
-from vertizo.core.options import Options
-from vertizo.privacy.plan import Plan
-from vertizo.core.randomness import Stream
 from vertizo.party.server_model import Evaluation, Head
 from vertizo.party.table import Array, EmbeddingTable
 from vertizo.party.updates import ServerUpdate, UpdateName
+from vertizo.privacy.plan import Plan
+from vertizo.protocol.codecs.base import Codec
+from vertizo.protocol.codecs.none import NoCompression
+from vertizo.protocol.messages import Query, Reply
 
 Timing = Literal["asynchronous", "synchronous"]
 

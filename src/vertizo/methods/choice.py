@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Tag
 
+from vertizo.core.options import chosen_by, options_of
 from vertizo.methods.base import Method
 from vertizo.methods.cascaded import Cascaded
 from vertizo.methods.compressed_vfl import CompressedVfl
@@ -16,8 +17,6 @@ from vertizo.methods.flex_vfl import FlexVfl
 from vertizo.methods.split import Split
 from vertizo.methods.vafl import Vafl
 from vertizo.methods.zoo_vfl import SynZooVfl, ZooVfl
-from vertizo.config.error_lines import options_of
-from vertizo.core.options import chosen_by
 
 MethodConfig = Annotated[
     Annotated[Dpzv, Tag("dpzv")]

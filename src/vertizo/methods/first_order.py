@@ -12,9 +12,9 @@ from typing import ClassVar
 from torch import Tensor
 
 from vertizo.core.errors import ConfigError
-from vertizo.protocol.messages import Query, Reply
 from vertizo.methods.base import ClientSide, Method, ServerSide
 from vertizo.models.base import Dense, DifferentiableModel, Points, Pullback
+from vertizo.protocol.messages import Query, Reply
 
 
 def differentiable(side: ClientSide, method: str) -> DifferentiableModel:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from vertizo.core.randomness import Stream
 from vertizo.models.base import (
     DifferentiableModel,
     Points,
@@ -23,7 +24,6 @@ from vertizo.models.base import (
 )
 from vertizo.models.parts import check, failing, flatten, somebodys_code, trained
 from vertizo.models.torch import in_turn, over
-from vertizo.core.randomness import Stream
 
 
 class EncodedModel:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from vertizo.core.errors import ConfigError
+from vertizo.core.randomness import Stream
 from vertizo.models.base import (
     DifferentiableModel,
     HeldGradients,
@@ -30,7 +31,6 @@ from vertizo.models.parts import (
     somebodys_code,
     trained,
 )
-from vertizo.core.randomness import Stream
 
 
 def wrap(

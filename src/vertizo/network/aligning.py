@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar, get_args
 
+from vertizo.core.errors import ConfigError, DataError, MalformedError, RunError
 from vertizo.data.alignment import fingerprint, in_order
 from vertizo.network.alignment_messages import (
     MOST_KEYS,
@@ -47,7 +48,6 @@ from vertizo.network.alignment_messages import (
 )
 from vertizo.network.blinding import PIECE, POINT, Curve, salted_hashes
 from vertizo.network.transport import Channel
-from vertizo.core.errors import ConfigError, DataError, MalformedError, RunError
 
 Method = Literal["private", "hashed"]
 Progress = Callable[[float, str], None]

@@ -11,8 +11,8 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
-from vertizo.network.blinding import PIECE, POINT
 from vertizo.core.errors import MalformedError, OversizedError
+from vertizo.network.blinding import PIECE, POINT
 
 VERSION = 1
 MOST_KEYS = 2**25

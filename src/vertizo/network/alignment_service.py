@@ -11,6 +11,17 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from vertizo.core.errors import (
+    ConfigError,
+    ConflictError,
+    DataError,
+    MalformedError,
+    RefusedError,
+    RunError,
+    UnknownPartyError,
+    VertizoError,
+    WireError,
+)
 from vertizo.data.alignment import fingerprint, in_order
 from vertizo.network.aligning import Alignment, Method, check_keys, check_method
 from vertizo.network.alignment_desk import Desk
@@ -40,17 +51,6 @@ from vertizo.network.alignment_messages import (
 from vertizo.network.alignment_set import MemberSet
 from vertizo.network.blinding import HASH, PIECE, POINT, Curve, cut, salted_hashes
 from vertizo.network.transport import Answer as Reply
-from vertizo.core.errors import (
-    ConfigError,
-    ConflictError,
-    DataError,
-    MalformedError,
-    RefusedError,
-    RunError,
-    UnknownPartyError,
-    VertizoError,
-    WireError,
-)
 
 Waiting = Callable[[Mapping[str, str]], None]
 """Called with the names of those that are waited for, and what each was last seen doing."""

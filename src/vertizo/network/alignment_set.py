@@ -6,9 +6,9 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
+from vertizo.core.errors import ConflictError, MalformedError
 from vertizo.network.alignment_messages import Begin, pieces, size_of
 from vertizo.network.blinding import HASH, POINT, cut
-from vertizo.core.errors import ConflictError, MalformedError
 
 
 class MemberSet:

@@ -18,21 +18,21 @@ from typing import Any
 
 import numpy as np
 
-from vertizo.run import checkpoint
 from vertizo.config.schema import ExperimentConfig
-from vertizo.run.data_defaults import complete
+from vertizo.core.errors import RunError
+from vertizo.core.randomness import Stream
+from vertizo.models.base import State
 from vertizo.network import frames
 from vertizo.network.budgets import check_free
-from vertizo.network.job_state import Course
 from vertizo.network.frames import Ready
 from vertizo.network.job import open_job, records_of
+from vertizo.network.job_state import Course
 from vertizo.network.options import ServeOptions
 from vertizo.network.report import summary_of
 from vertizo.network.secrets import KeyedBytes, root_of
 from vertizo.network.store import Store
-from vertizo.core.errors import RunError
-from vertizo.models.base import State
-from vertizo.core.randomness import Stream
+from vertizo.run import checkpoint
+from vertizo.run.data_defaults import complete
 from vertizo.run.folder import RunFolder
 from vertizo.run.simulator import Traffic
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from vertizo.core.errors import MalformedError, RefusedError, RunError, WireError
 from vertizo.network import frames
 from vertizo.network.frames import Refusal
 from vertizo.network.transport import Channel
-from vertizo.core.errors import MalformedError, RefusedError, RunError, WireError
 from vertizo.protocol.messages import Purpose
 from vertizo.run.build_parties import MadeClient
 from vertizo.run.simulator import UPLOAD_BYTES, UPLOAD_ROWS

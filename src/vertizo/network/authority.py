@@ -16,6 +16,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vertizo.core.errors import ConfigError
 from vertizo.network.certificates import (
     AUTHORITY,
     CERTIFICATE,
@@ -26,7 +27,6 @@ from vertizo.network.certificates import (
     date_text,
     read,
 )
-from vertizo.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from vertizo.data.alignment import hashed
 from vertizo.core.errors import ConfigError, MalformedError
+from vertizo.data.alignment import hashed
 
 POINT = 33
 """Bytes of a point: its first coordinate, and the sign of the second."""

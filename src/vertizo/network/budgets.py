@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from vertizo.run.ledger_session import budget_of, check_exact
 from vertizo.config.schema import ExperimentConfig
-from vertizo.run.coverage import covers
+from vertizo.core.errors import ConfigError
+from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData
-from vertizo.run.data_defaults import complete
 from vertizo.network.job import choice_seed, records_of
 from vertizo.network.options import ServeConfig
-from vertizo.core.errors import ConfigError
-from vertizo.run.build_parties import make_server, statement_of
+from vertizo.party.updates import PRIVATE
 from vertizo.privacy.ledger_budget import LedgerBudget
 from vertizo.privacy.ledger_opening import SLACK
 from vertizo.privacy.ledger_register import Register
+from vertizo.run.build_parties import make_server, statement_of
 from vertizo.run.build_privacy import choice_of
-from vertizo.core.randomness import Stream
-from vertizo.party.updates import PRIVATE
+from vertizo.run.coverage import covers
+from vertizo.run.data_defaults import complete
+from vertizo.run.ledger_session import budget_of, check_exact
 
 USUAL_DIM = 16
 """Numbers of an embedding, where the configuration leaves them to the members."""

@@ -24,14 +24,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vertizo.run import checkpoint
 from vertizo.config import schema
 from vertizo.config.schema import ExperimentConfig
+from vertizo.core.errors import DataError, RunError
 from vertizo.data.tabular.preprocessing import Preprocessing, alike
+from vertizo.models.base import State
 from vertizo.network import frames
 from vertizo.network.frames import Terms
-from vertizo.core.errors import DataError, RunError
-from vertizo.models.base import State
+from vertizo.run import checkpoint
 from vertizo.run.folder import RunFolder
 
 if TYPE_CHECKING:

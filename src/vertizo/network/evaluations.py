@@ -15,8 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from vertizo.party.metrics import quality
 from vertizo.protocol.messages import Purpose
-from vertizo.run.metrics import quality
 
 Which = Literal["now", "best"]
 

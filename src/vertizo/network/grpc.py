@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
+from vertizo.core.errors import RunError, VertizoError
+from vertizo.core.options import Options
 from vertizo.network.certificates import Credentials
 from vertizo.network.grpc_channel import METHOD, GrpcChannel, address, grpc_module, keepalive
 from vertizo.network.transport import Service
-from vertizo.core.errors import RunError, VertizoError
-from vertizo.core.options import Options
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from vertizo.network.certificates import Credentials
 from vertizo.core.errors import ConfigError, RunError
+from vertizo.network.certificates import Credentials
 
 METHOD = "/vertizo.Parties/Ask"
 LARGEST_ANSWER = 1 << 30

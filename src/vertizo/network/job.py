@@ -9,24 +9,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vertizo.run.ledger_session import budget_of, charged_to, check_exact
 from vertizo.config.schema import ExperimentConfig
-from vertizo.run.coverage import assumptions, covers
+from vertizo.core.errors import ConfigError, RefusedError
+from vertizo.core.randomness import Stream
 from vertizo.data import party_table
 from vertizo.data.prepare import prepare
 from vertizo.data.vertical import VerticalData
-from vertizo.run.data_defaults import complete
 from vertizo.network.frames import Ready
 from vertizo.network.options import ServeOptions
 from vertizo.network.secrets import KeyedBytes
-from vertizo.core.errors import ConfigError, RefusedError
-from vertizo.run.lengths import planned_rounds, steps_of_client
-from vertizo.run.build_parties import check_sizes, embedding_noise, make_server, statement_of
-from vertizo.party import ServerParty
+from vertizo.party.server import ServerParty
 from vertizo.privacy.durable_ledger import DurableLedger
 from vertizo.privacy.statement import Statement
+from vertizo.run.build_parties import check_sizes, embedding_noise, make_server, statement_of
 from vertizo.run.build_privacy import Charge, choice_of
-from vertizo.core.randomness import Stream
+from vertizo.run.coverage import assumptions, covers
+from vertizo.run.data_defaults import complete
+from vertizo.run.ledger_session import budget_of, charged_to, check_exact
+from vertizo.run.lengths import planned_rounds, steps_of_client
 
 TRIAL = "No privacy guarantee: this is a trial, in which all noise follows from a public seed."
 
@@ -105,7 +105,9 @@ def records_of(config: ExperimentConfig, served: ServeOptions) -> Records:
     """
     stream = choice_of(choice_seed(config, trial=served.trial))
     if config.data.name == "table":
-        choice = party_table.Choice(stream, config.data.validation, config.data.test, config.data.limit)
+        choice = party_table.Choice(
+            stream, config.data.validation, config.data.test, config.data.limit
+        )
         data, fingerprint = party_table.labels(config.data, choice, served.members, served.name)
     else:
         whole = prepare(config.data, stream)

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
-from vertizo.protocol import wire
+from vertizo.core.errors import ConflictError, RefusedError, RunError, WireError
 from vertizo.network import frames
 from vertizo.network.evaluations import Evaluations
 from vertizo.network.frames import Done, Go, Keep, Send, Sent
 from vertizo.network.job import Job
-from vertizo.core.errors import ConflictError, RefusedError, RunError, WireError
-from vertizo.protocol.messages import Purpose
 from vertizo.party.peer import Vetted
 from vertizo.party.server import Replies
+from vertizo.protocol import wire
+from vertizo.protocol.messages import Purpose
 
 Phase = Literal["uploading", "training", "closing", "done"]
 

@@ -17,11 +17,21 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from vertizo.protocol import wire
 from vertizo.config.schema import ExperimentConfig
+from vertizo.core.errors import (
+    ConfigError,
+    ConflictError,
+    MalformedError,
+    RefusedError,
+    RunError,
+    VertizoError,
+    WireError,
+)
+from vertizo.core.randomness import Stream
 from vertizo.data import party_table
 from vertizo.data.party_table import Held
 from vertizo.data.prepare import prepare
+from vertizo.models.base import copied
 from vertizo.network import frames
 from vertizo.network.asking import expect, one, pieces, understood
 from vertizo.network.client_folder import ClientFolder
@@ -43,19 +53,9 @@ from vertizo.network.secrets import root_of
 from vertizo.network.store import Slot, Store
 from vertizo.network.terms import accepted, told
 from vertizo.network.transport import Channel
-from vertizo.core.errors import (
-    ConfigError,
-    ConflictError,
-    MalformedError,
-    RefusedError,
-    RunError,
-    VertizoError,
-    WireError,
-)
-from vertizo.run.lengths import steps_of_client
-from vertizo.models.base import copied
+from vertizo.protocol import wire
 from vertizo.run.build_parties import check_sizes, embedding_noise, make_client
-from vertizo.core.randomness import Stream
+from vertizo.run.lengths import steps_of_client
 
 QUERY, REPLY, WITHDRAWN = range(3)
 """Kinds of the journal's records."""

@@ -10,11 +10,11 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from vertizo.config import tree as config_tree
-from vertizo.config.schema import ExperimentConfig
-from vertizo.data.party_table import OwnTable
-from vertizo.core.errors import ConfigError
 from vertizo.config.error_lines import explain, override, read_yaml
+from vertizo.config.schema import ExperimentConfig
+from vertizo.core.errors import ConfigError
 from vertizo.core.options import Options
+from vertizo.data.party_table import OwnTable
 
 NAME = re.compile(r"[\w.@-]{1,64}")
 

@@ -15,20 +15,23 @@ from threading import Event, RLock
 import torch
 from torch import Tensor
 
-from vertizo.data.tabular import frames as files
+from vertizo.core.errors import DataError, MalformedError, RefusedError, RunError, WireError
+from vertizo.core.randomness import Stream
 from vertizo.data.alignment import align_table, fingerprint, in_order, keys_of
+from vertizo.data.tabular import frames as files
 from vertizo.data.tabular.prepared import raw_matrix
 from vertizo.data.tabular.preprocessing import Preprocessing
 from vertizo.data.vertical import Holding, VerticalData
+from vertizo.models.base import State
+from vertizo.models.losses import Classification, Task
 from vertizo.network import frames
 from vertizo.network.asking import one, pieces
 from vertizo.network.client_folder import ClientFolder
 from vertizo.network.frames import Done, Hello, Noted, Ready, Refusal, Send, Sent, Terms
-from vertizo.network.options import JoinConfig, ServeConfig
 from vertizo.network.liveness import Silence
+from vertizo.network.options import JoinConfig, ServeConfig
 from vertizo.network.transport import Answer, Channel
-from vertizo.core.errors import DataError, MalformedError, RefusedError, RunError, WireError
-from vertizo.models.base import State
+from vertizo.party.server import ServerParty
 from vertizo.run.build_parties import (
     STAND_INS,
     embedding_noise,
@@ -37,10 +40,7 @@ from vertizo.run.build_parties import (
     make_client,
     make_server,
 )
-from vertizo.party import ServerParty
-from vertizo.core.randomness import Stream
 from vertizo.run.folder import RunFolder
-from vertizo.models.losses import Classification, Task
 from vertizo.run.simulator import UPLOAD_BYTES
 
 WORDS = "These are predictions; the guarantee of the job is in its summary."

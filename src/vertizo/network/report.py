@@ -8,15 +8,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from vertizo.core.errors import RunError
-from vertizo.run.metrics import Scores
+from vertizo.core.version import VERSION
 from vertizo.models.base import State, copied
 from vertizo.models.losses import Classification
+from vertizo.party.metrics import Scores
 from vertizo.run.simulator import Traffic
-from vertizo.core.version import VERSION
 
 if TYPE_CHECKING:
-    from vertizo.network.job_state import Course
     from vertizo.network.job import Job
+    from vertizo.network.job_state import Course
 
 
 def scored(course: Course, best: Callable[[], State]) -> tuple[Scores, State]:

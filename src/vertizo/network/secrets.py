@@ -6,9 +6,9 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from vertizo.run import checkpoint
 from vertizo.core.errors import RunError
 from vertizo.core.randomness import Stream
+from vertizo.run import checkpoint
 
 
 def root_of(folder: Path) -> Stream:

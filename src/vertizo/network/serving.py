@@ -16,19 +16,7 @@ from typing import Self
 
 import numpy as np
 
-from vertizo.protocol import wire
 from vertizo.config.schema import ExperimentConfig
-from vertizo.network import frames
-from vertizo.network.archive import CLOSE, GIVEN_UP, QUERY, SENT, UPLOAD, Archive
-from vertizo.network.job_state import Course
-from vertizo.network.frames import Hello, Next, Noted, Ready, Refusal, Sent
-from vertizo.network.job import choice_seed, settings_of
-from vertizo.network.limits import LARGEST_DIM, check_size
-from vertizo.network.options import ServeConfig
-from vertizo.network.report import evaluation_row, scored
-from vertizo.network.liveness import Silence
-from vertizo.network.terms import check_hello
-from vertizo.network.transport import Answer, Rest
 from vertizo.core.errors import (
     Interrupted,
     MalformedError,
@@ -37,8 +25,20 @@ from vertizo.core.errors import (
     RunError,
     WireError,
 )
+from vertizo.network import frames
+from vertizo.network.archive import CLOSE, GIVEN_UP, QUERY, SENT, UPLOAD, Archive
+from vertizo.network.frames import Hello, Next, Noted, Ready, Refusal, Sent
+from vertizo.network.job import choice_seed, settings_of
+from vertizo.network.job_state import Course
+from vertizo.network.limits import LARGEST_DIM, check_size
+from vertizo.network.liveness import Silence
+from vertizo.network.options import ServeConfig
+from vertizo.network.report import evaluation_row, scored
+from vertizo.network.terms import check_hello
+from vertizo.network.transport import Answer, Rest
 from vertizo.party.peer import Vetted
 from vertizo.party.server import Replies
+from vertizo.protocol import wire
 from vertizo.run.simulator import UPLOAD_BYTES, Traffic
 
 TOLD = 10

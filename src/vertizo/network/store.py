@@ -11,9 +11,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from vertizo.network.journal import Journal, records, write_whole
 from vertizo.run import checkpoint
 from vertizo.run.checkpoint import reading, writing
-from vertizo.network.journal import Journal, records, write_whole
 
 HEADER = struct.Struct("<II")
 """Length and checksum of what is in a slot."""

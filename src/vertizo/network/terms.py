@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from typing import Any, TypedDict
 
 from vertizo.config.schema import ExperimentConfig, parse
+from vertizo.core.errors import ConfigError, MalformedError, RefusedError
 from vertizo.network.frames import PROTOCOL, Hello, Terms
 from vertizo.network.options import JoinConfig
-from vertizo.core.errors import ConfigError, MalformedError, RefusedError
 
 SECTIONS = {
     "epochs",

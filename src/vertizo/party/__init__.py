@@ -5,8 +5,3 @@ privacy plan. It checks everything that comes from outside and changes nothing u
 passed; whatever it refuses it refuses with a `RefusedError` or a `WireError`. It owns no clock, no
 socket and no thread: a driver (the simulator, or a network link) calls it.
 """
-
-from vertizo.party.client import ClientParty
-from vertizo.party.server import ServerParty
-
-__all__ = ["ClientParty", "ServerParty"]

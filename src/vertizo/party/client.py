@@ -11,19 +11,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vertizo.core import kernels
-from vertizo.core import validate
-from vertizo.protocol import wire
+from vertizo.core import kernels, validate
+from vertizo.core.errors import ConflictError, MalformedError, UnknownPartyError
+from vertizo.methods.base import ClientHalf, RowReader
+from vertizo.models.base import Selected
 from vertizo.party.batches import Batches
+from vertizo.party.checks import Partition, ids_in_range, out_of_step
+from vertizo.privacy.embedding_noise import EmbeddingNoise
+from vertizo.protocol import wire
 from vertizo.protocol.codecs.base import Codec
 from vertizo.protocol.codecs.feedback import Received
 from vertizo.protocol.codecs.none import NoCompression
-from vertizo.core.errors import ConflictError, MalformedError, UnknownPartyError
 from vertizo.protocol.messages import Batch, Purpose, Query, Reply, Upload
-from vertizo.methods.base import ClientHalf, RowReader
-from vertizo.models.base import Selected
-from vertizo.party.checks import Partition, ids_in_range, out_of_step
-from vertizo.privacy.embedding_noise import EmbeddingNoise
 
 REPLY_BOUND = 1e12
 """Largest absolute value in a reply that a client applies; divided by λ it is still a float32."""

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from vertizo.core.errors import ConflictError
-from vertizo.protocol.messages import Query
 from vertizo.party.checks import out_of_step
 from vertizo.privacy.ledger import digest
+from vertizo.protocol.messages import Query
 from vertizo.protocol.wire import Frame
 
 

@@ -20,13 +20,13 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from vertizo.core.randomness import Stream
 from vertizo.models.base import Dense, Points
 from vertizo.models.optimizers import Optimizer
+from vertizo.party.server_model import Evaluation, Head
 from vertizo.privacy.clipping import clip
 from vertizo.privacy.discrete_gaussian import RandomBytes
 from vertizo.privacy.mechanisms import NoiseSource
-from vertizo.core.randomness import Stream
-from vertizo.party.server_model import Evaluation, Head
 from vertizo.zeroth_order.directions import Directions
 from vertizo.zeroth_order.estimators import estimate, two_point
 from vertizo.zeroth_order.perturbation import outputs

@@ -11,11 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vertizo.protocol import wire
-from vertizo.party.batches import Batches
-from vertizo.protocol.codecs.base import Codec
-from vertizo.protocol.codecs.feedback import Feedback, Received
-from vertizo.protocol.codecs.none import NoCompression
 from vertizo.core.errors import (
     ConflictError,
     MalformedError,
@@ -24,17 +19,22 @@ from vertizo.core.errors import (
     RunError,
     UnknownPartyError,
 )
-from vertizo.protocol.messages import Batch, Message, Purpose, Query, Reply, Upload
 from vertizo.methods.base import ServerHalf, ServerSide, TrainingMeter
-from vertizo.run.metrics import Scores, scores
+from vertizo.party.batches import Batches
 from vertizo.party.checks import Partition
+from vertizo.party.metrics import Scores, scores
 from vertizo.party.peer import Peer, Schedule, Vetted
+from vertizo.party.private_updates import SecretSgd
+from vertizo.party.table import Staleness
 from vertizo.party.uploads import Uploads
 from vertizo.party.vetting import Vetting
 from vertizo.privacy.mechanisms import NoiseSource
 from vertizo.privacy.plan import Answer
-from vertizo.party.private_updates import SecretSgd
-from vertizo.party.table import Staleness
+from vertizo.protocol import wire
+from vertizo.protocol.codecs.base import Codec
+from vertizo.protocol.codecs.feedback import Feedback, Received
+from vertizo.protocol.codecs.none import NoCompression
+from vertizo.protocol.messages import Batch, Message, Purpose, Query, Reply, Upload
 
 OVERHEAD = 4096
 """Bytes of a body beside its arrays and IDs."""

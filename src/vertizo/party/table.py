@@ -12,8 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vertizo.core import kernels
-from vertizo.core import memory
+from vertizo.core import kernels, memory
 from vertizo.core.errors import ConfigError
 from vertizo.models.base import Points
 from vertizo.party import storage

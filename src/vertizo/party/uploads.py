@@ -10,8 +10,8 @@ from torch import Tensor
 
 from vertizo.core import validate
 from vertizo.core.errors import RefusedError, RepeatedRecordError
-from vertizo.protocol.messages import Purpose, Upload
 from vertizo.party.checks import ids_in_range
+from vertizo.protocol.messages import Purpose, Upload
 
 
 class Uploads:

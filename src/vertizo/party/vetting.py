@@ -7,11 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from vertizo.core import kernels
-from vertizo.core import validate
+from vertizo.core import kernels, validate
 from vertizo.core.errors import RepeatedRecordError
-from vertizo.protocol.messages import Query
 from vertizo.party.checks import ids_in_range
+from vertizo.protocol.messages import Query
 
 
 class Vetting:

@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass
 
 from vertizo.core.errors import ConfigError
+from vertizo.core.validate import fraction, positive
 from vertizo.privacy import guarantee
 from vertizo.privacy.accounting import compose, epsilon_of, mu_of, published_noise_std
 from vertizo.privacy.events import GaussianRelease, Releases, SecretSteps
 from vertizo.privacy.guarantee import Views
-from vertizo.core.validate import fraction, positive
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vertizo.core.randomness import Stream
 from vertizo.privacy.accounting import compose, epsilon_of, published_mu
 from vertizo.privacy.clipping import clip
-from vertizo.core.randomness import Stream
-from vertizo.run.summary_figures import bound_text
+from vertizo.privacy.epsilon_text import bound_text
 
 
 @dataclass(frozen=True)

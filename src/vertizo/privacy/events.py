@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from vertizo.core.validate import fraction, positive
 from vertizo.privacy.grid_accounting import GridCorrection
 from vertizo.privacy.ledger import mu_of_units, units
-from vertizo.core.validate import fraction, positive
 
 
 @dataclass(frozen=True)

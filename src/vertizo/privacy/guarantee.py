@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from vertizo.core.errors import ConfigError
+from vertizo.core.validate import fraction, positive
 from vertizo.privacy.accounting import epsilon_of, mu_of
 from vertizo.privacy.events import GaussianRelease, Releases, SecretSteps
 from vertizo.privacy.ledger import UNIT
-from vertizo.core.validate import fraction, positive
 
 FINE = 1e-4
 """Grid of privacy loss distributions, as a share of ε; what is lost to it is counted as spent."""

@@ -7,10 +7,10 @@ import math
 from dataclasses import asdict, dataclass
 
 from vertizo.core.errors import ConfigError
+from vertizo.core.validate import fraction, positive
+from vertizo.privacy.epsilon_text import bound_text
 from vertizo.privacy.events import SecretSteps
 from vertizo.privacy.ledger import mu_of_units
-from vertizo.run.summary_figures import bound_text
-from vertizo.core.validate import fraction, positive
 
 LARGEST = 2**62
 """Of IDs and of units: sums of two still fit 64 bits."""

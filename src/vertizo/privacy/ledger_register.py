@@ -24,9 +24,9 @@ import numpy as np
 
 from vertizo.core.errors import RunError
 from vertizo.privacy import ledger_file
+from vertizo.privacy.epsilon_text import bound_text
 from vertizo.privacy.ledger_budget import LedgerBudget
 from vertizo.privacy.ledger_witness import Witness, state_folder, sync_folder
-from vertizo.run.summary_figures import bound_text
 
 Digests = np.ndarray[Any, np.dtype[np.uint64]]
 

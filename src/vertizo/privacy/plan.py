@@ -19,15 +19,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vertizo.core.validate import fraction
 from vertizo.privacy import guarantee
 from vertizo.privacy.accounting import epsilon_of
 from vertizo.privacy.clipping import clip
+from vertizo.privacy.epsilon_text import bound_text
 from vertizo.privacy.events import Releases
 from vertizo.privacy.ledger import Answered, Entry, Ledger
 from vertizo.privacy.mechanisms import NoiseSource
 from vertizo.privacy.statement import Statement
-from vertizo.run.summary_figures import bound_text
-from vertizo.core.validate import fraction
 
 __all__ = ["Answer", "ClippedGaussian", "NoPrivacy", "Plan"]
 

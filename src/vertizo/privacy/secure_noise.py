@@ -30,10 +30,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vertizo.core.validate import non_negative, positive
 from vertizo.privacy.clipping import clip
 from vertizo.privacy.discrete_gaussian import DiscreteGaussian, Integers, RandomBytes
 from vertizo.privacy.grid_accounting import GridCorrection
-from vertizo.core.validate import non_negative, positive
 
 GRID_BITS = 24
 """The grid is finer than the clip by about this many bits: as fine as float32 is at the clip."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-from vertizo.run.summary_figures import BOUNDED
+from vertizo.privacy.epsilon_text import BOUNDED
 
 Guarantee = Literal["exact", "simulated", "published", "none"]
 

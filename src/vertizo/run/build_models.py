@@ -1,4 +1,4 @@
-"""Makes the models that a configuration names (`vertizo.config.architectures`), for the shape of the data.
+"""The models that a configuration names, made for the shape of the data.
 
 What does not fit is refused here, before anything is trained, in a line that names the option.
 """
@@ -8,16 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from vertizo.core import validate
 from vertizo.config.architectures import (
     BagConfig,
     ClientModelConfig,
     CnnConfig,
+    Device,
     EncoderConfig,
     FiltersConfig,
     FunctionConfig,
@@ -32,19 +31,17 @@ from vertizo.config.architectures import (
     TextEmbeddingsConfig,
     TextRestConfig,
 )
+from vertizo.core import validate
 from vertizo.core.errors import ConfigError, NonFiniteError
 from vertizo.core.imports import load_object
-from vertizo.models import networks
-from vertizo.models import resnet
-from vertizo.models import text
+from vertizo.core.randomness import Stream
+from vertizo.models import networks, resnet, text
 from vertizo.models.array import ArrayModel
 from vertizo.models.base import DifferentiableModel, Model, Points
 from vertizo.models.encoded import EncodedModel
 from vertizo.models.parts import first_line, somebodys_code
 from vertizo.models.torch import wrap
-from vertizo.core.randomness import Stream
 
-Device = Literal["cpu", "cuda"]
 ImageModel = CnnConfig | FiltersConfig | ResnetConfig | ResnetStemConfig
 TextModel = BagConfig | TextConfig | TextEmbeddingsConfig
 

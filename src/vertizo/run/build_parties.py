@@ -1,7 +1,7 @@
 """From a configuration and data to one party: each is made by itself, of what it alone has.
 
-A simulated federation makes them all (`vertizo.run.federation`); over a network each process makes its
-own, of its own data and its own randomness (`vertizo.network`).
+A simulated federation makes them all (`vertizo.run.federation`); over a network each process
+makes its own, of its own data and its own randomness (`vertizo.network`).
 """
 
 from __future__ import annotations
@@ -15,29 +15,19 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from vertizo.run import data_defaults
-from vertizo.run import modes
-from vertizo.protocol import wire
-from vertizo.party.batches import Batches
-from vertizo.protocol.codecs.feedback import Feedback, Received
 from vertizo.config.schema import ExperimentConfig
-from vertizo.data.vertical import VerticalData
 from vertizo.core.errors import ConfigError
-from vertizo.run.lengths import answers_expected, batch_sizes
-from vertizo.run.build_models import (
-    OwnFeatures,
-    client_model,
-    embedding_dim,
-    is_foreign,
-    mixes_records,
-    named,
-    server_model,
-)
-from vertizo.protocol.messages import Purpose
+from vertizo.core.randomness import Stream
+from vertizo.data.vertical import VerticalData
 from vertizo.methods.base import ClientSide, ServerSide
 from vertizo.models.base import Model
 from vertizo.models.optimizers import Frozen, Optimizer, RandomUpdates, Sgd
-from vertizo.party import ClientParty, ServerParty
+from vertizo.party.batches import Batches
+from vertizo.party.client import ClientParty
+from vertizo.party.server import ServerParty
+from vertizo.party.server_model import Head
+from vertizo.party.table import EmbeddingTable
+from vertizo.party.updates import PRIVATE
 from vertizo.privacy.accounting import mu_of
 from vertizo.privacy.discrete_gaussian import RandomBytes
 from vertizo.privacy.embedding_noise import (
@@ -48,11 +38,21 @@ from vertizo.privacy.embedding_noise import (
 )
 from vertizo.privacy.options import PrivacyConfig
 from vertizo.privacy.statement import Statement
+from vertizo.protocol import wire
+from vertizo.protocol.codecs.feedback import Feedback, Received
+from vertizo.protocol.messages import Purpose
+from vertizo.run import data_defaults, modes
+from vertizo.run.build_models import (
+    OwnFeatures,
+    client_model,
+    embedding_dim,
+    is_foreign,
+    mixes_records,
+    named,
+    server_model,
+)
 from vertizo.run.build_privacy import Charge, Protection
-from vertizo.core.randomness import Stream
-from vertizo.party.server_model import Head
-from vertizo.party.table import EmbeddingTable
-from vertizo.party.updates import PRIVATE
+from vertizo.run.lengths import answers_expected, batch_sizes
 from vertizo.zeroth_order.directions import Directions
 from vertizo.zeroth_order.estimators import Along
 

@@ -9,14 +9,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
-from vertizo.run import data_defaults
 from vertizo.config.schema import ExperimentConfig
-from vertizo.data.vertical import VerticalData
 from vertizo.core.errors import ConfigError
-from vertizo.run.lengths import planned_rounds
+from vertizo.core.randomness import Stream
+from vertizo.data.vertical import VerticalData
 from vertizo.models.base import Model
 from vertizo.models.optimizers import Sgd
 from vertizo.party.peer import Schedule
+from vertizo.party.private_updates import (
+    PrivateSgd,
+    PrivateZerothOrder,
+    SecretSgd,
+    SeededSampler,
+    SystemSampler,
+)
+from vertizo.party.updates import PRIVATE, FirstOrder, NoUpdate, ServerUpdate, ZerothOrder
 from vertizo.privacy import guarantee
 from vertizo.privacy.accounting import mu_of, published_mu, published_noise_std
 from vertizo.privacy.discrete_gaussian import RandomBytes
@@ -26,15 +33,8 @@ from vertizo.privacy.ledger import Ledger, MemoryLedger
 from vertizo.privacy.mechanisms import NoiseSource, SeededNoise
 from vertizo.privacy.plan import ClippedGaussian, NoPrivacy, Plan
 from vertizo.privacy.secure_noise import SecureNoise, grid_for
-from vertizo.core.randomness import Stream
-from vertizo.party.private_updates import (
-    PrivateSgd,
-    PrivateZerothOrder,
-    SecretSgd,
-    SeededSampler,
-    SystemSampler,
-)
-from vertizo.party.updates import PRIVATE, FirstOrder, NoUpdate, ServerUpdate, ZerothOrder
+from vertizo.run import data_defaults
+from vertizo.run.lengths import planned_rounds
 from vertizo.zeroth_order.directions import Directions
 
 

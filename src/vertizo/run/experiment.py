@@ -11,22 +11,22 @@ from uuid import uuid4
 import torch
 
 from vertizo.config import schema as configuration
-from vertizo.run import tracking
-from vertizo.run.ledger_session import charging
 from vertizo.config.schema import ExperimentConfig
+from vertizo.core.errors import RunError
+from vertizo.core.memory import keep_freed_memory
 from vertizo.data.datasets.catalog import CATALOG
 from vertizo.data.prepare import prepare
 from vertizo.data.vertical import VerticalData
-from vertizo.run.data_defaults import complete
-from vertizo.core.errors import RunError
-from vertizo.run.federation import build
+from vertizo.run import tracking
 from vertizo.run.build_models import check_reads_tokens
-from vertizo.core.memory import keep_freed_memory
 from vertizo.run.build_privacy import record_choice
+from vertizo.run.data_defaults import complete
+from vertizo.run.federation import build
 from vertizo.run.folder import RunFolder
+from vertizo.run.ledger_session import charging
+from vertizo.run.loop import Progress, Result, Training
 from vertizo.run.simulator import Observer
 from vertizo.run.tracking import Tracked
-from vertizo.run.loop import Progress, Result, Training
 
 __all__ = ["Experiment", "Progress", "Result"]
 

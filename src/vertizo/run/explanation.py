@@ -9,7 +9,7 @@ from typing import Any
 
 from vertizo.config.schema import ExperimentConfig
 from vertizo.party.updates import PRIVATE
-from vertizo.run.summary_figures import bound_text, is_bounded
+from vertizo.privacy.epsilon_text import bound_text, is_bounded
 
 
 @dataclass(frozen=True)

@@ -7,24 +7,31 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from vertizo.protocol import wire
-from vertizo.protocol.codecs.none import NoCompression
 from vertizo.config.schema import ExperimentConfig
-from vertizo.run.coverage import assumptions, covers
-from vertizo.data.vertical import VerticalData
-from vertizo.run.data_defaults import complete
 from vertizo.core.errors import ConfigError
-from vertizo.run.lengths import planned_rounds
+from vertizo.core.randomness import Stream
+from vertizo.data.vertical import VerticalData
 from vertizo.models.base import Model
 from vertizo.models.optimizers import Optimizer
-from vertizo.run.build_parties import check_sizes, embedding_noise, make_client, make_server, statement_of
-from vertizo.party import ClientParty, ServerParty
+from vertizo.party.client import ClientParty
+from vertizo.party.server import ServerParty
 from vertizo.privacy import guarantee
 from vertizo.privacy.embedding_noise import EmbeddingStatement
 from vertizo.privacy.events import Releases
 from vertizo.privacy.statement import Statement
+from vertizo.protocol import wire
+from vertizo.protocol.codecs.none import NoCompression
+from vertizo.run.build_parties import (
+    check_sizes,
+    embedding_noise,
+    make_client,
+    make_server,
+    statement_of,
+)
 from vertizo.run.build_privacy import Charge, record_choice
-from vertizo.core.randomness import Stream
+from vertizo.run.coverage import assumptions, covers
+from vertizo.run.data_defaults import complete
+from vertizo.run.lengths import planned_rounds
 from vertizo.run.simulator import Observer, Simulator
 
 

@@ -24,11 +24,11 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from vertizo.run import checkpoint
 from vertizo.config import schema as config
 from vertizo.config.schema import ExperimentConfig
-from vertizo.data.tabular.prepared import Preparation
 from vertizo.core.errors import DataError, RunError
+from vertizo.data.tabular.prepared import Preparation
+from vertizo.run import checkpoint
 
 FILES = ("preparation.json", "metrics.jsonl", "summary.json", "checkpoints/last.safetensors")
 """What a run writes beside its configuration."""

@@ -8,10 +8,9 @@ from hashlib import blake2b
 from pathlib import Path
 
 from vertizo.config.schema import ExperimentConfig
+from vertizo.core.errors import ConfigError, RunError
 from vertizo.data.prepare import prepare
 from vertizo.data.vertical import VerticalData
-from vertizo.core.errors import ConfigError, RunError
-from vertizo.run.federation import build
 from vertizo.privacy import guarantee
 from vertizo.privacy.durable_ledger import DurableLedger
 from vertizo.privacy.events import Releases, SecretSteps
@@ -19,6 +18,7 @@ from vertizo.privacy.ledger import Ledger
 from vertizo.privacy.ledger_budget import LedgerBudget
 from vertizo.privacy.statement import Statement
 from vertizo.run.build_privacy import Charge, choice_of
+from vertizo.run.federation import build
 
 
 @contextmanager

@@ -13,8 +13,8 @@ from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as Bar
 from rich.text import Text
 
+from vertizo.privacy.epsilon_text import bound_text
 from vertizo.run.experiment import Progress
-from vertizo.run.summary_figures import bound_text
 
 Show = Callable[[Progress], None]
 

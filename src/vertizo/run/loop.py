@@ -16,16 +16,16 @@ from typing import Any
 
 import numpy as np
 
-from vertizo.run import summary_figures
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import BudgetError, Interrupted, NonFiniteError, RunError
-from vertizo.run.federation import Federation
-from vertizo.run.metrics import Scores, quality
-from vertizo.models.base import copied
-from vertizo.run.folder import RunFolder
-from vertizo.models.losses import Classification
-from vertizo.run.tracking import Tracker, Trackers
 from vertizo.core.version import VERSION
+from vertizo.models.base import copied
+from vertizo.models.losses import Classification
+from vertizo.party.metrics import Scores, quality
+from vertizo.run import summary_figures
+from vertizo.run.federation import Federation
+from vertizo.run.folder import RunFolder
+from vertizo.run.tracking import Tracker, Trackers
 
 
 @dataclass(frozen=True)

@@ -24,18 +24,18 @@ import torch
 from torch import Tensor
 
 from vertizo.config.schema import ExperimentConfig
+from vertizo.core.errors import DataError, RefusedError, RunError
 from vertizo.data.tabular.columns import unlike
 from vertizo.data.tabular.frames import Place, row
 from vertizo.data.tabular.prepared import Preparation
 from vertizo.data.vertical import Holding, VerticalData
-from vertizo.core.errors import DataError, RefusedError, RunError
+from vertizo.models.losses import Classification, Task
+from vertizo.party.metrics import Scores, scores
+from vertizo.privacy.epsilon_text import bound_text, is_bounded
+from vertizo.run.build_parties import for_predicting, in_place_of_tests
 from vertizo.run.experiment import Experiment
 from vertizo.run.federation import build
-from vertizo.run.metrics import Scores, scores
-from vertizo.run.build_parties import for_predicting, in_place_of_tests
 from vertizo.run.folder import RunFolder
-from vertizo.models.losses import Classification, Task
-from vertizo.run.summary_figures import bound_text, is_bounded
 
 if TYPE_CHECKING:
     import polars as pl
@@ -53,7 +53,7 @@ class Predictions:
     """The record's own ID or its number from 1, the predicted class by its name and a probability
     of each class, or the predicted value in the label's units."""
     scores: Scores | None
-    """As of `vertizo.run.metrics.scores`, of the records whose label is known; None if none is."""
+    """Of the records whose label is known (`vertizo.party.metrics.scores`); None if none is."""
     scored: int
     """How many these are."""
 

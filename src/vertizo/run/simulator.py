@@ -16,10 +16,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from vertizo.party import ClientParty, ServerParty
+from vertizo.config.links import Links
 from vertizo.core.randomness import Stream
-from vertizo.config.links import LinkDraws, Links
+from vertizo.party.client import ClientParty
+from vertizo.party.server import ServerParty
 from vertizo.protocol.wire import Frame
+from vertizo.run.links import LinkDraws
 
 Way = Literal["up", "down"]
 Observer = Callable[[float, Way, int, bytes], None]

@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from vertizo.run import checkpoint
-from vertizo.config import tree as config_tree
 from vertizo.config import schema as configuration
+from vertizo.config import tree as config_tree
 from vertizo.config.schema import ExperimentConfig
-from vertizo.studies.engines import Engine, Run
 from vertizo.core.errors import ConfigError, Interrupted, RunError
+from vertizo.run import checkpoint
 from vertizo.run.experiment import Experiment
 from vertizo.run.folder import RunFolder
+from vertizo.studies.engines import Engine, Run
 
 Measure = Literal["validation", "train"]
 CONTROLS = ("frozen", "random")

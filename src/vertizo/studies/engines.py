@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-from vertizo.run import checkpoint
 from vertizo.config.schema import ExperimentConfig
-from vertizo.data.datasets.catalog import ROOT_VARIABLE
-from vertizo.studies.ray import gather
 from vertizo.core.errors import ConfigError, RunError, UserError
+from vertizo.core.version import VERSION
+from vertizo.data.datasets.catalog import ROOT_VARIABLE
+from vertizo.run import checkpoint
 from vertizo.run.experiment import Experiment
 from vertizo.run.folder import RunFolder
-from vertizo.core.version import VERSION
+from vertizo.studies.ray import gather
 
 EngineName = Literal["local", "ray"]
 Made = Generator["Run | None", None, None]

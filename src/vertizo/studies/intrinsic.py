@@ -7,18 +7,18 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from vertizo.data.prepare import prepare
-from vertizo.run.data_defaults import complete
 from vertizo.core.errors import RunError
-from vertizo.run.federation import Federation, build
-from vertizo.run.lengths import planned_rounds
+from vertizo.core.randomness import Stream
+from vertizo.data.prepare import prepare
 from vertizo.methods.czofo import Czofo
 from vertizo.models.base import Points
 from vertizo.privacy.intrinsic import Frozen, Intrinsic, measure
 from vertizo.privacy.options import PrivacyConfig
 from vertizo.run.build_privacy import record_choice
-from vertizo.core.randomness import Stream
+from vertizo.run.data_defaults import complete
+from vertizo.run.federation import Federation, build
 from vertizo.run.folder import RunFolder
+from vertizo.run.lengths import planned_rounds
 
 
 def intrinsic(folder: RunFolder, *, repeats: int = 100) -> Intrinsic:

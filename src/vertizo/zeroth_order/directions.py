@@ -30,8 +30,8 @@ from torch import Tensor
 
 from vertizo.core import kernels
 from vertizo.core.errors import ConfigError
-from vertizo.models.vectors import add, is_plain
 from vertizo.core.randomness import Stream, generator
+from vertizo.models.vectors import add, is_plain
 from vertizo.zeroth_order.numbers import Kind, Reader, Source, blocks, drawn
 
 LawName = Literal["sphere", "scaled-sphere", "gaussian", "rademacher", "coordinate"]

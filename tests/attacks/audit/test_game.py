@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from vertizo.protocol import wire
 from vertizo.attacks.audit import small
 from vertizo.attacks.audit.adversaries import Honest, Malicious, Measuring
 from vertizo.attacks.audit.final_model import FinalModel
@@ -18,9 +17,10 @@ from vertizo.attacks.audit.game import audit
 from vertizo.attacks.audit.setting import Setting
 from vertizo.cli.audit import audit as command
 from vertizo.core.errors import ConfigError
+from vertizo.party import private_updates
 from vertizo.privacy import plan
 from vertizo.privacy.mechanisms import SeededNoise
-from vertizo.party import private_updates
+from vertizo.protocol import wire
 
 CLIP, BATCH = small.CLIP, small.BATCH
 

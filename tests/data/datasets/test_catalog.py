@@ -13,12 +13,11 @@ import torch
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
 from torch import Tensor
 
-from vertizo.data.datasets import catalog
-from vertizo.data.datasets import idx
-from vertizo.data.options import DataConfig
-from vertizo.data.prepare import prepare
 from vertizo.core.errors import ConfigError, DataError
 from vertizo.core.randomness import Stream
+from vertizo.data.datasets import catalog, idx
+from vertizo.data.options import DataConfig
+from vertizo.data.prepare import prepare
 from vertizo.models.losses import Classification, Regression
 
 

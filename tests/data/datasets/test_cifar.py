@@ -15,9 +15,8 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from vertizo.data.datasets import catalog
-from vertizo.data.datasets import cifar
 from vertizo.core.errors import DataError
+from vertizo.data.datasets import catalog, cifar
 
 BINARY = [*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin"]
 COUNT = 4

@@ -16,9 +16,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
+from vertizo.core.errors import DataError
 from vertizo.data.datasets import idx
 from vertizo.data.datasets.idx import IdxFile, IdxSet
-from vertizo.core.errors import DataError
 
 FILE = IdxFile("x.gz", "")
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {

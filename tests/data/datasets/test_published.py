@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from vertizo.data.datasets import catalog
-from vertizo.data.datasets import published
+from vertizo.core.errors import ConfigError, DataError
+from vertizo.core.randomness import Stream
+from vertizo.data.datasets import catalog, published
 from vertizo.data.options import DataConfig
 from vertizo.data.pooled import Pooled
 from vertizo.data.prepare import prepare
 from vertizo.data.vertical import VerticalData
-from vertizo.core.errors import ConfigError, DataError
-from vertizo.core.randomness import Stream
 
 PERSON = "39, State-gov, 7, Bachelors, 13, Never-married, ?, Husband, White, Male, 0, 0, 40, Cuba, "
 

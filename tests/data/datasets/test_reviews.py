@@ -12,11 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from vertizo.data.datasets import catalog
-from vertizo.data.datasets import reviews
-from vertizo.data.datasets import tokens
-from vertizo.data.options import DataConfig
 from vertizo.core.errors import ConfigError, DataError
+from vertizo.data.datasets import catalog, reviews, tokens
+from vertizo.data.options import DataConfig
 
 ROWS = [("1", "Good.<br /><br />Very &amp; truly  good"), ("0", 'Bad, "very" bad'), ("1", "Größe")]
 

@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from vertizo.data.datasets import catalog
-from vertizo.data.datasets import voxels
-from vertizo.data.options import DataConfig
-from vertizo.data.prepare import prepare
 from vertizo.core.errors import DataError
 from vertizo.core.randomness import Stream
+from vertizo.data.datasets import catalog, voxels
+from vertizo.data.options import DataConfig
+from vertizo.data.prepare import prepare
 
 
 def write(root: Path, **changes: Any) -> Path:

@@ -10,15 +10,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from vertizo.data.tabular import preprocessing
+from vertizo.core.errors import ConfigError
+from vertizo.core.randomness import Stream
 from vertizo.data import vertical
 from vertizo.data.options import DataConfig
 from vertizo.data.pooled import Pooled
+from vertizo.data.tabular import preprocessing
 from vertizo.data.tabular.preprocessing import Preprocessing
 from vertizo.data.tabular.tables import Source, pool
 from vertizo.data.vertical import VerticalData
-from vertizo.core.errors import ConfigError
-from vertizo.core.randomness import Stream
 
 NAN = float("nan")
 PARTIES = {"a": ["age", "job"], "b": ["city", "debt", "same"]}

@@ -12,13 +12,13 @@ import polars as pl
 import pytest
 import torch
 
+from vertizo.core.errors import UserError
+from vertizo.core.randomness import Stream
 from vertizo.data.datasets import catalog
 from vertizo.data.options import DataConfig
 from vertizo.data.pooled import Pooled
 from vertizo.data.prepare import prepare
 from vertizo.data.vertical import VerticalData
-from vertizo.core.errors import UserError
-from vertizo.core.randomness import Stream
 from vertizo.models.losses import Classification, Regression
 
 Write = Callable[..., Path]

@@ -23,13 +23,13 @@ import pytest
 
 pytest.importorskip("nvflare")
 
-from vertizo.network.flare import job as flare
+from vertizo.core.errors import ConfigError, RunError
 from vertizo.network.flare import cells as flare_cells
+from vertizo.network.flare import job as flare
 from vertizo.network.flare import sites
 from vertizo.network.flare.cells import CHANNEL, NOT_YET, TOPIC, CellChannel, CellService
 from vertizo.network.flare.sites import LabelHolder, Member, own_file
 from vertizo.network.transport import Answer, Channel, DirectChannel
-from vertizo.core.errors import ConfigError, RunError
 
 SITES = ("site-1", "site-2")
 ROUNDS = 40

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from runpy import run_path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from tests import federations as fed
 from torch import Tensor
 
-from vertizo.run import checkpoint
+from vertizo.core.errors import RefusedError
 from vertizo.protocol.codecs.base import Codec
 from vertizo.protocol.codecs.feedback import MOST, Feedback, Received, loss_of
 from vertizo.protocol.codecs.none import NoCompression
 from vertizo.protocol.codecs.sign import Sign
 from vertizo.protocol.codecs.top_k import TopK
 from vertizo.protocol.codecs.uniform import Uniform
-from vertizo.core.errors import RefusedError
-
-fed = SimpleNamespace(**run_path(str(Path(__file__).parents[1] / "federations.py")))
+from vertizo.run import checkpoint
 
 LOSSY: dict[str, Codec] = {
     "top-k": TopK(fraction=0.25),

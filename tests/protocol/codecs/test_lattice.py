@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from vertizo.core.errors import MalformedError
 from vertizo.protocol.codecs.hexagonal import Hexagonal
 from vertizo.protocol.codecs.lattice import Lattice
-from vertizo.core.errors import MalformedError
 
 KINDS: tuple[Literal["hexagonal", "scalar"], ...] = ("hexagonal", "scalar")
 BITS: tuple[Literal[8, 4, 2], ...] = (8, 4, 2)

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from vertizo.protocol.codecs.none import FloatName, NoCompression
 from vertizo.core.errors import MalformedError
+from vertizo.protocol.codecs.none import FloatName, NoCompression
 
 DTYPES: dict[FloatName, torch.dtype] = {
     "float32": torch.float32,

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vertizo.protocol.codecs.packing import pack, pack_floats, packed_size, unpack, unpack_floats
 from vertizo.core.errors import MalformedError
+from vertizo.protocol.codecs.packing import pack, pack_floats, packed_size, unpack, unpack_floats
 
 WIDTHS = [*range(1, 18), 24, 31, 32]
 every_width = pytest.mark.parametrize("width", WIDTHS)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from pydantic import ValidationError
 
-from vertizo.protocol.codecs.top_k import TopK
 from vertizo.core.errors import MalformedError
+from vertizo.protocol.codecs.top_k import TopK
 
 shapes = arrays.array_shapes(max_dims=3, max_side=20)
 

@@ -10,7 +10,7 @@ import pytest
 from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 
-NOTEBOOK = Path(__file__).parents[2] / "examples" / "credit_default.ipynb"
+NOTEBOOK = Path(__file__).parents[3] / "examples" / "credit_default.ipynb"
 SMALL = "SEEDS = [0]\nROWS = 1000\nEPOCHS = 1"
 
 

@@ -17,10 +17,10 @@ from vertizo import VerticalClassifier
 from vertizo.cli.main import main
 from vertizo.config.schema import ExperimentConfig
 from vertizo.run.estimators.base import VerticalEstimator
-from vertizo.run.prediction import Predictor
 from vertizo.run.folder import RunFolder
+from vertizo.run.prediction import Predictor
 
-LOANS = Path(__file__).parents[2] / "examples" / "loans.csv"
+LOANS = Path(__file__).parents[3] / "examples" / "loans.csv"
 PARTIES = {
     "bank": ["age", "job", "income", "balance", "late_payments"],
     "shop": ["visits", "basket", "favourite", "returns"],

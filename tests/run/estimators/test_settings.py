@@ -10,8 +10,7 @@ import polars as pl
 import pytest
 
 from vertizo.core.errors import ConfigError, DataError
-from vertizo.run.estimators import inputs
-from vertizo.run.estimators import settings
+from vertizo.run.estimators import inputs, settings
 from vertizo.run.estimators.privacy import Privacy
 
 GIVEN: dict[str, Any] = {"method": "dpzv", "privacy": None}

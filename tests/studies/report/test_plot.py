@@ -10,11 +10,7 @@ from typing import Any
 
 import pytest
 
-from vertizo.studies.report import read
-from vertizo.studies.report import clients
-from vertizo.studies.report import curves
-from vertizo.studies.report import measures
-from vertizo.studies.report import plot
+from vertizo.studies.report import clients, curves, measures, plot, read
 from vertizo.studies.report.curves import Drawing, Line, Point
 from vertizo.studies.report.reading import Run
 from vertizo.studies.report.variants import Study, Variant, studies

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from vertizo.config import schema
-from vertizo.run.experiment import Experiment, Result
+from vertizo.party.table import Staleness
 from vertizo.privacy.accounting import epsilon_of
 from vertizo.privacy.events import GaussianRelease, Releases, SecretSteps
 from vertizo.privacy.guarantee import epsilon, epsilon_so_far
-from vertizo.party.table import Staleness
+from vertizo.run.experiment import Experiment, Result
 
 TINY = ("data.limit=60", "batch_size=9", "epochs=3")
 EXACT = ("privacy.mechanism=gaussian", "privacy.clip=0.5", "privacy.epsilon=3")

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from vertizo.cli.main import main
-from vertizo.studies.reproduction import plots
-from vertizo.studies.reproduction import study
+from vertizo.studies.reproduction import plots, study
 
 OWN = """
 title: Two methods on digits

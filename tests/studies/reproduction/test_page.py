@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from vertizo.core.errors import ConfigError
-from vertizo.studies.reproduction import page
-from vertizo.studies.reproduction import study
+from vertizo.studies.reproduction import page, study
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 RESULTS = ROOT / "experiments" / "results"
 CONTENT = {
     "name": "dpzv-table1",

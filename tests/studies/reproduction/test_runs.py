@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from vertizo.studies.engines import Made as Making
-from vertizo.studies.engines import Run
 from vertizo.core.errors import ConfigError, Interrupted, RunError
 from vertizo.run.experiment import Experiment
+from vertizo.run.folder import RunFolder
+from vertizo.studies.engines import Made as Making
+from vertizo.studies.engines import Run
 from vertizo.studies.reproduction import grid
 from vertizo.studies.reproduction.runs import FAILED, Forgiving, Order, configure, make
 from vertizo.studies.reproduction.study import GridConfig
-from vertizo.run.folder import RunFolder
 
 Study = Callable[..., GridConfig]
 TWO = {name: {"words": name, "settings": {"method": {"name": name}}} for name in ("vafl", "split")}

@@ -10,10 +10,7 @@ import pytest
 from vertizo.config import schema as configuration
 from vertizo.core.errors import ConfigError
 from vertizo.run.experiment import Experiment
-from vertizo.studies.reproduction import attack
-from vertizo.studies.reproduction import grid
-from vertizo.studies.reproduction import scaling
-from vertizo.studies.reproduction import study
+from vertizo.studies.reproduction import attack, grid, scaling, study
 from vertizo.studies.reproduction.runs import Order, configure
 from vertizo.studies.reproduction.study import (
     AttackConfig,
@@ -23,7 +20,7 @@ from vertizo.studies.reproduction.study import (
     ScalingConfig,
 )
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 ORDER = Order(Path("nowhere"), None)  # type: ignore[arg-type]
 WANTED = [
     "cascaded-table1",

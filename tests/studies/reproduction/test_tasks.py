@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from vertizo.studies.comparison import Standing
 from vertizo.core.errors import ConfigError, RunError
+from vertizo.studies.comparison import Standing
 from vertizo.studies.reproduction import memory
 from vertizo.studies.reproduction.attack import attack_trial
 from vertizo.studies.reproduction.runs import configure

@@ -12,15 +12,15 @@ import pytest
 import torch
 
 from vertizo.config import schema
-from vertizo.run.ledger_session import budget_for
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError, RunError
-from vertizo.run.experiment import Experiment
-from vertizo.run.federation import build
 from vertizo.privacy.accounting import epsilon_of, mu_of
 from vertizo.privacy.durable_ledger import DurableLedger
+from vertizo.privacy.epsilon_text import bound_text
+from vertizo.run.experiment import Experiment
+from vertizo.run.federation import build
 from vertizo.run.folder import RunFolder
-from vertizo.run.summary_figures import bound_text
+from vertizo.run.ledger_session import budget_for
 from vertizo.studies.tuning.plan import Plan, unledgered
 from vertizo.studies.tuning.privacy import cost_of
 from vertizo.studies.tuning.results import Results

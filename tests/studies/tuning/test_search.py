@@ -15,10 +15,10 @@ import torch
 from vertizo.config import schema
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError, Interrupted, RunError
+from vertizo.party.server import ServerParty
 from vertizo.run.experiment import Experiment
-from vertizo.party import ServerParty
-from vertizo.run.prediction import Predictor
 from vertizo.run.folder import RunFolder
+from vertizo.run.prediction import Predictor
 from vertizo.studies.tuning.results import Results
 from vertizo.studies.tuning.search import Options, Standing, tune
 from vertizo.studies.tuning.trial import without_tests

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from vertizo.config import schema
-from vertizo.data.vertical import VerticalData
 from vertizo.core.errors import ConfigError
+from vertizo.data.vertical import VerticalData
 from vertizo.run.experiment import Experiment
 from vertizo.studies.tuning.defaults import default_space
 from vertizo.studies.tuning.plan import unledgered

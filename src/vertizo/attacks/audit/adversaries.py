@@ -15,13 +15,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vertizo.protocol import wire
 from vertizo.attacks.audit.crafting import Crafter, Pair
 from vertizo.attacks.audit.setting import Setting, World
-from vertizo.protocol.messages import Query, Reply
-from vertizo.party import ServerParty
 from vertizo.core.randomness import Stream
+from vertizo.party.server import ServerParty
 from vertizo.party.table import EmbeddingTable
+from vertizo.protocol import wire
+from vertizo.protocol.messages import Query, Reply
 from vertizo.run.simulator import Way
 
 COMPANIONS = 7

@@ -14,11 +14,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vertizo.protocol import wire
 from vertizo.attacks.audit.setting import Setting
 from vertizo.core.errors import ConfigError
-from vertizo.protocol.messages import Query, Reply
 from vertizo.core.randomness import Stream
+from vertizo.protocol import wire
+from vertizo.protocol.messages import Query, Reply
 
 CANDIDATES = 128
 """Pairs of embeddings that are tried for one query."""

@@ -7,15 +7,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vertizo.protocol import wire
 from vertizo.attacks.audit.adversaries import Scripted
 from vertizo.attacks.audit.rows import Rows
 from vertizo.attacks.audit.setting import Setting, World
 from vertizo.core.errors import ConfigError
-from vertizo.protocol.messages import Upload
 from vertizo.models.base import Points
-from vertizo.party import ServerParty
 from vertizo.party.private_updates import SecretSgd
+from vertizo.party.server import ServerParty
+from vertizo.protocol import wire
+from vertizo.protocol.messages import Upload
 
 TRIES = 200
 """Rows of embeddings that are tried for the record."""

@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from vertizo.config.schema import ExperimentConfig
-from vertizo.data.vertical import VerticalData
 from vertizo.core.errors import ConfigError
-from vertizo.run.federation import Federation, build
+from vertizo.data.vertical import VerticalData
 from vertizo.methods.base import ServerSide
 from vertizo.methods.dpzv import Dpzv
+from vertizo.models.losses import Regression
 from vertizo.privacy.clipping import clip
 from vertizo.privacy.statement import Statement
-from vertizo.models.losses import Regression
+from vertizo.run.federation import Federation, build
 from vertizo.run.simulator import Observer
 from vertizo.zeroth_order.estimators import two_point
 

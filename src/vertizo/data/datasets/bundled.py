@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from vertizo.data.tabular.columns import Source
 from vertizo.data.options import DataConfig
 from vertizo.data.pooled import Pooled
+from vertizo.data.tabular.columns import Source
 from vertizo.data.tabular.tables import pool
 from vertizo.models.losses import Classification
 

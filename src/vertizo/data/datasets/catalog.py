@@ -7,18 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from vertizo.data.datasets import bundled
-from vertizo.data.datasets import cifar
-from vertizo.data.datasets import idx
-from vertizo.data.datasets import idx_images
-from vertizo.data.datasets import published
-from vertizo.data.datasets import reviews
-from vertizo.data.tabular import tables
-from vertizo.data.datasets import voxels
+from vertizo.core.errors import ConfigError, DataError
+from vertizo.core.suggestions import nearest
+from vertizo.data.datasets import bundled, cifar, idx, idx_images, published, reviews, voxels
 from vertizo.data.options import DataConfig
 from vertizo.data.pooled import Pooled
-from vertizo.core.errors import ConfigError, DataError
-from vertizo.config.error_lines import nearest
+from vertizo.data.tabular import tables
 
 ROOT_VARIABLE = "VERTIZO_DATA"
 

@@ -17,12 +17,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vertizo.data.datasets import arrays
-from vertizo.data.datasets import files
-from vertizo.data.options import DataConfig
-from vertizo.data.datasets.pixels import scaled
-from vertizo.data.pooled import Pooled
 from vertizo.core.errors import DataError
+from vertizo.data.datasets import arrays, files
+from vertizo.data.datasets.pixels import scaled
+from vertizo.data.options import DataConfig
+from vertizo.data.pooled import Pooled
 from vertizo.models.losses import Classification
 
 BATCH = 10_000

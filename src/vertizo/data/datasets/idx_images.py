@@ -10,12 +10,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vertizo.data.datasets import files
-from vertizo.data.datasets import idx
-from vertizo.data.options import DataConfig
-from vertizo.data.datasets.pixels import scaled
-from vertizo.data.pooled import Pooled
 from vertizo.core.errors import DataError
+from vertizo.data.datasets import files, idx
+from vertizo.data.datasets.pixels import scaled
+from vertizo.data.options import DataConfig
+from vertizo.data.pooled import Pooled
 from vertizo.models.losses import Classification
 
 

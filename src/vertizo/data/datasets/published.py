@@ -5,13 +5,13 @@ from __future__ import annotations
 from itertools import chain
 from pathlib import Path
 
+from vertizo.core.errors import DataError
 from vertizo.data.datasets import files
-from vertizo.data.tabular import frames
-from vertizo.data.tabular.columns import Source
 from vertizo.data.options import DataConfig
 from vertizo.data.pooled import Pooled
+from vertizo.data.tabular import frames
+from vertizo.data.tabular.columns import Source
 from vertizo.data.tabular.tables import pool
-from vertizo.core.errors import DataError
 
 ADULT = [
     "age",

@@ -16,11 +16,10 @@ from pathlib import Path
 
 import torch
 
-from vertizo.data.datasets import files
-from vertizo.data.datasets import tokens
+from vertizo.core.errors import DataError
+from vertizo.data.datasets import files, tokens
 from vertizo.data.options import DataConfig
 from vertizo.data.pooled import Pooled
-from vertizo.core.errors import DataError
 from vertizo.models.losses import Classification
 
 Reviews = tuple[list[str], list[int]]

@@ -19,11 +19,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vertizo.data.datasets import arrays
-from vertizo.data.datasets import files
+from vertizo.core.errors import DataError
+from vertizo.data.datasets import arrays, files
 from vertizo.data.options import DataConfig
 from vertizo.data.pooled import Pooled
-from vertizo.core.errors import DataError
 from vertizo.models.losses import Classification
 
 FILE = "modelnet10-voxels.npz"

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vertizo.data.tabular.frames import Place
 from vertizo.core.errors import DataError
+from vertizo.data.tabular.frames import Place
 
 if TYPE_CHECKING:
     import polars as pl

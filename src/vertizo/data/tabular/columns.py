@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vertizo.data.tabular.frames import Place, row
 from vertizo.core.errors import ConfigError, DataError
-from vertizo.config.error_lines import nearest, similar
+from vertizo.core.suggestions import nearest, similar
+from vertizo.data.tabular.frames import Place, row
 
 if TYPE_CHECKING:
     import polars as pl

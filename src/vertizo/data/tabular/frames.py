@@ -7,9 +7,9 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vertizo.data.tabular.csv_lines import check_records, header, records
 from vertizo.core.errors import DataError
-from vertizo.config.error_lines import nearest_file
+from vertizo.core.suggestions import nearest_file
+from vertizo.data.tabular.csv_lines import check_records, header, records
 
 if TYPE_CHECKING:
     import polars as pl

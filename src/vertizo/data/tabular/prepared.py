@@ -17,11 +17,11 @@ import torch
 from pydantic import PositiveFloat, ValidationError
 from torch import Tensor
 
+from vertizo.core.errors import DataError
+from vertizo.core.options import Options
 from vertizo.data.tabular.columns import Source, codes, numbers, texts
 from vertizo.data.tabular.frames import Place, row
 from vertizo.data.tabular.preprocessing import Matrix, Preprocessing, alike
-from vertizo.core.errors import DataError
-from vertizo.core.options import Options
 from vertizo.models.losses import Classification, Regression, Task
 
 if TYPE_CHECKING:

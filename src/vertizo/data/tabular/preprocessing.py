@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from pydantic import Field, PositiveFloat, Tag, ValidationError, model_validator
 from torch import Tensor
 
-from vertizo.data.splits import nearest
 from vertizo.core.errors import ConfigError, DataError
 from vertizo.core.options import Options, chosen_by
+from vertizo.data.splits import nearest
 
 MOST_CATEGORIES = 1000
 """Of one column; the rarest beyond them share code 0."""

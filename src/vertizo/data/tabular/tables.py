@@ -7,15 +7,15 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from vertizo.data.tabular import frames
+from vertizo.core.errors import ConfigError, DataError
 from vertizo.data.alignment import known_keys
-from vertizo.data.tabular.columns import Source, check_known, matrices
 from vertizo.data.datasets.files import set_apart
 from vertizo.data.labels import TaskName, labels_of
-from vertizo.data.tabular.column_checks import notes
 from vertizo.data.options import DataConfig
 from vertizo.data.pooled import Pooled
-from vertizo.core.errors import ConfigError, DataError
+from vertizo.data.tabular import frames
+from vertizo.data.tabular.column_checks import notes
+from vertizo.data.tabular.columns import Source, check_known, matrices
 from vertizo.models.losses import Classification
 
 __all__ = ["Source", "load", "own", "pool", "source_of"]

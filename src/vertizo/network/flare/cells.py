@@ -16,8 +16,8 @@ from importlib import metadata
 from threading import Event, Lock, Thread
 from typing import Any
 
-from vertizo.network.transport import Service
 from vertizo.core.errors import MalformedError, RunError
+from vertizo.network.transport import Service
 
 VERSION = "2.9"
 """Of FLARE, whose cells we know."""

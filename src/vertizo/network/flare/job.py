@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING, Any
 
-from vertizo.network.flare.cells import require_flare
 from vertizo.core.errors import ConfigError
+from vertizo.network.flare.cells import require_flare
 
 if TYPE_CHECKING:
     from vertizo.network.flare.sites import LabelHolder, Member

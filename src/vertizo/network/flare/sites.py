@@ -15,9 +15,9 @@ from typing import Protocol, TypeVar, cast
 
 from nvflare.collab import collab
 
+from vertizo.core.errors import ConfigError, RunError
 from vertizo.network.flare.cells import ENDED, LOOK, CellChannel, CellService, require_flare
 from vertizo.network.transport import Channel, Service
-from vertizo.core.errors import ConfigError, RunError
 
 
 class WatchedService(Service, Protocol):
@@ -57,9 +57,9 @@ class LabelHolder:
         """The service of a configuration, as of ``vertizo serve``."""
         import torch
 
+        from vertizo.core.memory import keep_freed_memory
         from vertizo.network.options import load_serve
         from vertizo.network.serving import FederationService
-        from vertizo.core.memory import keep_freed_memory
 
         options = load_serve(config, FLARES)
         torch.set_num_threads(options.threads)

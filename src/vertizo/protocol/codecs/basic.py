@@ -6,12 +6,12 @@ from typing import Annotated
 
 from pydantic import Tag
 
+from vertizo.core.options import chosen_by
 from vertizo.protocol.codecs.lattice import Lattice
 from vertizo.protocol.codecs.none import NoCompression
 from vertizo.protocol.codecs.sign import Sign
 from vertizo.protocol.codecs.top_k import TopK
 from vertizo.protocol.codecs.uniform import Uniform
-from vertizo.core.options import chosen_by
 
 _Basic = (
     Annotated[NoCompression, Tag("none")]

@@ -10,11 +10,11 @@ from typing import ClassVar, Literal
 from pydantic import model_validator
 from torch import Tensor
 
+from vertizo.core.options import Options
 from vertizo.protocol.codecs.base import check_size
 from vertizo.protocol.codecs.basic import BasicCodec
 from vertizo.protocol.codecs.top_k import TopK
 from vertizo.protocol.codecs.uniform import Uniform
-from vertizo.core.options import Options
 
 
 class Chain(Options):

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Tag
 
+from vertizo.core.options import chosen_by
 from vertizo.protocol.codecs.chain import Chain
 from vertizo.protocol.codecs.lattice import Lattice
 from vertizo.protocol.codecs.none import NoCompression
@@ -13,7 +14,6 @@ from vertizo.protocol.codecs.paired import Paired
 from vertizo.protocol.codecs.sign import Sign
 from vertizo.protocol.codecs.top_k import TopK
 from vertizo.protocol.codecs.uniform import Uniform
-from vertizo.core.options import chosen_by
 
 CodecChoice = Annotated[
     Annotated[NoCompression, Tag("none")]

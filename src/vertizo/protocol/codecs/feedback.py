@@ -16,8 +16,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from vertizo.protocol.codecs.base import Codec
 from vertizo.core.randomness import Stream
+from vertizo.protocol.codecs.base import Codec
 
 MOST = 0.9
 """Share of an array's square that a codec may lose for feedback to settle."""

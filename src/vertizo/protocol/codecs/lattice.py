@@ -20,11 +20,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vertizo.core.options import Options
+from vertizo.core.randomness import Stream
 from vertizo.protocol.codecs.base import Scale, check_size, groups_of, rows_of
 from vertizo.protocol.codecs.hexagonal import Hexagonal
 from vertizo.protocol.codecs.packing import pack, pack_floats, packed_size, unpack, unpack_floats
-from vertizo.core.options import Options
-from vertizo.core.randomness import Stream
 
 _PERIOD = 2**16
 

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vertizo.protocol.codecs.base import check_size
 from vertizo.core.options import Options
+from vertizo.protocol.codecs.base import check_size
 
 FloatName = Literal["float32", "float16", "bfloat16"]
 

@@ -16,11 +16,11 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from vertizo.core.options import Options
 from vertizo.protocol.codecs.base import Scale, check_size
 from vertizo.protocol.codecs.basic import RoundingCodec
 from vertizo.protocol.codecs.packing import pack_floats, unpack_floats
 from vertizo.protocol.codecs.uniform import Uniform
-from vertizo.core.options import Options
 
 
 class Paired(Options):

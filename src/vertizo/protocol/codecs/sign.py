@@ -11,9 +11,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from vertizo.core.options import Options
 from vertizo.protocol.codecs.base import Scale, check_size, groups_of
 from vertizo.protocol.codecs.packing import pack, pack_floats, packed_size, unpack, unpack_floats
-from vertizo.core.options import Options
 
 
 class Sign(Options):

@@ -15,11 +15,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from vertizo.core.errors import MalformedError
+from vertizo.core.options import Options
 from vertizo.protocol.codecs.base import check_size, rows_of
 from vertizo.protocol.codecs.none import NoCompression
 from vertizo.protocol.codecs.packing import pack, packed_size, unpack
-from vertizo.core.errors import MalformedError
-from vertizo.core.options import Options
 
 _VALUES = NoCompression()
 

@@ -16,21 +16,19 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_consistent_length, check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from vertizo.config import schema as configuration
 from vertizo.config import method_defaults
-from vertizo.run import live
+from vertizo.config import schema as configuration
 from vertizo.config.schema import ExperimentConfig
+from vertizo.core.errors import ConfigError, DataError, Interrupted, RunError
 from vertizo.data.prepare import prepare_frame
 from vertizo.data.tabular.prepared import Preparation
-from vertizo.core.errors import ConfigError, DataError, Interrupted, RunError
-from vertizo.run.estimators import inputs
-from vertizo.run.estimators import saved
-from vertizo.run.estimators import settings
+from vertizo.run import live
+from vertizo.run.build_privacy import record_choice
+from vertizo.run.estimators import inputs, saved, settings
 from vertizo.run.estimators.inputs import Features
 from vertizo.run.experiment import Experiment, Result
-from vertizo.run.prediction import Predictor
-from vertizo.run.build_privacy import record_choice
 from vertizo.run.folder import RunFolder
+from vertizo.run.prediction import Predictor
 
 LABEL = "label"
 """What y is called among the columns, with underscores before it where X has that name."""

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
-from vertizo.data.tabular.columns import Source, texts
 from vertizo.core.errors import ConfigError, DataError
+from vertizo.data.tabular.columns import Source, texts
 from vertizo.run.estimators import inputs
 from vertizo.run.estimators.base import VerticalEstimator
 from vertizo.run.estimators.privacy import Privacy

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vertizo.run import checkpoint
 from vertizo.core.errors import RunError, UserError
+from vertizo.run import checkpoint
 from vertizo.run.estimators.privacy import Privacy
 from vertizo.run.estimators.settings import plain
 

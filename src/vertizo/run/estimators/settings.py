@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from vertizo.data.splits import nearest
 from vertizo.core.errors import ConfigError
+from vertizo.data.splits import nearest
 from vertizo.run.estimators.privacy import Privacy
 
 Tree = dict[str, Any]

@@ -7,10 +7,10 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from vertizo.privacy.epsilon_text import is_bounded
 from vertizo.studies.report.measures import AXES, EPSILON, Axis, Measure
 from vertizo.studies.report.reading import Row, Run, number
 from vertizo.studies.report.variants import Study, Variant
-from vertizo.run.summary_figures import is_bounded
 
 CONTROL_NAMES = {"frozen": "frozen clients", "random": "random updates"}
 """The runs that an accuracy is held against."""

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vertizo.studies.report.reading import number
 from vertizo.run.summary_figures import size_text
+from vertizo.studies.report.reading import number
 
 
 @dataclass(frozen=True)

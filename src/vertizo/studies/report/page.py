@@ -10,19 +10,21 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vertizo.run import checkpoint
 from vertizo.core.errors import ConfigError, RunError
-from vertizo.studies.report import attacked
-from vertizo.studies.report import clients
-from vertizo.studies.report import curves
-from vertizo.studies.report import measures
-from vertizo.studies.report import plot
-from vertizo.studies.report import settings
-from vertizo.studies.report import statements
-from vertizo.studies.report import tables
+from vertizo.core.version import VERSION
+from vertizo.run import checkpoint
+from vertizo.studies.report import (
+    attacked,
+    clients,
+    curves,
+    measures,
+    plot,
+    settings,
+    statements,
+    tables,
+)
 from vertizo.studies.report.reading import Material
 from vertizo.studies.report.variants import Study, Variant, studies
-from vertizo.core.version import VERSION
 
 if TYPE_CHECKING:
     from jinja2 import Environment

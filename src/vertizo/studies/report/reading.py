@@ -10,8 +10,8 @@ from typing import Any
 
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import RunError
+from vertizo.privacy.epsilon_text import is_bounded
 from vertizo.run.folder import RunFolder
-from vertizo.run.summary_figures import is_bounded
 
 MOST_RUNS = 1000
 """Of one report."""

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from vertizo.privacy.epsilon_text import is_bounded
 from vertizo.run.explanation import Explanation, explain
 from vertizo.studies.report.measures import short
 from vertizo.studies.report.reading import number
 from vertizo.studies.report.variants import Study, Variant
-from vertizo.run.summary_figures import is_bounded
 
 NEEDED = {
     "counted", "covers", "words", "noise_std", "noise_source", "epsilon_published",

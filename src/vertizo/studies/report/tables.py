@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from vertizo.privacy.epsilon_text import bound_text, is_bounded
 from vertizo.studies.comparison import mean_and_spread
 from vertizo.studies.report.curves import CONTROL_NAMES
 from vertizo.studies.report.measures import CLOSING, CURVES, Measure, count, present, short, size
 from vertizo.studies.report.reading import number
 from vertizo.studies.report.variants import Study, Variant
-from vertizo.run.summary_figures import bound_text, is_bounded
 
 
 @dataclass(frozen=True)

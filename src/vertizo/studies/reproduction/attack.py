@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from vertizo.config import schema as configuration
 from vertizo.attacks.choice import ATTACKS
 from vertizo.attacks.runner import Laboratory
 from vertizo.attacks.runner import make as make_attack
+from vertizo.config import schema as configuration
 from vertizo.core.errors import ConfigError
 from vertizo.studies.reproduction.outcome import Grid, Outcome, text_of
 from vertizo.studies.reproduction.runs import Order, configure

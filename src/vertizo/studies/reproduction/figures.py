@@ -9,9 +9,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveInt, Tag
 
-from vertizo.studies.comparison import Measure, bytes_to
 from vertizo.core.options import Options, chosen_by
-from vertizo.run.summary_figures import bound_text, is_bounded
+from vertizo.privacy.epsilon_text import bound_text, is_bounded
+from vertizo.studies.comparison import Measure, bytes_to
 
 Metrics = Sequence[Mapping[str, Any]]
 SIZES = {"MB": 1e6, "GB": 1e9}

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from vertizo.core.errors import RunError
+from vertizo.run.folder import RunFolder
 from vertizo.studies.intrinsic import intrinsic
 from vertizo.studies.reproduction.outcome import Grid, Outcome, text_of
 from vertizo.studies.reproduction.runs import Case, Order, configure, make
 from vertizo.studies.reproduction.study import IntrinsicConfig
 from vertizo.studies.reproduction.tasks import Task, results
-from vertizo.run.folder import RunFolder
 
 FIGURES = {
     "variance": "σ²",

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from vertizo.studies.reproduction import attack
-from vertizo.studies.reproduction import grid
-from vertizo.studies.reproduction import intrinsic
-from vertizo.studies.reproduction import memory
-from vertizo.studies.reproduction import scaling
+from vertizo.studies.reproduction import attack, grid, intrinsic, memory, scaling
 from vertizo.studies.reproduction.outcome import Outcome
 from vertizo.studies.reproduction.runs import Order
 from vertizo.studies.reproduction.study import (

@@ -16,15 +16,15 @@ from typing import Any
 import torch
 from pydantic import TypeAdapter, ValidationError
 
-from vertizo.run import build_models
+from vertizo.config.error_lines import explain
 from vertizo.config.schema import ClientConfig
 from vertizo.core.errors import ConfigError, RunError
 from vertizo.core.memory import keep_freed_memory
+from vertizo.core.randomness import Stream
 from vertizo.methods.base import ClientSide
 from vertizo.methods.choice import METHODS
 from vertizo.models.optimizers import Sgd
-from vertizo.config.error_lines import explain
-from vertizo.core.randomness import Stream
+from vertizo.run import build_models
 from vertizo.studies.reproduction.outcome import Grid, Line, Outcome, Picture, Point, text_of
 from vertizo.studies.reproduction.runs import Order
 from vertizo.studies.reproduction.study import MemoryConfig
@@ -129,7 +129,9 @@ def _rounds(
         else torch.randint(1, tokens, batch, dtype=torch.int32)
     )
     shape = tuple(batch[1:])
-    model = build_models.client_model(config.model, shape, root.child("model"), tokens=tokens is not None)
+    model = build_models.client_model(
+        config.model, shape, root.child("model"), tokens=tokens is not None
+    )
     _settle()
     PEAK_RESET.write_text("5")
     if method == INFERENCE:

@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from vertizo.core.errors import RunError
 from vertizo.run import checkpoint
 from vertizo.studies.comparison import mean_and_spread
-from vertizo.core.errors import RunError
 
 
 @dataclass(frozen=True)

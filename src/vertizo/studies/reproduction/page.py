@@ -1,7 +1,7 @@
 """The page of the documentation that shows what was measured, made from the results' files.
 
-``python -m vertizo.studies.reproduction.page experiments/results docs/reproduction.md`` writes the tables
-into the page, between its two markers; a test sees to it that they are those of the files.
+``python -m vertizo.studies.reproduction.page experiments/results docs/reproduction.md`` writes the
+tables into the page, between its two markers; a test sees to it that they are those of the files.
 """
 
 from __future__ import annotations

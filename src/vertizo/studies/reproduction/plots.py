@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from vertizo.run import checkpoint
 from vertizo.core.errors import RunError
+from vertizo.run import checkpoint
 from vertizo.studies.reproduction.outcome import Line, Picture
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#999999")

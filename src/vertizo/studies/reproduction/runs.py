@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vertizo.studies import comparison
-from vertizo.config import tree as config_tree
 from vertizo.config import schema as configuration
-from vertizo.studies.comparison import Standing
+from vertizo.config import tree as config_tree
+from vertizo.config.error_lines import override
 from vertizo.config.schema import ExperimentConfig
+from vertizo.core.errors import RunError
+from vertizo.run.folder import RunFolder
+from vertizo.studies import comparison
+from vertizo.studies.comparison import Standing
 from vertizo.studies.engines import Engine, Run
 from vertizo.studies.engines import Made as Making
-from vertizo.core.errors import RunError
-from vertizo.config.error_lines import override
 from vertizo.studies.reproduction.figures import Finished
-from vertizo.run.folder import RunFolder
 
 Tree = dict[str, Any]
 Report = Callable[[Standing], None]

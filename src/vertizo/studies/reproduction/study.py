@@ -14,11 +14,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt, Tag, ValidationError, model_validator
 
-from vertizo.config.tree import LABEL
-from vertizo.data.splits import nearest
-from vertizo.core.errors import ConfigError
 from vertizo.config.error_lines import explain, read_yaml
+from vertizo.config.tree import LABEL
+from vertizo.core.errors import ConfigError
 from vertizo.core.options import Options, chosen_by
+from vertizo.data.splits import nearest
 from vertizo.studies.reproduction.figures import FigureChoice, TestAccuracy
 
 Tree = dict[str, Any]

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vertizo.core.errors import Interrupted, RunError
 from vertizo.run import checkpoint
 from vertizo.studies.comparison import Standing
 from vertizo.studies.engines import end_with_parent
-from vertizo.core.errors import Interrupted, RunError
 
 Figures = Mapping[str, Any]
 Report = Callable[[Standing], None]

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 
 from vertizo.config.schema import ExperimentConfig
-from vertizo.run.federation import Federation
 from vertizo.models.optimizers import Frozen
 from vertizo.party.updates import PRIVATE
+from vertizo.run.federation import Federation
 from vertizo.studies.tuning.space import Choices, Domain, Range
 
 FACTOR = 10.0

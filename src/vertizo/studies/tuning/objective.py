@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from vertizo.data.vertical import VerticalData
 from vertizo.core.errors import ConfigError
-from vertizo.run.metrics import quality
+from vertizo.data.vertical import VerticalData
 from vertizo.models.losses import Classification
+from vertizo.party.metrics import quality
 
 ObjectiveName = Literal["accuracy", "auc", "average_precision", "loss", "rmse"]
 SMALLER_IS_BETTER = ("loss", "rmse")

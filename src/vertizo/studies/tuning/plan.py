@@ -15,12 +15,12 @@ from typing import Any
 
 from vertizo.config.schema import ExperimentConfig
 from vertizo.config.tree import Tree
-from vertizo.data.vertical import VerticalData
 from vertizo.core.errors import RunError
-from vertizo.run.federation import Federation, build
+from vertizo.core.randomness import Stream
+from vertizo.data.vertical import VerticalData
 from vertizo.privacy.events import Releases
 from vertizo.privacy.statement import Statement
-from vertizo.core.randomness import Stream
+from vertizo.run.federation import Federation, build
 from vertizo.studies.tuning.composition import are_alike
 from vertizo.studies.tuning.space import Space, configured, value_at
 

@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from vertizo.run.ledger_session import records_name
 from vertizo.core.errors import ConfigError, RunError
 from vertizo.privacy.durable_ledger import DurableLedger
+from vertizo.privacy.epsilon_text import bound_text
 from vertizo.privacy.guarantee import LARGEST_EPSILON
 from vertizo.privacy.statement import Guarantee
-from vertizo.run.summary_figures import bound_text
+from vertizo.run.ledger_session import records_name
 from vertizo.studies.tuning.composition import together
 from vertizo.studies.tuning.plan import Plan, Planned
 

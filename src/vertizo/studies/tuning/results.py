@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from vertizo.core.errors import RunError
-from vertizo.run.prediction import Predictor
+from vertizo.core.version import VERSION
 from vertizo.run.folder import RunFolder
+from vertizo.run.prediction import Predictor
 from vertizo.studies.tuning.plan import Plan
 from vertizo.studies.tuning.privacy import Cost, cost_of
 from vertizo.studies.tuning.study import Record
 from vertizo.studies.tuning.workers import Setting
-from vertizo.core.version import VERSION
 
 BEST, RESULTS = "best.yaml", "results.json"
 

@@ -20,13 +20,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vertizo.run import checkpoint
 from vertizo.config.schema import ExperimentConfig
 from vertizo.config.tree import Tree
-from vertizo.data.vertical import VerticalData
 from vertizo.core.errors import ConfigError, RunError
-from vertizo.run.experiment import Experiment
+from vertizo.data.vertical import VerticalData
 from vertizo.privacy.events import Releases
+from vertizo.run import checkpoint
+from vertizo.run.experiment import Experiment
 from vertizo.run.folder import RunFolder
 from vertizo.studies.tuning.composition import calibrate
 from vertizo.studies.tuning.defaults import default_space

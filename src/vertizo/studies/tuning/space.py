@@ -14,11 +14,12 @@ from typing import Any, get_args
 
 import numpy as np
 
+from vertizo.config.error_lines import override
 from vertizo.config.schema import ExperimentConfig, parse
 from vertizo.config.tree import Tree
 from vertizo.core.errors import ConfigError
-from vertizo.config.error_lines import nearest, override
 from vertizo.core.options import Options
+from vertizo.core.suggestions import nearest
 
 FORM = "write key=low..high, key=low..high:log or key=value,value,…"
 UNSEARCHABLE = {

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from vertizo.config.schema import ExperimentConfig
-from vertizo.data.vertical import Holding, VerticalData
 from vertizo.core.errors import BudgetError, ConfigError, NonFiniteError, RunError
+from vertizo.data.vertical import Holding, VerticalData
 from vertizo.run.experiment import Experiment, Progress
 from vertizo.run.folder import RunFolder
 from vertizo.studies.tuning.objective import Objective, Standing

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Protocol
 
 from vertizo.config.schema import ExperimentConfig
-from vertizo.data.vertical import VerticalData
-from vertizo.studies.engines import ctrl_c_waits, end_with_parent
 from vertizo.core.errors import Interrupted, RunError
+from vertizo.data.vertical import VerticalData
 from vertizo.run.experiment import Experiment
 from vertizo.run.folder import RunFolder
+from vertizo.studies.engines import ctrl_c_waits, end_with_parent
 from vertizo.studies.tuning.objective import Objective
 from vertizo.studies.tuning.space import Space
 from vertizo.studies.tuning.study import PrunerName, Study, Watched

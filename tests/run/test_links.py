@@ -6,17 +6,16 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from vertizo.core.randomness import Stream
 from vertizo.config.links import (
-    CHUNK,
     Constant,
     Delay,
     Exponential,
-    LinkDraws,
     Links,
     LogNormal,
     Trace,
 )
+from vertizo.core.randomness import Stream
+from vertizo.run.links import CHUNK, LinkDraws
 
 STREAM = Stream.from_seed(11)
 SECONDS = (0.5, 1.0, 1.0, 4.0)

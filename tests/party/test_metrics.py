@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vertizo.run.metrics import scores
 from vertizo.models.losses import Classification, Regression
+from vertizo.party.metrics import scores
 
 
 def test_scores_of_a_small_example_by_hand() -> None:

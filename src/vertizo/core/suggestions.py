@@ -1,0 +1,78 @@
+"""Names that may have been meant by one that is not known."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from difflib import SequenceMatcher
+from pathlib import Path
+
+CLOSE = 0.65
+"""How alike two names must be for one to be offered for the other, from 0 to 1."""
+SPREAD = 0.2
+"""What is so much less alike than the best is not offered beside it."""
+OFFERED = 3
+
+
+def similar(name: str, known: Sequence[str]) -> list[str]:
+    """The names that may have been meant, the likeliest first, at most `OFFERED`.
+
+    Case and what stands between words do not count, and a word of a name counts nearly as the
+    whole of it.
+
+    >>> similar("payment", ["age", "Payment_Delay", "payments-late", "income"])
+    ['Payment_Delay', 'payments-late']
+    >>> similar("zzz", ["age", "income"])
+    []
+    """
+    found = {each: likeness(name, each) for each in known}
+    close = sorted((each for each in found if found[each] >= CLOSE), key=lambda e: -found[e])
+    spread = 0 if close and found[close[0]] == 1 else SPREAD
+    return [each for each in close if found[each] >= found[close[0]] - spread][:OFFERED]
+
+
+def likeness(one: str, other: str) -> float:
+    """From 0 to 1, which is for names of the same words."""
+    ours, theirs = _words(one), _words(other)
+    whole = SequenceMatcher(None, "".join(ours), "".join(theirs)).ratio()
+    if whole == 1:
+        return 1.0
+    fewer, more = sorted((ours, theirs), key=len)
+    if not fewer or len("".join(fewer)) < 3:
+        return whole
+    # Each word of the shorter name beside the most similar one of the longer.
+    parts = [max(SequenceMatcher(None, word, each).ratio() for each in more) for word in fewer]
+    near = sum(parts) / len(parts)
+    return max(whole, 0.9 * near if near >= 0.8 else 0.0)
+
+
+def _words(name: str) -> list[str]:
+    """The words of a name in small letters: of snake_case, kebab-case and camelCase."""
+    apart = re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", name)
+    return re.findall(r"[^\W_]+", apart.casefold())
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """The end of a complaint about an unknown name; empty where nothing is like it.
+
+    >>> nearest("incme", ["age", "income"])
+    "; did you mean 'income'?"
+    """
+    return question(similar(name, known))
+
+
+def nearest_file(path: Path) -> str:
+    """The end of a complaint about a file that is not there: one beside it of such a name."""
+    try:
+        there = sorted(each.name for each in path.parent.iterdir())
+    except OSError:
+        return ""
+    return nearest(path.name, there)
+
+
+def question(names: Sequence[str]) -> str:
+    """The end of a complaint that offers these names; empty for none."""
+    if not names:
+        return ""
+    *first, last = map(repr, names)
+    return f"; did you mean {' or '.join([', '.join(first), last] if first else [last])}?"

@@ -1,0 +1,27 @@
+"""Which guarantees have an ε, and how people read it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+BOUNDED = ("exact", "simulated")
+"""Guarantees that have an ε: that of the run itself, or that of the run which it simulates."""
+
+
+def is_bounded(privacy: Mapping[str, Any]) -> bool:
+    """Whether the section ``privacy`` of a summary has an ε."""
+    return privacy.get("guarantee") in BOUNDED
+
+
+def bound_text(epsilon: float, digits: int = 4) -> str:
+    """An ε as people read it: rounded up, since what is below the bound does not hold.
+
+    >>> bound_text(2.87720001), bound_text(2.9999999), bound_text(12345.6, 3)
+    ('2.878', '3', '1.24e+04')
+    """
+    if not 0 < epsilon < math.inf:
+        return f"{epsilon:g}"
+    unit = 10.0 ** (math.floor(math.log10(epsilon)) + 1 - digits)
+    return f"{math.ceil(epsilon / unit - 1e-6) * unit:.{digits}g}"
