@@ -9,7 +9,7 @@ ratios mean something on a shared machine:
 * **products**: the matrix products of the round alone, on tensors that are already there;
 * **JAX**: many rounds compiled into one program; where the extra ``[bench]`` is installed.
 
-All four make the same rounds (``tests/benchmarks``). Then how the house's DPZV grows with the
+All four make the same rounds (``tests/benchmarks``). Then how Vertizo's DPZV grows with the
 number of clients and with the batch.
 
 Run: ``python benchmarks/rounds.py [--only cascaded mnist 64] [--json FILE]``
@@ -95,7 +95,7 @@ def show(row: dict[str, Any]) -> None:
 
 
 def growth(seconds: float, repeats: int) -> list[dict[str, Any]]:
-    """DPZV of the house: MNIST cut into more and more strips, and batches of more and more."""
+    """Vertizo's DPZV: MNIST cut into more and more strips, and batches of more and more."""
     variant = VARIANTS["dpzv gaussian"]
     strips = [Shape("strips", m, 784 // m, (), 16, (128,), 10) for m in CLIENTS]
     points = [("clients", m.clients, Setting(variant, m, 64)) for m in strips]

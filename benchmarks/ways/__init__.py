@@ -1,1 +1,1 @@
-"""The same round made four ways: by the house, in plain PyTorch, in JAX, and its products alone."""
+"""The same round made four ways: by Vertizo, in plain PyTorch, in JAX, and its products alone."""

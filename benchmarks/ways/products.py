@@ -2,7 +2,7 @@
 
 Forward passes of a layer are one product; backward passes are one for its weights, and one for its
 inputs where something behind them is trained. A shift of one client's embedding is a whole forward
-pass here, though only that client's columns differ, so that the house may do with less.
+pass here, though only that client's columns differ, so that Vertizo may need less.
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ def _mnist() -> tuple[Tensor, Tensor, str]:
 
 
 def as_vertical(data: Records, classes: int) -> VerticalData:
-    """The same records as the house takes them; the first ten stand for the others."""
+    """The same records as Vertizo takes them; the first ten stand for the others."""
     return VerticalData(
         name="benchmark",
         task=Classification(classes),

@@ -48,7 +48,7 @@ def split(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
 
 
 def drawn(setting: Setting, made: Federation, loop: Loop, m: int) -> list[Tensor]:
-    """The directions of the house's next round, of client m."""
+    """The directions of Vertizo's next round, of client m."""
     client, side = made.clients[m], made.server.side
     number = client.answered
     if setting.variant.method == "vafl":
@@ -87,7 +87,7 @@ Known = tuple[int, Tensor, list[Tensor], float]
 
 
 def side_by_side(setting: Setting) -> Iterator[tuple[Federation, Loop, Known]]:
-    """The house and the loop from the same parameters on; what a round was made of, and its
+    """Vertizo and the loop from the same parameters on; what a round was made of, and its
     loss."""
     data = small_records(setting.shape)
     made = house.federation(setting, data)

@@ -206,7 +206,10 @@ def test_zeros_are_exact(case: Case) -> None:
 
 @every_codec
 def test_it_says_truly_whether_records_mix(case: Case) -> None:
-    """Section 6.2: no scale or selection of more than one record where features are protected."""
+    """No scale or selection of more than one record where features are protected.
+
+    docs/mathematics.md, Records must not mix.
+    """
     array = torch.randn(2, 3, 8)
     other = array.clone()
     other[:, 1] *= 100

@@ -127,7 +127,7 @@ class House:
 
 
 class Wire:
-    """A member's channel to the house, which repeats asks; its owner may die at any of them."""
+    """A member's channel to the label holder. It repeats asks; its owner may die at any of them."""
 
     def __init__(self, house: House, member: str, chance: random.Random, deaths: list[int]) -> None:
         self._house, self._member = house, member

@@ -1,7 +1,8 @@
 """ε of everything together against ``dp_accounting``, and the noise for a wanted ε.
 
 Steps on secret samples are composed on a grid, pessimistically: a finer one can only find a smaller
-ε. SPEC's figures come from a grid of 1e-3, ours from one of about ε times `FINE`.
+ε. The figures of docs/mathematics.md, Secret steps, come from a grid of 1e-3,
+ours from one of about ε times `FINE`.
 """
 
 from __future__ import annotations
@@ -46,12 +47,17 @@ def by_library(
     return float(accountant.get_epsilon(DELTA))
 
 
-SPEC = [(0.0, "2.8440"), (0.1, "2.8772"), (0.5, "3.6121"), (1.0, "5.4617")]
+REFERENCE = [  # docs/mathematics.md, Secret steps
+    (0.0, "2.8440"),
+    (0.1, "2.8772"),
+    (0.5, "3.6121"),
+    (1.0, "5.4617"),
+]
 """μ of the replies, and ε together with `STEPS`."""
 
 
 class TestFigures:
-    @pytest.mark.parametrize(("mu", "printed"), SPEC)
+    @pytest.mark.parametrize(("mu", "printed"), REFERENCE)
     def test_of_the_library(self, mu: float, printed: str) -> None:
         assert f"{by_library(mu, STEPS):.4f}" == printed
 
@@ -67,9 +73,9 @@ class TestFigures:
         assert f"{found:.4f}" == "0.7255"
         assert found == pytest.approx(epsilon_of(GaussianRelease(1.0, 10.0).mu, DELTA), abs=2e-4)
 
-    @pytest.mark.parametrize(("mu", "printed"), SPEC)
+    @pytest.mark.parametrize(("mu", "printed"), REFERENCE)
     def test_of_ours(self, mu: float, printed: str) -> None:
-        """Between SPEC's, of a coarser grid, and what a finer grid than ours finds.
+        """Between the reference figures, of a coarser grid, and what a finer grid than ours finds.
 
         A millionth of δ is set aside besides. ε falls by less than 1 where δ grows e-fold, so that
         this costs less than 2e-6.

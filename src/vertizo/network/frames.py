@@ -1,8 +1,8 @@
 """What members and the label holder say to each other beside the parties' own messages.
 
 A frame of the parties (`vertizo.protocol.wire`) travels as it is. Frames of this module have
-the same header with a magic of their own, and a MessagePack body. An ask is one frame; an answer is one or several,
-one after the other, and the member does what they say in that order.
+the same header with a magic of their own, and a MessagePack body. An ask is one frame;
+an answer is one or several, one after the other, and the member does what they say in that order.
 
 ===========  ==========  =======================================================================
 asks         answers

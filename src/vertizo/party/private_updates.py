@@ -1,4 +1,6 @@
-"""How the server model moves where its labels are protected: three ways (SPEC 6.2).
+"""How the server model moves where its labels are protected: three ways.
+
+Defined in docs/mathematics.md, Server updates.
 
 ====================  =================================================================
 `PrivateSgd`          DP-SGD on the batch that was just answered, which its client knows

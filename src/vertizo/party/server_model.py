@@ -13,7 +13,9 @@ from vertizo.models.losses import RecordLosses, Task
 
 
 class Head:
-    """Server model and task: ``f_i = L(w_0, h_{1,i}, …, h_{M,i}; y_i)`` (SPEC section 1).
+    """Server model and task: ``f_i = L(w_0, h_{1,i}, …, h_{M,i}; y_i)``.
+
+    Defined in docs/mathematics.md, Notation and roles.
 
     A *point* is one value of the joined embeddings of a batch, shape [batch, width]; a zeroth-order
     query asks for the losses at two or three of them. All are evaluated on the same weights, and

@@ -1,4 +1,4 @@
-"""Clipping that holds for every input (SPEC 6.2)."""
+"""Clipping that holds for every input (docs/mathematics.md, Clipping)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The ledger that belongs to the records: every run, seed and trial on them draws on it (SPEC 6.2).
+"""The ledger that belongs to the records: every run, seed and trial on them draws on it.
+
+See docs/privacy.md, Ledger, and docs/mathematics.md, Composition and budgets.
 
 A reply is charged and kept, in one transaction that is on disk, before it leaves. So a server that
 is killed at any moment, and started again, finds each reply that may have left, sends that very

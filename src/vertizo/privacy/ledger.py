@@ -1,4 +1,6 @@
-"""What each record was charged, and the filter that refuses to go further (SPEC 6.2).
+"""What each record was charged, and the filter that refuses to go further.
+
+Defined in docs/mathematics.md, Composition and budgets.
 
 The charge depends on record IDs and public constants only, so that a refusal says nothing about the
 data. Each client has a share of its own of every record: none can exhaust a record for the others.

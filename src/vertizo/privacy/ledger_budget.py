@@ -20,7 +20,8 @@ LARGEST = 2**62
 class LedgerBudget:
     """Public constants, fixed before the first query of the first run and never changed.
 
-    The two budgets of SPEC 6.2: ``clients · share`` units of μ² for replies about one record, and
+    The two budgets (docs/mathematics.md, Composition and budgets): ``clients · share`` units of μ²
+    for replies about one record, and
     the secret steps of all runs together. They are never exchanged.
 
     Args:

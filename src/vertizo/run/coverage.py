@@ -14,7 +14,9 @@ FEATURES = "each client's features against the other clients"
 
 
 def covers(config: ExperimentConfig, data: VerticalData, *, models_mix: bool) -> tuple[str, ...]:
-    """What of a training record reaches clients through the server's noise alone (SPEC 6.2).
+    """What of a training record reaches clients through the server's noise alone.
+
+    Defined in docs/mathematics.md, What is guaranteed.
 
     The label always does. What holds for features is as strong as the preparation of each column
     and the way each client trains: statistics of the training records, gradients, and codes whose

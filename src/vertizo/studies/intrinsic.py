@@ -1,4 +1,7 @@
-"""VFL-CZOFO's intrinsic figures, measured on a finished run (SPEC 6.4)."""
+"""VFL-CZOFO's intrinsic figures, measured on a finished run.
+
+Defined in docs/mathematics.md, VFL-CZOFO's intrinsic figures.
+"""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def test_equal_trials_are_root_n_times_one(mu: float, trials: int) -> None:
 
 
 def test_published_figures() -> None:
-    # SPEC 6.3: μ = 1 gives 4.3771781 and μ = 2 gives 9.9972562 at δ = 1e-5.
+    # docs/mathematics.md: μ = 1 gives 4.3771781 and μ = 2 gives 9.9972562 at δ = 1e-5.
     assert together([gaussian(0.5)] * 4, DELTA) == pytest.approx(4.3771781, rel=1e-5)
     assert together([gaussian(1.0)] * 4, DELTA) == pytest.approx(9.9972562, rel=1e-5)
 
@@ -46,7 +46,7 @@ def test_unequal_trials_add_squares() -> None:
 def test_secret_steps_of_all_trials_are_composed() -> None:
     steps = SecretSteps(count=500, sampling=0.01, noise_multiplier=1.0)
     trial = replace(NO_REPLIES, secret=steps)
-    assert together([trial] * 2, DELTA) == pytest.approx(2.8440, rel=2e-3)  # SPEC 6.3
+    assert together([trial] * 2, DELTA) == pytest.approx(2.8440, rel=2e-3)  # docs/mathematics.md
     both = replace(gaussian(0.5 / math.sqrt(2)), secret=steps)
     assert together([both] * 2, DELTA) == pytest.approx(3.6121, rel=2e-3)
     assert together([both] * 2, DELTA) > guarantee.epsilon(both, DELTA)
