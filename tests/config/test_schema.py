@@ -16,7 +16,7 @@ from vertizo.config import schema
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError
 from vertizo.methods.choice import METHODS
-from vertizo.party.updates import PRIVATE
+from vertizo.methods.base import PRIVATE
 from vertizo.protocol.codecs.none import NoCompression
 from vertizo.protocol.codecs.uniform import Uniform
 

@@ -83,7 +83,7 @@ def state_of(service: FederationService) -> tuple[Any, ...]:
     assert service.course is not None
     party, journal = service.course.job.party, service._archive._store._journal
     assert journal is not None
-    return party.round, party.side.head.parameters.tolist(), journal.size
+    return party.round, party.side.model.parameters.tolist(), journal.size
 
 
 def private(folder: Path, update: str = "private-sgd", **federation: Any) -> Any:

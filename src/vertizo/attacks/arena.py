@@ -116,7 +116,7 @@ class Arena:
         """The joint model's logits for all parties' features of some records."""
         parts = [m(x) for m, x in zip(self.federation.models, features, strict=True)]
         side = self.federation.server.side
-        return side.head.logits(side.table.combine(torch.cat(parts, 1)))
+        return side.model.logits(side.table.combine(torch.cat(parts, 1)))
 
     def features(self, purpose: Purpose) -> list[Tensor]:
         """All parties' features of one partition."""
@@ -196,7 +196,7 @@ def _watch(
     party = federation.clients[CURIOUS]
     side, number = federation.server.side, party.answered
     if way == "up":
-        watched.parameters[number] = side.head.parameters.clone()
+        watched.parameters[number] = side.model.parameters.clone()
         if latest is not None:
             watched.forget(number - latest + 1)
     elif number in watched.parameters:  # else it is the announcement of the next round

@@ -12,7 +12,7 @@ from typing import Any
 from vertizo.core.options import Options
 from vertizo.methods.base import Method
 from vertizo.methods.choice import METHODS
-from vertizo.party.updates import PRIVATE, UpdateName
+from vertizo.methods.base import PRIVATE, UpdateName
 
 TABLES = (
     "table",

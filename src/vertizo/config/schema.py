@@ -38,7 +38,7 @@ from vertizo.methods.choice import MethodConfig
 from vertizo.methods.dpzv import Dpzv
 from vertizo.party.batches import Naming
 from vertizo.party.table import Join
-from vertizo.party.updates import PRIVATE, UpdateName
+from vertizo.methods.base import PRIVATE, UpdateName
 from vertizo.privacy.options import PrivacyConfig
 from vertizo.protocol.codecs.base import Codec
 from vertizo.protocol.codecs.choice import CodecChoice

@@ -25,7 +25,7 @@ from torch import Tensor
 from vertizo.core.randomness import Stream
 from vertizo.models.base import Dense, Points
 from vertizo.models.optimizers import Optimizer
-from vertizo.party.server_model import Evaluation, Head
+from vertizo.party.server_model import Evaluation, ServerModel
 from vertizo.privacy.clipping import clip
 from vertizo.privacy.discrete_gaussian import RandomBytes
 from vertizo.privacy.mechanisms import NoiseSource
@@ -88,7 +88,7 @@ class PrivateSgd:
         self._batch_size = batch_size
         self._steps = 0
 
-    def step(self, head: Head, evaluation: Evaluation, joined: Tensor, labels: Tensor) -> None:
+    def step(self, head: ServerModel, evaluation: Evaluation, joined: Tensor, labels: Tensor) -> None:
         """One step along the clipped, noised gradient of the batch."""
         total = clipped_gradient(evaluation, self._noise.clip_norm)
         noised = self._noise.onto(self._steps, total)
@@ -135,7 +135,7 @@ class PrivateZerothOrder:
         self._smoothing = smoothing
         self._steps = 0
 
-    def step(self, head: Head, evaluation: Evaluation, joined: Tensor, labels: Tensor) -> None:
+    def step(self, head: ServerModel, evaluation: Evaluation, joined: Tensor, labels: Tensor) -> None:
         """One step along a random direction, as far as the noised slope says."""
         direction = self._directions.draw(self._steps)
         smoothing = self._smoothing
@@ -228,7 +228,7 @@ class SecretSgd:
         self._capacity = capacity
         self._sampler = sampler
 
-    def step(self, head: Head, evaluation: Evaluation, joined: Tensor, labels: Tensor) -> None:
+    def step(self, head: ServerModel, evaluation: Evaluation, joined: Tensor, labels: Tensor) -> None:
         """Nothing: queries do not train this server."""
 
     def sample(self, step: int, records: int) -> tuple[Tensor, int]:
@@ -240,7 +240,7 @@ class SecretSgd:
         return rows, chosen.numel()
 
     def between(
-        self, step: int, head: Head, joined: Tensor, labels: Tensor, count: int, records: int
+        self, step: int, head: ServerModel, joined: Tensor, labels: Tensor, count: int, records: int
     ) -> None:
         """Step number ``step``, on the first ``count`` of the given rows."""
         evaluation = head.evaluate(Points(joined), labels)

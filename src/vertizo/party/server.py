@@ -266,7 +266,7 @@ class ServerParty:
             ids, count = update.sample(number, records)
             joined, labels = side.points(ids).rows, side.labels_of(ids)
             with np.errstate(all="ignore"):
-                update.between(number, side.head, joined, labels, count, records)
+                update.between(number, side.model, joined, labels, count, records)
 
     def resume_answered(self) -> None:
         """Know what was answered from the ledger, which may have outlived a later state than ours.
@@ -345,11 +345,11 @@ class ServerParty:
         joined = self.side.table.combine(self._uploads.take(purpose))
         if self._own is not None:
             joined = torch.cat([joined, self._own[purpose]], 1)
-        return self.side.head.logits(joined)
+        return self.side.model.logits(joined)
 
     def score(self, purpose: Purpose) -> Scores:
         """Quality of predictions for the uploaded records; stays with the server."""
-        return scores(self.side.head.task, self.logits(purpose), self._labels[purpose])
+        return scores(self.side.model.task, self.logits(purpose), self._labels[purpose])
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint must hold, beside the server model's parameters."""

@@ -12,7 +12,7 @@ from vertizo.models.base import DifferentiableModel, Model, Points, Pullback, Re
 from vertizo.models.losses import RecordLosses, Task
 
 
-class Head:
+class ServerModel:
     """Server model and task: ``f_i = L(w_0, h_{1,i}, …, h_{M,i}; y_i)``.
 
     Defined in docs/mathematics.md, Notation and roles.

@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from vertizo.models.base import Dense
 from vertizo.models.optimizers import Optimizer
-from vertizo.party.server_model import Evaluation, Head
+from vertizo.party.server_model import Evaluation, ServerModel
 from vertizo.zeroth_order.directions import Directions
 from vertizo.zeroth_order.estimators import estimate, forward_difference, two_point
 from vertizo.zeroth_order.perturbation import outputs
-
-UpdateName = Literal[
-    "sgd",
-    "zeroth-order",
-    "forward-difference",
-    "private-sgd",
-    "private-zeroth-order",
-    "secret-sgd",
-    "none",
-]
-PRIVATE: tuple[UpdateName, ...] = ("private-sgd", "private-zeroth-order", "secret-sgd")
-"""Those whose steps carry noise (`vertizo.party.private_updates`)."""
 
 
 class ServerUpdate(Protocol):
@@ -37,7 +25,7 @@ class ServerUpdate(Protocol):
     def evaluations(self) -> int:
         """Evaluations of the server model it needs beside those that answer the query."""
 
-    def step(self, head: Head, evaluation: Evaluation, joined: Tensor, labels: Tensor) -> None:
+    def step(self, head: ServerModel, evaluation: Evaluation, joined: Tensor, labels: Tensor) -> None:
         """Move the model; ``joined`` is the point that ``evaluation`` differentiates at."""
 
     def state(self) -> dict[str, Tensor]:
@@ -62,7 +50,7 @@ class FirstOrder:
         self._optimizer = optimizer
         self._weight = 1.0 / batch_size
 
-    def step(self, head: Head, evaluation: Evaluation, joined: Tensor, labels: Tensor) -> None:
+    def step(self, head: ServerModel, evaluation: Evaluation, joined: Tensor, labels: Tensor) -> None:
         """One step along the gradient of the batch."""
         self._optimizer.step(head.parameters, Dense(evaluation.gradient(self._weight)))
 
@@ -112,7 +100,7 @@ class ZerothOrder:
         """On both sides, or on one."""
         return 1 if self._forward else 2
 
-    def step(self, head: Head, evaluation: Evaluation, joined: Tensor, labels: Tensor) -> None:
+    def step(self, head: ServerModel, evaluation: Evaluation, joined: Tensor, labels: Tensor) -> None:
         """One step along a random direction, as far as the losses say."""
         direction = self.directions.draw(self.steps)
         self.steps += 1
@@ -145,7 +133,7 @@ class NoUpdate:
     is_private = True
     evaluations = 0
 
-    def step(self, head: Head, evaluation: Evaluation, joined: Tensor, labels: Tensor) -> None:
+    def step(self, head: ServerModel, evaluation: Evaluation, joined: Tensor, labels: Tensor) -> None:
         """Nothing."""
 
     def state(self) -> dict[str, Tensor]:

@@ -85,7 +85,7 @@ class _Batch(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields
     ids: memoryview
 
 
-class Handed:
+class InProcessFrame:
     """A message for a receiver in the same process: it is encoded if somebody asks for its bytes.
 
     As long as its frame would be, and decoded to the very message, so that it stands for one whose
@@ -108,16 +108,16 @@ class Handed:
     def __eq__(self, other: object) -> bool:
         if other is self:
             return True
-        return isinstance(other, bytes | Handed) and bytes(self) == bytes(other)
+        return isinstance(other, bytes | InProcessFrame) and bytes(self) == bytes(other)
 
     def __hash__(self) -> int:
         return hash(bytes(self))
 
 
-Frame = bytes | Handed
+Frame = bytes | InProcessFrame
 """What parties give to each other."""
 Encode = Callable[[Query | Reply | Batch, ArrayCodec], Frame]
-"""`encode` or `Handed`."""
+"""`encode` or `InProcessFrame`."""
 
 _Body = _Query | _Reply | _Upload | _Batch
 _encoder = msgspec.msgpack.Encoder()
@@ -220,7 +220,7 @@ def decode(
         OversizedError: the announced body, or an array once decoded, is over ``max_body`` bytes.
         MalformedError: anything else that is not a message of this version.
     """
-    if isinstance(frame, Handed):
+    if isinstance(frame, InProcessFrame):
         return frame.message
     try:
         body: _Body = _decoder.decode(_body(frame, max_body))

@@ -25,9 +25,9 @@ from vertizo.models.optimizers import Frozen, Optimizer, RandomUpdates, Sgd
 from vertizo.party.batches import Batches
 from vertizo.party.client import ClientParty
 from vertizo.party.server import ServerParty
-from vertizo.party.server_model import Head
+from vertizo.party.server_model import ServerModel
 from vertizo.party.table import EmbeddingTable
-from vertizo.party.updates import PRIVATE
+from vertizo.methods.base import PRIVATE
 from vertizo.privacy.accounting import mu_of
 from vertizo.privacy.discrete_gaussian import RandomBytes
 from vertizo.privacy.embedding_noise import (
@@ -303,7 +303,7 @@ def make_server(
         random_bytes=random_bytes,
     )
     side = ServerSide(
-        head=Head(model, data.task),
+        head=ServerModel(model, data.task),
         table=table,
         labels=data.labels["table"],
         plan=protection.plan(),

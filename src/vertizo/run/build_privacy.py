@@ -23,7 +23,8 @@ from vertizo.party.private_updates import (
     SeededSampler,
     SystemSampler,
 )
-from vertizo.party.updates import PRIVATE, FirstOrder, NoUpdate, ServerUpdate, ZerothOrder
+from vertizo.methods.base import PRIVATE
+from vertizo.party.updates import FirstOrder, NoUpdate, ServerUpdate, ZerothOrder
 from vertizo.privacy import guarantee
 from vertizo.privacy.accounting import mu_of, published_mu, published_noise_std
 from vertizo.privacy.discrete_gaussian import RandomBytes

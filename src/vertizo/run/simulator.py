@@ -83,7 +83,7 @@ class Simulator:
 
     def start(self) -> None:
         """Every client begins its first query; once, at the start of a run."""
-        self.server.tend()
+        self.server.train_between_queries()
         for client in self.clients:
             self._begin(client)
 
@@ -97,7 +97,7 @@ class Simulator:
         while self._events and self.server.round == before:
             self.now, _, index = heapq.heappop(self._events)
             self._deliver(index)
-        self.server.tend()
+        self.server.train_between_queries()
         return self.server.round > before
 
     def _schedule(self, index: int, delay: float) -> None:

@@ -76,9 +76,9 @@ def _at(federation: Federation, method: Czofo, stream: Stream, repeats: int) -> 
             points: Tensor, m: int = m, ids: Tensor = ids, labels: Tensor = labels
         ) -> Tensor:
             given = side.points(ids, [(m, points)])
-            return side.head.evaluate(given, labels).losses[:-1]
+            return side.model.evaluate(given, labels).losses[:-1]
 
-        rows = side.head.evaluate(Points(side.points(ids).rows), labels).input_gradient(1.0)
+        rows = side.model.evaluate(Points(side.points(ids).rows), labels).input_gradient(1.0)
         yield measure(
             losses,
             embeddings,

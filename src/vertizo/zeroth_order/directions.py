@@ -181,3 +181,8 @@ class Directions:
             known = number, drawn
             self._recent[place] = known
         return known[1]
+
+    def of_query(self, number: int) -> list[Direction]:
+        """The directions of query ``number`` where each query has ``recent`` of them."""
+        count = len(self._recent)
+        return list(map(self.draw, range(number * count, (number + 1) * count)))

@@ -86,7 +86,7 @@ class Setting:
         self.reference = build(config, self._worlds[0])
         """A federation of world 0 as it is before any query; nobody plays on it."""
         self._config = _calibrated(config, self.reference.statement())
-        self.start = self.reference.server.side.head.parameters.clone()
+        self.start = self.reference.server.side.model.parameters.clone()
         """w_0 before the first query, [d_0]."""
 
     @property
@@ -115,7 +115,7 @@ class Setting:
             seeded = config.privacy.model_copy(update={"noise": "seeded"})
             config = config.model_copy(update={"privacy": seeded})
         made = build(config, self._worlds[world], observer=observer)
-        made.server.side.head.parameters.copy_(self.start)
+        made.server.side.model.parameters.copy_(self.start)
         return made
 
     def labels_of(self, ids: Tensor, world: World) -> Tensor:
@@ -135,7 +135,7 @@ class Setting:
             world: which says the target's label.
         """
         inputs = side.points(ids, [(client, points)])
-        losses = side.head.evaluate(inputs, self.labels_of(ids, world)).losses[:-1]
+        losses = side.model.evaluate(inputs, self.labels_of(ids, world)).losses[:-1]
         return two_point(losses[0::2], losses[1::2], self.method.smoothing)
 
     def clipped(self, slopes: Tensor) -> Tensor:

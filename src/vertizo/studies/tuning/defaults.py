@@ -10,7 +10,7 @@ import math
 
 from vertizo.config.schema import ExperimentConfig
 from vertizo.models.optimizers import Frozen
-from vertizo.party.updates import PRIVATE
+from vertizo.methods.base import PRIVATE
 from vertizo.run.federation import Federation
 from vertizo.studies.tuning.space import Choices, Domain, Range
 
