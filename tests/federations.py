@@ -15,13 +15,13 @@ from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConflictError
 from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData
-from vertizo.methods.base import ClientSide, Method, ServerSide
+from vertizo.methods.base import ClientSide, Method
 from vertizo.models.base import Gradient
 from vertizo.models.losses import Classification
 from vertizo.models.torch import wrap
-from vertizo.party.server_model import ServerModel
+from vertizo.party.server import ServerSide
+from vertizo.party.server_model import NoUpdate, ServerModel
 from vertizo.party.table import EmbeddingTable
-from vertizo.party.updates import NoUpdate
 from vertizo.privacy.plan import NoPrivacy
 from vertizo.protocol import wire
 from vertizo.protocol.codecs.base import Codec
@@ -335,20 +335,20 @@ def estimates(method: Method, rounds: int) -> tuple[Tensor, Tensor]:
 
     model, kept = wrap(client), GradientRows()
     shared = Stream.from_seed(2)
-    half = method.client(ClientSide(model, kept, Stream.from_seed(1), shared))
+    pair = method.client(ClientSide(model, kept, Stream.from_seed(1), shared))
     side = ServerSide(
-        head=ServerModel(wrap(server), Classification(3)),
+        method=method,
+        model=ServerModel(wrap(server), Classification(3)),
         table=EmbeddingTable(6, [2]),
         labels=labels,
         plan=NoPrivacy(6),
         update=NoUpdate(),
         shared=[shared],
     )
-    other = method.server(side)
     for number in range(rounds):
-        asked = Query(0, number, ids, half.ask(number, features))
-        (answer,) = other.answer([asked], number + 1)
-        half.tell(number, features, answer.values)
+        asked = Query(0, number, ids, pair.ask(number, features))
+        (answer,) = side.answer([asked], number + 1)
+        pair.tell(number, features, answer.values)
     return torch.stack(kept.rows), gradient
 
 

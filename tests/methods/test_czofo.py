@@ -20,9 +20,8 @@ from vertizo.models.array import ArrayModel
 from vertizo.models.losses import Classification
 from vertizo.models.optimizers import Sgd
 from vertizo.models.torch import wrap
-from vertizo.party.server_model import ServerModel
+from vertizo.party.server_model import NoUpdate, ServerModel
 from vertizo.party.table import EmbeddingTable
-from vertizo.party.updates import NoUpdate
 from vertizo.privacy.plan import NoPrivacy
 from vertizo.protocol.messages import Query, Reply
 from vertizo.zeroth_order.directions import LAWS

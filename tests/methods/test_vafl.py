@@ -21,9 +21,8 @@ from vertizo.models.array import ArrayModel
 from vertizo.models.losses import Classification
 from vertizo.models.optimizers import Sgd
 from vertizo.models.torch import wrap
-from vertizo.party.server_model import ServerModel
+from vertizo.party.server_model import NoUpdate, ServerModel
 from vertizo.party.table import EmbeddingTable
-from vertizo.party.updates import NoUpdate
 from vertizo.privacy.plan import NoPrivacy
 from vertizo.protocol.messages import Query
 from vertizo.run.federation import Federation

@@ -273,13 +273,14 @@ def test_what_goes_wrong_inside_stops_everything(
         begin(service)
         replied(service, "north", query(0, 0))
         assert service.course is not None
-        half = service.course.job.party._half
+        side = service.course.job.party.side
+        answer = side.answer
 
         def broken(*args: Any) -> Any:
-            half.answer(*args[1:])
+            answer(*args)
             raise ZeroDivisionError("a mistake of ours")
 
-        monkeypatch.setattr(service.course.job.party, "_half", type("H", (), {"answer": broken})())
+        monkeypatch.setattr(side, "answer", broken)
         assert answer_to(service, "east", query(1, 0)) == b""
         assert answer_to(service, "north", query(0, 1)) == b""
         with pytest.raises(ZeroDivisionError):

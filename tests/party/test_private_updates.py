@@ -27,18 +27,17 @@ from vertizo.models.losses import Classification
 from vertizo.models.networks import mlp
 from vertizo.models.optimizers import Sgd
 from vertizo.models.torch import wrap
-from vertizo.party.peer import Schedule
 from vertizo.party.private_updates import (
     ROUNDING,
     PrivateSgd,
     PrivateZerothOrder,
+    Schedule,
     SecretSgd,
     SeededSampler,
     SystemSampler,
     clipped_gradient,
 )
-from vertizo.party.server_model import ServerModel
-from vertizo.party.updates import FirstOrder, ServerUpdate, ZerothOrder
+from vertizo.party.server_model import FirstOrder, ServerModel, ServerUpdate, ZerothOrder
 from vertizo.privacy.mechanisms import SeededNoise
 from vertizo.zeroth_order.directions import LAWS, Directions
 

@@ -18,8 +18,14 @@ from vertizo.models.losses import Classification
 from vertizo.models.networks import mlp
 from vertizo.models.optimizers import Sgd
 from vertizo.models.torch import wrap
-from vertizo.party.server_model import Evaluation, ServerModel
-from vertizo.party.updates import FirstOrder, NoUpdate, ServerUpdate, ZerothOrder
+from vertizo.party.server_model import (
+    Evaluation,
+    FirstOrder,
+    NoUpdate,
+    ServerModel,
+    ServerUpdate,
+    ZerothOrder,
+)
 from vertizo.zeroth_order.directions import LAWS, Directions
 
 WIDTH, BATCH, CLASSES = 4, 8, 3

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from vertizo.config import schema as config
 from vertizo.core.errors import BudgetError, ConfigError
-from vertizo.party.private_updates import SeededSampler
 from vertizo.methods.base import PRIVATE
+from vertizo.party.private_updates import SeededSampler
 from vertizo.privacy import guarantee
 from vertizo.privacy.accounting import epsilon_of, mu_of
 from vertizo.privacy.ledger import mu_of_units

@@ -71,7 +71,7 @@ class ForwardDifference(Method):
 
     def told(self, outcome: Outcome) -> Tensor:
         """Each record's losses ``h_i`` and ``ĥ_i``, [batch, 2], or ``(ĥ_i − h_i)/μ``, [batch]."""
-        (shifted,), plain = outcome.losses, outcome.plain
+        shifted, plain = outcome.losses[0], outcome.plain
         if self.reply == "difference":
             return forward_difference(shifted, plain, self.smoothing)
         pair = np.empty((2, plain.numel()), np.float32)

@@ -10,7 +10,7 @@
 4. The client does likewise: ``w_m ← w_m − η_m φ (ĥ − h)/μ · u``.
 
 The steps are in `vertizo.methods.forward_difference`; step 3 is
-`vertizo.party.updates.ZerothOrder`. With a first-order server in step 3 it is VFL-Cascaded.
+`vertizo.party.server_model.ZerothOrder`. With a first-order server in step 3 it is VFL-Cascaded.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from vertizo.network import frames
 from vertizo.network.evaluations import Evaluations
 from vertizo.network.frames import Done, Go, Keep, Send, Sent
 from vertizo.network.job import Job
-from vertizo.party.peer import Vetted
+from vertizo.party.checks import Vetted
 from vertizo.party.server import Replies
 from vertizo.protocol import wire
 from vertizo.protocol.messages import Purpose

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,22 +20,23 @@ from vertizo.core.errors import (
     RunError,
     UnknownPartyError,
 )
-from vertizo.methods.base import ServerHalf, ServerSide, TrainingMeter
+from vertizo.core.randomness import Stream
+from vertizo.methods.base import Method, Outcome
+from vertizo.models.base import Points
 from vertizo.party.batches import Batches
-from vertizo.party.checks import Partition
+from vertizo.party.checks import Partition, Peer, QueryChecks, Vetted
 from vertizo.party.metrics import Scores, scores
-from vertizo.party.peer import Peer, Schedule, Vetted
-from vertizo.party.private_updates import SecretSgd
-from vertizo.party.table import Staleness
+from vertizo.party.private_updates import Schedule, SecretSgd
+from vertizo.party.server_model import Evaluation, ServerModel, ServerUpdate, TrainingMeter
+from vertizo.party.table import Array, EmbeddingTable, Staleness
 from vertizo.party.uploads import Uploads
-from vertizo.party.vetting import Vetting
 from vertizo.privacy.mechanisms import NoiseSource
-from vertizo.privacy.plan import Answer
+from vertizo.privacy.plan import Answer, Plan
 from vertizo.protocol import wire
 from vertizo.protocol.codecs.base import Codec
 from vertizo.protocol.codecs.feedback import Feedback, Received
 from vertizo.protocol.codecs.none import NoCompression
-from vertizo.protocol.messages import Batch, Message, Purpose, Query, Reply, Upload
+from vertizo.protocol.messages import Batch, Purpose, Query, Reply, Upload
 
 OVERHEAD = 4096
 """Bytes of a body beside its arrays and IDs."""
@@ -42,14 +44,90 @@ Replies = list[tuple[int, wire.Frame]]
 """What to send, and to whom."""
 
 
+@dataclass
+class ServerSide:
+    """What the label holder trains with, and the round that every method shares."""
+
+    method: Method
+    model: ServerModel
+    table: EmbeddingTable
+    labels: Tensor
+    """Labels of all training records, [records]."""
+    plan: Plan
+    update: ServerUpdate
+    shared: Sequence[Stream]
+    """Each client's `vertizo.methods.base.ClientSide.shared`."""
+    own: Tensor | None = None
+    """The label holder's own features of all training records, [records, columns]."""
+    learning_rate: float | None = None
+    """η_0, given or chosen."""
+    notes: tuple[str, ...] = ()
+    """What people should know of the server's model."""
+    meter: TrainingMeter = field(default_factory=TrainingMeter)
+
+    def points(
+        self, ids: Tensor, replacements: Sequence[tuple[int, Tensor | Array]] = ()
+    ) -> Points:
+        """The server model's inputs: `EmbeddingTable.points`, own features behind each row."""
+        points = self.table.points(ids, replacements)
+        if self.own is None:
+            return points
+        own = torch.from_numpy(self.own.numpy().take(ids.numpy(), 0))
+        return Points(torch.cat([points.rows, own], 1), points.shifts)
+
+    def labels_of(self, ids: Tensor) -> Tensor:
+        """Labels of those records, [batch]."""
+        return torch.from_numpy(self.labels.numpy().take(ids.numpy()))
+
+    def answer(self, queries: Sequence[Query], round_: int) -> list[Reply]:
+        """One round: store, join, evaluate, release, meter, step.
+
+        Args:
+            queries: one (asynchronous), or one of every client on one batch (synchronous).
+            round_: its number, from 1.
+        """
+        method, model, ids = self.method, self.model, queries[0].ids
+        for query in queries:
+            self.table.store(query.client, ids, method.stored(query.embeddings), round_)
+        evaluated = [(q, method.evaluated(q, self.shared[q.client])) for q in queries]
+        points = self.points(ids, [(q.client, new) for q, new in evaluated if new is not None])
+        labels, steps = self.labels_of(ids), method.server_steps
+        evaluation = model.evaluate(points, labels, round_ * steps)
+        replies, first, plain = [], 0, evaluation.losses[-1]
+        for query, new in evaluated:
+            last = first if new is None else first + len(new)
+            gradient = partial(self._gradient, evaluation, query.client)
+            told = method.told(Outcome(evaluation.losses[first:last], plain, gradient))
+            replies.append(Reply(query.client, query.number, self._released(told)))
+            first = last
+        self.meter.add(evaluation)
+        for step in range(steps):
+            if step:
+                evaluation = model.evaluate(points, labels, round_ * steps + step)
+            self.update.step(model, evaluation, points.rows, labels)
+            model.settle()
+        return replies
+
+    def _gradient(self, evaluation: Evaluation, client: int) -> Tensor:
+        """``∂f_i/∂h_m`` of every record, [batch, d_h]."""
+        return self.table.part(client, evaluation.record_slopes)
+
+    def _released(self, told: Tensor) -> Tensor:
+        """What the privacy plan makes of `Method.told`."""
+        if self.method.reply_is_per_record:
+            return self.plan.each(told)
+        if told.dim() == 1 or told.shape[1] != self.method.releases_per_query:
+            return self.plan.total(told)
+        columns = [self.plan.total(column) for column in told.unbind(1)]  # each clipped by itself
+        return columns[0] if len(columns) == 1 else torch.cat(columns)
+
+
 class ServerParty:
     """The label holder.
 
     Args:
-        half: the method's server half.
-        side: what that half works with; shared, so that the party can check and score.
+        side: what it trains with.
         labels: by purpose.
-        points: embeddings of each record in one query.
         batch_size: nominal B, the most records of one query.
         up, down: codecs of queries and of replies.
         bound: H_max, the largest absolute value accepted in an embedding.
@@ -66,10 +144,8 @@ class ServerParty:
     def __init__(
         self,
         *,
-        half: ServerHalf,
         side: ServerSide,
         labels: Partition,
-        points: int,
         batch_size: int,
         up: Codec,
         down: Codec,
@@ -88,12 +164,10 @@ class ServerParty:
         """Server steps made: queries answered, or synchronous rounds completed."""
         self.staleness = Staleness()
         self.clients = len(side.table.dims)
-        self._half = half
+        self.batches = batches
         self._labels = labels
         self._up = up
         self._down = down
-        self._bound = bound
-        self.batches = batches
         self._own = own
         self._feedback = feedback
         self._received = received
@@ -105,13 +179,13 @@ class ServerParty:
         self._steps = 0
         self._peers = [Peer() for _ in range(self.clients)]
         self._open: list[Query] = []
-        self._uploads = Uploads(side.table.dims, bound)
-        records = side.table.values.shape[0]
-        shape = (points, batch_size, max(side.table.dims))
+        dims, points = side.table.dims, side.method.points
+        self._uploads = Uploads(dims, bound)
+        shape = (points, batch_size, max(dims))
         largest = max(4 * math.prod(shape), up.size(shape))  # a scale a record may outgrow floats
         self._max_body = largest + 8 * batch_size + OVERHEAD
-        self._vetting = Vetting(
-            records, batch_size, points, side.table.dims, bound, tolerant=side.plan.tolerant
+        self._checks = QueryChecks(
+            len(side.table.values), batch_size, points, dims, bound, tolerant=side.plan.tolerant
         )
 
     def receive(self, frame: wire.Frame, sender: int | None = None) -> Replies:
@@ -146,12 +220,12 @@ class ServerParty:
         peer = self._peer(message, sender)
         if peer.came_before(message, frame):
             return [] if peer.reply is None else [(message.client, peer.reply)]
-        self._vetting.check(message)
+        self._checks.check(message)
         if self.batches is not None and not torch.equal(message.ids, self.batches.ids(self.round)):
             raise OtherRoundError(
                 f"client {message.client} answers for other records than round {self.round} names"
             )
-        query = self._vetting.bounded(self._restored(message))
+        query = self._checks.within_bound(self._restored(message))
         self.side.plan.admit(query.client, query.ids)
         return Vetted(query, frame)
 
@@ -215,7 +289,7 @@ class ServerParty:
             self._received[asked.client].learn(asked.ids, asked.embeddings)
         self.round += 1
         with np.errstate(all="ignore"):  # overflow is the plan's to clip, or the client's to refuse
-            replies = self._half.answer(queries, self.round)
+            replies = side.answer(queries, self.round)
         self.staleness.add_ages(*side.table.ages(ids, self.round))
         given = [
             (reply, frame or self._peers[reply.client].query or b"", self._coded(reply, ids))
@@ -243,7 +317,7 @@ class ServerParty:
         for noise in self._noises:
             noise.forget()
 
-    def tend(self) -> None:
+    def train_between_queries(self) -> None:
         """Draw noise ahead, and train on secret samples as the public round counter says.
 
         For the driver to call before the first query and after each round, when no query waits.
@@ -386,6 +460,6 @@ class ServerParty:
         self._open = []
         for peer in self._peers:
             if peer.waits and peer.query is not None:
-                waiting: Message = wire.decode(peer.query, self._up, order=self._order)
+                waiting = wire.decode(peer.query, self._up, order=self._order)
                 assert isinstance(waiting, Query)
-                self._open.append(self._vetting.bounded(self._restored(waiting)))
+                self._open.append(self._checks.within_bound(self._restored(waiting)))

@@ -17,9 +17,9 @@ from torch import Tensor
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError
 from vertizo.data.vertical import VerticalData
-from vertizo.methods.base import ServerSide
 from vertizo.methods.dpzv import Dpzv
 from vertizo.models.losses import Regression
+from vertizo.party.server import ServerSide
 from vertizo.privacy.clipping import clip
 from vertizo.privacy.statement import Statement
 from vertizo.run.federation import Federation, build
