@@ -16,8 +16,8 @@ from vertizo.core.errors import ConflictError
 from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData
 from vertizo.methods.base import ClientSide, Method
-from vertizo.models.base import Gradient
 from vertizo.models.losses import Classification
+from vertizo.models.optimizers import Gradient
 from vertizo.models.torch import wrap
 from vertizo.party.server import ServerSide
 from vertizo.party.server_model import NoUpdate, ServerModel

@@ -72,7 +72,7 @@ def test_the_size_of_a_frame_is_its_length(
         Batch(number, ids, batch),
     ]
     for message in messages:
-        assert wire.size(message, codec) == len(wire.encode(message, codec))
+        assert wire.size(message) == len(wire.encode(message, codec))
     handed = wire.InProcessFrame(messages[0], codec)
     assert len(handed) == len(bytes(handed))
     assert handed == bytes(handed) == wire.encode(messages[0], codec)

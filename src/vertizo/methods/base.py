@@ -55,8 +55,8 @@ from torch import Tensor
 from vertizo.core.errors import ConfigError
 from vertizo.core.options import Options
 from vertizo.core.randomness import Stream
-from vertizo.models.base import DifferentiableModel, Gradient, Model, Selected
-from vertizo.models.optimizers import Optimizer
+from vertizo.models.base import DifferentiableModel, Model, Selected
+from vertizo.models.optimizers import Gradient, Optimizer
 from vertizo.protocol.codecs.base import Codec
 from vertizo.protocol.codecs.none import NoCompression
 from vertizo.protocol.messages import Query
@@ -255,7 +255,11 @@ class Method(Options):
 
     def stored(self, embeddings: Tensor) -> Tensor:
         """What the server's table keeps of [points, batch, d_h]: their mean, [batch, d_h]."""
-        return embeddings[0] if len(embeddings) == 1 else midpoint(embeddings)
+        if len(embeddings) == 1:
+            return embeddings[0]
+        total = np.add.reduce(embeddings.numpy(), 0)
+        total *= np.float32(1 / len(embeddings))
+        return torch.from_numpy(total)
 
     def evaluated(self, query: Query, shared: Stream) -> Tensor | None:
         """Embeddings at which the server computes losses beside those stored: [points, batch, d_h].
@@ -286,10 +290,3 @@ class Method(Options):
         """The training records as a table [records, …] that `ask` and `tell` read rows of where
         they are, given a `Selected` instead of copies; None where they want copies."""
         return None
-
-
-def midpoint(points: Tensor) -> Tensor:
-    """The mean of all points, the first axis: where no perturbation was, up to O(λ²)."""
-    total = np.add.reduce(points.numpy(), 0)
-    total *= np.float32(1 / len(points))
-    return torch.from_numpy(total)

@@ -26,7 +26,8 @@ from torch import Tensor
 
 from vertizo.core.randomness import Stream
 from vertizo.methods.base import ClientSide, Method, Outcome
-from vertizo.models.base import Dense, Points
+from vertizo.models.base import Points
+from vertizo.models.optimizers import Dense
 from vertizo.protocol.messages import Query
 from vertizo.zeroth_order.directions import LawName
 from vertizo.zeroth_order.estimators import forward_difference

@@ -10,7 +10,7 @@ algorithm 1, line  here
 4-5, eq. 6         `Dpzv.ask`: ``h± = h(w_m ± λu)``, u from the client's own stream
 6, eq. 7           `Dpzv.told`: ``δ_i = (f(w_0, h+_i) − f(w_0, h−_i)) / 2λ``
 6, eq. 8           the plan's release: ``Δ = (Σ clip_C(δ_i) + noise) / B``
-IV-B               `Dpzv.stored`: ``(h+ + h−)/2``, where the server then trains ``w_0``
+IV-B               `Method.stored`: ``(h+ + h−)/2``, where the server then trains ``w_0``
 9, eq. 9           `Dpzv.tell`: ``w_m ← w_m − η_m φ Δ u``, along the same u
 =================  =================================================================
 
@@ -28,10 +28,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from vertizo.methods.base import ClientSide, Features, Method, Outcome, midpoint
+from vertizo.methods.base import ClientSide, Features, Method, Outcome
 from vertizo.zeroth_order.directions import LawName
-from vertizo.zeroth_order.estimators import Sum, estimate, two_point
-from vertizo.zeroth_order.perturbation import outputs, readable_table
+from vertizo.zeroth_order.estimators import Sum, estimate, outputs, readable_table, two_point
 
 
 class Dpzv(Method):
@@ -74,10 +73,6 @@ class Dpzv(Method):
         if len(drawn) == 1:
             return outputs(side.model, features, drawn[0], offsets)
         return torch.cat([outputs(side.model, features, u, offsets) for u in drawn])
-
-    def stored(self, embeddings: Tensor) -> Tensor:
-        """``(h+ + h−)/2``, the mean over all directions."""
-        return midpoint(embeddings)
 
     def told(self, outcome: Outcome) -> Tensor:
         """``δ_i`` of every direction, [batch, K]."""

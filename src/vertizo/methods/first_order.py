@@ -11,7 +11,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from vertizo.methods.base import ClientSide, Method, Outcome
-from vertizo.models.base import Dense, Points
+from vertizo.models.base import Points
+from vertizo.models.optimizers import Dense
 
 
 class FirstOrder(Method):

@@ -16,8 +16,7 @@ from vertizo.core.randomness import Stream
 from vertizo.methods.base import ClientSide, Features, Method, Outcome
 from vertizo.protocol.messages import Query
 from vertizo.zeroth_order.directions import LawName
-from vertizo.zeroth_order.estimators import estimate, forward_difference
-from vertizo.zeroth_order.perturbation import outputs, readable_table
+from vertizo.zeroth_order.estimators import estimate, forward_difference, outputs, readable_table
 
 ReplyForm = Literal["losses", "difference"]
 

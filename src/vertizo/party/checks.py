@@ -19,7 +19,8 @@ from vertizo.core.errors import (
     UnknownRecordError,
 )
 from vertizo.privacy.ledger import digest
-from vertizo.protocol.messages import Purpose, Query, largest
+from vertizo.protocol.codecs.feedback import Received
+from vertizo.protocol.messages import Purpose, Query
 from vertizo.protocol.wire import Frame
 
 Partition = Mapping[Purpose, Tensor]
@@ -27,23 +28,14 @@ Partition = Mapping[Purpose, Tensor]
 LARGEST = float(np.finfo(np.float32).max)
 
 
-def ids_in_range(ids: Tensor, records: int, most: int, highest: int | None = None) -> None:
-    """Raise RefusedError unless there are 1 to ``most`` record IDs, all below ``records``.
-
-    ``highest`` is the largest of them, where it is known.
-    """
+def ids_in_range(ids: Tensor, records: int, most: int) -> None:
+    """Raise RefusedError unless there are 1 to ``most`` record IDs, all below ``records``."""
     count = ids.numel()
     if not 0 < count <= most:
         raise ShapeError(f"a batch of {count} records; 1 to {most} are accepted")
-    highest = largest(ids) if highest is None else highest
+    highest = kernels.highest(np.ascontiguousarray(ids.numpy()))
     if highest >= records:
         raise UnknownRecordError(f"record ID {highest}; this federation has 0 to {records - 1}")
-
-
-def has_shape(name: str, array: Tensor, expected: tuple[int, ...]) -> None:
-    """Raise ShapeError unless ``array`` has exactly the ``expected`` shape."""
-    if array.shape != expected:
-        raise ShapeError(f"{name} has shape {tuple(array.shape)}; agreed was {expected}")
 
 
 def is_bounded(array: Tensor, bound: float) -> bool:
@@ -51,22 +43,22 @@ def is_bounded(array: Tensor, bound: float) -> bool:
     return kernels.bounded(np.ascontiguousarray(array.numpy(), np.float32), min(bound, LARGEST))
 
 
-def bounded(name: str, array: Tensor, bound: float) -> None:
-    """Raise NonFiniteError unless all values are finite and at most ``bound``."""
-    if not is_bounded(array, bound):
-        raise NonFiniteError(f"values of {name} are NaN or outside [-{bound:g}, {bound:g}]")
+def misshapen(name: str, array: Tensor, expected: tuple[int, ...]) -> ShapeError:
+    """The error of an array that has not the ``expected`` shape."""
+    return ShapeError(f"{name} has shape {tuple(array.shape)}; agreed was {expected}")
+
+
+def unbounded(name: str, bound: float) -> NonFiniteError:
+    """The error of values that are not finite or beyond the bound."""
+    return NonFiniteError(f"values of {name} are NaN or outside [-{bound:g}, {bound:g}]")
 
 
 def mended(array: Tensor, bound: float) -> Tensor:
-    """``array``, or where it is not within the bound a copy that is.
-
-    NaN and ±∞ become 0, everything else is cut off at ±``bound``.
+    """A copy that is within the bound: NaN and ±∞ become 0, what else is beyond is cut off.
 
     >>> mended(torch.tensor([1.0, float("nan"), float("inf"), -9.0]), 5.0).tolist()
     [1.0, 0.0, 0.0, -5.0]
     """
-    if is_bounded(array, bound):
-        return array
     return torch.where(array.isfinite(), array, 0.0).clamp_(-bound, bound)
 
 
@@ -101,11 +93,6 @@ class Peer:
     digest: bytes | None = None
     """In place of the query, where only a ledger remembers it."""
 
-    @property
-    def waits(self) -> bool:
-        """Whether a query of it waits in a synchronous round."""
-        return self.query is not None and self.reply is None
-
     def came_before(self, query: Query, frame: Frame) -> bool:
         """Whether a query is the last one once more, byte for byte; else it must be the next one.
 
@@ -113,7 +100,8 @@ class Peer:
             ConflictError: it is neither.
         """
         number, following = query.number, self.next_number
-        last = following if self.waits else following - 1
+        waits = self.query is not None and self.reply is None
+        last = following if waits else following - 1
         if number == last and (self.query is not None or self.digest is not None):
             same = frame == self.query
             if self.query is None:
@@ -144,6 +132,7 @@ class QueryChecks:
         dims: d_h of every client, in order.
         bound: H_max, the largest absolute value of an embedding.
         tolerant: whether values beyond it are mended; they are refused otherwise.
+        received: for each client, what was received of each record, for error feedback; or none.
     """
 
     def __init__(
@@ -155,6 +144,7 @@ class QueryChecks:
         bound: float,
         *,
         tolerant: bool,
+        received: Sequence[Received] = (),
     ) -> None:
         self._records = records
         self._batch_size = batch_size
@@ -162,23 +152,31 @@ class QueryChecks:
         self._dims = tuple(dims)
         self._bound = bound
         self._tolerant = tolerant
+        self._received = received
         self._places = np.zeros(records, np.int32)
 
-    def check(self, query: Query) -> None:
-        """Raise RefusedError unless it names known records, each once, in the shape agreed on."""
-        ids_in_range(query.ids, self._records, self._batch_size, query.largest)
+    def accept(self, query: Query) -> Query:
+        """The query to be worked on.
+
+        It names known records, each once, in the shape agreed on. With error feedback its
+        embeddings are restored from their difference to what is known. Those beyond the bound are
+        refused, or mended under noise, where nothing may be refused that an honest client may send
+        by accident.
+
+        Raises:
+            RefusedError: it is not acceptable.
+        """
+        ids_in_range(query.ids, self._records, self._batch_size)
         shape = (self._points, query.ids.numel(), self._dims[query.client])
-        has_shape(f"the embeddings of client {query.client}", query.embeddings, shape)
+        if query.embeddings.shape != shape:
+            raise misshapen(f"the embeddings of client {query.client}", query.embeddings, shape)
         if not kernels.distinct(self._places, query.ids.numpy()):
             raise RepeatedRecordError(f"client {query.client} names a record twice in one batch")
-
-    def within_bound(self, query: Query) -> Query:
-        """A query whose embeddings are within the bound: mended, or refused.
-
-        Under noise nothing that an honest client may send by accident is refused.
-        """
-        if not self._tolerant:
-            bounded(f"the embeddings of client {query.client}", query.embeddings, self._bound)
+        if self._received:
+            known = self._received[query.client].known(query.ids)
+            query = replace(query, embeddings=query.embeddings + known)
+        if is_bounded(query.embeddings, self._bound):
             return query
-        fit = mended(query.embeddings, self._bound)
-        return query if fit is query.embeddings else replace(query, embeddings=fit)
+        if not self._tolerant:
+            raise unbounded(f"the embeddings of client {query.client}", self._bound)
+        return replace(query, embeddings=mended(query.embeddings, self._bound))

@@ -16,7 +16,14 @@ from vertizo.core.errors import ConflictError, MalformedError, UnknownPartyError
 from vertizo.methods.base import ClientPair, Features
 from vertizo.models.base import Selected
 from vertizo.party.batches import Batches
-from vertizo.party.checks import Partition, bounded, has_shape, ids_in_range, out_of_step
+from vertizo.party.checks import (
+    Partition,
+    ids_in_range,
+    is_bounded,
+    misshapen,
+    out_of_step,
+    unbounded,
+)
 from vertizo.privacy.embedding_noise import EmbeddingNoise
 from vertizo.protocol import wire
 from vertizo.protocol.codecs.base import Codec
@@ -186,8 +193,11 @@ class ClientParty:
         opened = self._open
         if opened is None or reply.number != self.answered:
             raise ConflictError(f"a reply to query {reply.number}; {self.answered} is the next one")
-        has_shape("the reply", reply.values, self._reply_shape(len(opened.batch.ids)))
-        bounded("the reply", reply.values, REPLY_BOUND)
+        shape = self._reply_shape(len(opened.batch.ids))
+        if reply.values.shape != shape:
+            raise misshapen("the reply", reply.values, shape)
+        if not is_bounded(reply.values, REPLY_BOUND):
+            raise unbounded("the reply", REPLY_BOUND)
         if opened.features is None:
             opened.features = self._rows(opened.batch.ids)
         self._pair.tell(reply.number, opened.features, reply.values)

@@ -24,15 +24,14 @@ import torch
 from torch import Tensor
 
 from vertizo.core.randomness import Stream
-from vertizo.models.base import Dense, Points
-from vertizo.models.optimizers import Optimizer
+from vertizo.models.base import Points
+from vertizo.models.optimizers import Dense, Optimizer
 from vertizo.party.server_model import Evaluation, ServerModel
 from vertizo.privacy.clipping import clip
 from vertizo.privacy.discrete_gaussian import RandomBytes
 from vertizo.privacy.mechanisms import NoiseSource
 from vertizo.zeroth_order.directions import Directions
-from vertizo.zeroth_order.estimators import estimate, two_point
-from vertizo.zeroth_order.perturbation import outputs
+from vertizo.zeroth_order.estimators import estimate, outputs, two_point
 
 ROUNDING = 1e-4
 """Share of the clip kept free for rounding in float64.

@@ -22,13 +22,12 @@ from vertizo.core.errors import (
 )
 from vertizo.core.randomness import Stream
 from vertizo.methods.base import Method, Outcome
-from vertizo.models.base import Points
 from vertizo.party.batches import Batches
 from vertizo.party.checks import Partition, Peer, QueryChecks, Vetted
 from vertizo.party.metrics import Scores, scores
 from vertizo.party.private_updates import Schedule, SecretSgd
 from vertizo.party.server_model import Evaluation, ServerModel, ServerUpdate, TrainingMeter
-from vertizo.party.table import Array, EmbeddingTable, Staleness
+from vertizo.party.table import EmbeddingTable, Staleness
 from vertizo.party.uploads import Uploads
 from vertizo.privacy.mechanisms import NoiseSource
 from vertizo.privacy.plan import Answer, Plan
@@ -57,27 +56,16 @@ class ServerSide:
     update: ServerUpdate
     shared: Sequence[Stream]
     """Each client's `vertizo.methods.base.ClientSide.shared`."""
-    own: Tensor | None = None
-    """The label holder's own features of all training records, [records, columns]."""
     learning_rate: float | None = None
     """η_0, given or chosen."""
     notes: tuple[str, ...] = ()
     """What people should know of the server's model."""
     meter: TrainingMeter = field(default_factory=TrainingMeter)
 
-    def points(
-        self, ids: Tensor, replacements: Sequence[tuple[int, Tensor | Array]] = ()
-    ) -> Points:
-        """The server model's inputs: `EmbeddingTable.points`, own features behind each row."""
-        points = self.table.points(ids, replacements)
-        if self.own is None:
-            return points
-        own = torch.from_numpy(self.own.numpy().take(ids.numpy(), 0))
-        return Points(torch.cat([points.rows, own], 1), points.shifts)
-
-    def labels_of(self, ids: Tensor) -> Tensor:
-        """Labels of those records, [batch]."""
-        return torch.from_numpy(self.labels.numpy().take(ids.numpy()))
+    def __post_init__(self) -> None:
+        self._steps = self.method.server_steps
+        self._is_per_record = self.method.reply_is_per_record
+        self._entries = self.method.releases_per_query
 
     def answer(self, queries: Sequence[Query], round_: int) -> list[Reply]:
         """One round: store, join, evaluate, release, meter, step.
@@ -89,23 +77,29 @@ class ServerSide:
         method, model, ids = self.method, self.model, queries[0].ids
         for query in queries:
             self.table.store(query.client, ids, method.stored(query.embeddings), round_)
-        evaluated = [(q, method.evaluated(q, self.shared[q.client])) for q in queries]
-        points = self.points(ids, [(q.client, new) for q, new in evaluated if new is not None])
-        labels, steps = self.labels_of(ids), method.server_steps
-        evaluation = model.evaluate(points, labels, round_ * steps)
-        replies, first, plain = [], 0, evaluation.losses[-1]
-        for query, new in evaluated:
-            last = first if new is None else first + len(new)
+        evaluated, moved = [], []
+        for query in queries:
+            new = method.evaluated(query, self.shared[query.client])
+            evaluated.append(0 if new is None else len(new))
+            if new is not None:
+                moved.append((query.client, new))
+        points = self.table.points(ids, moved)
+        labels = torch.from_numpy(self.labels.numpy().take(ids.numpy()))
+        first_pass = round_ * self._steps
+        evaluation = model.evaluate(points, labels, first_pass)
+        replies, last, plain = [], 0, evaluation.losses[-1]
+        for query, count in zip(queries, evaluated, strict=True):
+            first, last = last, last + count
             gradient = partial(self._gradient, evaluation, query.client)
             told = method.told(Outcome(evaluation.losses[first:last], plain, gradient))
             replies.append(Reply(query.client, query.number, self._released(told)))
-            first = last
         self.meter.add(evaluation)
-        for step in range(steps):
+        for step in range(self._steps):
             if step:
-                evaluation = model.evaluate(points, labels, round_ * steps + step)
+                evaluation = model.evaluate(points, labels, first_pass + step)
             self.update.step(model, evaluation, points.rows, labels)
-            model.settle()
+            if method.as_pytorch:
+                model.settle()
         return replies
 
     def _gradient(self, evaluation: Evaluation, client: int) -> Tensor:
@@ -114,12 +108,13 @@ class ServerSide:
 
     def _released(self, told: Tensor) -> Tensor:
         """What the privacy plan makes of `Method.told`."""
-        if self.method.reply_is_per_record:
+        if self._is_per_record:
             return self.plan.each(told)
-        if told.dim() == 1 or told.shape[1] != self.method.releases_per_query:
+        if told.dim() == 1 or told.shape[1] != self._entries:
             return self.plan.total(told)
-        columns = [self.plan.total(column) for column in told.unbind(1)]  # each clipped by itself
-        return columns[0] if len(columns) == 1 else torch.cat(columns)
+        if self._entries == 1:
+            return self.plan.total(told[:, 0])
+        return torch.cat([self.plan.total(column) for column in told.unbind(1)])
 
 
 class ServerParty:
@@ -185,7 +180,13 @@ class ServerParty:
         largest = max(4 * math.prod(shape), up.size(shape))  # a scale a record may outgrow floats
         self._max_body = largest + 8 * batch_size + OVERHEAD
         self._checks = QueryChecks(
-            len(side.table.values), batch_size, points, dims, bound, tolerant=side.plan.tolerant
+            len(side.table.values),
+            batch_size,
+            points,
+            dims,
+            bound,
+            tolerant=side.plan.tolerant,
+            received=received,
         )
 
     def receive(self, frame: wire.Frame, sender: int | None = None) -> Replies:
@@ -220,12 +221,11 @@ class ServerParty:
         peer = self._peer(message, sender)
         if peer.came_before(message, frame):
             return [] if peer.reply is None else [(message.client, peer.reply)]
-        self._checks.check(message)
+        query = self._checks.accept(message)
         if self.batches is not None and not torch.equal(message.ids, self.batches.ids(self.round)):
             raise OtherRoundError(
                 f"client {message.client} answers for other records than round {self.round} names"
             )
-        query = self._checks.within_bound(self._restored(message))
         self.side.plan.admit(query.client, query.ids)
         return Vetted(query, frame)
 
@@ -241,13 +241,6 @@ class ServerParty:
         peer.query, peer.reply = vetted.frame, None
         self._open.append(vetted.query)
         return self.close_round() if len(self._open) == self.clients else []
-
-    def _restored(self, query: Query) -> Query:
-        """With error feedback, the embeddings that a query tells the difference to."""
-        if not self._received:
-            return query
-        known = self._received[query.client].known(query.ids)
-        return replace(query, embeddings=query.embeddings + known)
 
     def _named(self, client: int | None, batch: int) -> Tensor:
         """Record IDs that the number of a batch stands for; announcements are not for a server."""
@@ -291,17 +284,22 @@ class ServerParty:
         with np.errstate(all="ignore"):  # overflow is the plan's to clip, or the client's to refuse
             replies = side.answer(queries, self.round)
         self.staleness.add_ages(*side.table.ages(ids, self.round))
-        given = [
-            (reply, frame or self._peers[reply.client].query or b"", self._coded(reply, ids))
-            for reply in replies
-        ]
+        answers = []
+        for reply in replies:
+            query = self._peers[reply.client].query if frame is None else frame
+            assert query is not None, "it waited"
+            fed = bool(self._feedback)
+            coded = self._coded(reply, ids) if fed else self._encode(reply, self._down)
+            answers.append(Answer(reply.client, reply.number, query, ids, coded))
         try:  # on record, with its reply, before anything leaves
-            side.plan.commit([Answer(r.client, r.number, query, ids, f) for r, query, f in given])
+            side.plan.commit(answers)
         except RefusedError as error:
             raise RunError(f"an answer that was computed cannot be charged: {error}") from None
-        for reply, query, coded in given:
-            self._peers[reply.client] = Peer(reply.number + 1, query, coded)
-        return [(reply.client, coded) for reply, _, coded in given]
+        sent: Replies = []
+        for answer in answers:
+            self._peers[answer.client] = Peer(answer.number + 1, answer.query, answer.reply)
+            sent.append((answer.client, answer.reply))
+        return sent
 
     @property
     def largest_frame(self) -> int:
@@ -338,7 +336,7 @@ class ServerParty:
             side.plan.begin_step(number)
             self._steps += 1
             ids, count = update.sample(number, records)
-            joined, labels = side.points(ids).rows, side.labels_of(ids)
+            joined, labels = side.table.points(ids).rows, side.labels[ids]
             with np.errstate(all="ignore"):
                 update.between(number, side.model, joined, labels, count, records)
 
@@ -358,9 +356,7 @@ class ServerParty:
                 )
 
     def _coded(self, reply: Reply, ids: Tensor) -> wire.Frame:
-        """The frame of a reply about these records; with error feedback, and of what is owed."""
-        if not self._feedback:
-            return self._encode(reply, self._down)
+        """With error feedback: the frame of a reply about these records, and of what is owed."""
         feedback = self._feedback[reply.client]
         wanted = feedback.corrected(ids, reply.values)
         frame = wire.encode(replace(reply, values=wanted), self._down)
@@ -459,7 +455,7 @@ class ServerParty:
             self._uploads.load(state["uploads"])
         self._open = []
         for peer in self._peers:
-            if peer.waits and peer.query is not None:
+            if peer.query is not None and peer.reply is None:
                 waiting = wire.decode(peer.query, self._up, order=self._order)
                 assert isinstance(waiting, Query)
-                self._open.append(self._checks.within_bound(self._restored(waiting)))
+                self._open.append(self._checks.accept(waiting))

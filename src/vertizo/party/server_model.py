@@ -13,7 +13,6 @@ from torch import Tensor
 
 from vertizo.core.errors import ConfigError
 from vertizo.models.base import (
-    Dense,
     DifferentiableModel,
     Model,
     Points,
@@ -22,10 +21,9 @@ from vertizo.models.base import (
     State,
 )
 from vertizo.models.losses import RecordLosses, Task
-from vertizo.models.optimizers import Optimizer
+from vertizo.models.optimizers import Dense, Optimizer
 from vertizo.zeroth_order.directions import Directions
-from vertizo.zeroth_order.estimators import estimate, forward_difference, two_point
-from vertizo.zeroth_order.perturbation import outputs
+from vertizo.zeroth_order.estimators import estimate, forward_difference, outputs, two_point
 
 
 class ServerModel:
@@ -41,12 +39,9 @@ class ServerModel:
     def __init__(self, model: Model, task: Task) -> None:
         self.model = model
         self.task = task
-        self._differentiable = model if isinstance(model, DifferentiableModel) else None
-
-    @property
-    def parameters(self) -> Tensor:
+        self.parameters = model.parameters
         """w_0, shape [d_0]."""
-        return self.model.parameters
+        self._differentiable = model if isinstance(model, DifferentiableModel) else None
 
     def state(self) -> State:
         """The model's, live."""

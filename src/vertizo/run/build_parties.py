@@ -266,7 +266,6 @@ def make_server(
         ConfigError: parts of the configuration do not fit each other or the data.
     """
     method, options = config.method, config.server
-    table = EmbeddingTable(data.records, dims, options.join)
     own: dict[Purpose, Tensor] = {}
     encoded = None
     if data.own is not None:
@@ -278,6 +277,7 @@ def make_server(
             data.own.cardinalities,
             tokens=not features.is_floating_point(),
         )
+    table = EmbeddingTable(data.records, dims, options.join, own.get("table"))
     why = modes.why_server_evaluates(config)
     model = server_model(
         options.model,
@@ -313,7 +313,6 @@ def make_server(
         plan=protection.plan(),
         update=protection.update(model),
         shared=shared,
-        own=own.get("table"),
         learning_rate=protection.learning_rate,
         notes=modes.notes("server.model", model, why),
     )

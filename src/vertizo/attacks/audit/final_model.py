@@ -131,7 +131,7 @@ class FinalModel(Scripted):
             ids, _ = update.sample(0, self._setting.data.records)
             others = len(ids) - 1
         ids = torch.full((1 + others,), self._setting.record)
-        joined = side.points(ids).rows.clone()
+        joined = side.table.points(ids).rows.clone()
         joined[:, : len(row)] = 0
         joined[0, : len(row)] = row
         labels = self._setting.labels_of(ids, world)

@@ -134,7 +134,7 @@ class Setting:
             points: ``h+`` and ``h−`` in turn, float32 [2 · pairs, batch, d_h].
             world: which says the target's label.
         """
-        inputs = side.points(ids, [(client, points)])
+        inputs = side.table.points(ids, [(client, points)])
         losses = side.model.evaluate(inputs, self.labels_of(ids, world)).losses[:-1]
         return two_point(losses[0::2], losses[1::2], self.method.smoothing)
 
