@@ -317,8 +317,8 @@ def test_a_wrong_configuration(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("trian",), ["Did you mean 'train'?"]),
-        (("privacy", "explian", "x"), ["Did you mean 'explain'"]),
+        (("trian",), ["did you mean 'train'?"]),
+        (("privacy", "explian", "x"), ["did you mean 'explain'"]),
         (("list", "method"), ["methods"]),
         (("attack", "membrship"), ["no attack 'membrship'; did you mean 'membership'?"]),
         (("attack", "table", "--methods", "dpvz"), ["no 'dpvz'; did you mean 'dpzv'?"]),
