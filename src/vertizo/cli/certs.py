@@ -39,9 +39,8 @@ def certs(
         table.add_row(*(Text(cell) for cell in row))
     Console().print(table)
     say(
-        "\nHand each party its own folder, over a way you trust; key.pem is for its eyes only."
-        f"\nThis is a test authority. Whoever has {folder / authority.FOLDER / 'key.pem'} can "
-        "make certificates in any party's name: keep it safe to add parties later, or throw "
-        "it away.\nOrganisations use authorities of their own, and put their files under the "
-        "same names."
+        "\nGive each party its own folder over a channel you trust; no other party may see its "
+        f"key.pem.\nThis is a test authority. Anyone with {folder / authority.FOLDER / 'key.pem'} "
+        "can make certificates in any party's name: keep it safe to add parties later, or delete "
+        "it.\nOrganisations use their own authorities, with the same file names."
     )

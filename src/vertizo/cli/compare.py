@@ -32,13 +32,15 @@ Measure = Literal["validation", "train"]
 def compare(
     config: Annotated[
         Path | None,
-        typer.Argument(help="YAML configuration for all methods; its section methods adds to it."),
+        typer.Argument(
+            help="YAML configuration of all methods; its section `methods` may change it for each."
+        ),
     ] = None,
     methods: Annotated[
         str | None,
         typer.Option(
             metavar="A,B,…",
-            help="Methods, or entries of the section methods. Default: all of that section.",
+            help="Methods, or entries of the section `methods`. Default: all of that section.",
             autocompletion=complete_methods,
         ),
     ] = None,
@@ -47,11 +49,14 @@ def compare(
     out: StudyFolder = None,
     targets: Annotated[
         str,
-        typer.Option(metavar="A,B,…", help="Accuracies in %: count the bytes until each of them."),
+        typer.Option(
+            metavar="A,B,…",
+            help="Accuracies in %; the table counts the bytes until each is reached.",
+        ),
     ] = "60,80,90,95",
     by: Annotated[
         Measure,
-        typer.Option(help="Which accuracy has to reach them; train is the running one."),
+        typer.Option(help="Which accuracy counts; train is the running one."),
     ] = "validation",
     controls: Annotated[
         bool,

@@ -25,7 +25,8 @@ PartyConfig = Annotated[
 StudyFolder = Annotated[
     Path | None,
     typer.Option(
-        metavar="DIR", help="Folder of all runs; finished runs in it are used again. Default: runs/"
+        metavar="DIR",
+        help="Folder of all runs; finished ones are not repeated. Default: a folder under runs/.",
     ),
 ]
 EngineName = Literal["local", "ray"]

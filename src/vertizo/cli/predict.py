@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -17,11 +16,7 @@ from vertizo.cli.parties import TICK, connect, listening, stop_requests
 from vertizo.core.errors import ConfigError, Interrupted
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from vertizo.run.prediction import Predictions
-
-FORMATS = (".csv", ".parquet")
 
 
 def predict(
@@ -91,21 +86,22 @@ def predict_offline(
     Raises:
         UserError: one line that says what is wrong; nothing is written.
     """
+    from vertizo.data import options
+    from vertizo.data.tabular import frames
+    from vertizo.network.client_folder import is_of_real_parties
+    from vertizo.run.prediction import Predictor, check_file, write_file
+
     if data is None and id_column is not None:
         raise ConfigError(f"--id {id_column} names a column of --data, which is missing")
     if out is not None:
-        _check_output(out)
+        check_file(out)
         if data is not None and data.exists() and out.exists() and out.samefile(data):
             raise ConfigError(f"--out {out} is the file of --data; name another")
-    from vertizo.data import options
-    from vertizo.data.tabular import frames
-    from vertizo.run.prediction import Predictor
-
     try:
         separator = None if delimiter is None else options.delimiter(delimiter, "--delimiter")
     except ValueError as error:
         raise ConfigError(str(error)) from None
-    if _is_of_real_parties(run):
+    if is_of_real_parties(run):
         raise ConfigError(
             f"{run} is of real parties, none of which can predict alone; all run "
             "`vertizo predict CONFIG --data FILE`, each with its own configuration"
@@ -124,40 +120,9 @@ def predict_offline(
     if out is None:
         sys.stdout.write(predictions.frame.write_csv())
     else:
-        _write(predictions.frame, out)
+        write_file(predictions.frame, out)
     lines = [*_words(predictions, out), f"privacy: {predictor.coverage()}"]
     print("\n".join(lines), file=sys.stderr if out is None else sys.stdout)
-
-
-def _is_of_real_parties(run: Path) -> bool:
-    """Whether a folder is one party's part of a job over a network."""
-    from vertizo.run.folder import RunFolder
-
-    if any((run / name).is_file() for name in ("job", "secret.key")):
-        return True
-    return "queries" in (RunFolder(run).summary() or {})  # of a trial, which has no secret
-
-
-def _check_output(out: Path) -> None:
-    """Refuse a place that predictions cannot be written to."""
-    if out.suffix not in FORMATS:
-        raise ConfigError(f"--out {out} must end in {' or '.join(FORMATS)}")
-    if out.is_dir():
-        raise ConfigError(f"--out {out} is a folder; name a file")
-    if not out.parent.is_dir():
-        raise ConfigError(f"--out {out}: there is no folder {out.parent}")
-
-
-def _write(frame: pl.DataFrame, out: Path) -> None:
-    """Write predictions, whole or not at all, in the format of the file's name."""
-    from vertizo.run import checkpoint
-
-    content = io.BytesIO()
-    if out.suffix == ".parquet":
-        frame.write_parquet(content)
-    else:
-        frame.write_csv(content)
-    checkpoint.write_atomically(out, content.getvalue())
 
 
 def _words(predictions: Predictions, out: Path | None) -> list[str]:
@@ -179,6 +144,7 @@ def _predict_together(
     if data is None:
         raise ConfigError("--data is missing; name the table of this party's new records")
     from vertizo.network.options import is_label_holder
+    from vertizo.run.prediction import check_file
 
     if not is_label_holder(config):
         if out is not None:
@@ -187,7 +153,7 @@ def _predict_together(
         return
     if out is None:
         raise ConfigError("--out is missing; name the file that predictions go to")
-    _check_output(out)
+    check_file(out)
     _as_label_holder(config, settings, data, out)
 
 
@@ -201,7 +167,7 @@ def _as_label_holder(path: Path, settings: list[str], data: Path, out: Path) -> 
     from vertizo.network.certificates import Credentials
     from vertizo.network.options import load_serve
     from vertizo.network.predicting import NewRecords, PredictingService
-    from vertizo.run.prediction import coverage_of, frame_of
+    from vertizo.run.prediction import coverage_of, frame_of, write_file
 
     config = load_serve(path, settings)
     served, column = config.federation, _column(config.data.id)
@@ -223,7 +189,7 @@ def _as_label_holder(path: Path, settings: list[str], data: Path, out: Path) -> 
                 show(0.0, f"waiting for {', '.join(service.missing())}")
     keys = records.frame[column]
     frame = frame_of(service.task, service.class_names, service.logits(), keys)
-    _write(frame, out)
+    write_file(frame, out)
     print(f"{frame.height:,} predictions written to {out}")
     print(f"privacy: {coverage_of(service.privacy)}")
 

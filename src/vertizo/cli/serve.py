@@ -16,7 +16,6 @@ from vertizo.core.errors import ConfigError, Interrupted, RunError
 
 if TYPE_CHECKING:
     from vertizo.network.options import ServeConfig
-    from vertizo.network.serving import FederationService
 
 
 def serve(config: PartyConfig, settings: Settings = None, as_json: AsJson = False) -> None:
@@ -51,6 +50,8 @@ def _serve(config: ServeConfig, as_json: bool) -> None:
     import torch
 
     from vertizo.core.memory import keep_freed_memory
+    from vertizo.network.progress import progress
+    from vertizo.network.progress import stage as stage_of
     from vertizo.network.serving import FederationService
     from vertizo.run.folder import RunFolder
 
@@ -63,15 +64,15 @@ def _serve(config: ServeConfig, as_json: bool) -> None:
             listening(errors, f"serves {served.name}", served, credentials, service),
             live_bar(errors, served.name) as show,
         ):
-            stage, noted = None, False
+            stage, noted = "", False
             while not service.finished.wait(TICK):
                 service.tick()
                 if not noted and service.course is not None:
                     noted = True
                     say((f"note: {n}" for n in service.course.job.party.side.notes), errors)
                 if show is not None:
-                    show(*_where(service))
-                elif stage != (stage := _stage(service)):
+                    show(*progress(service))
+                elif stage != (stage := stage_of(service)):
                     say(stage, errors)
                 if stopped.is_set():
                     raise Interrupted(STOPPED)
@@ -83,45 +84,6 @@ def _serve(config: ServeConfig, as_json: bool) -> None:
         print(json.dumps(summary))
     else:
         _show(summary, served.folder)
-
-
-def _stage(service: FederationService) -> str:
-    """The job's stage in a word or two, for a log that nobody watches."""
-    course = service.course
-    if course is None:
-        return f"waiting for {', '.join(service.missing())}"
-    words = {
-        "uploading": "the table is uploaded",
-        "closing": "scoring",
-        "done": "over; members are told",
-    }
-    return words.get(course.phase, course.phase)
-
-
-def _where(service: FederationService) -> tuple[float, str]:
-    """How far the job is, and the words beside the bar."""
-    from vertizo.privacy.epsilon_text import bound_text
-    from vertizo.run.summary_figures import size_text
-
-    course = service.course
-    if course is None:
-        return 0.0, _stage(service)
-    job, party = course.job, course.job.party
-    if course.phase == "uploading":
-        return 0.0, f"table: {size_text(service.traffic.table)}"
-    parts = [f"{party.round:,} of {job.rounds:,} rounds"]
-    meter = party.side.meter
-    if meter.records:
-        parts.append(f"loss {meter.loss / meter.records:.3f}")
-    accuracy = course.last.get("validation_accuracy", course.last.get("test_accuracy"))
-    if accuracy is not None:
-        parts.append(f"acc {100 * accuracy:.1f} %")
-    parts.append(size_text(service.traffic.up + service.traffic.down))
-    epsilon = job.statement.epsilon
-    parts.append("no ε" if epsilon is None else f"ε {bound_text(epsilon, 3)}")
-    if course.phase != "training":
-        parts.append(course.phase)
-    return party.round / max(job.rounds, 1), " · ".join(parts)
 
 
 def _show(summary: dict[str, Any], folder: Path) -> None:

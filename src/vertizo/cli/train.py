@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from itertools import chain, count
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +14,7 @@ from rich.console import Console
 
 from vertizo.cli.console import print_table, say
 from vertizo.cli.options import AsJson, Settings, complete_runs
-from vertizo.core.errors import ConfigError, Interrupted, RunError
+from vertizo.core.errors import ConfigError, Interrupted
 
 if TYPE_CHECKING:
     from vertizo.config.schema import ExperimentConfig
@@ -62,7 +61,7 @@ def train(
 
         chosen = schema.load(config, settings or [])
     from vertizo.run import tracking
-    from vertizo.run.folder import RunFolder
+    from vertizo.run.folder import RunFolder, new_folder
 
     tracking.check(track or [])
     place: AbstractContextManager[Path]
@@ -71,7 +70,11 @@ def train(
         controls = controls or (resume / "controls").is_dir()
     else:
         assert chosen is not None
-        place = _new_folder(chosen) if out is None else nullcontext(out)
+        place = (
+            new_folder(f"{chosen.data.name}-{chosen.method.name}-seed{chosen.seed}")
+            if out is None
+            else nullcontext(out)
+        )
     with place as folder:
         if resume is None:
             RunFolder(folder).check_is_new()
@@ -80,37 +83,6 @@ def train(
         print(json.dumps(summaries[0]))
     else:
         _show(summaries, folder)
-
-
-@contextmanager
-def _new_folder(config: ExperimentConfig) -> Iterator[Path]:
-    """A folder below ``runs``, taken at once, so that no other run picks it; removed if unused."""
-    base = Path("runs") / f"{config.data.name}-{config.method.name}-seed{config.seed}"
-    names = chain([base], (base.with_name(f"{base.name}-{number}") for number in count(2)))
-    begun = base.parent.exists()
-    try:
-        base.parent.mkdir(exist_ok=True)
-        folder = next(each for each in names if _made(each))
-    except OSError as error:
-        raise RunError(
-            f"{base} cannot be made: {error.strerror}; name a folder with --out"
-        ) from None
-    try:
-        yield folder
-    finally:
-        with suppress(OSError):  # there is something in it
-            folder.rmdir()
-            if not begun:
-                base.parent.rmdir()
-
-
-def _made(folder: Path) -> bool:
-    """Make a folder, unless it is there already."""
-    try:
-        folder.mkdir()
-    except FileExistsError:
-        return False
-    return True
 
 
 def _all(

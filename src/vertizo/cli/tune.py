@@ -31,7 +31,10 @@ def tune(
     ] = 30,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Folder of the search; a search in it is continued."),
+        typer.Option(
+            metavar="DIR",
+            help="Folder of the search; an unfinished search is continued. Default: a folder under runs/.",
+        ),
     ] = None,
     settings: Settings = None,
     search: Annotated[

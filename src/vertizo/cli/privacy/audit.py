@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
-from vertizo.cli.console import Show, live_bar, say
+from vertizo.cli.console import Show, grid, live_bar, say
 from vertizo.cli.options import AsJson, Settings
 
 if TYPE_CHECKING:
@@ -90,53 +89,10 @@ def _reporting(show: Show | None, case: Case) -> Callable[[int], None] | None:
 
 
 def _show(found: Sequence[Audit], is_small: bool) -> None:
-    from vertizo.attacks.audit import small
+    from vertizo.attacks.audit.table import lines, notes, title
 
-    delta = found[0].bound.delta
-    where = ""
-    if is_small:
-        where = f"{small.RECORDS} records, batches of {small.BATCH}, {small.CLIENTS} clients, "
-        where += f"{small.EPOCHS} epochs, "
-    table = Table(title=f"ε at δ = {delta:g}: {where}one label flipped", title_style="bold")
-    table.add_column("server")
-    table.add_column("clients")
-    for heading in ("trials", "claimed", "measured ≥", "exact ≤", "replies ≤"):
-        table.add_column(heading, justify="right")
-    for one in found:
-        table.add_row(
-            one.title,
-            one.adversary,
-            f"{one.bound.trials:,}",
-            _figure(one.epsilon_claimed),
-            f"{one.bound.epsilon:.3g}",
-            _figure(one.epsilon_exact, "no bound"),
-            _figure(one.epsilon_replies, "no bound"),
-        )
+    headings, *rows = lines(found)
+    table = grid(headings, rows, title(found, is_small))
+    table.columns[1].justify = "left"
     Console().print(table)
-    say(_notes(found))
-
-
-def _notes(found: Sequence[Audit]) -> Iterator[str]:
-    confidence = found[0].bound.confidence
-    yield (
-        f"trials: of either label. measured ≥: each figure holds with {100 * confidence:g} % "
-        "confidence. The clients collude, "
-        "know everything but this label, and know the server model's first parameters."
-    )
-    yield (
-        "A figure near 0 shows nothing: a bound from so many trials misses what is small, and what "
-        "other clients might do."
-    )
-    for one in found:
-        if one.refutes_accountant:
-            yield (
-                f"{one.title}, {one.adversary}: more was measured than the accountant allows. The "
-                "server or its accounting is wrong, unless this is one of the "
-                f"{100 * (1 - confidence):g} % of audits that err."
-            )
-        elif one.refutes_claim:
-            yield f"{one.title}, {one.adversary}: more was measured than is claimed."
-
-
-def _figure(epsilon: float | None, otherwise: str = "-") -> str:
-    return otherwise if epsilon is None else f"{epsilon:.4g}"
+    say(notes(found))
