@@ -33,7 +33,8 @@ def tune(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Folder of the search; an unfinished search is continued. Default: a folder under runs/.",
+            help="Folder of the search; an unfinished search is continued. Default: a folder "
+            "under runs/.",
         ),
     ] = None,
     settings: Settings = None,
