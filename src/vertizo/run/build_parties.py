@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from vertizo.config.schema import ExperimentConfig
+from vertizo.core import kernels
 from vertizo.core.errors import ConfigError
 from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData
@@ -187,7 +188,7 @@ def make_client(
     sizes = (min(config.batch_size, records),) if foreign else ()
     with named("client.model"):
         mixes = mixes_records(model, table[:5], sizes)
-    notes = modes.notes("client.model", model, why)
+    notes = (*modes.notes("client.model", model, why), *kernels.notes())
     return MadeClient(party, model, optimizer, rate, dim, mixes, notes)
 
 
@@ -311,7 +312,7 @@ def make_server(
         shared=shared,
         own=own.get("table"),
         learning_rate=protection.learning_rate,
-        notes=modes.notes("server.model", model, why),
+        notes=(*modes.notes("server.model", model, why), *kernels.notes()),
     )
     feedback = config.codecs.feedback
     return ServerParty(
