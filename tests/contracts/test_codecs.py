@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from tests.refusals import refused
 from torch import Tensor
 
 from vertizo.core.errors import MalformedError
@@ -119,9 +119,8 @@ def test_bytes_that_do_not_fit_the_shape_are_refused() -> None:
     for name, case in CASES.items():
         data = bytes(case.codec.encode(torch.randn(3, 4)))
         for wrong in (*(data[:size] for size in range(len(data))), data + b"\0", data + data):
-            with pytest.raises(MalformedError):
-                case.codec.decode(memoryview(wrong), (3, 4))
-                pytest.fail(f"{name} took {len(wrong)} bytes for {len(data)}")
+            named = f"{name}: {len(wrong)} bytes for {len(data)}"
+            refused(named, MalformedError, case.codec.decode, memoryview(wrong), (3, 4))
 
 
 @given(data=st.binary(max_size=64), shape=st.lists(st.integers(0, 2**31 - 1), max_size=3))
