@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import product
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -63,23 +65,17 @@ class Whole(nn.Module):
         return nn.utils.parameters_to_vector(self.parameters())
 
 
-@pytest.fixture(params=KINDS)
-def pair(request: pytest.FixtureRequest) -> tuple[Whole, EncodedModel]:
-    """A module, and the model over a copy of its parts."""
-    make_top, make_encoder, shape = KINDS[request.param]
-    torch.manual_seed(3)
-    encoder = make_encoder()
-    size = encoder(torch.zeros(1, *shape, dtype=dtype_of(shape))).numel()
-    whole = Whole(make_top(size), encoder, shape)
-    seen: list[int] = []
-
-    def top(encoded: int) -> nn.Module:
-        seen.append(encoded)
-        return copy.deepcopy(whole.top)
-
-    model = EncodedModel(top, copy.deepcopy(encoder), WIDTH, shape, dtype_of(shape))
-    assert seen == [size]
-    return whole, model
+def pairs() -> Iterator[tuple[str, Whole, EncodedModel]]:
+    """Modules, and the models over copies of their parts."""
+    for kind, (make_top, make_encoder, shape) in KINDS.items():
+        torch.manual_seed(3)
+        encoder = make_encoder()
+        size = encoder(torch.zeros(1, *shape, dtype=dtype_of(shape))).numel()
+        top = make_top(size)
+        asked = Mock(return_value=copy.deepcopy(top))
+        model = EncodedModel(asked, copy.deepcopy(encoder), WIDTH, shape, dtype_of(shape))
+        asked.assert_called_once_with(size)
+        yield kind, Whole(top, encoder, shape), model
 
 
 def rows_for(whole: Whole, batch: int = BATCH) -> Tensor:
@@ -101,103 +97,110 @@ def close(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and torch.allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
-def test_it_is_a_model(pair: tuple[Whole, EncodedModel]) -> None:
-    whole, model = pair
-    assert isinstance(model, DifferentiableModel)
-    assert torch.equal(model.parameters, whole.flat().detach())
+def test_it_is_a_model() -> None:
+    for kind, whole, model in pairs():
+        assert isinstance(model, DifferentiableModel), (kind, whole, model)
+        assert torch.equal(model.parameters, whole.flat().detach()), (kind, whole, model)
 
 
-def test_outputs(pair: tuple[Whole, EncodedModel]) -> None:
-    whole, model = pair
-    for batch in (1, 2, BATCH):
-        rows = rows_for(whole, batch)
-        assert close(model(rows), whole(rows).detach())
-        assert not model(rows).requires_grad
+def test_outputs() -> None:
+    for kind, whole, model in pairs():
+        for batch in (1, 2, BATCH):
+            rows = rows_for(whole, batch)
+            assert close(model(rows), whole(rows).detach()), (kind, whole, model)
+            assert not model(rows).requires_grad, (kind, whole, model)
 
 
-@pytest.mark.parametrize("shifts", SHIFTS)
-def test_outputs_at_every_point(pair: tuple[Whole, EncodedModel], shifts: int) -> None:
-    whole, model = pair
-    points = points_for(whole, shifts)
-    outputs, _ = model.forward(points)
-    parts = [points.changed()] if shifts else []
-    assert close(outputs, whole(torch.cat([*parts, points.rows])).detach())
-    assert len(outputs) == len(points) * BATCH
+def test_outputs_at_every_point() -> None:
+    for shifts, (kind, whole, model) in product(SHIFTS, pairs()):
+        points = points_for(whole, shifts)
+        outputs, _ = model.forward(points)
+        parts = [points.changed()] if shifts else []
+        assert close(outputs, whole(torch.cat([*parts, points.rows])).detach()), (
+            shifts,
+            kind,
+            whole,
+            model,
+        )
+        assert len(outputs) == len(points) * BATCH, (shifts, kind, whole, model)
 
 
-@pytest.mark.parametrize("shifts", SHIFTS)
-def test_gradients_at_the_last_point(pair: tuple[Whole, EncodedModel], shifts: int) -> None:
+def test_gradients_at_the_last_point() -> None:
     """With respect to the parameters, those of the encoder last, and to the embeddings alone."""
-    whole, model = pair
-    points = points_for(whole, shifts)
-    _, pullback = model.forward(points)
-    for seed in (4, 5):  # a pullback may be used more than once
-        weights = torch.randn(BATCH, CLASSES, generator=torch.Generator().manual_seed(seed))
-        rows = points.rows.clone().requires_grad_(True)
-        for part in whole.parameters():
-            part.requires_grad_(True)
-        sources = [*whole.parameters(), rows]
-        *parts, at_rows = torch.autograd.grad(whole(rows), sources, weights)
-        expected = torch.cat([part.reshape(-1) for part in parts])
-        assert close(pullback(weights), expected)
-        assert close(pullback.inputs(weights), at_rows[:, :WIDTH])
-        assert float(expected[-4:].abs().max()) > 0  # the encoder's too
+    for shifts, (kind, whole, model) in product(SHIFTS, pairs()):
+        points = points_for(whole, shifts)
+        _, pullback = model.forward(points)
+        for seed in (4, 5):  # a pullback may be used more than once
+            weights = torch.randn(BATCH, CLASSES, generator=torch.Generator().manual_seed(seed))
+            rows = points.rows.clone().requires_grad_(True)
+            for part in whole.parameters():
+                part.requires_grad_(True)
+            sources = [*whole.parameters(), rows]
+            *parts, at_rows = torch.autograd.grad(whole(rows), sources, weights)
+            expected = torch.cat([part.reshape(-1) for part in parts])
+            assert close(pullback(weights), expected), (shifts, kind, whole, model)
+            assert close(pullback.inputs(weights), at_rows[:, :WIDTH]), (shifts, kind, whole, model)
+            assert float(expected[-4:].abs().max()) > 0, (
+                shifts,
+                kind,
+                whole,
+                model,
+            )  # the encoder's too
 
 
-def test_the_order_of_both_gradients_does_not_matter(pair: tuple[Whole, EncodedModel]) -> None:
+def test_the_order_of_both_gradients_does_not_matter() -> None:
     """Though each may be a buffer that the next call overwrites."""
-    whole, model = pair
-    weights = torch.ones(BATCH, CLASSES)
-    points = points_for(whole, 1)
-    _, first = model.forward(points)
-    inputs, own = first.inputs(weights).clone(), first(weights).clone()
-    _, second = model.forward(points)
-    assert torch.equal(second(weights), own)
-    assert torch.equal(second.inputs(weights), inputs)
+    for kind, whole, model in pairs():
+        weights = torch.ones(BATCH, CLASSES)
+        points = points_for(whole, 1)
+        _, first = model.forward(points)
+        inputs, own = first.inputs(weights).clone(), first(weights).clone()
+        _, second = model.forward(points)
+        assert torch.equal(second(weights), own), (kind, whole, model)
+        assert torch.equal(second.inputs(weights), inputs), (kind, whole, model)
 
 
-@pytest.mark.parametrize("offsets", [(0.1, -0.1), (0.0, 0.3), (1.0,)])
-def test_along_a_direction(pair: tuple[Whole, EncodedModel], offsets: tuple[float, ...]) -> None:
-    whole, model = pair
-    before = model.parameters.clone()
-    direction = torch.randn(before.numel(), generator=torch.Generator().manual_seed(6))
-    rows = rows_for(whole)
-    found = model.along(direction, offsets, rows)
-    assert torch.equal(model.parameters, before)
-    assert found.shape == (len(offsets), BATCH, CLASSES)
-    for offset, outputs in zip(offsets, found, strict=True):
-        nn.utils.vector_to_parameters(before + offset * direction, whole.parameters())
-        assert close(outputs, whole(rows).detach())
+def test_along_a_direction() -> None:
+    for offsets, (kind, whole, model) in product([(0.1, -0.1), (0.0, 0.3), (1.0,)], pairs()):
+        before = model.parameters.clone()
+        direction = torch.randn(before.numel(), generator=torch.Generator().manual_seed(6))
+        rows = rows_for(whole)
+        found = model.along(direction, offsets, rows)
+        assert torch.equal(model.parameters, before), (offsets, kind, whole, model)
+        assert found.shape == (len(offsets), BATCH, CLASSES), (offsets, kind, whole, model)
+        for offset, outputs in zip(offsets, found, strict=True):
+            nn.utils.vector_to_parameters(before + offset * direction, whole.parameters())
+            assert close(outputs, whole(rows).detach()), (offsets, kind, whole, model)
 
 
-def test_along_puts_the_parameters_back_after_an_error(pair: tuple[Whole, EncodedModel]) -> None:
-    whole, model = pair
-    before = model.parameters.clone()
-    with pytest.raises(RuntimeError):
-        model.along(torch.ones_like(before), (0.5,), rows_for(whole)[:, :-1])
-    assert torch.equal(model.parameters, before)
+def test_along_puts_the_parameters_back_after_an_error() -> None:
+    for kind, whole, model in pairs():
+        before = model.parameters.clone()
+        with pytest.raises(RuntimeError):
+            model.along(torch.ones_like(before), (0.5,), rows_for(whole)[:, :-1])
+        assert torch.equal(model.parameters, before), (kind, whole, model)
 
 
-def test_both_parts_live_in_one_vector(pair: tuple[Whole, EncodedModel]) -> None:
+def test_both_parts_live_in_one_vector() -> None:
     """A change of the vector is a change of the model, wherever it is."""
-    whole, model = pair
-    rows = rows_for(whole)
-    top = sum(part.numel() for part in whole.top.parameters())
-    for place in (slice(0, top), slice(top, None)):
-        before = model(rows)
-        model.parameters[place] += 0.1
-        assert not torch.allclose(model(rows), before)
-        nn.utils.vector_to_parameters(model.parameters.clone(), whole.parameters())
-        assert close(model(rows), whole(rows).detach())
+    for kind, whole, model in pairs():
+        rows = rows_for(whole)
+        top = sum(part.numel() for part in whole.top.parameters())
+        for place in (slice(0, top), slice(top, None)):
+            before = model(rows)
+            model.parameters[place] += 0.1
+            assert not torch.allclose(model(rows), before), (kind, whole, model)
+            nn.utils.vector_to_parameters(model.parameters.clone(), whole.parameters())
+            assert close(model(rows), whole(rows).detach()), (kind, whole, model)
 
 
-def test_a_record_decides_its_own_row_alone(pair: tuple[Whole, EncodedModel]) -> None:
-    whole, model = pair
-    rows = rows_for(whole)
-    changed = rows.clone()
-    changed[2, WIDTH:] += 1
-    moved = (model(changed) - model(rows)).abs().amax(1) > 1e-6
-    assert moved.tolist() == [n == 2 for n in range(BATCH)]
+def test_a_record_decides_its_own_row_alone() -> None:
+    for kind, whole, model in pairs():
+        rows = rows_for(whole)
+        changed = rows.clone()
+        changed[2, WIDTH:] += 1
+        moved = (model(changed) - model(rows)).abs().amax(1) > 1e-6
+        assert moved.tolist() == [n == 2 for n in range(BATCH)], (kind, whole, model)
 
 
 def test_making_it_draws_nothing() -> None:
@@ -215,21 +218,25 @@ def record_norms(pullback: Pullback, gradient: Tensor) -> Tensor:
     return pullback.record_gradients(gradient, slice(0, len(gradient))).squares().sqrt()
 
 
-@pytest.mark.parametrize("shifts", SHIFTS)
-def test_record_norms_at_the_last_point(pair: tuple[Whole, EncodedModel], shifts: int) -> None:
+def test_record_norms_at_the_last_point() -> None:
     """Of all parameters together, those of the encoder among them."""
-    whole, model = pair
-    points = points_for(whole, shifts)
-    _, pullback = model.forward(points)
-    weights = torch.randn(BATCH, CLASSES, generator=torch.Generator().manual_seed(4))
-    for part in whole.parameters():
-        part.requires_grad_(True)
-    expected = []
-    for row, weight in zip(points.rows, weights, strict=True):
-        parts = torch.autograd.grad(whole(row[None]), list(whole.parameters()), weight[None])
-        expected.append(torch.cat([part.reshape(-1) for part in parts]).norm())
-    found = record_norms(pullback, weights)
-    assert torch.allclose(found, torch.stack(expected).double(), rtol=1e-4, atol=1e-5)
+    for shifts, (kind, whole, model) in product(SHIFTS, pairs()):
+        points = points_for(whole, shifts)
+        _, pullback = model.forward(points)
+        weights = torch.randn(BATCH, CLASSES, generator=torch.Generator().manual_seed(4))
+        for part in whole.parameters():
+            part.requires_grad_(True)
+        expected = []
+        for row, weight in zip(points.rows, weights, strict=True):
+            parts = torch.autograd.grad(whole(row[None]), list(whole.parameters()), weight[None])
+            expected.append(torch.cat([part.reshape(-1) for part in parts]).norm())
+        found = record_norms(pullback, weights)
+        assert torch.allclose(found, torch.stack(expected).double(), rtol=1e-4, atol=1e-5), (
+            shifts,
+            kind,
+            whole,
+            model,
+        )
 
 
 def test_a_frozen_encoder_stays_and_is_no_part_of_the_vector() -> None:

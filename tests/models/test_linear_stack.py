@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from itertools import product
 
 import pytest
 import torch
@@ -48,14 +50,14 @@ STACKS = {
 }
 
 
-@pytest.fixture(params=STACKS)
-def pair(request: pytest.FixtureRequest) -> tuple[nn.Module, LinearStack]:
-    """A module with its own weights, and the stack over a copy of it."""
-    torch.manual_seed(3)
-    module = STACKS[request.param]()
-    stack = wrap(copy.deepcopy(module))
-    assert type(stack) is LinearStack
-    return module, stack
+def pairs() -> Iterator[tuple[str, nn.Module, LinearStack]]:
+    """Modules with their own weights, and the stacks over copies of them."""
+    for kind, make in STACKS.items():
+        torch.manual_seed(3)
+        module = make()
+        stack = wrap(copy.deepcopy(module))
+        assert type(stack) is LinearStack, kind
+        yield kind, module, stack
 
 
 def batch(rows: int = 9) -> Tensor:
@@ -78,82 +80,95 @@ def gradients(module: nn.Module, inputs: Tensor, weights: Tensor) -> tuple[Tenso
     return torch.cat([part.reshape(-1) for part in others]), first
 
 
-def test_parameters_in_order(pair: tuple[nn.Module, LinearStack]) -> None:
-    module, stack = pair
-    assert torch.equal(stack.parameters, flat(module))
-    assert sum(layer.size for layer in stack.layers) == stack.parameters.numel()
+def test_parameters_in_order() -> None:
+    for kind, module, stack in pairs():
+        assert torch.equal(stack.parameters, flat(module)), (kind, module, stack)
+        assert sum(layer.size for layer in stack.layers) == stack.parameters.numel(), (
+            kind,
+            module,
+            stack,
+        )
 
 
-def test_outputs(pair: tuple[nn.Module, LinearStack]) -> None:
-    module, stack = pair
-    for rows in (1, 9):
-        assert close(stack(batch(rows)), module(batch(rows)).detach())
+def test_outputs() -> None:
+    for kind, module, stack in pairs():
+        for rows in (1, 9):
+            assert close(stack(batch(rows)), module(batch(rows)).detach()), (kind, module, stack)
 
 
-def test_along(pair: tuple[nn.Module, LinearStack]) -> None:
-    module, stack = pair
-    direction = torch.randn(stack.parameters.shape, generator=torch.Generator().manual_seed(2))
-    for offsets in [(0.1, -0.1), (0.5,), (0.0, 1.0, -1.0, 0.2, 2.0)]:
-        found = stack.along(direction, offsets, batch())
-        for offset, values in zip(offsets, found, strict=True):
-            shifted = copy.deepcopy(module)
-            nn.utils.vector_to_parameters(flat(module) + offset * direction, shifted.parameters())
-            assert close(values, shifted(batch()).detach())
+def test_along() -> None:
+    for kind, module, stack in pairs():
+        direction = torch.randn(stack.parameters.shape, generator=torch.Generator().manual_seed(2))
+        for offsets in [(0.1, -0.1), (0.5,), (0.0, 1.0, -1.0, 0.2, 2.0)]:
+            found = stack.along(direction, offsets, batch())
+            for offset, values in zip(offsets, found, strict=True):
+                shifted = copy.deepcopy(module)
+                nn.utils.vector_to_parameters(
+                    flat(module) + offset * direction, shifted.parameters()
+                )
+                assert close(values, shifted(batch()).detach()), (kind, module, stack)
 
 
-def test_records_are_read_where_they_are(pair: tuple[nn.Module, LinearStack]) -> None:
-    _, stack = pair
-    table, ids = torch.randn(20, 6), torch.tensor([7, 0, 19, 7])
-    direction = torch.randn_like(stack.parameters)
-    assert stack.table_of(table) is not None
-    found = stack.along(direction, (0.1, 0.0), Selected(table, ids))
-    assert torch.equal(found, stack.along(direction, (0.1, 0.0), table[ids]))
-    assert torch.equal(Selected(table, ids).gathered(), table[ids])
-    assert stack.table_of(table.t()) is None  # rows lie apart
-    assert stack.table_of(table.double()) is None
+def test_records_are_read_where_they_are() -> None:
+    for kind, module, stack in pairs():
+        table, ids = torch.randn(20, 6), torch.tensor([7, 0, 19, 7])
+        direction = torch.randn_like(stack.parameters)
+        assert stack.table_of(table) is not None, (kind, module, stack)
+        found = stack.along(direction, (0.1, 0.0), Selected(table, ids))
+        assert torch.equal(found, stack.along(direction, (0.1, 0.0), table[ids])), (
+            kind,
+            module,
+            stack,
+        )
+        assert torch.equal(Selected(table, ids).gathered(), table[ids]), (kind, module, stack)
+        assert stack.table_of(table.t()) is None, (kind, module, stack)  # rows lie apart
+        assert stack.table_of(table.double()) is None, (kind, module, stack)
 
 
-def test_small_steps_along_are_resolved(pair: tuple[nn.Module, LinearStack]) -> None:
+def test_small_steps_along_are_resolved() -> None:
     """At λ = 1e-3 the slope of the outputs is that of double precision, to a per cent."""
-    module, stack = pair
-    direction = torch.randn(stack.parameters.shape, generator=torch.Generator().manual_seed(2))
-    plus, minus = stack.along(direction, (1e-3, -1e-3), batch())
-    exact = []
-    for offset in (1e-3, -1e-3):
-        shifted = copy.deepcopy(module).double()
-        vector = flat(shifted) + offset * direction.double()
-        nn.utils.vector_to_parameters(vector, shifted.parameters())
-        exact.append(shifted(batch().double()).detach())
-    difference = exact[0] - exact[1]
-    assert float(((plus - minus) - difference).norm()) < 0.01 * float(difference.norm())
+    for kind, module, stack in pairs():
+        direction = torch.randn(stack.parameters.shape, generator=torch.Generator().manual_seed(2))
+        plus, minus = stack.along(direction, (1e-3, -1e-3), batch())
+        exact = []
+        for offset in (1e-3, -1e-3):
+            shifted = copy.deepcopy(module).double()
+            vector = flat(shifted) + offset * direction.double()
+            nn.utils.vector_to_parameters(vector, shifted.parameters())
+            exact.append(shifted(batch().double()).detach())
+        difference = exact[0] - exact[1]
+        assert float(((plus - minus) - difference).norm()) < 0.01 * float(difference.norm()), (
+            kind,
+            module,
+            stack,
+        )
 
 
-@pytest.mark.parametrize("others", SHIFTS)
-def test_gradients(pair: tuple[nn.Module, LinearStack], others: int) -> None:
-    module, stack = pair
-    moved = torch.randn(others, 9, 3, generator=torch.Generator().manual_seed(5))
-    points = Points(batch(), ((2, moved),) if others else ())
-    expected = [module(batch() + nn.functional.pad(one, (2, 1))).detach() for one in moved]
-    expected = torch.cat([*expected, module(batch()).detach()])
-    outputs, pullback = stack.forward(points)
-    assert close(outputs, expected)
-    weights = torch.randn(outputs[-9:].shape, generator=torch.Generator().manual_seed(4))
-    kept = weights.clone()
-    to_parameters, to_inputs = gradients(module, batch(), weights)
-    assert close(pullback(weights), to_parameters)
-    assert close(pullback.inputs(weights), to_inputs)
-    assert close(pullback(weights), to_parameters)
-    assert torch.equal(weights, kept)
-    assert close(outputs, expected)
+def test_gradients() -> None:
+    for others, (kind, module, stack) in product(SHIFTS, pairs()):
+        moved = torch.randn(others, 9, 3, generator=torch.Generator().manual_seed(5))
+        points = Points(batch(), ((2, moved),) if others else ())
+        expected = [module(batch() + nn.functional.pad(one, (2, 1))).detach() for one in moved]
+        expected = torch.cat([*expected, module(batch()).detach()])
+        outputs, pullback = stack.forward(points)
+        assert close(outputs, expected), (others, kind, module, stack)
+        weights = torch.randn(outputs[-9:].shape, generator=torch.Generator().manual_seed(4))
+        kept = weights.clone()
+        to_parameters, to_inputs = gradients(module, batch(), weights)
+        assert close(pullback(weights), to_parameters), (others, kind, module, stack)
+        assert close(pullback.inputs(weights), to_inputs), (others, kind, module, stack)
+        assert close(pullback(weights), to_parameters), (others, kind, module, stack)
+        assert torch.equal(weights, kept), (others, kind, module, stack)
+        assert close(outputs, expected), (others, kind, module, stack)
 
 
-def test_gradients_of_a_transposed_array(pair: tuple[nn.Module, LinearStack]) -> None:
-    module, stack = pair
-    outputs, pullback = stack.forward(Points(batch()))
-    weights = torch.randn(outputs.T.shape, generator=torch.Generator().manual_seed(4)).T
-    to_parameters, to_inputs = gradients(module, batch(), weights)
-    assert close(pullback(weights), to_parameters)
-    assert close(pullback.inputs(weights), to_inputs)
+def test_gradients_of_a_transposed_array() -> None:
+    for kind, module, stack in pairs():
+        outputs, pullback = stack.forward(Points(batch()))
+        weights = torch.randn(outputs.T.shape, generator=torch.Generator().manual_seed(4)).T
+        to_parameters, to_inputs = gradients(module, batch(), weights)
+        assert close(pullback(weights), to_parameters), (kind, module, stack)
+        assert close(pullback.inputs(weights), to_inputs), (kind, module, stack)
 
 
 def test_dead_units_get_nothing() -> None:
@@ -244,15 +259,15 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("name", OTHERS)
-def test_other_modules_are_left_to_autograd(name: str) -> None:
+def test_other_modules_are_left_to_autograd() -> None:
     """Where the closed form would be wrong the module itself is asked."""
-    torch.manual_seed(3)
-    module = OTHERS[name]().eval()
-    expected = module(batch()).detach()
-    model = wrap(module)
-    assert close(model(batch()), expected)
-    assert type(model) is TorchModel
+    for name in OTHERS:
+        torch.manual_seed(3)
+        module = OTHERS[name]().eval()
+        expected = module(batch()).detach()
+        model = wrap(module)
+        assert close(model(batch()), expected), name
+        assert type(model) is TorchModel, name
 
 
 def test_a_linear_layer_over_the_last_of_many_axes() -> None:
@@ -285,35 +300,41 @@ def weighted(module: nn.Module, inputs: Tensor) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(4))
 
 
-@pytest.mark.parametrize("others", SHIFTS)
-def test_record_norms(pair: tuple[nn.Module, LinearStack], others: int) -> None:
+def test_record_norms() -> None:
     """No gradient is formed, and each has the norm of the gradient that autograd forms."""
-    module, stack = pair
-    shift = torch.randn(others, 9, 3, generator=torch.Generator().manual_seed(5))
-    points = Points(batch(), ((2, shift),) if others else ())
-    _, pullback = stack.forward(points)
-    weights = weighted(module, batch())
-    given = weights.clone()
-    found = record_norms(pullback, weights)
-    assert found.dtype == torch.float64
-    assert torch.equal(weights, given)
-    expected = own_norms(module, batch(), weights)
-    assert torch.allclose(found, expected, rtol=1e-5, atol=1e-6)
-    assert torch.allclose(record_norms(pullback, weights), expected, rtol=1e-5, atol=1e-6)
+    for others, (kind, module, stack) in product(SHIFTS, pairs()):
+        shift = torch.randn(others, 9, 3, generator=torch.Generator().manual_seed(5))
+        points = Points(batch(), ((2, shift),) if others else ())
+        _, pullback = stack.forward(points)
+        weights = weighted(module, batch())
+        given = weights.clone()
+        found = record_norms(pullback, weights)
+        assert found.dtype == torch.float64, (others, kind, module, stack)
+        assert torch.equal(weights, given), (others, kind, module, stack)
+        expected = own_norms(module, batch(), weights)
+        assert torch.allclose(found, expected, rtol=1e-5, atol=1e-6), (others, kind, module, stack)
+        assert torch.allclose(record_norms(pullback, weights), expected, rtol=1e-5, atol=1e-6), (
+            others,
+            kind,
+            module,
+            stack,
+        )
 
 
-@pytest.mark.parametrize("times", [1, 2, 5])
-@pytest.mark.parametrize("layers", [1, 2])
-def test_record_norms_of_records_with_several_rows(times: int, layers: int) -> None:
+def test_record_norms_of_records_with_several_rows() -> None:
     """A stack that is applied along an axis: a record's rows share one gradient."""
-    module = linear() if layers == 1 else STACKS["two layers, relu last"]()
-    stack = wrap(copy.deepcopy(module))
-    assert type(stack) is LinearStack
-    inputs = torch.randn(9, times, 6, generator=torch.Generator().manual_seed(6))
-    _, pullback = stack.forward(Points(inputs))
-    weights = weighted(module, inputs)
-    found = record_norms(pullback, weights.flatten(1))
-    assert torch.allclose(found, own_norms(module, inputs, weights), rtol=1e-4, atol=1e-5)
+    for times, layers in product([1, 2, 5], [1, 2]):
+        module = linear() if layers == 1 else STACKS["two layers, relu last"]()
+        stack = wrap(copy.deepcopy(module))
+        assert type(stack) is LinearStack, (times, layers)
+        inputs = torch.randn(9, times, 6, generator=torch.Generator().manual_seed(6))
+        _, pullback = stack.forward(Points(inputs))
+        weights = weighted(module, inputs)
+        found = record_norms(pullback, weights.flatten(1))
+        assert torch.allclose(found, own_norms(module, inputs, weights), rtol=1e-4, atol=1e-5), (
+            times,
+            layers,
+        )
 
 
 def test_record_norms_that_overflow_are_not_finite() -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -35,30 +35,30 @@ def random_updates(inner: Optimizer, seed: int = 4) -> RandomUpdates:
     return RandomUpdates(inner, lambda step, norm: Along(directions.draw(step), norm))
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
-def test_sgd_equals_pytorch(momentum: float) -> None:
-    parameters, reference = start(), start().requires_grad_()
-    mine, theirs = Sgd(0.1, momentum), torch.optim.SGD([reference], lr=0.1, momentum=momentum)
-    for gradient in gradients():
-        mine.step(parameters, Dense(gradient))
-        reference.grad = gradient.clone()
-        theirs.step()
-        assert torch.allclose(parameters, reference.detach(), rtol=1e-5, atol=1e-6)
+def test_sgd_equals_pytorch() -> None:
+    for momentum in [0.0, 0.5, 0.9]:
+        parameters, reference = start(), start().requires_grad_()
+        mine, theirs = Sgd(0.1, momentum), torch.optim.SGD([reference], lr=0.1, momentum=momentum)
+        for gradient in gradients():
+            mine.step(parameters, Dense(gradient))
+            reference.grad = gradient.clone()
+            theirs.step()
+            assert torch.allclose(parameters, reference.detach(), rtol=1e-5, atol=1e-6), momentum
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_sgd_along_a_direction_equals_the_dense_step(momentum: float) -> None:
-    directions = Directions("gaussian", SIZE, Stream.from_seed(1))
-    one, other = start(), start()
-    sparse, dense = Sgd(0.05, momentum), Sgd(0.05, momentum)
-    for number in range(STEPS):
-        along = Along(directions.draw(number), 0.3 * (number - 5))
-        vector = torch.zeros(SIZE)
-        along.add_to(vector, 1.0)
-        sparse.step(one, along)
-        dense.step(other, Dense(vector))
-    assert torch.allclose(one, other, rtol=1e-5, atol=1e-6)
-    assert not torch.allclose(one, start(), atol=0.1)
+def test_sgd_along_a_direction_equals_the_dense_step() -> None:
+    for momentum in [0.0, 0.9]:
+        directions = Directions("gaussian", SIZE, Stream.from_seed(1))
+        one, other = start(), start()
+        sparse, dense = Sgd(0.05, momentum), Sgd(0.05, momentum)
+        for number in range(STEPS):
+            along = Along(directions.draw(number), 0.3 * (number - 5))
+            vector = torch.zeros(SIZE)
+            along.add_to(vector, 1.0)
+            sparse.step(one, along)
+            dense.step(other, Dense(vector))
+        assert torch.allclose(one, other, rtol=1e-5, atol=1e-6), momentum
+        assert not torch.allclose(one, start(), atol=0.1), momentum
 
 
 def test_gradients_are_left_alone() -> None:
@@ -84,19 +84,18 @@ MAKERS: dict[str, Callable[[], Optimizer]] = {
 }
 
 
-@pytest.mark.parametrize("name", MAKERS)
-@pytest.mark.parametrize("after", [0, 5])
-def test_a_loaded_state_goes_on_the_same_way(name: str, after: int) -> None:
-    whole, parameters = MAKERS[name](), start()
-    for gradient in gradients()[:after]:
-        whole.step(parameters, Dense(gradient))
-    saved, other = copied(whole), parameters.clone()
-    resumed = MAKERS[name]()
-    resumed.load(saved)
-    for gradient in gradients()[after:]:
-        whole.step(parameters, Dense(gradient))
-        resumed.step(other, Dense(gradient))
-    assert torch.equal(parameters, other)
+def test_a_loaded_state_goes_on_the_same_way() -> None:
+    for name, after in product(MAKERS, [0, 5]):
+        whole, parameters = MAKERS[name](), start()
+        for gradient in gradients()[:after]:
+            whole.step(parameters, Dense(gradient))
+        saved, other = copied(whole), parameters.clone()
+        resumed = MAKERS[name]()
+        resumed.load(saved)
+        for gradient in gradients()[after:]:
+            whole.step(parameters, Dense(gradient))
+            resumed.step(other, Dense(gradient))
+        assert torch.equal(parameters, other), (name, after)
 
 
 def test_loading_drops_what_was_before() -> None:
@@ -157,19 +156,19 @@ def test_norm_of_a_dense_gradient() -> None:
     assert Dense(torch.tensor([3.0, 0.0, -4.0])).norm() == 5.0
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_a_falling_rate_equals_pytorch(momentum: float) -> None:
+def test_a_falling_rate_equals_pytorch() -> None:
     """η (1 − t/T), and 0 from step T on."""
-    parameters, reference = start(), start().requires_grad_()
-    optimizer, decay = Sgd(0.3, momentum, decay=8), 8
-    other = torch.optim.SGD([reference], lr=0.3, momentum=momentum)
-    schedule = torch.optim.lr_scheduler.LambdaLR(other, lambda t: max(0.0, 1 - t / decay))
-    for gradient in gradients():
-        optimizer.step(parameters, Dense(gradient))
-        reference.grad = gradient.clone()
-        other.step()
-        schedule.step()
-        assert torch.allclose(parameters, reference.detach(), atol=1e-6)
+    for momentum in [0.0, 0.9]:
+        parameters, reference = start(), start().requires_grad_()
+        optimizer = Sgd(0.3, momentum, decay=8)
+        other = torch.optim.SGD([reference], lr=0.3, momentum=momentum)
+        schedule = torch.optim.lr_scheduler.LambdaLR(other, lambda t: max(0.0, 1 - t / 8))
+        for gradient in gradients():
+            optimizer.step(parameters, Dense(gradient))
+            reference.grad = gradient.clone()
+            other.step()
+            schedule.step()
+            assert torch.allclose(parameters, reference.detach(), atol=1e-6), momentum
 
 
 def test_a_falling_rate_goes_on_where_it_was() -> None:

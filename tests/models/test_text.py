@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from vertizo.core.errors import ConfigError
 from vertizo.models import text
 from vertizo.models.base import Points
-from vertizo.models.text import Family, Pooling, Spec, Text, TextEmbeddings, TextRest
+from vertizo.models.text import Family, Spec, Text, TextEmbeddings, TextRest
 from vertizo.models.torch import wrap
 
 transformers = pytest.importorskip("transformers")
@@ -44,96 +45,106 @@ def gradient_by_autograd(module: nn.Module, inputs: Tensor, weights: Tensor) -> 
     return torch.cat([part.reshape(-1) for part in wanted])
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("pooling", ["mean", "cls"])
-def test_shapes(family: Family, pooling: Pooling) -> None:
-    assert wrap(Text(small(family), LENGTH, pooling, 5))(tokens()).shape == (4, 5)
-    assert wrap(Text(small(family), LENGTH, pooling, None))(tokens()).shape == (4, VECTOR)
-    client = wrap(TextEmbeddings(small(family), LENGTH))
-    server = wrap(TextRest(small(family), LENGTH * VECTOR, pooling, (6,), 3))
-    assert client(tokens()).shape == (4, LENGTH * VECTOR)
-    assert server(client(tokens())).shape == (4, 3)
+def test_shapes() -> None:
+    for family, pooling in product(FAMILIES, ["mean", "cls"]):
+        assert wrap(Text(small(family), LENGTH, pooling, 5))(tokens()).shape == (4, 5), (
+            family,
+            pooling,
+        )
+        assert wrap(Text(small(family), LENGTH, pooling, None))(tokens()).shape == (4, VECTOR), (
+            family,
+            pooling,
+        )
+        client = wrap(TextEmbeddings(small(family), LENGTH))
+        server = wrap(TextRest(small(family), LENGTH * VECTOR, pooling, (6,), 3))
+        assert client(tokens()).shape == (4, LENGTH * VECTOR), (family, pooling)
+        assert server(client(tokens())).shape == (4, 3), (family, pooling)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("pooling", ["mean", "cls"])
-def test_padding_does_not_matter(family: Family, pooling: Pooling) -> None:
-    model = wrap(Text(small(family), 14, pooling, 5))
-    assert torch.allclose(model(tokens(9)), model(tokens(14)), atol=1e-5)
-    client = wrap(TextEmbeddings(small(family), 14))
-    short, long = (
-        wrap(TextRest(small(family), length * VECTOR, pooling, (), 3)) for length in (9, 14)
-    )
-    long.parameters.copy_(short.parameters)
-    assert torch.allclose(short(client(tokens(9))), long(client(tokens(14))), atol=1e-5)
+def test_padding_does_not_matter() -> None:
+    for family, pooling in product(FAMILIES, ["mean", "cls"]):
+        model = wrap(Text(small(family), 14, pooling, 5))
+        assert torch.allclose(model(tokens(9)), model(tokens(14)), atol=1e-5), (family, pooling)
+        client = wrap(TextEmbeddings(small(family), 14))
+        short, long = (
+            wrap(TextRest(small(family), length * VECTOR, pooling, (), 3)) for length in (9, 14)
+        )
+        long.parameters.copy_(short.parameters)
+        assert torch.allclose(short(client(tokens(9))), long(client(tokens(14))), atol=1e-5), (
+            family,
+            pooling,
+        )
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_padded_positions_are_exactly_zero(family: Family) -> None:
-    client = wrap(TextEmbeddings(small(family), LENGTH))
-    rows = client(tokens()).view(4, LENGTH, VECTOR)
-    assert torch.equal((rows != 0).any(-1), tokens() != 0)
+def test_padded_positions_are_exactly_zero() -> None:
+    for family in FAMILIES:
+        client = wrap(TextEmbeddings(small(family), LENGTH))
+        rows = client(tokens()).view(4, LENGTH, VECTOR)
+        assert torch.equal((rows != 0).any(-1), tokens() != 0), family
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_parts_are_the_whole(family: Family) -> None:
-    whole = Text(small(family), LENGTH, "mean", 3)
-    client = TextEmbeddings(small(family), LENGTH)
-    server = TextRest(small(family), LENGTH * VECTOR, "mean", (), 3)
-    client.words.load_state_dict(whole.words.state_dict())
-    server.blocks.load_state_dict(whole.blocks.state_dict())
-    assert isinstance(whole.head, nn.Linear)
-    server.head.load_state_dict({f"1.{k}": v for k, v in whole.head.state_dict().items()})
-    expected = wrap(whole)(tokens())
-    assert torch.allclose(wrap(server)(wrap(client)(tokens())), expected, atol=1e-6)
+def test_the_parts_are_the_whole() -> None:
+    for family in FAMILIES:
+        whole = Text(small(family), LENGTH, "mean", 3)
+        client = TextEmbeddings(small(family), LENGTH)
+        server = TextRest(small(family), LENGTH * VECTOR, "mean", (), 3)
+        client.words.load_state_dict(whole.words.state_dict())
+        server.blocks.load_state_dict(whole.blocks.state_dict())
+        assert isinstance(whole.head, nn.Linear), family
+        server.head.load_state_dict({f"1.{k}": v for k, v in whole.head.state_dict().items()})
+        expected = wrap(whole)(tokens())
+        assert torch.allclose(wrap(server)(wrap(client)(tokens())), expected, atol=1e-6), family
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_it_computes_what_the_library_computes(family: Family) -> None:
-    module = Text(small(family), LENGTH, "mean", None)
-    maker = {"bert": transformers.BertModel, "distilbert": transformers.DistilBertModel}[family]
-    torch.manual_seed(0)
-    theirs = text.load(small(family)).eval()
-    assert isinstance(theirs, maker)
-    ours = wrap(module)
-    offset = 0
-    for part in theirs.parameters():
-        part.data.copy_(ours.parameters[offset : offset + part.numel()].view(part.shape))
-        offset += part.numel()
-    assert offset == ours.parameters.numel()
-    real = tokens() != 0
-    with torch.no_grad():
-        states = theirs(input_ids=tokens().long(), attention_mask=real.long()).last_hidden_state
-    means = torch.stack([row[mask].mean(0) for row, mask in zip(states, real, strict=True)])
-    assert torch.allclose(ours(tokens()), means, atol=1e-5)
+def test_it_computes_what_the_library_computes() -> None:
+    for family in FAMILIES:
+        module = Text(small(family), LENGTH, "mean", None)
+        maker = {"bert": transformers.BertModel, "distilbert": transformers.DistilBertModel}[family]
+        torch.manual_seed(0)
+        theirs = text.load(small(family)).eval()
+        assert isinstance(theirs, maker), family
+        ours = wrap(module)
+        offset = 0
+        for part in theirs.parameters():
+            part.data.copy_(ours.parameters[offset : offset + part.numel()].view(part.shape))
+            offset += part.numel()
+        assert offset == ours.parameters.numel(), family
+        real = tokens() != 0
+        with torch.no_grad():
+            states = theirs(input_ids=tokens().long(), attention_mask=real.long()).last_hidden_state
+        means = torch.stack([row[mask].mean(0) for row, mask in zip(states, real, strict=True)])
+        assert torch.allclose(ours(tokens()), means, atol=1e-5), family
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_records_do_not_mix(family: Family) -> None:
-    client = wrap(TextEmbeddings(small(family), LENGTH))
-    server = wrap(TextRest(small(family), LENGTH * VECTOR, "mean", (), 3))
-    whole = wrap(Text(small(family), LENGTH, "mean", 3))
-    other = tokens()
-    other[1] = torch.arange(1, 1 + LENGTH)
-    for model in (whole, lambda x: server(client(x))):
-        change = (model(tokens()) - model(other)).abs().amax(1)
-        assert change[1] > 1e-4
-        assert change[[0, 2, 3]].max() < 1e-6
+def test_records_do_not_mix() -> None:
+    for family in FAMILIES:
+        client = wrap(TextEmbeddings(small(family), LENGTH))
+        server = wrap(TextRest(small(family), LENGTH * VECTOR, "mean", (), 3))
+        whole = wrap(Text(small(family), LENGTH, "mean", 3))
+        other = tokens()
+        other[1] = torch.arange(1, 1 + LENGTH)
+        for parts in ((whole,), (client, server)):
+            one, two = tokens(), other
+            for part in parts:
+                one, two = part(one), part(two)
+            change = (one - two).abs().amax(1)
+            assert change[1] > 1e-4, family
+            assert change[[0, 2, 3]].max() < 1e-6, family
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_gradients_equal_autograd(family: Family) -> None:
-    whole = Text(small(family), LENGTH, "mean", 3).eval()
-    weights = torch.randn(4, 3)
-    expected = gradient_by_autograd(whole, tokens(), weights)
-    _, pullback = wrap(whole).forward(Points(tokens()))
-    assert torch.allclose(pullback(weights), expected, rtol=1e-3, atol=1e-5)
+def test_gradients_equal_autograd() -> None:
+    for family in FAMILIES:
+        whole = Text(small(family), LENGTH, "mean", 3).eval()
+        weights = torch.randn(4, 3)
+        expected = gradient_by_autograd(whole, tokens(), weights)
+        _, pullback = wrap(whole).forward(Points(tokens()))
+        assert torch.allclose(pullback(weights), expected, rtol=1e-3, atol=1e-5), family
 
-    client = TextEmbeddings(small(family), LENGTH).eval()
-    weights = torch.randn(4, LENGTH * VECTOR)
-    expected = gradient_by_autograd(client, tokens(), weights)
-    _, pullback = wrap(client).forward(Points(tokens()))
-    assert torch.allclose(pullback(weights), expected, rtol=1e-3, atol=1e-5)
+        client = TextEmbeddings(small(family), LENGTH).eval()
+        weights = torch.randn(4, LENGTH * VECTOR)
+        expected = gradient_by_autograd(client, tokens(), weights)
+        _, pullback = wrap(client).forward(Points(tokens()))
+        assert torch.allclose(pullback(weights), expected, rtol=1e-3, atol=1e-5), family
 
 
 def test_the_gradient_of_the_rest_reaches_real_positions_only() -> None:
@@ -164,14 +175,14 @@ def test_segments_of_a_text_follow_each_other() -> None:
     assert server(torch.cat(parts, 1)).shape == (4, 2)
 
 
-@pytest.mark.parametrize("pooling", ["mean", "cls"])
-def test_texts_without_a_word_are_finite(pooling: Pooling) -> None:
-    model = wrap(Text(small(), LENGTH, pooling, 3))
-    server = wrap(TextRest(small(), LENGTH * VECTOR, pooling, (), 3))
-    assert model(torch.zeros(2, LENGTH, dtype=torch.int32)).isfinite().all()
-    outputs, pullback = server.forward(Points(torch.zeros(2, LENGTH * VECTOR)))
-    assert outputs.isfinite().all()
-    assert pullback(torch.ones(2, 3)).isfinite().all()
+def test_texts_without_a_word_are_finite() -> None:
+    for pooling in ["mean", "cls"]:
+        model = wrap(Text(small(), LENGTH, pooling, 3))
+        server = wrap(TextRest(small(), LENGTH * VECTOR, pooling, (), 3))
+        assert model(torch.zeros(2, LENGTH, dtype=torch.int32)).isfinite().all(), pooling
+        outputs, pullback = server.forward(Points(torch.zeros(2, LENGTH * VECTOR)))
+        assert outputs.isfinite().all(), pooling
+        assert pullback(torch.ones(2, 3)).isfinite().all(), pooling
 
 
 SENTENCES = ["A fine film.", "It rained all day, and nobody came to see the match.", "no"]

@@ -31,21 +31,21 @@ def flat(module: nn.Module) -> Tensor:
     return torch.cat([part.detach().reshape(-1) for part in module.parameters()])
 
 
-@pytest.mark.parametrize("make", [network, lambda: mlp(32, [7], 5, final_relu=True)])
-def test_parameters_are_views_of_one_vector(make: type[nn.Module]) -> None:
-    module = make()
-    before = flat(module)
-    model = wrap(module)
-    assert torch.equal(model.parameters, before)
-    assert torch.equal(flat(module), before)
-    model.parameters.mul_(2.0)
-    assert torch.equal(flat(module), 2 * before)
-    with torch.no_grad():
-        next(module.parameters()).zero_()
-    assert not torch.equal(model.parameters, 2 * before)
-    assert torch.equal(model.parameters, flat(module))
-    storages = {part.untyped_storage().data_ptr() for part in module.parameters()}
-    assert storages == {model.parameters.untyped_storage().data_ptr()}
+def test_parameters_are_views_of_one_vector() -> None:
+    for make in [network, lambda: mlp(32, [7], 5, final_relu=True)]:
+        module = make()
+        before = flat(module)
+        model = wrap(module)
+        assert torch.equal(model.parameters, before), make
+        assert torch.equal(flat(module), before), make
+        model.parameters.mul_(2.0)
+        assert torch.equal(flat(module), 2 * before), make
+        with torch.no_grad():
+            next(module.parameters()).zero_()
+        assert not torch.equal(model.parameters, 2 * before), make
+        assert torch.equal(model.parameters, flat(module)), make
+        storages = {part.untyped_storage().data_ptr() for part in module.parameters()}
+        assert storages == {model.parameters.untyped_storage().data_ptr()}, make
 
 
 def test_the_kind_follows_the_module() -> None:
@@ -211,18 +211,15 @@ def test_further_axes_of_the_outputs_are_flattened() -> None:
     assert wrap(Shaped(torch.ones(6)))(IMAGES).shape == (6, 1)
 
 
-@pytest.mark.parametrize(
-    ("result", "told"),
-    [
+def test_outputs_must_be_a_row_for_each_record() -> None:
+    for result, told in [
         (torch.ones(5, 2), r"\(5, 2\)"),
         (torch.ones(()), r"\(\)"),
         ((torch.ones(6, 2),), "tuple"),
         (None, "NoneType"),
-    ],
-)
-def test_outputs_must_be_a_row_for_each_record(result: object, told: str) -> None:
-    with pytest.raises(ConfigError, match=f"Shaped returned {told} for a batch of 6"):
-        wrap(Shaped(result))(IMAGES)
+    ]:
+        with pytest.raises(ConfigError, match=f"Shaped returned {told} for a batch of 6"):
+            wrap(Shaped(result))(IMAGES)
 
 
 MIXING = [
@@ -233,14 +230,16 @@ MIXING = [
 ]
 
 
-@pytest.mark.parametrize("part", MIXING, ids=lambda part: type(part).__name__)
-def test_batch_normalisation_is_refused(part: nn.Module) -> None:
-    for module in (
-        nn.Sequential(nn.Linear(3, 3), part),
-        nn.Sequential(nn.Linear(3, 3), nn.Sequential(nn.ReLU(), part), nn.Linear(3, 2)),
-    ):
-        with pytest.raises(ConfigError, match=f"{type(part).__name__}, which mixes the records"):
-            wrap(module)
+def test_batch_normalisation_is_refused() -> None:
+    for part in MIXING:
+        for module in (
+            nn.Sequential(nn.Linear(3, 3), part),
+            nn.Sequential(nn.Linear(3, 3), nn.Sequential(nn.ReLU(), part), nn.Linear(3, 2)),
+        ):
+            with pytest.raises(
+                ConfigError, match=f"{type(part).__name__}, which mixes the records"
+            ):
+                wrap(module)
 
 
 def test_batch_normalisation_alone_is_refused() -> None:
@@ -248,10 +247,10 @@ def test_batch_normalisation_alone_is_refused() -> None:
         wrap(nn.BatchNorm2d(3))
 
 
-@pytest.mark.parametrize("part", [nn.GroupNorm(1, 3), nn.LayerNorm(3)])
-def test_normalisation_within_a_record_is_welcome(part: nn.Module) -> None:
-    model = wrap(nn.Sequential(nn.Linear(3, 3), part))
-    assert model(torch.randn(2, 3)).shape == (2, 3)
+def test_normalisation_within_a_record_is_welcome() -> None:
+    for part in [nn.GroupNorm(1, 3), nn.LayerNorm(3)]:
+        model = wrap(nn.Sequential(nn.Linear(3, 3), part))
+        assert model(torch.randn(2, 3)).shape == (2, 3), part
 
 
 def test_nothing_to_train_is_refused() -> None:
@@ -305,19 +304,19 @@ def own_norms(module: nn.Module, weights: Tensor) -> Tensor:
     return torch.stack(norms)
 
 
-@pytest.mark.parametrize("at_once", [1, 2**24])
-def test_record_norms_equal_autograd(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+def test_record_norms_equal_autograd(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many gradients are formed at a time."""
-    monkeypatch.setattr("vertizo.models.torch.AT_ONCE", at_once)
-    module = network()
-    model = wrap(copy.deepcopy(module))
-    assert type(model) is TorchModel
-    outputs, pullback = model.forward(Points(IMAGES))
-    weights = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(2))
-    found = record_norms(pullback, weights)
-    assert found.dtype == torch.float64
-    assert torch.allclose(found, own_norms(module, weights), rtol=1e-5, atol=1e-6)
-    assert not any(part.requires_grad for part in model.module.parameters())
+    for at_once in [1, 2**24]:
+        monkeypatch.setattr("vertizo.models.torch.AT_ONCE", at_once)
+        module = network()
+        model = wrap(copy.deepcopy(module))
+        assert type(model) is TorchModel, at_once
+        outputs, pullback = model.forward(Points(IMAGES))
+        weights = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(2))
+        found = record_norms(pullback, weights)
+        assert found.dtype == torch.float64, at_once
+        assert torch.allclose(found, own_norms(module, weights), rtol=1e-5, atol=1e-6), at_once
+        assert not any(part.requires_grad for part in model.module.parameters()), at_once
 
 
 def test_record_norms_that_overflow_are_not_finite() -> None:
