@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from vertizo.models.base import Points, Pullback, Selected
-from vertizo.models.linear_stack import Layer, LinearStack
+from vertizo.models.layers import Layer
+from vertizo.models.linear_stack import LinearStack
 from vertizo.models.torch import TorchModel, wrap
 
 SHIFTS = [0, 1, 3]
