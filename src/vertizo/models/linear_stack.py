@@ -36,6 +36,7 @@ LARGE = 1 << 20
 and the ones of `vertizo.models.blockwise`, whose buffers they share."""
 EVERY: NDArray[np.int64] = np.empty(0, np.int64)
 """For rows that are all of an array, in order."""
+EVERY_ROW = slice(None)
 ROWS = 4096
 """Records whose gradients are added up by one product."""
 AT_ONCE = 2**24
@@ -74,12 +75,13 @@ class LinearStack(OfParameters):
         return inputs.flatten(1) if self._flatten else inputs.flatten(0, -2)
 
     def _numbers(self, inputs: Tensor) -> Numbers:
-        numbers: Numbers = self.rows(inputs).numpy()
+        rows = inputs if inputs.dim() == 2 else self.rows(inputs)
+        numbers: Numbers = rows.numpy()
         return np.ascontiguousarray(numbers)
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Outputs at the current parameters, [batch, outputs]."""
-        _, outputs = self._evaluated(self._numbers(inputs), ())
+        _, outputs = self._evaluated(self._numbers(inputs))
         return torch.from_numpy(outputs).view(inputs.shape[0], -1)
 
     def along(
@@ -109,13 +111,16 @@ class LinearStack(OfParameters):
 
     def forward(self, points: Points, number: int = 0) -> tuple[Tensor, Pullback]:
         """Outputs at every point, and the pullback at the last."""
-        shifts = [(start, np.ascontiguousarray(shift.numpy())) for start, shift in points.shifts]
-        steps, outputs = self._evaluated(self._numbers(points.rows), shifts)
-        found = outputs.reshape(len(outputs) * points.rows.shape[0], -1)
+        shifts, count = [], 1
+        for start, shift in points.shifts:
+            shifts.append((start, np.ascontiguousarray(shift.numpy())))
+            count += len(shift)
+        steps, outputs = self._evaluated(self._numbers(points.rows), shifts, count)
+        found = outputs.reshape(count * points.rows.shape[0], -1)
         return torch.from_numpy(found), _StackPullback(self, steps, points.rows.shape)
 
     def _evaluated(
-        self, rows: Numbers, shifts: Sequence[tuple[int, Numbers]]
+        self, rows: Numbers, shifts: Sequence[tuple[int, Numbers]] = (), count: int = 1
     ) -> tuple[list[Numbers], Numbers]:
         """Inputs and every layer's outputs at the rows, and the outputs at all points.
 
@@ -124,12 +129,12 @@ class LinearStack(OfParameters):
         Args:
             rows: [rows, inputs], the last of the points.
             shifts: (first column, [points, rows, columns]) of the others.
+            count: of all points.
 
         Returns:
             Arrays [rows, …], and [points, rows, outputs].
         """
         layer, by, threads = self.layers[0], self._by[0], torch.get_num_threads()
-        count = 1 + sum([len(shift) for _, shift in shifts])
         values = np.empty((count, len(rows), layer.outputs), np.float32)
         if len(shifts) == 1:
             ((start, shift),) = shifts
@@ -154,7 +159,7 @@ class LinearStack(OfParameters):
     def settle(self) -> None:
         """Nothing: there is nothing beside the parameters."""
 
-    def gradient_of(self, steps: list[Numbers], gradient: Numbers) -> Tensor:
+    def gradient_of(self, steps: Sequence[Numbers], gradient: Tensor) -> Tensor:
         """Gradient of the parameters, [d]; overwritten by the next call."""
         if self._gradient is None:
             self._gradient = torch.empty_like(self.parameters)
@@ -164,8 +169,17 @@ class LinearStack(OfParameters):
             self._by[index].outer(out, slopes, steps[index], first, bias, threads)
         return self._gradient
 
-    def slopes_of(self, steps: Sequence[Numbers], gradient: Numbers) -> list[Numbers]:
-        """Gradients of every layer's outputs before its ReLU, from the first layer."""
+    def slopes_of(
+        self, steps: Sequence[Numbers], of_outputs: Tensor, rows: slice = EVERY_ROW
+    ) -> list[Numbers]:
+        """Gradients of every layer's outputs before its ReLU, from the first layer.
+
+        Args:
+            steps: from `_evaluated`, or those rows of them.
+            of_outputs: the gradient of the outputs, [batch, outputs].
+            rows: of the evaluation.
+        """
+        gradient: Numbers = of_outputs.numpy().reshape(-1, self.layers[-1].outputs)[rows]
         if self.layers[-1].relu:
             gradient = np.where(steps[-1] > 0, gradient, np.float32(0))
         found = [np.ascontiguousarray(gradient)]
@@ -192,10 +206,10 @@ class _StackPullback:
         self._shape = shape
 
     def __call__(self, gradient: Tensor) -> Tensor:
-        return self._stack.gradient_of(self._steps, self._numbers(gradient))
+        return self._stack.gradient_of(self._steps, gradient)
 
     def inputs(self, gradient: Tensor) -> Tensor:
-        slopes = self._stack.slopes_of(self._steps, self._numbers(gradient))
+        slopes = self._stack.slopes_of(self._steps, gradient)
         return torch.from_numpy(self._stack.back(self._steps, slopes[0], 0)).view(self._shape)
 
     @property
@@ -215,15 +229,12 @@ class _StackPullback:
         first, stop, _ = records.indices(self._shape[0])
         rows = slice(first * times, stop * times)
         own = [step[rows] for step in self._steps]
-        slopes = self._stack.slopes_of(own, self._numbers(gradient)[rows])
+        slopes = self._stack.slopes_of(own, gradient, rows)
         pairs = [
             (torch.from_numpy(g), torch.from_numpy(a), layer.bias)
             for g, a, layer in zip(slopes, own, self._stack.layers, strict=False)
         ]
         return RankOne(pairs) if times == 1 else _formed(pairs, times)
-
-    def _numbers(self, gradient: Tensor) -> Numbers:
-        return gradient.numpy().reshape(self._steps[-1].shape)
 
 
 @dataclass(frozen=True)
