@@ -99,16 +99,16 @@ def close(a: Tensor, b: Tensor) -> bool:
 
 def test_it_is_a_model() -> None:
     for kind, whole, model in pairs():
-        assert isinstance(model, DifferentiableModel), (kind, whole, model)
-        assert torch.equal(model.parameters, whole.flat().detach()), (kind, whole, model)
+        assert isinstance(model, DifferentiableModel), kind
+        assert torch.equal(model.parameters, whole.flat().detach()), kind
 
 
 def test_outputs() -> None:
     for kind, whole, model in pairs():
         for batch in (1, 2, BATCH):
             rows = rows_for(whole, batch)
-            assert close(model(rows), whole(rows).detach()), (kind, whole, model)
-            assert not model(rows).requires_grad, (kind, whole, model)
+            assert close(model(rows), whole(rows).detach()), kind
+            assert not model(rows).requires_grad, kind
 
 
 def test_outputs_at_every_point() -> None:
@@ -116,13 +116,8 @@ def test_outputs_at_every_point() -> None:
         points = points_for(whole, shifts)
         outputs, _ = model.forward(points)
         parts = [points.changed()] if shifts else []
-        assert close(outputs, whole(torch.cat([*parts, points.rows])).detach()), (
-            shifts,
-            kind,
-            whole,
-            model,
-        )
-        assert len(outputs) == len(points) * BATCH, (shifts, kind, whole, model)
+        assert close(outputs, whole(torch.cat([*parts, points.rows])).detach()), (shifts, kind)
+        assert len(outputs) == len(points) * BATCH, (shifts, kind)
 
 
 def test_gradients_at_the_last_point() -> None:
@@ -138,14 +133,9 @@ def test_gradients_at_the_last_point() -> None:
             sources = [*whole.parameters(), rows]
             *parts, at_rows = torch.autograd.grad(whole(rows), sources, weights)
             expected = torch.cat([part.reshape(-1) for part in parts])
-            assert close(pullback(weights), expected), (shifts, kind, whole, model)
-            assert close(pullback.inputs(weights), at_rows[:, :WIDTH]), (shifts, kind, whole, model)
-            assert float(expected[-4:].abs().max()) > 0, (
-                shifts,
-                kind,
-                whole,
-                model,
-            )  # the encoder's too
+            assert close(pullback(weights), expected), (shifts, kind)
+            assert close(pullback.inputs(weights), at_rows[:, :WIDTH]), (shifts, kind)
+            assert float(expected[-4:].abs().max()) > 0, (shifts, kind)  # the encoder's too
 
 
 def test_the_order_of_both_gradients_does_not_matter() -> None:
@@ -156,8 +146,8 @@ def test_the_order_of_both_gradients_does_not_matter() -> None:
         _, first = model.forward(points)
         inputs, own = first.inputs(weights).clone(), first(weights).clone()
         _, second = model.forward(points)
-        assert torch.equal(second(weights), own), (kind, whole, model)
-        assert torch.equal(second.inputs(weights), inputs), (kind, whole, model)
+        assert torch.equal(second(weights), own), kind
+        assert torch.equal(second.inputs(weights), inputs), kind
 
 
 def test_along_a_direction() -> None:
@@ -166,11 +156,11 @@ def test_along_a_direction() -> None:
         direction = torch.randn(before.numel(), generator=torch.Generator().manual_seed(6))
         rows = rows_for(whole)
         found = model.along(direction, offsets, rows)
-        assert torch.equal(model.parameters, before), (offsets, kind, whole, model)
-        assert found.shape == (len(offsets), BATCH, CLASSES), (offsets, kind, whole, model)
+        assert torch.equal(model.parameters, before), (offsets, kind)
+        assert found.shape == (len(offsets), BATCH, CLASSES), (offsets, kind)
         for offset, outputs in zip(offsets, found, strict=True):
             nn.utils.vector_to_parameters(before + offset * direction, whole.parameters())
-            assert close(outputs, whole(rows).detach()), (offsets, kind, whole, model)
+            assert close(outputs, whole(rows).detach()), (offsets, kind)
 
 
 def test_along_puts_the_parameters_back_after_an_error() -> None:
@@ -178,7 +168,7 @@ def test_along_puts_the_parameters_back_after_an_error() -> None:
         before = model.parameters.clone()
         with pytest.raises(RuntimeError):
             model.along(torch.ones_like(before), (0.5,), rows_for(whole)[:, :-1])
-        assert torch.equal(model.parameters, before), (kind, whole, model)
+        assert torch.equal(model.parameters, before), kind
 
 
 def test_both_parts_live_in_one_vector() -> None:
@@ -189,9 +179,9 @@ def test_both_parts_live_in_one_vector() -> None:
         for place in (slice(0, top), slice(top, None)):
             before = model(rows)
             model.parameters[place] += 0.1
-            assert not torch.allclose(model(rows), before), (kind, whole, model)
+            assert not torch.allclose(model(rows), before), kind
             nn.utils.vector_to_parameters(model.parameters.clone(), whole.parameters())
-            assert close(model(rows), whole(rows).detach()), (kind, whole, model)
+            assert close(model(rows), whole(rows).detach()), kind
 
 
 def test_a_record_decides_its_own_row_alone() -> None:
@@ -200,7 +190,7 @@ def test_a_record_decides_its_own_row_alone() -> None:
         changed = rows.clone()
         changed[2, WIDTH:] += 1
         moved = (model(changed) - model(rows)).abs().amax(1) > 1e-6
-        assert moved.tolist() == [n == 2 for n in range(BATCH)], (kind, whole, model)
+        assert moved.tolist() == [n == 2 for n in range(BATCH)], kind
 
 
 def test_making_it_draws_nothing() -> None:
@@ -234,8 +224,6 @@ def test_record_norms_at_the_last_point() -> None:
         assert torch.allclose(found, torch.stack(expected).double(), rtol=1e-4, atol=1e-5), (
             shifts,
             kind,
-            whole,
-            model,
         )
 
 

@@ -8,9 +8,10 @@ from itertools import product
 
 import pytest
 import torch
+from tests.autograd import flat, gradients, own_norms, record_norms
 from torch import Tensor, nn
 
-from vertizo.models.base import Points, Pullback, Selected
+from vertizo.models.base import Points, Selected
 from vertizo.models.layers import Layer
 from vertizo.models.linear_stack import LinearStack
 from vertizo.models.torch import TorchModel, wrap
@@ -69,32 +70,16 @@ def close(found: Tensor, expected: Tensor) -> bool:
     return found.shape == expected.shape and torch.allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def flat(module: nn.Module) -> Tensor:
-    return torch.cat([part.detach().reshape(-1) for part in module.parameters()])
-
-
-def gradients(module: nn.Module, inputs: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Of ``Σ weights · outputs``: to the parameters, and to the inputs."""
-    inputs = inputs.clone().requires_grad_()
-    wanted = [inputs, *module.parameters()]
-    first, *others = torch.autograd.grad((module(inputs) * weights).sum(), wanted)
-    return torch.cat([part.reshape(-1) for part in others]), first
-
-
 def test_parameters_in_order() -> None:
     for kind, module, stack in pairs():
-        assert torch.equal(stack.parameters, flat(module)), (kind, module, stack)
-        assert sum(layer.size for layer in stack.layers) == stack.parameters.numel(), (
-            kind,
-            module,
-            stack,
-        )
+        assert torch.equal(stack.parameters, flat(module)), kind
+        assert sum(layer.size for layer in stack.layers) == stack.parameters.numel(), kind
 
 
 def test_outputs() -> None:
     for kind, module, stack in pairs():
         for rows in (1, 9):
-            assert close(stack(batch(rows)), module(batch(rows)).detach()), (kind, module, stack)
+            assert close(stack(batch(rows)), module(batch(rows)).detach()), kind
 
 
 def test_along() -> None:
@@ -107,23 +92,19 @@ def test_along() -> None:
                 nn.utils.vector_to_parameters(
                     flat(module) + offset * direction, shifted.parameters()
                 )
-                assert close(values, shifted(batch()).detach()), (kind, module, stack)
+                assert close(values, shifted(batch()).detach()), kind
 
 
 def test_records_are_read_where_they_are() -> None:
-    for kind, module, stack in pairs():
+    for kind, _, stack in pairs():
         table, ids = torch.randn(20, 6), torch.tensor([7, 0, 19, 7])
         direction = torch.randn_like(stack.parameters)
-        assert stack.table_of(table) is not None, (kind, module, stack)
+        assert stack.table_of(table) is not None, kind
         found = stack.along(direction, (0.1, 0.0), Selected(table, ids))
-        assert torch.equal(found, stack.along(direction, (0.1, 0.0), table[ids])), (
-            kind,
-            module,
-            stack,
-        )
-        assert torch.equal(Selected(table, ids).gathered(), table[ids]), (kind, module, stack)
-        assert stack.table_of(table.t()) is None, (kind, module, stack)  # rows lie apart
-        assert stack.table_of(table.double()) is None, (kind, module, stack)
+        assert torch.equal(found, stack.along(direction, (0.1, 0.0), table[ids])), kind
+        assert torch.equal(Selected(table, ids).gathered(), table[ids]), kind
+        assert stack.table_of(table.t()) is None, kind  # rows lie apart
+        assert stack.table_of(table.double()) is None, kind
 
 
 def test_small_steps_along_are_resolved() -> None:
@@ -138,11 +119,7 @@ def test_small_steps_along_are_resolved() -> None:
             nn.utils.vector_to_parameters(vector, shifted.parameters())
             exact.append(shifted(batch().double()).detach())
         difference = exact[0] - exact[1]
-        assert float(((plus - minus) - difference).norm()) < 0.01 * float(difference.norm()), (
-            kind,
-            module,
-            stack,
-        )
+        assert float(((plus - minus) - difference).norm()) < 0.01 * float(difference.norm()), kind
 
 
 def test_gradients() -> None:
@@ -152,15 +129,15 @@ def test_gradients() -> None:
         expected = [module(batch() + nn.functional.pad(one, (2, 1))).detach() for one in moved]
         expected = torch.cat([*expected, module(batch()).detach()])
         outputs, pullback = stack.forward(points)
-        assert close(outputs, expected), (others, kind, module, stack)
+        assert close(outputs, expected), (others, kind)
         weights = torch.randn(outputs[-9:].shape, generator=torch.Generator().manual_seed(4))
         kept = weights.clone()
         to_parameters, to_inputs = gradients(module, batch(), weights)
-        assert close(pullback(weights), to_parameters), (others, kind, module, stack)
-        assert close(pullback.inputs(weights), to_inputs), (others, kind, module, stack)
-        assert close(pullback(weights), to_parameters), (others, kind, module, stack)
-        assert torch.equal(weights, kept), (others, kind, module, stack)
-        assert close(outputs, expected), (others, kind, module, stack)
+        assert close(pullback(weights), to_parameters), (others, kind)
+        assert close(pullback.inputs(weights), to_inputs), (others, kind)
+        assert close(pullback(weights), to_parameters), (others, kind)
+        assert torch.equal(weights, kept), (others, kind)
+        assert close(outputs, expected), (others, kind)
 
 
 def test_gradients_of_a_transposed_array() -> None:
@@ -168,8 +145,8 @@ def test_gradients_of_a_transposed_array() -> None:
         outputs, pullback = stack.forward(Points(batch()))
         weights = torch.randn(outputs.T.shape, generator=torch.Generator().manual_seed(4)).T
         to_parameters, to_inputs = gradients(module, batch(), weights)
-        assert close(pullback(weights), to_parameters), (kind, module, stack)
-        assert close(pullback.inputs(weights), to_inputs), (kind, module, stack)
+        assert close(pullback(weights), to_parameters), kind
+        assert close(pullback.inputs(weights), to_inputs), kind
 
 
 def test_dead_units_get_nothing() -> None:
@@ -280,22 +257,6 @@ def test_a_linear_layer_over_the_last_of_many_axes() -> None:
     assert close(wrap(module)(inputs), expected)
 
 
-def record_norms(pullback: Pullback, gradient: Tensor) -> Tensor:
-    """Norm of each record's own gradient, float64 [batch]."""
-    return pullback.record_gradients(gradient, slice(0, len(gradient))).squares().sqrt()
-
-
-def own_norms(module: nn.Module, inputs: Tensor, weights: Tensor) -> Tensor:
-    """Norm of each record's gradient by itself, by autograd in float64."""
-    module = copy.deepcopy(module).double()
-    return torch.stack(
-        [
-            gradients(module, row[None].double(), weight[None].double())[0].norm()
-            for row, weight in zip(inputs, weights, strict=True)
-        ]
-    )
-
-
 def weighted(module: nn.Module, inputs: Tensor) -> Tensor:
     shape = module(inputs).shape
     return torch.randn(shape, generator=torch.Generator().manual_seed(4))
@@ -310,15 +271,13 @@ def test_record_norms() -> None:
         weights = weighted(module, batch())
         given = weights.clone()
         found = record_norms(pullback, weights)
-        assert found.dtype == torch.float64, (others, kind, module, stack)
-        assert torch.equal(weights, given), (others, kind, module, stack)
+        assert found.dtype == torch.float64, (others, kind)
+        assert torch.equal(weights, given), (others, kind)
         expected = own_norms(module, batch(), weights)
-        assert torch.allclose(found, expected, rtol=1e-5, atol=1e-6), (others, kind, module, stack)
+        assert torch.allclose(found, expected, rtol=1e-5, atol=1e-6), (others, kind)
         assert torch.allclose(record_norms(pullback, weights), expected, rtol=1e-5, atol=1e-6), (
             others,
             kind,
-            module,
-            stack,
         )
 
 

@@ -132,14 +132,6 @@ def test_a_tables_flat_vector_has_the_categories() -> None:
     assert changed.tolist() == [True, False, False, True, False]
 
 
-def test_a_tables_gradient_equals_autograd() -> None:
-    module, rows, weights = table_net(), table(), torch.randn(5, 5)
-    wanted = torch.autograd.grad((module(rows) * weights).sum(), list(module.parameters()))
-    expected = torch.cat([part.reshape(-1) for part in wanted])
-    _, pullback = wrap(module).forward(Points(rows))
-    assert torch.allclose(pullback(weights), expected, rtol=1e-4, atol=1e-6)
-
-
 def test_the_sum_of_predictions() -> None:
     rows = torch.randn(3, 4 * 10)
     model = wrap(Sum(40, 10))
@@ -183,25 +175,6 @@ def test_words_beyond_a_bags_vocabulary_share_vectors() -> None:
     assert torch.equal(model(far), model(near))
 
 
-def test_a_bags_gradient_equals_autograd() -> None:
-    module, weights = Bag(10, 4, (3,), 2), torch.randn(3, 2)
-    wanted = torch.autograd.grad((module(WORDS) * weights).sum(), list(module.parameters()))
-    expected = torch.cat([part.reshape(-1) for part in wanted])
-    _, pullback = wrap(module).forward(Points(WORDS))
-    assert torch.allclose(pullback(weights), expected, rtol=1e-4, atol=1e-6)
-
-
-def test_records_do_not_mix() -> None:
-    for kind in ["table", "bag"]:
-        model = wrap(table_net() if kind == "table" else Bag(10, 4, (3,), 2))
-        rows = table(3) if kind == "table" else WORDS
-        other = rows.clone()
-        other[1] = 4
-        change = (model(rows) - model(other)).abs().amax(1)
-        assert change[1] > 1e-4, kind
-        assert change[[0, 2]].max() < 1e-6, kind
-
-
 class TestFilters:
     IMAGES = torch.randn(5, 1, 4, 12, generator=torch.Generator().manual_seed(2))
 
@@ -235,12 +208,6 @@ class TestFilters:
             if oriented:  # directions half a turn apart are opposite, a quarter apart are rotations
                 assert torch.allclose(weight[0], -weight[4], atol=1e-6), oriented
                 assert torch.allclose(weight[2], weight[0].transpose(1, 2), atol=1e-6), oriented
-
-    def test_records_do_not_mix(self) -> None:
-        module = Filters((1, 4, 12), 6)
-        other = self.IMAGES.clone()
-        other[0] = 7
-        assert torch.equal(module(self.IMAGES)[1:], module(other)[1:])
 
     def test_images_smaller_than_a_cell_are_refused(self) -> None:
         with pytest.raises(ConfigError, match="cells of 5×4 pixels do not fit images of 4×12"):

@@ -86,34 +86,6 @@ def test_two_clients_and_a_server() -> None:
         assert torch.allclose(server(rows), outputs, atol=1e-6), assemble
 
 
-def test_records_do_not_mix() -> None:
-    model = wrap(resnet.whole((3, 8, 8), 5, width=4))
-    images = torch.randn(4, 3, 8, 8)
-    other = images.clone()
-    other[1] = 9.0
-    change = (model(images) - model(other)).abs().amax(1)
-    assert change[1] > 1e-3
-    assert change[[0, 2, 3]].max() < 1e-6
-
-
-def test_gradients_equal_autograd() -> None:
-    module = resnet.whole((1, 4, 4), 3, width=4)
-    images, weights = torch.randn(2, 1, 4, 4), torch.randn(2, 3)
-    wanted = torch.autograd.grad((module(images) * weights).sum(), list(module.parameters()))
-    expected = torch.cat([part.reshape(-1) for part in wanted])
-    _, pullback = wrap(module).forward(Points(images))
-    assert torch.allclose(pullback(weights), expected, rtol=1e-4, atol=1e-5)
-
-
-def test_the_flat_vector_drives_it() -> None:
-    model = wrap(resnet.whole((1, 4, 4), 3, width=4))
-    images = torch.randn(2, 1, 4, 4)
-    model.parameters[-3:].add_(5.0)
-    before = model(images)
-    model.parameters[-3:].sub_(5.0)
-    assert torch.allclose(before - model(images), torch.full((2, 3), 5.0), atol=1e-4)
-
-
 def test_another_width_is_refused() -> None:
     with pytest.raises(ConfigError) as caught:
         resnet.rest(1000, 10, image=(32, 32), parts=2, assemble="width")

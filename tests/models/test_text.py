@@ -40,11 +40,6 @@ def tokens(length: int = LENGTH) -> Tensor:
     return result
 
 
-def gradient_by_autograd(module: nn.Module, inputs: Tensor, weights: Tensor) -> Tensor:
-    wanted = torch.autograd.grad((module(inputs) * weights).sum(), list(module.parameters()))
-    return torch.cat([part.reshape(-1) for part in wanted])
-
-
 def test_shapes() -> None:
     for family, pooling in product(FAMILIES, ["mean", "cls"]):
         assert wrap(Text(small(family), LENGTH, pooling, 5))(tokens()).shape == (4, 5), (
@@ -116,37 +111,6 @@ def test_it_computes_what_the_library_computes() -> None:
         assert torch.allclose(ours(tokens()), means, atol=1e-5), family
 
 
-def test_records_do_not_mix() -> None:
-    for family in FAMILIES:
-        client = wrap(TextEmbeddings(small(family), LENGTH))
-        server = wrap(TextRest(small(family), LENGTH * VECTOR, "mean", (), 3))
-        whole = wrap(Text(small(family), LENGTH, "mean", 3))
-        other = tokens()
-        other[1] = torch.arange(1, 1 + LENGTH)
-        for parts in ((whole,), (client, server)):
-            one, two = tokens(), other
-            for part in parts:
-                one, two = part(one), part(two)
-            change = (one - two).abs().amax(1)
-            assert change[1] > 1e-4, family
-            assert change[[0, 2, 3]].max() < 1e-6, family
-
-
-def test_gradients_equal_autograd() -> None:
-    for family in FAMILIES:
-        whole = Text(small(family), LENGTH, "mean", 3).eval()
-        weights = torch.randn(4, 3)
-        expected = gradient_by_autograd(whole, tokens(), weights)
-        _, pullback = wrap(whole).forward(Points(tokens()))
-        assert torch.allclose(pullback(weights), expected, rtol=1e-3, atol=1e-5), family
-
-        client = TextEmbeddings(small(family), LENGTH).eval()
-        weights = torch.randn(4, LENGTH * VECTOR)
-        expected = gradient_by_autograd(client, tokens(), weights)
-        _, pullback = wrap(client).forward(Points(tokens()))
-        assert torch.allclose(pullback(weights), expected, rtol=1e-3, atol=1e-5), family
-
-
 def test_the_gradient_of_the_rest_reaches_real_positions_only() -> None:
     rows = wrap(TextEmbeddings(small(), LENGTH))(tokens())
     server = TextRest(small(), LENGTH * VECTOR, "mean", (), 3).eval()
@@ -157,15 +121,6 @@ def test_the_gradient_of_the_rest_reaches_real_positions_only() -> None:
     found = pullback.inputs(weights)
     assert torch.allclose(found, expected, atol=1e-6)
     assert not found.view(4, LENGTH, VECTOR)[tokens() == 0].any()
-
-
-def test_the_flat_vector_drives_it() -> None:
-    model = wrap(Text(small(), LENGTH, "mean", 3))
-    before = model(tokens())
-    direction = torch.randn_like(model.parameters)
-    plus, zero = model.along(direction, (1e-2, 0.0), tokens())
-    assert torch.equal(zero, before)
-    assert (plus - before).abs().min() > 0
 
 
 def test_segments_of_a_text_follow_each_other() -> None:

@@ -6,10 +6,11 @@ import copy
 
 import pytest
 import torch
+from tests.autograd import flat, gradients, normal, own_norms, record_norms
 from torch import Tensor, nn
 
 from vertizo.core.errors import ConfigError
-from vertizo.models.base import Points, Pullback
+from vertizo.models.base import Points
 from vertizo.models.linear_stack import LinearStack
 from vertizo.models.networks import cnn, mlp
 from vertizo.models.torch import TorchModel, flatten, wrap
@@ -25,10 +26,6 @@ def _seeded() -> None:
 def network() -> nn.Module:
     torch.manual_seed(0)
     return cnn((1, 4, 8), [2, 3], 5)
-
-
-def flat(module: nn.Module) -> Tensor:
-    return torch.cat([part.detach().reshape(-1) for part in module.parameters()])
 
 
 def test_parameters_are_views_of_one_vector() -> None:
@@ -53,28 +50,22 @@ def test_the_kind_follows_the_module() -> None:
     assert type(wrap(mlp(3, [], 2, final_relu=False))) is LinearStack
 
 
-def test_no_graph_is_built_by_zeroth_order() -> None:
-    model = wrap(network())
+def test_gradients_equal_autograd() -> None:
+    """Asked for more than once; without one no graph is made."""
+    module = network()
+    model = wrap(copy.deepcopy(module))
     with torch.enable_grad():
         assert not model(IMAGES).requires_grad
         direction = torch.ones_like(model.parameters)
         assert not model.along(direction, (1e-3, -1e-3), IMAGES).requires_grad
     assert not any(part.requires_grad for part in model.module.parameters())
-
-
-def test_gradients_equal_autograd() -> None:
-    module = network()
-    model = wrap(copy.deepcopy(module))
     outputs, pullback = model.forward(Points(IMAGES))
-    weights = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(2))
-    inputs = IMAGES.clone().requires_grad_()
-    wanted = [inputs, *module.parameters()]
-    first, *others = torch.autograd.grad((module(inputs) * weights).sum(), wanted)
+    weights = normal(2, *outputs.shape)
+    expected, first = gradients(module, IMAGES, weights)
     assert torch.allclose(outputs, module(IMAGES).detach(), atol=1e-6)
     assert torch.allclose(pullback.inputs(weights), first, atol=1e-6)
-    expected = torch.cat([part.reshape(-1) for part in others])
-    assert torch.allclose(pullback(weights), expected, rtol=1e-4, atol=1e-6)
-    assert torch.allclose(pullback(weights), expected, rtol=1e-4, atol=1e-6)
+    for _ in range(2):
+        assert torch.allclose(pullback(weights), expected, rtol=1e-4, atol=1e-6)
 
 
 def test_training_goes_on_after_a_gradient() -> None:
@@ -288,22 +279,6 @@ def test_non_contiguous_parameters_are_flattened_in_reading_order() -> None:
     assert torch.allclose(model(inputs), expected)
 
 
-def record_norms(pullback: Pullback, gradient: Tensor) -> Tensor:
-    """Norm of each record's own gradient, float64 [batch]."""
-    return pullback.record_gradients(gradient, slice(0, len(gradient))).squares().sqrt()
-
-
-def own_norms(module: nn.Module, weights: Tensor) -> Tensor:
-    """Norm of each record's gradient by itself, by autograd in float64."""
-    module = copy.deepcopy(module).double().requires_grad_(True)
-    norms = []
-    for row, weight in zip(IMAGES.double(), weights.double(), strict=True):
-        loss = (module(row[None]) * weight[None]).sum()
-        parts = torch.autograd.grad(loss, list(module.parameters()))
-        norms.append(torch.cat([part.reshape(-1) for part in parts]).norm())
-    return torch.stack(norms)
-
-
 def test_record_norms_equal_autograd(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many gradients are formed at a time."""
     for at_once in [1, 2**24]:
@@ -315,7 +290,9 @@ def test_record_norms_equal_autograd(monkeypatch: pytest.MonkeyPatch) -> None:
         weights = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(2))
         found = record_norms(pullback, weights)
         assert found.dtype == torch.float64, at_once
-        assert torch.allclose(found, own_norms(module, weights), rtol=1e-5, atol=1e-6), at_once
+        assert torch.allclose(found, own_norms(module, IMAGES, weights), rtol=1e-5, atol=1e-6), (
+            at_once
+        )
         assert not any(part.requires_grad for part in model.module.parameters()), at_once
 
 
