@@ -9,9 +9,10 @@ from unittest.mock import Mock
 
 import pytest
 import torch
+from tests.autograd import gradients, normal, own_norms, record_norms
 from torch import Tensor, nn
 
-from vertizo.models.base import DifferentiableModel, Points, Pullback
+from vertizo.models.base import DifferentiableModel, Points
 from vertizo.models.encoded import EncodedModel
 
 WIDTH, CLASSES, BATCH = 6, 3, 7
@@ -57,7 +58,8 @@ class Whole(nn.Module):
         self.top, self.encoder, self.shape = top, encoder, shape
 
     def forward(self, rows: Tensor) -> Tensor:
-        inputs = rows[:, WIDTH:].reshape(len(rows), *self.shape).to(dtype_of(self.shape))
+        inputs = rows[:, WIDTH:].reshape(len(rows), *self.shape)
+        inputs = inputs.long() if self.shape == TOKENS else inputs
         own = self.encoder(inputs).flatten(1)
         return self.top(torch.cat([rows[:, :WIDTH], own], 1))
 
@@ -80,7 +82,7 @@ def pairs() -> Iterator[tuple[str, Whole, EncodedModel]]:
 
 def rows_for(whole: Whole, batch: int = BATCH) -> Tensor:
     own = torch.Size(whole.shape).numel()
-    rows = torch.randn(batch, WIDTH + own, generator=torch.Generator().manual_seed(1))
+    rows = normal(1, batch, WIDTH + own)
     if dtype_of(whole.shape) == torch.int64:
         rows[:, WIDTH:] = (3 * rows[:, WIDTH:]).round().clamp(-4, 4) + 4
     return rows
@@ -88,8 +90,7 @@ def rows_for(whole: Whole, batch: int = BATCH) -> Tensor:
 
 def points_for(whole: Whole, shifts: int) -> Points:
     """The rows, and further points that move three columns of the embeddings."""
-    generator = torch.Generator().manual_seed(2)
-    moved = torch.randn(shifts, BATCH, 3, generator=generator)
+    moved = normal(2, shifts, BATCH, 3)
     return Points(rows_for(whole), ((2, moved),) if shifts else ())
 
 
@@ -97,45 +98,31 @@ def close(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and torch.allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
-def test_it_is_a_model() -> None:
-    for kind, whole, model in pairs():
-        assert isinstance(model, DifferentiableModel), kind
-        assert torch.equal(model.parameters, whole.flat().detach()), kind
-
-
-def test_outputs() -> None:
-    for kind, whole, model in pairs():
+def test_it_says_what_one_module_says() -> None:
+    """Outputs at every point; at the last gradients of the parameters, the encoder's last, of the
+    embeddings alone, and the norms of each record's own."""
+    for shifts, (kind, whole, model) in product(SHIFTS, pairs()):
+        case, points = (shifts, kind), points_for(whole, shifts)
+        assert isinstance(model, DifferentiableModel), case
+        assert torch.equal(model.parameters, whole.flat().detach()), case
         for batch in (1, 2, BATCH):
             rows = rows_for(whole, batch)
-            assert close(model(rows), whole(rows).detach()), kind
-            assert not model(rows).requires_grad, kind
-
-
-def test_outputs_at_every_point() -> None:
-    for shifts, (kind, whole, model) in product(SHIFTS, pairs()):
-        points = points_for(whole, shifts)
-        outputs, _ = model.forward(points)
+            assert close(model(rows), whole(rows).detach()), case
+            assert not model(rows).requires_grad, case
+        outputs, pullback = model.forward(points)
         parts = [points.changed()] if shifts else []
-        assert close(outputs, whole(torch.cat([*parts, points.rows])).detach()), (shifts, kind)
-        assert len(outputs) == len(points) * BATCH, (shifts, kind)
-
-
-def test_gradients_at_the_last_point() -> None:
-    """With respect to the parameters, those of the encoder last, and to the embeddings alone."""
-    for shifts, (kind, whole, model) in product(SHIFTS, pairs()):
-        points = points_for(whole, shifts)
-        _, pullback = model.forward(points)
+        assert len(outputs) == len(points) * BATCH, case
+        assert close(outputs, whole(torch.cat([*parts, points.rows])).detach()), case
+        for part in whole.parameters():
+            part.requires_grad_(True)
         for seed in (4, 5):  # a pullback may be used more than once
-            weights = torch.randn(BATCH, CLASSES, generator=torch.Generator().manual_seed(seed))
-            rows = points.rows.clone().requires_grad_(True)
-            for part in whole.parameters():
-                part.requires_grad_(True)
-            sources = [*whole.parameters(), rows]
-            *parts, at_rows = torch.autograd.grad(whole(rows), sources, weights)
-            expected = torch.cat([part.reshape(-1) for part in parts])
-            assert close(pullback(weights), expected), (shifts, kind)
-            assert close(pullback.inputs(weights), at_rows[:, :WIDTH]), (shifts, kind)
-            assert float(expected[-4:].abs().max()) > 0, (shifts, kind)  # the encoder's too
+            weights = normal(seed, BATCH, CLASSES)
+            expected, at_rows = gradients(whole, points.rows, weights)
+            assert close(pullback(weights), expected), case
+            assert close(pullback.inputs(weights), at_rows[:, :WIDTH]), case
+            assert float(expected[-4:].abs().max()) > 0, case  # the encoder's too
+        norms = own_norms(whole, points.rows, weights)
+        assert torch.allclose(record_norms(pullback, weights), norms, rtol=1e-4, atol=1e-5), case
 
 
 def test_the_order_of_both_gradients_does_not_matter() -> None:
@@ -153,7 +140,7 @@ def test_the_order_of_both_gradients_does_not_matter() -> None:
 def test_along_a_direction() -> None:
     for offsets, (kind, whole, model) in product([(0.1, -0.1), (0.0, 0.3), (1.0,)], pairs()):
         before = model.parameters.clone()
-        direction = torch.randn(before.numel(), generator=torch.Generator().manual_seed(6))
+        direction = normal(6, before.numel())
         rows = rows_for(whole)
         found = model.along(direction, offsets, rows)
         assert torch.equal(model.parameters, before), (offsets, kind)
@@ -201,30 +188,6 @@ def test_making_it_draws_nothing() -> None:
     EncodedModel(lambda _: top, encoder, WIDTH, (4,))
     assert torch.equal(before, torch.get_rng_state())
     assert torch.equal(encoder.weight, weights)
-
-
-def record_norms(pullback: Pullback, gradient: Tensor) -> Tensor:
-    """Norm of each record's own gradient, float64 [batch]."""
-    return pullback.record_gradients(gradient, slice(0, len(gradient))).squares().sqrt()
-
-
-def test_record_norms_at_the_last_point() -> None:
-    """Of all parameters together, those of the encoder among them."""
-    for shifts, (kind, whole, model) in product(SHIFTS, pairs()):
-        points = points_for(whole, shifts)
-        _, pullback = model.forward(points)
-        weights = torch.randn(BATCH, CLASSES, generator=torch.Generator().manual_seed(4))
-        for part in whole.parameters():
-            part.requires_grad_(True)
-        expected = []
-        for row, weight in zip(points.rows, weights, strict=True):
-            parts = torch.autograd.grad(whole(row[None]), list(whole.parameters()), weight[None])
-            expected.append(torch.cat([part.reshape(-1) for part in parts]).norm())
-        found = record_norms(pullback, weights)
-        assert torch.allclose(found, torch.stack(expected).double(), rtol=1e-4, atol=1e-5), (
-            shifts,
-            kind,
-        )
 
 
 def test_a_frozen_encoder_stays_and_is_no_part_of_the_vector() -> None:

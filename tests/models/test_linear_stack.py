@@ -8,7 +8,7 @@ from itertools import product
 
 import pytest
 import torch
-from tests.autograd import flat, gradients, own_norms, record_norms
+from tests.autograd import flat, gradients, normal, own_norms, record_norms
 from torch import Tensor, nn
 
 from vertizo.models.base import Points, Selected
@@ -63,28 +63,45 @@ def pairs() -> Iterator[tuple[str, nn.Module, LinearStack]]:
 
 
 def batch(rows: int = 9) -> Tensor:
-    return torch.randn(rows, 6, generator=torch.Generator().manual_seed(1))
+    return normal(1, rows, 6)
 
 
 def close(found: Tensor, expected: Tensor) -> bool:
     return found.shape == expected.shape and torch.allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_parameters_in_order() -> None:
-    for kind, module, stack in pairs():
-        assert torch.equal(stack.parameters, flat(module)), kind
-        assert sum(layer.size for layer in stack.layers) == stack.parameters.numel(), kind
+def test_it_says_what_its_module_says() -> None:
+    """Outputs at every point; gradients at the last, asked for twice; each record's own norm.
 
-
-def test_outputs() -> None:
-    for kind, module, stack in pairs():
+    No gradient of a record is formed, and each has the norm of the one that autograd forms.
+    """
+    for others, (kind, module, stack) in product(SHIFTS, pairs()):
+        case, moved = (others, kind), normal(5, others, 9, 3)
+        assert torch.equal(stack.parameters, flat(module)), case
+        assert sum(layer.size for layer in stack.layers) == stack.parameters.numel(), case
         for rows in (1, 9):
-            assert close(stack(batch(rows)), module(batch(rows)).detach()), kind
+            assert close(stack(batch(rows)), module(batch(rows)).detach()), case
+        points = [*(batch() + nn.functional.pad(one, (2, 1)) for one in moved), batch()]
+        expected = torch.cat([module(point).detach() for point in points])
+        outputs, pullback = stack.forward(Points(batch(), ((2, moved),) if others else ()))
+        shape = outputs[-9:].shape
+        for weights in (normal(4, *shape), normal(4, *shape[::-1]).T):  # wherever they lie
+            kept = weights.clone()
+            to_parameters, to_inputs = gradients(module, batch(), weights)
+            for _ in range(2):
+                assert close(pullback(weights), to_parameters), case
+                assert close(pullback.inputs(weights), to_inputs), case
+                norms = record_norms(pullback, weights)
+                own = own_norms(module, batch(), weights)
+                assert torch.allclose(norms, own, rtol=1e-5, atol=1e-6), case
+            assert norms.dtype == torch.float64, case
+            assert torch.equal(weights, kept), case
+        assert close(outputs, expected), case
 
 
 def test_along() -> None:
     for kind, module, stack in pairs():
-        direction = torch.randn(stack.parameters.shape, generator=torch.Generator().manual_seed(2))
+        direction = normal(2, *stack.parameters.shape)
         for offsets in [(0.1, -0.1), (0.5,), (0.0, 1.0, -1.0, 0.2, 2.0)]:
             found = stack.along(direction, offsets, batch())
             for offset, values in zip(offsets, found, strict=True):
@@ -110,7 +127,7 @@ def test_records_are_read_where_they_are() -> None:
 def test_small_steps_along_are_resolved() -> None:
     """At λ = 1e-3 the slope of the outputs is that of double precision, to a per cent."""
     for kind, module, stack in pairs():
-        direction = torch.randn(stack.parameters.shape, generator=torch.Generator().manual_seed(2))
+        direction = normal(2, *stack.parameters.shape)
         plus, minus = stack.along(direction, (1e-3, -1e-3), batch())
         exact = []
         for offset in (1e-3, -1e-3):
@@ -120,33 +137,6 @@ def test_small_steps_along_are_resolved() -> None:
             exact.append(shifted(batch().double()).detach())
         difference = exact[0] - exact[1]
         assert float(((plus - minus) - difference).norm()) < 0.01 * float(difference.norm()), kind
-
-
-def test_gradients() -> None:
-    for others, (kind, module, stack) in product(SHIFTS, pairs()):
-        moved = torch.randn(others, 9, 3, generator=torch.Generator().manual_seed(5))
-        points = Points(batch(), ((2, moved),) if others else ())
-        expected = [module(batch() + nn.functional.pad(one, (2, 1))).detach() for one in moved]
-        expected = torch.cat([*expected, module(batch()).detach()])
-        outputs, pullback = stack.forward(points)
-        assert close(outputs, expected), (others, kind)
-        weights = torch.randn(outputs[-9:].shape, generator=torch.Generator().manual_seed(4))
-        kept = weights.clone()
-        to_parameters, to_inputs = gradients(module, batch(), weights)
-        assert close(pullback(weights), to_parameters), (others, kind)
-        assert close(pullback.inputs(weights), to_inputs), (others, kind)
-        assert close(pullback(weights), to_parameters), (others, kind)
-        assert torch.equal(weights, kept), (others, kind)
-        assert close(outputs, expected), (others, kind)
-
-
-def test_gradients_of_a_transposed_array() -> None:
-    for kind, module, stack in pairs():
-        outputs, pullback = stack.forward(Points(batch()))
-        weights = torch.randn(outputs.T.shape, generator=torch.Generator().manual_seed(4)).T
-        to_parameters, to_inputs = gradients(module, batch(), weights)
-        assert close(pullback(weights), to_parameters), kind
-        assert close(pullback.inputs(weights), to_inputs), kind
 
 
 def test_dead_units_get_nothing() -> None:
@@ -174,7 +164,7 @@ def test_parameters_are_kept_not_copied() -> None:
 
 
 def test_parameters_may_be_a_part_of_a_longer_vector() -> None:
-    whole = torch.randn(20, generator=torch.Generator().manual_seed(0))
+    whole = normal(0, 20)
     layers = [Layer(3, 2, bias=True, relu=False)]
     inputs = torch.randn(4, 3)
     expected = LinearStack(layers, whole[5:13].clone())(inputs)
@@ -257,39 +247,15 @@ def test_a_linear_layer_over_the_last_of_many_axes() -> None:
     assert close(wrap(module)(inputs), expected)
 
 
-def weighted(module: nn.Module, inputs: Tensor) -> Tensor:
-    shape = module(inputs).shape
-    return torch.randn(shape, generator=torch.Generator().manual_seed(4))
-
-
-def test_record_norms() -> None:
-    """No gradient is formed, and each has the norm of the gradient that autograd forms."""
-    for others, (kind, module, stack) in product(SHIFTS, pairs()):
-        shift = torch.randn(others, 9, 3, generator=torch.Generator().manual_seed(5))
-        points = Points(batch(), ((2, shift),) if others else ())
-        _, pullback = stack.forward(points)
-        weights = weighted(module, batch())
-        given = weights.clone()
-        found = record_norms(pullback, weights)
-        assert found.dtype == torch.float64, (others, kind)
-        assert torch.equal(weights, given), (others, kind)
-        expected = own_norms(module, batch(), weights)
-        assert torch.allclose(found, expected, rtol=1e-5, atol=1e-6), (others, kind)
-        assert torch.allclose(record_norms(pullback, weights), expected, rtol=1e-5, atol=1e-6), (
-            others,
-            kind,
-        )
-
-
 def test_record_norms_of_records_with_several_rows() -> None:
     """A stack that is applied along an axis: a record's rows share one gradient."""
     for times, layers in product([1, 2, 5], [1, 2]):
         module = linear() if layers == 1 else STACKS["two layers, relu last"]()
         stack = wrap(copy.deepcopy(module))
         assert type(stack) is LinearStack, (times, layers)
-        inputs = torch.randn(9, times, 6, generator=torch.Generator().manual_seed(6))
+        inputs = normal(6, 9, times, 6)
         _, pullback = stack.forward(Points(inputs))
-        weights = weighted(module, inputs)
+        weights = normal(4, *module(inputs).shape)
         found = record_norms(pullback, weights.flatten(1))
         assert torch.allclose(found, own_norms(module, inputs, weights), rtol=1e-4, atol=1e-5), (
             times,

@@ -41,70 +41,34 @@ CASES: list[tuple[Task, Tensor]] = [
 ]
 
 
-def test_losses() -> None:
-    for (task, labels), points, scale in product(CASES, [1, 2, 3], [0.0, 1.0, 50.0, 1e4]):
-        logits = logits_of(points, task.outputs, scale)
-        found = task.losses(logits, labels).values
-        assert found.shape == (points * RECORDS,), (task, points, scale)
-        assert found.dtype == torch.float32, (task, points, scale)
-        assert torch.allclose(found, reference(task, logits, labels), rtol=1e-5, atol=1e-6), (
-            task,
-            points,
-            scale,
-        )
-
-
-def test_slopes() -> None:
-    for (task, labels), points, weights in product(CASES, [1, 2, 3], [1.0, -0.25, values()]):
-        logits = logits_of(points, task.outputs)
-        losses = task.losses(logits, labels)
-        for point in range(points):
-            rows = slice(point * RECORDS, (point + 1) * RECORDS)
-            variable = logits[rows].clone().requires_grad_()
-            total = (reference(task, variable, labels) * weights).sum()
-            (expected,) = torch.autograd.grad(total, [variable])
-            found = losses.slopes(rows, weights)
-            assert found.shape == (RECORDS, task.outputs), (task, points, weights)
-            assert found.dtype == torch.float32, (task, points, weights)
-            assert torch.allclose(found, expected, rtol=1e-5, atol=1e-6), (task, points, weights)
-            assert torch.equal(losses.slopes(rows, weights), found), (task, points, weights)
-
-
-def test_one_record() -> None:
-    for task, labels in CASES:
-        logits = logits_of(1, task.outputs, records=1)
-        losses = task.losses(logits.clone(), labels[:1])
-        variable = logits.clone().requires_grad_()
-        (expected,) = torch.autograd.grad(reference(task, variable, labels[:1]).sum(), [variable])
-        assert torch.allclose(losses.values, reference(task, logits, labels[:1]), rtol=1e-5), task
-        assert torch.allclose(losses.slopes(slice(0, 1), 1.0), expected, atol=1e-6), task
-
-
-def in_columns(logits: Tensor) -> Tensor:
-    return logits.T.contiguous().T
-
-
-def test_logits_and_labels_are_left_alone() -> None:
-    """Logits may be shared with a pullback, or be looked at again."""
-    for (task, labels), records, columns in product(CASES, [1, 2, RECORDS], [False, True]):
-        logits = logits_of(1, task.outputs, records=records)
-        logits = in_columns(logits) if columns else logits
-        before, kept = logits.clone(), labels.clone()
-        losses = task.losses(logits, labels[:records])
-        losses.slopes(slice(0, records), 0.5)
-        losses.correct(slice(0, records))
-        task.predict(logits)
-        assert torch.equal(logits, before), (task, records, columns)
-        assert torch.equal(labels, kept), (task, records, columns)
-
-
-def test_logits_in_another_order_of_memory() -> None:
-    for task, labels in CASES:
-        logits = logits_of(2, task.outputs)
-        expected = reference(task, logits, labels)
-        assert torch.allclose(
-            task.losses(in_columns(logits), labels).values, expected, rtol=1e-5
-        ), task
+def test_losses_and_slopes_equal_pytorch() -> None:
+    """In rows or columns of memory; logits and labels are left alone."""
+    scales = (0.0, 1.0, 2.0, 50.0, 1e4)
+    for (task, labels), points, scale, records in product(
+        CASES, (1, 2, 3), scales, (1, 2, RECORDS)
+    ):
+        case, own = (task, points, scale, records), labels[:records]
+        logits = logits_of(points, task.outputs, scale, records)
+        kept, labelled = logits.clone(), own.clone()
+        expected = reference(task, logits, own)
+        for given in (logits, logits.T.contiguous().T):
+            losses = task.losses(given, own)
+            assert losses.values.shape == (points * records,), case
+            assert losses.values.dtype == torch.float32, case
+            assert torch.allclose(losses.values, expected, rtol=1e-5, atol=1e-6), case
+            for point, weights in product(range(points), (1.0, -0.25, values()[:records])):
+                rows = slice(point * records, (point + 1) * records)
+                variable = kept[rows].clone().requires_grad_()
+                total = (reference(task, variable, own) * weights).sum()
+                (slopes,) = torch.autograd.grad(total, [variable])
+                found = losses.slopes(rows, weights)
+                assert (found.shape, found.dtype) == (slopes.shape, torch.float32), case
+                assert torch.allclose(found, slopes, rtol=1e-5, atol=1e-6), case
+                assert torch.equal(losses.slopes(rows, weights), found), case
+                losses.correct(rows)
+            task.predict(given)
+            assert torch.equal(given, kept), case
+        assert torch.equal(own, labelled), case
 
 
 def test_a_row_leaves_the_others_alone() -> None:
@@ -165,11 +129,6 @@ def test_a_regression_in_units_of_the_labels_spread() -> None:
     assert torch.equal(found.values, expected.values)
     rows = slice(RECORDS, 2 * RECORDS)
     assert torch.equal(found.slopes(rows, 0.5), expected.slopes(rows, 0.5))
-
-
-def test_outputs() -> None:
-    assert Classification(7).outputs == 7
-    assert Regression().outputs == 1
 
 
 def test_correct() -> None:

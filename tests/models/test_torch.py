@@ -7,6 +7,7 @@ import copy
 import pytest
 import torch
 from tests.autograd import flat, gradients, normal, own_norms, record_norms
+from tests.refusals import refused
 from torch import Tensor, nn
 
 from vertizo.core.errors import ConfigError
@@ -128,11 +129,6 @@ def test_a_stack_with_a_frozen_layer_is_no_closed_form() -> None:
     assert model.parameters.numel() == 3 * 2 + 2
 
 
-def test_all_frozen_is_nothing_to_train() -> None:
-    with pytest.raises(ConfigError, match="no parameters with requires_grad"):
-        wrap(nn.Linear(3, 2).requires_grad_(False))
-
-
 def test_a_state_of_parameters_alone_leaves_the_rest() -> None:
     """As checkpoints of before have it."""
     model = wrap(nn.Sequential(nn.Linear(3, 4).requires_grad_(False), nn.Linear(4, 2)))
@@ -197,63 +193,36 @@ class Shaped(nn.Module):
         return self.result
 
 
-def test_further_axes_of_the_outputs_are_flattened() -> None:
+def test_outputs_are_a_row_for_each_record() -> None:
     assert wrap(Shaped(torch.ones(6, 2, 3)))(IMAGES).shape == (6, 6)
     assert wrap(Shaped(torch.ones(6)))(IMAGES).shape == (6, 1)
+    others = [torch.ones(5, 2), torch.ones(()), (torch.ones(6, 2),), None]
+    for result, told in zip(others, (r"\(5, 2\)", r"\(\)", "tuple", "NoneType"), strict=True):
+        words = f"Shaped returned {told} for a batch of 6"
+        refused(told, ConfigError, wrap(Shaped(result)), IMAGES, match=words)
 
 
-def test_outputs_must_be_a_row_for_each_record() -> None:
-    for result, told in [
-        (torch.ones(5, 2), r"\(5, 2\)"),
-        (torch.ones(()), r"\(\)"),
-        ((torch.ones(6, 2),), "tuple"),
-        (None, "NoneType"),
-    ]:
-        with pytest.raises(ConfigError, match=f"Shaped returned {told} for a batch of 6"):
-            wrap(Shaped(result))(IMAGES)
-
-
-MIXING = [
-    nn.BatchNorm1d(3),
-    nn.BatchNorm1d(3, affine=True, track_running_stats=False),
-    nn.LazyBatchNorm1d(),
-    nn.SyncBatchNorm(3),
-]
-
-
-def test_batch_normalisation_is_refused() -> None:
-    for part in MIXING:
-        for module in (
-            nn.Sequential(nn.Linear(3, 3), part),
-            nn.Sequential(nn.Linear(3, 3), nn.Sequential(nn.ReLU(), part), nn.Linear(3, 2)),
-        ):
-            with pytest.raises(
-                ConfigError, match=f"{type(part).__name__}, which mixes the records"
-            ):
-                wrap(module)
-
-
-def test_batch_normalisation_alone_is_refused() -> None:
-    with pytest.raises(ConfigError, match="layer itself is BatchNorm2d"):
-        wrap(nn.BatchNorm2d(3))
-
-
-def test_normalisation_within_a_record_is_welcome() -> None:
-    for part in [nn.GroupNorm(1, 3), nn.LayerNorm(3)]:
-        model = wrap(nn.Sequential(nn.Linear(3, 3), part))
-        assert model(torch.randn(2, 3)).shape == (2, 3), part
-
-
-def test_nothing_to_train_is_refused() -> None:
-    for module in (nn.ReLU(), nn.Sequential(), nn.Flatten()):
-        with pytest.raises(ConfigError, match="no parameters"):
-            wrap(module)
-
-
-def test_mixed_types_are_refused() -> None:
-    module = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2).double())
-    with pytest.raises(ConfigError, match=r"dtypes .*float64"):
-        wrap(module)
+def test_what_cannot_be_trained_is_refused() -> None:
+    mixing = [
+        nn.BatchNorm1d(3),
+        nn.BatchNorm1d(3, affine=True, track_running_stats=False),
+        nn.LazyBatchNorm1d(),
+        nn.SyncBatchNorm(3),
+    ]
+    for part in mixing:
+        words = f"{type(part).__name__}, which mixes the records"
+        inner = nn.Sequential(nn.Linear(3, 3), nn.Sequential(nn.ReLU(), part), nn.Linear(3, 2))
+        for module in (nn.Sequential(nn.Linear(3, 3), part), inner):
+            refused(module, ConfigError, wrap, module, match=words)
+    alone, frozen = nn.BatchNorm2d(3), nn.Linear(3, 2).requires_grad_(False)
+    refused("alone", ConfigError, wrap, alone, match="layer itself is BatchNorm2d")
+    for module in (nn.ReLU(), nn.Sequential(), nn.Flatten(), frozen):
+        words = "no parameters with requires_grad"
+        refused(module, ConfigError, wrap, module, match=words)
+    mixed = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2).double())
+    refused("dtypes", ConfigError, wrap, mixed, match=r"dtypes .*float64")
+    for part in (nn.GroupNorm(1, 3), nn.LayerNorm(3)):  # within a record they are welcome
+        assert wrap(nn.Sequential(nn.Linear(3, 3), part))(torch.randn(2, 3)).shape == (2, 3)
 
 
 def test_flatten_keeps_values_order_and_shapes() -> None:
@@ -287,7 +256,7 @@ def test_record_norms_equal_autograd(monkeypatch: pytest.MonkeyPatch) -> None:
         model = wrap(copy.deepcopy(module))
         assert type(model) is TorchModel, at_once
         outputs, pullback = model.forward(Points(IMAGES))
-        weights = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(2))
+        weights = normal(2, *outputs.shape)
         found = record_norms(pullback, weights)
         assert found.dtype == torch.float64, at_once
         assert torch.allclose(found, own_norms(module, IMAGES, weights), rtol=1e-5, atol=1e-6), (
@@ -323,7 +292,7 @@ def test_a_module_that_vmap_refuses_is_taken_one_record_at_a_time() -> None:
     module = Counted()
     inputs = torch.tensor([[1.0] * 4, [-3.0] * 4, [2.0] * 4])
     _, pullback = wrap(copy.deepcopy(module)).forward(Points(inputs))
-    weights = torch.randn(3, 2, generator=torch.Generator().manual_seed(2))
+    weights = normal(2, 3, 2)
     found = pullback.record_gradients(weights, slice(0, 3)).total(torch.ones(3).double())
     expected = [
         torch.autograd.grad(module(row[None]), list(module.parameters()), weight[None])
