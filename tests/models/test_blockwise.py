@@ -59,24 +59,25 @@ def test_equals_the_plain_ways() -> None:
             (flattening, (5, 6, 50)),
         ],
     ):
+        case = law, offsets, make, shape
         torch.manual_seed(0)
         model, inputs = made(make()), torch.randn(shape)
         before = model.parameters.clone()
         direction = Direction(law, before.numel(), 3, keep=False)
         found = by_blocks(model, inputs, direction, offsets)
-        assert torch.equal(model.parameters, before), (law, offsets, make, shape)
+        assert torch.equal(model.parameters, before), case
         shifted = in_place(model, inputs, direction, offsets)
         model.parameters.copy_(before)
         held = at_once(model, inputs, direction, offsets)
-        assert found.shape == shifted.shape == held.shape, (law, offsets, make, shape)
-        assert torch.allclose(found, shifted, rtol=1e-5, atol=2e-6), (law, offsets, make, shape)
-        assert torch.allclose(found, held, rtol=1e-5, atol=2e-6), (law, offsets, make, shape)
+        assert found.shape == shifted.shape == held.shape, case
+        assert torch.allclose(found, shifted, rtol=1e-5, atol=2e-6), case
+        assert torch.allclose(found, held, rtol=1e-5, atol=2e-6), case
         plain = model(inputs)
         assert all(
             torch.allclose(row, plain, rtol=1e-5, atol=2e-6) == (offset == 0)
             for row, offset in zip(found, offsets, strict=True)
             if law != "sphere"  # of length 1, which is next to nothing for so many numbers
-        ), (law, offsets, make, shape)
+        ), case
 
 
 def forbidden(*_: object) -> Tensor:

@@ -112,14 +112,14 @@ def test_functions_stay_on_the_processor() -> None:
 @needs_cuda
 def test_the_numbers_are_those_of_the_processor() -> None:
     for name, method in product(MODULES, METHODS):
+        case = name, method
         make, inputs = MODULES[name]
         torch.manual_seed(0)
         module = make()
         torch.manual_seed(0)
         there = rounds(method, make(), inputs, "cuda").cpu()
         assert torch.allclose(there, rounds(method, module, inputs, "cpu"), rtol=1e-3, atol=1e-4), (
-            name,
-            method,
+            case
         )
 
 

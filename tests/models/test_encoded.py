@@ -139,15 +139,16 @@ def test_the_order_of_both_gradients_does_not_matter() -> None:
 
 def test_along_a_direction() -> None:
     for offsets, (kind, whole, model) in product([(0.1, -0.1), (0.0, 0.3), (1.0,)], pairs()):
+        case = offsets, kind
         before = model.parameters.clone()
         direction = normal(6, before.numel())
         rows = rows_for(whole)
         found = model.along(direction, offsets, rows)
-        assert torch.equal(model.parameters, before), (offsets, kind)
-        assert found.shape == (len(offsets), BATCH, CLASSES), (offsets, kind)
+        assert torch.equal(model.parameters, before), case
+        assert found.shape == (len(offsets), BATCH, CLASSES), case
         for offset, outputs in zip(offsets, found, strict=True):
             nn.utils.vector_to_parameters(before + offset * direction, whole.parameters())
-            assert close(outputs, whole(rows).detach()), (offsets, kind)
+            assert close(outputs, whole(rows).detach()), case
 
 
 def test_along_puts_the_parameters_back_after_an_error() -> None:

@@ -250,17 +250,15 @@ def test_a_linear_layer_over_the_last_of_many_axes() -> None:
 def test_record_norms_of_records_with_several_rows() -> None:
     """A stack that is applied along an axis: a record's rows share one gradient."""
     for times, layers in product([1, 2, 5], [1, 2]):
+        case = times, layers
         module = linear() if layers == 1 else STACKS["two layers, relu last"]()
         stack = wrap(copy.deepcopy(module))
-        assert type(stack) is LinearStack, (times, layers)
+        assert type(stack) is LinearStack, case
         inputs = normal(6, 9, times, 6)
         _, pullback = stack.forward(Points(inputs))
         weights = normal(4, *module(inputs).shape)
         found = record_norms(pullback, weights.flatten(1))
-        assert torch.allclose(found, own_norms(module, inputs, weights), rtol=1e-4, atol=1e-5), (
-            times,
-            layers,
-        )
+        assert torch.allclose(found, own_norms(module, inputs, weights), rtol=1e-4, atol=1e-5), case
 
 
 def test_record_norms_that_overflow_are_not_finite() -> None:

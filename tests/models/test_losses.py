@@ -133,14 +133,12 @@ def test_a_regression_in_units_of_the_labels_spread() -> None:
 
 def test_correct() -> None:
     for points, count in product([1, 2, 3], [2, 5]):
+        case = points, count
         logits, labels = logits_of(points, count), classes(count)
         losses = Classification(count).losses(logits, labels)
         for point in range(points):
             rows = slice(point * RECORDS, (point + 1) * RECORDS)
-            assert losses.correct(rows) == int((logits[rows].argmax(1) == labels).sum()), (
-                points,
-                count,
-            )
+            assert losses.correct(rows) == int((logits[rows].argmax(1) == labels).sum()), case
 
 
 def test_correct_at_the_ends() -> None:

@@ -29,10 +29,11 @@ def test_mlp_layers() -> None:
         ([128], False, ["Flatten", "Linear", "ReLU", "Linear"]),
         ([8, 6], True, ["Flatten", "Linear", "ReLU", "Linear", "ReLU", "Linear", "ReLU"]),
     ]:
+        case = hidden, final_relu, layers
         module = mlp(12, hidden, 5, final_relu=final_relu)
-        assert kinds(module) == layers, (hidden, final_relu, layers)
-        assert module(torch.randn(3, 2, 6)).shape == (3, 5), (hidden, final_relu, layers)
-        assert type(wrap(module)) is LinearStack, (hidden, final_relu, layers)
+        assert kinds(module) == layers, case
+        assert module(torch.randn(3, 2, 6)).shape == (3, 5), case
+        assert type(wrap(module)) is LinearStack, case
 
 
 def test_the_servers_of_vfl_cascaded_have_the_published_sizes() -> None:
@@ -64,12 +65,13 @@ def test_cnn_fits_every_size() -> None:
         ((2, 3, 3), [4, 5], 5 * 3 * 3),
         ((1, 1, 1), [2], 2),
     ]:
+        case = shape, channels, features
         module = cnn(shape, channels, 9)
         last = module[-1]
-        assert isinstance(last, nn.Linear), (shape, channels, features)
-        assert last.in_features == features, (shape, channels, features)
-        assert module(torch.randn(2, *shape)).shape == (2, 9), (shape, channels, features)
-        assert wrap(module)(torch.randn(2, *shape)).shape == (2, 9), (shape, channels, features)
+        assert isinstance(last, nn.Linear), case
+        assert last.in_features == features, case
+        assert module(torch.randn(2, *shape)).shape == (2, 9), case
+        assert wrap(module)(torch.randn(2, *shape)).shape == (2, 9), case
 
 
 def test_four_layers_fit_a_patch_of_cifar() -> None:

@@ -44,33 +44,26 @@ def tokens(length: int = LENGTH) -> Tensor:
 
 def test_shapes() -> None:
     for family, pooling in product(FAMILIES, ["mean", "cls"]):
-        assert wrap(Text(small(family), LENGTH, pooling, 5))(tokens()).shape == (4, 5), (
-            family,
-            pooling,
-        )
-        assert wrap(Text(small(family), LENGTH, pooling, None))(tokens()).shape == (4, VECTOR), (
-            family,
-            pooling,
-        )
+        case = family, pooling
+        assert wrap(Text(small(family), LENGTH, pooling, 5))(tokens()).shape == (4, 5), case
+        assert wrap(Text(small(family), LENGTH, pooling, None))(tokens()).shape == (4, VECTOR), case
         client = wrap(TextEmbeddings(small(family), LENGTH))
         server = wrap(TextRest(small(family), LENGTH * VECTOR, pooling, (6,), 3))
-        assert client(tokens()).shape == (4, LENGTH * VECTOR), (family, pooling)
-        assert server(client(tokens())).shape == (4, 3), (family, pooling)
+        assert client(tokens()).shape == (4, LENGTH * VECTOR), case
+        assert server(client(tokens())).shape == (4, 3), case
 
 
 def test_padding_does_not_matter() -> None:
     for family, pooling in product(FAMILIES, ["mean", "cls"]):
+        case = family, pooling
         model = wrap(Text(small(family), 14, pooling, 5))
-        assert torch.allclose(model(tokens(9)), model(tokens(14)), atol=1e-5), (family, pooling)
+        assert torch.allclose(model(tokens(9)), model(tokens(14)), atol=1e-5), case
         client = wrap(TextEmbeddings(small(family), 14))
         short, long = (
             wrap(TextRest(small(family), length * VECTOR, pooling, (), 3)) for length in (9, 14)
         )
         long.parameters.copy_(short.parameters)
-        assert torch.allclose(short(client(tokens(9))), long(client(tokens(14))), atol=1e-5), (
-            family,
-            pooling,
-        )
+        assert torch.allclose(short(client(tokens(9))), long(client(tokens(14))), atol=1e-5), case
 
 
 def test_padded_positions_are_exactly_zero() -> None:

@@ -166,6 +166,7 @@ def test_numbers_of_one_direction_are_independent() -> None:
 
 def test_kept_and_created_anew_are_the_same_bits() -> None:
     for law, dimension in product(LAWS, [1, 5, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 77]):
+        case = law, dimension
         for seed in (0, 2**63 + 5, 2**64 - 1):
             kept = Direction(law, dimension, seed, keep=True)
             anew = Direction(law, dimension, seed, keep=False)
@@ -175,19 +176,17 @@ def test_kept_and_created_anew_are_the_same_bits() -> None:
                 vector = start.clone()
                 direction.add_to(vector, 1e-3)
                 results.append(vector)
-            assert all(torch.equal(result, results[0]) for result in results), (law, dimension)
-            assert torch.equal(kept.numbers(), anew.numbers()), (law, dimension)
-            assert kept.scale == anew.scale, (law, dimension)
+            assert all(torch.equal(result, results[0]) for result in results), case
+            assert torch.equal(kept.numbers(), anew.numbers()), case
+            assert kept.scale == anew.scale, case
 
 
 def test_numbers_times_scale_is_the_direction() -> None:
     for law, dimension in product(LAWS, [9, BLOCK + 9]):
+        case = law, dimension
         direction = Direction(law, dimension, 4, keep=True)
         scaled = direction.numbers().double() * direction.scale
-        assert torch.allclose(numbers(direction, torch.float64), scaled, rtol=1e-12, atol=0), (
-            law,
-            dimension,
-        )
+        assert torch.allclose(numbers(direction, torch.float64), scaled, rtol=1e-12, atol=0), case
 
 
 def test_blocks_of_one_direction_differ() -> None:
@@ -199,14 +198,14 @@ def test_blocks_of_one_direction_differ() -> None:
 
 def test_the_high_half_of_the_seed_matters() -> None:
     for law, seed in product(LAWS, [0, 77, 2**31 + 1]):
+        case = law, seed
         dimension = 10_000
         low, high = (
             numbers(Direction(law, dimension, s, keep=True)).numpy() for s in (seed, seed + 2**32)
         )
-        assert not np.array_equal(low, high), (law, seed)
+        assert not np.array_equal(low, high), case
         assert abs(low @ high) / np.linalg.norm(low) / np.linalg.norm(high) < 5 / dimension**0.5, (
-            law,
-            seed,
+            case
         )
 
 
@@ -247,26 +246,25 @@ def test_global_generators_are_neither_used_nor_moved() -> None:
 
 def test_vectors_of_other_types() -> None:
     for law, dtype in product(LAWS, [torch.float64, torch.bfloat16]):
+        case = law, dtype
         direction = Direction(law, 40, 2, keep=True)
         expected = numbers(direction).double() * 0.5
         vector = torch.ones(40, dtype=dtype)
         direction.add_to(vector, 0.5)
-        assert vector.dtype == dtype, (law, dtype)
+        assert vector.dtype == dtype, case
         tolerance = 1e-2 if dtype.itemsize == 2 else 1e-6
-        assert torch.allclose(vector.double(), 1 + expected, rtol=tolerance, atol=tolerance), (
-            law,
-            dtype,
-        )
+        assert torch.allclose(vector.double(), 1 + expected, rtol=tolerance, atol=tolerance), case
 
 
 def test_only_the_vector_is_changed() -> None:
     for law, dimension in product(LAWS, [30, BLOCK + 30]):
+        case = law, dimension
         direction = Direction(law, dimension, 2, keep=False)
         around = torch.zeros(dimension + 8)
         direction.add_to(around[5:-3], -2.0)
-        assert torch.equal(around[5:-3], -2.0 * numbers(direction)), (law, dimension)
-        assert not around[:5].any(), (law, dimension)
-        assert not around[-3:].any(), (law, dimension)
+        assert torch.equal(around[5:-3], -2.0 * numbers(direction)), case
+        assert not around[:5].any(), case
+        assert not around[-3:].any(), case
 
 
 def test_large_directions_are_not_kept() -> None:

@@ -137,15 +137,13 @@ def test_16_bit_parameters_come_back_exactly() -> None:
 
 def test_other_precisions_agree_both_ways() -> None:
     for dtype, make in product([torch.bfloat16, torch.float64], MODULES):
+        case = dtype, make
         model = wrap(make().to(dtype))
         direction, inputs = directions_for(model).draw(0), INPUTS.to(dtype)
         one = in_place(model, inputs, direction, (0.1, -0.1))
         other = at_once(model, inputs, direction, (0.1, -0.1))
         tolerance = 0.05 if dtype == torch.bfloat16 else 1e-6
-        assert torch.allclose(one.double(), other.double(), rtol=tolerance, atol=tolerance), (
-            dtype,
-            make,
-        )
+        assert torch.allclose(one.double(), other.double(), rtol=tolerance, atol=tolerance), case
 
 
 class Failing(nn.Module):
