@@ -60,13 +60,14 @@ class LinearStack(OfParameters):
         self.parameters = parameters
         self._flatten = flatten
         self._flat: Numbers = parameters.numpy()
-        self._first = [sum(layer.size for layer in layers[:k]) for k in range(len(layers))]
+        self.first = [sum(layer.size for layer in layers[:k]) for k in range(len(layers))]
         """Where each layer's parameters begin."""
-        self._by = [
+        self.by = [
             plain_products if layer.inputs * layer.outputs > LARGE else kernels for layer in layers
         ]
         """Whose products are used for each."""
-        self._gradient: Tensor | None = None
+        self.gradient: Tensor | None = None
+        """Of the parameters: a buffer that every pullback writes into."""
 
     def rows(self, inputs: Tensor) -> Tensor:
         """Inputs as rows of the first layer, [batch · times, inputs]."""
@@ -98,7 +99,7 @@ class LinearStack(OfParameters):
         shape = len(offsets), len(ids) if ids.size else len(values)
         own = self._flat, direction.numpy(), np.array(offsets, np.float32)
         threads = torch.get_num_threads()
-        for layer, first in zip(self.layers, self._first, strict=True):
+        for layer, first in zip(self.layers, self.first, strict=True):
             before, values = values, np.empty((*shape, layer.outputs), np.float32)
             kernels.along(values, before, *own, ids, first, layer.bias, layer.relu, threads)
             ids = EVERY
@@ -134,7 +135,7 @@ class LinearStack(OfParameters):
         Returns:
             Arrays [rows, …], and [points, rows, outputs].
         """
-        layer, by, threads = self.layers[0], self._by[0], torch.get_num_threads()
+        layer, by, threads = self.layers[0], self.by[0], torch.get_num_threads()
         values = np.empty((count, len(rows), layer.outputs), np.float32)
         if len(shifts) == 1:
             ((start, shift),) = shifts
@@ -150,7 +151,7 @@ class LinearStack(OfParameters):
             if layer.relu and shifts:
                 np.maximum(common, np.float32(0), out=common)
         steps = [rows, values[-1]]
-        for layer, first, by in zip(self.layers[1:], self._first[1:], self._by[1:], strict=True):
+        for layer, first, by in zip(self.layers[1:], self.first[1:], self.by[1:], strict=True):
             before, values = values, np.empty((*values.shape[:-1], layer.outputs), np.float32)
             by.affine(values, before, self._flat, first, layer.bias, layer.relu, threads)
             steps.append(values[-1])
@@ -158,16 +159,6 @@ class LinearStack(OfParameters):
 
     def settle(self) -> None:
         """Nothing: there is nothing beside the parameters."""
-
-    def gradient_of(self, steps: Sequence[Numbers], gradient: Tensor) -> Tensor:
-        """Gradient of the parameters, [d]; overwritten by the next call."""
-        if self._gradient is None:
-            self._gradient = torch.empty_like(self.parameters)
-        out, threads = self._gradient.numpy(), torch.get_num_threads()
-        for index, slopes in enumerate(self.slopes_of(steps, gradient)):
-            bias, first = self.layers[index].bias, self._first[index]
-            self._by[index].outer(out, slopes, steps[index], first, bias, threads)
-        return self._gradient
 
     def slopes_of(
         self, steps: Sequence[Numbers], of_outputs: Tensor, rows: slice = EVERY_ROW
@@ -189,11 +180,11 @@ class LinearStack(OfParameters):
 
     def back(self, steps: Sequence[Numbers], slopes: Numbers, index: int) -> Numbers:
         """From the outputs of a layer to those of the one before it, or to the inputs."""
-        inputs, first = steps[index], self._first[index]
+        inputs, first = steps[index], self.first[index]
         out = np.empty(inputs.shape, np.float32)
         masked = index > 0 and self.layers[index - 1].relu
         threads = torch.get_num_threads()
-        self._by[index].back(out, slopes, self._flat, inputs, first, masked, threads)
+        self.by[index].back(out, slopes, self._flat, inputs, first, masked, threads)
         return out
 
 
@@ -206,7 +197,14 @@ class _StackPullback:
         self._shape = shape
 
     def __call__(self, gradient: Tensor) -> Tensor:
-        return self._stack.gradient_of(self._steps, gradient)
+        stack, threads = self._stack, torch.get_num_threads()
+        if stack.gradient is None:
+            stack.gradient = torch.empty_like(stack.parameters)
+        out = stack.gradient.numpy()
+        for index, slopes in enumerate(stack.slopes_of(self._steps, gradient)):
+            bias, first = stack.layers[index].bias, stack.first[index]
+            stack.by[index].outer(out, slopes, self._steps[index], first, bias, threads)
+        return stack.gradient
 
     def inputs(self, gradient: Tensor) -> Tensor:
         slopes = self._stack.slopes_of(self._steps, gradient)
