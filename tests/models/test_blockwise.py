@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from itertools import product
 
 import pytest
 import torch
@@ -48,37 +48,36 @@ def _seeded() -> None:
     torch.manual_seed(0)
 
 
-@pytest.mark.parametrize("law", SPREAD)
-@pytest.mark.parametrize("offsets", OFFSETS)
-@pytest.mark.parametrize(
-    ("make", "shape"),
-    [
-        (three_layers, (5, 300)),
-        (one_layer, (5, 700)),
-        (one_layer, (5, 3, 700)),
-        (flattening, (5, 6, 50)),
-    ],
-)
-def test_equals_the_plain_ways(
-    make: Callable[[], nn.Module], shape: tuple[int, ...], offsets: tuple[float, ...], law: str
-) -> None:
-    model, inputs = made(make()), torch.randn(shape)
-    before = model.parameters.clone()
-    direction = Direction(law, before.numel(), 3, keep=False)
-    found = by_blocks(model, inputs, direction, offsets)
-    assert torch.equal(model.parameters, before)
-    shifted = in_place(model, inputs, direction, offsets)
-    model.parameters.copy_(before)
-    held = at_once(model, inputs, direction, offsets)
-    assert found.shape == shifted.shape == held.shape
-    assert torch.allclose(found, shifted, rtol=1e-5, atol=2e-6)
-    assert torch.allclose(found, held, rtol=1e-5, atol=2e-6)
-    plain = model(inputs)
-    assert all(
-        torch.allclose(row, plain, rtol=1e-5, atol=2e-6) == (offset == 0)
-        for row, offset in zip(found, offsets, strict=True)
-        if law != "sphere"  # of length 1, which is next to nothing for so many numbers
-    )
+def test_equals_the_plain_ways() -> None:
+    for law, offsets, (make, shape) in product(
+        SPREAD,
+        OFFSETS,
+        [
+            (three_layers, (5, 300)),
+            (one_layer, (5, 700)),
+            (one_layer, (5, 3, 700)),
+            (flattening, (5, 6, 50)),
+        ],
+    ):
+        case = law, offsets, make, shape
+        torch.manual_seed(0)
+        model, inputs = made(make()), torch.randn(shape)
+        before = model.parameters.clone()
+        direction = Direction(law, before.numel(), 3, keep=False)
+        found = by_blocks(model, inputs, direction, offsets)
+        assert torch.equal(model.parameters, before), case
+        shifted = in_place(model, inputs, direction, offsets)
+        model.parameters.copy_(before)
+        held = at_once(model, inputs, direction, offsets)
+        assert found.shape == shifted.shape == held.shape, case
+        assert torch.allclose(found, shifted, rtol=1e-5, atol=2e-6), case
+        assert torch.allclose(found, held, rtol=1e-5, atol=2e-6), case
+        plain = model(inputs)
+        assert all(
+            torch.allclose(row, plain, rtol=1e-5, atol=2e-6) == (offset == 0)
+            for row, offset in zip(found, offsets, strict=True)
+            if law != "sphere"  # of length 1, which is next to nothing for so many numbers
+        ), case
 
 
 def forbidden(*_: object) -> Tensor:

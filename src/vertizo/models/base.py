@@ -67,6 +67,22 @@ class Model(Protocol):
         """
 
 
+class OfParameters:
+    """A model that nothing but w belongs to."""
+
+    parameters: Tensor
+
+    def state(self) -> State:
+        """w, live."""
+        return self.parameters
+
+    def load(self, state: State) -> None:
+        """Go on from ``state``."""
+        if not isinstance(state, Tensor):
+            raise TypeError("the state of another kind of model")
+        put(self.parameters, state)
+
+
 class Pullback(Protocol):
     """Carries gradients backwards through one evaluation of a model."""
 
@@ -176,22 +192,8 @@ class Points:
 
 
 @runtime_checkable
-class DifferentiableModel(Protocol):
+class DifferentiableModel(Model, Protocol):
     """A `Model` that first-order training can use as well."""
-
-    parameters: Tensor
-
-    def state(self) -> State:
-        """As of a `Model`."""
-
-    def load(self, state: State) -> None:
-        """As of a `Model`."""
-
-    def __call__(self, inputs: Tensor) -> Tensor:
-        """As of a `Model`."""
-
-    def along(self, direction: Tensor, offsets: Sequence[float], inputs: Tensor) -> Tensor:
-        """As of a `Model`."""
 
     def forward(self, points: Points, number: int = 0) -> tuple[Tensor, Pullback]:
         """Outputs at every point, [points · batch, outputs], and the pullback at the last.

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from vertizo.config.schema import ExperimentConfig
+from vertizo.core import kernels
 from vertizo.core.errors import ConfigError
 from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData
@@ -190,7 +191,7 @@ def make_client(
     sizes = (min(config.batch_size, records),) if foreign else ()
     with named("client.model"):
         mixes = mixes_records(model, table[:5], sizes)
-    notes = modes.notes("client.model", model, why)
+    notes = (*modes.notes("client.model", model, why), *kernels.notes())
     return MadeClient(party, model, optimizer, rate, dim, mixes, notes)
 
 
@@ -314,7 +315,7 @@ def make_server(
         update=protection.update(model),
         shared=shared,
         learning_rate=protection.learning_rate,
-        notes=modes.notes("server.model", model, why),
+        notes=(*modes.notes("server.model", model, why), *kernels.notes()),
     )
     feedback = config.codecs.feedback
     return ServerParty(

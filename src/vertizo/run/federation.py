@@ -220,8 +220,9 @@ def build(
         assumptions=assumptions(config, data, covered),
         releases=server.side.plan.releases,
         embedding_noise=noise,
-        notes=tuple(dict.fromkeys([n for client in made for n in client.notes]))
-        + server.side.notes,
+        notes=tuple(
+            dict.fromkeys([*(n for client in made for n in client.notes), *server.side.notes])
+        ),
     )
 
 
