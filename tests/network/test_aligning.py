@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 
 from vertizo.core.errors import ConfigError, DataError, RunError, VertizoError
 from vertizo.data.alignment import fingerprint, in_order
-from vertizo.network.aligning import Alignment, Method, align_with
-from vertizo.network.alignment_messages import (
+from vertizo.network.alignment.member import Alignment, Method, align_with
+from vertizo.network.alignment.messages import (
     LARGEST_ASK,
     Agreed,
     Begin,
@@ -42,9 +42,9 @@ from vertizo.network.alignment_messages import (
     decode_ask,
     encode,
 )
-from vertizo.network.alignment_service import AligningService
+from vertizo.network.alignment.service import AligningService
 from vertizo.network.authority import issue
-from vertizo.network.blinding import PIECE, POINT, Curve, cut, salted_hashes
+from vertizo.network.alignment.blinding import PIECE, POINT, Curve, cut, salted_hashes
 from vertizo.network.certificates import Credentials
 from vertizo.network.grpc import GrpcChannel, GrpcServer, Limits
 from vertizo.network.transport import DirectChannel
@@ -635,7 +635,7 @@ def test_a_mistake_of_ours_ends_it_for_all(monkeypatch: pytest.MonkeyPatch) -> N
     def broken(*_: Any) -> Any:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("vertizo.network.alignment_set.MemberSet.matches", broken)
+    monkeypatch.setattr("vertizo.network.alignment.messages.MemberSet.matches", broken)
     with (
         closing(AligningService(["a"], ["x"], "hashed", federation=NAME)) as service,
         ThreadPoolExecutor(1) as pool,

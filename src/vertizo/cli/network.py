@@ -59,7 +59,7 @@ def align(
     settings: Settings = None,
 ) -> None:
     """Find the records that all parties have, and write this party's rows of them."""
-    from vertizo.cli.align_parties import align as run
+    from vertizo.cli.align import align as run
 
     try:
         run(config, settings or [], table, out, method=method, overwrite=overwrite)
