@@ -91,7 +91,7 @@ def align_as_label_holder(
     patience: float | None = None,
     every: float = 10.0,
     console: Console | None = None,
-) -> None:
+) -> Alignment:
     """Align with all members, write the rows, and say what was done.
 
     Args:
@@ -117,6 +117,7 @@ def align_as_label_holder(
         found = service.wait(waiting, every=every, patience=patience)
     table.write(frame, found.keys)
     _show(console or Console(), table, found)
+    return found
 
 
 def align_as_feature_holder(
@@ -126,7 +127,7 @@ def align_as_feature_holder(
     federation: str,
     method: str = "private",
     console: Console | None = None,
-) -> None:
+) -> Alignment:
     """Align with the label holder and all others, write the rows, and say what was done.
 
     Args:
@@ -144,6 +145,7 @@ def align_as_feature_holder(
         found = align_with(channel, keys, chosen, federation=federation, progress=progress)
     table.write(frame, found.keys)
     _show(console or Console(), table, found)
+    return found
 
 
 def _checked(table: TableToAlign, method: str) -> Method:
