@@ -22,6 +22,8 @@ from tests.processes import FIRST_IMPORT, PATIENT, held_port, until
 from vertizo.cli import network
 from vertizo.core.errors import ConfigError
 
+pytestmark = pytest.mark.processes
+
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "federation.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^## ([^\n]+)$|^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

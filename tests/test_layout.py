@@ -36,6 +36,7 @@ def test_every_module_says_in_a_line_what_it_is(path: Path) -> None:
     assert words.splitlines()[0].strip()
 
 
+@pytest.mark.processes
 def test_importing_the_package_costs_little() -> None:
     text = f"import sys, vertizo; print(sorted({HEAVY!r} & set(sys.modules)))"
     answer = subprocess.run(
@@ -44,6 +45,7 @@ def test_importing_the_package_costs_little() -> None:
     assert answer.stdout == "[]\n"
 
 
+@pytest.mark.processes
 def test_a_name_of_the_package_brings_what_it_needs() -> None:
     text = "import sys, vertizo; vertizo.Experiment; print('torch' in sys.modules)"
     answer = subprocess.run(

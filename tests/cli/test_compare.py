@@ -86,6 +86,7 @@ def test_what_does_not_fit_side_by_side_is_continued_below(
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads what processes do")
+@pytest.mark.processes
 def test_ctrl_c_is_one_line_at_most_however_early(tmp_path: Path) -> None:
     """Even while a child is still importing; the same command goes on afterwards."""
     begun = "import vertizo.__main__ as m; heed = m.heed_ctrl_c; "
@@ -122,6 +123,7 @@ def test_ctrl_c_is_one_line_at_most_however_early(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads which processes there are")
+@pytest.mark.processes
 def test_children_end_when_the_command_is_killed(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "vertizo", "compare", "--methods", "vafl", "--no-controls"]
     command += ["--set", "epochs=100000", "--out", str(tmp_path / "k")]

@@ -47,12 +47,14 @@ class TestRoot:
         result = vertizo("--version")
         assert (result.code, result.out, result.err) == (0, f"vertizo {package.__version__}\n", "")
 
+    @pytest.mark.processes
     def test_as_a_module(self) -> None:
         command = [sys.executable, "-m", "vertizo", "--version"]
         answer = subprocess.run(command, capture_output=True, text=True, check=True)
         assert answer.stdout == f"vertizo {package.__version__}\n"
         assert answer.stderr == ""
 
+    @pytest.mark.processes
     def test_help_imports_nothing_heavy(self) -> None:
         text = f"{HELP}print({HEAVY!r} & set(sys.modules))\n"
         answer = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
@@ -65,6 +67,7 @@ class TestRoot:
         assert "what clients were seen to learn, beside what bounds them." in words
 
     @pytest.mark.parametrize("text", ["import vertizo", HELP], ids=["import", "help"])
+    @pytest.mark.processes
     def test_it_takes_a_part_of_a_second(self, text: str) -> None:
         """CPU time, the least of three; on a machine of its own a third of this."""
         code = f"import time\n{text}\nprint(time.process_time())"

@@ -317,6 +317,7 @@ def flat(state: Any, path: str = "") -> dict[str, Any]:
 
 class TestKilled:
     @pytest.mark.parametrize("name", CONFIGS)
+    @pytest.mark.processes
     def test_killed_again_and_again_it_ends_with_the_same_numbers(
         self, name: str, whole: Callable[[str], Whole], here: Path, vertizo: Callable[..., Any]
     ) -> None:
@@ -348,6 +349,7 @@ class TestKilled:
 
 
 class TestInterrupted:
+    @pytest.mark.processes
     def test_ctrl_c_keeps_what_was_done_and_says_how_to_go_on(
         self, whole: Callable[[str], Whole], here: Path, vertizo: Callable[..., Any]
     ) -> None:

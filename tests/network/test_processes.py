@@ -29,6 +29,8 @@ from vertizo.protocol import wire
 from vertizo.protocol.codecs.none import NoCompression
 from vertizo.protocol.messages import Query
 
+pytestmark = pytest.mark.processes
+
 PRIVATE: dict[str, Any] = {
     "privacy": {"mechanism": "gaussian", "clip": 1.0, "epsilon": 2.0, "delta": 1e-3},
     "server": {

@@ -337,6 +337,7 @@ def check_count(folder: Path) -> None:
     assert all((folder / f"count.{site}").read_text() == "done" for site in SITES)
 
 
+@pytest.mark.processes
 def test_a_run_in_the_simulator_is_the_run_without_a_network(tmp_path: Path) -> None:
     run_apart("simulate", tmp_path, 180.0)
     expected = train_here(tmp_path / "here")
@@ -345,6 +346,7 @@ def test_a_run_in_the_simulator_is_the_run_without_a_network(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_jobs_over_mutual_tls(tmp_path: Path) -> None:
     text = run_apart("prove", tmp_path, 600.0)
     ended = json.loads((tmp_path / "ended.json").read_text())
@@ -616,6 +618,7 @@ def test_no_vertizo_travels(installed_only: bool, tmp_path: Path) -> None:
     assert paths == {"vertizo.network.flare.sites.Member"}
 
 
+@pytest.mark.processes
 def test_flare_is_not_imported_before_it_is_needed() -> None:
     text = "import sys, vertizo.network.flare.job; print('nvflare' in sys.modules)"
     answer = subprocess.run(
