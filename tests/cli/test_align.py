@@ -16,12 +16,13 @@ from typing import Any
 import polars as pl
 import pytest
 from rich.console import Console
+from tests.deployments import DirectChannel
 
 from vertizo.cli.align import align_as_feature_holder, align_as_label_holder
 from vertizo.core.errors import ConfigError, DataError, RunError
 from vertizo.data.alignment import TableToAlign
 from vertizo.data.tabular import frames
-from vertizo.network.transport import DirectChannel, Service
+from vertizo.network.transport import Service
 
 METHODS = ["hashed", *(["private"] if find_spec("private_set_intersection") else [])]
 

@@ -19,6 +19,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.deployments import DirectChannel
 
 from vertizo.core.errors import ConfigError, DataError, RunError, VertizoError
 from vertizo.data.alignment import fingerprint, in_order
@@ -49,7 +50,6 @@ from vertizo.network.alignment.service import AligningService
 from vertizo.network.authority import issue
 from vertizo.network.certificates import Credentials
 from vertizo.network.grpc import GrpcChannel, GrpcServer, Limits
-from vertizo.network.transport import DirectChannel
 
 HAS_PSI = find_spec("private_set_intersection") is not None
 METHODS: tuple[Method, ...] = ("private", "hashed") if HAS_PSI else ("hashed",)

@@ -252,21 +252,20 @@ class _Answering:
 
 
 class _Pace:
-    """A member's rate: a bucket that holds a second's asks and fills steadily."""
+    """A member's rate, with a burst of a second's asks."""
 
     def __init__(self, rate: float | None) -> None:
         self._rate = rate
-        self._left = self._most = max(1.0, rate or 0.0)
-        self._then = time.monotonic()
+        self._due = 0.0
+        """When the asks so far would have been read at that rate."""
 
     def wait(self) -> float:
-        """Take one ask out; seconds until it may be read."""
+        """Seconds until the next ask may be read."""
         if self._rate is None:
             return 0.0
-        now = time.monotonic()
-        self._left = min(self._most, self._left + (now - self._then) * self._rate) - 1
-        self._then = now
-        return max(0.0, -self._left / self._rate)
+        now, each = time.monotonic(), 1 / self._rate
+        self._due = max(self._due, now) + each
+        return max(0.0, self._due - now - max(1.0, each))
 
 
 def _handlers(stream: Any) -> Any:

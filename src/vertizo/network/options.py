@@ -189,7 +189,9 @@ def load_serve(path: Path, overrides: Sequence[str] = ()) -> ServeConfig:
     Raises:
         ConfigError: one line that names the file, the key, its value and what would be right.
     """
-    return _validated(config_tree.read(path, overrides, None, ExperimentConfig()), path, ServeConfig)
+    return _validated(
+        config_tree.read(path, overrides, None, ExperimentConfig()), path, ServeConfig
+    )
 
 
 def load_join(path: Path, overrides: Sequence[str] = ()) -> JoinConfig:

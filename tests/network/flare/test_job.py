@@ -30,7 +30,7 @@ from vertizo.network.flare import job as flare
 from vertizo.network.flare import sites
 from vertizo.network.flare.cells import CHANNEL, NOT_YET, TOPIC, CellChannel, CellService
 from vertizo.network.flare.sites import LabelHolder, Member, own_file
-from vertizo.network.transport import Answer, Channel, DirectChannel
+from vertizo.network.transport import Answer, Channel
 
 SITES = ("site-1", "site-2")
 ROUNDS = 40
@@ -193,6 +193,8 @@ def summary_of(folder: Path) -> dict[str, Any]:
 
 def train_here(folder: Path) -> dict[str, Any]:
     """The same run, with no network."""
+    from tests.deployments import DirectChannel  # not where this file runs as a script
+
     config, members = write_training(folder)
     with LabelHolder(config).open(Path(config)) as service:
         threads = [
