@@ -23,7 +23,7 @@ from vertizo.data.tabular import frames as files
 from vertizo.data.tabular.prepared import raw_matrix
 from vertizo.data.tabular.preprocessing import Preprocessing
 from vertizo.data.vertical import Holding, VerticalData
-from vertizo.models.base import State
+from vertizo.models.base import Model, State
 from vertizo.models.losses import Classification, Task
 from vertizo.network import frames
 from vertizo.network.asking import one, pieces
@@ -33,6 +33,7 @@ from vertizo.network.liveness import Silence
 from vertizo.network.options import JoinConfig, ServeConfig
 from vertizo.network.transport import Answer, Channel
 from vertizo.party.server import ServerParty
+from vertizo.protocol.messages import Purpose
 from vertizo.run.build_parties import (
     STAND_INS,
     embedding_noise,
@@ -68,10 +69,10 @@ class NewRecords:
         self.frame = align_table(frame, column, self.keys, self.name)
         self.fingerprint = fingerprint(federation, self.keys)
 
-    def features(self, prepare: Preprocessing) -> Tensor:
-        """As the party's model takes them, float32 [records, width]."""
+    def features(self, prepare: Preprocessing) -> dict[Purpose, Tensor]:
+        """As the party's model takes test records, float32 [records, width]."""
         matrix = raw_matrix(self.frame, prepare.columns, prepare.levels, name=self.name)
-        return prepare(matrix)
+        return in_place_of_tests(prepare(matrix))
 
 
 class PredictingService:
@@ -117,18 +118,14 @@ class PredictingService:
         parameters = folder.load("best", "server")["server"] if summary["model"] == "best" else last
         own = next(
             (
-                Holding(name, in_place_of_tests(records.features(prepare)), prepare.cardinalities)
+                Holding(name, records.features(prepare), prepare.cardinalities)
                 for name, prepare in preparation.parties.items()
             ),
             None,
         )
         self._party = self._server(folder.config(), own)
-        try:
-            self._party.side.head.model.load(parameters)
-        except (KeyError, TypeError, ValueError):
-            raise RunError(
-                f"{served.folder}: its checkpoint is of another model than config.yaml"
-            ) from None
+        problem = f"{served.folder}: its checkpoint is of another model than config.yaml"
+        _load(self._party.side.head.model, parameters, problem)
         self._lock = RLock()
         self._ready: set[int] = set()
         self._sent: set[int] = set()
@@ -273,6 +270,13 @@ class PredictingService:
                 self.finished.set()
 
 
+def _load(model: Model, parameters: State, problem: str) -> None:
+    try:
+        model.load(parameters)
+    except (KeyError, TypeError, ValueError):
+        raise RunError(problem) from None
+
+
 def _dims_and_parameters(folder: RunFolder) -> tuple[list[int], State]:
     """The members' embedding sizes, and the server's last parameters."""
     state = folder.load("last", "state")["state"]
@@ -313,7 +317,7 @@ def help_predict(
     made = make_client(
         few,
         terms.index,
-        in_place_of_tests(records.features(prepare)),
+        records.features(prepare),
         Stream.from_seed(0),  # first parameters, which are replaced
         clients=len(terms.members),
         cardinalities=prepare.cardinalities,
@@ -321,10 +325,7 @@ def help_predict(
         public=Stream.from_seed(0),
         noise=embedding_noise(few, STAND_INS),
     )
-    try:
-        made.model.load(parameters)
-    except (KeyError, TypeError, ValueError):
-        raise RunError(f"{folder.path}: its model is another one than its settings make") from None
+    _load(made.model, parameters, f"{folder.path}: its model is another one than its settings make")
     rows = len(records.keys)
     ask: frames.Ask = Ready(
         terms.job, made.embedding_dim, (0, 0, rows), records.fingerprint, False, False

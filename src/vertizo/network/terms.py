@@ -21,9 +21,10 @@ LARGEST_DIM = 2**16
 """Numbers of an embedding."""
 TOLD = {"noised_replies", "digest"}
 """Sections that are no keys of a configuration: see `told`."""
-SECTIONS = TOLD.union(
-    "epochs rounds batch_size method client codecs control server simulation data privacy".split()
-)
+SECTIONS = TOLD | {
+    *("epochs", "rounds", "batch_size", "method", "client", "codecs", "control", "server"),
+    *("simulation", "data", "privacy"),
+}
 HARMLESS = {
     **dict.fromkeys(("path", "test_path", "root", "ledger"), (None,)),
     "checkpoint": ("minilm", "random"),
@@ -47,16 +48,13 @@ def check_hello(hello: Hello, federation: str) -> None:
 
 
 def check_size(member: str, dim: int, others: int, records: int) -> None:
-    """Refuse embeddings of a size that cannot be meant, or that this machine cannot hold.
+    """Raise RefusedError for embeddings that cannot be meant, or that this machine cannot hold.
 
     Args:
         member: its name.
         dim: numbers of its embeddings.
-        others: of all other members' embeddings together.
+        others: numbers of all other members' embeddings together.
         records: of all partitions.
-
-    Raises:
-        RefusedError: too small or too large.
     """
     if not 1 <= dim <= LARGEST_DIM:
         raise RefusedError(
@@ -87,7 +85,13 @@ def accepted(terms: Terms, config: JoinConfig) -> ExperimentConfig:
         raise MalformedError(f"the terms are no configuration: {error}") from None
     if not isinstance(proposed, dict) or not proposed.keys() <= SECTIONS:
         raise MalformedError("the terms have sections that are none of a member's business")
-    _check_trial(terms, config)
+    ours = config.federation.trial
+    if terms.trial != ours:
+        wanted = "a trial, in which all secrets follow from a public seed"
+        raise ConfigError(
+            f"federation.trial is {str(ours).lower()} but the label holder runs "
+            f"{wanted if terms.trial else 'no trial'}"
+        )
     for key, value in config.federation.require.items():
         found = _at(proposed, key)
         if found != value:
@@ -128,16 +132,6 @@ def told(terms: Terms) -> Told:
         "noised": settings.get("noised_replies") is True,
         "digest": digest if terms.trial and isinstance(digest, str) else None,
     }
-
-
-def _check_trial(terms: Terms, config: JoinConfig) -> None:
-    ours = config.federation.trial
-    if terms.trial != ours:
-        wanted = "a trial, in which all secrets follow from a public seed"
-        raise ConfigError(
-            f"federation.trial is {str(ours).lower()} but the label holder runs "
-            f"{wanted if terms.trial else 'no trial'}"
-        )
 
 
 def _check_harmless(tree: Any, place: str = "") -> None:
