@@ -52,6 +52,18 @@ def assert_charged_once(job: Job) -> None:
     assert job.steps == secret.warm_up + job.summary["rounds"] // secret.every
 
 
+def test_a_server_listens_before_it_imports_what_takes_long(tmp_path: Path) -> None:
+    """All but PyTorch, which every party is made of."""
+    told = {"PYTHONPROFILEIMPORTTIME": "1"}
+    with Job(tmp_path, federation={"trial": False}, environment=told, **PRIVATE) as job:
+        job.start(SERVER)
+        job.parties[SERVER].says("serves test")
+        lines = job.parties[SERVER].words.splitlines()
+    imported = {line.rpartition("|")[2].strip() for line in lines if "import time:" in line}
+    assert "torch" in imported
+    assert not imported & {"sklearn", "scipy", "pandas", "polars", "dp_accounting", "transformers"}
+
+
 def test_killed_processes_charge_every_query_once(tmp_path: Path) -> None:
     """The server twice, each client once."""
     chance = random.Random(1)
