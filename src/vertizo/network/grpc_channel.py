@@ -76,7 +76,7 @@ class GrpcChannel:
         server_name: in the server's certificate, where it is reached under another one.
         on_trouble: is told in one line that the connection is lost, and that it is back.
         largest_answer: bytes that an answer may have.
-        keepalive_seconds: of silence after which the server is asked for a sign of life; as of
+        keepalive_seconds: of silence after which the server is asked for a sign of life; as for
             `Limits`.
     """
 
@@ -115,14 +115,14 @@ class GrpcChannel:
         self._closed = threading.Event()
 
     def ask(self, frame: bytes) -> bytes:
-        """As of a `Channel`."""
+        """As for a `Channel`."""
         grpc = grpc_module()
         failures = 0
         while not self._closed.is_set():
             try:
                 if self._link is None:
                     self._link = _Link(self._server, self._credentials, self._options)
-                answer = self._link.ask(frame, self._connected)
+                answer = self._link.ask(frame, self._trouble)
             except grpc.RpcError as error:
                 self._drop()
                 if self._closed.is_set():
@@ -141,13 +141,9 @@ class GrpcChannel:
         raise RunError(f"the connection to {self._server} was closed on this side")
 
     def close(self) -> None:
-        """As of a `Channel`; an ask that waits in another thread ends."""
+        """As for a `Channel`; an ask that waits in another thread ends."""
         self._closed.set()
         self._drop()
-
-    def _connected(self) -> None:
-        if self._trouble is not None:
-            self._trouble.connected()
 
     def _drop(self) -> None:
         link, self._link = self._link, None
@@ -196,14 +192,15 @@ class _Link:
         self._call = self._channel.stream_stream(METHOD)(iter(self._frames.get, None))
         self._taken = False
 
-    def ask(self, frame: bytes, connected: Callable[[], None]) -> bytes:
-        """Send, say when the server has taken the stream, and wait for the answer."""
+    def ask(self, frame: bytes, trouble: _Trouble | None) -> bytes:
+        """Send, tell of trouble that is over once the server has taken the stream, and wait."""
         self._frames.put(frame)
         if not self._taken:
             self._call.initial_metadata()  # returns as well when there is no connection
             if self._call.is_active():
                 self._taken = True
-                connected()
+                if trouble is not None:
+                    trouble.connected()
         answer: bytes = next(self._call)
         return answer
 

@@ -2,10 +2,10 @@
 
 Labels and the server model stay in the job's process at FLARE's server; each member is one of its
 clients, and works in its own loop. Their bytes go through FLARE's authenticated cells
-(`flare_cells`). Nothing else of Vertizo knows that FLARE is there::
+(`cells`). Nothing else of Vertizo knows that FLARE is there::
 
     from nvflare.recipe import ProdEnv
-    from vertizo.network import flare
+    from vertizo.network.flare import job as flare
 
     job = flare.recipe("/data/bank.yaml", {"shop": "/data/shop.yaml", "post": "/data/post.yaml"})
     run = job.execute(ProdEnv("/kits/lead@bank.example", username="lead@bank.example"))
