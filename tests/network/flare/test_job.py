@@ -25,8 +25,8 @@ import pytest
 pytest.importorskip("nvflare")
 
 from vertizo.core.errors import ConfigError, RunError
+from vertizo.network import flare
 from vertizo.network.flare import cells as flare_cells
-from vertizo.network.flare import job as flare
 from vertizo.network.flare import sites
 from vertizo.network.flare.cells import CHANNEL, NOT_YET, TOPIC, CellChannel, CellService
 from vertizo.network.flare.sites import LabelHolder, Member, own_file
@@ -582,7 +582,7 @@ def test_no_vertizo_travels(tmp_path: Path) -> None:
 
 @pytest.mark.processes
 def test_flare_is_not_imported_before_it_is_needed() -> None:
-    text = "import sys, vertizo.network.flare.job; print('nvflare' in sys.modules)"
+    text = "import sys, vertizo.network.flare; print('nvflare' in sys.modules)"
     answer = subprocess.run(
         [sys.executable, "-c", text], capture_output=True, text=True, check=True
     )

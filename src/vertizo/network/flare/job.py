@@ -5,7 +5,7 @@ clients, and works in its own loop. Their bytes go through FLARE's authenticated
 (`cells`). Nothing else of Vertizo knows that FLARE is there::
 
     from nvflare.recipe import ProdEnv
-    from vertizo.network.flare import job as flare
+    from vertizo.network import flare
 
     job = flare.recipe("/data/bank.yaml", {"shop": "/data/shop.yaml", "post": "/data/post.yaml"})
     run = job.execute(ProdEnv("/kits/lead@bank.example", username="lead@bank.example"))
