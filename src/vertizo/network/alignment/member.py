@@ -9,37 +9,15 @@ from typing import Literal, TypeVar, cast, get_args
 
 from vertizo.core.errors import ConfigError, DataError, MalformedError, RunError
 from vertizo.data.alignment import fingerprint, in_order
+from vertizo.network.alignment import messages
 from vertizo.network.alignment.blinding import PIECE, POINT, Curve, cut, salted_hashes
-from vertizo.network.alignment.messages import (
-    MOST_KEYS,
-    VERSION,
-    Agreed,
-    Ask,
-    Begin,
-    Confirm,
-    Failed,
-    Fetch,
-    Finish,
-    Message,
-    Outcome,
-    Own,
-    Piece,
-    Raised,
-    Refused,
-    Taken,
-    Welcome,
-    decode_answer,
-    encode,
-    one_line,
-    pieces,
-    size_of,
-)
+from vertizo.network.alignment.messages import one_line, pieces, size_of
 from vertizo.network.transport import Channel
 
 Method = Literal["private", "hashed"]
 Progress = Callable[[float, str], None]
 """Called with the share that is done, from 0 to 1, and what is being done."""
-_Expected = TypeVar("_Expected", bound=Message)
+_Expected = TypeVar("_Expected", bound=messages.Message)
 
 
 @dataclass(frozen=True)
@@ -112,8 +90,8 @@ def check_keys(keys: Sequence[str]) -> None:
     """Raises DataError unless there are keys, not too many, and none of them twice."""
     if not keys:
         raise DataError("there are no keys to align")
-    if len(keys) > MOST_KEYS:
-        raise DataError(f"{len(keys)} keys to align; at most {MOST_KEYS} are possible")
+    if len(keys) > messages.MOST_KEYS:
+        raise DataError(f"{len(keys)} keys to align; at most {messages.MOST_KEYS} are possible")
     if len(set(keys)) != len(keys):
         raise DataError(f"{len(keys) - len(set(keys))} of {len(keys)} keys occur more than once")
 
@@ -147,8 +125,8 @@ def align_with(
     def blinded(done: int) -> None:
         progress(done / count / 2, "blinding own keys")
 
-    begin = Begin(VERSION, federation, method, start, count)
-    welcome = _ask(channel, begin, Welcome)
+    begin = messages.Begin(messages.VERSION, federation, method, start, count)
+    welcome = _ask(channel, begin, messages.Welcome)
     if curve is not None:
         points = curve.blind(keys, blinded)
     else:
@@ -156,14 +134,14 @@ def align_with(
     # Sorted by what cannot be read, so that the order tells nothing of the keys.
     order = sorted(range(count), key=points.__getitem__)
     for piece, part in enumerate(cut([points[place] for place in order], PIECE)):
-        _ask(channel, Own(start, piece, b"".join(part)), Taken)
+        _ask(channel, messages.Own(start, piece, b"".join(part)), messages.Taken)
     if curve is not None:
         _raise(channel, curve, start, welcome.count, progress)
     progress(1.0, "waiting for the others")
-    outcome = _ask(channel, Finish(start), Outcome)
+    outcome = _ask(channel, messages.Finish(start), messages.Outcome)
     common = in_order(keys[order[place]] for place in _places(outcome, count))
     found = fingerprint(federation, common)
-    if _ask(channel, Confirm(start, found), Agreed).fingerprint != found:
+    if _ask(channel, messages.Confirm(start, found), messages.Agreed).fingerprint != found:
         raise RunError("the label holder did not arrive at the same records as this party")
     return Alignment(
         keys=common,
@@ -180,25 +158,25 @@ def _raise(channel: Channel, curve: Curve, start: bytes, count: int, progress: P
     """Multiply the label holder's points by this party's secret, and send them back."""
     total = pieces(count)
     for piece in range(total):
-        points = _ask(channel, Fetch(start, piece), Piece).points
+        points = _ask(channel, messages.Fetch(start, piece), messages.Piece).points
         if len(points) != POINT * size_of(piece, count):
             raise RunError(f"the label holder sent {len(points)} bytes as piece {piece}")
         try:
             raised = curve.again(points)
         except MalformedError as error:
             raise RunError(f"the label holder's piece {piece} is wrong: {error}") from None
-        _ask(channel, Raised(start, piece, raised), Taken)
+        _ask(channel, messages.Raised(start, piece, raised), messages.Taken)
         progress(0.5 + (piece + 1) / total / 2, "blinding the label holder's keys")
 
 
-def _ask(channel: Channel, ask: Ask, expected: type[_Expected]) -> _Expected:
+def _ask(channel: Channel, ask: messages.Ask, expected: type[_Expected]) -> _Expected:
     try:
-        answer = decode_answer(channel.ask(encode(ask)))
+        answer = messages.decode_answer(channel.ask(messages.encode(ask)))
     except MalformedError as error:
         raise RunError(f"the label holder answered with {one_line(str(error))}") from None
-    if isinstance(answer, Failed):
+    if isinstance(answer, messages.Failed):
         raise DataError(one_line(answer.reason))
-    if isinstance(answer, Refused):
+    if isinstance(answer, messages.Refused):
         raise RunError(f"the label holder refused: {one_line(answer.reason)}")
     if not isinstance(answer, expected):
         raise RunError(
@@ -208,7 +186,7 @@ def _ask(channel: Channel, ask: Ask, expected: type[_Expected]) -> _Expected:
     return answer
 
 
-def _places(outcome: Outcome, count: int) -> list[int]:
+def _places(outcome: messages.Outcome, count: int) -> list[int]:
     """Which bits are set.
 
     Raises:

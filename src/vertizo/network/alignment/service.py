@@ -24,35 +24,13 @@ from vertizo.core.errors import (
     WireError,
 )
 from vertizo.data.alignment import fingerprint, in_order
+from vertizo.network.alignment import messages
 from vertizo.network.alignment.blinding import PIECE, POINT, Curve, cut, salted_hashes
 from vertizo.network.alignment.member import Alignment, Method, check_keys, check_method
-from vertizo.network.alignment.messages import (
-    LARGEST_ASK,
-    VERSION,
-    Agreed,
-    Answer,
-    Ask,
-    Begin,
-    Confirm,
-    Failed,
-    Fetch,
-    Finish,
-    MemberSet,
-    Outcome,
-    Own,
-    Piece,
-    Raised,
-    Refused,
-    Taken,
-    Welcome,
-    decode_ask,
-    encode,
-    one_line,
-    pieces,
-)
-from vertizo.network.transport import Answer as Reply
+from vertizo.network.alignment.messages import MemberSet, one_line, pieces
+from vertizo.network.transport import Answer
 
-CRASHED = encode(Failed("the label holder's program failed"))
+CRASHED = messages.encode(messages.Failed("the label holder's program failed"))
 
 
 class AligningService:
@@ -72,7 +50,7 @@ class AligningService:
         DataError: no keys, too many, or one twice.
     """
 
-    largest_ask = LARGEST_ASK
+    largest_ask = messages.LARGEST_ASK
 
     def __init__(
         self,
@@ -107,7 +85,7 @@ class AligningService:
         self._crash: Exception | None = None
         self._jobs: deque[Callable[[], None]] = deque()
         self._changed = Condition()  # guards what is below, and tells of every change
-        self._open: dict[str, tuple[bytes, Reply]] = {}
+        self._open: dict[str, tuple[bytes, Answer]] = {}
         self._connected: set[str] = set()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="alignment")
         for piece in cut(self._keys, PIECE):
@@ -119,7 +97,7 @@ class AligningService:
         """What all parties agreed on; None while they have not."""
         return self._found if self._over and self._failure is None else None
 
-    def ask(self, member: str, frame: bytes, answer: Reply) -> None:
+    def ask(self, member: str, frame: bytes, answer: Answer) -> None:
         """As for a `Service`."""
         with self._changed:
             self._connected.add(member)
@@ -304,20 +282,20 @@ class AligningService:
 
     def _answer_frame(self, member: str, frame: bytes) -> bytes | None:
         try:
-            answer = self._answer(member, decode_ask(frame))
+            answer = self._answer(member, messages.decode_ask(frame))
         except (WireError, RefusedError) as error:
             answer = self._refuse(member, error)
         else:
             self._refusals.pop(member, None)
-        return None if answer is None else encode(answer)
+        return None if answer is None else messages.encode(answer)
 
-    def _refuse(self, member: str, error: Exception) -> Refused:
+    def _refuse(self, member: str, error: Exception) -> messages.Refused:
         reason = one_line(str(error))
         if member in self.members:
             self._refusals[member] = reason
-        return Refused(reason)
+        return messages.Refused(reason)
 
-    def _answer(self, member: str, ask: Ask) -> Answer | None:
+    def _answer(self, member: str, ask: messages.Ask) -> messages.Answer | None:
         """The answer, or None to hold the ask.
 
         Raises:
@@ -325,7 +303,7 @@ class AligningService:
         """
         if member not in self.members:
             raise UnknownPartyError(f"{member!r} is no member of this federation")
-        if isinstance(ask, Begin):
+        if isinstance(ask, messages.Begin):
             return self._begin(member, ask)
         theirs = self._sets.get(member)
         if theirs is None or theirs.begin.start != ask.start:
@@ -334,36 +312,36 @@ class AligningService:
                 or "this alignment is not known here, as after a restart; begin again"
             )
         if self._failure is not None:
-            return Failed(self._told.format(count=theirs.begin.count))
+            return messages.Failed(self._told.format(count=theirs.begin.count))
         match ask:
-            case Own(_, piece, points):
+            case messages.Own(_, piece, points):
                 new = theirs.own.take(piece, points)
                 if self._curve is None:
                     theirs.compared += new
                 elif new:
                     self._do(lambda: self._raise(member, theirs, points))
-                return Taken()
-            case Fetch(_, piece):
+                return messages.Taken()
+            case messages.Fetch(_, piece):
                 return self._fetch(piece)
-            case Raised(_, piece, points):
+            case messages.Raised(_, piece, points):
                 theirs.mine += theirs.raised.take(piece, points)
-                return Taken()
-            case Finish():
+                return messages.Taken()
+            case messages.Finish():
                 theirs.finish()
                 found = self._found
-                return None if found is None else Outcome(len(found.keys), theirs.bits)
-            case Confirm(_, print_):
+                return None if found is None else messages.Outcome(len(found.keys), theirs.bits)
+            case messages.Confirm(_, print_):
                 return self._confirm(member, theirs, print_)
 
-    def _fetch(self, piece: int) -> Answer | None:
+    def _fetch(self, piece: int) -> messages.Answer | None:
         if self._curve is None or piece >= pieces(len(self._keys)):
             raise ConflictError(f"piece {piece} of the label holder's points: there is none")
         part = self._points[piece * PIECE : (piece + 1) * PIECE]
-        return Piece(b"".join(part)) if self._ready else None
+        return messages.Piece(b"".join(part)) if self._ready else None
 
-    def _begin(self, member: str, ask: Begin) -> Answer:
+    def _begin(self, member: str, ask: messages.Begin) -> messages.Answer:
         for what, given, ours in (
-            ("version", ask.version, VERSION),
+            ("version", ask.version, messages.VERSION),
             ("federation", ask.federation, self._federation),
             ("method", ask.method, self._method),
         ):
@@ -382,14 +360,14 @@ class AligningService:
                 )
             self._sets[member] = MemberSet(ask, len(self._keys) if self._curve else 0)
             self._broken.pop(member, None)
-        return Welcome(len(self._keys), len(self.members) + 1, self._salt)
+        return messages.Welcome(len(self._keys), len(self.members) + 1, self._salt)
 
-    def _confirm(self, member: str, theirs: MemberSet, print_: bytes) -> Answer | None:
+    def _confirm(self, member: str, theirs: MemberSet, print_: bytes) -> messages.Answer | None:
         if self._found is None:
             raise ConflictError("there is no outcome yet to confirm")
         if print_.hex() == self._found.fingerprint:
             theirs.confirmed = True
-            return Agreed(print_) if self._over else None
+            return messages.Agreed(print_) if self._over else None
         if theirs.confirmed:
             raise ConflictError("another fingerprint was confirmed")
         line = (
@@ -397,4 +375,4 @@ class AligningService:
             "have the keys that it sent, or does not name them as the label holder does"
         )
         self._end(RunError(line), "the parties did not arrive at the same records")
-        return Failed(self._told)
+        return messages.Failed(self._told)
