@@ -18,6 +18,7 @@ import pytest
 Vertizo = Callable[..., Any]
 
 
+@pytest.mark.processes
 def test_the_table(vertizo: Vertizo, tiny: tuple[str, ...]) -> None:
     result = vertizo("compare", "--methods", "vafl,split", *tiny, "--out", "both")
     assert (result.code, result.err) == (0, "")
@@ -31,6 +32,7 @@ def test_the_table(vertizo: Vertizo, tiny: tuple[str, ...]) -> None:
     assert len(list(Path("both").glob("*/*/summary.json"))) == 6
 
 
+@pytest.mark.processes
 def test_a_second_time_nothing_is_run_again(vertizo: Vertizo, tiny: tuple[str, ...]) -> None:
     command = ("compare", "--methods", "vafl", "--no-controls", *tiny, "--json")
     first = vertizo(*command)
