@@ -60,10 +60,11 @@ def keys_of(
             f"{where} has no identifier in {len(missing)} of {len(keys)} "
             f"rows: {rows_in_words(missing, place)}; leave those rows out"
         )
-    rows: dict[str, list[int]] = {}
-    for index, key in enumerate(keys):
-        rows.setdefault(key or "", []).append(index)
-    if len(rows) < len(keys):
+    found = [key for key in keys if key is not None]
+    if len(set(found)) < len(found):
+        rows: dict[str, list[int]] = {}
+        for index, key in enumerate(found):
+            rows.setdefault(key, []).append(index)
         twice = {key: places for key, places in rows.items() if len(places) > 1}
         key, places = next(iter(twice.items()))
         others = f", and {len(twice) - 1} more keys more than once" if len(twice) > 1 else ""
@@ -71,7 +72,7 @@ def keys_of(
             f"{where} has the key {key!r} in {len(places)} rows: {rows_in_words(places, place)}"
             f"{others}; each record needs a key of its own"
         )
-    return list(rows)
+    return found
 
 
 def known_keys(frame: pl.DataFrame, column: str, source: str) -> list[str | None]:
