@@ -23,7 +23,7 @@ from vertizo.data.tabular import frames as files
 from vertizo.data.tabular.prepared import raw_matrix
 from vertizo.data.tabular.preprocessing import Preprocessing
 from vertizo.data.vertical import Holding, VerticalData
-from vertizo.models.base import Model, State
+from vertizo.models.base import State
 from vertizo.models.losses import Classification, Task
 from vertizo.network import frames
 from vertizo.network.asking import one, pieces
@@ -125,7 +125,7 @@ class PredictingService:
         )
         self._party = self._server(folder.config(), own)
         problem = f"{served.folder}: its checkpoint is of another model than config.yaml"
-        _load(self._party.side.head.model, parameters, problem)
+        _load(self._party.side.model.load, parameters, problem)
         self._lock = RLock()
         self._ready: set[int] = set()
         self._sent: set[int] = set()
@@ -270,9 +270,9 @@ class PredictingService:
                 self.finished.set()
 
 
-def _load(model: Model, parameters: State, problem: str) -> None:
+def _load(load: Callable[[State], None], parameters: State, problem: str) -> None:
     try:
-        model.load(parameters)
+        load(parameters)
     except (KeyError, TypeError, ValueError):
         raise RunError(problem) from None
 
@@ -325,7 +325,11 @@ def help_predict(
         public=Stream.from_seed(0),
         noise=embedding_noise(few, STAND_INS),
     )
-    _load(made.model, parameters, f"{folder.path}: its model is another one than its settings make")
+    _load(
+        made.model.load,
+        parameters,
+        f"{folder.path}: its model is another one than its settings make",
+    )
     rows = len(records.keys)
     ask: frames.Ask = Ready(
         terms.job, made.embedding_dim, (0, 0, rows), records.fingerprint, False, False

@@ -11,8 +11,7 @@ from typing import Any
 
 from vertizo.config.schema import ExperimentConfig
 from vertizo.data.vertical import VerticalData
-from vertizo.methods.base import Method
-from vertizo.party.updates import PRIVATE, UpdateName
+from vertizo.methods.base import PRIVATE, Method, UpdateName
 
 FIRST_ORDER_RATE = 0.1
 """η / (1 − momentum) of gradients that are computed."""
