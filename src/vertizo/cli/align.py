@@ -2,83 +2,95 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
+import typer
 from rich.console import Console
 from rich.table import Table
 
-from vertizo.cli.bar import live_bar
-from vertizo.cli.join import connect
-from vertizo.cli.serve import listening, sayer
-from vertizo.core.errors import ConfigError
-from vertizo.data.alignment import TableToAlign
-from vertizo.network.alignment.blinding import require_psi
-from vertizo.network.alignment.member import Alignment, Method, align_with, check_method
-from vertizo.network.alignment.service import AligningService
-from vertizo.network.certificates import Credentials
-from vertizo.network.grpc import GrpcServer, Limits
-from vertizo.network.options import (
-    JoinConfig,
-    JoinOptions,
-    ServeConfig,
-    is_label_holder,
-    load_join,
-    load_serve,
-)
-from vertizo.network.transport import Channel, Service
+from vertizo.cli.console import live_bar, say
+from vertizo.cli.options import PartyConfig, Settings
+from vertizo.cli.parties import connect, listening
+from vertizo.core.errors import ConfigError, Interrupted
+
+if TYPE_CHECKING:
+    from vertizo.data.alignment import TableToAlign
+    from vertizo.data.options import DataConfig
+    from vertizo.data.party_table import OwnTable as HeldTable
+    from vertizo.network.alignment.member import Alignment, Method
+    from vertizo.network.transport import Channel, Service
 
 
 def align(
-    config: Path,
-    settings: list[str],
-    table: Path,
-    out: Path | None,
-    *,
-    method: str,
-    overwrite: bool,
+    config: PartyConfig,
+    table: Annotated[
+        Path, typer.Option(metavar="FILE", help="This party's whole table, CSV or Parquet.")
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The aligned table. Default: data.path of CONFIG."),
+    ] = None,
+    method: Annotated[
+        str,
+        typer.Option(
+            metavar="private|hashed", help="private needs the extra psi; hashed is not private."
+        ),
+    ] = "private",
+    overwrite: Annotated[bool, typer.Option(help="Replace an existing file.")] = False,
+    settings: Settings = None,
 ) -> None:
-    """Align this party's table with all others', and write its rows of the common records.
+    """Find the records that all parties have and write this party's rows of them."""
+    try:
+        _align(config, settings or [], table, out, method, overwrite)
+    except KeyboardInterrupt:
+        raise Interrupted("stopped; nothing was written") from None
 
-    Args:
-        config: of this party, as for ``serve`` or ``join``.
-        settings: overrides.
-        table: this party's whole table.
-        out: the aligned table; None for ``data.path`` of the configuration.
-        method: ``private`` or ``hashed``.
-        overwrite: whether the aligned table may be replaced.
 
-    Raises:
-        ConfigError, DataError, RunError: one line on what is wrong.
-    """
+def _align(
+    config: Path, settings: list[str], table: Path, out: Path | None, method: str, overwrite: bool
+) -> None:
+    """Align as the party that the configuration is of."""
+    from vertizo.network.options import is_label_holder, load_join, load_serve
+
     errors = Console(stderr=True)
-    load = load_serve if is_label_holder(config) else load_join
-    loaded: ServeConfig | JoinConfig = load(config, settings)
-    data, options = loaded.data, loaded.federation
-    path = out or data.path
-    if data.id is None or path is None:
+    if is_label_holder(config):
+        holder = load_serve(config, settings)
+        served = holder.federation
+        own = _own_table(table, out, holder.data, overwrite)
+        from vertizo.network.certificates import Credentials
+
+        credentials = Credentials.load(served.certificates)
+        align_as_label_holder(
+            own,
+            served.members,
+            lambda service: listening(errors, f"aligns {table}", served, credentials, service),
+            federation=served.name,
+            method=method,
+        )
+        return
+    member = load_join(config, settings)
+    align_as_feature_holder(
+        _own_table(table, out, member.data, overwrite),
+        lambda: connect(member.federation, errors),
+        federation=member.federation.name,
+        method=method,
+    )
+
+
+def _own_table(
+    table: Path, out: Path | None, data: DataConfig | HeldTable, overwrite: bool
+) -> TableToAlign:
+    from vertizo.data.alignment import TableToAlign
+
+    output = out or data.path
+    if data.id is None or output is None:
         raise ConfigError(
             "data.path and data.id are not set; they name the aligned table and its column of keys"
         )
-    own = TableToAlign(table, data.id, path, data.delimiter, overwrite)
-    if isinstance(options, JoinOptions):
-        align_as_feature_holder(
-            own, lambda: connect(options, errors), federation=options.name, method=method
-        )
-        return
-    credentials = Credentials.load(options.certificates)
-
-    @contextmanager
-    def serve(service: Service) -> Iterator[None]:
-        limits = Limits(rate=options.rate)
-        with GrpcServer(
-            service, listen=options.listen, credentials=credentials, limits=limits
-        ) as net:
-            listening(errors, f"aligns {table}", credentials, options, net)
-            yield
-
-    align_as_label_holder(own, options.members, serve, federation=options.name, method=method)
+    return TableToAlign(table, data.id, output, data.delimiter, overwrite)
 
 
 def align_as_label_holder(
@@ -92,31 +104,36 @@ def align_as_label_holder(
     every: float = 10.0,
     console: Console | None = None,
 ) -> Alignment:
-    """Align with all members, write the rows, and say what was done.
+    """Align with all members, write the rows, and print what was done.
 
     Args:
         table: the label holder's.
         members: names of the feature holders.
-        serve: makes a service reachable for them while its context lasts.
+        serve: makes a service reachable for the members while its context lasts.
         federation: its name.
         method: ``private`` or ``hashed``.
-        patience: seconds until it is given up; None waits forever.
+        patience: seconds until it gives up; None waits forever.
         every: seconds between lines on who is waited for.
-        console: where to write; standard output, and standard error for progress, without one.
+        console: where to print; None for standard output, and standard error for progress.
+
+    Raises:
+        ConfigError, DataError, RunError: one line on what is wrong.
     """
     chosen = _checked(table, method)
+    from vertizo.network.alignment.service import AligningService
+
     frame, keys = table.read()
-    say = sayer(console or Console(stderr=True))
+    errors = console or Console(stderr=True)
 
     def waiting(missing: Mapping[str, str]) -> None:
         listed = "; ".join(f"{name} {state}" for name, state in missing.items())
-        say(f"waiting for the others: {listed}")
+        say(f"waiting for the others: {listed}", errors)
 
-    service = AligningService(members, keys, chosen, federation=federation)
-    with closing(service), serve(service):
+    aligning = AligningService(members, keys, chosen, federation=federation)
+    with closing(aligning) as service, serve(service):
         found = service.wait(waiting, every=every, patience=patience)
     table.write(frame, found.keys)
-    _show(console or Console(), table, found)
+    _show(table, found, console or Console())
     return found
 
 
@@ -128,28 +145,37 @@ def align_as_feature_holder(
     method: str = "private",
     console: Console | None = None,
 ) -> Alignment:
-    """Align with the label holder and all others, write the rows, and say what was done.
+    """Align with the label holder and all others, write the rows, and print what was done.
 
     Args:
         table: this party's.
-        connect: makes the way to the label holder; closed at the end.
+        connect: its way to the label holder, which is closed at the end.
         federation: its name, as the label holder has it.
         method: as the label holder's.
-        console: where to write; standard output, and standard error for progress, without one.
+        console: where to print; None for standard output, and standard error for progress.
+
+    Raises:
+        ConfigError, DataError, RunError: one line on what is wrong.
     """
     chosen = _checked(table, method)
+    from vertizo.network.alignment.member import align_with
+
     frame, keys = table.read()
     errors = console or Console(stderr=True)
     with closing(connect()) as channel, live_bar(errors, "aligning") as show:
-        progress = show or (lambda _, __: None)
-        found = align_with(channel, keys, chosen, federation=federation, progress=progress)
+        found = align_with(
+            channel, keys, chosen, federation=federation, progress=show or (lambda _, __: None)
+        )
     table.write(frame, found.keys)
-    _show(console or Console(), table, found)
+    _show(table, found, console or Console())
     return found
 
 
 def _checked(table: TableToAlign, method: str) -> Method:
-    """The method, once everything that can be wrong before anybody is asked was checked."""
+    """Everything that can be wrong before anybody is asked."""
+    from vertizo.network.alignment.blinding import require_psi
+    from vertizo.network.alignment.member import check_method
+
     chosen = check_method(method)
     if chosen == "private":
         require_psi()
@@ -157,7 +183,8 @@ def _checked(table: TableToAlign, method: str) -> Method:
     return chosen
 
 
-def _show(console: Console, table: TableToAlign, found: Alignment) -> None:
+def _show(table: TableToAlign, found: Alignment, console: Console) -> None:
+    """Print how many records there are and who learned what."""
     counts = Table(show_header=False)
     counts.add_column()
     counts.add_column(justify="right")
@@ -167,6 +194,4 @@ def _show(console: Console, table: TableToAlign, found: Alignment) -> None:
     counts.add_row("left out", f"{found.own - common:,}")
     counts.add_row("fingerprint, the same at all parties", found.fingerprint[:12])
     console.print(counts)
-    say = sayer(console)
-    for line in (f"written to {table.output}", *found.revealed()):
-        say(line)
+    say([f"written to {table.output}", *found.revealed()], console)
