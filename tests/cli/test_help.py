@@ -97,6 +97,7 @@ print(*sys.modules)"""
     assert not set(answer.stdout.split()) & HEAVY, "a command's file imports it for its help"
 
 
+@pytest.mark.processes
 def test_a_wrong_key_is_refused_before_anything_is_built() -> None:
     for words in ("train", "compare --methods dpzv", "tune", "privacy audit"):
         modules = imported(*words.split(), "--set", "method.nam=x")
