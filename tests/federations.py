@@ -19,8 +19,7 @@ from vertizo.methods.base import ClientSide, Method
 from vertizo.models.losses import Classification
 from vertizo.models.optimizers import Gradient
 from vertizo.models.torch import wrap
-from vertizo.party.server import ServerSide
-from vertizo.party.server_model import NoUpdate, ServerModel
+from vertizo.party.server_model import NoUpdate, ServerModel, ServerSide
 from vertizo.party.table import EmbeddingTable
 from vertizo.privacy.plan import NoPrivacy
 from vertizo.protocol import wire

@@ -57,8 +57,9 @@ def drawn(setting: Setting, made: Federation, loop: Loop, m: int) -> list[Tensor
         method = Czofo(num_directions=setting.directions)
         embeddings = torch.empty(setting.batch, setting.shape.outputs)
         return [method.drawn(side.shared[m], number, embeddings)[0]]
-    half: Any = vars(client)["_half"]
-    u = half.directions.draw(number)
+    pair: Any = vars(client)["_pair"]
+    (own_side,) = pair.ask.args
+    u = own_side.directions(setting.variant.law).draw(number)
     found = split(u.numbers() * u.scale, loop.weights[m])
     if setting.variant.method == "zoo-vfl":
         update: Any = side.update

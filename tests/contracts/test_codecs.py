@@ -10,6 +10,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from tests.rows import each
 from torch import Tensor
 
 from vertizo.core.errors import MalformedError
@@ -64,7 +65,7 @@ CASES = {
         Paired(midpoint=OF_RECORDS, difference=TopK(fraction=0.5), scale="record"), 3.1, tight=False
     ),
 }
-every_codec = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+every_codec = each("case", CASES.values())
 shapes = arrays.array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=6)
 normal = st.floats(0.125, 1000, width=32) | st.floats(-1000, -0.125, width=32) | st.just(0.0)
 batches = arrays.arrays(np.float32, shapes, elements=normal)
@@ -174,8 +175,8 @@ def test_one_number_without_an_axis_is_an_array_too(case: Case) -> None:
 
 
 @every_codec
-@pytest.mark.parametrize("value", [float("inf"), -float("inf"), float("nan")])
-@pytest.mark.parametrize("shape", [(1,), (2,), (9,), (3, 3), (2, 3, 4), (1, 1, 5)])
+@each("value", [float("inf"), -float("inf"), float("nan")])
+@each("shape", [(1,), (2,), (9,), (3, 3), (2, 3, 4), (1, 1, 5)])
 def test_what_is_not_finite_is_not_finite_for_the_receiver(
     case: Case, value: float, shape: tuple[int, ...]
 ) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from tests.rows import each
 from torch import Tensor, nn
 
 from vertizo.core.randomness import Stream
@@ -82,24 +83,19 @@ DIFFERENTIABLE = ["linear", "mlp", "mlp-relu", "tanh", "cnn", "group-norm"]
 FLAT = ["linear", "mlp-relu", "tanh"]
 
 
-@pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> Kind:
-    return KINDS[request.param]
+def fresh(names: Iterable[str]) -> list[tuple[Kind, Model]]:
+    """Every kind, with a model of it that no test has touched."""
+    made = []
+    for name in names:
+        torch.manual_seed(0)
+        made.append((KINDS[name], KINDS[name].make()))
+    return made
 
 
-@pytest.fixture
-def model(kind: Kind) -> Model:
-    torch.manual_seed(0)
-    return kind.make()
-
-
-@pytest.fixture(params=DIFFERENTIABLE)
-def differentiable(request: pytest.FixtureRequest) -> tuple[DifferentiableModel, Tensor]:
-    torch.manual_seed(0)
-    kind = KINDS[request.param]
-    made = kind.make()
-    assert isinstance(made, DifferentiableModel)
-    return made, kind.inputs()
+every_kind = each("kind, model", lambda: fresh(KINDS))
+every_differentiable = each(
+    "differentiable", lambda: [(model, kind.inputs()) for kind, model in fresh(DIFFERENTIABLE)]
+)
 
 
 def direction_for(model: Model) -> Tensor:
@@ -117,10 +113,12 @@ def at(model: Model, parameters: Tensor, inputs: Tensor) -> Tensor:
         model.parameters.copy_(saved)
 
 
+@every_kind
 def test_kind(kind: Kind, model: Model) -> None:
     assert type(model) is kind.type
 
 
+@every_kind
 def test_outputs_are_plain_rows(kind: Kind, model: Model) -> None:
     result = model(kind.inputs())
     assert result.shape == (BATCH, OUTPUTS)
@@ -130,6 +128,7 @@ def test_outputs_are_plain_rows(kind: Kind, model: Model) -> None:
     assert not model.parameters.requires_grad
 
 
+@every_kind
 def test_nothing_but_the_parameters_decides(kind: Kind, model: Model) -> None:
     inputs = kind.inputs()
     first = model(inputs).clone()
@@ -140,6 +139,7 @@ def test_nothing_but_the_parameters_decides(kind: Kind, model: Model) -> None:
     assert torch.equal(inputs, kept)
 
 
+@every_kind
 def test_outputs_outlive_a_change_of_the_parameters(kind: Kind, model: Model) -> None:
     result = model(kind.inputs())
     copy = result.clone()
@@ -148,6 +148,7 @@ def test_outputs_outlive_a_change_of_the_parameters(kind: Kind, model: Model) ->
     assert torch.equal(result, copy)
 
 
+@every_kind
 def test_parameters_are_live(kind: Kind, model: Model) -> None:
     inputs = kind.inputs()
     before = model(inputs).clone()
@@ -157,6 +158,7 @@ def test_parameters_are_live(kind: Kind, model: Model) -> None:
     assert not model(inputs).any()
 
 
+@every_kind
 def test_along_is_evaluation_at_shifted_parameters(kind: Kind, model: Model) -> None:
     inputs, direction = kind.inputs(), direction_for(model)
     result = model.along(direction, OFFSETS, inputs)
@@ -169,6 +171,7 @@ def test_along_is_evaluation_at_shifted_parameters(kind: Kind, model: Model) -> 
     assert not torch.allclose(result[0], result[3], rtol=1e-2)
 
 
+@every_kind
 def test_along_leaves_the_parameters_bit_for_bit(kind: Kind, model: Model) -> None:
     before, direction = model.parameters.clone(), direction_for(model)
     kept = direction.clone()
@@ -177,6 +180,7 @@ def test_along_leaves_the_parameters_bit_for_bit(kind: Kind, model: Model) -> No
     assert torch.equal(direction, kept)
 
 
+@every_kind
 def test_along_a_part_of_a_longer_vector(kind: Kind, model: Model) -> None:
     inputs, direction = kind.inputs(), direction_for(model)
     longer = torch.cat([torch.full((4,), 50.0), direction, torch.full((3,), -50.0)])
@@ -184,7 +188,8 @@ def test_along_a_part_of_a_longer_vector(kind: Kind, model: Model) -> None:
     assert torch.equal(model.along(longer[4:-3], OFFSETS, inputs), expected)
 
 
-@pytest.mark.parametrize("law", LAWS)
+@each("law", LAWS)
+@every_kind
 def test_in_place_and_at_once_agree(kind: Kind, model: Model, law: str) -> None:
     inputs = kind.inputs()
     stream = Stream.from_seed(8).child(law)
@@ -200,6 +205,7 @@ def test_in_place_and_at_once_agree(kind: Kind, model: Model, law: str) -> None:
         assert torch.allclose(*slopes, rtol=1e-2, atol=5e-3)
 
 
+@every_kind
 def test_in_place_gives_the_parameters_back(kind: Kind, model: Model) -> None:
     before = model.parameters.clone()
     directions = Directions("scaled-sphere", before.numel(), Stream.from_seed(8))
@@ -208,8 +214,9 @@ def test_in_place_gives_the_parameters_back(kind: Kind, model: Model) -> None:
     assert torch.allclose(model.parameters, before, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("record", [0, 3, BATCH - 1])
-@pytest.mark.parametrize("value", ["other", "huge", "nan"])
+@each("record", [0, 3, BATCH - 1])
+@each("value", ["other", "huge", "nan"])
+@every_kind
 def test_a_record_leaves_the_others_alone(
     kind: Kind, model: Model, record: int, value: str
 ) -> None:
@@ -226,6 +233,7 @@ def test_a_record_leaves_the_others_alone(
     assert torch.equal(one, other)
 
 
+@every_kind
 def test_order_and_company_do_not_matter(kind: Kind, model: Model) -> None:
     inputs = kind.inputs()
     whole = model(inputs)
@@ -234,6 +242,7 @@ def test_order_and_company_do_not_matter(kind: Kind, model: Model) -> None:
     assert torch.allclose(apart, whole, rtol=1e-5, atol=1e-6)
 
 
+@every_kind
 def test_only_array_models_cannot_be_differentiated(kind: Kind, model: Model) -> None:
     assert isinstance(model, DifferentiableModel) == (kind.type is not ArrayModel)
 
@@ -263,8 +272,8 @@ def written_out(rows: Tensor, shifts: tuple[tuple[int, Tensor], ...]) -> Tensor:
     return torch.stack([*points, rows])
 
 
-@pytest.mark.parametrize("name", FLAT)
-@pytest.mark.parametrize("shifts", SHIFTS.values(), ids=SHIFTS)
+@each("name", FLAT)
+@each("shifts", SHIFTS.values())
 def test_forward_at_several_points(name: str, shifts: tuple[tuple[int, Tensor], ...]) -> None:
     torch.manual_seed(0)
     model, rows = KINDS[name].make(), KINDS[name].inputs()
@@ -282,8 +291,8 @@ def test_forward_at_several_points(name: str, shifts: tuple[tuple[int, Tensor], 
     assert torch.allclose(kept, at_rows(weights), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", FLAT)
-@pytest.mark.parametrize("value", [3.0, 1e25, torch.nan])
+@each("name", FLAT)
+@each("value", [3.0, 1e25, torch.nan])
 def test_a_record_leaves_the_others_alone_at_every_point(name: str, value: float) -> None:
     torch.manual_seed(0)
     model, rows, moved = KINDS[name].make(), KINDS[name].inputs(), shift(2, 3)
@@ -301,6 +310,7 @@ def test_a_record_leaves_the_others_alone_at_every_point(name: str, value: float
     assert torch.equal(results[0][1], results[1][1])
 
 
+@every_differentiable
 def test_forward_gives_all_outputs(differentiable: tuple[DifferentiableModel, Tensor]) -> None:
     model, inputs = differentiable
     kept = inputs.clone()
@@ -310,6 +320,7 @@ def test_forward_gives_all_outputs(differentiable: tuple[DifferentiableModel, Te
     assert torch.equal(inputs, kept)
 
 
+@every_differentiable
 def test_pullback_is_the_slope_of_the_outputs(
     differentiable: tuple[DifferentiableModel, Tensor],
 ) -> None:
@@ -328,6 +339,7 @@ def test_pullback_is_the_slope_of_the_outputs(
     assert torch.equal(weights, kept)
 
 
+@every_differentiable
 def test_pullback_to_the_inputs(differentiable: tuple[DifferentiableModel, Tensor]) -> None:
     model, inputs = differentiable
     result, pullback = model.forward(Points(inputs))
@@ -339,6 +351,7 @@ def test_pullback_to_the_inputs(differentiable: tuple[DifferentiableModel, Tenso
     assert float((gradient * shift).sum()) == pytest.approx(slope / 2e-3, rel=2e-2, abs=5e-2)
 
 
+@every_differentiable
 def test_pullbacks_add_up(differentiable: tuple[DifferentiableModel, Tensor]) -> None:
     """Linear in the gradient, and the rows' gradients sum to the batch's."""
     model, inputs = differentiable
@@ -353,6 +366,7 @@ def test_pullbacks_add_up(differentiable: tuple[DifferentiableModel, Tensor]) ->
     assert torch.allclose(parts, whole, rtol=1e-4, atol=1e-4)
 
 
+@every_differentiable
 def test_an_input_gradient_is_its_records_own(
     differentiable: tuple[DifferentiableModel, Tensor],
 ) -> None:

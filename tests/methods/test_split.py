@@ -6,11 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from tests.rows import each
 
 from vertizo.core.errors import ConfigError
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@each("momentum", [0.0, 0.9])
 def test_rounds_are_steps_of_the_joined_model(
     federations: SimpleNamespace, momentum: float
 ) -> None:

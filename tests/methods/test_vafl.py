@@ -8,20 +8,21 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.rows import each
 from torch import Tensor, nn
 
 from vertizo.config.schema import parse
 from vertizo.core.errors import ConfigError
 from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData
-from vertizo.methods.base import ClientSide, ServerSide
+from vertizo.methods.base import ClientSide
 from vertizo.methods.vafl import Vafl
 from vertizo.models import networks
 from vertizo.models.array import ArrayModel
 from vertizo.models.losses import Classification
 from vertizo.models.optimizers import Sgd
 from vertizo.models.torch import wrap
-from vertizo.party.server_model import NoUpdate, ServerModel
+from vertizo.party.server_model import NoUpdate, ServerModel, ServerSide
 from vertizo.party.table import EmbeddingTable
 from vertizo.privacy.plan import NoPrivacy
 from vertizo.protocol.messages import Query
@@ -67,8 +68,8 @@ def server_twin(federations: SimpleNamespace, federation: Federation) -> nn.Sequ
     return federations.twin(federation.server.side.model.parameters, widths)
 
 
-@pytest.mark.parametrize("client", CLIENTS)
-@pytest.mark.parametrize("name", JOINS)
+@each("client", CLIENTS)
+@each("name", JOINS)
 def test_asynchronous_rounds_by_hand(federations: SimpleNamespace, client: str, name: str) -> None:
     """The reply is autograd's ∂L/∂h; the client ends where end-to-end back-propagation does."""
     data = data_for(federations, client)
@@ -103,8 +104,8 @@ def test_asynchronous_rounds_by_hand(federations: SimpleNamespace, client: str, 
         assert torch.allclose(federation.models[m].parameters.double(), moved, atol=1e-6)
 
 
-@pytest.mark.parametrize("client", CLIENTS)
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@each("client", CLIENTS)
+@each("momentum", [0.0, 0.9])
 def test_synchronous_rounds_are_centralised_sgd(
     federations: SimpleNamespace, client: str, momentum: float
 ) -> None:
@@ -188,12 +189,14 @@ def test_the_reply_of_a_small_example() -> None:
     identity = nn.Linear(2, 2, bias=False)
     nn.init.eye_(identity.weight)
     side = ServerSide(
-        head=ServerModel(wrap(identity), Classification(2)),
+        method=Vafl(),
+        model=ServerModel(wrap(identity), Classification(2)),
         table=EmbeddingTable(3, [2]),
         labels=torch.tensor([0, 1, 0]),
         plan=NoPrivacy(4),
         update=NoUpdate(),
+        shared=[Stream.from_seed(9)],
     )
     query = Query(0, 0, torch.tensor([1]), torch.tensor([[[0.0, 0.0]]]))
-    (reply,) = Vafl().server(side).answer([query], 1)
+    (reply,) = side.answer([query], 1)
     assert reply.values.tolist() == [[0.5 / 4, -0.5 / 4]]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.rows import each
 from torch import Tensor
 
 from vertizo.core.randomness import Stream
@@ -21,7 +22,7 @@ KINDS = [
     ("zoo-vfl", "synchronous"),
     ("syn-zoo-vfl", "synchronous"),
 ]
-every_kind = pytest.mark.parametrize(("method", "timing"), KINDS)
+every_kind = each("method, timing", KINDS)
 SMOOTHING = 0.05
 LARGE = {"method.smoothing": SMOOTHING, "server.smoothing": SMOOTHING}
 RATE = 0.01
@@ -33,8 +34,8 @@ def server_directions(law: Any, dimension: int) -> Directions:
 
 
 @every_kind
-@pytest.mark.parametrize("form", ["losses", "difference"])
-@pytest.mark.parametrize("law", ["scaled-sphere", "sphere"])
+@each("form", ["losses", "difference"])
+@each("law", ["scaled-sphere", "sphere"])
 def test_rounds_by_hand(
     federations: SimpleNamespace, method: str, timing: str, form: str, law: str
 ) -> None:
@@ -113,7 +114,7 @@ def test_rounds_by_hand(
     assert sizes == {8, 29 % 8}
 
 
-@pytest.mark.parametrize("method", ["zoo-vfl", "syn-zoo-vfl", "cascaded"])
+@each("method", ["zoo-vfl", "syn-zoo-vfl", "cascaded"])
 def test_replies(federations: SimpleNamespace, method: str) -> None:
     """Two losses, which rounding may not touch, or a difference, which is one number."""
     own = federations.config(method).method
@@ -169,7 +170,7 @@ def test_the_server_needs_no_gradient(federations: SimpleNamespace) -> None:
     assert not torch.equal(head.parameters, before)
 
 
-@pytest.mark.parametrize("method", ["zoo-vfl", "syn-zoo-vfl"])
+@each("method", ["zoo-vfl", "syn-zoo-vfl"])
 def test_a_difference_is_clipped_record_by_record(
     federations: SimpleNamespace, method: str
 ) -> None:

@@ -42,14 +42,14 @@ def served(folder: Path, events: list[str], calls: bool, asks: int = 7) -> Any:
 @pytest.fixture
 def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
-    tended = ServerParty.tend
+    trained = ServerParty.train_between_queries
 
-    def tend(self: ServerParty) -> None:
+    def train(self: ServerParty) -> None:
         before = self._steps
-        tended(self)
+        trained(self)
         found.extend(["step"] * (self._steps - before))
 
-    monkeypatch.setattr(ServerParty, "tend", tend)
+    monkeypatch.setattr(ServerParty, "train_between_queries", train)
     return found
 
 

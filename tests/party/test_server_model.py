@@ -7,6 +7,7 @@ import copy
 import numpy as np
 import pytest
 import torch
+from tests.rows import each
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -42,16 +43,22 @@ MODULES = {
 }
 
 
-@pytest.fixture(params=MODULES)
-def pair(request: pytest.FixtureRequest) -> tuple[nn.Module, ServerModel, Tensor]:
-    """A module with its own weights, a head over a copy of it, labels."""
-    torch.manual_seed(2)
-    module = MODULES[request.param]()
-    task: Task = Regression() if request.param == "regression" else Classification(CLASSES)
-    labels = torch.tensor([0, 1, 2, 3, 1])
-    if request.param == "regression":
-        labels = labels.float()
-    return module, ServerModel(wrap(copy.deepcopy(module)), task), labels
+Pair = tuple[nn.Module, ServerModel, Tensor]
+
+
+def pairs() -> list[Pair]:
+    """Modules with their own weights, a server model over a copy of each, labels."""
+    found = []
+    for name, make in MODULES.items():
+        torch.manual_seed(2)
+        module, labels = make(), torch.tensor([0, 1, 2, 3, 1])
+        task: Task = Regression() if name == "regression" else Classification(CLASSES)
+        labels = labels.float() if name == "regression" else labels
+        found.append((module, ServerModel(wrap(copy.deepcopy(module)), task), labels))
+    return found
+
+
+every_pair = each("pair", pairs)
 
 
 def points(count: int = COUNT, batch: int = BATCH) -> Tensor:
@@ -72,19 +79,22 @@ def losses_of(module: nn.Module, joined: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(logits, labels, reduction="none")
 
 
-def test_parameters_are_the_model_s(pair: tuple[nn.Module, ServerModel, Tensor]) -> None:
+@every_pair
+def test_parameters_are_the_model_s(pair: Pair) -> None:
     module, head, _ = pair
     assert head.parameters is head.model.parameters
     assert head.parameters.numel() == sum(p.numel() for p in module.parameters())
 
 
-def test_logits(pair: tuple[nn.Module, ServerModel, Tensor]) -> None:
+@every_pair
+def test_logits(pair: Pair) -> None:
     module, head, _ = pair
     joined = points()[0]
     assert torch.allclose(head.logits(joined), module(joined).detach(), atol=1e-6)
 
 
-def test_losses_at_every_point(pair: tuple[nn.Module, ServerModel, Tensor]) -> None:
+@every_pair
+def test_losses_at_every_point(pair: Pair) -> None:
     module, head, labels = pair
     found = evaluate(head, points(), labels).losses
     assert found.shape == (COUNT, BATCH)
@@ -92,11 +102,10 @@ def test_losses_at_every_point(pair: tuple[nn.Module, ServerModel, Tensor]) -> N
     assert torch.allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("count", [1, 2, COUNT])
-@pytest.mark.parametrize("weights", [1 / 64, torch.linspace(-1, 2, BATCH)], ids=["mean", "each"])
-def test_gradients(
-    pair: tuple[nn.Module, ServerModel, Tensor], count: int, weights: Tensor | float
-) -> None:
+@each("count", [1, 2, COUNT])
+@each("weights", [1 / 64, torch.linspace(-1, 2, BATCH)])
+@every_pair
+def test_gradients(pair: Pair, count: int, weights: Tensor | float) -> None:
     module, head, labels = pair
     evaluation = evaluate(head, points(count), labels)
     joined = points(count)[-1].requires_grad_()
@@ -107,9 +116,10 @@ def test_gradients(
     assert torch.allclose(evaluation.gradient(weights), expected, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("batch", [1, BATCH])
-@pytest.mark.parametrize("count", [1, 2])
-def test_small_batches(pair: tuple[nn.Module, ServerModel, Tensor], batch: int, count: int) -> None:
+@each("batch", [1, BATCH])
+@each("count", [1, 2])
+@every_pair
+def test_small_batches(pair: Pair, batch: int, count: int) -> None:
     """One row of logits is contiguous either way round, and must be treated like any other."""
     module, head, labels = pair
     given = points(count, batch)
@@ -133,11 +143,10 @@ def test_correct_is_counted_at_the_last_point() -> None:
         assert evaluate(head, given, labels).correct() == expected
 
 
-@pytest.mark.parametrize("record", [0, 2, BATCH - 1])
-@pytest.mark.parametrize("value", [0.3, 1e25, torch.nan])
-def test_a_record_leaves_the_others_alone(
-    pair: tuple[nn.Module, ServerModel, Tensor], record: int, value: float
-) -> None:
+@each("record", [0, 2, BATCH - 1])
+@each("value", [0.3, 1e25, torch.nan])
+@every_pair
+def test_a_record_leaves_the_others_alone(pair: Pair, record: int, value: float) -> None:
     """Its embedding and its label are replaced; every other loss stays bit for bit."""
     _, head, labels = pair
     replaced, other = points(), labels.clone()
@@ -149,7 +158,8 @@ def test_a_record_leaves_the_others_alone(
     assert torch.equal(one.input_gradient(1.0)[kept], two.input_gradient(1.0)[kept])
 
 
-def test_evaluation_moves_nothing(pair: tuple[nn.Module, ServerModel, Tensor]) -> None:
+@every_pair
+def test_evaluation_moves_nothing(pair: Pair) -> None:
     _, head, labels = pair
     given, before = points(), head.parameters.clone()
     evaluation = evaluate(head, given, labels)

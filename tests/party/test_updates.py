@@ -6,8 +6,8 @@ import copy
 from dataclasses import replace
 
 import numpy as np
-import pytest
 import torch
+from tests.rows import each
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -72,8 +72,8 @@ def zeroth_order(
     return ZerothOrder(Sgd(rate, momentum), drawn, 1e-3, BATCH, forward=forward)
 
 
-@pytest.mark.parametrize("kind", ["stack", "autograd"])
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@each("kind", ["stack", "autograd"])
+@each("momentum", [0.0, 0.9])
 def test_first_order_equals_pytorch(kind: str, momentum: float) -> None:
     reference = network(kind)
     head = head_of(copy.deepcopy(reference))
@@ -90,8 +90,8 @@ def test_first_order_equals_pytorch(kind: str, momentum: float) -> None:
         assert torch.allclose(head.parameters, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("forward", [False, True])
-@pytest.mark.parametrize("law", LAWS)
+@each("forward", [False, True])
+@each("law", LAWS)
 def test_zeroth_order_reduces_the_loss(law: str, forward: bool) -> None:
     head, (joined, labels) = head_of(network()), data(64)
     update = zeroth_order(head, 0.003, law=law, forward=forward)
@@ -117,8 +117,8 @@ def test_zeroth_order_trains_what_has_no_gradient() -> None:
     assert mean_loss(head, joined, labels) < 0.6 * before
 
 
-@pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize("rows", [3, BATCH])
+@each("law", LAWS)
+@each("rows", [3, BATCH])
 def test_a_zeroth_order_step_is_the_formula(law: str, rows: int) -> None:
     """``w ← w − η φ (f(w + λu) − f(w − λu)) / 2λ · u``, f the sum over the batch by nominal B."""
     head, (joined, labels) = head_of(network()), data(rows)
@@ -150,7 +150,7 @@ def test_every_zeroth_order_step_has_a_direction_of_its_own() -> None:
     assert float(correlations.abs().max()) < 0.6
 
 
-@pytest.mark.parametrize("name", ["zeroth-order", "first-order"])
+@each("name", ["zeroth-order", "first-order"])
 def test_a_loaded_update_goes_on_the_same_way(name: str) -> None:
     def make(head: ServerModel) -> ServerUpdate:
         if name == "first-order":
@@ -174,8 +174,8 @@ def test_a_loaded_update_goes_on_the_same_way(name: str) -> None:
     assert not torch.equal(head.parameters, head_of(network()).parameters)
 
 
-@pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize("rows", [3, BATCH])
+@each("law", LAWS)
+@each("rows", [3, BATCH])
 def test_a_forward_difference_step_is_the_formula(law: str, rows: int) -> None:
     """``w ← w − η φ (f(w + μu) − f(w)) / μ · u``, where f(w) is the last point's loss."""
     head, (joined, labels) = head_of(network()), data(rows)

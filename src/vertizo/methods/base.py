@@ -11,30 +11,8 @@ The parties run every round alike (`vertizo.party`); a method fills in five step
              w_0        ← the server's update, at the table's own rows
     client   method.tell(side, number, features, reply)           moves w_m
 
-A method opens no socket, reads no clock, names no ε and uses no global random state. A researcher
-writes one outside this package and names it ``package.module:Class``::
-
-    class SignVfl(Method):
-        \"""Two-point clients that step by the sign of the slope alone.\"""
-
-        name: Literal["sign-vfl"] = "sign-vfl"
-        smoothing: float = 1e-3
-
-        @property
-        def points(self) -> int:
-            return 2
-
-        def ask(self, side, number, features):
-            (u,) = side.directions("sphere").of_query(number)
-            return outputs(side.model, features, u, (self.smoothing, -self.smoothing))
-
-        def told(self, outcome):
-            return two_point(*outcome.losses, self.smoothing)
-
-        def tell(self, side, number, features, values):
-            (u,) = side.directions("sphere").of_query(number)
-            side.step(estimate(u, math.copysign(1.0, values.item())))
-
+A method opens no socket, reads no clock, names no ε and uses no global random state. One written
+outside this package, ``package.module:Class``, takes about fifteen lines (docs/own-method.md).
 Its runs carry no privacy guarantee until it declares `Method.releases_per_query`.
 
 Symbols, as in the papers: ``w_m`` client parameters, ``w_0`` server parameters, ``h`` embeddings

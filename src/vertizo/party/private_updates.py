@@ -26,7 +26,7 @@ from torch import Tensor
 from vertizo.core.randomness import Stream
 from vertizo.models.base import Points
 from vertizo.models.optimizers import Dense, Optimizer
-from vertizo.party.server_model import Evaluation, ServerModel
+from vertizo.party.server_model import Counted, Evaluation, Optimised, ServerModel
 from vertizo.privacy.clipping import clip
 from vertizo.privacy.discrete_gaussian import RandomBytes
 from vertizo.privacy.mechanisms import NoiseSource
@@ -65,7 +65,7 @@ def clipped_gradient(evaluation: Evaluation, clip_norm: float, count: int | None
     return total
 
 
-class PrivateSgd:
+class PrivateSgd(Counted):
     """DP-SGD on the batch of each query (Abadi et al. 2016), without amplification.
 
     Args:
@@ -75,7 +75,6 @@ class PrivateSgd:
     """
 
     is_private = True
-    evaluations = 0
 
     def __init__(
         self,
@@ -83,32 +82,22 @@ class PrivateSgd:
         noise: NoiseSource,
         batch_size: int,
     ) -> None:
-        self._optimizer = optimizer
+        super().__init__(optimizer)
         self._noise = noise
         self._batch_size = batch_size
-        self._steps = 0
 
     def step(
         self, model: ServerModel, evaluation: Evaluation, joined: Tensor, labels: Tensor
     ) -> None:
         """One step along the clipped, noised gradient of the batch."""
         total = clipped_gradient(evaluation, self._noise.clip_norm)
-        noised = self._noise.onto(self._steps, total)
-        self._steps += 1
+        noised = self._noise.onto(self.steps, total)
+        self.steps += 1
         gradient = (noised / self._batch_size).to(model.parameters.dtype)
         self._optimizer.step(model.parameters, Dense(gradient))
 
-    def state(self) -> dict[str, Tensor]:
-        """The optimiser's, and how many releases were made."""
-        return {**self._optimizer.state(), "steps": torch.tensor(self._steps)}
 
-    def load(self, state: dict[str, Tensor]) -> None:
-        """Go on from ``state``."""
-        self._steps = int(state["steps"])
-        self._optimizer.load(state)
-
-
-class PrivateZerothOrder:
+class PrivateZerothOrder(Counted):
     """A two-point step whose slope is clipped for each record, added up and noised.
 
     Args:
@@ -130,37 +119,27 @@ class PrivateZerothOrder:
         directions: Directions,
         smoothing: float,
     ) -> None:
-        self._optimizer = optimizer
+        super().__init__(optimizer)
         self._noise = noise
         self._batch_size = batch_size
         self._directions = directions
         self._smoothing = smoothing
-        self._steps = 0
 
     def step(
         self, model: ServerModel, evaluation: Evaluation, joined: Tensor, labels: Tensor
     ) -> None:
         """One step along a random direction, as far as the noised slope says."""
-        direction = self._directions.draw(self._steps)
+        direction = self._directions.draw(self.steps)
         smoothing = self._smoothing
         plus, minus = (
             model.task.losses(logits, labels).values
             for logits in outputs(model.model, joined, direction, (smoothing, -smoothing))
         )
         slopes = clip(two_point(plus, minus, smoothing), self._noise.clip_norm)
-        noised = self._noise.sum(self._steps, slopes.unsqueeze(1))
-        self._steps += 1
+        noised = self._noise.sum(self.steps, slopes.unsqueeze(1))
+        self.steps += 1
         slope = float(noised) / self._batch_size
         self._optimizer.step(model.parameters, estimate(direction, slope))
-
-    def state(self) -> dict[str, Tensor]:
-        """The optimiser's, and how many directions were drawn."""
-        return {**self._optimizer.state(), "steps": torch.tensor(self._steps)}
-
-    def load(self, state: dict[str, Tensor]) -> None:
-        """Go on from ``state``."""
-        self._steps = int(state["steps"])
-        self._optimizer.load(state)
 
 
 class Sampler(Protocol):
@@ -216,7 +195,7 @@ class Schedule:
         return min(self.most, self.warm_up + round_ // self.every)
 
 
-class SecretSgd:
+class SecretSgd(Optimised):
     """DP-SGD on the embedding table, each record sampled with probability q (Poisson).
 
     It takes no part in the queries: `step` does nothing, and `between` is called between them, as
@@ -234,7 +213,6 @@ class SecretSgd:
     """
 
     is_private = True
-    evaluations = 0
 
     def __init__(
         self,
@@ -245,7 +223,7 @@ class SecretSgd:
         capacity: int,
         sampler: Sampler,
     ) -> None:
-        self._optimizer = optimizer
+        super().__init__(optimizer)
         self._noise = noise
         self._sampling = sampling
         self._capacity = capacity
@@ -279,11 +257,3 @@ class SecretSgd:
         noised = self._noise.onto(step, total)
         gradient = (noised / (self._sampling * records)).to(model.parameters.dtype)
         self._optimizer.step(model.parameters, Dense(gradient))
-
-    def state(self) -> dict[str, Tensor]:
-        """The optimiser's."""
-        return self._optimizer.state()
-
-    def load(self, state: dict[str, Tensor]) -> None:
-        """Go on from ``state``."""
-        self._optimizer.load(state)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -20,17 +19,15 @@ from vertizo.core.errors import (
     RunError,
     UnknownPartyError,
 )
-from vertizo.core.randomness import Stream
-from vertizo.methods.base import Method, Outcome
 from vertizo.party.batches import Batches
 from vertizo.party.checks import Partition, Peer, QueryChecks, Vetted
 from vertizo.party.metrics import Scores, scores
 from vertizo.party.private_updates import Schedule, SecretSgd
-from vertizo.party.server_model import Evaluation, ServerModel, ServerUpdate, TrainingMeter
-from vertizo.party.table import EmbeddingTable, Staleness
+from vertizo.party.server_model import ServerSide, TrainingMeter
+from vertizo.party.table import Staleness
 from vertizo.party.uploads import Uploads
 from vertizo.privacy.mechanisms import NoiseSource
-from vertizo.privacy.plan import Answer, Plan
+from vertizo.privacy.plan import Answer
 from vertizo.protocol import wire
 from vertizo.protocol.codecs.base import Codec
 from vertizo.protocol.codecs.feedback import Feedback, Received
@@ -41,80 +38,6 @@ OVERHEAD = 4096
 """Bytes of a body beside its arrays and IDs."""
 Replies = list[tuple[int, wire.Frame]]
 """What to send, and to whom."""
-
-
-@dataclass
-class ServerSide:
-    """What the label holder trains with, and the round that every method shares."""
-
-    method: Method
-    model: ServerModel
-    table: EmbeddingTable
-    labels: Tensor
-    """Labels of all training records, [records]."""
-    plan: Plan
-    update: ServerUpdate
-    shared: Sequence[Stream]
-    """Each client's `vertizo.methods.base.ClientSide.shared`."""
-    learning_rate: float | None = None
-    """η_0, given or chosen."""
-    notes: tuple[str, ...] = ()
-    """What people should know of the server's model."""
-    meter: TrainingMeter = field(default_factory=TrainingMeter)
-
-    def __post_init__(self) -> None:
-        self._steps = self.method.server_steps
-        self._is_per_record = self.method.reply_is_per_record
-        self._entries = self.method.releases_per_query
-
-    def answer(self, queries: Sequence[Query], round_: int) -> list[Reply]:
-        """One round: store, join, evaluate, release, meter, step.
-
-        Args:
-            queries: one (asynchronous), or one of every client on one batch (synchronous).
-            round_: its number, from 1.
-        """
-        method, model, ids = self.method, self.model, queries[0].ids
-        for query in queries:
-            self.table.store(query.client, ids, method.stored(query.embeddings), round_)
-        evaluated, moved = [], []
-        for query in queries:
-            new = method.evaluated(query, self.shared[query.client])
-            evaluated.append(0 if new is None else len(new))
-            if new is not None:
-                moved.append((query.client, new))
-        points = self.table.points(ids, moved)
-        labels = torch.from_numpy(self.labels.numpy().take(ids.numpy()))
-        first_pass = round_ * self._steps
-        evaluation = model.evaluate(points, labels, first_pass)
-        replies, last, plain = [], 0, evaluation.losses[-1]
-        for query, count in zip(queries, evaluated, strict=True):
-            first, last = last, last + count
-            gradient = partial(self._gradient, evaluation, query.client)
-            told = method.told(Outcome(evaluation.losses[first:last], plain, gradient))
-            replies.append(Reply(query.client, query.number, self._released(told)))
-        self.meter.add(evaluation)
-        for step in range(self._steps):
-            if step:
-                evaluation = model.evaluate(points, labels, first_pass + step)
-            self.update.step(model, evaluation, points.rows, labels)
-            if method.as_pytorch:
-                model.settle()
-        return replies
-
-    def _gradient(self, evaluation: Evaluation, client: int) -> Tensor:
-        """``∂f_i/∂h_m`` of every record, [batch, d_h]."""
-        return self.table.part(client, evaluation.record_slopes)
-
-    def _released(self, told: Tensor) -> Tensor:
-        """What the privacy plan makes of `Method.told`."""
-        if self._is_per_record:
-            return self.plan.each(told)
-        if told.dim() == 1 or told.shape[1] != self._entries:
-            return self.plan.total(told)
-        if self._entries == 1:
-            return self.plan.total(told[:, 0])
-        return torch.cat([self.plan.total(column) for column in told.unbind(1)])
 
 
 class ServerParty:

@@ -1,10 +1,10 @@
-"""The joined model at the server: losses at several points, gradients at one, and how it moves."""
+"""The server's training: its model, how that moves, and the round that every method shares."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import Protocol
 
 import numpy as np
@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from vertizo.core.errors import ConfigError
+from vertizo.core.randomness import Stream
+from vertizo.methods.base import Method, Outcome
 from vertizo.models.base import (
     DifferentiableModel,
     Model,
@@ -22,6 +24,9 @@ from vertizo.models.base import (
 )
 from vertizo.models.losses import RecordLosses, Task
 from vertizo.models.optimizers import Dense, Optimizer
+from vertizo.party.table import EmbeddingTable
+from vertizo.privacy.plan import Plan
+from vertizo.protocol.messages import Query, Reply
 from vertizo.zeroth_order.directions import Directions
 from vertizo.zeroth_order.estimators import estimate, forward_difference, outputs, two_point
 
@@ -144,9 +149,8 @@ class ServerUpdate(Protocol):
     is_private: bool
     """Whether later replies say nothing more about labels because of it."""
 
-    @property
-    def evaluations(self) -> int:
-        """Evaluations of the server model it needs beside those that answer the query."""
+    evaluations: int
+    """Of the server model, beside those that answer the query."""
 
     def step(
         self, model: ServerModel, evaluation: Evaluation, joined: Tensor, labels: Tensor
@@ -160,26 +164,14 @@ class ServerUpdate(Protocol):
         """Go on from ``state``."""
 
 
-class FirstOrder:
-    """Stochastic gradient descent on the raw labels.
-
-    Args:
-        optimizer: makes the steps.
-        batch_size: nominal B, by which the summed gradient is divided.
-    """
+class Optimised:
+    """An update by an optimiser, which is all that a checkpoint must hold of it."""
 
     is_private = False
     evaluations = 0
 
-    def __init__(self, optimizer: Optimizer, batch_size: int) -> None:
+    def __init__(self, optimizer: Optimizer) -> None:
         self._optimizer = optimizer
-        self._weight = 1.0 / batch_size
-
-    def step(
-        self, model: ServerModel, evaluation: Evaluation, joined: Tensor, labels: Tensor
-    ) -> None:
-        """One step along the gradient of the batch."""
-        self._optimizer.step(model.parameters, Dense(evaluation.gradient(self._weight)))
 
     def state(self) -> dict[str, Tensor]:
         """The optimiser's."""
@@ -190,7 +182,41 @@ class FirstOrder:
         self._optimizer.load(state)
 
 
-class ZerothOrder:
+class Counted(Optimised):
+    """One that draws a direction, or noise, by the number of its step."""
+
+    steps = 0
+
+    def state(self) -> dict[str, Tensor]:
+        """The optimiser's, and how many steps were made."""
+        return {**super().state(), "steps": torch.tensor(self.steps)}
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        """Go on from ``state``."""
+        self.steps = int(state["steps"])
+        super().load(state)
+
+
+class FirstOrder(Optimised):
+    """Stochastic gradient descent on the raw labels.
+
+    Args:
+        optimizer: makes the steps.
+        batch_size: nominal B, by which the summed gradient is divided.
+    """
+
+    def __init__(self, optimizer: Optimizer, batch_size: int) -> None:
+        super().__init__(optimizer)
+        self._weight = 1.0 / batch_size
+
+    def step(
+        self, model: ServerModel, evaluation: Evaluation, joined: Tensor, labels: Tensor
+    ) -> None:
+        """One step along the gradient of the batch."""
+        self._optimizer.step(model.parameters, Dense(evaluation.gradient(self._weight)))
+
+
+class ZerothOrder(Counted):
     """Steps on the raw labels, by losses alone.
 
     Two-point (DPZV eq. 3) on both sides of the weights, or the forward difference of ZOO-VFL from
@@ -204,8 +230,6 @@ class ZerothOrder:
         forward: by forward difference.
     """
 
-    is_private = False
-
     def __init__(
         self,
         optimizer: Optimizer,
@@ -215,17 +239,12 @@ class ZerothOrder:
         *,
         forward: bool = False,
     ) -> None:
-        self._optimizer = optimizer
+        super().__init__(optimizer)
         self.directions = directions
         self._smoothing = smoothing
         self._batch_size = batch_size
         self._forward = forward
-        self.steps = 0
-
-    @property
-    def evaluations(self) -> int:
-        """On both sides, or on one."""
-        return 1 if self._forward else 2
+        self.evaluations = 1 if forward else 2
 
     def step(
         self, model: ServerModel, evaluation: Evaluation, joined: Tensor, labels: Tensor
@@ -246,15 +265,6 @@ class ZerothOrder:
             slope = two_point(losses[0], losses[1], smoothing)
         self._optimizer.step(model.parameters, estimate(direction, slope))
 
-    def state(self) -> dict[str, Tensor]:
-        """The optimiser's, and how many directions were drawn."""
-        return {**self._optimizer.state(), "steps": torch.tensor(self.steps)}
-
-    def load(self, state: dict[str, Tensor]) -> None:
-        """Go on from ``state``."""
-        self.steps = int(state["steps"])
-        self._optimizer.load(state)
-
 
 class NoUpdate:
     """The server model stays as it was initialised: replies are all that depends on labels."""
@@ -273,3 +283,77 @@ class NoUpdate:
 
     def load(self, state: dict[str, Tensor]) -> None:
         """Nothing."""
+
+
+@dataclass
+class ServerSide:
+    """What the label holder trains with, and the round that every method shares."""
+
+    method: Method
+    model: ServerModel
+    table: EmbeddingTable
+    labels: Tensor
+    """Labels of all training records, [records]."""
+    plan: Plan
+    update: ServerUpdate
+    shared: Sequence[Stream]
+    """Each client's `vertizo.methods.base.ClientSide.shared`."""
+    learning_rate: float | None = None
+    """η_0, given or chosen."""
+    notes: tuple[str, ...] = ()
+    """What people should know of the server's model."""
+    meter: TrainingMeter = field(default_factory=TrainingMeter)
+
+    def __post_init__(self) -> None:
+        self._steps = self.method.server_steps
+        self._is_per_record = self.method.reply_is_per_record
+        self._entries = self.method.releases_per_query
+
+    def answer(self, queries: Sequence[Query], round_: int) -> list[Reply]:
+        """One round: store, join, evaluate, release, meter, step.
+
+        Args:
+            queries: one (asynchronous), or one of every client on one batch (synchronous).
+            round_: its number, from 1.
+        """
+        method, model, ids = self.method, self.model, queries[0].ids
+        for query in queries:
+            self.table.store(query.client, ids, method.stored(query.embeddings), round_)
+        evaluated, moved = [], []
+        for query in queries:
+            new = method.evaluated(query, self.shared[query.client])
+            evaluated.append(0 if new is None else len(new))
+            if new is not None:
+                moved.append((query.client, new))
+        points = self.table.points(ids, moved)
+        labels = torch.from_numpy(self.labels.numpy().take(ids.numpy()))
+        first_pass = round_ * self._steps
+        evaluation = model.evaluate(points, labels, first_pass)
+        replies, last, plain = [], 0, evaluation.losses[-1]
+        for query, count in zip(queries, evaluated, strict=True):
+            first, last = last, last + count
+            gradient = partial(self._gradient, evaluation, query.client)
+            told = method.told(Outcome(evaluation.losses[first:last], plain, gradient))
+            replies.append(Reply(query.client, query.number, self._released(told)))
+        self.meter.add(evaluation)
+        for step in range(self._steps):
+            if step:
+                evaluation = model.evaluate(points, labels, first_pass + step)
+            self.update.step(model, evaluation, points.rows, labels)
+            if method.as_pytorch:
+                model.settle()
+        return replies
+
+    def _gradient(self, evaluation: Evaluation, client: int) -> Tensor:
+        """``∂f_i/∂h_m`` of every record, [batch, d_h]."""
+        return self.table.part(client, evaluation.record_slopes)
+
+    def _released(self, told: Tensor) -> Tensor:
+        """What the privacy plan makes of `Method.told`."""
+        if self._is_per_record:
+            return self.plan.each(told)
+        if told.dim() == 1 or told.shape[1] != self._entries:
+            return self.plan.total(told)
+        if self._entries == 1:
+            return self.plan.total(told[:, 0])
+        return torch.cat([self.plan.total(column) for column in told.unbind(1)])

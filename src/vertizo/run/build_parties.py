@@ -24,8 +24,8 @@ from vertizo.models.base import Model
 from vertizo.models.optimizers import Frozen, Optimizer, RandomUpdates, Sgd
 from vertizo.party.batches import Batches
 from vertizo.party.client import ClientParty
-from vertizo.party.server import ServerParty, ServerSide
-from vertizo.party.server_model import ServerModel
+from vertizo.party.server import ServerParty
+from vertizo.party.server_model import ServerModel, ServerSide
 from vertizo.party.table import EmbeddingTable
 from vertizo.privacy.accounting import mu_of
 from vertizo.privacy.discrete_gaussian import RandomBytes

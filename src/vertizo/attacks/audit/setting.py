@@ -19,7 +19,7 @@ from vertizo.core.errors import ConfigError
 from vertizo.data.vertical import VerticalData
 from vertizo.methods.dpzv import Dpzv
 from vertizo.models.losses import Regression
-from vertizo.party.server import ServerSide
+from vertizo.party.server_model import ServerSide
 from vertizo.privacy.clipping import clip
 from vertizo.privacy.statement import Statement
 from vertizo.run.federation import Federation, build
