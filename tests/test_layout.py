@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import vertizo
 
 ROOT = Path(vertizo.__file__).parent
@@ -48,6 +50,7 @@ def test_what_is_exported() -> None:
         assert getattr(vertizo, name) is not None, name
 
 
+@pytest.mark.processes
 def test_importing_the_package_costs_little_and_a_name_brings_what_it_needs() -> None:
     text = f"""
 import sys, vertizo

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 from tests import deployments as dep
+from tests.deployments import DirectChannel
 from tests.network.test_faults import PRIVATE, leave
 
 from vertizo.core.errors import RunError
 from vertizo.network import frames
 from vertizo.network.joining import Member
 from vertizo.network.serving import FederationService
-from vertizo.network.transport import DirectChannel
 from vertizo.privacy.durable_ledger import DurableLedger
 from vertizo.protocol import wire
 from vertizo.protocol.codecs.none import NoCompression

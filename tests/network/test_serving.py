@@ -15,6 +15,7 @@ import torch
 from pydantic import ValidationError
 from sklearn.datasets import load_breast_cancer
 from tests import deployments as dep
+from tests.deployments import DirectChannel
 
 from vertizo.core.errors import ConfigError, DataError, RunError
 from vertizo.network import frames, serving
@@ -22,7 +23,6 @@ from vertizo.network.joining import Member
 from vertizo.network.options import JoinConfig, ServeConfig, load_join, load_serve
 from vertizo.network.predicting import NewRecords, PredictingService, help_predict
 from vertizo.network.serving import FederationService
-from vertizo.network.transport import DirectChannel
 
 
 class MuteError(Exception):

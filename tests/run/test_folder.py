@@ -147,6 +147,7 @@ class TestLock:
         with RunFolder(folder.path).locked():
             pass
 
+    @pytest.mark.processes
     def test_it_holds_between_processes_and_ends_with_them(self, folder: RunFolder) -> None:
         text = (
             "import sys, time; from pathlib import Path\n"

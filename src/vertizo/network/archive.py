@@ -34,7 +34,7 @@ from vertizo.network.store import Store
 from vertizo.run import checkpoint
 from vertizo.run.data_defaults import complete
 from vertizo.run.folder import RunFolder
-from vertizo.run.simulator import Traffic
+from vertizo.run.traffic import Traffic
 
 QUERY, CLOSE, SCORED, GIVEN_UP, UPLOAD, SENT = range(6)
 """Kinds of the journal's records; the last two are of evaluations."""

@@ -12,7 +12,7 @@ from vertizo.core.version import VERSION
 from vertizo.models.base import State, copied
 from vertizo.models.losses import Classification
 from vertizo.party.metrics import Scores
-from vertizo.run.simulator import Traffic
+from vertizo.run.traffic import Traffic
 
 if TYPE_CHECKING:
     from vertizo.network.job import Job

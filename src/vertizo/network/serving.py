@@ -30,16 +30,15 @@ from vertizo.network.archive import CLOSE, GIVEN_UP, QUERY, SENT, UPLOAD, Archiv
 from vertizo.network.frames import Hello, Next, Noted, Ready, Refusal, Sent
 from vertizo.network.job import choice_seed, settings_of
 from vertizo.network.job_state import Course
-from vertizo.network.limits import LARGEST_DIM, check_size
 from vertizo.network.liveness import Silence
 from vertizo.network.options import ServeConfig
 from vertizo.network.report import evaluation_row, scored
-from vertizo.network.terms import check_hello
+from vertizo.network.terms import LARGEST_DIM, check_hello, check_size
 from vertizo.network.transport import Answer, Rest
 from vertizo.party.checks import Vetted
 from vertizo.party.server import Replies
 from vertizo.protocol import wire
-from vertizo.run.simulator import UPLOAD_BYTES, Traffic
+from vertizo.run.traffic import UPLOAD_BYTES, Traffic
 
 TOLD = 10
 """Refusals of one member that people are told of one by one."""

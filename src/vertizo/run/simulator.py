@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from vertizo.config.links import Links
@@ -21,25 +20,12 @@ from vertizo.core.randomness import Stream
 from vertizo.party.client import ClientParty
 from vertizo.party.server import ServerParty
 from vertizo.protocol.wire import Frame
+from vertizo.run.traffic import Traffic, rows_at_once
 
 Way = Literal["up", "down"]
 Observer = Callable[[float, Way, int, bytes], None]
 """Called with (virtual time, way, client, frame) for every query, reply and announcement, lost ones
 too; uploads are not part of the rounds."""
-
-
-@dataclass
-class Traffic:
-    """Bytes on the wire, lost and repeated frames included."""
-
-    up: int = 0
-    down: int = 0
-    table: int = 0
-    """Uploads of all training embeddings into the table."""
-    evaluation: int = 0
-    """Uploads for validation and test; not part of training."""
-    lost: int = 0
-    """Messages that did not arrive."""
 
 
 CHUNK = 256
@@ -183,8 +169,7 @@ class Simulator:
     def upload(self, purpose: Literal["table", "validation", "test"], rows: int) -> None:
         """Every client uploads its embeddings of one partition; the bytes are counted apart."""
         for client in self.clients:
-            at_once = max(1, UPLOAD_BYTES // (4 * self.server.side.table.dims[client.index]))
-            at_once = min(at_once, UPLOAD_ROWS)
+            at_once = rows_at_once(self.server.side.table.dims[client.index])
             for start in range(0, rows, at_once):
                 frame = client.upload(purpose, start, min(start + at_once, rows))
                 if purpose == "table":
@@ -214,9 +199,3 @@ class Simulator:
         heapq.heapify(self._events)
         self._asked = {index: self.clients[index].ask() for _, _, index in self._events}
         self._sequence = state["sequence"]
-
-
-UPLOAD_ROWS = 4096
-"""Most rows of one upload frame."""
-UPLOAD_BYTES = 2**24
-"""Most bytes of embeddings in one; wide embeddings come in fewer rows."""
