@@ -11,13 +11,14 @@ from rich.console import Console
 from vertizo.cli.bar import live_bar
 from vertizo.cli.join import connect
 from vertizo.cli.predict import check_output, write
-from vertizo.cli.serve import TICK, listening, sayer, stop_requests
+from vertizo.cli.serve import STOP, TICK, listening, sayer
 from vertizo.core.errors import ConfigError, Interrupted
 from vertizo.network.asking import understood
 from vertizo.network.certificates import Credentials
 from vertizo.network.grpc import GrpcServer, Limits
 from vertizo.network.options import is_label_holder, load_join, load_serve
 from vertizo.network.predicting import NewRecords, PredictingService, help_predict
+from vertizo.run.loop import stop_requests
 from vertizo.run.prediction import coverage_of, frame_of
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def _as_label_holder(path: Path, settings: list[str], data: Path, out: Path) -> 
     errors = Console(stderr=True)
     service = PredictingService(config, records, sayer(errors))
     with (
-        stop_requests() as stopped,
+        stop_requests(*STOP) as stopped,
         GrpcServer(
             service,
             listen=served.listen,

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -25,7 +22,10 @@ from vertizo.network.options import ServeConfig, ServeOptions, is_label_holder, 
 from vertizo.network.serving import FederationService
 from vertizo.privacy.epsilon_text import bound_text
 from vertizo.run.folder import RunFolder
+from vertizo.run.loop import stop_requests
 
+STOP = (signal.SIGINT, signal.SIGTERM)
+"""Signals that ask to stop."""
 TICK = 0.2
 """Seconds between two looks at the job."""
 
@@ -45,7 +45,7 @@ def serve(path: Path, settings: list[str], *, as_json: bool) -> None:
     torch.set_num_threads(config.threads)
     keep_freed_memory()
     service = FederationService(config, say)
-    with service, stop_requests() as stopped:
+    with service, stop_requests(*STOP) as stopped:
         limits = Limits(rate=served.rate)
         with GrpcServer(
             service, listen=served.listen, credentials=credentials, limits=limits
@@ -55,9 +55,9 @@ def serve(path: Path, settings: list[str], *, as_json: bool) -> None:
                 stage, noted = None, False
                 while not service.finished.wait(TICK):
                     service.tick()
-                    if not noted and service.course is not None:
+                    if not noted and service.state is not None:
                         noted = True
-                        for note in service.course.job.party.side.notes:
+                        for note in service.state.job.party.side.notes:
                             say(f"note: {note}")
                     if show is not None:
                         show(*_where(service))
@@ -105,58 +105,40 @@ def listening(
     sayer(console)(f"{credentials.name} {does} at {host}:{net.port}")
 
 
-@contextmanager
-def stop_requests() -> Iterator[threading.Event]:
-    """Set by Ctrl-C or SIGTERM; a second one stops at once."""
-    stopped = threading.Event()
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        if stopped.is_set():
-            raise KeyboardInterrupt
-        stopped.set()
-
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stopped
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def _stage(service: FederationService) -> str:
     """Where a job is in a word or two, for a log that nobody watches."""
-    course = service.course
-    if course is None:
+    state = service.state
+    if state is None:
         return f"waiting for {', '.join(service.missing())}"
     words = {
         "uploading": "the table is uploaded",
         "closing": "scoring",
         "done": "over; members are told",
     }
-    return words.get(course.phase, course.phase)
+    return words.get(state.phase, state.phase)
 
 
 def _where(service: FederationService) -> tuple[float, str]:
     """How far the job is, and what to say of it."""
-    course = service.course
-    if course is None:
+    state = service.state
+    if state is None:
         missing = service.missing()
         return 0.0, f"waiting for {', '.join(missing)}"
-    job, party = course.job, course.job.party
-    if course.phase == "uploading":
+    job, party = state.job, state.job.party
+    if state.phase == "uploading":
         return 0.0, f"table: {size_text(service.traffic.table)}"
     parts = [f"{party.round:,} of {job.rounds:,} rounds"]
     meter = party.side.meter
     if meter.records:
         parts.append(f"loss {meter.loss / meter.records:.3f}")
-    accuracy = course.last.get("validation_accuracy", course.last.get("test_accuracy"))
+    accuracy = state.last.get("validation_accuracy", state.last.get("test_accuracy"))
     if accuracy is not None:
         parts.append(f"acc {100 * accuracy:.1f} %")
     parts.append(size_text(service.traffic.up + service.traffic.down))
     epsilon = job.statement.epsilon
     parts.append("no ε" if epsilon is None else f"ε {bound_text(epsilon, 3)}")
-    if course.phase != "training":
-        parts.append(course.phase)
+    if state.phase != "training":
+        parts.append(state.phase)
     return party.round / max(job.rounds, 1), " · ".join(parts)
 
 
