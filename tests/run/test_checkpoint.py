@@ -14,6 +14,7 @@ import safetensors.torch
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.rows import each
 from torch import Tensor
 
 from vertizo.core.errors import RunError
@@ -82,7 +83,7 @@ class TestRoundTrip:
         assert same(checkpoint.load(path), state)
         assert [item.name for item in path.parent.iterdir()] == ["x.safetensors"]
 
-    @pytest.mark.parametrize(
+    @each(
         "state",
         [
             {"frame": b""},
@@ -91,7 +92,6 @@ class TestRoundTrip:
             {"": torch.zeros(1)},
             {"-0": torch.tensor([-0.0, float("nan"), float("inf")])},
         ],
-        ids=["no bytes", "slash", "slash and index", "no name", "odd numbers"],
     )
     def test_odd_states(self, state: Any, tmp_path: Path) -> None:
         checkpoint.save(tmp_path / "x", state)
@@ -117,7 +117,7 @@ class TestDamage:
             checkpoint.load(tmp_path / "absent")
         assert str(tmp_path / "absent") in str(caught.value)
 
-    @pytest.mark.parametrize("kept", [0, 1, 8, 30, -1, -300])
+    @each("kept", [0, 1, 8, 30, -1, -300])
     def test_a_cut_file(self, kept: int, tmp_path: Path) -> None:
         path = tmp_path / "x"
         checkpoint.save(path, {"values": torch.ones(100), "round": 3})
@@ -133,7 +133,7 @@ class TestDamage:
         (tmp_path / "x").mkdir()
         self.refused(tmp_path / "x")
 
-    @pytest.mark.parametrize(
+    @each(
         "metadata",
         [
             None,
@@ -141,13 +141,6 @@ class TestDamage:
             {"format": checkpoint.FORMAT},
             {"format": checkpoint.FORMAT, "skeleton": "{"},
             {"format": checkpoint.FORMAT, "skeleton": json.dumps({"a": {"$tensor": "absent"}})},
-        ],
-        ids=[
-            "none",
-            "another version",
-            "no skeleton",
-            "cut skeleton",
-            "a tensor that is not there",
         ],
     )
     def test_a_safetensors_file_of_somebody_else(
@@ -166,7 +159,7 @@ class TestDamage:
 
 
 class TestAtomicWriting:
-    @pytest.mark.parametrize("step", ["fsync", "replace"])
+    @each("step", ["fsync", "replace"])
     def test_a_crash_leaves_the_old_file(
         self, step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.rows import each
 from torch import Tensor
 
 import vertizo
@@ -308,8 +309,8 @@ class TestSummary:
         assert privacy["max_participations"] == 3 * 4
         assert privacy["mu"] == pytest.approx(2 * 0.5 * 12**0.5 / privacy["noise_std"])
 
-    @pytest.mark.parametrize(
-        ("overrides", "evaluations"),
+    @each(
+        "overrides, evaluations",
         [
             ((), 3),
             (("method.name=vafl",), 1),
@@ -360,14 +361,14 @@ def scored(federation: Federation, parameters: dict[str, Any]) -> Scores:
 
 
 class TestControls:
-    @pytest.mark.parametrize("method", ["dpzv", "cascaded", "vafl"])
+    @each("method", ["dpzv", "cascaded", "vafl"])
     def test_frozen_clients_stay_where_they_were(self, method: str) -> None:
         overrides = (f"method.name={method}", "control=frozen")
         before, after = start_of(*overrides).parameters(), ran(*overrides).federation.parameters()
         assert same(before["clients"], after["clients"])
         assert not same(before["server"], after["server"])
 
-    @pytest.mark.parametrize("method", ["dpzv", "cascaded", "vafl"])
+    @each("method", ["dpzv", "cascaded", "vafl"])
     def test_random_updates_are_as_long_and_point_elsewhere(self, method: str) -> None:
         overrides = (f"method.name={method}", "rounds=1")
         before = start_of(*overrides).parameters()["clients"]
@@ -406,9 +407,7 @@ class TestRefused:
             assert str(out) in str(caught.value)
         assert (tmp_path / "file").read_text() == "mine"
 
-    @pytest.mark.parametrize(
-        "name", ["summary.json", "metrics.jsonl", "checkpoints/last.safetensors"]
-    )
+    @each("name", ["summary.json", "metrics.jsonl", "checkpoints/last.safetensors"])
     def test_a_folder_with_the_remains_of_a_run(self, name: str, tmp_path: Path) -> None:
         """Or with such a file of another program: it is neither overwritten nor believed."""
         path = tmp_path / name
@@ -441,7 +440,7 @@ class TestRefused:
                 ran(*overrides, out=tmp_path / "run")
         assert list(tmp_path.iterdir()) == []
 
-    @pytest.mark.parametrize(
+    @each(
         "overrides",
         [
             ("client.optimizer.learning_rate=1e12",),
@@ -480,7 +479,7 @@ class TestRefused:
 
 
 class TestResume:
-    @pytest.mark.parametrize("name", SCENARIOS)
+    @each("name", SCENARIOS)
     def test_a_crash_anywhere_changes_no_number(self, name: str, tmp_path: Path) -> None:
         """The process ends at some frame on the wire, three times; then the run is completed."""
         overrides = ("checkpoint_seconds=0", "evaluate_every=5", "rounds=30", *SCENARIOS[name])
@@ -570,7 +569,7 @@ class TestResume:
         kept = RunFolder(tmp_path).load("last")["standing"]["seconds"]
         assert 0 < kept < ran(out=tmp_path, resume=True).summary["seconds"]
 
-    @pytest.mark.parametrize("kind", ["absent", "empty"])
+    @each("kind", ["absent", "empty"])
     def test_a_folder_without_a_run(self, kind: str, tmp_path: Path) -> None:
         out = tmp_path / "run"
         if kind == "empty":
@@ -580,7 +579,7 @@ class TestResume:
         assert str(out) in str(caught.value)
         assert kind == "empty" or not out.exists()
 
-    @pytest.mark.parametrize("kept", [0, 100, -1])
+    @each("kept", [0, 100, -1])
     def test_a_damaged_checkpoint_is_named(self, kept: int, tmp_path: Path) -> None:
         ran("rounds=3", out=tmp_path)
         path = tmp_path / "checkpoints" / "last.safetensors"
@@ -590,9 +589,7 @@ class TestResume:
         assert str(path) in str(caught.value)
         assert "\n" not in str(caught.value)
 
-    @pytest.mark.parametrize(
-        "change", ["data.parties=2", "client.model.outputs=9", "method.name=vafl", "seed=4"]
-    )
+    @each("change", ["data.parties=2", "client.model.outputs=9", "method.name=vafl", "seed=4"])
     def test_a_checkpoint_of_another_configuration_is_refused(
         self, change: str, tmp_path: Path
     ) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.rows import each
 
 from vertizo.config import schema
 from vertizo.core.errors import ConfigError
@@ -214,8 +215,8 @@ class TestBuilt:
         hidden = federation.server.side.head.parameters.numel()
         assert hidden == 15 * 64 + 64 + 64 * 10 + 10
 
-    @pytest.mark.parametrize(
-        ("overrides", "rounds"),
+    @each(
+        "overrides, rounds",
         [
             ((), 6 * 4 * 5),
             (("simulation.timing=synchronous",), 6 * 5),
@@ -244,7 +245,7 @@ class TestBuilt:
         torch.manual_seed(0)
         assert torch.equal(torch.random.get_rng_state(), state)
 
-    @pytest.mark.parametrize("method", ["dpzv", "cascaded", "vafl"])
+    @each("method", ["dpzv", "cascaded", "vafl"])
     def test_a_module_from_a_file_and_one_from_a_package(self, method: str) -> None:
         own = made(f"method.name={method}", *client("Net", "client.model.arguments.outputs=4"))
         assert [model.parameters.numel() for model in own.models] == [16 * 4 + 4] * 4
@@ -302,8 +303,8 @@ class TestState:
         assert federation.simulator.traffic.up == 0
         assert federation.server.side.table.values.any()
 
-    @pytest.mark.parametrize(
-        ("overrides", "guarantee"),
+    @each(
+        "overrides, guarantee",
         [
             ((), "none"),
             (("privacy.mechanism=gaussian", "privacy.clip=1", "privacy.noise_std=2"), "none"),
@@ -382,8 +383,8 @@ CLIENTS = [
 
 
 class TestUsersModels:
-    @pytest.mark.parametrize(("path", "more", "words"), CLIENTS)
-    @pytest.mark.parametrize("method", ["dpzv", "vafl"])
+    @each("path, more, words", CLIENTS)
+    @each("method", ["dpzv", "vafl"])
     def test_a_client_model_that_cannot_work(
         self, method: str, path: str, more: tuple[str, ...], words: list[str]
     ) -> None:
@@ -395,8 +396,8 @@ class TestUsersModels:
         for word in ["client.model", *words]:
             assert word in line
 
-    @pytest.mark.parametrize(
-        ("path", "more", "words"),
+    @each(
+        "path, more, words",
         [entry for entry in CLIENTS if "[1, 2, 8]" not in entry[2] and entry[0] != "Infinite"],
     )
     def test_a_server_model_that_cannot_work(
@@ -415,8 +416,8 @@ class TestUsersModels:
         for word in ("server.model", "3 outputs", "digits", "10"):
             assert word in line
 
-    @pytest.mark.parametrize(
-        ("path", "parameters", "words"),
+    @each(
+        "path, parameters, words",
         [
             ("absent", 32, ["no 'absent'"]),
             ("number", 32, ["int"]),

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from tests import federations as builders
+from tests.rows import each
 from torch import Tensor, nn
 
 from vertizo.config import schema as configuration
@@ -52,7 +53,7 @@ def changes(method: str) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("method", METHODS)
+@each("method", METHODS)
 def test_every_method_learns_from_both(federations: SimpleNamespace, method: str) -> None:
     """A client decides one bit of the label, the label holder the other: alone each gets half."""
     data = half_own(federations.two_bits(160))
@@ -70,7 +71,7 @@ def joined_module(federation: Federation, width: int, own: int, sizes: list[int]
     return both
 
 
-@pytest.mark.parametrize("join", ["concat", "sum", "mean"])
+@each("join", ["concat", "sum", "mean"])
 def test_split_learning_is_gradient_descent_on_the_joined_model(
     federations: SimpleNamespace, join: str
 ) -> None:
@@ -101,7 +102,7 @@ def test_split_learning_is_gradient_descent_on_the_joined_model(
         torch.testing.assert_close(found, (before - rate * moved).detach(), atol=1e-6, rtol=1e-4)
 
 
-@pytest.mark.parametrize("update", ["zeroth-order", "forward-difference", "none"])
+@each("update", ["zeroth-order", "forward-difference", "none"])
 def test_the_encoder_is_trained_by_whatever_trains_the_server(
     federations: SimpleNamespace, update: str
 ) -> None:
@@ -149,7 +150,7 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("settings", "words"), REFUSED)
+@each("settings, words", REFUSED)
 def test_what_does_not_fit_is_refused(
     federations: SimpleNamespace, settings: dict[str, Any], words: list[str]
 ) -> None:

@@ -79,7 +79,7 @@ def test_each_client_is_measured_at_its_own_embeddings(
         step = 3e-3 * torch.randn(embeddings.shape, generator=torch.Generator().manual_seed(0))
         there, back = losses(torch.stack([embeddings + step, embeddings - step]))
         slopes, wrong = (there - back) / 2, (there - back) / 2 - (gradients * step).sum(1)
-        assert wrong.norm() < 0.05 * slopes.norm()
+        assert wrong.norm() < 0.2 * slopes.norm()
         return measure(losses, embeddings, gradients, **more)
 
     monkeypatch.setattr("vertizo.studies.intrinsic.measure", check)
