@@ -77,8 +77,7 @@ class Predictor:
         if summary.get("model") not in ("best", "last"):
             raise RunError(f"{folder.summary_file}: model is {summary.get('model')!r}")
         state = folder.load(summary["model"])
-        parameters = state.get("parameters", state)
-        self._use(str(run), config, summary, preparation, parameters)
+        self._use(str(run), config, summary, preparation, state.get("parameters", state))
 
     @classmethod
     def of(
@@ -228,19 +227,7 @@ def coverage_of(privacy: Mapping[str, Any]) -> str:
 
 
 def predict(run: Path, records: pl.DataFrame, *, id_column: str | None = None) -> pl.DataFrame:
-    """Predictions of a finished run for new records.
-
-    Args:
-        run: its folder.
-        records: with every party's columns.
-        id_column: a column to carry along; None for the row's number.
-
-    Returns:
-        `Predictions.frame`.
-
-    Raises:
-        UserError: as of `Predictor` and `Predictor.predict`.
-    """
+    """`Predictions.frame` of the run in a folder; arguments and errors as of `Predictor`."""
     return Predictor(run).predict(records, id_column=id_column).frame
 
 

@@ -17,7 +17,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,29 +75,26 @@ class Trackers:
     def __init__(self, parts: Sequence[tuple[str, Tracker]]) -> None:
         self._parts = parts
 
-    def begin(self, round_: int | None) -> None:
-        """As of a `Tracker`."""
+    def _tell(self, what: Callable[[Tracker], None]) -> None:
         for spec, part in self._parts:
             with _named(spec):
-                part.begin(round_)
+                what(part)
+
+    def begin(self, round_: int | None) -> None:
+        """As of a `Tracker`."""
+        self._tell(lambda part: part.begin(round_))
 
     def row(self, row: Mapping[str, Any]) -> None:
         """As of a `Tracker`."""
-        for spec, part in self._parts:
-            with _named(spec):
-                part.row(row)
+        self._tell(lambda part: part.row(row))
 
     def end(self, summary: Mapping[str, Any]) -> None:
         """As of a `Tracker`."""
-        for spec, part in self._parts:
-            with _named(spec):
-                part.end(summary)
+        self._tell(lambda part: part.end(summary))
 
     def close(self, *, finished: bool) -> None:
         """As of a `Tracker`."""
-        for spec, part in self._parts:
-            with _named(spec):
-                part.close(finished=finished)
+        self._tell(lambda part: part.close(finished=finished))
 
 
 @contextmanager

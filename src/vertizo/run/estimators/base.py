@@ -65,6 +65,11 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     _config: ExperimentConfig
     _preparation: Preparation
 
+    def _keep(self, given: Mapping[str, Any]) -> None:
+        """Set the constructor's parameters as they were given."""
+        for name in self._get_param_names():
+            setattr(self, name, given[name])
+
     @abstractmethod
     def _label_options(self, y: NDArray[Any]) -> dict[str, Any]:
         """Keys of the configuration that say what y is; sets what depends on y alone."""
@@ -107,7 +112,8 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         used = [column for column in features.names if any(column in c for c in columns.values())]
         frame = features.frame(used).with_columns(inputs.column(y, label))
         experiment = Experiment(config, prepare_frame(frame, config.data, record_choice(config)))
-        with self._progress(config.method.name) as show:
+        shown = live.bar(config.method.name, Console(stderr=True))
+        with shown if self.verbose else nullcontext() as show:
             result = experiment.run(out, progress=show)
         preparation = experiment.data().preparation
         assert preparation is not None, "of a table"
@@ -148,9 +154,6 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             if self.random_state is None:  # the seed was drawn, and nobody asked for it
                 privacy.setdefault("noise", "secure")
         return configuration.parse(tree, type(self).__name__)
-
-    def _progress(self, name: str) -> Any:
-        return live.bar(name, Console(stderr=True)) if self.verbose else nullcontext()
 
     def _finish(self, result: Result) -> None:
         self.result_ = result

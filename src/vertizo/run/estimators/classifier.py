@@ -81,24 +81,7 @@ class VerticalClassifier(ClassifierMixin, VerticalEstimator):  # type: ignore[mi
         verbose: bool = False,
         out: str | Path | None = None,
     ) -> None:
-        self.parties = parties
-        self.method = method
-        self.privacy = privacy
-        self.label_holder = label_holder
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.embedding_dim = embedding_dim
-        self.client_hidden = client_hidden
-        self.server_hidden = server_hidden
-        self.client_learning_rate = client_learning_rate
-        self.server_learning_rate = server_learning_rate
-        self.validation = validation
-        self.categorical = categorical
-        self.classes = classes
-        self.config = config
-        self.random_state = random_state
-        self.verbose = verbose
-        self.out = out
+        self._keep(locals())
 
     def predict_proba(self, X: Any) -> NDArray[np.float32]:  # noqa: N803 - scikit-learn's name
         """The probability of each class, [records, classes] in the order of ``classes_``.
