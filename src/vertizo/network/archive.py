@@ -86,7 +86,7 @@ class Archive:
         if known:
             self._check_same()
         else:
-            checkpoint.write_atomically(self._agreed, self._agreement().encode())
+            checkpoint.write_atomically(self._agreed, self._agreement())
             folder.create(self.config, None, self.records.data.preparation)
         self.run = folder.run_name()
         self.root = Stream.from_seed(self.config.seed) if served.trial else root_of(folder.path)
@@ -100,43 +100,38 @@ class Archive:
         self._exit.close()
 
     def _check_same(self) -> None:
+        place = f"federation.folder {self._folder.path}"
         if not self._folder.is_of(self.config):
             raise RunError(
-                f"federation.folder {self._folder.path} holds a job of another configuration; "
+                f"{place} holds a job of another configuration; "
                 "name another folder, or serve the configuration that is in it"
             )
         kept = self._folder.preparation()
         if kept is not None and not kept.agrees_with(self.records.data.preparation):
             raise RunError(
-                f"federation.folder {self._folder.path} holds a job on other records than "
-                f"{self.records.data.name} has now: columns or what they are scaled by have "
-                "changed; bring them back, or begin a new job"
+                f"{place} holds a job on other records than {self.records.data.name} has now: "
+                "columns or what they are scaled by have changed; bring them back, or begin a new "
+                "job"
             )
         with checkpoint.reading(self._agreed):
             agreed = self._agreed.read_bytes()
-        if agreed != self._agreement().encode():
+        if agreed != self._agreement():
             raise RunError(
-                f"federation.folder {self._folder.path} holds a job of other members, in another "
-                f"order, or of another name: {self._agreed.name} in it has them"
+                f"{place} holds a job of other members, in another order, or of another name: "
+                f"{self._agreed.name} in it has them"
             )
 
     @property
     def _agreed(self) -> Path:
         return self._folder.path / "federation.json"
 
-    def _agreement(self) -> str:
+    def _agreement(self) -> bytes:
         """Who takes part in what; none of it may change."""
-        served = self._served
-        return json.dumps(
-            {"name": served.name, "members": served.members, "trial": served.trial}, indent=1
-        )
+        keys = ("name", "members", "trial")
+        return json.dumps({key: getattr(self._served, key) for key in keys}, indent=1).encode()
 
     def begin(self) -> JobState:
-        """Make the label holder's party, once all members are ready.
-
-        Raises:
-            ConfigError, RunError: the job cannot be served.
-        """
+        """Make the label holder's party, once all members are ready."""
         job = self._exit.enter_context(
             open_job(
                 self.config,
@@ -217,11 +212,7 @@ class Archive:
                 self._folder.append_metrics(row)
 
     def save(self) -> None:
-        """Write a checkpoint; noise is drawn with a new key from here on, live and restarted.
-
-        Raises:
-            RunError: it cannot be written.
-        """
+        """Write a checkpoint; noise is drawn with a new key from here on, live and restarted."""
         state, key = self.state, os.urandom(32)
         assert state is not None, "a job that began"
         self._store.save(
@@ -245,22 +236,14 @@ class Archive:
             self.save()
 
     def tend(self) -> None:
-        """Make the steps that are due, if some are.
-
-        Raises:
-            RunError: one cannot be charged, or what came of it cannot be kept.
-        """
+        """Make the steps that are due, if some are; RunError where one cannot be charged."""
         if self.state is not None and self.state.is_due:
             started = time.perf_counter()
             self.state.tend()
             self.worked(time.perf_counter() - started)
 
     def append(self, kind: int, body: bytes) -> None:
-        """Write down what is about to be acted on.
-
-        Raises:
-            RunError: it could not be written.
-        """
+        """Write down what is about to be acted on, or raise RunError."""
         self._store.append(kind, body)
 
     def score(self) -> None:

@@ -167,12 +167,12 @@ class Protection:
         if not isinstance(reply, SecureNoise):
             return None
         named = len(self._data.parties) * self._config.epochs
-        found = reply.correction(named * self._reply_numbers)
+        correction = reply.correction(named * self._reply_numbers)
         if isinstance(server, SecureNoise):
             secret = self._config.server.update == "secret-sgd"
             steps = self._secret_steps if secret else math.ceil(named * self._steps_per_query)
-            found += server.correction(steps * self._server_numbers)
-        return found
+            correction += server.correction(steps * self._server_numbers)
+        return correction
 
     @property
     def _server_numbers(self) -> int:
@@ -269,7 +269,7 @@ class Protection:
         private = update in PRIVATE
         share = privacy.server_share if privacy.server_share is not None else 0.5
         secret = update == "secret-sgd"
-        found = guarantee.calibrate(
+        calibrated = guarantee.calibrate(
             privacy.epsilon * (1 if privacy.noise == "seeded" else 1 - GRID_MARGIN),
             privacy.delta,
             clients=len(data.parties),
@@ -280,7 +280,7 @@ class Protection:
             secret_steps=self._secret_steps if secret else 0,
             sampling=config.server.secret.sampling if secret else None,
         )
-        return found.reply, found.server
+        return calibrated.reply, calibrated.server
 
     @property
     def _published_rounds(self) -> float:

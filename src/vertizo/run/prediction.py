@@ -119,8 +119,8 @@ class Predictor:
         """
         data = Experiment(self.config).data()
         logits = self._logits(self.config, data)
-        found = scores(data.task, logits, data.labels["test"])
-        for name, value in found.items():
+        measured = scores(data.task, logits, data.labels["test"])
+        for name, value in measured.items():
             known = self.summary.get(f"test_{name}")
             if known is not None and not math.isclose(value, known, rel_tol=1e-3, abs_tol=1e-6):
                 raise RunError(
@@ -129,7 +129,7 @@ class Predictor:
                     "with --data"
                 )
         frame = frame_of(data.task, data.class_names, logits, None)
-        return Predictions(frame, found, len(logits))
+        return Predictions(frame, measured, len(logits))
 
     def predict(
         self,
@@ -168,8 +168,8 @@ class Predictor:
         if known is None:
             return Predictions(frame, None, 0)
         rows, labels = known
-        found = scores(preparation.task, logits[rows], labels)
-        return Predictions(frame, found, len(rows))
+        measured = scores(preparation.task, logits[rows], labels)
+        return Predictions(frame, measured, len(rows))
 
     def outputs(self, records: pl.DataFrame, *, name: str = "the table") -> Tensor:
         """Probabilities [rows, classes] in the order of their names, or values [rows].

@@ -167,8 +167,8 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             held = [c for own in self._preparation.parties.values() for c in own.columns]
             summary, parameters = self.result_.summary, self.result_.parameters
             predictor = Predictor.of(self._config, summary, self._preparation, parameters)
-            found: NDArray[np.float32] = predictor.outputs(features.frame(held), name="X").numpy()
-        return found
+            outputs: NDArray[np.float32] = predictor.outputs(features.frame(held), name="X").numpy()
+        return outputs
 
     def save(self, path: str | Path) -> None:
         """Write a run folder, which `load` reads and ``vertizo predict`` as well; no pickle.

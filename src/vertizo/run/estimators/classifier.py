@@ -92,8 +92,8 @@ class VerticalClassifier(ClassifierMixin, VerticalEstimator):  # type: ignore[mi
         check_is_fitted(self, "result_")
         names = self._preparation.class_names
         assert names is not None, "of a classification"
-        found = self._outputs(X)
-        return found[:, [names.index(text) for text in _texts(self.classes_)]]
+        probabilities = self._outputs(X)
+        return probabilities[:, [names.index(text) for text in _texts(self.classes_)]]
 
     def predict(self, X: Any) -> NDArray[Any]:  # noqa: N803 - scikit-learn's name
         """The likeliest class of each record.
@@ -102,19 +102,19 @@ class VerticalClassifier(ClassifierMixin, VerticalEstimator):  # type: ignore[mi
             ValueError: as of `predict_proba`.
         """
         places = self.predict_proba(X).argmax(1)
-        found: NDArray[Any] = self.classes_[places]
-        return found
+        classes: NDArray[Any] = self.classes_[places]
+        return classes
 
     def _label_options(self, y: NDArray[Any]) -> dict[str, Any]:
-        found = np.unique(y)
+        present = np.unique(y)
         further = self.config.get("data") if isinstance(self.config, Mapping) else None
         if isinstance(further, Mapping) and "classes" in further:
             raise ConfigError("config has data.classes; give the parameter classes in its place")
         if self.classes is None:
-            self.classes_ = found
+            self.classes_ = present
         else:
             public = np.unique(np.asarray(self.classes))
-            unknown = [value for value in found.tolist() if value not in public.tolist()]
+            unknown = [value for value in present.tolist() if value not in public.tolist()]
             if unknown:
                 raise ConfigError(
                     f"classes is {list(self.classes)!r} but y has {unknown[0]!r}; name every class"
@@ -122,7 +122,7 @@ class VerticalClassifier(ClassifierMixin, VerticalEstimator):  # type: ignore[mi
             self.classes_ = public
         texts = _texts(self.classes_)
         if len(texts) < 2:
-            raise DataError(f"y has one class only, {found[0]!r}; there must be two at least")
+            raise DataError(f"y has one class only, {present[0]!r}; there must be two at least")
         if len(set(texts)) < len(texts):
             raise DataError(f"y has classes that read the same as text: {', '.join(texts)}")
         return {"data.classes": texts} if self.classes is not None else {}

@@ -122,21 +122,21 @@ def columns_of(parties: Any, names: Sequence[str]) -> dict[str, list[str]]:
             f"parties is {parties!r}; it must map each party to its columns, such as "
             "{'bank': ['age', 'income'], 'shop': ['visits']}"
         )
-    found: dict[str, list[str]] = {}
+    held: dict[str, list[str]] = {}
     owner: dict[str, str] = {}
     for party, wanted in parties.items():
         if not isinstance(party, str):
             raise ConfigError(f"parties names a party {party!r}; use text")
-        found[party] = named(f"parties gives {party!r}", wanted, names)
-        if not found[party]:
+        held[party] = named(f"parties gives {party!r}", wanted, names)
+        if not held[party]:
             raise ConfigError(f"parties gives {party!r} no columns")
-        for column in found[party]:
+        for column in held[party]:
             if column in owner:
                 other = owner[column]
                 whom = f"{party!r} twice" if other == party else f"both {other!r} and {party!r}"
                 raise ConfigError(f"parties gives the column {column!r} to {whom}")
             owner[column] = party
-    return found
+    return held
 
 
 def named(what: str, wanted: Any, names: Sequence[str]) -> list[str]:
