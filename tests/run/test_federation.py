@@ -329,31 +329,23 @@ class TestState:
             assert statement.epsilon is None
 
 
-class TestRefused:
-    def test_a_batch_beyond_the_records(self) -> None:
-        line = refusal("batch_size=55")
-        for word in ("batch_size is 55", "54"):
-            assert word in line
+REFUSED = [
+    (("batch_size=55",), ["batch_size is 55", "54"]),
+    (("data.validation=0.999", "batch_size=1"), ["data.validation", "0.999"]),
+    (("simulation.stragglers={0: 2, 4: 2}",), ["simulation.stragglers", "client 4", "0 to 3"]),
+    (("client.model.name=cnn", "data.split=even"), ["client.model", "'cnn'", "[16]", "images"]),
+    (
+        ("data.parties=3", "server.join=sum", *function("per_party")),
+        ["server.join", "'sum'", "[16, 16, 32]", "'concat'"],
+    ),
+]
 
-    def test_nothing_left_to_train_on(self) -> None:
-        line = refusal("data.validation=0.999", "batch_size=1")
-        for word in ("data.validation", "0.999"):
-            assert word in line
 
-    def test_a_straggler_that_is_no_client(self) -> None:
-        line = refusal("simulation.stragglers={0: 2, 4: 2}")
-        for word in ("simulation.stragglers", "client 4", "0 to 3"):
-            assert word in line
-
-    def test_a_cnn_without_images(self) -> None:
-        line = refusal("client.model.name=cnn", "data.split=even")
-        for word in ("client.model", "'cnn'", "[16]", "images"):
-            assert word in line
-
-    def test_embeddings_of_several_sizes_cannot_be_summed(self) -> None:
-        line = refusal("data.parties=3", "server.join=sum", *function("per_party"))
-        for word in ("server.join", "'sum'", "[16, 16, 32]", "'concat'"):
-            assert word in line
+@each("overrides, words", REFUSED)
+def test_what_does_not_fit_is_refused(overrides: tuple[str, ...], words: list[str]) -> None:
+    line = refusal(*overrides)
+    for word in words:
+        assert word in line
 
 
 CLIENTS = [
