@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.rows import each
+from tests.same import same
 from torch import Tensor
 
 from vertizo.core.errors import RunError
@@ -51,25 +51,6 @@ def states() -> st.SearchStrategy[Any]:
         ),
         max_leaves=8,
     )
-
-
-def same(one: Any, two: Any) -> bool:
-    """Equal in every bit, with the same types."""
-    if type(one) is not type(two):
-        return False
-    if isinstance(one, Tensor):
-        return (
-            one.dtype == two.dtype
-            and one.shape == two.shape
-            and one.numpy().tobytes() == two.numpy().tobytes()
-        )
-    if isinstance(one, dict):
-        return one.keys() == two.keys() and all(same(one[key], two[key]) for key in one)
-    if isinstance(one, list):
-        return len(one) == len(two) and all(map(same, one, two))
-    if isinstance(one, float):
-        return one == two or (math.isnan(one) and math.isnan(two))
-    return bool(one == two)
 
 
 class TestRoundTrip:
@@ -211,3 +192,16 @@ def test_a_large_tensor_is_not_copied(tmp_path: Path) -> None:
     found = checkpoint.load(path)["table"]
     assert torch.equal(found, tensor)
     assert kilobytes("RssAnon") - own < size * 4 // 1024 // 2  # of which the comparison is some
+
+
+def test_the_helper_notices_differences() -> None:
+    whole = {"a": [torch.zeros(2), 1]}
+    assert same(whole, {"a": [torch.zeros(2), 1]})
+    for other in (
+        {"a": [torch.tensor([0.0, -0.0]), 1]},
+        {"a": [torch.zeros(2), 2]},
+        {"a": [torch.zeros(2)]},
+        {"b": [torch.zeros(2), 1]},
+        {"a": [None, 1]},
+    ):
+        assert not same(whole, other)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from tests.rows import each
-from torch import Tensor
+from tests.same import same
 
 import vertizo
 from vertizo.config import schema
@@ -102,19 +102,6 @@ def last(folder: Path) -> dict[str, Any]:
         state["standing"].pop(key)
     state["standing"]["last"].pop("seconds")
     return state
-
-
-def same(one: Any, two: Any) -> bool:
-    """Equal, tensors bit for bit."""
-    if type(one) is not type(two):
-        return False
-    if isinstance(one, Tensor):
-        return one.dtype == two.dtype and one.numpy().tobytes() == two.numpy().tobytes()
-    if isinstance(one, dict):
-        return one.keys() == two.keys() and all(same(one[key], two[key]) for key in one)
-    if isinstance(one, list):
-        return len(one) == len(two) and all(map(same, one, two))
-    return bool(one == two)
 
 
 def start_of(*overrides: str) -> Federation:
@@ -324,13 +311,12 @@ class TestSummary:
         summary = ran("rounds=5", *overrides).summary
         assert summary["server_evaluations_per_round"] == evaluations
 
-    def test_a_synchronous_epoch_is_a_round_for_every_batch(self) -> None:
-        summary = ran("simulation.timing=synchronous").summary
-        assert (summary["rounds"], summary["epochs"]) == (18, 3)
-
-    def test_rounds_end_a_run_early(self) -> None:
-        summary = ran("rounds=12").summary
-        assert (summary["rounds"], summary["epochs"]) == (12, 0.5)
+    @each(
+        "setting, expected", [("simulation.timing=synchronous", (18, 3)), ("rounds=12", (12, 0.5))]
+    )
+    def test_rounds_and_epochs(self, setting: str, expected: tuple[int, float]) -> None:
+        summary = ran(setting).summary
+        assert (summary["rounds"], summary["epochs"]) == expected
 
 
 class TestBest:
@@ -386,9 +372,7 @@ class TestControls:
         likeness = torch.cosine_similarity(plain[party], control[party], dim=0)
         assert abs(float(likeness)) < 0.9
         assert not any(control[other].any() for other in range(4) if other != party)
-
-    def test_a_control_says_that_it_is_one(self) -> None:
-        assert ran("rounds=1", "control=random").summary["control"] == "random"
+        assert ran(*overrides, "control=random").summary["control"] == "random"
 
 
 class TestRefused:
@@ -699,16 +683,3 @@ class TestPython:
         assert vertizo.Experiment is Experiment
         with pytest.raises(AttributeError, match="Experimental"):
             vertizo.Experimental
-
-
-def test_the_helper_notices_differences() -> None:
-    whole = {"a": [torch.zeros(2), 1]}
-    assert same(whole, {"a": [torch.zeros(2), 1]})
-    for other in (
-        {"a": [torch.tensor([0.0, -0.0]), 1]},
-        {"a": [torch.zeros(2), 2]},
-        {"a": [torch.zeros(2)]},
-        {"b": [torch.zeros(2), 1]},
-        {"a": [None, 1]},
-    ):
-        assert not same(whole, other)

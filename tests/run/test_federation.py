@@ -5,11 +5,11 @@ from __future__ import annotations
 import copy
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from tests.rows import each
+from tests.same import same
 
 from vertizo.config import schema
 from vertizo.core.errors import ConfigError
@@ -428,19 +428,3 @@ class TestUsersModels:
         line = refusal(*function(path, parameters=parameters))
         for word in ["client.model", *words]:
             assert word in line
-
-
-def same(one: Any, two: Any) -> bool:
-    """Whether two sets of parameters are identical, bit for bit."""
-    return torch.equal(one["server"], two["server"]) and all(
-        torch.equal(a, b) for a, b in zip(one["clients"], two["clients"], strict=True)
-    )
-
-
-def test_the_helper_notices_differences() -> None:
-    one, two = (
-        {"server": torch.zeros(2), "clients": [torch.zeros(2), torch.zeros(1)]} for _ in range(2)
-    )
-    assert same(one, two)
-    two["clients"][0][1] = 1e-45
-    assert not same(one, two)

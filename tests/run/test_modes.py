@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from tests.rows import each
+from tests.same import same
 from torch import Tensor, nn
 
 from vertizo.config.schema import parse
@@ -141,18 +142,6 @@ def begun(settings: Any) -> tuple[Federation, Any]:
     return federation, data
 
 
-def flat(state: Any) -> list[Tensor]:
-    if isinstance(state, Tensor):
-        return [state]
-    parts = state.values() if isinstance(state, dict) else state
-    return [tensor for part in parts for tensor in flat(part)]
-
-
-def equal(one: Any, two: Any) -> bool:
-    first, second = flat(one), flat(two)
-    return len(first) == len(second) and all(map(torch.equal, first, second))
-
-
 @each("method", ["dpzv", "cascaded", "czofo", "vafl", "split"])
 def test_frozen_parts_stay(method: str) -> None:
     federation, _ = begun(config(method, client=module(Half)))
@@ -163,7 +152,7 @@ def test_frozen_parts_stay(method: str) -> None:
     for model, then in zip(federation.models, before, strict=True):
         now: Any = model.state()
         assert model.parameters.numel() == 8 * 3 + 3
-        assert equal(now["rest"], then["rest"])
+        assert same(now["rest"], then["rest"])
         assert not torch.equal(now["parameters"], then["parameters"])
         assert set(now["rest"]) == {"body.weight", "body.bias"}
 
@@ -186,7 +175,7 @@ def test_frozen_parts_of_a_server_stay(update: str) -> None:
     for _ in range(4):
         assert federation.simulator.step()
     assert model.parameters.numel() == 8 * CLASSES + CLASSES
-    assert equal(model.state()["rest"], before["rest"])
+    assert same(model.state()["rest"], before["rest"])
     assert not torch.equal(model.parameters, before["parameters"])
 
 
@@ -201,7 +190,7 @@ def test_a_model_loads_whole_elsewhere(kind: type[nn.Module], tmp_path: Path) ->
     checkpoint.save(tmp_path / "models", federation.parameters())
     other = build(settings.model_copy(update={"seed": 8}), data)
     other.load_parameters(checkpoint.load(tmp_path / "models"))
-    assert equal(federation.parameters(), other.parameters())
+    assert same(federation.parameters(), other.parameters())
     for index, (one, two) in enumerate(zip(federation.models, other.models, strict=True)):
         rows = data.features[index]["test"]
         assert torch.equal(one(rows), two(rows))
@@ -230,7 +219,7 @@ def test_a_run_goes_on_as_if_it_had_never_stopped(
     for one in (federation, other):
         for _ in range(3):
             assert one.simulator.step()
-    assert equal(federation.parameters(), other.parameters())
+    assert same(federation.parameters(), other.parameters())
     assert torch.equal(federation.server.side.table.values, other.server.side.table.values)
 
 
