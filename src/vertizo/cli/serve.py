@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+<<<<<<< HEAD
 import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+=======
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+>>>>>>> 51baa9bd65cdfc53c49e94870c89dcdae3cb9535
 
-import torch
 from rich.console import Console
 from rich.table import Table
 
-from vertizo.cli.bar import live_bar
-from vertizo.cli.figures import size_text
+from vertizo.cli.console import live_bar, say
+from vertizo.cli.options import AsJson, PartyConfig, Settings
+from vertizo.cli.parties import STOPPED, TICK, listening, stop_requests
 from vertizo.core.errors import ConfigError, Interrupted, RunError
+<<<<<<< HEAD
 from vertizo.core.memory import keep_freed_memory
 from vertizo.network.certificates import Credentials
 from vertizo.network.grpc import GrpcServer, Limits
@@ -73,10 +79,25 @@ def serve(path: Path, settings: list[str], *, as_json: bool) -> None:
         print(json.dumps(summary))
     else:
         _show(summary, served.folder)
+=======
+
+if TYPE_CHECKING:
+    from vertizo.network.options import ServeConfig
+
+
+def serve(config: PartyConfig, settings: Settings = None, as_json: AsJson = False) -> None:
+    """Serve a job as the label holder, or continue it."""
+    try:
+        _serve(_load(config, settings or []), as_json)
+    except KeyboardInterrupt:
+        raise Interrupted(STOPPED) from None
+>>>>>>> 51baa9bd65cdfc53c49e94870c89dcdae3cb9535
 
 
 def _load(path: Path, settings: list[str]) -> ServeConfig:
     """The configuration; another party's is recognised as such."""
+    from vertizo.network.options import is_label_holder, load_serve
+
     try:
         return load_serve(path, settings)
     except ConfigError:
@@ -88,14 +109,21 @@ def _load(path: Path, settings: list[str]) -> ServeConfig:
     )
 
 
-def sayer(console: Console) -> Callable[[str], None]:
-    """Lines for people, above the bar; from any thread."""
+def _serve(config: ServeConfig, as_json: bool) -> None:
+    """Serve one job to its end, new or where its folder says it was."""
+    from vertizo.network.certificates import Credentials
 
-    def say(line: str) -> None:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    served = config.federation
+    credentials = Credentials.load(served.certificates)
+    import torch
 
-    return say
+    from vertizo.core.memory import keep_freed_memory
+    from vertizo.network.progress import progress
+    from vertizo.network.progress import stage as stage_of
+    from vertizo.network.serving import FederationService
+    from vertizo.run.folder import RunFolder
 
+<<<<<<< HEAD
 
 def listening(
     console: Console, does: str, credentials: Credentials, served: ServeOptions, net: GrpcServer
@@ -140,32 +168,58 @@ def _where(service: FederationService) -> tuple[float, str]:
     if state.phase != "training":
         parts.append(state.phase)
     return party.round / max(job.rounds, 1), " · ".join(parts)
+=======
+    errors = Console(stderr=True)
+    torch.set_num_threads(config.threads)
+    keep_freed_memory()
+    service = FederationService(config, lambda line: say(line, errors))
+    with service, stop_requests() as stopped:
+        with (
+            listening(errors, f"serves {served.name}", served, credentials, service),
+            live_bar(errors, served.name) as show,
+        ):
+            stage, noted = "", False
+            while not service.finished.wait(TICK):
+                service.tick()
+                if not noted and service.course is not None:
+                    noted = True
+                    say((f"note: {n}" for n in service.course.job.party.side.notes), errors)
+                if show is not None:
+                    show(*progress(service))
+                elif stage != (stage := stage_of(service)):
+                    say(stage, errors)
+                if stopped.is_set():
+                    raise Interrupted(STOPPED)
+        service.tick()
+    summary = RunFolder(served.folder).summary()
+    if summary is None:
+        raise RunError(f"{served.folder} has no summary, though the job is over")
+    if as_json:
+        print(json.dumps(summary))
+    else:
+        _show(summary, served.folder)
+>>>>>>> 51baa9bd65cdfc53c49e94870c89dcdae3cb9535
 
 
 def _show(summary: dict[str, Any], folder: Path) -> None:
-    console = Console()
+    from vertizo.run.summary_figures import size_text
+
     table = Table(title=f"{summary['method']} on {summary['dataset']}", title_style="bold")
     table.add_column("")
     table.add_column("job", justify="right")
-    rows: list[tuple[str, str]] = []
     if summary.get("test_accuracy") is not None:
-        rows.append(("test accuracy", f"{100 * summary['test_accuracy']:.2f} %"))
+        table.add_row("test accuracy", f"{100 * summary['test_accuracy']:.2f} %")
     if summary.get("test_auc") is not None:
-        rows.append(("test AUC", f"{summary['test_auc']:.4f}"))
+        table.add_row("test AUC", f"{summary['test_auc']:.4f}")
     if summary.get("test_rmse") is not None:
-        rows.append(("test RMSE", f"{summary['test_rmse']:.4g}"))
+        table.add_row("test RMSE", f"{summary['test_rmse']:.4g}")
     if summary.get("test_loss") is None:
-        rows.append(("test figures", "none: a member was silent"))
-    rows += [
-        ("model", summary["model"]),
-        ("members", ", ".join(summary["parties"])),
-        ("rounds", f"{summary['rounds']:,}"),
-        ("bytes up", size_text(summary["bytes_up"] + summary["bytes_table"])),
-        ("bytes down", size_text(summary["bytes_down"])),
-        ("staleness", "mean {mean:.0f}, max {max}".format(**summary["staleness"])),
-    ]
-    for label, value in rows:
-        table.add_row(label, value)
-    console.print(table)
-    for line in (f"privacy: {summary['privacy']['words']}", f"run folder: {folder}"):
-        console.print(line, soft_wrap=True, highlight=False, markup=False)
+        table.add_row("test figures", "none: a member was silent")
+    table.add_row("model", summary["model"])
+    table.add_row("members", ", ".join(summary["parties"]))
+    table.add_row("rounds", f"{summary['rounds']:,}")
+    table.add_row("bytes up", size_text(summary["bytes_up"] + summary["bytes_table"]))
+    table.add_row("bytes down", size_text(summary["bytes_down"]))
+    table.add_row("staleness", "mean {mean:.0f}, max {max}".format(**summary["staleness"]))
+    Console().print(table)
+    say([f"privacy: {summary['privacy']['words']}", f"run folder: {folder}"])
