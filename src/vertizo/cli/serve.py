@@ -3,15 +3,8 @@
 from __future__ import annotations
 
 import json
-<<<<<<< HEAD
-import signal
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-=======
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
->>>>>>> 51baa9bd65cdfc53c49e94870c89dcdae3cb9535
 
 from rich.console import Console
 from rich.table import Table
@@ -20,66 +13,6 @@ from vertizo.cli.console import live_bar, say
 from vertizo.cli.options import AsJson, PartyConfig, Settings
 from vertizo.cli.parties import STOPPED, TICK, listening, stop_requests
 from vertizo.core.errors import ConfigError, Interrupted, RunError
-<<<<<<< HEAD
-from vertizo.core.memory import keep_freed_memory
-from vertizo.network.certificates import Credentials
-from vertizo.network.grpc import GrpcServer, Limits
-from vertizo.network.options import ServeConfig, ServeOptions, is_label_holder, load_serve
-from vertizo.network.serving import FederationService
-from vertizo.privacy.epsilon_text import bound_text
-from vertizo.run.folder import RunFolder
-from vertizo.run.loop import stop_requests
-
-STOP = (signal.SIGINT, signal.SIGTERM)
-"""Signals that ask to stop."""
-TICK = 0.2
-"""Seconds between two looks at the job."""
-
-
-def serve(path: Path, settings: list[str], *, as_json: bool) -> None:
-    """Serve one job to its end, new or where its folder says it was.
-
-    Raises:
-        UserError: one line that says what is wrong.
-        Interrupted: stopped by Ctrl-C or SIGTERM; the folder has everything to go on.
-    """
-    config = _load(path, settings)
-    served = config.federation
-    credentials = Credentials.load(served.certificates)
-    errors = Console(stderr=True)
-    say = sayer(errors)
-    torch.set_num_threads(config.threads)
-    keep_freed_memory()
-    service = FederationService(config, say)
-    with service, stop_requests(*STOP) as stopped:
-        limits = Limits(rate=served.rate)
-        with GrpcServer(
-            service, listen=served.listen, credentials=credentials, limits=limits
-        ) as net:
-            listening(errors, f"serves {served.name}", credentials, served, net)
-            with live_bar(errors, served.name) as show:
-                stage, noted = None, False
-                while not service.finished.wait(TICK):
-                    service.tick()
-                    if not noted and service.state is not None:
-                        noted = True
-                        for note in service.state.job.party.side.notes:
-                            say(f"note: {note}")
-                    if show is not None:
-                        show(*_where(service))
-                    elif stage != (stage := _stage(service)):
-                        say(stage)
-                    if stopped.is_set():
-                        raise Interrupted("stopped; the same command goes on with the job")
-            service.tick()
-    summary = RunFolder(served.folder).summary()
-    if summary is None:
-        raise RunError(f"{served.folder} has no summary, though the job is over")
-    if as_json:
-        print(json.dumps(summary))
-    else:
-        _show(summary, served.folder)
-=======
 
 if TYPE_CHECKING:
     from vertizo.network.options import ServeConfig
@@ -91,7 +24,6 @@ def serve(config: PartyConfig, settings: Settings = None, as_json: AsJson = Fals
         _serve(_load(config, settings or []), as_json)
     except KeyboardInterrupt:
         raise Interrupted(STOPPED) from None
->>>>>>> 51baa9bd65cdfc53c49e94870c89dcdae3cb9535
 
 
 def _load(path: Path, settings: list[str]) -> ServeConfig:
@@ -123,52 +55,6 @@ def _serve(config: ServeConfig, as_json: bool) -> None:
     from vertizo.network.serving import FederationService
     from vertizo.run.folder import RunFolder
 
-<<<<<<< HEAD
-
-def listening(
-    console: Console, does: str, credentials: Credentials, served: ServeOptions, net: GrpcServer
-) -> None:
-    """Say that the label holder can be reached, and where."""
-    host = served.listen.rpartition(":")[0]
-    sayer(console)(f"{credentials.name} {does} at {host}:{net.port}")
-
-
-def _stage(service: FederationService) -> str:
-    """Where a job is in a word or two, for a log that nobody watches."""
-    state = service.state
-    if state is None:
-        return f"waiting for {', '.join(service.missing())}"
-    words = {
-        "uploading": "the table is uploaded",
-        "closing": "scoring",
-        "done": "over; members are told",
-    }
-    return words.get(state.phase, state.phase)
-
-
-def _where(service: FederationService) -> tuple[float, str]:
-    """How far the job is, and what to say of it."""
-    state = service.state
-    if state is None:
-        missing = service.missing()
-        return 0.0, f"waiting for {', '.join(missing)}"
-    job, party = state.job, state.job.party
-    if state.phase == "uploading":
-        return 0.0, f"table: {size_text(service.traffic.table)}"
-    parts = [f"{party.round:,} of {job.rounds:,} rounds"]
-    meter = party.side.meter
-    if meter.records:
-        parts.append(f"loss {meter.loss / meter.records:.3f}")
-    accuracy = state.last.get("validation_accuracy", state.last.get("test_accuracy"))
-    if accuracy is not None:
-        parts.append(f"acc {100 * accuracy:.1f} %")
-    parts.append(size_text(service.traffic.up + service.traffic.down))
-    epsilon = job.statement.epsilon
-    parts.append("no ε" if epsilon is None else f"ε {bound_text(epsilon, 3)}")
-    if state.phase != "training":
-        parts.append(state.phase)
-    return party.round / max(job.rounds, 1), " · ".join(parts)
-=======
     errors = Console(stderr=True)
     torch.set_num_threads(config.threads)
     keep_freed_memory()
@@ -181,9 +67,9 @@ def _where(service: FederationService) -> tuple[float, str]:
             stage, noted = "", False
             while not service.finished.wait(TICK):
                 service.tick()
-                if not noted and service.course is not None:
+                if not noted and service.state is not None:
                     noted = True
-                    say((f"note: {n}" for n in service.course.job.party.side.notes), errors)
+                    say((f"note: {n}" for n in service.state.job.party.side.notes), errors)
                 if show is not None:
                     show(*progress(service))
                 elif stage != (stage := stage_of(service)):
@@ -198,7 +84,6 @@ def _where(service: FederationService) -> tuple[float, str]:
         print(json.dumps(summary))
     else:
         _show(summary, served.folder)
->>>>>>> 51baa9bd65cdfc53c49e94870c89dcdae3cb9535
 
 
 def _show(summary: dict[str, Any], folder: Path) -> None:

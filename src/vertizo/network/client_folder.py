@@ -181,12 +181,8 @@ class ClientFolder:
             raise RunError(f"{self.path}: the job is not over; `vertizo join` goes on with it")
         state = checkpoint.load(path)
         with checkpoint.going_on_from(path):
-<<<<<<< HEAD
             parameters: State = state["parameters"]
         return parameters
-=======
-            found: State = state["parameters"]
-        return found
 
 
 def is_of_real_parties(run: Path) -> bool:
@@ -194,4 +190,3 @@ def is_of_real_parties(run: Path) -> bool:
     if any((run / name).is_file() for name in ("job", "secret.key")):
         return True
     return "queries" in (RunFolder(run).summary() or {})  # of a trial, which has no secret
->>>>>>> 51baa9bd65cdfc53c49e94870c89dcdae3cb9535
