@@ -150,8 +150,8 @@ def hear_again(house: House, config: Any) -> None:
                     told = frames.encode(msgspec.structs.replace(ask, job=service._archive.run))
             service.ask(member, told, lambda answer: None)
             assert service.failure is None, service.failure
-        assert service.course is not None
-        assert service.course.phase == "done"
+        assert service.state is not None
+        assert service.state.phase == "done"
 
 
 def assert_best_can_be_gone_back_to(folder: Path, config: Any) -> None:

@@ -332,13 +332,13 @@ def begun(tmp_path: Path) -> Iterator[tuple[FederationService, Federation]]:
             ready = frames.Ready(service._archive.run, 4, tuple(counts), b"", False, False)
             assert client < 4
             service.ask(member, frames.encode(ready), lambda answer: None)
-        assert service.course is not None
+        assert service.state is not None
         yield service, federation
 
 
 def state_of(service: FederationService) -> tuple[Any, ...]:
-    assert service.course is not None
-    party = service.course.job.party
+    assert service.state is not None
+    party = service.state.job.party
     journal = service._archive._store._journal
     assert journal is not None
     return party.round, party.side.model.parameters.sum().item(), journal.size
@@ -460,7 +460,7 @@ def test_a_full_disk_for_the_ledger_stops_answers_with_a_clear_error(
 
     full.clear()  # somebody made room; all are started again
     second = run_house(tmp_path, config, seed=6, deaths=0, trial=False)
-    assert second.service.course is not None
+    assert second.service.state is not None
     run = (tmp_path / "server" / "run_name").read_text()
     with DurableLedger.open(tmp_path / "server" / "ledger.sqlite", run) as ledger:
         rows = [ledger._file.row(n) for n in range(1, ledger._file.head.sequence + 1)]

@@ -149,8 +149,8 @@ def test_a_job_waits_for_a_silent_member_and_names_it(
     named = [line for line in notices if "waiting for" in line]
     assert [line for line in named if "west" in line] == named
     assert not service.finished.is_set()
-    assert service.course is not None
-    answered = service.course.job.party.next_number
+    assert service.state is not None
+    answered = service.state.job.party.next_number
     if timing == "asynchronous":  # it held nobody up
         assert [answered(client) for client in range(3)] == [12, 12, 12]
     else:

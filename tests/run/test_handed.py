@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.rows import each
 
 from vertizo.config.schema import load
 from vertizo.protocol import wire
@@ -41,7 +41,7 @@ def ran(overrides: tuple[str, ...], observer: Any) -> Federation:
     return federation
 
 
-@pytest.mark.parametrize("overrides", SETTINGS.values(), ids=SETTINGS)
+@each("overrides", SETTINGS.values())
 def test_a_run_is_the_same_bit_for_bit(overrides: tuple[str, ...]) -> None:
     handed, encoded = ran(overrides, None), ran(overrides, lambda *seen: None)
     assert handed.server.round == encoded.server.round > 6

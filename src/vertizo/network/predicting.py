@@ -29,7 +29,7 @@ from vertizo.network import frames
 from vertizo.network.asking import one, pieces
 from vertizo.network.client_folder import ClientFolder
 from vertizo.network.frames import Done, Hello, Noted, Ready, Refusal, Send, Sent, Terms
-from vertizo.network.liveness import Silence
+from vertizo.network.liveness import Liveness
 from vertizo.network.options import JoinConfig, ServeConfig
 from vertizo.network.transport import Answer, Channel
 from vertizo.party.server import ServerParty
@@ -133,7 +133,7 @@ class PredictingService:
         self._pending: dict[int, Answer] = {}
         self._notice = notice
         self._refusals: dict[int, str] = {}
-        self._silence = Silence(self.members, served.patience, time.monotonic())
+        self._liveness = Liveness(self.members, served.patience, time.monotonic())
 
     def _server(self, config: ExperimentConfig, own: Holding | None) -> ServerParty:
         classified = isinstance(self.task, Classification)
@@ -180,7 +180,7 @@ class PredictingService:
         """As for a `Service`."""
         with self._lock:
             client = self.members.index(member)
-            self._silence.heard(client, time.monotonic())
+            self._liveness.heard(client, time.monotonic())
             self._pending[client] = answer
             try:
                 self._take(client, frame)
@@ -203,7 +203,7 @@ class PredictingService:
         """Name members that are silent; for the driver to call about once a second."""
         with self._lock:
             waited_for = map(self.members.index, self.missing())
-            names = self._silence.name(self._silence.among(waited_for, time.monotonic()))
+            names = self._liveness.name(self._liveness.among(waited_for, time.monotonic()))
         if names:
             self._notice(f"silent: {names}; waiting for them")
 

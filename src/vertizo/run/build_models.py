@@ -309,7 +309,7 @@ def server_model(
             model = _with_encoder(config, width, outputs, own, training)
     rows = torch.zeros(2, width + (torch.Size(own.shape).numel() if own else 0))
     with named("server.model"), somebodys_code(f"it fails for {width} joined embeddings"):
-        found = model(rows).shape[1]
+        size = model(rows).shape[1]
         model.forward(Points(rows))
     sample = torch.randn((5, rows.shape[1]), generator=torch.Generator().manual_seed(0))
     tokens = own is not None and own.tokens
@@ -322,8 +322,8 @@ def server_model(
             "server.model predicts a record from other records of the batch as well, which no "
             "guarantee survives; it must treat each record by itself"
         )
-    if found != outputs:
-        raise ConfigError(f"server.model has {found} outputs; {purpose} needs {outputs}")
+    if size != outputs:
+        raise ConfigError(f"server.model has {size} outputs; {purpose} needs {outputs}")
     return model
 
 

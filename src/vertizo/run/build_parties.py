@@ -154,7 +154,7 @@ def make_client(
         config.server.embedding_bound,
         first_order=config.method.first_order_client,
     )
-    own = root.child("client", index)
+    stream = root.child("client", index)
     rate = config.client.optimizer.learning_rate
     if rate is None:
         rate = data_defaults.client_rate(
@@ -165,8 +165,8 @@ def make_client(
             config.client.optimizer.momentum,
         )
     steps = answers_expected(config, records, clients)[index] * config.method.steps_of(index)
-    optimizer = _client_optimizer(config, model, rate, own, steps)
-    side = ClientSide(model, optimizer, own.child("directions"), shared, index)
+    optimizer = _client_optimizer(config, model, rate, stream, steps)
+    side = ClientSide(model, optimizer, stream.child("directions"), shared, index)
     feedback = config.codecs.feedback
     party = ClientParty(
         index=index,
@@ -174,14 +174,14 @@ def make_client(
         features=features,
         embed=model,
         batches=known_batches(config, records, public, index)
-        or Batches(records, config.batch_size, own.child("batches")),
+        or Batches(records, config.batch_size, stream.child("batches")),
         up=config.codecs.up,
         down=config.codecs.down,
         reply_shape=partial(config.method.reply_shape, embedding_dim=dim),
         noise=None
         if noise is None
         else EmbeddingNoise(
-            noise.clip, noise.noise_std, own.child("noise", digest or config.digest)
+            noise.clip, noise.noise_std, stream.child("noise", digest or config.digest)
         ),
         received=Received(records, dim) if feedback in ("up", "both") else None,
         encode=encode,

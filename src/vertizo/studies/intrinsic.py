@@ -70,7 +70,8 @@ def _at(federation: Federation, method: Czofo, stream: Stream, repeats: int) -> 
     for m, client in enumerate(federation.clients):
         ids = client.batches.ids(0)
         labels = side.labels[ids]
-        embeddings = side.table.part(m, side.table.points(ids).rows)
+        start = sum(side.table.dims[:m])
+        embeddings = side.table.values[ids].narrow(1, start, side.table.dims[m])
 
         def losses(
             points: Tensor, m: int = m, ids: Tensor = ids, labels: Tensor = labels
