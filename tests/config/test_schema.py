@@ -15,8 +15,8 @@ from pydantic import ValidationError
 from vertizo.config import schema
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError
+from vertizo.core.names import PRIVATE
 from vertizo.methods.choice import METHODS
-from vertizo.party.updates import PRIVATE
 from vertizo.protocol.codecs.none import NoCompression
 from vertizo.protocol.codecs.uniform import Uniform
 
@@ -345,7 +345,7 @@ VALUES = [
     (
         "server: {update: adam}",
         "server.update is 'adam'",
-        "'private-zeroth-order', 'secret-sgd' or 'none'",
+        "'private-zeroth-order', 'poisson-dp-sgd' or 'none'",
     ),
     ("server: {join: max}", "server.join is 'max'", "'concat', 'sum' or 'mean'"),
     ("server: {embedding_bound: 0}", "server.embedding_bound is 0", "greater than 0"),

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from vertizo.core.errors import ConfigError
+from vertizo.core.names import Family, Pooling
 from vertizo.models import text
 from vertizo.models.base import Points
-from vertizo.models.text import Family, Pooling, Spec, Text, TextEmbeddings, TextRest
+from vertizo.models.text import Spec, Text, TextEmbeddings, TextRest
 from vertizo.models.torch import wrap
 
 transformers = pytest.importorskip("transformers")

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from vertizo.core.errors import ConfigError
+from vertizo.core.names import Join
 from vertizo.models.base import Points
-from vertizo.party.table import EmbeddingTable, Join
+from vertizo.party.table import EmbeddingTable
 
 RECORDS = 9
 JOINS: list[Join] = ["concat", "sum", "mean"]

@@ -19,7 +19,7 @@ from vertizo.attacks.audit.game import audit as play
 from vertizo.attacks.audit.setting import Setting
 from vertizo.cli.bar import Show, live_bar
 from vertizo.config import schema as configuration
-from vertizo.party.updates import PRIVATE
+from vertizo.core.names import PRIVATE
 from vertizo.run.experiment import Experiment
 
 

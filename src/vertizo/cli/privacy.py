@@ -29,7 +29,7 @@ class Server(StrEnum):
     NONE = "none"
     PRIVATE_SGD = "private-sgd"
     PRIVATE_ZEROTH_ORDER = "private-zeroth-order"
-    SECRET_SGD = "secret-sgd"
+    POISSON_DP_SGD = "poisson-dp-sgd"
 
 
 @app.command()
@@ -49,9 +49,9 @@ def plan(
         typer.Option(
             metavar="HOW",
             help="How the server model is trained: none, private-sgd, private-zeroth-order or "
-            "secret-sgd.",
+            "poisson-dp-sgd.",
         ),
-    ] = Server.SECRET_SGD,
+    ] = Server.POISSON_DP_SGD,
     server_share: Annotated[
         float, typer.Option(help="Share of the budget (of μ²) for the server's updates.")
     ] = 0.5,
@@ -68,10 +68,10 @@ def plan(
     from vertizo.privacy import budget
 
     federation = budget.Federation(records, clients, epochs, batch, clip, releases)
-    secret = server is Server.SECRET_SGD
+    secret = server is Server.POISSON_DP_SGD
     if not secret and (steps is not None or sampling is not None):
         raise ConfigError(
-            f"--steps and --sampling are for --server secret-sgd, not {server.value!r}"
+            f"--steps and --sampling are for --server poisson-dp-sgd, not {server.value!r}"
         )
     if sampling is None:
         sampling = min(0.5, batch / records)

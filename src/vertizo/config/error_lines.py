@@ -193,6 +193,10 @@ def _line(error: ErrorDetails, root: type[Options]) -> str:
         return f"{key} is {given!r}; keys and values were expected there"
     if kind == "invalid_key":
         return f"unknown key {key!r}; keys are names"
+    if kind == "not_found":
+        return f"{key}.{context['line']}"
+    if kind == "whole_line":
+        return str(context["line"])
     if kind == "missing":
         return f"{key} is missing"
     if kind == "value_error":

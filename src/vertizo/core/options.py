@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
-from pydantic import BaseModel, ConfigDict, Discriminator, ValidationInfo, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 TAGS = ("name", "distribution")
@@ -15,7 +22,11 @@ class Options(BaseModel):
     """Public fields, validated once at construction; unknown keys are errors."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", allow_inf_nan=False, ser_json_inf_nan="constants"
+        frozen=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        ser_json_inf_nan="constants",
+        use_attribute_docstrings=True,
     )
 
     @field_validator("*", mode="before")
@@ -28,6 +39,27 @@ class Options(BaseModel):
             if expected in numbers or any(type(choice) is int for choice in get_args(expected)):
                 raise PydanticCustomError("no_number", "a number")
         return value
+
+
+class Chosen(Options):
+    """Options that a configuration chooses by their ``name``.
+
+    A built-in class declares its own as a `Literal`. Any other leaves the field alone, and is
+    called by the name that chose it, or else by where it is: ``package.module:Class``.
+    """
+
+    name: Any = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, given: Any) -> Any:
+        if (
+            isinstance(given, dict)
+            and "name" not in given
+            and cls.model_fields["name"].default == ""
+        ):
+            return {**given, "name": f"{cls.__module__}:{cls.__qualname__}"}
+        return given
 
 
 def chosen_by(key: str, default: str) -> Discriminator:

@@ -13,25 +13,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol, get_args, runtime_checkable
+from typing import ClassVar, Protocol, get_args, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from vertizo.core.options import Options
+from vertizo.core.names import Timing, UpdateName
+from vertizo.core.options import Chosen
 from vertizo.core.randomness import Stream
 from vertizo.models.base import Model, Points
 from vertizo.models.optimizers import Optimizer
 from vertizo.party.server_model import Evaluation, Head
 from vertizo.party.table import Array, EmbeddingTable
-from vertizo.party.updates import ServerUpdate, UpdateName
+from vertizo.party.updates import ServerUpdate
 from vertizo.privacy.plan import Plan
 from vertizo.protocol.codecs.base import Codec
 from vertizo.protocol.codecs.none import NoCompression
 from vertizo.protocol.messages import Query, Reply
-
-Timing = Literal["asynchronous", "synchronous"]
 
 
 @dataclass
@@ -131,7 +130,7 @@ class ServerHalf(Protocol):
         """Answer one query (asynchronous), or one of every client on one batch (synchronous)."""
 
 
-class Method(Options):
+class Method(Chosen):
     """A method's hyperparameters, and its two halves."""
 
     paper: ClassVar[str]
@@ -148,8 +147,6 @@ class Method(Options):
     """Whether modules train in training mode: no losses at several points are compared."""
     up: ClassVar[Codec] = NoCompression()
     """How its queries are coded, unless another codec is chosen."""
-
-    name: Any
 
     @property
     def points(self) -> int:

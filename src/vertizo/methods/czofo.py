@@ -25,12 +25,12 @@ from typing import ClassVar, Literal
 from pydantic import Field
 from torch import Tensor
 
+from vertizo.core.names import LawName
 from vertizo.core.randomness import Stream
 from vertizo.methods.base import ClientSide, Method, ServerSide
 from vertizo.methods.first_order import differentiable
 from vertizo.models.base import Dense, Points, Pullback
 from vertizo.protocol.messages import Query, Reply
-from vertizo.zeroth_order.directions import LawName
 from vertizo.zeroth_order.estimators import forward_difference
 from vertizo.zeroth_order.record_directions import record_directions
 

@@ -13,10 +13,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from vertizo.core.names import LawName
 from vertizo.methods.base import ClientSide, Method, ServerSide
 from vertizo.models.base import Selected
 from vertizo.protocol.messages import Query, Reply
-from vertizo.zeroth_order.directions import Directions, LawName
+from vertizo.zeroth_order.directions import Directions
 from vertizo.zeroth_order.estimators import estimate, forward_difference
 from vertizo.zeroth_order.perturbation import outputs, readable_table
 

@@ -17,9 +17,8 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from vertizo.methods.base import Timing
+from vertizo.core.names import Timing, UpdateName
 from vertizo.methods.forward_difference import ForwardDifference, ReplyForm
-from vertizo.party.updates import UpdateName
 
 
 class ZooVfl(ForwardDifference):

@@ -11,10 +11,16 @@ import json
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
+from vertizo.config.architectures import CLIENT_MODELS, SERVER_MODELS
+from vertizo.config.former_names import today
 from vertizo.config.schema import ExperimentConfig, parse
 from vertizo.core.errors import ConfigError, MalformedError, RefusedError
+from vertizo.data.datasets.catalog import CATALOG
+from vertizo.methods.choice import METHODS
 from vertizo.network.frames import PROTOCOL, Hello, Terms
 from vertizo.network.options import JoinConfig
+from vertizo.privacy.choice import MECHANISMS
+from vertizo.protocol.codecs.catalog import CODECS
 
 SECTIONS = {
     "epochs",
@@ -35,6 +41,9 @@ TOLD = ("noised_replies", "digest")
 """Those that are no keys of a configuration: see `told`."""
 LOADING = ("path", "test_path", "root", "ledger")
 """Keys that name files or code."""
+NAMING = ("name", "mechanism")
+"""Keys that choose by name."""
+KINDS = (METHODS, CODECS, CLIENT_MODELS, SERVER_MODELS, CATALOG, MECHANISMS, ("frame",))
 OWN_WORD = "a label holder may not name code or files; set it in this party's own configuration"
 CHECKPOINTS = ("minilm", "random")
 TOKENIZERS = ("hash", "minilm")
@@ -71,9 +80,10 @@ def accepted(terms: Terms, config: JoinConfig) -> ExperimentConfig:
     if not isinstance(proposed, dict) or not proposed.keys() <= SECTIONS:
         raise MalformedError("the terms have sections that are none of a member's business")
     _check_trial(terms, config)
-    for key, value in config.federation.require.items():
+    require = config.federation.require
+    for key, value in require.items():
         found = _at(proposed, key)
-        if found != value:
+        if today(key, found) != today(key, value):
             raise ConfigError(
                 f"federation.require.{key} is {value!r} but the label holder wants {found!r}"
             )
@@ -87,7 +97,8 @@ def accepted(terms: Terms, config: JoinConfig) -> ExperimentConfig:
     if not isinstance(theirs, dict):
         raise MalformedError("the terms' section client is no mapping")
     theirs = {key: value for key, value in theirs.items() if key != "device"}  # of this machine
-    _check_harmless({**proposed, "client": {k: v for k, v in theirs.items() if k not in own}})
+    theirs_alone = {key: value for key, value in theirs.items() if key not in own}
+    _check_harmless({**proposed, "client": theirs_alone}, required=require)
     seed = {"seed": terms.choice} if terms.trial else {}
     client = {"client": {**theirs, **own}}
     own_tree = {**proposed, **client, **seed}
@@ -124,18 +135,31 @@ def _check_trial(terms: Terms, config: JoinConfig) -> None:
         )
 
 
-def _check_harmless(tree: Any, place: str = "") -> None:
-    """Refuse whatever would load code or files on this machine."""
+def _check_harmless(tree: Any, place: str = "", *, required: Mapping[str, Any]) -> None:
+    """Refuse whatever would load code or files on this machine, but for what it requires itself."""
+    if isinstance(tree, list):
+        for number, part in enumerate(tree):
+            _check_harmless(part, f"{place}.{number}", required=required)
     if not isinstance(tree, Mapping):
         return
     for key, value in tree.items():
         here = f"{place}.{key}" if place else str(key)
+        if key in NAMING and not _is_ours(value) and value != required.get(here):
+            raise ConfigError(
+                f"the label holder proposes {here} {value!r}, which is no part of vertizo; "
+                f"if you have that code and trust it, set federation.require.{here} to its name"
+            )
         loads = key in LOADING and value is not None
         loads = loads or (key == "checkpoint" and value not in CHECKPOINTS)
         loads = loads or (key == "tokenizer" and value not in TOKENIZERS)
         if loads:
             raise ConfigError(f"the label holder proposes {here} {value!r}; {OWN_WORD}")
-        _check_harmless(value, here)
+        _check_harmless(value, here, required=required)
+
+
+def _is_ours(name: Any) -> bool:
+    """Whether nothing is imported for a name but this package; what is no name is refused later."""
+    return not isinstance(name, str) or any(name in kind for kind in KINDS)
 
 
 def _at(tree: Mapping[str, Any], key: str) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -13,18 +13,6 @@ from vertizo.party.server_model import Evaluation, Head
 from vertizo.zeroth_order.directions import Directions
 from vertizo.zeroth_order.estimators import estimate, forward_difference, two_point
 from vertizo.zeroth_order.perturbation import outputs
-
-UpdateName = Literal[
-    "sgd",
-    "zeroth-order",
-    "forward-difference",
-    "private-sgd",
-    "private-zeroth-order",
-    "secret-sgd",
-    "none",
-]
-PRIVATE: tuple[UpdateName, ...] = ("private-sgd", "private-zeroth-order", "secret-sgd")
-"""Those whose steps carry noise (`vertizo.party.private_updates`)."""
 
 
 class ServerUpdate(Protocol):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from torch import Tensor
 
 from vertizo.core import kernels
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Purpose = Literal["table", "validation", "test"]
 

@@ -22,6 +22,7 @@ from vertizo.config.architectures import (
     FunctionConfig,
     MlpConfig,
     ModuleConfig,
+    OwnModel,
     ResnetConfig,
     ResnetRestConfig,
     ResnetStemConfig,
@@ -107,7 +108,7 @@ def check_reads_tokens(key: str, config: ClientModelConfig | EncoderConfig) -> N
     Raises:
         ConfigError: names ``key`` and the models that do.
     """
-    if not isinstance(config, TextModel | ModuleConfig | FunctionConfig):
+    if not isinstance(config, TextModel | ModuleConfig | FunctionConfig | OwnModel):
         raise ConfigError(
             f"{key} is {config.name!r} but a party's features are tokens of a text; "
             "use 'bag', 'text' or 'text-embeddings'"
@@ -131,6 +132,8 @@ def client_module(
         raise ConfigError(f"{key} is a plain function; a torch.nn.Module is needed here")
     if isinstance(config, ModuleConfig):
         return _user_module(key, config)
+    if isinstance(config, OwnModel):
+        return _own_module(key, config, shape, None)
     if isinstance(config, TextModel) and not tokens:
         raise ConfigError(
             f"{key} is {config.name!r} but a party's features have shape {list(shape)} and are no "
@@ -197,10 +200,21 @@ def _user_module(key: str, config: ModuleConfig) -> nn.Module:
             words = f"{key}.arguments do not fit {config.path}: {first_line(error.__cause__)}"
             raise ConfigError(words) from None
         raise
+    return _checked(module, f"{key}.path is {config.path!r}")
+
+
+def _own_module(
+    key: str, config: OwnModel, shape: tuple[int, ...], outputs: int | None
+) -> nn.Module:
+    with somebodys_code(f"{key}: making {config.name} failed"):
+        module = config.module(shape, outputs)
+    return _checked(module, f"{key}.name is {config.name!r}")
+
+
+def _checked(module: object, words: str) -> nn.Module:
     if not isinstance(module, nn.Module):
         raise ConfigError(
-            f"{key}.path is {config.path!r}, which makes a {type(module).__name__}; "
-            "it must make a torch.nn.Module"
+            f"{words}, which makes a {type(module).__name__}; it must make a torch.nn.Module"
         )
     return module
 
@@ -261,7 +275,7 @@ def mixes_records(
 
 def is_foreign(config: ClientModelConfig | EncoderConfig | ServerModelConfig) -> bool:
     """Whether a model is code of the user's, of which nothing is known but what was tried."""
-    return isinstance(config, ModuleConfig | FunctionConfig)
+    return isinstance(config, ModuleConfig | FunctionConfig | OwnModel)
 
 
 @dataclass(frozen=True)
@@ -362,6 +376,8 @@ def server_module(config: ServerModelConfig, width: int, outputs: int) -> nn.Mod
     """
     if isinstance(config, ModuleConfig):
         return _user_module("server.model", config)
+    if isinstance(config, OwnModel):
+        return _own_module("server.model", config, (width,), outputs)
     with named("server.model"):
         if isinstance(config, SumConfig):
             return networks.Sum(width, outputs)

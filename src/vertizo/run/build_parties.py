@@ -17,6 +17,7 @@ from torch import Tensor
 
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError
+from vertizo.core.names import PRIVATE
 from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData
 from vertizo.methods.base import ClientSide, ServerSide
@@ -27,7 +28,6 @@ from vertizo.party.client import ClientParty
 from vertizo.party.server import ServerParty
 from vertizo.party.server_model import Head
 from vertizo.party.table import EmbeddingTable
-from vertizo.party.updates import PRIVATE
 from vertizo.privacy.accounting import mu_of
 from vertizo.privacy.discrete_gaussian import RandomBytes
 from vertizo.privacy.embedding_noise import (

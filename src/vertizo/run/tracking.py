@@ -7,6 +7,7 @@ and writes no evaluation twice.
 ``tensorboard=DIR``      event files, in a folder of the run's own below DIR
 ``mlflow=DIR``           an SQLite store ``DIR/mlflow.db``, with files in ``DIR/artifacts``
 ``mlflow=URI``           a tracking server or store, e.g. ``http://…`` or ``sqlite:///…``
+``package.mod:C=PLACE``  a `Tracker` of one's own, made as ``C(place, tracked)``
 =======================  ==============================================================
 """
 
@@ -17,7 +18,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,8 +26,8 @@ from typing import Any, Protocol
 
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError, RunError
+from vertizo.core.registry import Registry
 
-KINDS = ("tensorboard", "mlflow")
 EXPERIMENT = "vertizo"
 """What all runs belong to in MLflow."""
 RUN_TAG = "vertizo.run"
@@ -117,7 +118,7 @@ def opened(targets: Sequence[str], tracked: Tracked) -> Iterator[Trackers | None
     """Trackers by what they were asked for, closed at the end; None for none.
 
     Args:
-        targets: ``tensorboard=DIR``, ``mlflow=DIR`` or ``mlflow=URI``.
+        targets: as in the table above.
         tracked: the run.
 
     Raises:
@@ -144,18 +145,20 @@ def check(targets: Sequence[str]) -> None:
     """
     for spec in targets:
         kind, _, place = spec.partition("=")
-        if kind not in KINDS or not place.strip():
+        if not TRACKERS.knows(kind) or not place.strip():
             raise ConfigError(
                 f"--track {spec} is not understood; write tensorboard=DIR, mlflow=DIR or mlflow=URI"
             )
         try:
             if kind == "tensorboard":
                 import torch.utils.tensorboard  # noqa: F401
-            else:
+            elif kind == "mlflow":
                 _import_mlflow()
                 if "://" not in place or place.startswith("sqlite"):
                     import alembic  # noqa: F401
                     import sqlalchemy  # noqa: F401
+            else:
+                TRACKERS.find(kind, "--track")
         except ImportError:
             raise ConfigError(
                 f"--track {spec} needs packages that are not here; pip install 'vertizo[tracking]'"
@@ -166,9 +169,7 @@ def _make(spec: str, tracked: Tracked) -> Tracker:
     check([spec])
     kind, _, place = spec.partition("=")
     with _named(spec):
-        return (
-            TensorBoard(Path(place), tracked) if kind == "tensorboard" else MlFlow(place, tracked)
-        )
+        return TRACKERS.find(kind, "--track")(place, tracked)
 
 
 def figures(row: Mapping[str, Any]) -> dict[str, float]:
@@ -193,12 +194,12 @@ class TensorBoard:
     """Event files.
 
     Args:
-        folder: of many runs.
+        place: folder of many runs.
         tracked: the run.
     """
 
-    def __init__(self, folder: Path, tracked: Tracked) -> None:
-        self._folder = folder / f"{tracked.title}-{tracked.name[:8]}"
+    def __init__(self, place: str, tracked: Tracked) -> None:
+        self._folder = Path(place) / f"{tracked.title}-{tracked.name[:8]}"
         self._config = tracked.config
         self._writer: Any = None
         self._last = 0
@@ -307,6 +308,11 @@ class MlFlow:
         now = int(1000 * time.time())
         points = [Metric(name, value, now, step) for name, value in values.items()]
         self._client.log_batch(self._run, metrics=points)
+
+
+TRACKERS: Registry[Callable[[str, Tracked], Tracker]] = Registry(
+    "tracker", {"tensorboard": TensorBoard, "mlflow": MlFlow}
+)
 
 
 def _import_mlflow() -> None:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Literal, get_args
+from typing import get_args
 
 import numpy as np
 import torch
@@ -30,11 +30,11 @@ from torch import Tensor
 
 from vertizo.core import kernels
 from vertizo.core.errors import ConfigError
+from vertizo.core.names import LawName
 from vertizo.core.randomness import Stream, generator
 from vertizo.models.vectors import add, is_plain
 from vertizo.zeroth_order.numbers import Kind, Reader, Source, blocks, drawn
 
-LawName = Literal["sphere", "scaled-sphere", "gaussian", "rademacher", "coordinate"]
 LAWS: tuple[str, ...] = get_args(LawName)
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)

@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vertizo.core.names import LawName
 from vertizo.core.randomness import generator
-from vertizo.zeroth_order.directions import FLOAT32_MAX, LawName
+from vertizo.zeroth_order.directions import FLOAT32_MAX
 from vertizo.zeroth_order.numbers import drawn
 
 TINY = np.float32(1 / FLOAT32_MAX)
