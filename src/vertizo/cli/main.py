@@ -50,6 +50,14 @@ def _check_readable(config: Path | None) -> None:
         read_yaml(config)
 
 
+def _check(config: Path | None, settings: list[str], resume: Path | None) -> None:
+    """Refuse a wrong configuration before PyTorch is imported."""
+    if resume is None:
+        from vertizo.config.schema import load
+
+        load(config, settings)
+
+
 @app.command()
 def train(
     config: Annotated[
@@ -84,7 +92,7 @@ def train(
     ] = False,
 ) -> None:
     """Train one federation in one process and leave a run folder."""
-    _check_readable(config)
+    _check(config, settings or [], resume)
     from vertizo.cli.train import train as run
 
     try:
@@ -232,6 +240,27 @@ def list_(kind: Annotated[Kind, typer.Argument(help="What to list.")]) -> None:
     from vertizo.cli.listing import show
 
     show(kind.value)
+
+
+class FileKind(StrEnum):
+    """The files that `vertizo schema` describes."""
+
+    TRAIN = "train"
+    SERVE = "serve"
+    JOIN = "join"
+    STUDY = "study"
+
+
+@app.command()
+def schema(
+    kind: Annotated[FileKind, typer.Argument(help="What the file is for.")] = FileKind.TRAIN,
+) -> None:
+    """Print the JSON schema of a configuration, for editors."""
+    import json
+
+    from vertizo.cli.schema import schema as made
+
+    print(json.dumps(made(kind.value), indent=2, ensure_ascii=False))
 
 
 def _show_whole_lines(*groups: typer.Typer) -> None:

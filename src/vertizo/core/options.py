@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, get_args
 
 from pydantic import (
@@ -62,15 +63,24 @@ class Chosen(Options):
         return given
 
 
-def chosen_by(key: str, default: str) -> Discriminator:
+@dataclass(frozen=True)
+class Tagged:
     """Which of several options is meant: what ``key`` says, or ``default`` where it is left out."""
 
-    def tag(value: Any) -> Any:
-        if isinstance(value, dict):
-            return value.get(key, default)
-        return getattr(value, key, None)
+    key: str
+    default: str
+    __name__ = "tag"  # pydantic tells callables by it
 
-    return Discriminator(tag)
+    def __call__(self, value: Any) -> Any:
+        """The option's tag."""
+        if isinstance(value, dict):
+            return value.get(self.key, self.default)
+        return getattr(value, self.key, None)
+
+
+def chosen_by(key: str, default: str) -> Discriminator:
+    """A choice between options: as of a `Tagged`."""
+    return Discriminator(Tagged(key, default))
 
 
 def options_of(choice: Any) -> list[Any]:

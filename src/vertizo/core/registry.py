@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated, Any, Generic, TypeVar, Union
 
-from pydantic import Tag, TypeAdapter, WrapValidator
-from pydantic_core import PydanticCustomError
+from pydantic import GetJsonSchemaHandler, Tag, TypeAdapter, WrapValidator
+from pydantic_core import CoreSchema, PydanticCustomError
 
 from vertizo.core.errors import ConfigError
 from vertizo.core.imports import load_object
@@ -16,6 +17,24 @@ from vertizo.core.options import Options, chosen_by
 from vertizo.core.suggestions import nearest
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class WithElsewhere:
+    """Lets a JSON schema take names that are not built in, with any keys beside them."""
+
+    registry: Registry[Any]
+
+    def __get_pydantic_json_schema__(
+        self, core: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        names = [{"pattern": ":"}, {"enum": list(self.registry.offered())}]
+        elsewhere = {
+            "required": ["name"],
+            "properties": {"name": {"type": "string", "anyOf": names}},
+        }
+        known = handler(core)
+        return {**known, "oneOf": [*known["oneOf"], {"type": "object", **elsewhere}]}
 
 
 class Registry(Mapping[str, T], Generic[T]):
@@ -110,6 +129,7 @@ class Registry(Mapping[str, T], Generic[T]):
             Union[tuple(options)],  # noqa: UP007 - made at run time
             chosen_by("name", default),
             WrapValidator(self._chosen),
+            WithElsewhere(self),
         ]
 
     def _chosen(self, value: Any, builtin: Callable[[Any], Any]) -> Any:
