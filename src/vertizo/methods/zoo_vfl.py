@@ -46,3 +46,4 @@ class SynZooVfl(ForwardDifference):
 
     name: Literal["syn-zoo-vfl"] = "syn-zoo-vfl"
     reply: ReplyForm = "difference"
+    """Both batch-mean losses, or their difference over μ: what a clip and noise are made for."""

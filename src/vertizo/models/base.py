@@ -15,20 +15,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
-import torch
-from torch import Tensor
-
+from vertizo.core.deferred import torch
 from vertizo.models.vectors import add
 
-State = Tensor | dict[str, Any]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+State: TypeAlias = "Tensor | dict[str, Any]"
 """All that makes a model what it is: w, and beside it what training by steps does not move."""
 
 
 def copied(state: State) -> State:
     """A state that stays as it is."""
-    if isinstance(state, Tensor):
+    if isinstance(state, torch.Tensor):
         return state.clone()
     return {name: copied(part) for name, part in state.items()}
 

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from vertizo.core import kernels
+from vertizo.core.deferred import torch
 from vertizo.core.kernels import plain_products
 
 Numbers = NDArray[np.float32]

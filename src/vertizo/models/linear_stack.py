@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from vertizo.core.deferred import torch
 from vertizo.models.base import (
     HeldGradients,
     Points,
@@ -24,6 +24,9 @@ from vertizo.models.base import (
     put,
 )
 from vertizo.models.layers import EVERY, Layer, Layers, Moved, Numbers
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class LinearStack:
@@ -52,7 +55,7 @@ class LinearStack:
 
     def load(self, state: State) -> None:
         """Go on from ``state``."""
-        if not isinstance(state, Tensor):
+        if not isinstance(state, torch.Tensor):
             raise TypeError("the state of another kind of model")
         put(self.parameters, state)
 

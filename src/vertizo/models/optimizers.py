@@ -7,14 +7,15 @@ Small enough to be ours: a zeroth-order gradient exists only as a seed and a coe
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Protocol
 
 from vertizo.core import kernels
+from vertizo.core.deferred import torch
 from vertizo.models.base import Gradient
 from vertizo.models.vectors import add, is_plain
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Optimizer(Protocol):

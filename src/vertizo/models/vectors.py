@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from vertizo.core import kernels
+from vertizo.core.deferred import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def add(vector: Tensor, numbers: Tensor, factor: float) -> None:

@@ -22,18 +22,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from vertizo.core import kernels
+from vertizo.core.deferred import torch
 from vertizo.core.errors import ConfigError
 from vertizo.core.names import LawName
 from vertizo.core.randomness import Stream, generator
 from vertizo.models.vectors import add, is_plain
 from vertizo.zeroth_order.numbers import Kind, Reader, Source, blocks, drawn
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 LAWS: tuple[str, ...] = get_args(LawName)
 

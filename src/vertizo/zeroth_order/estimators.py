@@ -16,16 +16,18 @@ DPZV's eq. 7 divides by λ, its eq. 3 by 2λ; the unbiased 2λ is used here.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from vertizo.core.deferred import torch
 from vertizo.zeroth_order.directions import Direction
 
-Losses = TypeVar("Losses", float, Tensor, NDArray[np.float32])
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Losses = TypeVar("Losses", float, "Tensor", NDArray[np.float32])
 
 
 def two_point(plus: Losses, minus: Losses, smoothing: float) -> Losses:

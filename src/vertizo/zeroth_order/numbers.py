@@ -14,14 +14,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 from statistics import NormalDist
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from vertizo.core import kernels
+from vertizo.core.deferred import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Numbers = NDArray[np.float32]
 Kind = Literal["normals", "signs"]

@@ -18,14 +18,16 @@ for directions and no updates; 16-bit formats do, and are restored from a copy.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
+from vertizo.core.deferred import torch
 from vertizo.models import blockwise
 from vertizo.models.base import Model, Selected
 from vertizo.models.linear_stack import LinearStack
 from vertizo.zeroth_order.directions import Direction, Directions
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def outputs(
