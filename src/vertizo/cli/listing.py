@@ -9,11 +9,11 @@ from rich.table import Table
 from rich.text import Text
 
 from vertizo.attacks.choice import ATTACKS
-from vertizo.config import architectures
-from vertizo.core.options import options_of
+from vertizo.config.architectures import CLIENT_MODELS, SERVER_MODELS
+from vertizo.core.registry import Registry
 from vertizo.data.datasets.catalog import CATALOG
 from vertizo.methods.choice import METHODS
-from vertizo.protocol.codecs.choice import CodecChoice
+from vertizo.protocol.codecs.catalog import CODECS
 
 
 def show(kind: str) -> None:
@@ -27,28 +27,27 @@ def show(kind: str) -> None:
 
 
 def _entries(kind: str) -> list[tuple[str, str]]:
-    if kind == "datasets":
-        return [(name, entry.summary) for name, entry in CATALOG.items()]
-    if kind == "methods":
-        methods = METHODS.values()
-        return [(_name(method), f"{method.paper}: {_doc(method)}") for method in methods]
     if kind == "attacks":
         attacks = ATTACKS.values()
         return [(a.name, f"{a.paper}: {_doc(a)} Adversary: {a.adversary}.") for a in attacks]
-    if kind == "models":
+    builtin: list[tuple[str, str]]
+    if kind == "datasets":
+        registry: Registry[Any] = CATALOG
+        builtin = [(name, entry.summary) for name, entry in CATALOG.items()]
+    elif kind == "methods":
+        registry = METHODS
+        builtin = [(name, f"{m.paper}: {_doc(m)}") for name, m in METHODS.items()]
+    elif kind == "models":
+        registry = CLIENT_MODELS
         places: dict[str, list[str]] = {}
-        for side, choice in (
-            ("client", architectures.ClientModelConfig),
-            ("server", architectures.ServerModelConfig),
-        ):
-            for option in options_of(choice):
-                places.setdefault(_name(option), [_doc(option)]).append(side)
-        return [(name, f"{doc} ({' and '.join(on)})") for name, (doc, *on) in places.items()]
-    return [(_name(codec), _doc(codec)) for codec in options_of(CodecChoice)]
-
-
-def _name(option: Any) -> str:
-    return str(option.model_fields["name"].default)
+        for side, models in (("client", CLIENT_MODELS), ("server", SERVER_MODELS)):
+            for name, option in models.items():
+                places.setdefault(name, [_doc(option)]).append(side)
+        builtin = [(name, f"{doc} ({' and '.join(on)})") for name, (doc, *on) in places.items()]
+    else:
+        registry = CODECS
+        builtin = [(name, _doc(codec)) for name, codec in CODECS.items()]
+    return builtin + [(name, f"by {each.value}") for name, each in registry.offered().items()]
 
 
 def _doc(option: type) -> str:
