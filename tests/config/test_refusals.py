@@ -144,10 +144,10 @@ client: {model: {final_relu: maybe}} | client.model.final_relu is 'maybe' | bool
 client: {optimizer: {learning_rate: 0}} | client.optimizer.learning_rate is 0 | 0
 client: {optimizer: {learning_rate: fast}} | learning_rate is 'fast' | number
 client: {optimizer: {momentum: 1}} | client.optimizer.momentum is 1 | less than 1
-server: {update: adam} | server.update is 'adam' | 'private-zeroth-order', 'poisson-dp-sgd' or 'none'
+server: {update: adam} | server.update is 'adam' | 'poisson-dp-sgd' or 'none'
 server: {join: max} | server.join is 'max' | 'concat', 'sum' or 'mean'
 server: {embedding_bound: 0} | server.embedding_bound is 0 | greater than 0
-privacy: {mechanism: laplace} | privacy.mechanism is 'laplace' | 'none', 'gaussian' or 'embedding-noise'
+privacy: {mechanism: laplace} | 'laplace' | 'none', 'gaussian' or 'embedding-noise'
 privacy: {accounting: rdp} | privacy.accounting is 'rdp' | 'exact' or 'published'
 method: {num_directions: 0} | method.num_directions is 0 | greater than 0
 method: {clipping: all} | method.clipping is 'all' | 'each' or 'jointly'
@@ -169,7 +169,7 @@ simulation: {bandwidth: 0} | simulation.bandwidth is 0 | greater than 0
 simulation: {timeout: 0} | simulation.timeout is 0 | greater than 0
 simulation: {delay: {mean: 0}} | simulation.delay.mean is 0 | greater than 0
 simulation: {delay: {distribution: trace, seconds: []}} | simulation.delay.seconds | 1
-simulation: {delay: {distribution: trace, seconds: [2, -1]}} | simulation.delay.seconds.1 is -1 | greater than 0
+simulation: {delay: {distribution: trace, seconds: [2, -1]}} | delay.seconds.1 is -1 | greater than 0
 simulation: {stragglers: {0: 0}} | simulation.stragglers.0 is 0 | greater than 0
 simulation: {stragglers: {bank: 2}} | simulation.stragglers | 'bank' | integer
 simulation: {stragglers: [3]} | simulation.stragglers is [3] | keys and values
@@ -181,7 +181,7 @@ method: {name: dpvz} | method.name is 'dpvz' | did you mean 'dpzv' | cascaded | 
 method: {name: true} | method.name is True | dpzv
 client: {model: {name: resnet}} | client.model.name is 'resnet' | mlp | cnn
 server: {model: {name: cnn}} | server.model.name is 'cnn' | mlp | module
-simulation: {delay: {distribution: weibull}} | simulation.delay.distribution is 'weibull' | constant | exponential | log-normal | trace
+simulation: {delay: {distribution: weibull}} | delay.distribution is 'weibull' | constant | exponential | trace
 method: {name: null} | method.name is | 'dpzv'
 method: {name: ''} | method.name is | 'dpzv'
 method: {name: [dpzv]} | method.name is | 'dpzv'

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from itertools import product
 
 import pytest
 import torch
@@ -13,34 +13,18 @@ from hypothesis import strategies as st
 from vertizo.core import validate
 from vertizo.core.errors import ConfigError, NonFiniteError, ShapeError
 
-Check = Callable[[str, float], float]
-NOT_NUMBERS = [math.nan, math.inf, -math.inf]
 
-
-@pytest.mark.parametrize(
-    ("check", "value"),
-    [
-        (validate.positive, 1e-300),
-        (validate.positive, 7),
-        (validate.non_negative, 0),
-        (validate.non_negative, 2.5),
-        (validate.fraction, 1e-9),
-        (validate.fraction, 1 - 1e-9),
-    ],
-)
-def test_good_values_come_back(check: Check, value: float) -> None:
-    assert check("rate", value) == value
-
-
-@pytest.mark.parametrize(
-    ("check", "value"),
-    [(validate.positive, value) for value in [0, -1, -1e-300, *NOT_NUMBERS]]
-    + [(validate.non_negative, value) for value in [-1e-300, -4, *NOT_NUMBERS]]
-    + [(validate.fraction, value) for value in [0, 1, -0.5, 2, *NOT_NUMBERS]],
-)
-def test_bad_values_are_named(check: Check, value: float) -> None:
-    with pytest.raises(ConfigError, match=f"^rate is {value}; it must"):
-        check("rate", value)
+def test_numbers() -> None:
+    for check, good, bad in (
+        (validate.positive, [1e-300, 7], [0, -1, -1e-300]),
+        (validate.non_negative, [0, 2.5], [-1e-300, -4]),
+        (validate.fraction, [1e-9, 1 - 1e-9], [0, 1, -0.5, 2]),
+    ):
+        for value in good:
+            assert check("rate", value) == value
+        for value in (*bad, math.nan, math.inf, -math.inf):
+            with pytest.raises(ConfigError, match=f"^rate is {value}; it must"):
+                check("rate", value)
 
 
 def test_shape() -> None:
@@ -69,11 +53,10 @@ def test_bounded_accepts_exactly_what_is_within(values: list[float], bound: floa
             validate.bounded("embeddings", array, bound)
 
 
-@pytest.mark.parametrize("position", [(0, 0), (63, 31)])
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 10.1, -10.1])
-def test_bounded_sees_one_value_anywhere(bad: float, position: tuple[int, int]) -> None:
-    array = torch.full((64, 32), 9.9)  # the norm is far beyond the bound, the values are not
-    assert validate.bounded("h", array, 10.0) is array
-    array[position] = bad
-    with pytest.raises(NonFiniteError):
-        validate.bounded("h", array, 10.0)
+def test_bounded_sees_one_value_anywhere() -> None:
+    for bad, position in product((math.nan, math.inf, -math.inf, 10.1, -10.1), (0, 64 * 32 - 1)):
+        array = torch.full((64, 32), 9.9)  # the norm is far beyond the bound, the values are not
+        assert validate.bounded("h", array, 10.0) is array
+        array.view(-1)[position] = bad
+        with pytest.raises(NonFiniteError):
+            validate.bounded("h", array, 10.0)
