@@ -169,7 +169,7 @@ simulation: {bandwidth: 0} | simulation.bandwidth is 0 | greater than 0
 simulation: {timeout: 0} | simulation.timeout is 0 | greater than 0
 simulation: {delay: {mean: 0}} | simulation.delay.mean is 0 | greater than 0
 simulation: {delay: {distribution: trace, seconds: []}} | simulation.delay.seconds | 1
-simulation: {delay: {distribution: trace, seconds: [2, -1]}} | delay.seconds.1 is -1 | greater than 0
+simulation: {delay: {distribution: trace, seconds: [2, -1]}} | seconds.1 is -1 | greater than 0
 simulation: {stragglers: {0: 0}} | simulation.stragglers.0 is 0 | greater than 0
 simulation: {stragglers: {bank: 2}} | simulation.stragglers | 'bank' | integer
 simulation: {stragglers: [3]} | simulation.stragglers is [3] | keys and values
@@ -181,7 +181,7 @@ method: {name: dpvz} | method.name is 'dpvz' | did you mean 'dpzv' | cascaded | 
 method: {name: true} | method.name is True | dpzv
 client: {model: {name: resnet}} | client.model.name is 'resnet' | mlp | cnn
 server: {model: {name: cnn}} | server.model.name is 'cnn' | mlp | module
-simulation: {delay: {distribution: weibull}} | delay.distribution is 'weibull' | constant | exponential | trace
+simulation: {delay: {distribution: weibull}} | is 'weibull' | constant | log-normal | trace
 method: {name: null} | method.name is | 'dpzv'
 method: {name: ''} | method.name is | 'dpzv'
 method: {name: [dpzv]} | method.name is | 'dpzv'

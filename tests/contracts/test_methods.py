@@ -124,12 +124,12 @@ def test_any_differentiable_module_may_be_the_server(
     federation = federations.build(method, timing, changes)
     options = federations.config(method, timing).method
     side, labels = federation.server.side, federation.data.labels["table"]
-    start = side.head.parameters.clone().double()
+    start = side.model.parameters.clone().double()
     clients = askers(timing)
     ids = federations.query(federations.ask(federation, clients[0]), up(method)).ids
     federations.converse(federation, clients)
     rows = side.table.values[ids].double()
-    moved = side.head.parameters.double() - start
+    moved = side.model.parameters.double() - start
 
     def loss(module: nn.Module, parameters: Tensor) -> Tensor:
         nn.utils.vector_to_parameters(parameters, module.parameters())
@@ -385,7 +385,7 @@ def test_tiny_noise_and_a_wide_clip_are_the_plain_method(
     plain, _ = federations.ran(method, timing, changes)
     noised, _ = federations.ran(method, timing, {**changes, **tiny})
     pairs = [*zip(plain.models, noised.models, strict=True)]
-    for a, b in [*pairs, (plain.server.side.head, noised.server.side.head)]:
+    for a, b in [*pairs, (plain.server.side.model, noised.server.side.model)]:
         assert not torch.equal(a.parameters, b.parameters)
         assert torch.allclose(a.parameters, b.parameters, atol=1000 * noise)
 
@@ -555,7 +555,7 @@ def test_evaluations_are_counted_as_they_are_made(
     """The points that a query adds to the table's own, and one for each further local step."""
     federation = federations.build(method, timing)
     seen = []
-    head = federation.server.side.head
+    head = federation.server.side.model
     evaluate = head.evaluate
 
     def counting(points: Any, *others: Any) -> Any:

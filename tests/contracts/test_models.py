@@ -18,7 +18,7 @@ from vertizo.models.linear_stack import LinearStack
 from vertizo.models.networks import cnn, mlp
 from vertizo.models.torch import TorchModel, wrap
 from vertizo.zeroth_order.directions import LAWS, Directions
-from vertizo.zeroth_order.perturbation import at_once, in_place, outputs
+from vertizo.zeroth_order.estimators import at_once, in_place, outputs
 
 Array = NDArray[np.float32]
 BATCH, OUTPUTS = 7, 3

@@ -32,7 +32,7 @@ from vertizo.party.private_updates import (
     SecretSgd,
     SeededSampler,
 )
-from vertizo.party.server_model import Head
+from vertizo.party.server_model import ServerModel
 from vertizo.run.build_models import server_module
 from vertizo.zeroth_order.directions import Directions
 
@@ -156,7 +156,7 @@ class Game:
 
     def __init__(self, model: DifferentiableModel, update: str, clip: float, task: Task) -> None:
         self.clip = clip
-        self._head = Head(model, task)
+        self._head = ServerModel(model, task)
         self._start = model.parameters.clone()
         self._heard = Heard(clip)
         size = model.parameters.numel()

@@ -36,7 +36,7 @@ def test_rounds_by_hand(federations: SimpleNamespace, timing: str, join: str) ->
     side = federation.server.side
     labels = federation.data.labels["table"]
     width = 3 * dim if join == "concat" else dim
-    velocity = torch.zeros_like(side.head.parameters, dtype=torch.float64)
+    velocity = torch.zeros_like(side.model.parameters, dtype=torch.float64)
     order = [0, 1, 2] if timing == "synchronous" else [2]
     sizes = set()
 
@@ -49,7 +49,7 @@ def test_rounds_by_hand(federations: SimpleNamespace, timing: str, join: str) ->
 
     for round_ in range(10):
         server = federations.twin(
-            side.head.parameters, [width, federations.HIDDEN, federations.CLASSES]
+            side.model.parameters, [width, federations.HIDDEN, federations.CLASSES]
         )
         frames = [federations.ask(federation, client) for client in order]
         queries = [federations.query(frame) for frame in frames]
@@ -75,7 +75,7 @@ def test_rounds_by_hand(federations: SimpleNamespace, timing: str, join: str) ->
         (plain.sum() / nominal).backward()
         velocity = momentum * velocity + torch.cat([w.grad.flatten() for w in server.parameters()])
         stepped = federations.flat(server) - rate * velocity
-        assert torch.allclose(side.head.parameters.double(), stepped, atol=1e-6)
+        assert torch.allclose(side.model.parameters.double(), stepped, atol=1e-6)
 
         for client, answer in answers:
             federation.clients[client].tell(answer)

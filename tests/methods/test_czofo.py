@@ -20,9 +20,8 @@ from vertizo.models.array import ArrayModel
 from vertizo.models.losses import Classification
 from vertizo.models.optimizers import Sgd
 from vertizo.models.torch import wrap
-from vertizo.party.server_model import Head
+from vertizo.party.server_model import NoUpdate, ServerModel
 from vertizo.party.table import EmbeddingTable
-from vertizo.party.updates import NoUpdate
 from vertizo.privacy.plan import NoPrivacy
 from vertizo.protocol.messages import Query, Reply
 from vertizo.zeroth_order.directions import LAWS
@@ -65,14 +64,14 @@ def test_rounds_by_hand(
     federation = federations.build("czofo", timing, changes)
     side, labels = federation.server.side, federation.data.labels["table"]
     width = side.table.width
-    velocity = torch.zeros_like(side.head.parameters, dtype=torch.float64)
+    velocity = torch.zeros_like(side.model.parameters, dtype=torch.float64)
     velocities = [torch.zeros_like(m.parameters, dtype=torch.float64) for m in federation.models]
     factor = dim if law == "sphere" else 1
     order = [0, 1, 2] if timing == "synchronous" else [2]
     sizes = set()
     for round_ in range(10):
         widths = [width, federations.HIDDEN, federations.CLASSES]
-        server = federations.twin(side.head.parameters, widths)
+        server = federations.twin(side.model.parameters, widths)
         frames = [federations.ask(federation, client) for client in order]
         queries = [federations.query(frame) for frame in frames]
         ids = queries[0].ids
@@ -119,7 +118,7 @@ def test_rounds_by_hand(
         (plain.sum() / nominal).backward()
         velocity = momentum * velocity + torch.cat([w.grad.flatten() for w in server.parameters()])
         stepped = federations.flat(server) - 0.1 * velocity
-        assert torch.allclose(side.head.parameters.double(), stepped, atol=1e-6)
+        assert torch.allclose(side.model.parameters.double(), stepped, atol=1e-6)
         if timing == "asynchronous":
             order = [(round_ * 2) % 3]
     assert sizes == {8, 29 % 8}
@@ -161,13 +160,13 @@ def test_every_axis_once_is_vafl_up_to_the_smoothing(
     def after(method: str, changes: dict[str, Any]) -> Tensor:
         federation, _ = federations.ran(method, timing, {**smooth, **changes}, rounds=4)
         parts = [model.parameters for model in federation.models]
-        return torch.cat([*parts, federation.server.side.head.parameters])
+        return torch.cat([*parts, federation.server.side.model.parameters])
 
     axes = options(directions="coordinate", scalars="record", num_directions=federations.DIM)
     exact = after("vafl", {})
     start = federations.build("vafl", timing, smooth)
     moved = exact - torch.cat(
-        [*(m.parameters for m in start.models), start.server.side.head.parameters]
+        [*(m.parameters for m in start.models), start.server.side.model.parameters]
     )
     errors = [
         float((after("czofo", {**axes, "method.smoothing": mu}) - exact).norm())
@@ -186,7 +185,7 @@ def halves(
     features = torch.randn(6, 3)
     model = wrap(nn.Linear(3, 2))
     side = ServerSide(
-        head=Head(wrap(nn.Linear(2, 3)), Classification(3)),
+        head=ServerModel(wrap(nn.Linear(2, 3)), Classification(3)),
         table=EmbeddingTable(6, [2]),
         labels=torch.tensor([0, 1, 2, 1, 0, 2]),
         plan=NoPrivacy(6),

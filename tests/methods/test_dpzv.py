@@ -38,7 +38,7 @@ def losses(server: nn.Module, rows: Tensor, labels: Tensor) -> Tensor:
 def server_twin(federations: SimpleNamespace, federation: Federation) -> nn.Sequential:
     width = federation.server.side.table.width
     widths = [width, federations.HIDDEN, federations.CLASSES]
-    return federations.twin(federation.server.side.head.parameters, widths)
+    return federations.twin(federation.server.side.model.parameters, widths)
 
 
 @pytest.mark.parametrize("timing", TIMINGS)
@@ -50,7 +50,7 @@ def test_rounds_by_hand(federations: SimpleNamespace, timing: str, momentum: flo
     side, nominal, rate = federation.server.side, 8, 0.1
     labels = federation.data.labels["table"]
     order = [0, 1, 2] if timing == "synchronous" else [1]
-    velocity = torch.zeros_like(side.head.parameters, dtype=torch.float64)
+    velocity = torch.zeros_like(side.model.parameters, dtype=torch.float64)
     sizes = set()
     for round_ in range(10):
         server = server_twin(federations, federation)
@@ -89,7 +89,7 @@ def test_rounds_by_hand(federations: SimpleNamespace, timing: str, momentum: flo
         gradient = torch.cat([w.grad.reshape(-1) for w in server.parameters()])
         velocity = momentum * velocity + gradient
         stepped = federations.flat(server) - rate * velocity
-        assert torch.allclose(side.head.parameters.double(), stepped, atol=1e-6)
+        assert torch.allclose(side.model.parameters.double(), stepped, atol=1e-6)
 
         for client, answer in answers:
             federation.clients[client].tell(answer)
@@ -291,7 +291,7 @@ def test_rounds_of_several_directions_by_hand(
         (losses(server, table[ids], labels[ids]).sum() / 8).backward()
         gradient = torch.cat([w.grad.reshape(-1) for w in server.parameters()])
         stepped = federations.flat(server) - 0.1 * gradient
-        assert torch.allclose(side.head.parameters.double(), stepped, atol=1e-6)
+        assert torch.allclose(side.model.parameters.double(), stepped, atol=1e-6)
         for client, answer in answers:
             federation.clients[client].tell(answer)
         if timing == "asynchronous":

@@ -21,9 +21,8 @@ from vertizo.models.array import ArrayModel
 from vertizo.models.losses import Classification
 from vertizo.models.optimizers import Sgd
 from vertizo.models.torch import wrap
-from vertizo.party.server_model import Head
+from vertizo.party.server_model import NoUpdate, ServerModel
 from vertizo.party.table import EmbeddingTable
-from vertizo.party.updates import NoUpdate
 from vertizo.privacy.plan import NoPrivacy
 from vertizo.protocol.messages import Query
 from vertizo.run.federation import Federation
@@ -65,7 +64,7 @@ def join(name: str, parts: list[Tensor]) -> Tensor:
 
 def server_twin(federations: SimpleNamespace, federation: Federation) -> nn.Sequential:
     widths = [federation.server.side.table.width, federations.HIDDEN, federations.CLASSES]
-    return federations.twin(federation.server.side.head.parameters, widths)
+    return federations.twin(federation.server.side.model.parameters, widths)
 
 
 @pytest.mark.parametrize("client", CLIENTS)
@@ -96,7 +95,7 @@ def test_asynchronous_rounds_by_hand(federations: SimpleNamespace, client: str, 
         assert torch.equal(stored, query.embeddings[0])
         gradient = torch.cat([w.grad.reshape(-1) for w in server.parameters()])
         stepped = federations.flat(server) - 0.1 * gradient
-        assert torch.allclose(side.head.parameters.double(), stepped, atol=1e-6)
+        assert torch.allclose(side.model.parameters.double(), stepped, atol=1e-6)
 
         federation.clients[m].tell(answer)
         gradient = torch.cat([w.grad.reshape(-1) for w in own.parameters()])
@@ -138,7 +137,7 @@ def test_synchronous_rounds_are_centralised_sgd(
             break
         rounds += 1
         pairs = [*zip(federation.models, clients, strict=True)]
-        for model, module in [*pairs, (federation.server.side.head, server)]:
+        for model, module in [*pairs, (federation.server.side.model, server)]:
             expected = federations.flat(module)
             assert torch.allclose(model.parameters.double(), expected, rtol=1e-4, atol=2e-6)
         if rounds == 12:
@@ -189,7 +188,7 @@ def test_the_reply_of_a_small_example() -> None:
     identity = nn.Linear(2, 2, bias=False)
     nn.init.eye_(identity.weight)
     side = ServerSide(
-        head=Head(wrap(identity), Classification(2)),
+        head=ServerModel(wrap(identity), Classification(2)),
         table=EmbeddingTable(3, [2]),
         labels=torch.tensor([0, 1, 0]),
         plan=NoPrivacy(4),

@@ -49,14 +49,14 @@ def test_rounds_by_hand(
     }
     federation = federations.build(method, timing, changes)
     side, labels = federation.server.side, federation.data.labels["table"]
-    size = side.head.parameters.numel()
+    size = side.model.parameters.numel()
     widths = [3 * dim, federations.HIDDEN, federations.CLASSES]
     directions = server_directions(law, size)
     velocity = torch.zeros(size, dtype=torch.float64)
     order = [0, 1, 2] if timing == "synchronous" else [2]
     sizes = set()
     for round_ in range(9):
-        start = side.head.parameters.double()
+        start = side.model.parameters.double()
         frames = [federations.ask(federation, client) for client in order]
         queries = [federations.query(frame) for frame in frames]
         ids = queries[0].ids
@@ -91,7 +91,7 @@ def test_rounds_by_hand(
         slope = (mean_loss(start + SMOOTHING * u, table[ids]) - plain) / SMOOTHING
         factor = size if law == "sphere" else 1
         velocity = momentum * velocity + factor * slope * u
-        assert torch.allclose(side.head.parameters.double(), start - RATE * velocity, atol=1e-5)
+        assert torch.allclose(side.model.parameters.double(), start - RATE * velocity, atol=1e-5)
         assert float(velocity.norm()) > 0.1
 
         for client, answer in answers:
@@ -149,7 +149,7 @@ def test_the_server_needs_no_gradient(federations: SimpleNamespace) -> None:
     """Its own step takes two losses, one of which it knows already."""
     federation = federations.build("zoo-vfl")
     evaluated = []
-    head = federation.server.side.head
+    head = federation.server.side.model
     evaluate = head.evaluate
 
     def without_gradient(*given: Any) -> Any:
@@ -196,7 +196,7 @@ def test_a_difference_is_clipped_record_by_record(
         rows[..., :3] = shift
         labels = federation.data.labels["table"][query.ids]
         widths = [9, federations.HIDDEN, federations.CLASSES]
-        server = federations.twin(federation.server.side.head.parameters, widths)
+        server = federations.twin(federation.server.side.model.parameters, widths)
         plain, moved = (
             F.cross_entropy(server(point.double()), labels, reduction="none").detach()
             for point in rows

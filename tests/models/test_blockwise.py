@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from vertizo.models import blockwise
 from vertizo.models.linear_stack import LinearStack
 from vertizo.models.torch import wrap
-from vertizo.zeroth_order import perturbation
+from vertizo.zeroth_order import estimators
 from vertizo.zeroth_order.directions import KEEP_UP_TO, LAWS, Direction
-from vertizo.zeroth_order.perturbation import at_once, by_blocks, in_place, outputs
+from vertizo.zeroth_order.estimators import at_once, by_blocks, in_place, outputs
 
 SPREAD = [law for law in LAWS if law != "coordinate"]
 OFFSETS = [(1e-2, -1e-2), (0.0, 1e-2), (1e-2,), (1e-2, 0.0, -3e-2)]
@@ -93,15 +93,15 @@ def large() -> LinearStack:
 
 def test_large_stacks_take_this_way(monkeypatch: pytest.MonkeyPatch) -> None:
     model = large()
-    monkeypatch.setattr(perturbation, "in_place", forbidden)
-    monkeypatch.setattr(perturbation, "at_once", forbidden)
+    monkeypatch.setattr(estimators, "in_place", forbidden)
+    monkeypatch.setattr(estimators, "at_once", forbidden)
     direction = Direction("scaled-sphere", model.parameters.numel(), 3, keep=False)
     assert outputs(model, torch.randn(4, 1000), direction, (1e-3, -1e-3)).shape == (2, 4, 3)
 
 
 def test_large_batches_and_single_numbers_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     model = large()
-    monkeypatch.setattr(perturbation, "by_blocks", forbidden)
+    monkeypatch.setattr(estimators, "by_blocks", forbidden)
     d = model.parameters.numel()
     most = d // (blockwise.SPARE * 1103)
     assert blockwise.fits(model, torch.zeros(most, 1000), 2)

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from vertizo.core.randomness import Stream
-from vertizo.models.base import Dense, Gradient
-from vertizo.models.optimizers import Frozen, Optimizer, RandomUpdates, Sgd
+from vertizo.models.optimizers import Dense, Frozen, Gradient, Optimizer, RandomUpdates, Sgd
 from vertizo.zeroth_order.directions import Directions
 from vertizo.zeroth_order.estimators import Along
 

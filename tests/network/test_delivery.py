@@ -36,7 +36,7 @@ def served(folder: Path, events: list[str], calls: bool, asks: int = 7) -> Any:
         service.tick()
         assert service.course is not None
         party = service.course.job.party
-        return party.side.head.parameters.tolist(), party._steps
+        return party.side.model.parameters.tolist(), party._steps
 
 
 @pytest.fixture

@@ -204,7 +204,7 @@ def replayed(config: Any, order: list[bytes]) -> Federation:
     if experiment.simulation.table == "upload":
         federation.simulator.upload("table", federation.data.records)
     server, clients = federation.server, federation.clients
-    server.tend()
+    server.train_between_queries()
     codec = experiment.codecs.up
     for frame in order:
         message = wire.decode(frame, codec)
@@ -218,7 +218,7 @@ def replayed(config: Any, order: list[bytes]) -> Federation:
         for client, reply in server.receive(frame):
             clients[client].tell(reply)
         if server.round > before:
-            server.tend()
+            server.train_between_queries()
     return federation
 
 
@@ -227,7 +227,7 @@ def assert_nothing_lost(folder: Path, house: House) -> None:
     federation = replayed(house.config, house.order)
     ended = checkpoint.load(folder / "server" / "checkpoints" / "last.safetensors")["state"]
     parameters = ended["course"]["parameters"]
-    torch.testing.assert_close(federation.server.side.head.parameters, parameters, rtol=0, atol=0)
+    torch.testing.assert_close(federation.server.side.model.parameters, parameters, rtol=0, atol=0)
     for client, member in enumerate(dep.MEMBERS):
         path = folder / member / "checkpoints" / "last.safetensors"
         found = checkpoint.load(path)["state"]["parameters"]
@@ -341,7 +341,7 @@ def state_of(service: FederationService) -> tuple[Any, ...]:
     party = service.course.job.party
     journal = service._archive._store._journal
     assert journal is not None
-    return party.round, party.side.head.parameters.sum().item(), journal.size
+    return party.round, party.side.model.parameters.sum().item(), journal.size
 
 
 def test_garbage_and_lies_are_refused_and_change_nothing(

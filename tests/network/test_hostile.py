@@ -83,7 +83,7 @@ def state_of(service: FederationService) -> tuple[Any, ...]:
     assert service.course is not None
     party, journal = service.course.job.party, service._archive._store._journal
     assert journal is not None
-    return party.round, party.side.head.parameters.tolist(), journal.size
+    return party.round, party.side.model.parameters.tolist(), journal.size
 
 
 def private(folder: Path, update: str = "private-sgd", **federation: Any) -> Any:
@@ -273,13 +273,14 @@ def test_what_goes_wrong_inside_stops_everything(
         begin(service)
         replied(service, "north", query(0, 0))
         assert service.course is not None
-        half = service.course.job.party._half
+        side = service.course.job.party.side
+        answer = side.answer
 
         def broken(*args: Any) -> Any:
-            half.answer(*args[1:])
+            answer(*args)
             raise ZeroDivisionError("a mistake of ours")
 
-        monkeypatch.setattr(service.course.job.party, "_half", type("H", (), {"answer": broken})())
+        monkeypatch.setattr(side, "answer", broken)
         assert answer_to(service, "east", query(1, 0)) == b""
         assert answer_to(service, "north", query(0, 1)) == b""
         with pytest.raises(ZeroDivisionError):

@@ -66,7 +66,7 @@ def test_a_job_keeps_modules_whole(tmp_path: Path) -> None:
     with FederationService(config) as service, dep.ticking(service):
         dep.joined(members(tmp_path, Whole), dep.direct(service))
         assert service.course is not None
-        live: Any = service.course.job.party.side.head.model.state()
+        live: Any = service.course.job.party.side.model.state()
         (note,) = service.course.job.party.side.notes
         assert "as PyTorch has it" in note
     ended = checkpoint.load(tmp_path / "server" / "checkpoints" / "last.safetensors")["state"]

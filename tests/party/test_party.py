@@ -883,7 +883,7 @@ def test_scores_are_those_of_the_joint_model() -> None:
         model(own["test"])
         for model, own in zip(federation.models, federation.data.features, strict=True)
     ]
-    logits = federation.server.side.head.logits(torch.cat(parts, 1))
+    logits = federation.server.side.model.logits(torch.cat(parts, 1))
     labels = federation.data.labels["test"]
     found = federation.server.score("test")
     expected = torch.nn.functional.cross_entropy(logits, labels)

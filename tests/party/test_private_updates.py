@@ -27,18 +27,17 @@ from vertizo.models.losses import Classification
 from vertizo.models.networks import mlp
 from vertizo.models.optimizers import Sgd
 from vertizo.models.torch import wrap
-from vertizo.party.peer import Schedule
 from vertizo.party.private_updates import (
     ROUNDING,
     PrivateSgd,
     PrivateZerothOrder,
+    Schedule,
     SecretSgd,
     SeededSampler,
     SystemSampler,
     clipped_gradient,
 )
-from vertizo.party.server_model import Head
-from vertizo.party.updates import FirstOrder, ServerUpdate, ZerothOrder
+from vertizo.party.server_model import FirstOrder, ServerModel, ServerUpdate, ZerothOrder
 from vertizo.privacy.mechanisms import SeededNoise
 from vertizo.zeroth_order.directions import LAWS, Directions
 
@@ -60,8 +59,8 @@ def network(kind: str = "stack") -> nn.Module:
     return nn.Sequential(nn.Linear(WIDTH, 6), nn.Tanh(), nn.Linear(6, CLASSES))
 
 
-def head_of(module: nn.Module) -> Head:
-    return Head(wrap(copy.deepcopy(module)), Classification(CLASSES))
+def head_of(module: nn.Module) -> ServerModel:
+    return ServerModel(wrap(copy.deepcopy(module)), Classification(CLASSES))
 
 
 def noise(clip: float = HUGE, noise_std: float = TINY, seed: int = 0) -> SeededNoise:
@@ -69,14 +68,14 @@ def noise(clip: float = HUGE, noise_std: float = TINY, seed: int = 0) -> SeededN
     return SeededNoise(stream, clip_norm=clip, noise_std=noise_std)
 
 
-def take(update: ServerUpdate, head: Head, joined: Tensor, labels: Tensor) -> None:
+def take(update: ServerUpdate, head: ServerModel, joined: Tensor, labels: Tensor) -> None:
     """One step as a method makes it: at the last of three points."""
     shift = torch.full((2, *joined.shape), 0.1) * torch.tensor([1.0, -1.0]).view(2, 1, 1)
     evaluation = head.evaluate(Points(joined, ((0, shift),)), labels)
     update.step(head, evaluation, joined, labels)
 
 
-def summed(head: Head, joined: Tensor, labels: Tensor, clip: float, **more: Any) -> Tensor:
+def summed(head: ServerModel, joined: Tensor, labels: Tensor, clip: float, **more: Any) -> Tensor:
     return clipped_gradient(head.evaluate(Points(joined), labels), clip, **more)
 
 
@@ -214,7 +213,7 @@ def one_sided() -> nn.Module:
 @pytest.mark.parametrize("large", [1e20, -1e20])
 def test_an_overflow_for_one_label_only(large: float) -> None:
     """Gradients that are finite for one label of a record and not for the other."""
-    head = Head(wrap(one_sided()), Classification(2))
+    head = ServerModel(wrap(one_sided()), Classification(2))
     joined = torch.tensor([[0.5], [large], [-0.2]])
     sums = []
     for label in (0, 1):
@@ -225,7 +224,7 @@ def test_an_overflow_for_one_label_only(large: float) -> None:
     assert float((sums[0] - sums[1]).norm()) <= 2.0
 
 
-def quiet(name: str, head: Head, rate: float, momentum: float, law: str = "sphere") -> Any:
+def quiet(name: str, head: ServerModel, rate: float, momentum: float, law: str = "sphere") -> Any:
     """A private update with next to no noise, and the plain one that it then is."""
     size = head.parameters.numel()
 
@@ -313,7 +312,7 @@ def secret(
 
 
 class TestNoise:
-    def moves(self, step: Callable[[Head], None], rounds: int) -> Array:
+    def moves(self, step: Callable[[ServerModel], None], rounds: int) -> Array:
         """How far each of many steps of learning rate 1 takes the weights, from one start."""
         head = head_of(network())
         start, rows = head.parameters.clone(), []
@@ -369,7 +368,7 @@ class TestNoise:
         joined, labels = data()
         numbers = iter(range(10**6))
 
-        def step(head: Head) -> None:
+        def step(head: ServerModel) -> None:
             update.between(next(numbers), head, joined, labels, count, records)
 
         self.check(self.moves(step, 250), SIGMA / (sampling * records))
@@ -466,7 +465,7 @@ class TestSecretSgd:
                 seen.append(len(points.rows) * len(points))
                 return model.forward(points, number)
 
-        watched = Head(Watched(), Classification(CLASSES))
+        watched = ServerModel(Watched(), Classification(CLASSES))
         update = secret(CLIP, SIGMA, sampling=0.2, capacity=capacity)
         counts = []
         for step in range(10):
@@ -481,7 +480,7 @@ class TestSecretSgd:
 def test_a_loaded_update_goes_on_the_same_way(name: str) -> None:
     """Optimiser, directions and noise."""
 
-    def make(head: Head) -> Any:
+    def make(head: ServerModel) -> Any:
         if name == "private-sgd":
             return PrivateSgd(Sgd(0.1, 0.9), noise(CLIP, SIGMA), BATCH)
         if name == "poisson-dp-sgd":
@@ -489,7 +488,7 @@ def test_a_loaded_update_goes_on_the_same_way(name: str) -> None:
         directions = Directions("sphere", head.parameters.numel(), Stream.from_seed(3))
         return PrivateZerothOrder(Sgd(0.1, 0.9), noise(CLIP, SIGMA), BATCH, directions, 1e-3)
 
-    def advance(update: Any, head: Head, step: int) -> None:
+    def advance(update: Any, head: ServerModel, step: int) -> None:
         joined, labels = data(seed=step)
         if name == "poisson-dp-sgd":
             update.between(step, head, joined, labels, 5, 40)

@@ -16,7 +16,7 @@ from vertizo.models.base import Points
 from vertizo.models.losses import Classification, Regression, Task
 from vertizo.models.networks import mlp
 from vertizo.models.torch import wrap
-from vertizo.party.server_model import Evaluation, Head
+from vertizo.party.server_model import Evaluation, ServerModel
 
 WIDTH, BATCH, COUNT, CLASSES = 6, 5, 3, 4
 
@@ -43,7 +43,7 @@ MODULES = {
 
 
 @pytest.fixture(params=MODULES)
-def pair(request: pytest.FixtureRequest) -> tuple[nn.Module, Head, Tensor]:
+def pair(request: pytest.FixtureRequest) -> tuple[nn.Module, ServerModel, Tensor]:
     """A module with its own weights, a head over a copy of it, labels."""
     torch.manual_seed(2)
     module = MODULES[request.param]()
@@ -51,14 +51,14 @@ def pair(request: pytest.FixtureRequest) -> tuple[nn.Module, Head, Tensor]:
     labels = torch.tensor([0, 1, 2, 3, 1])
     if request.param == "regression":
         labels = labels.float()
-    return module, Head(wrap(copy.deepcopy(module)), task), labels
+    return module, ServerModel(wrap(copy.deepcopy(module)), task), labels
 
 
 def points(count: int = COUNT, batch: int = BATCH) -> Tensor:
     return torch.randn(count, batch, WIDTH, generator=torch.Generator().manual_seed(1))
 
 
-def evaluate(head: Head, points: Tensor, labels: Tensor) -> Evaluation:
+def evaluate(head: ServerModel, points: Tensor, labels: Tensor) -> Evaluation:
     rows, others = points[-1], points[:-1]
     if not len(others):
         return head.evaluate(Points(rows), labels)
@@ -72,19 +72,19 @@ def losses_of(module: nn.Module, joined: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(logits, labels, reduction="none")
 
 
-def test_parameters_are_the_model_s(pair: tuple[nn.Module, Head, Tensor]) -> None:
+def test_parameters_are_the_model_s(pair: tuple[nn.Module, ServerModel, Tensor]) -> None:
     module, head, _ = pair
     assert head.parameters is head.model.parameters
     assert head.parameters.numel() == sum(p.numel() for p in module.parameters())
 
 
-def test_logits(pair: tuple[nn.Module, Head, Tensor]) -> None:
+def test_logits(pair: tuple[nn.Module, ServerModel, Tensor]) -> None:
     module, head, _ = pair
     joined = points()[0]
     assert torch.allclose(head.logits(joined), module(joined).detach(), atol=1e-6)
 
 
-def test_losses_at_every_point(pair: tuple[nn.Module, Head, Tensor]) -> None:
+def test_losses_at_every_point(pair: tuple[nn.Module, ServerModel, Tensor]) -> None:
     module, head, labels = pair
     found = evaluate(head, points(), labels).losses
     assert found.shape == (COUNT, BATCH)
@@ -95,7 +95,7 @@ def test_losses_at_every_point(pair: tuple[nn.Module, Head, Tensor]) -> None:
 @pytest.mark.parametrize("count", [1, 2, COUNT])
 @pytest.mark.parametrize("weights", [1 / 64, torch.linspace(-1, 2, BATCH)], ids=["mean", "each"])
 def test_gradients(
-    pair: tuple[nn.Module, Head, Tensor], count: int, weights: Tensor | float
+    pair: tuple[nn.Module, ServerModel, Tensor], count: int, weights: Tensor | float
 ) -> None:
     module, head, labels = pair
     evaluation = evaluate(head, points(count), labels)
@@ -109,7 +109,7 @@ def test_gradients(
 
 @pytest.mark.parametrize("batch", [1, BATCH])
 @pytest.mark.parametrize("count", [1, 2])
-def test_small_batches(pair: tuple[nn.Module, Head, Tensor], batch: int, count: int) -> None:
+def test_small_batches(pair: tuple[nn.Module, ServerModel, Tensor], batch: int, count: int) -> None:
     """One row of logits is contiguous either way round, and must be treated like any other."""
     module, head, labels = pair
     given = points(count, batch)
@@ -125,7 +125,7 @@ def test_small_batches(pair: tuple[nn.Module, Head, Tensor], batch: int, count: 
 
 def test_correct_is_counted_at_the_last_point() -> None:
     torch.manual_seed(2)
-    head = Head(wrap(smooth()), Classification(CLASSES))
+    head = ServerModel(wrap(smooth()), Classification(CLASSES))
     labels = torch.tensor([0, 1, 2, 3, 1])
     for order in ([0, 1, 2], [0, 2, 1], [2, 1, 0]):
         given = points()[order]
@@ -136,7 +136,7 @@ def test_correct_is_counted_at_the_last_point() -> None:
 @pytest.mark.parametrize("record", [0, 2, BATCH - 1])
 @pytest.mark.parametrize("value", [0.3, 1e25, torch.nan])
 def test_a_record_leaves_the_others_alone(
-    pair: tuple[nn.Module, Head, Tensor], record: int, value: float
+    pair: tuple[nn.Module, ServerModel, Tensor], record: int, value: float
 ) -> None:
     """Its embedding and its label are replaced; every other loss stays bit for bit."""
     _, head, labels = pair
@@ -149,7 +149,7 @@ def test_a_record_leaves_the_others_alone(
     assert torch.equal(one.input_gradient(1.0)[kept], two.input_gradient(1.0)[kept])
 
 
-def test_evaluation_moves_nothing(pair: tuple[nn.Module, Head, Tensor]) -> None:
+def test_evaluation_moves_nothing(pair: tuple[nn.Module, ServerModel, Tensor]) -> None:
     _, head, labels = pair
     given, before = points(), head.parameters.clone()
     evaluation = evaluate(head, given, labels)
@@ -161,7 +161,7 @@ def test_evaluation_moves_nothing(pair: tuple[nn.Module, Head, Tensor]) -> None:
 
 def test_a_model_without_gradients_says_what_would_do() -> None:
     model = ArrayModel(lambda w, x: np.repeat(x[:, :1] * w, CLASSES, 1), torch.ones(1))
-    head = Head(model, Classification(CLASSES))
+    head = ServerModel(model, Classification(CLASSES))
     labels = torch.zeros(BATCH, dtype=torch.int64)
     assert head.logits(points()[0]).shape == (BATCH, CLASSES)
     with pytest.raises(ConfigError, match=r"ArrayModel\) is not differentiable"):

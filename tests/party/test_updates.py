@@ -18,8 +18,14 @@ from vertizo.models.losses import Classification
 from vertizo.models.networks import mlp
 from vertizo.models.optimizers import Sgd
 from vertizo.models.torch import wrap
-from vertizo.party.server_model import Evaluation, Head
-from vertizo.party.updates import FirstOrder, NoUpdate, ServerUpdate, ZerothOrder
+from vertizo.party.server_model import (
+    Evaluation,
+    FirstOrder,
+    NoUpdate,
+    ServerModel,
+    ServerUpdate,
+    ZerothOrder,
+)
 from vertizo.zeroth_order.directions import LAWS, Directions
 
 WIDTH, BATCH, CLASSES = 4, 8, 3
@@ -39,11 +45,11 @@ def network(kind: str = "stack") -> nn.Module:
     return nn.Sequential(nn.Linear(WIDTH, 6), nn.Tanh(), nn.Linear(6, CLASSES))
 
 
-def head_of(module: nn.Module) -> Head:
-    return Head(wrap(module), Classification(CLASSES))
+def head_of(module: nn.Module) -> ServerModel:
+    return ServerModel(wrap(module), Classification(CLASSES))
 
 
-def take(update: ServerUpdate, head: Head, joined: Tensor, labels: Tensor) -> None:
+def take(update: ServerUpdate, head: ServerModel, joined: Tensor, labels: Tensor) -> None:
     """One step as a method makes it: at the last of three points."""
     shift = torch.full((2, *joined.shape), 0.1) * torch.tensor([1.0, -1.0]).view(2, 1, 1)
     points = Points(joined, ((0, shift),))
@@ -51,7 +57,7 @@ def take(update: ServerUpdate, head: Head, joined: Tensor, labels: Tensor) -> No
     update.step(head, evaluation, joined, labels)
 
 
-def mean_loss(head: Head, joined: Tensor, labels: Tensor) -> float:
+def mean_loss(head: ServerModel, joined: Tensor, labels: Tensor) -> float:
     return float(head.task.losses(head.logits(joined), labels).values.mean())
 
 
@@ -60,7 +66,7 @@ def directions(dimension: int, law: str = "scaled-sphere", seed: int = 3) -> Dir
 
 
 def zeroth_order(
-    head: Head, rate: float, momentum: float = 0.0, *, forward: bool = False, **keys: str
+    head: ServerModel, rate: float, momentum: float = 0.0, *, forward: bool = False, **keys: str
 ) -> ZerothOrder:
     drawn = directions(head.parameters.numel(), **keys)
     return ZerothOrder(Sgd(rate, momentum), drawn, 1e-3, BATCH, forward=forward)
@@ -102,7 +108,7 @@ def test_zeroth_order_trains_what_has_no_gradient() -> None:
         return np.round((x @ w.reshape(WIDTH, CLASSES)) * 1e4) / 1e4
 
     joined, labels = data(64)
-    head = Head(ArrayModel(rule, torch.zeros(WIDTH * CLASSES)), Classification(CLASSES))
+    head = ServerModel(ArrayModel(rule, torch.zeros(WIDTH * CLASSES)), Classification(CLASSES))
     update = ZerothOrder(Sgd(0.05), directions(WIDTH * CLASSES), 0.01, 64)
     evaluation = head_of(network()).evaluate(Points(joined), labels)
     before = mean_loss(head, joined, labels)
@@ -146,7 +152,7 @@ def test_every_zeroth_order_step_has_a_direction_of_its_own() -> None:
 
 @pytest.mark.parametrize("name", ["zeroth-order", "first-order"])
 def test_a_loaded_update_goes_on_the_same_way(name: str) -> None:
-    def make(head: Head) -> ServerUpdate:
+    def make(head: ServerModel) -> ServerUpdate:
         if name == "first-order":
             return FirstOrder(Sgd(0.1, 0.9), BATCH)
         return zeroth_order(head, 0.01, 0.9)
@@ -233,7 +239,7 @@ def test_only_no_update_is_private() -> None:
 class Counting:
     """A model that counts the rows it is asked for."""
 
-    def __init__(self, head: Head) -> None:
+    def __init__(self, head: ServerModel) -> None:
         self.inner = head.model
         self.parameters = head.parameters
         self.rows = 0
@@ -250,7 +256,7 @@ class Counting:
 def test_evaluations_are_counted() -> None:
     plain, (joined, labels) = head_of(network()), data()
     model = Counting(plain)
-    head = Head(model, Classification(CLASSES))
+    head = ServerModel(model, Classification(CLASSES))
     evaluation = plain.evaluate(Points(joined), labels)
     updates: list[ServerUpdate] = [
         NoUpdate(),

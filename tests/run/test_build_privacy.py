@@ -112,7 +112,7 @@ def test_secret_steps_are_on_the_public_schedule() -> None:
     assert (federation.server.round, ledger.steps) == (0, 2)
     while federation.simulator.step():
         assert ledger.steps == 2 + federation.server.round // 3
-        federation.server.tend()
+        federation.server.train_between_queries()
         assert ledger.steps == 2 + federation.server.round // 3
 
 
@@ -150,11 +150,11 @@ def test_overflow_for_some_labels_leaves_all_finite(update: str, label: int) -> 
     signs = torch.where(torch.arange(h.numel()).view_as(h) % 2 == 0, 1.0, -1.0)
     frame = fed.encoded(replace(query, embeddings=3e38 * signs))
     ((_, answer),) = federation.server.receive(frame)
-    federation.server.tend()
+    federation.server.train_between_queries()
     assert fed.reply(answer).values.isfinite().all()
-    assert federation.server.side.head.parameters.isfinite().all()
+    assert federation.server.side.model.parameters.isfinite().all()
     fed.converse(federation, [1, 2])
-    assert federation.server.side.head.parameters.isfinite().all()
+    assert federation.server.side.model.parameters.isfinite().all()
 
 
 def answers(data: Any, method: str, update: str) -> torch.Tensor:

@@ -211,7 +211,7 @@ class TestBuilt:
             32 * 5 + 5,
         ]
         assert federation.server.clients == 3
-        hidden = federation.server.side.head.parameters.numel()
+        hidden = federation.server.side.model.parameters.numel()
         assert hidden == 15 * 64 + 64 + 64 * 10 + 10
 
     @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ class TestBuilt:
     def test_a_server_module_from_a_file(self) -> None:
         arguments = "server.model.arguments={inputs: 12, outputs: 10}"
         federation = made("client.model.outputs=3", *server("Net", arguments))
-        assert federation.server.side.head.parameters.numel() == 12 * 10 + 10
+        assert federation.server.side.model.parameters.numel() == 12 * 10 + 10
 
     def test_a_function(self) -> None:
         federation = made(*function("linear", "client.model.initial_std=2"))

@@ -56,7 +56,7 @@ def test_a_number_is_answered_as_the_ids_it_stands_for(method: str, timing: str)
     assert saved > 5 * len(order)
     for one, other in zip(short.models, plain.models, strict=True):
         assert torch.equal(one.parameters, other.parameters)
-    assert torch.equal(short.server.side.head.parameters, plain.server.side.head.parameters)
+    assert torch.equal(short.server.side.model.parameters, plain.server.side.model.parameters)
 
 
 @each_timing

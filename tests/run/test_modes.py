@@ -179,7 +179,7 @@ def test_frozen_parts_of_a_server_stay(update: str) -> None:
         privacy=privacy if update.startswith("private") else {},
     )
     federation, _ = begun(settings)
-    model = federation.server.side.head.model
+    model = federation.server.side.model.model
     before = copied(model.state())
     federation.start(upload_table=False)
     for _ in range(4):
@@ -206,7 +206,7 @@ def test_a_model_loads_whole_elsewhere(kind: type[nn.Module], tmp_path: Path) ->
         assert torch.equal(one(rows), two(rows))
     rows = torch.randn(9, 6)
     assert torch.equal(
-        federation.server.side.head.logits(rows), other.server.side.head.logits(rows)
+        federation.server.side.model.logits(rows), other.server.side.model.logits(rows)
     )
 
 
@@ -256,7 +256,7 @@ def test_a_baseline_trains_as_pytorch_does() -> None:
     )
     federation, data = begun(settings)
     pairs = [(m, Normed()) for m in federation.models]
-    server_model: Any = federation.server.side.head.model
+    server_model: Any = federation.server.side.model.model
     pairs.append((server_model, Normed(6, CLASSES)))
     for model, plain in pairs:
         plain.load_state_dict({k: v.clone() for k, v in model.module.state_dict().items()})

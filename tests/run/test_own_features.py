@@ -66,7 +66,9 @@ def joined_module(federation: Federation, width: int, own: int, sizes: list[int]
     encoder = nn.Linear(own, 4)
     top = nn.Sequential(nn.Linear(width + 4, sizes[0]), nn.ReLU(), nn.Linear(sizes[0], sizes[1]))
     both = nn.ModuleDict({"top": top, "encoder": encoder})
-    nn.utils.vector_to_parameters(federation.server.side.head.parameters.clone(), both.parameters())
+    nn.utils.vector_to_parameters(
+        federation.server.side.model.parameters.clone(), both.parameters()
+    )
     return both
 
 
@@ -94,7 +96,7 @@ def test_split_learning_is_gradient_descent_on_the_joined_model(
     nn.functional.cross_entropy(both["top"](rows), data.labels["table"]).backward()
     for module, found, rate in [
         *((c, m.parameters, 0.05) for c, m in zip(clients, federation.models, strict=True)),
-        (both, federation.server.side.head.parameters, 0.1),
+        (both, federation.server.side.model.parameters, 0.1),
     ]:
         before = nn.utils.parameters_to_vector(module.parameters())
         moved = torch.cat([w.grad.reshape(-1) for w in module.parameters() if w.grad is not None])
@@ -107,10 +109,10 @@ def test_the_encoder_is_trained_by_whatever_trains_the_server(
 ) -> None:
     data = half_own(federations.data(24, 3))
     federation = federations.build("dpzv", None, {"server.update": update}, of=data)
-    before = federation.server.side.head.parameters.clone()
+    before = federation.server.side.model.parameters.clone()
     federation.start(upload_table=False)
     federations.go_on(federation, 5)
-    moved = federation.server.side.head.parameters != before
+    moved = federation.server.side.model.parameters != before
     encoder = 4 * 16 + 16
     assert moved[-encoder:].any() == moved[:-encoder].any() == (update != "none")
 

@@ -6,8 +6,15 @@ import numpy as np
 import pytest
 
 from vertizo.core.randomness import generator
-from vertizo.zeroth_order.directions import KEEP_UP_TO, Direction
-from vertizo.zeroth_order.numbers import BLOCK, Kind, blocks, drawn, values
+from vertizo.zeroth_order.directions import (
+    BLOCK,
+    KEEP_UP_TO,
+    Direction,
+    Kind,
+    blocks,
+    drawn,
+    values,
+)
 
 DIMENSIONS = [1, 2, 63, 65, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 6, 5 * BLOCK + 131]
 

@@ -16,8 +16,7 @@ from scipy import stats
 
 from vertizo.core.errors import ConfigError
 from vertizo.core.randomness import Stream
-from vertizo.zeroth_order.directions import KEEP_UP_TO, LAWS, Direction, Directions
-from vertizo.zeroth_order.numbers import BLOCK, values
+from vertizo.zeroth_order.directions import BLOCK, KEEP_UP_TO, LAWS, Direction, Directions, values
 
 Array = NDArray[np.float64]
 

@@ -20,8 +20,14 @@ from vertizo.core.randomness import Stream
 from vertizo.models.networks import cnn, mlp
 from vertizo.models.torch import wrap
 from vertizo.zeroth_order.directions import LAWS, Direction, Directions
-from vertizo.zeroth_order.estimators import Along, Sum, estimate, forward_difference, two_point
-from vertizo.zeroth_order.perturbation import outputs
+from vertizo.zeroth_order.estimators import (
+    Along,
+    Sum,
+    estimate,
+    forward_difference,
+    outputs,
+    two_point,
+)
 
 Array = NDArray[np.float64]
 Function = Callable[[Array], float]

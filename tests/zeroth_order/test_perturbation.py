@@ -16,9 +16,8 @@ from vertizo.models.array import ArrayModel
 from vertizo.models.base import Model
 from vertizo.models.networks import mlp
 from vertizo.models.torch import wrap
-from vertizo.zeroth_order.directions import LAWS, Direction, Directions
-from vertizo.zeroth_order.numbers import BLOCK
-from vertizo.zeroth_order.perturbation import at_once, in_place, outputs
+from vertizo.zeroth_order.directions import BLOCK, LAWS, Direction, Directions
+from vertizo.zeroth_order.estimators import at_once, in_place, outputs
 
 Array = NDArray[np.float32]
 Way = Callable[[Model, Tensor, Direction, Sequence[float]], Tensor]

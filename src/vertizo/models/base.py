@@ -12,16 +12,15 @@ No method ever sees a layer or an autograd graph.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from vertizo.core.deferred import torch
-from vertizo.models.vectors import add
 
 if TYPE_CHECKING:
     from torch import Tensor
+
 
 State: TypeAlias = "Tensor | dict[str, Any]"
 """All that makes a model what it is: w, and beside it what training by steps does not move."""
@@ -209,35 +208,3 @@ class DifferentiableModel(Protocol):
 
         To be called once a step was made by it; without that, nothing changed.
         """
-
-
-class Gradient(Protocol):
-    """A direction of descent that can be added to a vector."""
-
-    def add_to(self, vector: Tensor, scale: float) -> None:
-        """``vector += scale · gradient``, in place."""
-
-    def held(self) -> tuple[Tensor, float] | None:
-        """A vector in memory, and the number that it is multiplied by; None where there is none."""
-
-    def norm(self) -> float:
-        """Its Euclidean norm."""
-
-
-@dataclass(frozen=True)
-class Dense:
-    """A gradient held as a vector, shape [d]."""
-
-    vector: Tensor
-
-    def add_to(self, vector: Tensor, scale: float) -> None:
-        """``vector += scale · gradient``, in place."""
-        add(vector, self.vector, scale)
-
-    def held(self) -> tuple[Tensor, float]:
-        """The vector, once."""
-        return self.vector, 1.0
-
-    def norm(self) -> float:
-        """Its Euclidean norm."""
-        return math.sqrt(float(torch.dot(self.vector, self.vector)))

@@ -153,7 +153,10 @@ class Layers:
             gradient: of the outputs, [rows, outputs].
             out: becomes the gradient, [d].
         """
-        threads, gradient = torch.get_num_threads(), self._at_outputs(steps, gradient)
+        threads = torch.get_num_threads()
+        if self.layers[-1].relu:
+            gradient = self._at_outputs(steps, gradient)
+        gradient = np.ascontiguousarray(gradient)
         for index in range(len(self.layers) - 1, -1, -1):
             bias = self.layers[index].bias
             self._by[index].outer(out, gradient, steps[index], self._first[index], bias, threads)

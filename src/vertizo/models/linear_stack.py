@@ -66,7 +66,8 @@ class LinearStack:
         return inputs.flatten(1) if self._flatten else inputs.flatten(0, -2)
 
     def _numbers(self, inputs: Tensor) -> Numbers:
-        numbers: Numbers = self.rows(inputs).numpy()
+        rows = inputs if inputs.dim() == 2 else self.rows(inputs)
+        numbers: Numbers = rows.numpy()
         return np.ascontiguousarray(numbers)
 
     def __call__(self, inputs: Tensor) -> Tensor:
@@ -110,13 +111,6 @@ class LinearStack:
     def settle(self) -> None:
         """Nothing: there is nothing beside the parameters."""
 
-    def gradient_of(self, steps: list[Numbers], gradient: Numbers) -> Tensor:
-        """Gradient of the parameters, [d]; overwritten by the next call."""
-        if self._gradient is None:
-            self._gradient = torch.empty_like(self.parameters)
-        self._stack.gradients(self._flat, steps, gradient, self._gradient.numpy())
-        return self._gradient
-
     def record_gradients_of(
         self, steps: list[Numbers], gradient: Numbers, batch: int, records: slice
     ) -> RecordGradients:
@@ -151,7 +145,12 @@ class StackPullback:
 
     def __call__(self, gradient: Tensor) -> Tensor:
         """Gradient with respect to the parameters, [d]; overwritten by the next call."""
-        return self._stack.gradient_of(self._steps, self._numbers(gradient))
+        numbers: Numbers = gradient.numpy().reshape(self._steps[-1].shape)
+        stack = self._stack
+        if stack._gradient is None:
+            stack._gradient = torch.empty_like(stack.parameters)
+        stack._stack.gradients(stack._flat, self._steps, numbers, stack._gradient.numpy())
+        return stack._gradient
 
     @property
     def at_once(self) -> int:

@@ -15,7 +15,7 @@ from vertizo.network import frames
 from vertizo.network.evaluations import Evaluations
 from vertizo.network.frames import Done, Go, Keep, Send, Sent
 from vertizo.network.job import Job
-from vertizo.party.peer import Vetted
+from vertizo.party.checks import Vetted
 from vertizo.party.server import Replies
 from vertizo.protocol import wire
 from vertizo.protocol.messages import Purpose
@@ -51,7 +51,7 @@ class Course:
         """Start training, unless the table is to be uploaded first."""
         if self.job.config.simulation.table == "zeros" or not self._uploading:
             self.phase = "training"
-            self.job.party.tend()
+            self.job.party.train_between_queries()
             self.evaluations.begin(self._progress)
 
     def vet(self, frame: bytes, client: int) -> Vetted | Replies:
@@ -85,7 +85,7 @@ class Course:
         if not self.is_due:
             return
         try:
-            self.job.party.tend()
+            self.job.party.train_between_queries()
         except RefusedError as error:
             raise RunError(f"a step that is due cannot be charged: {error}") from None
         self.is_due = False
@@ -232,7 +232,7 @@ class Course:
         """What a checkpoint must hold; who uploaded the table is asked again."""
         return {
             "phase": self.phase,
-            "parameters": self.job.party.side.head.model.state(),
+            "parameters": self.job.party.side.model.state(),
             "party": self.job.party.state(),
             "evaluations": self.evaluations.state(),
             "last": self.last,
@@ -242,7 +242,7 @@ class Course:
     def load(self, state: dict[str, Any]) -> None:
         """Go on from ``state``."""
         self.phase = state["phase"]
-        self.job.party.side.head.model.load(state["parameters"])
+        self.job.party.side.model.load(state["parameters"])
         self.job.party.load(state["party"])
         self.evaluations.load(state["evaluations"])
         self.last, self.scores = state["last"], state["scores"]

@@ -116,7 +116,7 @@ class PredictingService:
         cardinalities = {name: m.cardinalities for name, m in preparation.parties.items()}
         self._party = self._made(own, cardinalities)
         try:
-            self._party.side.head.model.load(parameters)
+            self._party.side.model.load(parameters)
         except (KeyError, TypeError, ValueError):
             raise RunError(
                 f"{served.folder}: its checkpoint is of another model than config.yaml"

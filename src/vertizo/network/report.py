@@ -34,7 +34,7 @@ def scored(course: Course, best: Callable[[], State]) -> tuple[Scores, State]:
     """
     purpose, party = course.evaluations.purpose, course.job.party
     assert purpose is not None, "an evaluation is under way"
-    model = party.side.head.model
+    model = party.side.model.model
     now = copied(model.state())
     if course.evaluations.model == "best":
         model.load(best())
@@ -115,7 +115,7 @@ def summary_of(course: Course, traffic: Traffic, seconds: float) -> dict[str, An
         "bytes_evaluation": traffic.evaluation,
         "seconds": seconds,
         "peak_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        "parameters": {"server": party.side.head.parameters.numel()},
+        "parameters": {"server": party.side.model.parameters.numel()},
         "learning_rates": {"server": party.side.learning_rate},
         "staleness": {"mean": party.staleness.mean, "max": party.staleness.largest},
         "queries": [party.next_number(client) for client in range(party.clients)],

@@ -36,7 +36,7 @@ from vertizo.network.options import ServeConfig
 from vertizo.network.report import evaluation_row, scored
 from vertizo.network.terms import check_hello
 from vertizo.network.transport import Answer, Rest
-from vertizo.party.peer import Vetted
+from vertizo.party.checks import Vetted
 from vertizo.party.server import Replies
 from vertizo.protocol import wire
 from vertizo.run.simulator import UPLOAD_BYTES, Traffic

@@ -17,21 +17,21 @@ and schedules cost nothing more.
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from vertizo.core.randomness import Stream
-from vertizo.models.base import Dense, Points
-from vertizo.models.optimizers import Optimizer
-from vertizo.party.server_model import Evaluation, Head
+from vertizo.models.base import Points
+from vertizo.models.optimizers import Dense, Optimizer
+from vertizo.party.server_model import Evaluation, ServerModel
 from vertizo.privacy.clipping import clip
 from vertizo.privacy.discrete_gaussian import RandomBytes
 from vertizo.privacy.mechanisms import NoiseSource
 from vertizo.zeroth_order.directions import Directions
-from vertizo.zeroth_order.estimators import estimate, two_point
-from vertizo.zeroth_order.perturbation import outputs
+from vertizo.zeroth_order.estimators import estimate, outputs, two_point
 
 ROUNDING = 1e-4
 """Share of the clip kept free for rounding in float64.
@@ -88,13 +88,15 @@ class PrivateSgd:
         self._batch_size = batch_size
         self._steps = 0
 
-    def step(self, head: Head, evaluation: Evaluation, joined: Tensor, labels: Tensor) -> None:
+    def step(
+        self, model: ServerModel, evaluation: Evaluation, joined: Tensor, labels: Tensor
+    ) -> None:
         """One step along the clipped, noised gradient of the batch."""
         total = clipped_gradient(evaluation, self._noise.clip_norm)
         noised = self._noise.onto(self._steps, total)
         self._steps += 1
-        gradient = (noised / self._batch_size).to(head.parameters.dtype)
-        self._optimizer.step(head.parameters, Dense(gradient))
+        gradient = (noised / self._batch_size).to(model.parameters.dtype)
+        self._optimizer.step(model.parameters, Dense(gradient))
 
     def state(self) -> dict[str, Tensor]:
         """The optimiser's, and how many releases were made."""
@@ -135,19 +137,21 @@ class PrivateZerothOrder:
         self._smoothing = smoothing
         self._steps = 0
 
-    def step(self, head: Head, evaluation: Evaluation, joined: Tensor, labels: Tensor) -> None:
+    def step(
+        self, model: ServerModel, evaluation: Evaluation, joined: Tensor, labels: Tensor
+    ) -> None:
         """One step along a random direction, as far as the noised slope says."""
         direction = self._directions.draw(self._steps)
         smoothing = self._smoothing
         plus, minus = (
-            head.task.losses(logits, labels).values
-            for logits in outputs(head.model, joined, direction, (smoothing, -smoothing))
+            model.task.losses(logits, labels).values
+            for logits in outputs(model.model, joined, direction, (smoothing, -smoothing))
         )
         slopes = clip(two_point(plus, minus, smoothing), self._noise.clip_norm)
         noised = self._noise.sum(self._steps, slopes.unsqueeze(1))
         self._steps += 1
         slope = float(noised) / self._batch_size
-        self._optimizer.step(head.parameters, estimate(direction, slope))
+        self._optimizer.step(model.parameters, estimate(direction, slope))
 
     def state(self) -> dict[str, Tensor]:
         """The optimiser's, and how many directions were drawn."""
@@ -193,6 +197,25 @@ class SystemSampler:
         return (words & (2**53 - 1)).to(torch.float64) * 2.0**-53
 
 
+@dataclass(frozen=True)
+class Schedule:
+    """When the server trains on secret samples: by the public round counter alone.
+
+    Args:
+        every: rounds between two steps.
+        warm_up: steps before the first round.
+        most: steps in all.
+    """
+
+    every: int
+    warm_up: int
+    most: int
+
+    def due(self, round_: int) -> int:
+        """Steps to have been made once ``round_`` rounds are over."""
+        return min(self.most, self.warm_up + round_ // self.every)
+
+
 class SecretSgd:
     """DP-SGD on the embedding table, each record sampled with probability q (Poisson).
 
@@ -228,7 +251,9 @@ class SecretSgd:
         self._capacity = capacity
         self._sampler = sampler
 
-    def step(self, head: Head, evaluation: Evaluation, joined: Tensor, labels: Tensor) -> None:
+    def step(
+        self, model: ServerModel, evaluation: Evaluation, joined: Tensor, labels: Tensor
+    ) -> None:
         """Nothing: queries do not train this server."""
 
     def sample(self, step: int, records: int) -> tuple[Tensor, int]:
@@ -240,14 +265,20 @@ class SecretSgd:
         return rows, chosen.numel()
 
     def between(
-        self, step: int, head: Head, joined: Tensor, labels: Tensor, count: int, records: int
+        self,
+        step: int,
+        model: ServerModel,
+        joined: Tensor,
+        labels: Tensor,
+        count: int,
+        records: int,
     ) -> None:
         """Step number ``step``, on the first ``count`` of the given rows."""
-        evaluation = head.evaluate(Points(joined), labels)
+        evaluation = model.evaluate(Points(joined), labels)
         total = clipped_gradient(evaluation, self._noise.clip_norm, count)
         noised = self._noise.onto(step, total)
-        gradient = (noised / (self._sampling * records)).to(head.parameters.dtype)
-        self._optimizer.step(head.parameters, Dense(gradient))
+        gradient = (noised / (self._sampling * records)).to(model.parameters.dtype)
+        self._optimizer.step(model.parameters, Dense(gradient))
 
     def state(self) -> dict[str, Tensor]:
         """The optimiser's."""

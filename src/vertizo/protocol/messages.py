@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Literal
-
-import numpy as np
-
-from vertizo.core import kernels
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+
 Purpose = Literal["table", "validation", "test"]
-
-
-def largest(ids: Tensor) -> int:
-    """The largest of some record IDs; 0 where there is none."""
-    return kernels.highest(np.ascontiguousarray(ids.numpy()))
 
 
 @dataclass(frozen=True)
@@ -35,11 +26,6 @@ class Query:
     batch: int | None = None
     """Where both sides know the order of records: the batch that ``ids`` are, which then stands for
     them on the wire."""
-
-    @cached_property
-    def largest(self) -> int:
-        """The largest record ID; 0 where there is none."""
-        return largest(self.ids)
 
 
 @dataclass(frozen=True)

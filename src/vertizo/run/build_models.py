@@ -32,8 +32,7 @@ from vertizo.config.architectures import (
     TextEmbeddingsConfig,
     TextRestConfig,
 )
-from vertizo.core import validate
-from vertizo.core.errors import ConfigError, NonFiniteError
+from vertizo.core.errors import ConfigError
 from vertizo.core.imports import load_object
 from vertizo.core.randomness import Stream
 from vertizo.models import networks, resnet, text
@@ -42,6 +41,7 @@ from vertizo.models.base import DifferentiableModel, Model, Points
 from vertizo.models.encoded import EncodedModel
 from vertizo.models.parts import first_line, somebodys_code
 from vertizo.models.torch import wrap
+from vertizo.party.checks import is_bounded
 
 ImageModel = CnnConfig | FiltersConfig | ResnetConfig | ResnetStemConfig
 TextModel = BagConfig | TextConfig | TextEmbeddingsConfig
@@ -226,12 +226,10 @@ def embedding_dim(model: Model, sample: Tensor, bound: float, *, first_order: bo
         embeddings = model(sample)
         if first_order and isinstance(model, DifferentiableModel):
             model.forward(Points(sample))
-    try:
-        validate.bounded("its first embeddings", embeddings, bound)
-    except NonFiniteError:
+    if not is_bounded(embeddings, bound):
         raise ConfigError(
             f"client.model: its first embeddings are infinite, NaN or beyond {bound:g}"
-        ) from None
+        )
     return int(embeddings.shape[1])
 
 

@@ -20,13 +20,13 @@ from vertizo.core.errors import ConfigError
 from vertizo.core.names import PRIVATE
 from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData
-from vertizo.methods.base import ClientSide, ServerSide
+from vertizo.methods.base import ClientSide
 from vertizo.models.base import Model
 from vertizo.models.optimizers import Frozen, Optimizer, RandomUpdates, Sgd
 from vertizo.party.batches import Batches
 from vertizo.party.client import ClientParty
-from vertizo.party.server import ServerParty
-from vertizo.party.server_model import Head
+from vertizo.party.server import ServerParty, ServerSide
+from vertizo.party.server_model import ServerModel
 from vertizo.party.table import EmbeddingTable
 from vertizo.privacy.accounting import mu_of
 from vertizo.privacy.discrete_gaussian import RandomBytes
@@ -62,6 +62,10 @@ FITTED_LABELS = (
     "No privacy guarantee: what the task is, its classes, or the mean and spread that labels are "
     "scaled by were read off the labels, and every reply depends on it; data.classes, or "
     "data.task and data.label_range, give public knowledge instead."
+)
+UNDECLARED = (
+    "No privacy guarantee: the method does not declare what it releases of a record "
+    "(Method.releases_per_query)."
 )
 
 
@@ -166,7 +170,7 @@ def make_client(
     feedback = config.codecs.feedback
     party = ClientParty(
         index=index,
-        half=config.method.client(side),
+        pair=config.method.client(side),
         features=features,
         embed=model,
         batches=known_batches(config, records, public, index)
@@ -263,7 +267,6 @@ def make_server(
         ConfigError: parts of the configuration do not fit each other or the data.
     """
     method, options = config.method, config.server
-    table = EmbeddingTable(data.records, dims, options.join)
     own: dict[Purpose, Tensor] = {}
     encoded = None
     if data.own is not None:
@@ -275,6 +278,7 @@ def make_server(
             data.own.cardinalities,
             tokens=not features.is_floating_point(),
         )
+    table = EmbeddingTable(data.records, dims, options.join, own.get("table"))
     why = modes.why_server_evaluates(config)
     model = server_model(
         options.model,
@@ -303,22 +307,20 @@ def make_server(
         random_bytes=random_bytes,
     )
     side = ServerSide(
-        head=Head(model, data.task),
+        method=method,
+        model=ServerModel(model, data.task),
         table=table,
         labels=data.labels["table"],
         plan=protection.plan(),
         update=protection.update(model),
         shared=shared,
-        own=own.get("table"),
         learning_rate=protection.learning_rate,
         notes=modes.notes("server.model", model, why),
     )
     feedback = config.codecs.feedback
     return ServerParty(
-        half=method.server(side),
         side=side,
         labels=data.labels,
-        points=method.points,
         batch_size=config.batch_size,
         up=config.codecs.up,
         down=config.codecs.down,
@@ -372,6 +374,8 @@ def statement_of(
     )
     if data.fitted_labels and side.plan.releases is not None:
         statement = statement.without_guarantee(FITTED_LABELS)
+    if side.method.releases_per_query is None and side.plan.releases is not None:
+        statement = statement.without_guarantee(UNDECLARED)
     return statement if noise is None else replace(statement, words=noise.words())
 
 

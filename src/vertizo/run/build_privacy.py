@@ -16,15 +16,15 @@ from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData
 from vertizo.models.base import Model
 from vertizo.models.optimizers import Sgd
-from vertizo.party.peer import Schedule
 from vertizo.party.private_updates import (
     PrivateSgd,
     PrivateZerothOrder,
+    Schedule,
     SecretSgd,
     SeededSampler,
     SystemSampler,
 )
-from vertizo.party.updates import FirstOrder, NoUpdate, ServerUpdate, ZerothOrder
+from vertizo.party.server_model import FirstOrder, NoUpdate, ServerUpdate, ZerothOrder
 from vertizo.privacy import guarantee
 from vertizo.privacy.accounting import mu_of, published_mu, published_noise_std
 from vertizo.privacy.choice import MECHANISMS
@@ -148,7 +148,7 @@ class Protection:
             clients=len(self._data.parties),
             queries=config.epochs,
             reply=self._event(self._reply_noise),
-            per_query=config.method.releases_per_query,
+            per_query=config.method.releases_per_query or 1,
             step=step,
             steps_per_query=self._steps_per_query,
             secret=secret,
@@ -280,7 +280,7 @@ class Protection:
             privacy.delta,
             clients=len(data.parties),
             queries=config.epochs,
-            per_query=config.method.releases_per_query,
+            per_query=config.method.releases_per_query or 1,
             server_share=share if private else 0.0,
             steps_per_query=self._steps_per_query if private and not secret else None,
             secret_steps=self._secret_steps if secret else 0,
@@ -291,7 +291,7 @@ class Protection:
     @property
     def _published_rounds(self) -> float:
         """T of DPZV's formula: all replies of all clients, ``M E D/B``."""
-        per_record = self._config.epochs * self._config.method.releases_per_query
+        per_record = self._config.epochs * (self._config.method.releases_per_query or 1)
         return len(self._data.parties) * per_record * self._data.records / self._config.batch_size
 
     def _published(self, reply: GaussianRelease) -> float | None:

@@ -110,7 +110,7 @@ class Federation:
         """The models alone: all parameters, and what else belongs to a model; live."""
         return {
             "clients": [model.state() for model in self.models],
-            "server": self.server.side.head.model.state(),
+            "server": self.server.side.model.state(),
         }
 
     def load_parameters(self, state: Mapping[str, Any]) -> None:
@@ -121,7 +121,7 @@ class Federation:
         """
         for model, values in zip(self.models, state["clients"], strict=True):
             model.load(values)
-        self.server.side.head.model.load(state["server"])
+        self.server.side.model.load(state["server"])
 
     def state(self) -> dict[str, Any]:
         """Everything a run needs to go on as if it had never stopped."""
@@ -235,4 +235,4 @@ def _giving(config: ExperimentConfig, *, observed: bool) -> wire.Encode:
         isinstance(codec, NoCompression) and codec.dtype == "float32"
         for codec in (codecs.up, codecs.down)
     )
-    return wire.Handed if exact and not observed else wire.encode
+    return wire.InProcessFrame if exact and not observed else wire.encode

@@ -224,7 +224,7 @@ class Training:
             "bytes_down": simulator.traffic.down,
             "train_loss": meter.loss / meter.records if meter.records else None,
         }
-        if isinstance(server.side.head.task, Classification):
+        if isinstance(server.side.model.task, Classification):
             seen = meter.records
             row["train_accuracy"] = meter.correct / seen if seen else None
         meter.reset()
@@ -318,7 +318,7 @@ class Training:
             "peak_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
             "parameters": {
                 "clients": [model.parameters.numel() for model in federation.models],
-                "server": side.head.parameters.numel(),
+                "server": side.model.parameters.numel(),
             },
             "learning_rates": {
                 "clients": federation.learning_rates,

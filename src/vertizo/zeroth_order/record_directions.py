@@ -16,8 +16,7 @@ import numpy as np
 from vertizo.core.deferred import torch
 from vertizo.core.names import LawName
 from vertizo.core.randomness import generator
-from vertizo.zeroth_order.directions import FLOAT32_MAX
-from vertizo.zeroth_order.numbers import drawn
+from vertizo.zeroth_order.directions import FLOAT32_MAX, drawn
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -11,7 +11,7 @@ import pytest
 from vertizo.core import kernels
 from vertizo.core.kernels import plain
 from vertizo.core.randomness import generator
-from vertizo.zeroth_order.numbers import EIGHTS, values
+from vertizo.zeroth_order.directions import EIGHTS, values
 
 WAYS = [pytest.param(plain, id="plain")]
 if kernels.COMPILED:
