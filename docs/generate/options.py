@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from vertizo.config.schema import ExperimentConfig
-from vertizo.core.options import TAGS, Options, options_of
+from vertizo.core.options import TAGS, Options, options_of, texts
 from vertizo.methods.choice import METHODS
 
 WORDS = {int: "integer", float: "number", str: "text", bool: "`true` or `false`", Path: "path"}
@@ -79,7 +79,7 @@ def _rows(
         else:
             may_be, default = _may_be(field), field.get_default(call_default_factory=True)
             key = prefix + name
-        meaning = " ".join((field.description or "").replace("``", "`").split())
+        meaning = texts(options).get(name, "").replace("``", "`")
         yield f"`{key}`", may_be, _shown(default), meaning
 
 

@@ -9,11 +9,18 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from vertizo.config.schema import ExperimentConfig
-from vertizo.core.options import Tagged
+from vertizo.core.options import Tagged, texts
 
 
 class _Generator(GenerateJsonSchema):
     """Exactly one option of a choice fits: the default alone may leave out what chooses it."""
+
+    def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
+        found = super().model_schema(schema)
+        for name, text in texts(schema["cls"]).items():
+            if name in found.get("properties", {}):
+                found["properties"][name]["description"] = text
+        return found
 
     def tagged_union_schema(self, schema: core_schema.TaggedUnionSchema) -> JsonSchemaValue:
         tagged = schema["discriminator"]

@@ -27,7 +27,6 @@ class Options(BaseModel):
         extra="forbid",
         allow_inf_nan=False,
         ser_json_inf_nan="constants",
-        use_attribute_docstrings=True,
     )
 
     @field_validator("*", mode="before")
@@ -40,6 +39,21 @@ class Options(BaseModel):
             if expected in numbers or any(type(choice) is int for choice in get_args(expected)):
                 raise PydanticCustomError("no_number", "a number")
         return value
+
+
+def texts(options: type[Options]) -> dict[str, str]:
+    """What stands below each field of a class in its source, inherited fields included.
+
+    As of pydantic's `use_attribute_docstrings`, which would read the source of every class whenever
+    it is imported, at twice the cost of all else about it.
+    """
+    from pydantic._internal._docs_extraction import extract_docstrings_from_cls
+
+    found: dict[str, str] = {}
+    for base in reversed(options.__mro__):
+        if issubclass(base, Options):
+            found |= extract_docstrings_from_cls(base, use_inspect=True)
+    return {name: " ".join(text.split()) for name, text in found.items()}
 
 
 class Chosen(Options):
