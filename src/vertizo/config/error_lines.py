@@ -13,6 +13,7 @@ from pydantic_core import ErrorDetails
 
 from vertizo.core.errors import ConfigError
 from vertizo.core.options import TAGS, Options, members
+from vertizo.core.registry import FOREIGN
 from vertizo.core.suggestions import OFFERED, likeness, nearest, nearest_file, question
 
 Tree = dict[str, Any]
@@ -259,7 +260,10 @@ def _follow(location: Sequence[str | int], root: type[Options]) -> tuple[list[st
     known: list[str] = []
     for part in location:
         fields = getattr(here, "model_fields", {})
-        option = next((option for option in members(here) if _tag(option) == part), None)
+        options = members(here)
+        option = next((option for option in options if _tag(option) == part), None)
+        if options and option is None:
+            option = FOREIGN.get(str(part))
         if part in fields:
             known, here = list(fields), fields[part].annotation
             path.append(str(part))

@@ -8,15 +8,25 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated, Any, Generic, TypeVar, Union
 
-from pydantic import GetJsonSchemaHandler, Tag, TypeAdapter, WrapValidator
+from pydantic import (
+    GetJsonSchemaHandler,
+    PlainSerializer,
+    SerializationInfo,
+    Tag,
+    TypeAdapter,
+    WrapValidator,
+)
 from pydantic_core import CoreSchema, PydanticCustomError
 
 from vertizo.core.errors import ConfigError
 from vertizo.core.imports import load_object
-from vertizo.core.options import Options, chosen_by
+from vertizo.core.options import Chosen, Options, chosen_by
 from vertizo.core.suggestions import nearest
 
 T = TypeVar("T")
+
+FOREIGN: dict[str, Any] = {}
+"""Everything that was found outside the package, by the name that it was asked for."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +106,7 @@ class Registry(Mapping[str, T], Generic[T]):
                     raise ConfigError(f"{key} is {self.unknown(name)}")
                 path = offered[name].value
             self._foreign[name] = self._checked(load_object(key, path), f"{key} is {name!r}")
+            FOREIGN[name] = self._foreign[name]
         return self._foreign[name]
 
     def unknown(self, name: str) -> str:
@@ -110,7 +121,7 @@ class Registry(Mapping[str, T], Generic[T]):
                 f"{words}, which is no {base.__name__}; derive a class from "
                 f"{base.__module__}.{base.__name__}"
             )
-        if base is not None and found.model_fields["name"].default:
+        if isinstance(found, type) and issubclass(found, Chosen) and _has_name(found):
             raise ConfigError(f"{words}, which declares a name of its own; leave that field out")
         result: T = found
         return result
@@ -129,14 +140,17 @@ class Registry(Mapping[str, T], Generic[T]):
             Union[tuple(options)],  # noqa: UP007 - made at run time
             chosen_by("name", default),
             WrapValidator(self._chosen),
+            PlainSerializer(_written),
             WithElsewhere(self),
         ]
 
     def _chosen(self, value: Any, builtin: Callable[[Any], Any]) -> Any:
         """Validate by the class that is named, where it is not built in."""
         name = value.get("name") if isinstance(value, Mapping) else getattr(value, "name", None)
-        if not isinstance(name, str) or name in self or not self.knows(name):
+        if not isinstance(name, str) or name in self:
             return builtin(value)
+        if not self.knows(name) and not self.offered():
+            return builtin(value)  # which says what there is
         if isinstance(value, Options):
             self._checked(type(value), f"name is {name!r}")
             return value
@@ -149,6 +163,14 @@ class Registry(Mapping[str, T], Generic[T]):
             union = Union[Annotated[option, Tag(name)], Annotated[None, Tag("")]]  # noqa: UP007
             self._adapters[name] = TypeAdapter(Annotated[union, chosen_by("name", name)])
         return self._adapters[name].validate_python(value)
+
+
+def _written(option: Options, info: SerializationInfo) -> dict[str, Any]:
+    return option.model_dump(mode=info.mode)
+
+
+def _has_name(option: type[Chosen]) -> bool:
+    return bool(option.model_fields["name"].default)
 
 
 def _at(path: str) -> Any:

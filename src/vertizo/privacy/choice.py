@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import WrapValidator
+from pydantic import PlainSerializer, WrapValidator
 from pydantic_core import PydanticCustomError
 
 from vertizo.core.errors import ConfigError
@@ -34,4 +34,6 @@ def _own(name: Any, builtin: Callable[[Any], Any]) -> Any:
     return name
 
 
-MechanismName = Annotated[Literal["none", "gaussian", "embedding-noise"], WrapValidator(_own)]
+MechanismName = Annotated[
+    Literal["none", "gaussian", "embedding-noise"], WrapValidator(_own), PlainSerializer(str)
+]
