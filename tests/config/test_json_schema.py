@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 from vertizo.__main__ import main
-from vertizo.cli.schema import schema
+from vertizo.cli.schema import made
 from vertizo.config.error_lines import read_yaml
 
 ROOT = Path(__file__).parents[2]
@@ -22,10 +22,10 @@ FILES = {
 }
 
 
-def validator(kind: str) -> Any:
-    made = schema(kind)
-    jsonschema.Draft202012Validator.check_schema(made)
-    return jsonschema.Draft202012Validator(made)
+def validator(kind: Any) -> Any:
+    found = made(kind)
+    jsonschema.Draft202012Validator.check_schema(found)
+    return jsonschema.Draft202012Validator(found)
 
 
 def test_every_file_of_the_project_fits_its_schema() -> None:
@@ -63,6 +63,6 @@ def test_texts_come_along(
     with pytest.raises(SystemExit) as done:
         main()
     assert not done.value.code
-    made = json.loads(capsys.readouterr().out)
-    assert "All that is random" in made["properties"]["seed"]["description"]
-    assert made["$defs"]["SynZooVfl"]["properties"]["reply"]["description"]
+    found = json.loads(capsys.readouterr().out)
+    assert "All that is random" in found["properties"]["seed"]["description"]
+    assert found["$defs"]["SynZooVfl"]["properties"]["reply"]["description"]

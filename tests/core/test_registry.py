@@ -169,7 +169,7 @@ def test_entry_points_are_offered(
     assert type(schema.load(None, ["method.name=vafl"]).method).__name__ == "Vafl"
     with pytest.raises(ConfigError, match="did you mean 'mine'"):
         schema.load(None, ["method.name=mien"])
-    listing.show("methods")
+    listing.list_("methods")
     assert "mine" in capsys.readouterr().out
 
 

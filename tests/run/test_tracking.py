@@ -205,7 +205,7 @@ def test_a_run_that_goes_on_doubles_nothing(
     def crash_later(self: Training) -> None:
         evaluate(self)
         if saves.acquire(blocking=False):
-            self.save()
+            self._save()
         if self._federation.server.round >= 48:
             raise Crash
 

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from vertizo.attacks.choice import ATTACKS
-from vertizo.config.architectures import CLIENT_MODELS, SERVER_MODELS
-from vertizo.core.registry import Registry
-from vertizo.data.datasets.catalog import CATALOG
-from vertizo.methods.choice import METHODS
-from vertizo.protocol.codecs.catalog import CODECS
+if TYPE_CHECKING:
+    from vertizo.core.registry import Registry
+
+Kind = Literal["methods", "datasets", "models", "codecs", "attacks"]
 
 
-def show(kind: str) -> None:
-    """Print names and a line on each."""
+def list_(kind: Annotated[Kind, typer.Argument(help="What to list.")]) -> None:
+    """List what you can choose, with one line about each."""
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(style="bold")
     table.add_column()
@@ -26,27 +25,38 @@ def show(kind: str) -> None:
     Console().print(table)
 
 
-def _entries(kind: str) -> list[tuple[str, str]]:
+def _entries(kind: Kind) -> list[tuple[str, str]]:
     if kind == "attacks":
+        from vertizo.attacks.choice import ATTACKS
+
         attacks = ATTACKS.values()
         return [(a.name, f"{a.paper}: {_doc(a)} Adversary: {a.adversary}.") for a in attacks]
     builtin: list[tuple[str, str]]
+    registry: Registry[Any]
     if kind == "datasets":
-        registry: Registry[Any] = CATALOG
+        from vertizo.data.datasets.catalog import CATALOG
+
+        registry = CATALOG
         builtin = [(name, entry.summary) for name, entry in CATALOG.items()]
     elif kind == "methods":
+        from vertizo.methods.choice import METHODS
+
         registry = METHODS
         builtin = [(name, f"{m.paper}: {_doc(m)}") for name, m in METHODS.items()]
-    elif kind == "models":
+    elif kind == "codecs":
+        from vertizo.protocol.codecs.catalog import CODECS
+
+        registry = CODECS
+        builtin = [(name, _doc(codec)) for name, codec in CODECS.items()]
+    else:
+        from vertizo.config.architectures import CLIENT_MODELS, SERVER_MODELS
+
         registry = CLIENT_MODELS
         places: dict[str, list[str]] = {}
         for side, models in (("client", CLIENT_MODELS), ("server", SERVER_MODELS)):
             for name, option in models.items():
                 places.setdefault(name, [_doc(option)]).append(side)
         builtin = [(name, f"{doc} ({' and '.join(on)})") for name, (doc, *on) in places.items()]
-    else:
-        registry = CODECS
-        builtin = [(name, _doc(codec)) for name, codec in CODECS.items()]
     return builtin + [(name, f"by {each.value}") for name, each in registry.offered().items()]
 
 

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from typing import Annotated, Any, Literal
 
-from vertizo.config.json_schema import configuration_schema, generated
+import typer
+
+Kind = Literal["train", "serve", "join", "study"]
 
 
-def schema(kind: str) -> dict[str, Any]:
-    """The JSON schema of one kind of file: ``train``, ``serve``, ``join`` or ``study``."""
+def schema(kind: Annotated[Kind, typer.Argument(help="What the file is for.")] = "train") -> None:
+    """Print the JSON schema of a kind of file, for editors."""
+    print(json.dumps(made(kind), indent=2, ensure_ascii=False))
+
+
+def made(kind: Kind) -> dict[str, Any]:
+    """The JSON schema of one kind of file."""
+    from vertizo.config.json_schema import configuration_schema, generated
+
     if kind == "train":
         return configuration_schema()
     if kind == "study":
@@ -21,6 +31,7 @@ def schema(kind: str) -> dict[str, Any]:
 
 
 def _study() -> dict[str, Any]:
+    from vertizo.config.json_schema import generated
     from vertizo.studies.reproduction.study import KINDS, Study
 
     found = generated(Study, "Vertizo study")

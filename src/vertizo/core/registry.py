@@ -47,6 +47,11 @@ class WithElsewhere:
         return {**known, "oneOf": [*known["oneOf"], {"type": "object", **elsewhere}]}
 
 
+def short(name: str) -> str:
+    """What a name is called where it may be no path: its last part."""
+    return name.rpartition(":")[2]
+
+
 class Registry(Mapping[str, T], Generic[T]):
     """Things of one kind by name; as a mapping it holds those that are built in.
 

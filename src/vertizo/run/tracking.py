@@ -26,7 +26,7 @@ from typing import Any, Protocol
 
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError, RunError
-from vertizo.core.registry import Registry
+from vertizo.core.registry import Registry, short
 
 EXPERIMENT = "vertizo"
 """What all runs belong to in MLflow."""
@@ -47,7 +47,7 @@ class Tracked:
         """For people."""
         config = self.config
         control = "" if config.control == "none" else f"-{config.control}"
-        return f"{config.data.name}-{config.method.name}-seed{config.seed}{control}"
+        return f"{short(config.data.name)}-{short(config.method.name)}-seed{config.seed}{control}"
 
 
 class Tracker(Protocol):

@@ -5,6 +5,7 @@ Either way a run's folder is here when it is finished.
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import signal
@@ -78,12 +79,18 @@ class Processes:
             initializer=end_with_parent,
             max_tasks_per_child=None if self.reused else 1,
         ) as pool:
+            waiting, going = iter(runs), dict[Future[None], Run]()
             try:
-                futures = _begin(pool, runs)
-                while futures:
-                    done, _ = wait(futures, timeout=0.5, return_when=FIRST_COMPLETED)
+                while True:
+                    # The pool would begin what it has queued even when it is told to stop.
+                    with ctrl_c_waits():
+                        for run in itertools.islice(waiting, self.jobs - len(going)):
+                            going[pool.submit(_in_child, run)] = run
+                    if not going:
+                        return
+                    done, _ = wait(going, timeout=0.5, return_when=FIRST_COMPLETED)
                     for future in done:
-                        run = futures.pop(future)
+                        run = going.pop(future)
                         future.result()
                         yield run
                     yield None
@@ -95,12 +102,6 @@ class Processes:
             except BaseException:
                 pool.shutdown(wait=True, cancel_futures=True)
                 raise
-
-
-def _begin(pool: ProcessPoolExecutor, runs: Sequence[Run]) -> dict[Future[None], Run]:
-    """Put runs in the queue: what is to come of each."""
-    with ctrl_c_waits():
-        return {pool.submit(_in_child, run): run for run in runs}
 
 
 @contextmanager

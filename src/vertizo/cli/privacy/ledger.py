@@ -1,4 +1,4 @@
-"""``vertizo privacy ledger``: make, read and vouch for the ledger of a set of records."""
+"""``vertizo privacy ledger``: create, read and vouch for the ledger of a set of records."""
 
 from __future__ import annotations
 
@@ -7,60 +7,54 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(
-    name="ledger",
-    help="The ledger that all runs on a set of records are charged to.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
+from vertizo.cli.options import Settings
 
 Ledger = Annotated[Path, typer.Argument(metavar="LEDGER", help="The ledger's file.")]
 
 
-@app.command()
 def create(
     ledger: Ledger,
-    config: Annotated[Path, typer.Argument(help="YAML configuration of the runs to come.")],
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Override a key."),
-    ] = None,
-    runs: Annotated[int, typer.Option(min=1, help="How many such runs it is to pay for.")] = 1,
+    config: Annotated[
+        Path,
+        typer.Argument(help="YAML configuration of the runs to come; may be a label holder's."),
+    ],
+    settings: Settings = None,
+    runs: Annotated[int, typer.Option(min=1, help="Runs that the budget pays for.")] = 1,
     further: Annotated[
         bool,
         typer.Option(
-            "--further", help="Even if ledgers are for some of these records; every ε adds up."
+            "--further",
+            help="Allow records that another ledger is for; their ε of all ledgers add up.",
         ),
     ] = False,
 ) -> None:
-    """Make a ledger whose budget pays for so many runs of a configuration; fixed from then on.
-
-    Records that another ledger is for are refused. The configuration may be a label holder's.
-    """
+    """Create a ledger with a fixed budget for several runs of a configuration."""
+    from vertizo.config import schema
     from vertizo.config.error_lines import read_yaml
-    from vertizo.privacy.durable_ledger import DurableLedger
 
     if "federation" in read_yaml(config):
-        from vertizo.network.budgets import budget_for_jobs
         from vertizo.network.options import load_serve
 
-        budget, keys = budget_for_jobs(load_serve(config, settings or []), runs)
+        job = load_serve(config, settings or [])
+        from vertizo.network.budgets import budget_for_jobs
+
+        budget, keys = budget_for_jobs(job, runs)
     else:
-        from vertizo.config import schema as configuration
+        chosen = schema.load(config, settings or [])
         from vertizo.run.ledger_session import budget_for, charged_data
 
-        chosen = configuration.load(config, settings or [])
         data = charged_data(chosen)
         budget = budget_for(chosen, data, runs)
         keys = None if data.keys is None else data.keys()
+    from vertizo.privacy.durable_ledger import DurableLedger
+
     DurableLedger.create(ledger, budget, keys=keys, further=further)
     typer.echo(DurableLedger.inspect(ledger))
     typer.echo(f"use it with --set privacy.ledger={ledger}")
 
 
-@app.command()
 def show(ledger: Ledger) -> None:
-    """Print what was spent and what is left."""
+    """Print how much of the budget is spent and left."""
     from vertizo.privacy.durable_ledger import DurableLedger
     from vertizo.privacy.epsilon_text import bound_text
     from vertizo.privacy.ledger_register import Register
@@ -74,9 +68,8 @@ def show(ledger: Ledger) -> None:
         )
 
 
-@app.command()
 def accept(ledger: Ledger) -> None:
-    """Vouch that this copy of a ledger, moved here, is the newest and no other is in use."""
+    """Confirm that a moved ledger is the newest copy and the only one in use."""
     from vertizo.privacy.durable_ledger import DurableLedger
 
     typer.echo(DurableLedger.accept(ledger))
