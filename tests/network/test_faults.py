@@ -35,7 +35,7 @@ from vertizo.run.folder import RunFolder
 PRIVATE: dict[str, Any] = {
     "privacy": {"mechanism": "gaussian", "clip": 1.0, "epsilon": 2.0, "delta": 1e-3},
     "server": {
-        "update": "secret-sgd",
+        "update": "poisson-dp-sgd",
         "secret": {"every": 3, "warm_up": 4, "sampling": 0.1},
         "model": {"hidden": []},
     },

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from vertizo.core.errors import ConfigError, DataError
+from vertizo.core.names import LawName
 from vertizo.core.randomness import Stream
 from vertizo.models.base import Points
 from vertizo.models.losses import Classification
@@ -24,7 +25,6 @@ from vertizo.privacy.intrinsic import (
     total_as_printed,
     total_delta,
 )
-from vertizo.zeroth_order.directions import LawName
 
 T, N, DELTA = 93_800, 60_000, 1e-6
 

@@ -28,7 +28,7 @@ BASE = (
     "privacy.clip=0.5",
     "privacy.epsilon=3",
 )
-SECRET = ("server.update=secret-sgd", "server.secret.every=2", "server.secret.sampling=0.2")
+SECRET = ("server.update=poisson-dp-sgd", "server.secret.every=2", "server.secret.sampling=0.2")
 SAME_BATCH = ("server.update=private-sgd",)
 
 

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from vertizo.core.errors import ConfigError
+from vertizo.core.names import SplitName
 from vertizo.core.randomness import Stream
 from vertizo.data.pooled import Pooled
-from vertizo.data.splits import SPLITS, Piece, SplitName, describe, nearest, pieces
+from vertizo.data.splits import SPLITS, Piece, describe, nearest, pieces
 from vertizo.data.tabular.prepared import Preparation
 from vertizo.data.tabular.preprocessing import Bounds, Lists, Preprocessing, check_public
 from vertizo.models.losses import Regression, Task

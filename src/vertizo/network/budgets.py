@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError
+from vertizo.core.names import PRIVATE
 from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData
-from vertizo.methods.base import PRIVATE
 from vertizo.network.job import choice_seed, records_of
 from vertizo.network.options import ServeConfig
 from vertizo.privacy.ledger_budget import LedgerBudget

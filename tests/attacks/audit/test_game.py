@@ -162,7 +162,7 @@ def test_clients_that_follow_the_protocol_show_less_than_malicious_ones(noise):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("update", ["private-sgd", "private-zeroth-order", "secret-sgd"])
+@pytest.mark.parametrize("update", ["private-sgd", "private-zeroth-order", "poisson-dp-sgd"])
 def test_private_servers_keep_their_promise(update):
     setting = _setting(update=update)
     found = audit(setting, Measuring(setting), trials=400)
@@ -170,7 +170,7 @@ def test_private_servers_keep_their_promise(update):
     assert found.bound.epsilon < found.epsilon_exact == pytest.approx(1.0, abs=1e-3)
 
 
-@pytest.mark.parametrize("update", ["private-sgd", "private-zeroth-order", "secret-sgd"])
+@pytest.mark.parametrize("update", ["private-sgd", "private-zeroth-order", "poisson-dp-sgd"])
 def test_who_is_given_the_final_model_learns_no_more_than_is_promised(update):
     setting = _setting(update=update)
     found = audit(setting, FinalModel(setting), trials=150)
@@ -184,7 +184,7 @@ def test_a_raw_label_server_gives_itself_away_by_its_final_model():
     assert found.bound.epsilon > 1.5
 
 
-@pytest.mark.parametrize("update", ["private-sgd", "secret-sgd"])
+@pytest.mark.parametrize("update", ["private-sgd", "poisson-dp-sgd"])
 def test_a_server_whose_gradients_escape_the_clip_is_caught(monkeypatch, update):
     """By its final model: the replies are what they should be."""
 

@@ -31,7 +31,7 @@ from vertizo.studies.tuning.trial import without_tests
 SMALL = ("seed=0", "data.limit=60", "data.parties=2", "batch_size=18", "epochs=2")
 NOISE = ("privacy.mechanism=gaussian", "privacy.clip=0.5", "privacy.epsilon=3")
 EXACT = (*SMALL, *NOISE, "server.update=none")
-SECRET = (*SMALL, *NOISE, "server.update=secret-sgd", "server.secret.sampling=0.2")
+SECRET = (*SMALL, *NOISE, "server.update=poisson-dp-sgd", "server.secret.sampling=0.2")
 DELTA = 1e-5
 SPACE = ("client.optimizer.learning_rate=1e-3..1e-1:log", "privacy.clip=0.1..1:log")
 

@@ -60,3 +60,7 @@ def _read(folder: Path, file: idx.IdxFile, *, sides: int) -> NDArray[np.uint8]:
             f"{folder / file.name} holds an array of {values.ndim} sides; it must have {sides}"
         )
     return values
+
+
+mnist = loader(idx.MNIST, 0.1307, 0.3081)
+fashion_mnist = loader(idx.FASHION_MNIST, 0.2860, 0.3530)
