@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vertizo.core.errors import BudgetError, ConfigError
+from vertizo.privacy.accounting import UNIT
 from vertizo.privacy.events import GaussianRelease, Releases, SecretSteps
-from vertizo.privacy.ledger import UNIT, Entry, MemoryLedger
+from vertizo.privacy.ledger import Entry, MemoryLedger
 
 REPLY, STEP = GaussianRelease(2.0, 16.0), GaussianRelease(0.5, 8.0)
 """μ = 1/4 and 1/8."""

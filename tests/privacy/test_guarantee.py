@@ -21,10 +21,9 @@ from scipy.stats import binom
 
 from vertizo.core.errors import ConfigError
 from vertizo.privacy import guarantee
-from vertizo.privacy.accounting import epsilon_of, mu_of
+from vertizo.privacy.accounting import UNIT, epsilon_of, mu_of
 from vertizo.privacy.events import GaussianRelease, Releases, SecretSteps
 from vertizo.privacy.guarantee import FINE, TAIL, calibrate, capacity, joined_epsilon, views
-from vertizo.privacy.ledger import UNIT
 
 STEPS = SecretSteps(count=1000, sampling=0.01, noise_multiplier=1.0)
 FEW = SecretSteps(count=40, sampling=0.05, noise_multiplier=1.0)

@@ -23,11 +23,11 @@ from vertizo.models.base import Points
 from vertizo.models.losses import Classification
 from vertizo.models.torch import wrap
 from vertizo.party.server_model import Head
-from vertizo.privacy.accounting import epsilon_of
+from vertizo.privacy.accounting import UNIT, epsilon_of
 from vertizo.privacy.epsilon_text import bound_text
 from vertizo.privacy.events import GaussianRelease, Releases, SecretSteps
 from vertizo.privacy.guarantee import joined_epsilon
-from vertizo.privacy.ledger import UNIT, Answered, Entry, MemoryLedger
+from vertizo.privacy.ledger import Answered, Entry, MemoryLedger
 from vertizo.privacy.mechanisms import SeededNoise
 from vertizo.privacy.plan import Answer, ClippedGaussian, NoPrivacy, Plan
 from vertizo.privacy.statement import Statement

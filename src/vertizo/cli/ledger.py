@@ -39,12 +39,13 @@ def create(
     """
     from vertizo.config.error_lines import read_yaml
     from vertizo.privacy.durable_ledger import DurableLedger
+    from vertizo.run.ledger_session import names_of
 
     if "federation" in read_yaml(config):
         from vertizo.network.budgets import budget_for_jobs
         from vertizo.network.options import load_serve
 
-        budget, keys = budget_for_jobs(load_serve(config, settings or []), runs)
+        budget, data = budget_for_jobs(load_serve(config, settings or []), runs)
     else:
         from vertizo.config import schema as configuration
         from vertizo.run.ledger_session import budget_for, charged_data
@@ -52,8 +53,7 @@ def create(
         chosen = configuration.load(config, settings or [])
         data = charged_data(chosen)
         budget = budget_for(chosen, data, runs)
-        keys = None if data.keys is None else data.keys()
-    DurableLedger.create(ledger, budget, keys=keys, further=further)
+    DurableLedger.create(ledger, budget, names=names_of(data), further=further)
     typer.echo(DurableLedger.inspect(ledger))
     typer.echo(f"use it with --set privacy.ledger={ledger}")
 
@@ -62,15 +62,13 @@ def create(
 def show(ledger: Ledger) -> None:
     """Print what was spent and what is left."""
     from vertizo.privacy.durable_ledger import DurableLedger
-    from vertizo.privacy.epsilon_text import bound_text
-    from vertizo.privacy.ledger_register import Register
+    from vertizo.privacy.ledger_witness import Register
 
     summary = DurableLedger.inspect(ledger)
     typer.echo(summary)
     for other in Register().beside(summary.identity):
         typer.echo(
-            f"some of these records are charged to {other.ledger} as well: "
-            f"ε = {bound_text(other.epsilon, 6)} at δ = {other.delta:g} more"
+            f"some of these records are charged to {other.ledger} as well: {other.states} more"
         )
 
 

@@ -13,9 +13,9 @@ from vertizo.data.prepare import prepare
 from vertizo.data.vertical import VerticalData
 from vertizo.privacy import guarantee
 from vertizo.privacy.durable_ledger import DurableLedger
-from vertizo.privacy.events import Releases, SecretSteps
+from vertizo.privacy.events import LedgerBudget, Releases, SecretSteps
 from vertizo.privacy.ledger import Ledger
-from vertizo.privacy.ledger_budget import LedgerBudget
+from vertizo.privacy.ledger_witness import FURTHER, Names
 from vertizo.privacy.statement import Statement
 from vertizo.run.build_privacy import Charge, choice_of
 from vertizo.run.federation import build
@@ -72,8 +72,8 @@ def charged_to(
                 f"privacy.ledger {path} is for {theirs[1]} records of {theirs[0]} and {theirs[2]} "
                 f"clients; this run has {ours[1]} of {ours[0]} and {ours[2]}"
             )
-        if data.keys is not None:
-            ledger.claim(data.keys())
+        if (names := names_of(data)) is not None:
+            ledger.claim(names)
         _check_left(ledger, releases)
         return ledger
 
@@ -84,18 +84,36 @@ def charged_to(
             ledger.close()
 
 
+def names_of(data: VerticalData) -> Names | None:
+    """What tells the records apart; None where nothing does."""
+    if data.keys is None:
+        return None
+    return Names(data.keys(), () if data.contents is None else data.contents())
+
+
+NEARLY = 1e-3
+"""Share of a budget by which secure and seeded noise for one ε may differ."""
+
+
 def _check_left(ledger: DurableLedger, releases: Releases) -> None:
     """Refuse a new run that the ledger could not pay for to its end."""
-    clients = ledger.summary().clients
-    if any(ledger.answered(client) is not None for client in range(len(clients))):
+    if any(ledger.answered(client) is not None for client in range(ledger.budget.clients)):
         return  # it goes on, and what it needs was found to be there when it began
-    left = min(client.left for client in clients)
-    if left < releases.share:
+    left, needed = ledger.tally.left, releases.queries
+    if left >= releases.share:
+        return
+    words = (
+        f"the ledger has {left // releases.cost} whole replies of this run's kind left for some "
+        f"record and client; the run needs {needed} and is not covered"
+    )
+    if left >= releases.share * (1 - NEARLY):
         raise RunError(
-            f"the ledger has {left / releases.cost:.3g} replies of this run's kind left for some "
-            f"record and client; the run needs {releases.queries} and is not covered; an ε beside "
-            "it, which adds to it: `vertizo privacy ledger create FILE CONFIG --further`"
+            f"{words}: each of its replies costs {releases.cost} units, where the ledger has "
+            f"{left / needed:.0f}. Its noise is slightly smaller than the noise that the ledger "
+            "was made for, as seeded noise is smaller than secure noise. Set privacy.noise to "
+            "what the ledger was made with, or make a ledger with this run's configuration"
         )
+    raise RunError(f"{words}; state an ε beside it, {FURTHER}")
 
 
 def records_name(config: ExperimentConfig, data: VerticalData) -> str:
