@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import product
 from typing import Any, ClassVar
 
 import pytest
@@ -48,59 +49,56 @@ def ledger_of(federation: Federation) -> Any:
     return plan._ledger
 
 
-@every_server
-@every_timing
-def test_a_whole_run_spends_what_was_foreseen(update: str, timing: str) -> None:
+def test_a_whole_run_spends_what_was_foreseen() -> None:
     """Every record M·share units, every secret step of the schedule, and not one more."""
-    federation, _ = fed.ran("dpzv", timing, changes(update))
-    releases, ledger = federation.releases, ledger_of(federation)
-    assert releases is not None
-    spent = ledger.state()["spent"]
-    assert spent.tolist() == [[releases.share] * 29] * 3
-    assert ledger.spent == 3 * releases.share
-    assert mu_of_units(ledger.spent) == pytest.approx(releases.known_mu, rel=1e-12)
-    # Replies: μ² = (2·0.5/2)². Updates: (2·1/3)², one for M queries in synchronous rounds.
-    queries = 3 * 2
-    updates = {"private-sgd", "private-zeroth-order"}
-    steps = 0 if update not in updates else queries / (3 if timing == "synchronous" else 1)
-    assert releases.known_mu**2 == pytest.approx(queries / 4 + steps * 4 / 9, rel=1e-9)
-    rounds = 2 * 4 * (1 if timing == "synchronous" else 3)
-    assert ledger.steps == (2 + rounds // 3 if update == "secret-sgd" else 0)
+    for timing, update in product(TIMINGS, SERVERS):
+        federation, _ = fed.ran("dpzv", timing, changes(update))
+        releases, ledger = federation.releases, ledger_of(federation)
+        assert releases is not None
+        spent = ledger.state()["spent"]
+        assert spent.tolist() == [[releases.share] * 29] * 3
+        assert ledger.spent == 3 * releases.share
+        assert mu_of_units(ledger.spent) == pytest.approx(releases.known_mu, rel=1e-12)
+        # Replies: μ² = (2·0.5/2)². Updates: (2·1/3)², one for M queries in synchronous rounds.
+        queries = 3 * 2
+        updates = {"private-sgd", "private-zeroth-order"}
+        steps = 0 if update not in updates else queries / (3 if timing == "synchronous" else 1)
+        assert releases.known_mu**2 == pytest.approx(queries / 4 + steps * 4 / 9, rel=1e-9)
+        rounds = 2 * 4 * (1 if timing == "synchronous" else 3)
+        assert ledger.steps == (2 + rounds // 3 if update == "secret-sgd" else 0)
 
 
-@every_server
-@every_timing
-def test_the_next_epoch_is_refused(update: str, timing: str) -> None:
-    federation, _ = fed.ran("dpzv", timing, changes(update))
-    before = fed.server_holds(federation)
-    for client in range(3):
+def test_the_next_epoch_is_refused() -> None:
+    for timing, update in product(TIMINGS, SERVERS):
+        federation, _ = fed.ran("dpzv", timing, changes(update))
+        before = fed.server_holds(federation)
+        for client in range(3):
+            with pytest.raises(BudgetError):
+                federation.server.receive(fed.ask(federation, client))
         with pytest.raises(BudgetError):
-            federation.server.receive(fed.ask(federation, client))
-    with pytest.raises(BudgetError):
-        federation.server.side.plan.begin_step(ledger_of(federation).steps)
-    assert fed.differences(before, fed.server_holds(federation)) == []
+            federation.server.side.plan.begin_step(ledger_of(federation).steps)
+        assert fed.differences(before, fed.server_holds(federation)) == []
 
 
-@pytest.mark.parametrize("batch_size", [1, 8, 29])
-def test_batches_of_any_size_cost_the_same(batch_size: int) -> None:
-    federation, _ = fed.ran("dpzv", None, changes("private-sgd", batch_size=batch_size))
-    other = fed.build("dpzv", None, changes("private-sgd"))
-    assert ledger_of(federation).spent == 3 * other.releases.share
+def test_batches_of_any_size_cost_the_same() -> None:
+    for batch_size in [1, 8, 29]:
+        federation, _ = fed.ran("dpzv", None, changes("private-sgd", batch_size=batch_size))
+        other = fed.build("dpzv", None, changes("private-sgd"))
+        assert ledger_of(federation).spent == 3 * other.releases.share
 
 
-@pytest.mark.parametrize("method", ["dpzv", "cascaded", "vafl", "czofo"])
-@pytest.mark.parametrize("update", PRIVATE)
-def test_calibrated_to_epsilon(method: str, update: str) -> None:
-    more = {**WANTED, "server.update": update, "privacy.server_share": 0.3}
-    if update == "secret-sgd":
-        more["server.secret"] = {"sampling": 0.2, "every": 3}
-    statement = fed.build(method, None, more).statement()
-    assert statement.guarantee == "simulated"
-    assert 0.99 * 2 < statement.epsilon <= 2
-    replies = epsilon_of(math.sqrt(0.7) * mu_of(2.0, DELTA), DELTA)
-    assert statement.replies_alone_epsilon == pytest.approx(replies, rel=1e-6)
-    assert (statement.secret_steps is not None) == (update == "secret-sgd")
-    assert (statement.server_noise_std is not None) == (update != "secret-sgd")
+def test_calibrated_to_epsilon() -> None:
+    for update, method in product(PRIVATE, ["dpzv", "cascaded", "vafl", "czofo"]):
+        more = {**WANTED, "server.update": update, "privacy.server_share": 0.3}
+        if update == "secret-sgd":
+            more["server.secret"] = {"sampling": 0.2, "every": 3}
+        statement = fed.build(method, None, more).statement()
+        assert statement.guarantee == "simulated"
+        assert 0.99 * 2 < statement.epsilon <= 2
+        replies = epsilon_of(math.sqrt(0.7) * mu_of(2.0, DELTA), DELTA)
+        assert statement.replies_alone_epsilon == pytest.approx(replies, rel=1e-6)
+        assert (statement.secret_steps is not None) == (update == "secret-sgd")
+        assert (statement.server_noise_std is not None) == (update != "secret-sgd")
 
 
 def test_secret_steps_are_on_the_public_schedule() -> None:
@@ -138,22 +136,21 @@ def test_nothing_tells_the_secret_sample() -> None:
     assert moved[0] != moved[1]  # through the model, and only so
 
 
-@pytest.mark.parametrize("update", SERVERS)
-@pytest.mark.parametrize("label", [0, 1, 2])
-def test_overflow_for_some_labels_leaves_all_finite(update: str, label: int) -> None:
-    data = fed.data()
-    data.labels["table"].fill_(label)
-    federation = fed.build("dpzv", None, changes(update, server__embedding_bound=3e38), of=data)
-    query = fed.query(fed.ask(federation, 0))
-    h = query.embeddings
-    signs = torch.where(torch.arange(h.numel()).view_as(h) % 2 == 0, 1.0, -1.0)
-    frame = fed.encoded(replace(query, embeddings=3e38 * signs))
-    ((_, answer),) = federation.server.receive(frame)
-    federation.server.tend()
-    assert fed.reply(answer).values.isfinite().all()
-    assert federation.server.side.head.parameters.isfinite().all()
-    fed.converse(federation, [1, 2])
-    assert federation.server.side.head.parameters.isfinite().all()
+def test_overflow_for_some_labels_leaves_all_finite() -> None:
+    for label, update in product([0, 1, 2], SERVERS):
+        data = fed.data()
+        data.labels["table"].fill_(label)
+        federation = fed.build("dpzv", None, changes(update, server__embedding_bound=3e38), of=data)
+        query = fed.query(fed.ask(federation, 0))
+        h = query.embeddings
+        signs = torch.where(torch.arange(h.numel()).view_as(h) % 2 == 0, 1.0, -1.0)
+        frame = fed.encoded(replace(query, embeddings=3e38 * signs))
+        ((_, answer),) = federation.server.receive(frame)
+        federation.server.tend()
+        assert fed.reply(answer).values.isfinite().all()
+        assert federation.server.side.head.parameters.isfinite().all()
+        fed.converse(federation, [1, 2])
+        assert federation.server.side.head.parameters.isfinite().all()
 
 
 def answers(data: Any, method: str, update: str) -> torch.Tensor:
@@ -174,37 +171,37 @@ def answers(data: Any, method: str, update: str) -> torch.Tensor:
     return torch.cat(seen, 1)
 
 
-@pytest.mark.parametrize("method", ["dpzv", "cascaded", "vafl", "czofo"])
-@pytest.mark.parametrize("what", ["label", "features"])
-def test_replacing_a_record_leaves_the_others_alone(method: str, what: str) -> None:
+def test_replacing_a_record_leaves_the_others_alone() -> None:
     """δ of all other records: bit for bit for a label, up to rounding for features."""
-    plain, other = fed.data(), fed.data()
-    asked = fed.query(fed.ask(fed.build(method, None, changes("private-sgd")), 0))
-    record = int(asked.ids[3])
-    if what == "label":
-        other.labels["table"][record] = (other.labels["table"][record] + 1) % 3
-    else:
-        for party in other.features:
-            party["table"][record] = 5.0
-    one, two = (answers(data, method, "private-sgd") for data in (plain, other))
-    kept = [row for row in range(8) if row != 3]
-    if what == "label":
-        assert torch.equal(one[kept], two[kept])
-    else:
-        assert torch.allclose(one[kept], two[kept], rtol=1e-3, atol=1e-3 * float(one.abs().max()))
-    assert float((one[3] - two[3]).norm()) > 1e-3 * float(one[3].norm())
+    for what, method in product(["label", "features"], ["dpzv", "cascaded", "vafl", "czofo"]):
+        plain, other = fed.data(), fed.data()
+        asked = fed.query(fed.ask(fed.build(method, None, changes("private-sgd")), 0))
+        record = int(asked.ids[3])
+        if what == "label":
+            other.labels["table"][record] = (other.labels["table"][record] + 1) % 3
+        else:
+            for party in other.features:
+                party["table"][record] = 5.0
+        one, two = (answers(data, method, "private-sgd") for data in (plain, other))
+        kept = [row for row in range(8) if row != 3]
+        if what == "label":
+            assert torch.equal(one[kept], two[kept])
+        else:
+            assert torch.allclose(
+                one[kept], two[kept], rtol=1e-3, atol=1e-3 * float(one.abs().max())
+            )
+        assert float((one[3] - two[3]).norm()) > 1e-3 * float(one[3].norm())
 
 
-@pytest.mark.parametrize("update", PRIVATE)
-@every_timing
-def test_a_run_that_was_stopped_goes_on_bit_by_bit(update: str, timing: str) -> None:
-    more = {**changes(update), "server.optimizer.momentum": 0.9}
-    whole, _ = fed.ran("dpzv", timing, more)
-    half, _ = fed.ran("dpzv", timing, more, rounds=5)
-    resumed = fed.build("dpzv", timing, more)
-    resumed.load(fed.copied(half.state()))
-    fed.go_on(resumed)
-    assert fed.differences(fed.copied(whole.state()), fed.copied(resumed.state())) == []
+def test_a_run_that_was_stopped_goes_on_bit_by_bit() -> None:
+    for timing, update in product(TIMINGS, PRIVATE):
+        more = {**changes(update), "server.optimizer.momentum": 0.9}
+        whole, _ = fed.ran("dpzv", timing, more)
+        half, _ = fed.ran("dpzv", timing, more, rounds=5)
+        resumed = fed.build("dpzv", timing, more)
+        resumed.load(fed.copied(half.state()))
+        fed.go_on(resumed)
+        assert fed.differences(fed.copied(whole.state()), fed.copied(resumed.state())) == []
 
 
 class TestCovers:
@@ -218,13 +215,13 @@ class TestCovers:
         assert covers[0].startswith("label")
         assert any("features" in thing for thing in covers)
 
-    @pytest.mark.parametrize("method", ["vafl", "cascaded", "czofo"])
-    def test_gradients_carry_features(self, method: str) -> None:
-        config = fed.config(method, None, changes("none"))
-        covers = self.found(method)
-        assert covers[0].startswith("label")
-        first_order = config.method.first_order_client
-        assert any("features" in thing for thing in covers) != first_order
+    def test_gradients_carry_features(self) -> None:
+        for method in ["vafl", "cascaded", "czofo"]:
+            config = fed.config(method, None, changes("none"))
+            covers = self.found(method)
+            assert covers[0].startswith("label")
+            first_order = config.method.first_order_client
+            assert any("features" in thing for thing in covers) != first_order
 
     def test_fitted_columns_do_too(self) -> None:
         data = fed.data()
@@ -364,20 +361,20 @@ COVERED = {
 }
 
 
-@pytest.mark.parametrize("name", COVERED)
-def test_what_is_covered(name: str) -> None:
+def test_what_is_covered() -> None:
     """Labels always; columns and features where nothing fits them or carries them elsewhere."""
-    overrides, expected = COVERED[name]
-    settings = (
-        *("data.limit=100", "epochs=1", "batch_size=20", "server.update=private-sgd"),
-        *(f"{key}={value}" for key, value in WANTED.items()),
-        *overrides,
-    )
-    chosen = config.load(None, settings)
-    covers = build(chosen, Experiment(chosen).data()).statement().covers
-    assert "labels" in covers
-    for word, is_so in expected.items():
-        assert any(word in thing for thing in covers) is is_so
+    for name in COVERED:
+        overrides, expected = COVERED[name]
+        settings = (
+            *("data.limit=100", "epochs=1", "batch_size=20", "server.update=private-sgd"),
+            *(f"{key}={value}" for key, value in WANTED.items()),
+            *overrides,
+        )
+        chosen = config.load(None, settings)
+        covers = build(chosen, Experiment(chosen).data()).statement().covers
+        assert "labels" in covers
+        for word, is_so in expected.items():
+            assert any(word in thing for thing in covers) is is_so
 
 
 class Standardised(torch.nn.Module):

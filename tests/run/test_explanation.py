@@ -8,7 +8,6 @@ from itertools import product
 from statistics import NormalDist
 from typing import Any
 
-import pytest
 from tests import federations as fed
 
 from vertizo.run.explanation import Explanation, explain
@@ -32,39 +31,39 @@ def explained(method: str, name: str, **more: Any) -> tuple[Explanation, dict[st
     return explain(fed.config(method, None, changes), privacy), privacy
 
 
-@pytest.mark.parametrize(("method", "name"), CASES)
-def test_no_guarantee_is_claimed_where_none_holds(method: str, name: str) -> None:
-    words, privacy = explained(method, name)
-    assert words.guarantee == privacy["guarantee"] == PRIVACY[name][1]
-    assert words.summary == privacy["words"]
-    if words.guarantee == "simulated":
-        assert privacy["epsilon"] is not None
-        text = " ".join(words.protected)
-        assert f"ε = {privacy['epsilon']:.4g}" in text
-        assert "δ = 1e-05" in text
-        assert f"ε = {privacy['epsilon']:.4g}" in words.summary
-        return
-    assert privacy["epsilon"] is None
-    if name != "embedding noise":
-        assert words.protected == ()
-    assert any("abels" in line for line in words.not_protected)
+def test_no_guarantee_is_claimed_where_none_holds() -> None:
+    for method, name in CASES:
+        words, privacy = explained(method, name)
+        assert words.guarantee == privacy["guarantee"] == PRIVACY[name][1]
+        assert words.summary == privacy["words"]
+        if words.guarantee == "simulated":
+            assert privacy["epsilon"] is not None
+            text = " ".join(words.protected)
+            assert f"ε = {privacy['epsilon']:.4g}" in text
+            assert "δ = 1e-05" in text
+            assert f"ε = {privacy['epsilon']:.4g}" in words.summary
+            return
+        assert privacy["epsilon"] is None
+        if name != "embedding noise":
+            assert words.protected == ()
+        assert any("abels" in line for line in words.not_protected)
 
 
-@pytest.mark.parametrize(("method", "name"), CASES)
-def test_validation_records_are_named(method: str, name: str) -> None:
-    for validation in (0.1, 0.0):
-        words, _ = explained(method, name, data__validation=validation)
-        named = any("validation" in line for line in words.not_protected)
-        assert named == (validation > 0)
+def test_validation_records_are_named() -> None:
+    for method, name in CASES:
+        for validation in (0.1, 0.0):
+            words, _ = explained(method, name, data__validation=validation)
+            named = any("validation" in line for line in words.not_protected)
+            assert named == (validation > 0)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_features_of_clients_that_train_on_gradients(method: str) -> None:
-    words, privacy = explained(method, "server untouched")
-    first_order = fed.config(method).method.first_order_client
-    covered = any("features" in thing for thing in privacy["covers"])
-    assert covered != first_order
-    assert any("Clients' features" in line for line in words.not_protected) != covered
+def test_features_of_clients_that_train_on_gradients() -> None:
+    for method in METHODS:
+        words, privacy = explained(method, "server untouched")
+        first_order = fed.config(method).method.first_order_client
+        covered = any("features" in thing for thing in privacy["covers"])
+        assert covered != first_order
+        assert any("Clients' features" in line for line in words.not_protected) != covered
 
 
 def test_an_epsilon_is_put_into_how_often_a_guess_is_right() -> None:
