@@ -115,6 +115,21 @@ def test_noise_is_on_the_sum() -> None:
             assert not plausible(sample, wrong * SIGMA)
 
 
+def test_noise_smaller_than_what_is_counted_is_refused() -> None:
+    releases = Releases(clients=2, queries=8, reply=GaussianRelease(CLIP, SIGMA))
+    ledger = MemoryLedger(10, 2, releases.share)
+    for source, refused in (
+        (noise(noise_std=0.999 * SIGMA), True),
+        (noise(noise_std=1.001 * SIGMA), False),
+    ):
+        options: Any = {"batch_size": 4, "delta": 1e-5, "ledger": ledger, "noise": source}
+        if refused:
+            with pytest.raises(ConfigError, match="is too small for clip 2"):
+                ClippedGaussian(releases, **options)
+        else:
+            ClippedGaussian(releases, **options)
+
+
 def test_noise_does_not_depend_on_how_many_records_came() -> None:
     short, full = (totals(plan(), torch.zeros(rows), 500) * BATCH for rows in (3, BATCH))
     assert np.array_equal(short, full)
