@@ -26,6 +26,7 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 MADE = runpy.run_path(str(DOCS / "generate"))
+PACKAGE = ROOT / "src" / "vertizo"
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -45,28 +46,17 @@ def test_nothing_that_is_made_has_drifted() -> None:
     assert not stale, "run `make docs`, which writes these anew"
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_method_has_a_page_with_its_drawing_bytes_and_options(name: str) -> None:
-    text = (DOCS / "methods" / f"{name}.md").read_text(encoding="utf-8")
-    for part in (
-        f"]({name}.svg)",
-        f"<!-- made: bytes {name} -->",
-        f"<!-- made: options {name} -->",
-    ):
-        assert part in text
-    for option in METHODS[name].model_fields:
-        assert option == "name" or f"`method.{option}`" in text
-    headings = re.findall(r"^## (.+)$", text, re.MULTILINE)
-    assert headings == [
-        "What it is for",
-        "The algorithm",
-        "Messages",
-        "What leaks, what can be guaranteed",
-        "Options",
-        "When to choose it",
-        "Try it",
-        "Sources",
-    ]
+def test_every_method_has_a_page_with_its_drawing_bytes_and_options() -> None:
+    sections = ["What it is for", "The algorithm", "Messages", "What leaks, what can be guaranteed"]
+    sections += ["Options", "When to choose it", "Try it", "Sources"]
+    for name, options in METHODS.items():
+        text = (DOCS / "methods" / f"{name}.md").read_text(encoding="utf-8")
+        made = (f"<!-- made: bytes {name} -->", f"<!-- made: options {name} -->")
+        for part in (f"]({name}.svg)", *made):
+            assert part in text, (name, part)
+        for option in options.model_fields:
+            assert option == "name" or f"`method.{option}`" in text, (name, option)
+        assert re.findall(r"^## (.+)$", text, re.MULTILINE) == sections, name
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -97,8 +87,15 @@ def test_bytes_are_of_the_run_that_starts_without_a_configuration() -> None:
     assert getattr(config.client.model, "outputs", None) == MADE["traffic"].DIMENSION
 
 
-@pytest.mark.parametrize("drawing", sorted(DOCS.rglob("*.svg")), ids=lambda path: path.stem)
-def test_drawing_can_be_read_by_everybody(drawing: Path) -> None:
+def test_drawings_can_be_read_by_everybody() -> None:
+    drawings = sorted(DOCS.rglob("*.svg"))
+    assert len(drawings) > len(METHODS)
+    for drawing in drawings:
+        check_drawing(drawing)
+
+
+def check_drawing(drawing: Path) -> None:
+    """Described in words, made for dark screens too, and no text beyond its box."""
     root = ElementTree.parse(drawing).getroot()
     assert root.get("role") == "img"
     described = root.get("aria-labelledby", "").split()
@@ -107,9 +104,11 @@ def test_drawing_can_be_read_by_everybody(drawing: Path) -> None:
     assert "prefers-color-scheme: dark" in style
     width = float(root.get("viewBox", "").split()[2])
     boxes = [each for each in root.iter(f"{SVG}rect") if float(each.get("width", 0)) > 200]
-    edges = [float(each.get("x", 0)) + float(each.get("width", 0)) for each in boxes]
     for text in root.iter(f"{SVG}text"):
         start, wide = float(text.get("x", 0)), width_of(text)
+        y = float(text.get("y", 0))
+        around = [each for each in boxes if 0 <= y - number(each, "y") <= number(each, "height")]
+        edges = [number(each, "x") + number(each, "width") for each in around]
         match text.get("text-anchor"):
             case "middle":
                 assert start - wide / 2 > 0, text.text
@@ -118,6 +117,10 @@ def test_drawing_can_be_read_by_everybody(drawing: Path) -> None:
                 assert start - wide > width / 2, text.text
             case _:
                 assert start + wide < min(edge for edge in edges if edge > start), text.text
+
+
+def number(element: ElementTree.Element, name: str) -> float:
+    return float(element.get(name, 0))
 
 
 def width_of(text: ElementTree.Element) -> float:
@@ -135,24 +138,33 @@ CODE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 PROGRAM = re.compile(r"^(?:\$ )?(?:\.venv/bin/)?vertizo (?=[a-z])(.*)$", re.MULTILINE)
 
 
-def typed() -> Iterator[Any]:
+def typed() -> Iterator[tuple[str, str, bool]]:
     """Every command line of the pages: whole ones of blocks, and parts in a sentence."""
     for page in [*PAGES, ROOT / "README.md"]:
         text = page.read_text(encoding="utf-8")
         for block in FENCE.findall(text):
             for line in PROGRAM.findall(block.replace("\\\n", " ")):
                 if not line.endswith("[options]"):  # the reference's own
-                    yield pytest.param(line, True, id=f"{name_of(page)}: {line[:60]}")
+                    yield name_of(page), line, True
         for code in CODE.findall(FENCE.sub("", text)):
             for line in PROGRAM.findall(code):
-                yield pytest.param(line, False, id=f"{name_of(page)}: {line[:60]}")
+                yield name_of(page), line, False
 
 
-@pytest.mark.parametrize(("line", "whole"), list(typed()))
-def test_command_line_exists(line: str, whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_lines_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    words = [word for word in shlex.split(line, comments=True) if "…" not in word]
     commands = {tuple(names[1:]): command for names, command in MADE["commands"].programs()}
+    lines = list(typed())
+    assert len(lines) > 100
+    for page, line, whole in lines:
+        try:
+            check_command(line, whole, commands)
+        except Exception as error:
+            raise AssertionError(f"{page}: vertizo {line}") from error
+
+
+def check_command(line: str, whole: bool, commands: dict[tuple[str, ...], Any]) -> None:
+    words = [word for word in shlex.split(line, comments=True) if "…" not in word]
     length = max(count for count in range(len(words) + 1) if tuple(words[:count]) in commands)
     command, given = commands[tuple(words[:length])], words[length:]
     assert length, f"no command {words[0]!r}"
@@ -163,8 +175,7 @@ def test_command_line_exists(line: str, whole: bool, monkeypatch: pytest.MonkeyP
     settings = [value for flag, value in pairwise(given) if flag == "--set"]
     for setting in settings:
         assert "=" in setting
-    inner = getattr(command, "commands", None)
-    if inner is not None:
+    if getattr(command, "commands", None) is not None:
         assert not given, f"no command {given[0]!r}"
         return
     if whole:
@@ -175,27 +186,39 @@ def test_command_line_exists(line: str, whole: bool, monkeypatch: pytest.MonkeyP
         path = ours[0] if ours else None  # others are the reader's own
         methods = given[given.index("--methods") + 1].split(",") if "--methods" in given else [None]
         for method in methods:
-            configuration.load(path, [each for each in settings if each != "KEY=VALUE"], method)
+            if method is None or ":" not in method:
+                configuration.load(path, [e for e in settings if e != "KEY=VALUE"], method)
 
 
 KEY = re.compile(r"(?:data|client|server|privacy|codecs|simulation|method)(?:\.[a-z_]+)+")
 
 
-@pytest.fixture(scope="module")
-def keys() -> set[str]:
-    """All keys of a configuration, and the sections that they are in."""
+def test_keys_in_sentences_exist() -> None:
     tables = [MADE["part"]("configuration"), *(MADE["part"](f"options {name}") for name in METHODS)]
     found = {key for text in tables for key in KEY.findall(text)}
     found |= {key.replace("codecs.up.", "codecs.down.") for key in found}
-    return found | {key.rsplit(".", count)[0] for key in found for count in (1, 2)}
+    known = found | {key.rsplit(".", count)[0] for key in found for count in (1, 2)}
+    for page in [*PAGES, ROOT / "README.md"]:
+        text = FENCE.sub("", page.read_text(encoding="utf-8"))
+        for code in CODE.findall(text):
+            if match := re.fullmatch(rf"({KEY.pattern})(?:[:=].*)?", code):
+                assert match[1] in known, (name_of(page), code)
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=name_of)
-def test_keys_in_sentences_exist(page: Path, keys: set[str]) -> None:
-    text = FENCE.sub("", page.read_text(encoding="utf-8"))
-    for code in CODE.findall(text):
-        if match := re.fullmatch(rf"({KEY.pattern})(?:[:=].*)?", code):
-            assert match[1] in keys, code
+def test_files_that_the_architecture_names_exist() -> None:
+    text = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    named = re.findall(r"`((?:[a-z_]+/)+[a-z_]*(?:\.py)?)`", text)
+    assert len(named) > 50
+    missing = [
+        path
+        for path in named
+        if not any([(ROOT / path).exists(), *PACKAGE.glob(path), *PACKAGE.glob(f"*/{path}")])
+    ]
+    assert not missing
+
+
+def test_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
 
 
 # The site
