@@ -6,17 +6,19 @@ import os
 import random
 import shutil
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from vertizo.core.errors import RunError
 from vertizo.privacy import ledger_file
 from vertizo.privacy.durable_ledger import DurableLedger
-from vertizo.privacy.events import LedgerBudget
-from vertizo.privacy.ledger import Entry
+from vertizo.privacy.events import LedgerBudget, SecretSteps
+from vertizo.privacy.ledger import REPLY, Entry, Row, Tally
 from vertizo.privacy.ledger_witness import Head, Witness, state_folder
 
 BUDGET = LedgerBudget("records", records=9, clients=2, share=1000, epsilon=1.0, delta=1e-5)
@@ -263,6 +265,24 @@ def test_a_past_forged_with_its_chain_is_found_by_the_witness(place: Place) -> N
             database.close()
     assert DurableLedger.inspect(place.path).spent == 0  # the chain alone has no key
     place.refused("another copy than the one that was used here last: its entry 6")
+
+
+def test_the_format_stays_what_it_was() -> None:
+    """Recorded: a ledger must open in every later version."""
+    budget = replace(BUDGET, epsilon=5.0, secret=SecretSteps(5, 0.01, 4.0))
+    text = (
+        '{"clients": 2, "delta": 1e-05, "epsilon": 5.0, "name": "records", "records": 9, '
+        '"secret": {"count": 5, "noise_multiplier": 4.0, "sampling": 0.01}, "share": 1000}'
+    )
+    assert budget.to_json() == text
+    assert LedgerBudget.from_json(text) == budget
+    first = ledger_file._first("0" * 32, text)
+    assert first.hex() == "53199a6d0efe10ffdd21469854baa6c6a3f5eae546ee37d301c228f8536ebe62"
+    row = Row(REPLY, 1, 1, 5, 7, b"q" * 32, b"r" * 32, b"\1\0\0\0")
+    found = row.link(first).hex()
+    assert found == "f8c35959d8a9d47b1d7f111cda7b2296b799e71f249f8ceb4b919a80403b1c13"
+    assert Tally("", budget).pack(np.array([1])) == row.body
+    assert (ledger_file.APPLICATION, ledger_file.VERSION) == (0x565A4C47, 1)
 
 
 def test_a_ledger_only_grows(place: Place) -> None:

@@ -34,6 +34,7 @@ from vertizo.core.validate import non_negative, positive
 from vertizo.privacy.clipping import Clip
 from vertizo.privacy.discrete_gaussian import DiscreteGaussian, Integers, RandomBytes
 from vertizo.privacy.grid_accounting import GridCorrection
+from vertizo.privacy.mechanisms import NoiseSource
 
 GRID_BITS = 24
 """The grid is finer than the clip by about this many bits: as fine as float32 is at the clip."""
@@ -42,7 +43,7 @@ LARGEST_SUM = 2.0**50
 """Where sums that come without contributions are cut, in grid steps; float64 holds them exactly."""
 
 
-class SecureNoise:
+class SecureNoise(NoiseSource):
     """Sums of clipped contributions, noised; one object for each clip and σ, shared by nobody.
 
     Each method takes the number of the release, as noise that is made from a seed needs it; here it

@@ -149,12 +149,8 @@ def _not_protected(config: ExperimentConfig, privacy: Mapping[str, Any]) -> list
     if not any("features" in thing for thing in covers):
         lines.append(f"Clients' features against other clients{_why(config, privacy)}.")
     if config.data.validation > 0:
-        lines.append(
-            "Labels of validation records: they choose the kept model without noise."
-        )
-    lines.append(
-        "Test records, and every other record that was not trained on."
-    )
+        lines.append("Labels of validation records: they choose the kept model without noise.")
+    lines.append("Test records, and every other record that was not trained on.")
     lines += [
         "Which records exist and which are in whose batches; sizes and times of messages.",
         "Later predictions that use a record's own columns.",
