@@ -310,9 +310,10 @@ class DurableLedger(Ledger):
                 f"{tally.steps_left} are left; it is not covered"
             )
         for (run, client), answers in tally.answers.items():
+            row = self._file.row(answers.sequences[-1])
+            reply = self._file.reply_of(row)  # of every run: one that is not the log's is damage
             if run == self._run:
-                row = self._file.row(answers.sequences[-1])
-                self._last[client] = Answered(row.number, row.query, self._file.reply_of(row))
+                self._last[client] = Answered(row.number, row.query, reply)
         self._replaying = set(self._last) if self._replays else set()
 
     def _append(self, rows: list[Row], frames: dict[tuple[int, int], bytes]) -> None:

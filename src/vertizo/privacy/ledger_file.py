@@ -247,7 +247,7 @@ def tallied(file: LedgerFile, witnessed: Head | None) -> tuple[Tally, bool]:
             tally.note(sequence, row)
             if row.kind == REPLY:
                 tally.charge(row)
-        if tally.left < 0:
+        if tally.left < 0 or tally.charged.min() < 0:
             raise ValueError("a record is charged more than a client's share")
     except (ValueError, TypeError) as error:
         file.damaged(str(error))
@@ -265,7 +265,7 @@ def opened(
         accept: make a witness if there is none, or a damaged one.
 
     Raises:
-        RunError: see `vertizo.privacy.ledger.DurableLedger.open`.
+        RunError: see `vertizo.privacy.durable_ledger.DurableLedger.open`.
     """
     with ExitStack() as stack:
         file = LedgerFile(path)
@@ -302,7 +302,5 @@ def opened(
             )
         elif file.head != witnessed:
             witness.write(file.head)
-        for answers in tally.answers.values():  # a kept reply that is not the log's is damage
-            file.reply_of(file.row(answers.sequences[-1]))
         stack.pop_all()
     return file, tally, witness

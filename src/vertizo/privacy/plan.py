@@ -45,7 +45,7 @@ class Answer:
 
 
 class Plan:
-    """What per-record values pass through on their way out; this one charges nothing."""
+    """What per-record values pass through on their way out; as it is, it charges nothing."""
 
     releases: Releases | None = None
     """All that may depend on one record; None without noise."""
@@ -99,7 +99,7 @@ class Plan:
             covers: what of a training record passes through nothing but this plan and them.
             records: how many training records there are.
         """
-        raise NotImplementedError
+        return Statement("none", "No privacy guarantee: the server's replies carry no noise.")
 
     @property
     def clip_fraction(self) -> float | None:
@@ -158,16 +158,6 @@ class NoPrivacy(Plan):
     def each(self, values: Tensor) -> Tensor:
         """Values / B."""
         return values / self._batch_size
-
-    def statement(
-        self,
-        *,
-        server_is_private: bool,
-        covers: Sequence[str] = ("labels",),
-        records: int | None = None,
-    ) -> Statement:
-        """None."""
-        return Statement("none", "No privacy guarantee: the server's replies carry no noise.")
 
 
 class ClippedGaussian(Plan):
