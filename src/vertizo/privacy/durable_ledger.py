@@ -299,6 +299,8 @@ class DurableLedger(Ledger):
         tally, self._secret = self.tally, secret
         if secret is not None:
             check_constants(self._file.path, self.budget.secret, secret)
+        # Of every run: a kept reply that is not the log's is damage.
+        replies = {key: self._kept(answers) for key, answers in tally.answers.items()}
         if self._name not in tally.runs:
             run = self._file.head.sequence + 1
             self._append([Row(RUN, run, body=self._name.encode())], {})
@@ -309,12 +311,12 @@ class DurableLedger(Ledger):
                 f"{self._file.path}: this run needs {wanted} more secret steps, of which "
                 f"{tally.steps_left} are left; it is not covered"
             )
-        for (run, client), answers in tally.answers.items():
-            row = self._file.row(answers.sequences[-1])
-            reply = self._file.reply_of(row)  # of every run: one that is not the log's is damage
-            if run == self._run:
-                self._last[client] = Answered(row.number, row.query, reply)
+        self._last = {client: one for (run, client), one in replies.items() if run == self._run}
         self._replaying = set(self._last) if self._replays else set()
+
+    def _kept(self, answers: Answers) -> Answered:
+        row = self._file.row(answers.sequences[-1])
+        return Answered(row.number, row.query, self._file.reply_of(row))
 
     def _append(self, rows: list[Row], frames: dict[tuple[int, int], bytes]) -> None:
         self._settled = False
