@@ -19,7 +19,10 @@ import pytest
 from sklearn.datasets import load_breast_cancer
 from tests.processes import FIRST_IMPORT, PATIENT, held_port, until
 
-from vertizo.cli import network
+from vertizo.cli.certs import certs
+from vertizo.cli.join import join
+from vertizo.cli.predict import predict
+from vertizo.cli.serve import serve
 from vertizo.core.errors import ConfigError
 
 ROOT = Path(__file__).parent.parent
@@ -179,8 +182,8 @@ def test_the_tutorial_does_what_it_says(reader: Reader) -> None:
 @pytest.mark.parametrize(
     ("command", "party", "words"),
     [
-        (network.serve, "lab", "a feature holder's is for `vertizo join`"),
-        (network.join, "hospital", "which is for `vertizo serve`"),
+        (serve, "lab", "a feature holder's is for `vertizo join`"),
+        (join, "hospital", "which is for `vertizo serve`"),
     ],
 )
 def test_another_partys_file_is_recognised(
@@ -194,17 +197,17 @@ def test_another_partys_file_is_recognised(
 def test_a_folder_of_one_party_does_not_predict_alone(file: str, tmp_path: Path) -> None:
     (tmp_path / file).touch()
     with pytest.raises(ConfigError, match="none of which can predict alone"):
-        network.predict(tmp_path)
+        predict(tmp_path)
 
 
 def test_options_of_a_run_folder_are_refused_with_a_configuration() -> None:
     lab = ROOT / "examples" / "federation" / "lab.yaml"
     with pytest.raises(ConfigError, match=r"--id is for a run folder; .* has data\.id"):
-        network.predict(lab, id_="patient")
+        predict(lab, id_="patient")
 
 
 def test_members_are_added_later(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    network.certs(tmp_path, "hospital", ["lab"])
-    network.certs(tmp_path, None, ["pharmacy"])
+    certs(tmp_path, "hospital", ["lab"])
+    certs(tmp_path, None, ["pharmacy"])
     assert (tmp_path / "pharmacy" / "key.pem").is_file()
     assert "server at localhost" in capsys.readouterr().out

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from enum import Enum
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
-from typer.main import get_command
-
-from vertizo.cli.main import app
+from vertizo.cli.main import LazyGroup, program
 
 
 def programs() -> Iterator[tuple[list[str], Any]]:
     """Every command with its words, groups before what is in them."""
-    yield from _below(["vertizo"], get_command(app))
+    yield from _below(["vertizo"], program())
 
 
 def _below(words: list[str], command: Any) -> Iterator[tuple[list[str], Any]]:
     yield words, command
-    for name, inner in getattr(command, "commands", {}).items():
-        yield from _below([*words, name], inner)
+    if isinstance(command, LazyGroup):
+        for name in command.entries:
+            yield from _below([*words, name], command.get_command(None, name))
 
 
 def page() -> str:
@@ -27,7 +25,7 @@ def page() -> str:
     parts = []
     for words, command in programs():
         help_ = " ".join((command.help or "").split())
-        inner = getattr(command, "commands", None)
+        inner = command.entries if isinstance(command, LazyGroup) else None
         if len(words) > 1:
             parts.append(f"## {' '.join(words)}\n\n{_quoted(help_)}\n")
         if inner is not None and len(words) > 1:
@@ -64,14 +62,10 @@ def _entry(parameter: Any) -> str:
     if parameter.required:
         notes.append("must be given")
     default = parameter.default
-    if isinstance(default, Enum):
-        default = default.value
     if not parameter.required and default not in (None, False, ""):
         if parameter.is_flag if parameter.param_type_name == "option" else False:
             default = parameter.opts[0]
         notes.append(f"default `{default}`")
-    if parameter.param_type_name == "option" and parameter.multiple:
-        notes.append("may be repeated")
     text = _quoted(" ".join((parameter.help or "").split()))
     return f"* `{name}`: {text}" + (f" ({'; '.join(notes)})" if notes else "")
 
@@ -81,8 +75,8 @@ def _value(parameter: Any) -> str:
     if parameter.metavar:
         return str(parameter.metavar)
     annotation = parameter.type_descriptor.annotation
-    if isinstance(annotation, type) and issubclass(annotation, Enum):
-        return "|".join(member.value for member in annotation)
+    if get_origin(annotation) is Literal:
+        return "|".join(get_args(annotation))
     kinds = {int: "INTEGER", float: "NUMBER"}
     return kinds.get(annotation) or str(parameter.name).upper()
 

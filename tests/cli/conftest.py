@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +33,7 @@ class Outcome:
 
 
 Vertizo = Callable[..., Outcome]
+Refuses = Callable[..., None]
 
 
 @pytest.fixture(autouse=True)
@@ -73,6 +74,24 @@ def tiny() -> tuple[str, ...]:
 
 
 @pytest.fixture
-def files(here: Path) -> Callable[[], set[str]]:
-    """Everything that is in the folder."""
-    return lambda: {str(path.relative_to(here)) for path in here.rglob("*")}
+def refuses(vertizo: Vertizo, here: Path) -> Refuses:
+    """Check one row of a table of mistakes: one line with these words, code 2, nothing left."""
+
+    def files() -> set[Path]:
+        return set(here.rglob("*"))
+
+    def check(row: str, words: Sequence[str], *arguments: str | Path) -> None:
+        before = files()
+        ended = vertizo(*arguments)
+        assert ended.code == 2, f"{row}: {ended}"
+        assert ended.line.startswith("vertizo: "), row
+        missing = [word for word in words if word not in ended.line]
+        assert not missing, f"{row}: {missing} not in {ended.line!r}"
+        assert files() == before, row
+
+    return check
+
+
+def sets(*settings: str) -> list[str]:
+    """Options for these settings."""
+    return [part for setting in settings for part in ("--set", setting)]

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import pytest
+from tests.cli.conftest import Refuses, Vertizo
 
 from vertizo.attacks.choice import ATTACKS
 
-Vertizo = Callable[..., Any]
 TINY = ("--set", "data.limit=80", "--seeds", "2")
 
 
@@ -62,43 +59,29 @@ def test_a_configuration_of_ones_own(vertizo: Vertizo) -> None:
     assert "two classes" in second["not_applicable"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("direct",), ["'direct'", "direct-client"]),
-        (("direct-client", "--methods", "vafl"), ["--methods", "table"]),
-        (("direct-client", "--set", "server.model.name=mlp"), ["server.model.name=sum"]),
-        (("direct-client", "--set", "method.name=vaffl"), ["'vaffl'"]),
-        (("gradient-matching", "--set", "method.name=dpzv"), ["scalars of a whole batch"]),
-        (("model-completion", "--set", "attack.per_class=0"), ["per_class"]),
-        (("model-completion", "--set", "attack.nothing=1"), ["nothing"]),
-        (("table", "--methods", "vafl,vafl"), ["--methods"]),
-        (("table", "--methods", "vafl,none"), ["'none'", "dpzv"]),
-        (("table", "--attacks", "none"), ["'none'", "membership"]),
-        (("table", "--set", "attack.steps=3"), ["attack.steps"]),
-        (("direct-client", "nowhere.yaml"), ["nowhere.yaml"]),
-        (("direct-client", "--seeds", "0"), ["--seeds"]),
-        ((), ["'name'"]),
-    ],
-)
-def test_what_is_wrong_is_one_line(
-    vertizo: Vertizo, files: Callable[[], set[str]], arguments: tuple[str, ...], words: list[str]
-) -> None:
-    result = vertizo("attack", *arguments)
-    assert result.code == 2
-    for word in words:
-        assert word in result.line
-    assert files() == set()
-
-
-def test_figures_are_not_overwritten(vertizo: Vertizo) -> None:
+def test_what_is_wrong_is_one_line(refuses: Refuses) -> None:
+    for arguments, words in (
+        ("direct", ["'direct'", "direct-client"]),
+        ("direct-client --methods vafl", ["--methods", "table"]),
+        ("direct-client --set server.model.name=mlp", ["server.model.name=sum"]),
+        ("direct-client --set method.name=vaffl", ["'vaffl'"]),
+        ("gradient-matching --set method.name=dpzv", ["scalars of a whole batch"]),
+        ("model-completion --set attack.per_class=0", ["per_class"]),
+        ("model-completion --set attack.nothing=1", ["nothing"]),
+        ("table --methods vafl,vafl", ["--methods"]),
+        ("table --methods vafl,none", ["'none'", "dpzv"]),
+        ("table --attacks none", ["'none'", "membership"]),
+        ("table --set attack.steps=3", ["attack.steps"]),
+        ("direct-client nowhere.yaml", ["nowhere.yaml"]),
+        ("direct-client --seeds 0", ["--seeds"]),
+        ("", ["'name'"]),
+    ):
+        refuses(arguments, words, "attack", *arguments.split())
     Path("there").mkdir()
     Path("there/attacks.json").write_text("{}")
-    result = vertizo("attack", "direct-client", *TINY, "--out", "there")
-    assert result.code == 2
-    assert "there" in result.line
+    refuses("figures are kept", ["there"], "attack", "direct-client", *TINY, "--out", "there")
     Path("file").touch()
-    assert "file" in vertizo("attack", "direct-client", *TINY, "--out", "file").line
+    refuses("a file", ["file"], "attack", "direct-client", *TINY, "--out", "file")
 
 
 def test_attacks_are_listed(vertizo: Vertizo) -> None:

@@ -12,15 +12,11 @@ from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from tests.cli.conftest import Refuses, Vertizo, sets
 
-from vertizo.core.errors import UserError
 from vertizo.core.randomness import Stream
 from vertizo.data.options import DataConfig
 from vertizo.data.prepare import prepare
-from vertizo.data.tabular import frames
-from vertizo.data.tabular.csv_lines import records
 
 ROWS = 40
 HEADER = "customer,age,income,job,payment_delay,opened,defaulted"
@@ -198,99 +194,69 @@ def loans(here: Path) -> Callable[..., None]:
     return put
 
 
-Vertizo = Callable[..., Any]
+def test_wrong_files(loans: Callable[..., None], refuses: Refuses) -> None:
+    for mistake, (content, words) in FILES.items():
+        loans(content)
+        refuses(mistake, words, "train", "loans.yaml")
 
 
-def complaint(vertizo: Vertizo, files: Callable[[], set[str]], *arguments: str | Path) -> str:
-    """The one line that a wrong command says; nothing is left behind."""
-    before = files()
-    result = vertizo(*arguments)
-    assert result.code == 2, result
-    text: str = result.line
-    assert text.startswith("vertizo: ")
-    assert files() == before
-    return text
-
-
-@pytest.mark.parametrize("mistake", FILES)
-def test_a_wrong_file(
-    mistake: str, loans: Callable[..., None], vertizo: Vertizo, files: Callable[[], set[str]]
-) -> None:
-    content, words = FILES[mistake]
-    loans(content)
-    text = complaint(vertizo, files, "train", "loans.yaml")
-    assert [word for word in words if word not in text] == [], text
-
-
-NESTED = pl.DataFrame({"a": [[1], [2], [3]], "b": [1, 2, 3], "y": ["p", "q", "p"]})
-KEYS: dict[str, tuple[str, list[str]]] = {
-    "a label in other letters": ("data.label=Defaulted", ["data.label", "did you mean 'defau"]),
-    "part of a name": ("data.categorical=[payment]", ["did you mean 'payment_delay'?"]),
-    "an identifier": ("data.id=customer_id", ["data.id", "did you mean 'customer'?"]),
-    "a column that is dropped": ("data.drop=[opend]", ["data.drop", "did you mean 'opened'?"]),
-    "a range": ("data.ranges={Income: [0, 1]}", ["data.ranges", "did you mean 'income'?"]),
-    "categories": ("data.categories={jobs: [cook]}", ["data.categories", "did you mean 'job'?"]),
-    "who holds what": (
+KEYS: list[tuple[str, list[str]]] = [
+    ("data.label=Defaulted", ["data.label", "did you mean 'defau"]),
+    ("data.categorical=[payment]", ["did you mean 'payment_delay'?"]),
+    ("data.id=customer_id", ["data.id", "did you mean 'customer'?"]),
+    ("data.drop=[opend]", ["data.drop", "did you mean 'opened'?"]),
+    ("data.ranges={Income: [0, 1]}", ["data.ranges", "did you mean 'income'?"]),
+    ("data.categories={jobs: [cook]}", ["data.categories", "did you mean 'job'?"]),
+    (
         "data.columns={bank: [ages], shop: [jop]}",
         ["gives 'bank' the column 'ages'", "did you mean 'age'?", "nor has it 'jop' ('job'?)"],
     ),
-    "the label holder": ("data.label_holder=Bnk", ["data.label_holder", "did you mean 'bank'?"]),
-    "numbers that are words": (
+    ("data.label_holder=Bnk", ["data.label_holder", "did you mean 'bank'?"]),
+    (
         "data.ranges={job: [0, 1]}",
         ["column 'job' holds '", "in line 2 (and 39 more)", "data.ranges is for numbers"],
     ),
-    "an option far from its place": (
-        "learning_rate=1",
-        ["'client.optimizer.learning_rate' or 'server.optimizer.learning_rate'"],
-    ),
-    "an option of a section": ("data.lable=x", ["data.lable", "did you mean 'label"]),
-    "a method": ("method.name=split_learning", ["did you mean 'split'?", "'vafl'"]),
-    "a model": ("client.model.name=resnet", ["did you mean 'resnet18'", "'mlp'"]),
-    "a codec": ("codecs.up.name=topk", ["did you mean 'top-k'?", "'uniform'"]),
-    "a data set": ("data={name: breast_cancer}", ["did you mean 'breast-cancer'?", "digits"]),
-    "a choice": ("server.update=secret_sgd", ["did you mean 'secret-sgd'?", "'none'"]),
-    "more records a batch than there are": ("batch_size=60", ["batch_size is 60", "at most 29"]),
-    "a limit below the batch": ("data.limit=8", ["batch_size is 8", "7"]),
-    "one record of one class": ("data.limit=2", ["batch_size is 8", "2 training records"]),
-    "all validate": ("data.validation=0.999", ["data.validation is 0.999"]),
-    "a delimiter of two characters": ("data.delimiter=;;", ["data.delimiter is ';;'", "tab"]),
-    "no such file": ("data.path=lones.csv", ["lones.csv is missing; did you mean 'loans.csv'"]),
-    "a folder": ("data.path=.", ["is a folder, not a file"]),
-    "another test file": ("data.test_path=other.csv", ["other.csv", "'age' of", "it has x, y"]),
-    "words in a test file": (
+    ("learning_rate=1", ["'client.optimizer.learning_rate' or 'server.optimizer.learning_rate'"]),
+    ("data.lable=x", ["data.lable", "did you mean 'label"]),
+    ("method.name=split_learning", ["did you mean 'split'?", "'vafl'"]),
+    ("client.model.name=resnet", ["did you mean 'resnet18'", "'mlp'"]),
+    ("codecs.up.name=topk", ["did you mean 'top-k'?", "'uniform'"]),
+    ("data={name: breast_cancer}", ["did you mean 'breast-cancer'?", "digits"]),
+    ("server.update=secret_sgd", ["did you mean 'secret-sgd'?", "'none'"]),
+    ("batch_size=60", ["batch_size is 60", "at most 29"]),
+    ("data.limit=8", ["batch_size is 8", "7"]),
+    ("data.limit=2", ["batch_size is 8", "2 training records"]),
+    ("data.validation=0.999", ["data.validation is 0.999"]),
+    ("data.delimiter=;;", ["data.delimiter is ';;'", "tab"]),
+    ("data.path=lones.csv", ["lones.csv is missing; did you mean 'loans.csv'"]),
+    ("data.path=.", ["is a folder, not a file"]),
+    ("data.test_path=other.csv", ["other.csv", "'age' of", "it has x, y"]),
+    (
         "data.test_path=words.csv",
         ["words.csv: column 'age' holds 'old' in line 3, but only numbers in"],
     ),
-    "a class of the test file alone": (
+    (
         "data.test_path=classes.csv",
         ["'defaulted' is 'perhaps' in line 5, which does not occur in", "loans.csv"],
     ),
-    "classes that are others": (
+    (
         "data.classes=[paid, lost]",
         ["the label 'defaulted' is '", "in line 2, which is no class of data.classes, 'paid'"],
     ),
-    "an exact guarantee over classes of the file": (
+    (
         "privacy.epsilon=1",
         ["privacy.epsilon is 1", 'data.classes (these are ["no", "yes"])', "everybody knows"],
     ),
-}
+]
 
 
-@pytest.mark.parametrize("mistake", KEYS)
-def test_a_wrong_key(
-    mistake: str,
-    loans: Callable[..., None],
-    here: Path,
-    vertizo: Vertizo,
-    files: Callable[[], set[str]],
-) -> None:
-    setting, words = KEYS[mistake]
+def test_wrong_keys(loans: Callable[..., None], here: Path, refuses: Refuses) -> None:
     loans()
     (here / "other.csv").write_text("x,y\n1,2\n")
     (here / "words.csv").write_text(table(cell(3, "age", "old")))
     (here / "classes.csv").write_text(table(cell(5, "defaulted", "perhaps")))
-    text = complaint(vertizo, files, "train", "loans.yaml", "--set", setting)
-    assert [word for word in words if word not in text] == [], text
+    for setting, words in KEYS:
+        refuses(setting, words, "train", "loans.yaml", "--set", setting)
 
 
 YAML: dict[str, tuple[str | bytes, list[str]]] = {
@@ -303,63 +269,46 @@ YAML: dict[str, tuple[str | bytes, list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("mistake", YAML)
-@pytest.mark.parametrize("command", ["train", "compare"])
-def test_a_wrong_configuration(
-    mistake: str, command: str, here: Path, vertizo: Vertizo, files: Callable[[], set[str]]
-) -> None:
-    content, words = YAML[mistake]
-    (here / "c.yaml").write_bytes(content.encode() if isinstance(content, str) else content)
-    text = complaint(vertizo, files, command, "c.yaml")
-    assert [word for word in ["c.yaml", *words] if word not in text] == [], text
+def test_wrong_configurations(here: Path, refuses: Refuses) -> None:
+    for mistake, (content, words) in YAML.items():
+        (here / "c.yaml").write_bytes(content.encode() if isinstance(content, str) else content)
+        for command in (("train",), ("compare",), ("tune",), ("attack", "table")):
+            refuses(f"{command}: {mistake}", ["c.yaml", *words], *command, "c.yaml")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("trian",), ["Did you mean 'train'?"]),
-        (("privacy", "explian", "x"), ["Did you mean 'explain'"]),
-        (("list", "method"), ["methods"]),
-        (("attack", "membrship"), ["no attack 'membrship'; did you mean 'membership'?"]),
-        (("attack", "table", "--methods", "dpvz"), ["no 'dpvz'; did you mean 'dpzv'?"]),
-        (("compare", "--methods", "cascade"), ["no method 'cascade'; did you mean 'cascaded'?"]),
-        (("privacy", "explain", "nowhere"), ["nowhere", "No such file"]),
-        (("train", "."), [".: Is a directory"]),
-        (("train", "mien.yaml"), ["mien.yaml: No such file", "did you mean 'mine.yaml'?"]),
-    ],
-)
-def test_a_wrong_name(
-    arguments: tuple[str, ...], words: list[str], vertizo: Vertizo, files: Callable[[], set[str]]
-) -> None:
+NAMES: list[tuple[str, list[str]]] = [
+    ("trian", ["no command 'trian'; did you mean 'train'?"]),
+    ("privacy explian x", ["did you mean 'explain'"]),
+    ("privacy", ["Missing command"]),
+    ("--verbose", ["--verbose"]),
+    ("list", ["methods", "datasets"]),
+    ("list method", ["'method'", "methods", "datasets"]),
+    ("attack membrship", ["no attack 'membrship'; did you mean 'membership'?"]),
+    ("attack table --methods dpvz", ["no 'dpvz'; did you mean 'dpzv'?"]),
+    ("compare --methods cascade", ["no method 'cascade'; did you mean 'cascaded'?"]),
+    ("privacy explain nowhere", ["nowhere", "No such file"]),
+    ("train .", [".: Is a directory"]),
+    ("train mien.yaml", ["mien.yaml: No such file", "did you mean 'mine.yaml'?"]),
+]
+
+
+def test_wrong_names(refuses: Refuses) -> None:
     Path("mine.yaml").write_text("epochs: 1\n")
-    text = complaint(vertizo, files, *arguments)
-    assert [word for word in words if word not in text] == [], text
+    for line, words in NAMES:
+        refuses(line, words, *line.split())
 
 
-class TestParquet:
-    @pytest.mark.parametrize(
-        ("values", "words"),
-        [
-            ([[1], [2]], "List(Int64), neither numbers nor text; leave it out"),
-            ([{"b": 1}, {"b": 2}], "Struct"),
-            ([b"1", b"2"], "Binary"),
-        ],
-    )
-    def test_nested_columns(
-        self,
-        values: list[Any],
-        words: str,
-        here: Path,
-        vertizo: Vertizo,
-        files: Callable[[], set[str]],
-    ) -> None:
+def test_nested_columns(here: Path, refuses: Refuses) -> None:
+    keys = ("data.name=table", "data.path=t.parquet", "data.label=y", "data.parties=2")
+    rows: list[tuple[list[Any], str]] = [
+        ([[1], [2]], "List(Int64), neither numbers nor text; leave it out"),
+        ([{"b": 1}, {"b": 2}], "Struct"),
+        ([b"1", b"2"], "Binary"),
+    ]
+    for values, words in rows:
         frame = pl.DataFrame({"a": values * 9, "b": [1, 2] * 9, "y": ["p", "q"] * 9})
         (here / "t.parquet").write_bytes(parquet(frame))
-        settings = ("data.name=table", "data.path=t.parquet", "data.label=y", "data.parties=2")
-        each = [part for setting in settings for part in ("--set", setting)]
-        text = complaint(vertizo, files, "train", *each)
-        assert "column 'a' holds" in text
-        assert words in text
+        refuses(words, ["column 'a' holds", words], "train", *sets(*keys))
 
 
 class TestNotes:
@@ -373,36 +322,28 @@ class TestNotes:
         assert not any("\n" in note for note in data.notes)
         return data.notes
 
-    def test_nothing_to_say(self, here: Path) -> None:
-        assert self.notes(table(), here, id="customer") == ()
-
-    def test_an_identifier_among_the_features(self, here: Path) -> None:
-        (note,) = self.notes(table(), here)
-        assert "column 'customer' has another value in nearly every row" in note
-        assert "data.id" in note
-
-    def test_a_column_that_counts_the_rows(self, here: Path) -> None:
+    def test_each(self, here: Path) -> None:
         counted = table(column("age", lambda _: ""))
-        rows = counted.splitlines()
-        numbered = [rows[0], *(row.replace(",,", f",{i},", 1) for i, row in enumerate(rows[1:]))]
-        (note,) = self.notes("\n".join(numbered) + "\n", here, id="customer")
-        assert "column 'age' has another value" in note
-
-    def test_a_constant(self, here: Path) -> None:
-        (note,) = self.notes(table(column("job", lambda _: "cook")), here, id="customer")
-        assert "column 'job' has the same value in every row" in note
-
-    def test_identifiers_that_occur_twice(self, here: Path) -> None:
-        lines = table(cell(7, "customer", "C000"))
-        (note,) = self.notes(lines, here, id="customer")
-        assert "'customer' is 'C000' in line 2 and line 7" in note
-
-    def test_a_class_without_a_training_record(self, here: Path) -> None:
+        header, *rows = counted.splitlines()
+        numbered = [header, *(row.replace(",,", f",{i},", 1) for i, row in enumerate(rows))]
         (here / "test.csv").write_text(table())
-        lines = table(column("defaulted", lambda text: text))
-        more = {"id": "customer", "classes": ["no", "yes", "late"], "test_path": here / "test.csv"}
-        (note,) = self.notes(lines, here, **more)
-        assert "no training record is of class 'late'" in note
+        classes = {"classes": ["no", "yes", "late"], "test_path": here / "test.csv"}
+        own = {"id": "customer"}
+        assert self.notes(table(), here, **own) == ()
+        for lines, more, words in (
+            (table(), {}, "column 'customer' has another value in nearly every row"),
+            (table(), {}, "data.id"),
+            ("\n".join(numbered) + "\n", own, "column 'age' has another value"),
+            (
+                table(column("job", lambda _: "cook")),
+                own,
+                "column 'job' has the same value in every row",
+            ),
+            (table(cell(7, "customer", "C000")), own, "'customer' is 'C000' in line 2 and line 7"),
+            (table(), {**own, **classes}, "no training record is of class 'late'"),
+        ):
+            (note,) = self.notes(lines, here, **more)
+            assert words in note
 
     def test_they_are_printed_once(self, loans: Callable[..., None], vertizo: Vertizo) -> None:
         loans(table(column("job", lambda _: "cook")))
@@ -437,64 +378,3 @@ class TestTheFolder:
         result = vertizo("train", "--set", "epochs=1")
         assert result.code == 2
         assert "--out" in result.line
-
-
-PIECES = st.sampled_from(
-    ["a", "1", "1,5", "nan", '"', '""', '"x"', '"x\ny"', '5" pipe', "\xff", "\0", "é", "\t", ";"]
-    + 2 * [",", "\n", "\r\n", "\r", " "]
-).map(lambda text: text.encode("latin-1" if text == "\xff" else "utf-8"))
-CONTENTS = st.one_of(
-    st.binary(max_size=60),
-    st.lists(PIECES, max_size=30).map(lambda parts: b"a,y\n" + b"".join(parts)),
-    st.lists(st.lists(PIECES, max_size=4).map(b",".join), max_size=9).map(b"\n".join),
-)
-
-
-@settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(content=CONTENTS, packs=st.booleans())
-def test_any_bytes_are_a_table_or_refused_in_a_line(
-    content: bytes, packs: bool, tmp_path: Path
-) -> None:
-    """What is read is what Python's own reader has."""
-    path = tmp_path / "any.csv"
-    path.write_bytes(gzip.compress(content) if packs else content)
-    line = refusal_of(lambda: frames.read(path))
-    if line is not None:
-        assert str(path) in line
-        return
-    found = frames.read(path)
-    rows = records(path, ",")
-    expected = [[plain(value) for value in values] for _, values in list(rows)[1:]]
-    assert [[plain(value) for value in row] for row in found.rows()] == [
-        row for row in expected if any(value is not None for value in row)
-    ]
-
-
-def refusal_of(call: Callable[[], object]) -> str | None:
-    """The one line that something is refused in; None if it is not."""
-    try:
-        call()
-    except UserError as error:
-        line = str(error)
-    else:
-        return None
-    assert "\n" not in line
-    return line
-
-
-def plain(value: str | None) -> str | None:
-    text = (value or "").strip()
-    return None if text in frames.MISSING else text
-
-
-@settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(content=CONTENTS)
-def test_any_table_is_cut_or_refused_in_a_line(content: bytes, tmp_path: Path) -> None:
-    path = tmp_path / "any.csv"
-    path.write_bytes(content)
-    options = DataConfig(name="table", path=path, label="y", parties=1)
-    refusal_of(lambda: prepare(options, Stream.from_seed(0)))

@@ -18,7 +18,7 @@ def test_it_says_what_was_made(capsys: pytest.CaptureFixture[str], here: Path) -
     assert "server at 10.0.0.1" in out
     assert "made/bank" in out
     words = " ".join(out.split())
-    assert "This is a test authority. Whoever has made/authority/key.pem can make" in words
+    assert "This is a test authority. Anyone with made/authority/key.pem can make" in words
     assert Credentials.load(here / "made" / "shop").name == "shop"
 
 

@@ -11,11 +11,11 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.cli.conftest import Refuses, Vertizo
 
-Vertizo = Callable[..., Any]
+from vertizo.cli.console import parts, print_table
 
 
 def test_the_table(vertizo: Vertizo, tiny: tuple[str, ...]) -> None:
@@ -41,48 +41,37 @@ def test_a_second_time_nothing_is_run_again(vertizo: Vertizo, tiny: tuple[str, .
     assert json.loads(first.out)["vafl"]["controls"] == {}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ((), ["--methods is missing", "dpzv"]),
-        (("--methods", "vafl,vafl"), ["names a method twice"]),
-        (("--methods", "vaffl"), ["'vaffl'", "'vafl'"]),
-        (("--methods", "vafl", "--targets", "60,x"), ["--targets", "'x'"]),
-        (("--methods", "vafl", "--targets", "160"), ["--targets", "'160'"]),
-        (("--methods", "vafl", "--by", "test"), ["--by", "validation"]),
-        (("--methods", "vafl", "--seeds", "0"), ["--seeds"]),
-        (("--methods", "vafl", "--set", "client.model.name=function"), ["client.model"]),
-        (("--methods", "vafl", "--set", "codecs.up.name=paired"), ["'paired'", "'vafl'"]),
-    ],
-)
 def test_what_is_wrong_is_one_line_and_leaves_nothing(
-    vertizo: Vertizo,
-    tiny: tuple[str, ...],
-    files: Callable[[], set[str]],
-    arguments: tuple[str, ...],
-    words: list[str],
+    refuses: Refuses, tiny: tuple[str, ...]
 ) -> None:
-    result = vertizo("compare", *tiny, *arguments)
-    assert result.code == 2
-    for word in words:
-        assert word in result.line
-    assert files() == set()
+    for arguments, words in (
+        ("", ["--methods is missing", "dpzv"]),
+        ("--methods vafl,vafl", ["names a method twice"]),
+        ("--methods vaffl", ["'vaffl'", "'vafl'"]),
+        ("--methods vafl --targets 60,x", ["--targets", "'x'"]),
+        ("--methods vafl --targets 160", ["--targets", "'160'"]),
+        ("--methods vafl --by test", ["--by", "validation"]),
+        ("--methods vafl --seeds 0", ["--seeds"]),
+        ("--methods vafl --set client.model.name=function", ["client.model"]),
+        ("--methods vafl --set codecs.up.name=paired", ["'paired'", "'vafl'"]),
+        ("--methods vafl --ray-address a:1", ["--ray-address a:1 is for --engine ray"]),
+    ):
+        refuses(arguments, words, "compare", *tiny, *arguments.split())
 
 
 def test_what_does_not_fit_side_by_side_is_continued_below(
-    vertizo: Vertizo, tiny: tuple[str, ...]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from vertizo.cli import compare
-    from vertizo.studies.comparison import Row
-
-    vertizo("train", *tiny, "--out", "one")
-    summary = json.loads(Path("one/summary.json").read_text())
-    rows = [Row(f"a-long-name-{i}", (summary,), {}, {0.9: (10**7,)}) for i in range(7)]
-    parts = list(compare._parts(rows, 80))
-    assert [row.label for part in parts for row in part] == [row.label for row in rows]
-    assert 1 < len(parts) < 7
-    assert [len(part) for part in compare._parts(rows, 10)] == [1] * 7
-    compare._show(rows, "validation", Path("one"), 1)
+    headings = ["", *(f"a-long-name-{number}" for number in range(7))]
+    rows = [["bytes up", *(f"{number}0.5 MB" for number in range(7))]]
+    found = list(parts(headings, rows, 80))
+    assert [place for part in found for place in part] == list(range(1, 8))
+    assert 1 < len(found) < 7
+    assert [len(part) for part in parts(headings, rows, 10)] == [1] * 7
+    print_table(headings, rows, "seven")
+    out = capsys.readouterr().out
+    assert out.count("(continued)") == len(found) - 1
+    assert all(f"a-long-name-{number}" in out and f"{number}0.5 MB" in out for number in range(7))
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads what processes do")

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 import pytest
+from tests.cli.conftest import Refuses, Vertizo, sets
 
 from vertizo.cli.predict import predict_offline
-from vertizo.core.errors import UserError
 from vertizo.run.prediction import predict
-
-Vertizo = Callable[..., Any]
 
 TABLE = "name;size;shape;y\n" + "".join(
     f"n{i};{i % 11}.5;{'round' if i % 3 else 'long'};{'yes' if i % 11 > 5 else 'no'}\n"
@@ -31,8 +27,7 @@ def run(vertizo: Vertizo, here: Path) -> Path:
         "batch_size=8",
         "epochs=2",
     )
-    arguments = [part for setting in settings for part in ("--set", setting)]
-    assert vertizo("train", *arguments, "--out", "run").code == 0
+    assert vertizo("train", *sets(*settings), "--out", "run").code == 0
     return Path("run")
 
 
@@ -65,49 +60,31 @@ def test_standard_output_is_for_other_programs(
     assert "scores" not in said.err
 
 
-def test_a_run_that_is_not_there_is_named(vertizo: Vertizo) -> None:
-    for more in ((), ("--data", "new.csv"), ("--id", "name")):
-        outcome = vertizo("predict", "nosuchrun", *more)
-        assert outcome.code == 2
-        assert "nosuchrun is not there; name a run folder of `vertizo train`" in outcome.line
-
-
 def test_the_runs_own_test_records(run: Path, capfd: pytest.CaptureFixture[str]) -> None:
     predict_offline(run, None, Path("out.csv"))
     assert "12 records" in capfd.readouterr().out
     assert pl.read_csv("out.csv")["row"].to_list() == list(range(1, 13))
 
 
-@pytest.mark.parametrize(
-    ("text", "more", "words"),
-    [
-        ("size;shape\nx;long\n", {}, ["new.csv", "'size'", "'x'", "line 2"]),
-        ("sizes;shape\n1;long\n", {}, ["new.csv", "'size'", "did you mean 'sizes'"]),
-        ("size;shape\n1;long\n", {"id_column": "nam"}, ["--id", "'nam'"]),
-        ("size;shape\n1;long\n", {"delimiter": ";;"}, ["--delimiter", "';;'"]),
-        ("size;shape\n1;long\n", {"out": Path("out.txt")}, ["out.txt", ".csv or .parquet"]),
-        ("size;shape\n1;long\n", {"out": Path("no/out.csv")}, ["no/out.csv", "no folder"]),
-        ("size;shape\n1;long\n", {"out": Path("new.csv")}, ["new.csv", "--data"]),
-        ("size;shape\n1;long\n", {"data": None, "id_column": "name"}, ["--id name"]),
-        ("size;shape\n1;long\n", {"data": Path("other.csv")}, ["other.csv", "missing"]),
-        ("size;shape\n1;long\n", {"run": Path("other")}, ["other", "holds no run"]),
-        ("", {}, ["new.csv", "empty"]),
-    ],
-)
-def test_what_is_wrong_is_one_line_and_leaves_nothing(
-    run: Path,
-    files: Callable[[], set[str]],
-    text: str,
-    more: dict[str, Any],
-    words: list[str],
-) -> None:
-    Path("new.csv").write_text(text)
-    before = files()
-    given = {"run": run, "data": Path("new.csv"), "out": Path("out.csv"), **more}
-    with pytest.raises(UserError) as caught:
-        predict_offline(given.pop("run"), given.pop("data"), given.pop("out"), **given)
-    assert "\n" not in str(caught.value)
-    for word in words:
-        assert word in str(caught.value)
-    assert files() == before
-    assert Path("new.csv").read_text() == text
+def test_what_is_wrong_is_one_line_and_leaves_nothing(run: Path, refuses: Refuses) -> None:
+    good = "size;shape\n1;long\n"
+    new = "run --data new.csv --out out.csv"
+    for text, arguments, words in (
+        ("size;shape\nx;long\n", new, ["new.csv", "'size'", "'x'", "line 2"]),
+        ("sizes;shape\n1;long\n", new, ["new.csv", "'size'", "did you mean 'sizes'"]),
+        ("", new, ["new.csv", "empty"]),
+        (good, f"{new} --id nam", ["--id", "'nam'"]),
+        (good, f"{new} --delimiter ;;", ["--delimiter", "';;'"]),
+        (good, "run --data new.csv --out out.txt", ["out.txt", ".csv or .parquet"]),
+        (good, "run --data new.csv --out no/out.csv", ["no/out.csv", "no folder"]),
+        (good, "run --data new.csv --out new.csv", ["new.csv", "--data"]),
+        (good, "run --out out.csv --id name", ["--id name"]),
+        (good, "run --data other.csv --out out.csv", ["other.csv", "missing"]),
+        (good, "empty --data new.csv", ["empty", "holds no run"]),
+        (good, "nosuchrun", ["nosuchrun is not there; name a run folder of `vertizo train`"]),
+        (good, "nosuchrun --id name", ["nosuchrun is not there"]),
+    ):
+        Path("empty").mkdir(exist_ok=True)
+        Path("new.csv").write_text(text)
+        refuses(arguments, words, "predict", *arguments.split())
+        assert Path("new.csv").read_text() == text

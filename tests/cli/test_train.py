@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli.conftest import Outcome, Vertizo, sets
 from torch import Tensor, tensor
 
 from vertizo.run.experiment import Experiment
@@ -34,190 +35,137 @@ def no_constant(name: str) -> None:
     raise AssertionError(f"{name} is no JSON")
 
 
-class TestOutput:
-    def test_without_a_configuration_a_new_folder_is_made_each_time(
-        self, vertizo: Callable[..., Any], tiny: tuple[str, ...], here: Path
-    ) -> None:
-        for folder in ("runs/digits-dpzv-seed0", "runs/digits-dpzv-seed0-2"):
-            result = vertizo("train", *tiny)
-            assert (result.code, result.err) == (0, "")
-            assert f"run folder: {folder}" in result.out
-            assert (here / folder / "summary.json").is_file()
-        vertizo("train", *tiny, "--set", "method.name=vafl", "--set", "seed=3")
-        assert sorted(path.name for path in (here / "runs").iterdir()) == [
-            "digits-dpzv-seed0",
-            "digits-dpzv-seed0-2",
-            "digits-vafl-seed3",
-        ]
-
-    def test_the_closing_table(self, vertizo: Callable[..., Any], tiny: tuple[str, ...]) -> None:
-        result = vertizo("train", *tiny, "--out", "run")
-        summary = json.loads(Path("run/summary.json").read_text())
-        for words in (
-            "dpzv on digits",
-            f"{100 * summary['test_accuracy']:.2f} %",
-            f"{summary['test_loss']:.4f}",
-            "48",
-            "No privacy guarantee",
-            "run folder: run",
-        ):
-            assert words in result.out
-
-    def test_a_configuration_file_with_settings_on_top(
-        self, vertizo: Callable[..., Any], tiny: tuple[str, ...], here: Path
-    ) -> None:
-        (here / "my.yaml").write_text("seed: 5\nmethod: {name: cascaded}\n")
-        assert vertizo("train", "my.yaml", *tiny, "--out", "a/b/run").code == 0
-        settings = RunFolder(Path("a/b/run")).config()
-        assert (settings.seed, settings.method.name, settings.epochs) == (5, "cascaded", 2)
-
-    def test_json_is_the_only_line(
-        self, vertizo: Callable[..., Any], tiny: tuple[str, ...]
-    ) -> None:
-        result = vertizo("train", *tiny, "--out", "run", "--json")
+def test_without_a_configuration_a_new_folder_is_made_each_time(
+    vertizo: Vertizo, tiny: tuple[str, ...], here: Path
+) -> None:
+    for folder, more in (
+        ("runs/digits-dpzv-seed0", []),
+        ("runs/digits-dpzv-seed0-2", []),
+        ("runs/digits-vafl-seed3", sets("method.name=vafl", "seed=3")),
+    ):
+        result = vertizo("train", *tiny, *more)
         assert (result.code, result.err) == (0, "")
-        assert result.out.count("\n") == 1
-        summary = json.loads(result.out, parse_constant=no_constant)
-        assert summary == json.loads(Path("run/summary.json").read_text())
-        assert summary["rounds"] == 48
+        assert f"run folder: {folder}" in result.out
+        assert (here / folder / "summary.json").is_file()
+    assert len(list((here / "runs").iterdir())) == 3
 
-    def test_json_where_the_terminal_knows_no_greek(
-        self, vertizo: Callable[..., Any], tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        noise = ("--set", "privacy={mechanism: gaussian, clip: 1, noise_std: 1}")
-        raw = io.BytesIO()
-        with io.TextIOWrapper(raw, encoding="latin-1", write_through=True) as latin:
-            monkeypatch.setattr(sys, "stdout", latin)
-            assert vertizo("train", *tiny, *noise, "--json").code == 0
-            monkeypatch.undo()
-            assert "μ" in json.loads(raw.getvalue().decode("latin-1"))["privacy"]["words"]
 
-    def test_quiet_on_standard_error_unless_it_is_a_terminal(
-        self, vertizo: Callable[..., Any], tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        class Terminal(io.StringIO):
-            def isatty(self) -> bool:
-                return True
-
-        assert vertizo("train", *tiny, "--json").err == ""
-        shown = Terminal()
-        monkeypatch.setenv("TERM", "xterm")
-        monkeypatch.setattr(sys, "stderr", shown)
-        result = vertizo("train", *tiny, "--set", "epochs=40", "--json")
-        assert result.code == 0
-        assert json.loads(result.out)["rounds"] == 960
-        for word in ("dpzv", "960 rounds", "acc", "loss", "MB", "no ε"):
-            assert word in shown.getvalue()
-
-    @pytest.mark.parametrize("name", ["run [bold]", "run[/x]", "[red]run", "a b"])
-    def test_a_folder_is_printed_as_it_is(
-        self, name: str, vertizo: Callable[..., Any], tiny: tuple[str, ...], here: Path
-    ) -> None:
+def test_the_closing_table_and_a_folder_as_it_is(vertizo: Vertizo, tiny: tuple[str, ...]) -> None:
+    for name in ("run [bold]", "run[/x]", "[red]run", "a b"):
         result = vertizo("train", *tiny, "--out", name)
         assert result.code == 0
         assert f"run folder: {name}\n" in result.out
-        assert (here / name / "summary.json").is_file()
+    summary = json.loads(Path(name, "summary.json").read_text())
+    accuracy, loss = f"{100 * summary['test_accuracy']:.2f} %", f"{summary['test_loss']:.4f}"
+    for words in ("dpzv on digits", accuracy, loss, "48", "No privacy guarantee"):
+        assert words in result.out
 
-    def test_a_model_file_beside_the_configuration(
-        self, vertizo: Callable[..., Any], tiny: tuple[str, ...], here: Path
-    ) -> None:
-        """Found from another folder, and again by the run's own configuration."""
-        (here / "mine").mkdir()
-        (here / "mine" / "rules.py").write_text("def apply(w, x):\n    return x[:, 0, 0, :2] * w\n")
-        (here / "mine" / "run.yaml").write_text(
-            "client: {model: {name: function, path: 'rules.py:apply', num_parameters: 2}}\n"
-        )
-        first = vertizo("train", "mine/run.yaml", *tiny, "--out", "run", "--json")
-        assert (first.code, first.err) == (0, "")
-        again = vertizo("train", "run/config.yaml", "--json")
+
+def test_a_file_with_settings_on_top_and_json(
+    vertizo: Vertizo, tiny: tuple[str, ...], here: Path
+) -> None:
+    (here / "my.yaml").write_text("seed: 5\nmethod: {name: cascaded}\n")
+    result = vertizo("train", "my.yaml", *tiny, "--out", "a/b/run", "--json")
+    assert (result.code, result.err) == (0, "")
+    settings = RunFolder(Path("a/b/run")).config()
+    assert (settings.seed, settings.method.name, settings.epochs) == (5, "cascaded", 2)
+    assert result.out.count("\n") == 1
+    summary = json.loads(result.out, parse_constant=no_constant)
+    assert summary == json.loads(Path("a/b/run/summary.json").read_text())
+    assert summary["rounds"] == 48
+
+
+def test_json_where_the_terminal_knows_no_greek(
+    vertizo: Vertizo, tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noise = sets("privacy={mechanism: gaussian, clip: 1, noise_std: 1}")
+    raw = io.BytesIO()
+    with io.TextIOWrapper(raw, encoding="latin-1", write_through=True) as latin:
+        monkeypatch.setattr(sys, "stdout", latin)
+        assert vertizo("train", *tiny, *noise, "--json").code == 0
+        monkeypatch.undo()
+        assert "μ" in json.loads(raw.getvalue().decode("latin-1"))["privacy"]["words"]
+
+
+def test_a_bar_on_a_terminal(
+    vertizo: Vertizo, tiny: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    shown = Terminal()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", shown)
+    result = vertizo("train", *tiny, "--set", "epochs=40", "--json")
+    assert result.code == 0
+    assert json.loads(result.out)["rounds"] == 960
+    for word in ("dpzv", "960 rounds", "acc", "loss", "MB", "no ε"):
+        assert word in shown.getvalue()
+
+
+def test_a_run_does_not_depend_on_where_it_is_repeated_or_continued(
+    vertizo: Vertizo, tiny: tuple[str, ...], here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files beside the configuration are found again from any folder."""
+    (here / "mine").mkdir()
+    (here / "files").mkdir()
+    (here / "mine" / "rules.py").write_text("def apply(w, x):\n    return x[:, 0, 0, :2] * w\n")
+    (here / "mine" / "run.yaml").write_text(
+        "data: {root: files}\n"
+        "client: {model: {name: function, path: 'rules.py:apply', num_parameters: 2}}\n"
+    )
+    first = vertizo("train", "mine/run.yaml", *tiny, "--out", "run", "--json")
+    assert (first.code, first.err) == (0, "")
+    (here / "elsewhere").mkdir()
+    monkeypatch.chdir(here / "elsewhere")
+    for arguments in (["../run/config.yaml"], ["--resume", "../run"]):
+        (here / "run" / "summary.json").unlink(missing_ok=True)
+        again = vertizo("train", *arguments, "--json")
         assert (again.code, again.err) == (0, "")
         assert timeless(json.loads(again.out)) == timeless(json.loads(first.out))
 
-    @pytest.mark.parametrize("resume", [True, False])
-    def test_a_run_does_not_depend_on_where_it_is_continued(
-        self,
-        resume: bool,
-        vertizo: Callable[..., Any],
-        tiny: tuple[str, ...],
-        here: Path,
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        """Files that were named by relative paths are found from another folder, too."""
-        (here / "files").mkdir()
-        (here / "rules.py").write_text("def apply(w, x):\n    return x[:, 0, 0, :2] * w\n")
-        (here / "run.yaml").write_text(
-            "data: {root: files}\n"
-            "client: {model: {name: function, path: 'rules.py:apply', num_parameters: 2}}\n"
-        )
-        first = vertizo("train", "run.yaml", *tiny, "--out", "run", "--json")
-        assert first.code == 0
-        (here / "run" / "summary.json").unlink()
-        (here / "elsewhere").mkdir()
-        monkeypatch.chdir(here / "elsewhere")
-        again = vertizo(
-            "train", *(["--resume", "../run"] if resume else ["../run/config.yaml"]), "--json"
-        )
-        assert (again.code, again.err) == (0, "")
-        assert timeless(json.loads(again.out)) == timeless(json.loads(first.out))
 
-
-class TestControls:
-    def test_both_controls_stand_beside_the_run(
-        self, vertizo: Callable[..., Any], tiny: tuple[str, ...], here: Path
-    ) -> None:
-        result = vertizo("train", *tiny, "--controls", "--out", "run")
-        assert (result.code, result.err) == (0, "")
-        assert "frozen clients" in result.out
-        assert "random clients" in result.out
+def test_controls_stand_beside_the_run_and_can_be_added_later(
+    vertizo: Vertizo, tiny: tuple[str, ...], here: Path
+) -> None:
+    def check(run: Path) -> None:
         for control in ("frozen", "random"):
-            folder = RunFolder(here / "run" / "controls" / control)
+            folder = RunFolder(run / "controls" / control)
             summary = folder.summary()
             assert summary is not None
             assert summary["control"] == folder.config().control == control
             assert summary["rounds"] == 48
-        assert (RunFolder(here / "run").summary() or {})["control"] == "none"
 
-    def test_json_is_that_of_the_run(
-        self, vertizo: Callable[..., Any], tiny: tuple[str, ...]
-    ) -> None:
-        result = vertizo("train", *tiny, "--controls", "--json", "--out", "run")
-        assert result.out.count("\n") == 1
-        assert json.loads(result.out)["control"] == "none"
-
-    def test_they_can_be_added_to_a_finished_run(
-        self, vertizo: Callable[..., Any], tiny: tuple[str, ...], here: Path
-    ) -> None:
-        vertizo("train", *tiny, "--out", "run")
-        before = (here / "run" / "summary.json").read_bytes()
-        assert vertizo("train", "--resume", "run", "--controls").code == 0
-        assert (here / "run" / "summary.json").read_bytes() == before
-        assert (here / "run" / "controls" / "frozen" / "summary.json").is_file()
-        assert (here / "run" / "controls" / "random" / "summary.json").is_file()
+    result = vertizo("train", *tiny, "--controls", "--out", "both")
+    assert (result.code, result.err) == (0, "")
+    assert "frozen clients" in result.out
+    assert "random clients" in result.out
+    check(here / "both")
+    vertizo("train", *tiny, "--out", "run")
+    before = (here / "run" / "summary.json").read_bytes()
+    added = vertizo("train", "--resume", "run", "--controls", "--json")
+    assert added.out.count("\n") == 1
+    assert json.loads(added.out)["control"] == "none"
+    assert (here / "run" / "summary.json").read_bytes() == before
+    check(here / "run")
 
 
-class TestResumeFinished:
-    def test_a_finished_run_is_shown_again(
-        self, vertizo: Callable[..., Any], tiny: tuple[str, ...], here: Path
-    ) -> None:
-        first = vertizo("train", *tiny, "--out", "run", "--json")
-        before = {path: path.read_bytes() for path in (here / "run").rglob("*") if path.is_file()}
-        again = vertizo("train", "--resume", "run", "--json")
-        assert (again.code, again.err) == (0, "")
-        assert json.loads(again.out) == json.loads(first.out)
-        assert {path: path.read_bytes() for path in before} == before
-
-    def test_an_unfinished_one_begins_where_it_stopped(
-        self, vertizo: Callable[..., Any], tiny: tuple[str, ...], here: Path
-    ) -> None:
-        whole = vertizo("train", *tiny, "--out", "whole", "--json")
-        vertizo("train", *tiny, "--out", "run")
-        (here / "run" / "summary.json").unlink()
-        with (here / "run" / "metrics.jsonl").open("a") as file:
-            file.write('{"round": 99, "lo')
-        again = vertizo("train", "--resume", "run", "--json")
-        assert timeless(json.loads(again.out)) == timeless(json.loads(whole.out))
-        rows = (here / "run" / "metrics.jsonl").read_text().splitlines()
-        assert [json.loads(row)["round"] for row in rows] == [0, 24, 48]
+def test_resuming(vertizo: Vertizo, tiny: tuple[str, ...], here: Path) -> None:
+    """A finished run is shown again; another begins where it stopped."""
+    first = vertizo("train", *tiny, "--out", "run", "--json")
+    before = {path: path.read_bytes() for path in (here / "run").rglob("*") if path.is_file()}
+    again = vertizo("train", "--resume", "run", "--json")
+    assert (again.code, again.err) == (0, "")
+    assert json.loads(again.out) == json.loads(first.out)
+    assert {path: path.read_bytes() for path in before} == before
+    (here / "run" / "summary.json").unlink()
+    with (here / "run" / "metrics.jsonl").open("a") as file:
+        file.write('{"round": 99, "lo')
+    again = vertizo("train", "--resume", "run", "--json")
+    assert timeless(json.loads(again.out)) == timeless(json.loads(first.out))
+    rows = (here / "run" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(row)["round"] for row in rows] == [0, 24, 48]
 
 
 LONG = """
@@ -315,154 +263,118 @@ def flat(state: Any, path: str = "") -> dict[str, Any]:
     return {path: state}
 
 
-class TestKilled:
-    @pytest.mark.parametrize("name", CONFIGS)
-    def test_killed_again_and_again_it_ends_with_the_same_numbers(
-        self, name: str, whole: Callable[[str], Whole], here: Path, vertizo: Callable[..., Any]
-    ) -> None:
-        reference, folder = whole(name), here / "run"
-        rng = random.Random(f"kills of {name}")
-        total = reference.evaluations
-        moments = [0, 1] + [round(total * (part + rng.random()) / 6) for part in (1, 2, 3)]
-        kills = 0
-        for moment in moments:
-            again = ("--resume", folder) if folder.exists() else (reference.config, "--out", folder)
-            process = started(*again)
-            with process:
-                if wait_for(process, lambda m=moment: self.reached(folder, m)):
-                    time.sleep(rng.random() * 0.02)
-                    process.send_signal(signal.SIGKILL)
-                    process.wait()
-                    kills += process.returncode == -signal.SIGKILL
-                said = process.communicate()
-            assert said == ("", ""), "nothing is said before the end"
-            assert not (folder / "summary.json").exists()
-        assert kills == len(moments)
-        assert vertizo("train", "--resume", folder).code == 0
-        assert_same(folder, reference.folder)
-
-    @staticmethod
-    def reached(folder: Path, moment: int) -> bool:
-        """Moment 0: there is a folder, and hardly more; later: so many evaluations were made."""
-        return (folder / "config.yaml").exists() and evaluations(folder) >= moment
-
-
-class TestInterrupted:
-    def test_ctrl_c_keeps_what_was_done_and_says_how_to_go_on(
-        self, whole: Callable[[str], Whole], here: Path, vertizo: Callable[..., Any]
-    ) -> None:
-        reference = whole("dpzv")
-        process = started(reference.config, "--out", "my run", "--json")
+@pytest.mark.parametrize("name", CONFIGS)
+def test_killed_again_and_again_it_ends_with_the_same_numbers(
+    name: str, whole: Callable[[str], Whole], here: Path, vertizo: Vertizo
+) -> None:
+    reference, folder = whole(name), here / "run"
+    rng = random.Random(f"kills of {name}")
+    total = reference.evaluations
+    moments = [0, 1] + [round(total * (part + rng.random()) / 6) for part in (1, 2, 3)]
+    kills = 0
+    for moment in moments:
+        again = ("--resume", folder) if folder.exists() else (reference.config, "--out", folder)
+        process = started(*again)
         with process:
-            folder = here / "my run"
-            assert wait_for(process, lambda: evaluations(folder) >= reference.evaluations // 3)
-            process.send_signal(signal.SIGINT)
-            out, err = process.communicate(timeout=60)
-        assert process.returncode == 130
-        assert out == ""
-        assert err.count("\n") == 1
-        for word in ("stopped in round", "--resume", "my run"):
-            assert word in err
-        assert RunFolder(folder).summary() is None
-        stopped = RunFolder(folder).load("last")["server"]["round"]
-        assert f"round {stopped}" in err
-        again = vertizo("train", "--resume", "my run", "--json")
-        assert again.code == 0
-        assert_same(folder, reference.folder)
+            if wait_for(process, lambda m=moment: reached(folder, m)):
+                time.sleep(rng.random() * 0.02)
+                process.send_signal(signal.SIGKILL)
+                process.wait()
+                kills += process.returncode == -signal.SIGKILL
+            said = process.communicate()
+        assert said == ("", ""), "nothing is said before the end"
+        assert not (folder / "summary.json").exists()
+    assert kills == len(moments)
+    assert vertizo("train", "--resume", folder).code == 0
+    assert_same(folder, reference.folder)
 
-    @pytest.fixture
-    def stopping(self, here: Path) -> tuple[str, ...]:
-        """Options of a run whose client model presses Ctrl-C after so many calls as STOP says."""
-        (here / "stopping.py").write_text(
-            "import os, signal\n"
-            "def apply(w, x):\n"
-            "    left = int(os.environ.get('STOP', -1))\n"
-            "    os.environ['STOP'] = str(left - 1)\n"
-            "    if left == 0:\n"
-            "        signal.raise_signal(signal.SIGINT)\n"
-            "    return x[:, 0, 0, :2] * w\n"
-        )
-        model = "client.model={name: function, path: 'stopping.py:apply', num_parameters: 2}"
-        return ("--set", model)
 
-    @pytest.mark.parametrize("name", ["run", "my run", "it's"])
-    def test_what_it_says_can_be_pasted(
-        self,
-        name: str,
-        stopping: tuple[str, ...],
-        tiny: tuple[str, ...],
-        vertizo: Callable[..., Any],
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        monkeypatch.setenv("STOP", "1000000")
-        whole = vertizo("train", *tiny, *stopping, "--out", "whole", "--json")
-        monkeypatch.setenv("STOP", str((10**6 - int(os.environ["STOP"])) * 3 // 4))
-        stopped = vertizo("train", *tiny, *stopping, "--out", name)
-        assert stopped.code == 130
-        again = vertizo("train", *self.hint(stopped.line), "--json")
-        assert timeless(json.loads(again.out)) == timeless(json.loads(whole.out))
+def reached(folder: Path, moment: int) -> bool:
+    """Moment 0: there is a folder, and hardly more; later: so many evaluations were made."""
+    return (folder / "config.yaml").exists() and evaluations(folder) >= moment
 
-    def test_within_a_control(
-        self,
-        stopping: tuple[str, ...],
-        tiny: tuple[str, ...],
-        here: Path,
-        vertizo: Callable[..., Any],
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        """What it says completes the run and both of its controls."""
-        calls = 10**6
+
+def test_ctrl_c_keeps_what_was_done_and_says_how_to_go_on(
+    whole: Callable[[str], Whole], here: Path, vertizo: Vertizo
+) -> None:
+    reference = whole("dpzv")
+    process = started(reference.config, "--out", "my run", "--json")
+    with process:
+        folder = here / "my run"
+        assert wait_for(process, lambda: evaluations(folder) >= reference.evaluations // 3)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert out == ""
+    assert err.count("\n") == 1
+    for word in ("stopped in round", "--resume", "my run"):
+        assert word in err
+    assert RunFolder(folder).summary() is None
+    stopped = RunFolder(folder).load("last")["server"]["round"]
+    assert f"round {stopped}" in err
+    again = vertizo("train", "--resume", "my run", "--json")
+    assert again.code == 0
+    assert_same(folder, reference.folder)
+
+
+@pytest.fixture
+def stopping(
+    here: Path, tiny: tuple[str, ...], vertizo: Vertizo, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Outcome]:
+    """Train, and press Ctrl-C after so many calls of a client's model; none if negative."""
+    (here / "stopping.py").write_text(
+        "import os, signal\n"
+        "def apply(w, x):\n"
+        "    left = int(os.environ['STOP'])\n"
+        "    os.environ['STOP'] = str(left - 1)\n"
+        "    if left == 0:\n"
+        "        signal.raise_signal(signal.SIGINT)\n"
+        "    return x[:, 0, 0, :2] * w\n"
+    )
+    model = "client.model={name: function, path: 'stopping.py:apply', num_parameters: 2}"
+
+    def train(calls: int, *arguments: str) -> Outcome:
         monkeypatch.setenv("STOP", str(calls))
-        vertizo("train", *tiny, *stopping, "--out", "whole")
-        monkeypatch.setenv("STOP", str((calls - int(os.environ["STOP"])) * 7 // 4))
-        stopped = vertizo("train", *tiny, *stopping, "--controls", "--out", "run")
-        assert stopped.code == 130
-        assert (here / "run" / "summary.json").is_file()
-        assert not (here / "run" / "controls" / "frozen" / "summary.json").exists()
-        assert vertizo("train", *self.hint(stopped.line)).code == 0
-        for control in ("frozen", "random"):
-            assert (here / "run" / "controls" / control / "summary.json").is_file()
+        return vertizo("train", *tiny, *sets(model), *arguments)
 
-    def test_before_the_first_round(
-        self,
-        stopping: tuple[str, ...],
-        tiny: tuple[str, ...],
-        vertizo: Callable[..., Any],
-        files: Callable[[], set[str]],
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        before = files()
-        monkeypatch.setenv("STOP", "0")
-        stopped = vertizo("train", *tiny, *stopping, "--out", "run")
-        assert stopped.code == 130
-        assert stopped.line
-        assert files() == before
+    return train
 
-    def test_at_any_moment_the_run_can_be_resumed(
-        self,
-        stopping: tuple[str, ...],
-        tiny: tuple[str, ...],
-        vertizo: Callable[..., Any],
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        """At the first evaluation, in training, at an evaluation, at the closing test."""
-        monkeypatch.setenv("STOP", "1000000")
-        whole = vertizo("train", *tiny, *stopping, "--out", "whole", "--json")
-        calls = 10**6 - int(os.environ["STOP"])
-        moments = [calls * part // 16 for part in (8, 9, 12)]  # models are tried before the run
-        for number, moment in enumerate([*moments, calls - 10, calls - 1]):
-            monkeypatch.setenv("STOP", str(moment))
-            stopped = vertizo("train", *tiny, *stopping, "--out", f"run{number}")
-            assert stopped.code == 130, moment
-            again = vertizo("train", *self.hint(stopped.line), "--json")
-            assert timeless(json.loads(again.out)) == timeless(json.loads(whole.out)), moment
 
-    @staticmethod
-    def hint(line: str) -> list[str]:
-        """The arguments that a stopped run says to go on with."""
-        _, found, command = line.partition("continue with ")
-        assert found, line
-        return shlex.split(command)
+def continued(vertizo: Vertizo, stopped: Outcome) -> Outcome:
+    """Do what a stopped run says to go on with, as if it were pasted."""
+    assert stopped.code == 130
+    _, found, command = stopped.line.partition("continue with ")
+    assert found, stopped
+    return vertizo("train", *shlex.split(command), "--json")
+
+
+def test_stopped_at_any_moment_it_can_be_resumed(
+    stopping: Callable[..., Outcome], vertizo: Vertizo, here: Path
+) -> None:
+    """At the first evaluation, in training, at an evaluation, at the closing test; in a control."""
+    whole = stopping(-1, "--out", "whole", "--json")
+    calls = -1 - int(os.environ["STOP"])
+    moments = [calls * part // 16 for part in (8, 9, 12)]  # models are tried before the run
+    for name, moment in zip(
+        ("run", "my run", "it's", "a", "b"), [*moments, calls - 10, calls - 1], strict=True
+    ):
+        again = continued(vertizo, stopping(moment, "--out", name))
+        assert timeless(json.loads(again.out)) == timeless(json.loads(whole.out)), moment
+    stopped = stopping(calls * 7 // 4, "--controls", "--out", "controlled")
+    assert (here / "controlled" / "summary.json").is_file()
+    assert not (here / "controlled" / "controls" / "frozen" / "summary.json").exists()
+    assert continued(vertizo, stopped).code == 0
+    for control in ("frozen", "random"):
+        assert (here / "controlled" / "controls" / control / "summary.json").is_file()
+
+
+def test_stopped_before_the_first_round_nothing_is_left(
+    stopping: Callable[..., Outcome], here: Path
+) -> None:
+    stopped = stopping(0, "--out", "run")
+    assert stopped.code == 130
+    assert stopped.line
+    assert {path.name for path in here.iterdir()} <= {"stopping.py"}
 
 
 def test_the_helper_notices_differences() -> None:

@@ -176,8 +176,8 @@ from vertizo.core.errors import Interrupted, UserError
 
 try:
     compare(
-        None, sys.argv[3:], "vafl", 1, Path(sys.argv[1]), targets="60", by="validation",
-        controls=False, jobs=None, as_json=True, engine="ray", ray_address=sys.argv[2] or None,
+        methods="vafl", settings=sys.argv[3:], out=Path(sys.argv[1]), controls=False,
+        engine="ray", ray_address=sys.argv[2] or None, as_json=True,
     )
 except KeyboardInterrupt:
     print("stopped")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from pydantic import ValidationError
 from vertizo.attacks.base import Attack
 from vertizo.attacks.choice import ATTACKS
 from vertizo.attacks.scores import Figure, Measurement
+from vertizo.attacks.settings import setting, with_noise
+from vertizo.config import schema as configuration
 from vertizo.config.error_lines import explain, override
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError, RunError
@@ -80,6 +83,54 @@ def split_settings(settings: Sequence[str]) -> tuple[list[str], list[str]]:
     """
     own = [s.removeprefix("attack.") for s in settings if s.startswith("attack.")]
     return own, [s for s in settings if not s.startswith("attack.")]
+
+
+def configured(tried: Attack, path: Path | None, settings: Sequence[str]) -> tuple[Configure, int]:
+    """Seed → configuration, and the first seed: of the file, or of the attack's own setting.
+
+    Raises:
+        ConfigError: the file or an override is wrong.
+    """
+    if path is not None:
+        config = configuration.load(path, settings)
+        return partial(_seeded, config), config.seed
+    method, left = "vafl", list[str]()
+    for each in settings:
+        key, _, value = each.partition("=")
+        if key.strip() in ("method.name", "method"):
+            method = value.strip()
+        else:
+            left.append(each)
+    noise = any(s.replace(" ", "") == "privacy.mechanism=gaussian" for s in settings)
+    config = setting(tried.setting, method, noise=noise, overrides=left)
+    return partial(_seeded, config), config.seed
+
+
+def _seeded(config: ExperimentConfig, seed: int) -> ExperimentConfig:
+    return config.model_copy(update={"seed": seed})
+
+
+def cell(
+    path: Path | None, settings: Sequence[str], tried: Attack, method: str, noise: bool
+) -> Configure:
+    """Seed → configuration of a cell of the table, with noise on the replies or without.
+
+    Raises:
+        ConfigError: the file or an override is wrong.
+    """
+    if path is None:
+        return lambda seed: setting(
+            tried.setting, method, noise=noise, overrides=settings, seed=seed
+        )
+    config = configuration.load(path, settings, method)
+    return lambda seed: _seeded(with_noise(config) if noise else config, seed)
+
+
+def first_seed(path: Path | None, settings: Sequence[str]) -> int:
+    """Of the file, or of the overrides; else 0."""
+    if path is not None:
+        return configuration.load(path, settings).seed
+    return setting("sum", "vafl", overrides=[s for s in settings if s.startswith("seed=")]).seed
 
 
 class Laboratory:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from vertizo.attacks.choice import ATTACKS
-from vertizo.config import architectures
-from vertizo.core.options import options_of
-from vertizo.data.datasets.catalog import CATALOG
-from vertizo.methods.choice import METHODS
-from vertizo.protocol.codecs.choice import CodecChoice
+Kind = Literal["methods", "datasets", "models", "codecs", "attacks"]
 
 
-def show(kind: str) -> None:
-    """Print names and a line on each."""
+def list_(kind: Annotated[Kind, typer.Argument(help="What to list.")]) -> None:
+    """List what you can choose, with one line about each."""
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(style="bold")
     table.add_column()
@@ -26,25 +22,34 @@ def show(kind: str) -> None:
     Console().print(table)
 
 
-def _entries(kind: str) -> list[tuple[str, str]]:
+def _entries(kind: Kind) -> list[tuple[str, str]]:
     if kind == "datasets":
+        from vertizo.data.datasets.catalog import CATALOG
+
         return [(name, entry.summary) for name, entry in CATALOG.items()]
     if kind == "methods":
+        from vertizo.methods.choice import METHODS
+
         methods = METHODS.values()
         return [(_name(method), f"{method.paper}: {_doc(method)}") for method in methods]
     if kind == "attacks":
+        from vertizo.attacks.choice import ATTACKS
+
         attacks = ATTACKS.values()
         return [(a.name, f"{a.paper}: {_doc(a)} Adversary: {a.adversary}.") for a in attacks]
-    if kind == "models":
-        places: dict[str, list[str]] = {}
-        for side, choice in (
-            ("client", architectures.ClientModelConfig),
-            ("server", architectures.ServerModelConfig),
-        ):
-            for option in options_of(choice):
-                places.setdefault(_name(option), [_doc(option)]).append(side)
-        return [(name, f"{doc} ({' and '.join(on)})") for name, (doc, *on) in places.items()]
-    return [(_name(codec), _doc(codec)) for codec in options_of(CodecChoice)]
+    from vertizo.core.options import options_of
+
+    if kind == "codecs":
+        from vertizo.protocol.codecs.choice import CodecChoice
+
+        return [(_name(codec), _doc(codec)) for codec in options_of(CodecChoice)]
+    from vertizo.config.architectures import ClientModelConfig, ServerModelConfig
+
+    places: dict[str, list[str]] = {}
+    for side, choice in (("client", ClientModelConfig), ("server", ServerModelConfig)):
+        for option in options_of(choice):
+            places.setdefault(_name(option), [_doc(option)]).append(side)
+    return [(name, f"{doc} ({' and '.join(on)})") for name, (doc, *on) in places.items()]
 
 
 def _name(option: Any) -> str:

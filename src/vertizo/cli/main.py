@@ -1,248 +1,154 @@
-"""The command line: thin commands over `vertizo.run.experiment` and its neighbours.
+"""The program ``vertizo``: its commands, each imported when it is run or its help is asked for.
 
-Heavy imports wait until a command runs, so that ``--help`` answers at once.
+A command's file imports at its top what its help needs, and all else in the body, after the
+configuration was checked. So help and refusals need no PyTorch.
 """
 
 from __future__ import annotations
 
 import io
 import sys
-from enum import StrEnum
-from pathlib import Path
-from typing import Annotated, NoReturn
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Annotated, Any, NamedTuple, NoReturn
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_command
 
-from vertizo.cli import ledger, network, research
-from vertizo.cli import privacy as privacy_commands
-from vertizo.cli.engine_options import Engine, EngineName, RayAddress
-from vertizo.core.errors import Interrupted, UserError
+from vertizo.core.errors import ConfigError, Interrupted, UserError
+from vertizo.core.suggestions import nearest
 from vertizo.core.version import VERSION
 
-app = typer.Typer(
-    name="vertizo",
-    help="Vertical federated learning that never sends a gradient.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    add_completion=False,
-    rich_markup_mode=None,  # its modules cost more time than all else of --help
-)
+
+class Command(NamedTuple):
+    """Where a command is, ``file:function`` below this folder, and its line in the list."""
+
+    place: str
+    line: str
 
 
-app.add_typer(privacy_commands.app)
+class Group(NamedTuple):
+    """The line of a group in the list, and its commands."""
+
+    line: str
+    commands: Mapping[str, Command | Group]
 
 
-class Kind(StrEnum):
-    """What `vertizo list` can show."""
-
-    METHODS = "methods"
-    DATASETS = "datasets"
-    MODELS = "models"
-    CODECS = "codecs"
-    ATTACKS = "attacks"
-
-
-def _check_readable(config: Path | None) -> None:
-    """Refuse what is no YAML file at once, before PyTorch is imported, which takes seconds."""
-    if config is not None:
-        from vertizo.config.error_lines import read_yaml
-
-        read_yaml(config)
-
-
-@app.command()
-def train(
-    config: Annotated[
-        Path | None,
-        typer.Argument(help="YAML configuration; without one, DPZV on scikit-learn's digits."),
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Override a key, e.g. method.name=vafl."),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Run folder; without it, a new one under runs/."),
-    ] = None,
-    resume: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Continue the run in this folder."),
-    ] = None,
-    controls: Annotated[
-        bool,
-        typer.Option("--controls", help="Also run frozen clients and random updates."),
-    ] = False,
-    track: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KIND=PLACE",
-            help="Also write evaluations to tensorboard=DIR, mlflow=DIR or mlflow=URI; repeat.",
-        ),
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the summary as the last line, for programs.")
-    ] = False,
-) -> None:
-    """Train one federation in one process and leave a run folder."""
-    _check_readable(config)
-    from vertizo.cli.train import train as run
-
-    try:
-        run(
-            config,
-            settings or [],
-            out,
-            resume,
-            controls=controls,
-            as_json=as_json,
-            track=track or [],
-        )
-    except KeyboardInterrupt:
-        raise Interrupted("stopped") from None
-
-
-class By(StrEnum):
-    """The accuracy that `vertizo compare` holds its targets against."""
-
-    VALIDATION = "validation"
-    TRAIN = "train"
+COMMANDS: Mapping[str, Command | Group] = {
+    "train": Command("train:train", "Train one federation in this process and write a run folder."),
+    "compare": Command(
+        "compare:compare", "Run several methods on the same data and print one table."
+    ),
+    "tune": Command(
+        "tune:tune",
+        "Search hyperparameters on validation records and report what all trials cost in privacy.",
+    ),
+    "reproduce": Command(
+        "reproduce:reproduce",
+        "Reproduce a table or figure of a paper and print it beside the published one.",
+    ),
+    "report": Command(
+        "report:report",
+        "Write one HTML page about runs: curves, tables, clients, privacy, attacks.",
+    ),
+    "predict": Command(
+        "predict:predict",
+        "Predict new records, from a run folder or together with all parties over the network.",
+    ),
+    "attack": Command(
+        "attack:attack", "Attack runs and print what an adversary learns, beside a control."
+    ),
+    "list": Command("listing:list_", "List what you can choose, with one line about each."),
+    "privacy": Group(
+        "Plan, explain and measure what is protected.",
+        {
+            "plan": Command(
+                "privacy.plan:plan",
+                "Compute the noise for an ε, and the ε of the published formula's noise.",
+            ),
+            "explain": Command(
+                "privacy.explain:explain",
+                "Explain in plain words what a run protects and what it does not.",
+            ),
+            "intrinsic": Command(
+                "privacy.intrinsic:intrinsic",
+                'Measure the "intrinsic" privacy figures of VFL-CZOFO, which guarantee nothing.',
+            ),
+            "audit": Command(
+                "privacy.audit:audit",
+                "Measure what clients can learn about a label, beside the accountant's bound.",
+            ),
+            "ledger": Group(
+                "Manage the ledger that all runs on a set of records are charged to.",
+                {
+                    "create": Command(
+                        "privacy.ledger:create",
+                        "Create a ledger with a fixed budget for several runs of a configuration.",
+                    ),
+                    "show": Command(
+                        "privacy.ledger:show", "Print how much of the budget is spent and left."
+                    ),
+                    "accept": Command(
+                        "privacy.ledger:accept",
+                        "Confirm that a moved ledger is the newest copy and the only one in use.",
+                    ),
+                },
+            ),
+        },
+    ),
+    "certs": Command(
+        "certs:certs", "Create a test authority and a certificate for each party, to try things."
+    ),
+    "align": Command(
+        "align:align", "Find the records that all parties have and write this party's rows of them."
+    ),
+    "serve": Command("serve:serve", "Serve a job as the label holder, or continue it."),
+    "join": Command("join:join", "Join a job as a feature holder, or continue it."),
+}
 
 
-@app.command()
-def compare(
-    config: Annotated[
-        Path | None,
-        typer.Argument(
-            help="YAML configuration that all methods share; may have a section for each."
-        ),
-    ] = None,
-    methods: Annotated[
-        str | None,
-        typer.Option(
-            metavar="A,B,…",
-            help="Methods, or entries of the section 'methods'; without it, all of that section.",
-        ),
-    ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each method.")] = 1,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Override a key for all methods."),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Folder of all runs; what is finished in it is kept."),
-    ] = None,
-    targets: Annotated[
-        str, typer.Option(metavar="A,B,…", help="Accuracies that bytes are counted to, in %.")
-    ] = "60,80,90,95",
-    by: Annotated[
-        By, typer.Option(help="The accuracy that must reach them; train is the running one.")
-    ] = By.VALIDATION,
-    controls: Annotated[
-        bool,
-        typer.Option(help="Also run frozen clients and random updates for every method."),
-    ] = True,
-    jobs: Annotated[
-        int | None,
-        typer.Option(min=1, help="Runs at a time; without it, 1, or as many as the cluster takes."),
-    ] = None,
-    engine: Engine = EngineName.LOCAL,
-    ray_address: RayAddress = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
-) -> None:
-    """Run methods side by side on the same data, models and batches; print one table."""
-    _check_readable(config)
-    from vertizo.cli.compare import compare as run
+class LazyGroup(TyperGroup):
+    """A group that imports a command's file on demand; lists and suggestions need no import."""
 
-    try:
-        run(
-            config,
-            settings or [],
-            methods,
-            seeds,
-            out,
-            targets=targets,
-            by=by.value,
-            controls=controls,
-            jobs=jobs,
-            engine=engine.value,
-            ray_address=ray_address,
-            as_json=as_json,
-        )
-    except KeyboardInterrupt:
-        raise Interrupted("stopped") from None
+    entries: Mapping[str, Command | Group] = COMMANDS
 
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Names in the order of the table."""
+        return list(self.entries)
 
-@app.command()
-def attack(
-    name: Annotated[
-        str, typer.Argument(help="An attack (`vertizo list attacks`), or table for all of them.")
-    ],
-    config: Annotated[
-        Path | None,
-        typer.Argument(help="YAML configuration; without one, the attack's own setting."),
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="Override a key; attack.KEY is the attack's own."
-        ),
-    ] = None,
-    methods: Annotated[
-        str | None, typer.Option(metavar="A,B,…", help="For the table; without it, all.")
-    ] = None,
-    attacks: Annotated[
-        str | None, typer.Option(metavar="A,B,…", help="For the table; without it, all.")
-    ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Trials of each attack.")] = 3,
-    noise: Annotated[
-        bool, typer.Option(help="For the table: also with noise on the replies.")
-    ] = True,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder for attacks.json.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
-) -> None:
-    """Attack runs and print what an adversary learns, beside what none would."""
-    from vertizo.cli.attack import attack as run
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command as click has it; None for an unknown name."""
+        entry = self.entries.get(cmd_name)
+        if entry is None:
+            return None
+        if isinstance(entry, Group):
+            group = LazyGroup(name=cmd_name, help=entry.line, rich_markup_mode=None)
+            group.entries = entry.commands
+            return group
+        file, _, function = entry.place.partition(":")
+        app = typer.Typer(add_completion=False, rich_markup_mode=None)
+        app.command(cmd_name)(getattr(import_module(f"vertizo.cli.{file}"), function))
+        return get_command(app)
 
-    try:
-        run(
-            name,
-            config,
-            settings or [],
-            methods=methods,
-            attacks=attacks,
-            seeds=seeds,
-            noise=noise,
-            out=out,
-            as_json=as_json,
-        )
-    except KeyboardInterrupt:
-        raise Interrupted("stopped") from None
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """As click does, with a suggestion for a misspelt name."""
+        if args[0] not in self.entries and not ctx.resilient_parsing:
+            hint = nearest(args[0], list(self.entries)).lstrip("; ")
+            raise ConfigError(f"no command {args[0]!r}; {hint or 'see --help'}")
+        return super().resolve_command(ctx, args)
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """The list of commands for ``--help``, each with its whole line."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.line) for name, entry in self.entries.items()])
 
-network.register(app)
-research.register(app)
-
-
-@app.command("list")
-def list_(kind: Annotated[Kind, typer.Argument(help="What to list.")]) -> None:
-    """Show what can be chosen, with a line on each."""
-    from vertizo.cli.listing import show
-
-    show(kind.value)
-
-
-def _show_whole_lines(*groups: typer.Typer) -> None:
-    """Let a list of commands show all of what each does, where it would be cut at the width."""
-    for group in groups:
-        for command in group.registered_commands:
-            words = getattr(command.callback, "__doc__", None) or ""
-            command.short_help = " ".join(words.partition("\n\n")[0].split())
-
-
-_show_whole_lines(app, privacy_commands.app, ledger.app)
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; Ctrl-C is one line, which a command may word itself."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:  # otherwise click ends without a line
+            raise Interrupted("stopped") from None
 
 
 def _version(wanted: bool) -> None:
@@ -251,8 +157,7 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
-def root(
+def _root(
     version: Annotated[
         bool,
         typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
@@ -261,13 +166,23 @@ def root(
     """Vertical federated learning that never sends a gradient."""
 
 
+def program() -> LazyGroup:
+    """The whole command line as click has it."""
+    app = typer.Typer(cls=LazyGroup, rich_markup_mode=None)  # rich help costs most of --help's time
+    app.callback()(_root)
+    group = get_command(app)
+    assert isinstance(group, LazyGroup)
+    return group
+
+
 def main() -> None:
-    """Entry point: a person's mistake is one line and exit code 2."""
+    """Entry point: a user's mistake is one line and exit code 2."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal may know no Greek
     try:
-        sys.exit(app(sys.argv[1:] or ["--help"], standalone_mode=False))
+        arguments = sys.argv[1:] or ["--help"]
+        sys.exit(program().main(arguments, prog_name="vertizo", standalone_mode=False))
     except (Interrupted, KeyboardInterrupt) as error:
         _end(str(error) or "stopped", 130)
     except UserError as error:
@@ -277,8 +192,6 @@ def main() -> None:
     except Exception as error:
         # Typer carries its own copy of click, whose errors have no public name.
         if not hasattr(error, "format_message"):
-            if type(error).__name__ == "Abort":
-                _end("stopped", 130)
             raise
         message = " ".join(error.format_message().split()).replace("Value error, ", "")
         _end(f"{message.rstrip('.')}; see --help", 2)

@@ -3,31 +3,45 @@
 from __future__ import annotations
 
 import webbrowser
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
-from rich.console import Console
+import typer
 
-from vertizo.run.summary_figures import size_text
-from vertizo.studies.report import page, read, write
+from vertizo.cli.console import say
+from vertizo.cli.options import complete_runs
+from vertizo.core.errors import Interrupted
 
 
 def report(
-    paths: Sequence[Path], out: Path | None, title: str | None, *, open_it: bool = False
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN…",
+            help="Folders of train, compare, serve or attack --out.",
+            autocompletion=complete_runs,
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="The page. Default: report.html in the one RUN, or here for several.",
+        ),
+    ] = None,
+    title: Annotated[str | None, typer.Option(help="Title of the page.")] = None,
+    open_: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
 ) -> None:
-    """Write the page, and say where.
+    """Write one HTML page about runs: curves, tables, clients, privacy, attacks."""
+    try:
+        from vertizo.run.summary_figures import size_text
+        from vertizo.studies.report import page, read, write
 
-    Without ``out`` the page of one folder is in that folder, and that of several here.
-
-    Raises:
-        UserError: one line that says what is wrong.
-    """
-    material = read(paths)
-    place = out
-    if place is None:
-        place = (paths[0] if len(paths) == 1 else Path()) / page.NAME
-    write(material, place, title)
-    made = f"{place} ({size_text(place.stat().st_size)})"
-    Console().print(made, soft_wrap=True, highlight=False, markup=False)
-    if open_it:
+        material = read(runs)
+        place = out or (runs[0] if len(runs) == 1 else Path()) / page.NAME
+        write(material, place, title)
+    except KeyboardInterrupt:
+        raise Interrupted("stopped; nothing was written") from None
+    say(f"{place} ({size_text(place.stat().st_size)})")
+    if open_:
         webbrowser.open(place.resolve().as_uri())

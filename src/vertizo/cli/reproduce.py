@@ -4,26 +4,116 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from rich.console import Console
 from rich.table import Table
 
-from vertizo.cli.bar import live_bar, reporting
-from vertizo.core.errors import ConfigError, Interrupted
+from vertizo.cli.console import command_line, live_bar, print_table, reporting, resumable, say
+from vertizo.cli.options import (
+    AsJson,
+    Engine,
+    RayAddress,
+    Settings,
+    StudyFolder,
+    check_engine,
+)
+from vertizo.core.errors import ConfigError
 from vertizo.core.version import VERSION
-from vertizo.studies.engines import Engine, EngineName, Processes, RayCluster
-from vertizo.studies.reproduction import kinds, outcome, plots, study
-from vertizo.studies.reproduction.outcome import Grid, Outcome
-from vertizo.studies.reproduction.runs import Order
+
+if TYPE_CHECKING:
+    from vertizo.studies.reproduction.outcome import Outcome
 
 
-def listing(*, as_json: bool) -> None:
+def _complete_studies(incomplete: str) -> list[tuple[str, str]]:
+    from vertizo.studies.reproduction import study
+
+    return [(name, study.load(name).title) for name in study.names() if name.startswith(incomplete)]
+
+
+def reproduce(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="A table or figure of a paper (see --list), or a YAML file of the same form.",
+            autocompletion=_complete_studies,
+        ),
+    ] = None,
+    show_list: Annotated[
+        bool, typer.Option("--list", help="List what can be reproduced, and stop.")
+    ] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Run the small form, which takes minutes.")
+    ] = False,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Runs of each entry. Default: the study's own number.")
+    ] = None,
+    settings: Settings = None,
+    out: StudyFolder = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Runs at a time. Default: one for each core.")
+    ] = None,
+    engine: Engine = "local",
+    ray_address: RayAddress = None,
+    as_json: AsJson = False,
+) -> None:
+    """Reproduce a table or figure of a paper and print it beside the published one."""
+    check_engine(engine, ray_address)
+    if name is None and not show_list:
+        raise ConfigError("which table or figure? `vertizo reproduce --list` shows all")
+    from vertizo.studies.engines import Processes, RayCluster
+    from vertizo.studies.reproduction import kinds, outcome, study
+    from vertizo.studies.reproduction.runs import Order
+
+    if name is None or show_list:
+        _list_studies(as_json)
+        return
+    chosen = study.load(name, quick=quick)
+    form = "-quick" if quick else ""
+    short = Path(name).stem if name.endswith((".yaml", ".yml")) else name
+    folder = out or Path("runs") / f"reproduce-{study.runs_of(name)}{form}"
+    cores = len(os.sched_getaffinity(0))
+    with resumable(folder), live_bar(Console(stderr=True), "starting") as show:
+        order = Order(
+            folder=folder,
+            # No figure here is a peak memory, so several runs may share a process.
+            engine=RayCluster(ray_address, jobs)
+            if engine == "ray"
+            else Processes(jobs or cores, reused=True),
+            seeds=seeds,
+            overrides=tuple(settings or ()),
+            report=reporting(show),
+            jobs=jobs or cores,
+        )
+        found = kinds.run(chosen, order)
+    content = {
+        "name": short,
+        "title": chosen.title,
+        "paper": chosen.paper,
+        "form": "quick" if quick else "full",
+        "reduced": chosen.reduced,
+        "command": command_line(),
+        "version": VERSION,
+        "seeds": seeds or chosen.seeds,
+        "settings": settings or [],
+        **outcome.as_dict(found),
+        "about": list(chosen.notes),
+    }
+    place = outcome.write(folder, f"{short}{form}", content)
+    picture = _draw(found, place.with_suffix(".svg"))
+    if as_json:
+        print(json.dumps(content, ensure_ascii=False))
+    else:
+        _show(content, found, [str(place), *picture])
+
+
+def _list_studies(as_json: bool) -> None:
     """Print all studies."""
+    from vertizo.studies.reproduction import study
+
     found = [(name, study.load(name)) for name in study.names()]
     if as_json:
         entries = [
@@ -40,79 +130,10 @@ def listing(*, as_json: bool) -> None:
     Console().print(table)
 
 
-def reproduce(
-    name: str,
-    settings: Sequence[str],
-    out: Path | None,
-    *,
-    quick: bool,
-    seeds: int | None,
-    jobs: int | None,
-    as_json: bool,
-    engine: EngineName = "local",
-    ray_address: str | None = None,
-) -> None:
-    """Make what is not made yet, print the table, leave figures and pictures.
-
-    Raises:
-        UserError: one line that says what is wrong.
-    """
-    if ray_address is not None and engine != "ray":
-        raise ConfigError(f"--ray-address {ray_address} is for --engine ray")
-    chosen = study.load(name, quick=quick)
-    form = "-quick" if quick else ""
-    short = Path(name).stem if name.endswith((".yaml", ".yml")) else name
-    folder = out if out is not None else Path("runs") / f"reproduce-{study.runs_of(name)}{form}"
-    errors = Console(stderr=True)
-    try:
-        with live_bar(errors, "starting") as show:
-            order = Order(
-                folder=folder,
-                engine=_engine(engine, ray_address, jobs),
-                seeds=seeds,
-                overrides=tuple(settings),
-                report=reporting(show),
-                jobs=jobs or _cores(),
-            )
-            found = kinds.run(chosen, order)
-    except Interrupted as error:
-        again = f"the same command with --out {shlex.quote(str(folder))} goes on"
-        raise Interrupted(f"{str(error).split(';')[0]}; {again}") from None
-    content = {
-        "name": short,
-        "title": chosen.title,
-        "paper": chosen.paper,
-        "form": "quick" if quick else "full",
-        "reduced": chosen.reduced,
-        "command": shlex.join(["vertizo", *sys.argv[1:]]),
-        "version": VERSION,
-        "seeds": seeds or chosen.seeds,
-        "settings": list(settings),
-        **outcome.as_dict(found),
-        "about": list(chosen.notes),
-    }
-    place = outcome.write(folder, f"{short}{form}", content)
-    picture = _draw(found, place.with_suffix(".svg"))
-    if as_json:
-        print(json.dumps(content, ensure_ascii=False))
-        return
-    _show(content, found, [str(place), *picture])
-
-
-def _engine(name: EngineName, address: str | None, jobs: int | None) -> Engine:
-    if name == "ray":
-        return RayCluster(address, jobs)
-    # No figure here is a peak memory, so that processes need not be one to a run.
-    return Processes(jobs or _cores(), reused=True)
-
-
-def _cores() -> int:
-    """Those that this process may use."""
-    return len(os.sched_getaffinity(0))
-
-
 def _draw(found: Outcome, path: Path) -> list[str]:
     """The picture's place, or what is missing to draw it."""
+    from vertizo.studies.reproduction import plots
+
     if not found.pictures:
         return []
     if not plots.available():
@@ -122,12 +143,8 @@ def _draw(found: Outcome, path: Path) -> list[str]:
 
 
 def _show(content: dict[str, Any], found: Outcome, places: Sequence[str]) -> None:
-    console = Console()
     for grid in found.grids:
-        title = grid.title
-        for part in _parts(grid, console.width):
-            console.print(_table(part, title))
-            title = "(continued)"
+        print_table(["", *grid.columns], grid.rows, grid.title)
     seeds = content["seeds"]
     notes = [content["paper"]]
     if content["reduced"]:
@@ -137,35 +154,4 @@ def _show(content: dict[str, Any], found: Outcome, places: Sequence[str]) -> Non
     notes.append(
         f"± is the standard deviation over {seeds} seeds." if seeds > 1 else "One seed: no spread."
     )
-    for line in (*notes, *found.notes, *content["about"], f"figures: {', '.join(places)}"):
-        console.print(line, soft_wrap=True, highlight=False, markup=False)
-
-
-def _table(grid: Grid, title: str) -> Table:
-    table = Table(title=title, title_style="bold")
-    table.add_column("", no_wrap=True)
-    for column in grid.columns:
-        table.add_column(column, justify="right", min_width=8)
-    for line in grid.rows:
-        table.add_row(*line)
-    return table
-
-
-def _parts(grid: Grid, width: int) -> Iterator[Grid]:
-    """As many columns side by side as there is room for; at least one."""
-    endless, chosen = Console(width=10_000), list[int]()
-    for place in range(len(grid.columns)):
-        if chosen and endless.measure(_table(_some(grid, [*chosen, place]), "")).maximum > width:
-            yield _some(grid, chosen)
-            chosen = []
-        chosen.append(place)
-    yield _some(grid, chosen)
-
-
-def _some(grid: Grid, places: Sequence[int]) -> Grid:
-    """A grid with some of its columns."""
-    return Grid(
-        grid.title,
-        tuple(grid.columns[place] for place in places),
-        tuple((line[0], *(line[1 + place] for place in places)) for line in grid.rows),
-    )
+    say([*notes, *found.notes, *content["about"], f"figures: {', '.join(places)}"])

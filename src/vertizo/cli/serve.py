@@ -3,80 +3,33 @@
 from __future__ import annotations
 
 import json
-import signal
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from rich.console import Console
 from rich.table import Table
 
-from vertizo.cli.bar import live_bar
-from vertizo.cli.figures import size_text
+from vertizo.cli.console import live_bar, say
+from vertizo.cli.options import AsJson, PartyConfig, Settings
+from vertizo.cli.parties import STOPPED, TICK, listening, stop_requests
 from vertizo.core.errors import ConfigError, Interrupted, RunError
-from vertizo.core.memory import keep_freed_memory
-from vertizo.network.certificates import Credentials
-from vertizo.network.grpc import GrpcServer, Limits
-from vertizo.network.options import ServeConfig, ServeOptions, is_label_holder, load_serve
-from vertizo.network.serving import FederationService
-from vertizo.privacy.epsilon_text import bound_text
-from vertizo.run.folder import RunFolder
 
-TICK = 0.2
-"""Seconds between two looks at the job."""
+if TYPE_CHECKING:
+    from vertizo.network.options import ServeConfig
 
 
-def serve(path: Path, settings: list[str], *, as_json: bool) -> None:
-    """Serve one job to its end, new or where its folder says it was.
-
-    Raises:
-        UserError: one line that says what is wrong.
-        Interrupted: stopped by Ctrl-C or SIGTERM; the folder has everything to go on.
-    """
-    config = _load(path, settings)
-    served = config.federation
-    credentials = Credentials.load(served.certificates)
-    errors = Console(stderr=True)
-    say = sayer(errors)
-    torch.set_num_threads(config.threads)
-    keep_freed_memory()
-    service = FederationService(config, say)
-    with service, stop_requests() as stopped:
-        limits = Limits(rate=served.rate)
-        with GrpcServer(
-            service, listen=served.listen, credentials=credentials, limits=limits
-        ) as net:
-            listening(errors, f"serves {served.name}", credentials, served, net)
-            with live_bar(errors, served.name) as show:
-                stage, noted = None, False
-                while not service.finished.wait(TICK):
-                    service.tick()
-                    if not noted and service.course is not None:
-                        noted = True
-                        for note in service.course.job.party.side.notes:
-                            say(f"note: {note}")
-                    if show is not None:
-                        show(*_where(service))
-                    elif stage != (stage := _stage(service)):
-                        say(stage)
-                    if stopped.is_set():
-                        raise Interrupted("stopped; the same command goes on with the job")
-            service.tick()
-    summary = RunFolder(served.folder).summary()
-    if summary is None:
-        raise RunError(f"{served.folder} has no summary, though the job is over")
-    if as_json:
-        print(json.dumps(summary))
-    else:
-        _show(summary, served.folder)
+def serve(config: PartyConfig, settings: Settings = None, as_json: AsJson = False) -> None:
+    """Serve a job as the label holder, or continue it."""
+    try:
+        _serve(_load(config, settings or []), as_json)
+    except KeyboardInterrupt:
+        raise Interrupted(STOPPED) from None
 
 
 def _load(path: Path, settings: list[str]) -> ServeConfig:
     """The configuration; another party's is recognised as such."""
+    from vertizo.network.options import is_label_holder, load_serve
+
     try:
         return load_serve(path, settings)
     except ConfigError:
@@ -88,102 +41,70 @@ def _load(path: Path, settings: list[str]) -> ServeConfig:
     )
 
 
-def sayer(console: Console) -> Callable[[str], None]:
-    """Lines for people, above the bar; from any thread."""
+def _serve(config: ServeConfig, as_json: bool) -> None:
+    """Serve one job to its end, new or where its folder says it was."""
+    from vertizo.network.certificates import Credentials
 
-    def say(line: str) -> None:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    served = config.federation
+    credentials = Credentials.load(served.certificates)
+    import torch
 
-    return say
+    from vertizo.core.memory import keep_freed_memory
+    from vertizo.network.progress import progress
+    from vertizo.network.progress import stage as stage_of
+    from vertizo.network.serving import FederationService
+    from vertizo.run.folder import RunFolder
 
-
-def listening(
-    console: Console, does: str, credentials: Credentials, served: ServeOptions, net: GrpcServer
-) -> None:
-    """Say that the label holder can be reached, and where."""
-    host = served.listen.rpartition(":")[0]
-    sayer(console)(f"{credentials.name} {does} at {host}:{net.port}")
-
-
-@contextmanager
-def stop_requests() -> Iterator[threading.Event]:
-    """Set by Ctrl-C or SIGTERM; a second one stops at once."""
-    stopped = threading.Event()
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        if stopped.is_set():
-            raise KeyboardInterrupt
-        stopped.set()
-
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stopped
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _stage(service: FederationService) -> str:
-    """Where a job is in a word or two, for a log that nobody watches."""
-    course = service.course
-    if course is None:
-        return f"waiting for {', '.join(service.missing())}"
-    words = {
-        "uploading": "the table is uploaded",
-        "closing": "scoring",
-        "done": "over; members are told",
-    }
-    return words.get(course.phase, course.phase)
-
-
-def _where(service: FederationService) -> tuple[float, str]:
-    """How far the job is, and what to say of it."""
-    course = service.course
-    if course is None:
-        missing = service.missing()
-        return 0.0, f"waiting for {', '.join(missing)}"
-    job, party = course.job, course.job.party
-    if course.phase == "uploading":
-        return 0.0, f"table: {size_text(service.traffic.table)}"
-    parts = [f"{party.round:,} of {job.rounds:,} rounds"]
-    meter = party.side.meter
-    if meter.records:
-        parts.append(f"loss {meter.loss / meter.records:.3f}")
-    accuracy = course.last.get("validation_accuracy", course.last.get("test_accuracy"))
-    if accuracy is not None:
-        parts.append(f"acc {100 * accuracy:.1f} %")
-    parts.append(size_text(service.traffic.up + service.traffic.down))
-    epsilon = job.statement.epsilon
-    parts.append("no ε" if epsilon is None else f"ε {bound_text(epsilon, 3)}")
-    if course.phase != "training":
-        parts.append(course.phase)
-    return party.round / max(job.rounds, 1), " · ".join(parts)
+    errors = Console(stderr=True)
+    torch.set_num_threads(config.threads)
+    keep_freed_memory()
+    service = FederationService(config, lambda line: say(line, errors))
+    with service, stop_requests() as stopped:
+        with (
+            listening(errors, f"serves {served.name}", served, credentials, service),
+            live_bar(errors, served.name) as show,
+        ):
+            stage, noted = "", False
+            while not service.finished.wait(TICK):
+                service.tick()
+                if not noted and service.course is not None:
+                    noted = True
+                    say((f"note: {n}" for n in service.course.job.party.side.notes), errors)
+                if show is not None:
+                    show(*progress(service))
+                elif stage != (stage := stage_of(service)):
+                    say(stage, errors)
+                if stopped.is_set():
+                    raise Interrupted(STOPPED)
+        service.tick()
+    summary = RunFolder(served.folder).summary()
+    if summary is None:
+        raise RunError(f"{served.folder} has no summary, though the job is over")
+    if as_json:
+        print(json.dumps(summary))
+    else:
+        _show(summary, served.folder)
 
 
 def _show(summary: dict[str, Any], folder: Path) -> None:
-    console = Console()
+    from vertizo.run.summary_figures import size_text
+
     table = Table(title=f"{summary['method']} on {summary['dataset']}", title_style="bold")
     table.add_column("")
     table.add_column("job", justify="right")
-    rows: list[tuple[str, str]] = []
     if summary.get("test_accuracy") is not None:
-        rows.append(("test accuracy", f"{100 * summary['test_accuracy']:.2f} %"))
+        table.add_row("test accuracy", f"{100 * summary['test_accuracy']:.2f} %")
     if summary.get("test_auc") is not None:
-        rows.append(("test AUC", f"{summary['test_auc']:.4f}"))
+        table.add_row("test AUC", f"{summary['test_auc']:.4f}")
     if summary.get("test_rmse") is not None:
-        rows.append(("test RMSE", f"{summary['test_rmse']:.4g}"))
+        table.add_row("test RMSE", f"{summary['test_rmse']:.4g}")
     if summary.get("test_loss") is None:
-        rows.append(("test figures", "none: a member was silent"))
-    rows += [
-        ("model", summary["model"]),
-        ("members", ", ".join(summary["parties"])),
-        ("rounds", f"{summary['rounds']:,}"),
-        ("bytes up", size_text(summary["bytes_up"] + summary["bytes_table"])),
-        ("bytes down", size_text(summary["bytes_down"])),
-        ("staleness", "mean {mean:.0f}, max {max}".format(**summary["staleness"])),
-    ]
-    for label, value in rows:
-        table.add_row(label, value)
-    console.print(table)
-    for line in (f"privacy: {summary['privacy']['words']}", f"run folder: {folder}"):
-        console.print(line, soft_wrap=True, highlight=False, markup=False)
+        table.add_row("test figures", "none: a member was silent")
+    table.add_row("model", summary["model"])
+    table.add_row("members", ", ".join(summary["parties"]))
+    table.add_row("rounds", f"{summary['rounds']:,}")
+    table.add_row("bytes up", size_text(summary["bytes_up"] + summary["bytes_table"]))
+    table.add_row("bytes down", size_text(summary["bytes_down"]))
+    table.add_row("staleness", "mean {mean:.0f}, max {max}".format(**summary["staleness"]))
+    Console().print(table)
+    say([f"privacy: {summary['privacy']['words']}", f"run folder: {folder}"])

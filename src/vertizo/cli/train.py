@@ -4,109 +4,99 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from itertools import chain, count
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from rich.console import Console
-from rich.table import Table
 
-from vertizo.config import schema as configuration
-from vertizo.config.schema import ExperimentConfig
-from vertizo.core.errors import ConfigError, Interrupted, RunError
-from vertizo.run import live, summary_figures, tracking
-from vertizo.run.experiment import Experiment
-from vertizo.run.folder import RunFolder
+from vertizo.cli.console import print_table, say
+from vertizo.cli.options import AsJson, Settings, complete_runs
+from vertizo.core.errors import ConfigError, Interrupted
+
+if TYPE_CHECKING:
+    from vertizo.config.schema import ExperimentConfig
 
 CONTROLS = ("frozen", "random")
 
 
 def train(
-    path: Path | None,
-    settings: Sequence[str],
-    out: Path | None,
-    resume: Path | None,
-    *,
-    controls: bool,
-    as_json: bool,
-    track: Sequence[str] = (),
+    config: Annotated[
+        Path | None,
+        typer.Argument(help="YAML configuration. Default: DPZV on scikit-learn's digits."),
+    ] = None,
+    settings: Settings = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Run folder. Default: a new one under runs/."),
+    ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Continue the run in this folder.", autocompletion=complete_runs
+        ),
+    ] = None,
+    controls: Annotated[
+        bool,
+        typer.Option("--controls", help="Also run two controls: frozen and random clients."),
+    ] = False,
+    track: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KIND=PLACE",
+            help="Also write evaluations to tensorboard=DIR, mlflow=DIR or mlflow=URI. "
+            "Can be repeated.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Run, or go on with, one experiment and its controls.
+    """Train one federation in this process and write a run folder."""
+    if resume is not None and (config is not None or settings or out is not None):
+        raise ConfigError("--resume goes on as configured; leave out CONFIG, --set and --out")
+    chosen = None
+    if resume is None:
+        from vertizo.config import schema
 
-    Raises:
-        UserError: one line that says what is wrong.
-    """
-    errors = Console(stderr=True)
-    tracking.check(track)
+        chosen = schema.load(config, settings or [])
+    from vertizo.run import tracking
+    from vertizo.run.folder import RunFolder, new_folder
+
+    tracking.check(track or [])
+    place: AbstractContextManager[Path]
     if resume is not None:
-        if path is not None or settings or out is not None:
-            raise ConfigError("--resume goes on as configured; leave out CONFIG, --set and --out")
-        config = RunFolder(resume).config()
-        place: AbstractContextManager[Path] = nullcontext(resume)
+        chosen, place = RunFolder(resume).config(), nullcontext(resume)
         controls = controls or (resume / "controls").is_dir()
     else:
-        config = configuration.load(path, settings)
-        place = _new_folder(config) if out is None else nullcontext(out)
+        assert chosen is not None
+        place = (
+            new_folder(f"{chosen.data.name}-{chosen.method.name}-seed{chosen.seed}")
+            if out is None
+            else nullcontext(out)
+        )
     with place as folder:
         if resume is None:
             RunFolder(folder).check_is_new()
-        summaries = _all(config, folder, resume is not None, controls, errors, track)
+        summaries = _all(chosen, folder, resume is not None, controls, track or [])
     if as_json:
         print(json.dumps(summaries[0]))
     else:
         _show(summaries, folder)
 
 
-@contextmanager
-def _new_folder(config: ExperimentConfig) -> Iterator[Path]:
-    """A folder below ``runs``, taken at once, so that no other run picks it; removed if unused."""
-    base = Path("runs") / f"{config.data.name}-{config.method.name}-seed{config.seed}"
-    names = chain([base], (base.with_name(f"{base.name}-{number}") for number in count(2)))
-    begun = base.parent.exists()
-    try:
-        base.parent.mkdir(exist_ok=True)
-        folder = next(each for each in names if _made(each))
-    except OSError as error:
-        raise RunError(
-            f"{base} cannot be made: {error.strerror}; name a folder with --out"
-        ) from None
-    try:
-        yield folder
-    finally:
-        with suppress(OSError):  # there is something in it
-            folder.rmdir()
-            if not begun:
-                base.parent.rmdir()
-
-
-def _made(folder: Path) -> bool:
-    """Make a folder, unless it is there already."""
-    try:
-        folder.mkdir()
-    except FileExistsError:
-        return False
-    return True
-
-
 def _all(
-    config: ExperimentConfig,
-    folder: Path,
-    resume: bool,
-    controls: bool,
-    errors: Console,
-    track: Sequence[str],
+    config: ExperimentConfig, folder: Path, resume: bool, controls: bool, track: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """The run, and its controls."""
+    """The run's summary, and those of its controls."""
     try:
-        summaries = [_run(config, folder, resume, "", errors, track)]
+        summaries = [_run(config, folder, resume, track)]
         for control in CONTROLS if controls else ():
             (folder / "controls").mkdir(exist_ok=True)
             place = folder / "controls" / control
             controlled = config.model_copy(update={"control": control})
             begun = (place / "config.yaml").is_file()
-            summaries.append(_run(controlled, place, begun, f"{control} clients", errors, track))
+            summaries.append(_run(controlled, place, begun, track))
     except Interrupted as error:
         if not (folder / "config.yaml").is_file():
             raise
@@ -118,40 +108,38 @@ def _all(
 
 
 def _run(
-    config: ExperimentConfig,
-    folder: Path,
-    resume: bool,
-    label: str,
-    errors: Console,
-    track: Sequence[str],
+    config: ExperimentConfig, folder: Path, resume: bool, track: Sequence[str]
 ) -> dict[str, Any]:
+    from vertizo.run import live
+    from vertizo.run.experiment import Experiment
+    from vertizo.run.folder import RunFolder
+
     known = RunFolder(folder).summary() if resume else None
     if known is not None:
         return known
+    errors = Console(stderr=True)
     experiment = Experiment(config)
-    for note in experiment.data().notes if config.control == "none" else ():
-        errors.print(f"note: {note}", soft_wrap=True, highlight=False, markup=False)
+    is_control = config.control != "none"
+    if not is_control:
+        say((f"note: {note}" for note in experiment.data().notes), errors)
     with (
-        live.bar(label or config.method.name, errors) as show,
+        live.bar(f"{config.control} clients" if is_control else config.method.name, errors) as show,
         experiment.opened(folder, resume=resume, progress=show, track=track) as training,
     ):
-        for note in training.federation.notes if config.control == "none" else ():
-            errors.print(f"note: {note}", soft_wrap=True, highlight=False, markup=False)
+        if not is_control:
+            say((f"note: {note}" for note in training.federation.notes), errors)
         return training.run(resume=resume).summary
 
 
 def _show(summaries: list[dict[str, Any]], folder: Path) -> None:
     """The closing table: the run, and its controls beside it."""
-    console = Console()
-    table = Table(
-        title=f"{summaries[0]['method']} on {summaries[0]['dataset']}", title_style="bold"
-    )
-    table.add_column("")
-    for summary in summaries:
-        control = summary["control"]
-        table.add_column("run" if control == "none" else f"{control} clients", justify="right")
-    for same in zip(*map(summary_figures.rows, summaries), strict=True):
-        table.add_row(same[0][0], *(text for _, text in same))
-    console.print(table)
-    for line in (f"privacy: {summaries[0]['privacy']['words']}", f"run folder: {folder}"):
-        console.print(line, soft_wrap=True, highlight=False, markup=False)
+    from vertizo.run import summary_figures
+
+    first = summaries[0]
+    controls = [f"{summary['control']} clients" for summary in summaries[1:]]
+    rows = [
+        [same[0][0], *(text for _, text in same)]
+        for same in zip(*map(summary_figures.rows, summaries), strict=True)
+    ]
+    print_table(["", "run", *controls], rows, f"{first['method']} on {first['dataset']}")
+    say([f"privacy: {first['privacy']['words']}", f"run folder: {folder}"])

@@ -3,48 +3,98 @@
 from __future__ import annotations
 
 import json
-import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
+import typer
 from rich.console import Console
-from rich.table import Table
 
-from vertizo.cli.bar import Show, live_bar
-from vertizo.config import schema as configuration
-from vertizo.core.errors import Interrupted
-from vertizo.studies.tuning.results import BEST, Results
-from vertizo.studies.tuning.search import Options, Standing
-from vertizo.studies.tuning.search import tune as search
-from vertizo.studies.tuning.study import Record
+from vertizo.cli.console import Show, grid, is_wider, live_bar, resumable, say
+from vertizo.cli.options import AsJson, Settings
+from vertizo.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from vertizo.studies.tuning.results import Results
+    from vertizo.studies.tuning.search import Standing
 
 SHOWN = 4
 """Trials beside the configured one in the table."""
 
 
 def tune(
-    path: Path | None,
-    settings: Sequence[str],
-    out: Path | None,
-    options: Options,
-    *,
-    as_json: bool,
+    config: Annotated[
+        Path | None, typer.Argument(help="YAML configuration to search around.")
+    ] = None,
+    trials: Annotated[
+        int, typer.Option(min=1, help="Number of runs; the first is the configuration as it is.")
+    ] = 30,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Folder of the search; an unfinished search is continued. Default: a folder "
+            "under runs/.",
+        ),
+    ] = None,
+    settings: Settings = None,
+    search: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=SPEC",
+            help="Search this key over low..high, low..high:log or value,value,… Can be repeated. "
+            "Default: the method's usual keys.",
+        ),
+    ] = None,
+    objective: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Validation figure to optimise: accuracy, auc, average_precision, loss or rmse. "
+            "Default: auc for two classes, accuracy for more, rmse for a regression.",
+        ),
+    ] = None,
+    pruner: Annotated[
+        str,
+        typer.Option(metavar="median|halving|none", help="Rule that stops bad trials early."),
+    ] = "median",
+    jobs: Annotated[int, typer.Option(min=1, help="Trials at a time.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the search; runs have their own.")] = 0,
+    timeout: Annotated[
+        float | None,
+        typer.Option(min=0, metavar="SECONDS", help="Begin no trial after this time."),
+    ] = None,
+    total_epsilon: Annotated[
+        float | None,
+        typer.Option(metavar="E", help="Reduce each trial's ε so that all together cost this ε."),
+    ] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Make the trials that are left, then print the best.
+    """Search hyperparameters on validation records and report what all trials cost in privacy."""
+    if pruner not in ("median", "halving", "none"):
+        raise ConfigError(f"--pruner {pruner} is none of median, halving, none")
+    if total_epsilon is not None and total_epsilon <= 0:
+        raise ConfigError(f"--total-epsilon is {total_epsilon:g}; it must be above 0")
+    from vertizo.config import schema
 
-    Raises:
-        UserError: one line that says what is wrong.
-    """
-    config = configuration.load(path, settings)
-    folder = (
-        out if out is not None else Path("runs") / f"tune-{config.data.name}-{config.method.name}"
-    )
-    try:
+    chosen = schema.load(config, settings or [])
+    folder = out or Path("runs") / f"tune-{chosen.data.name}-{chosen.method.name}"
+    with resumable(folder):
+        from vertizo.studies.tuning.search import Options
+        from vertizo.studies.tuning.search import tune as run
+
+        options = Options(
+            trials=trials,
+            search=tuple(search or ()),
+            objective=objective,
+            pruner=pruner,  # type: ignore[arg-type]
+            seed=seed,
+            jobs=jobs,
+            timeout=timeout,
+            total_epsilon=total_epsilon,
+        )
         with live_bar(Console(stderr=True), "starting") as show:
-            found = search(config, folder, options, _reporting(show))
-    except (Interrupted, KeyboardInterrupt):
-        again = f"the same command with --out {shlex.quote(str(folder))} goes on"
-        raise Interrupted(f"stopped; {again}") from None
+            found = run(chosen, folder, options, _reporting(show))
     if as_json:
         print(json.dumps(found.as_dict()))
     else:
@@ -67,96 +117,24 @@ def _reporting(show: Show | None) -> Callable[[Standing], None] | None:
 
 
 def _show(found: Results, folder: Path) -> None:
+    from vertizo.studies.tuning.results import BEST
+    from vertizo.studies.tuning.table import lines, notes
+
     console = Console()
-    console.print(_fitting(found, console.width))
-    for line in (
-        _counts(found),
-        _gain(found),
-        f"test, of trial {found.best.number}: {_test(found)}",
-        *(f"privacy: {words}" for words in found.privacy.words),
-        f"best configuration: {folder / BEST}",
-        f"its run: {folder / 'trials' / f'{found.best.number:03d}'}",
-    ):
-        console.print(line, soft_wrap=True, highlight=False, markup=False)
-
-
-def _fitting(found: Results, width: int) -> Table:
-    """The table with as many of the best trials as the terminal has room for; at least one."""
-    endless = Console(width=10_000)
-    for count in range(SHOWN, 1, -1):
-        table = _table(found, count)
-        if endless.measure(table).maximum <= width:
-            return table
-    return _table(found, 1)
-
-
-def _table(found: Results, count: int) -> Table:
-    """A column for each of so many of the best trials, and for the configured one."""
-    first = found.records[0]
-    columns = [record for record in found.ranked if record.number][:count]
-    table = Table(title=f"{found.method} on {found.dataset}", title_style="bold")
-    table.add_column("", no_wrap=True)
-    for record in columns:
-        table.add_column(f"trial {record.number}", justify="right", no_wrap=True)
-    table.add_column("configured", justify="right", no_wrap=True)
-    if found.importances:
-        table.add_column("weight", justify="right", no_wrap=True)
-    shown = [*columns, first]
-    rest = [""] if found.importances else []
-    table.add_row(f"validation {found.objective}", *(_value(record) for record in shown), *rest)
-    table.add_row("validation loss", *(_loss(record) for record in shown), *rest, end_section=True)
-    for key in [*found.importances, *(k for k in found.configured if k not in found.importances)]:
-        cells = [_short(record.values.get(key, "")) for record in columns]
-        cells.append(_short(found.configured[key]))
-        if found.importances:
-            share = found.importances.get(key)
-            cells.append("" if share is None else f"{100 * share:.0f} %")
-        table.add_row(key, *cells)
-    return table
-
-
-def _value(record: Record) -> str:
-    standing = record.standing
-    if record.outcome != "finished" or standing is None:
-        return record.outcome
-    return f"{standing.value:.4f}"
-
-
-def _loss(record: Record) -> str:
-    standing = record.standing
-    return "" if record.outcome != "finished" or standing is None else f"{standing.loss:.4f}"
-
-
-def _short(text: str) -> str:
-    """A number to three digits; what is no number as it is."""
-    if text == "None":
-        return "automatic"
-    try:
-        return f"{float(text):.3g}"
-    except ValueError:
-        return text
-
-
-def _counts(found: Results) -> str:
-    """How many trials ended in which way."""
-    outcomes = [record.outcome for record in found.records]
-    parts = [f"{outcomes.count(each)} {each}" for each in dict.fromkeys(outcomes)]
-    return f"trials: {len(outcomes)} of {found.planned} ({', '.join(parts)})"
-
-
-def _gain(found: Results) -> str:
-    """What the best has over the configured one, on validation records."""
-    best, first = found.best, found.records[0]
-    if best.number == first.number:
-        return f"no trial was better on {found.validation:,} validation records than as configured"
-    if first.outcome != "finished" or first.standing is None or best.standing is None:
-        return f"the configuration as it is: {first.outcome}"
-    was, now, name = first.standing.value, best.standing.value, found.objective
-    if was == now:
-        was, now, name = first.standing.loss, best.standing.loss, f"{name} is the same; loss"
-    records = f"{found.validation:,} validation records"
-    return f"validation {name}: {now:.4f}, as configured {was:.4f}; by {records}"
-
-
-def _test(found: Results) -> str:
-    return ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in found.test.items())
+    title = f"{found.method} on {found.dataset}"
+    best = [record for record in found.ranked if record.number][:SHOWN]
+    while True:
+        headings, *rows = lines(found, best)
+        table = grid(headings, rows, title)
+        if len(best) < 2 or not is_wider(table, console.width):
+            break
+        best.pop()
+    table.rows[1].end_section = True
+    console.print(table)
+    say(
+        [
+            *notes(found),
+            f"best configuration: {folder / BEST}",
+            f"its run: {folder / 'trials' / f'{found.best.number:03d}'}",
+        ]
+    )

@@ -204,3 +204,10 @@ class ClientFolder:
         with checkpoint.going_on_from(path):
             found: State = state["parameters"]
         return found
+
+
+def is_of_real_parties(run: Path) -> bool:
+    """Whether a folder is one party's part of a job over a network."""
+    if any((run / name).is_file() for name in ("job", "secret.key")):
+        return True
+    return "queries" in (RunFolder(run).summary() or {})  # of a trial, which has no secret

@@ -20,6 +20,7 @@ import os
 import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -261,3 +262,38 @@ def _finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_finite(item) for item in value]
     return value
+
+
+@contextmanager
+def new_folder(name: str) -> Iterator[Path]:
+    """A folder below ``runs``, taken at once so that no other run picks it; removed if unused.
+
+    Raises:
+        RunError: it cannot be made.
+    """
+    base = Path("runs") / name
+    names = chain([base], (base.with_name(f"{base.name}-{number}") for number in count(2)))
+    begun = base.parent.exists()
+    try:
+        base.parent.mkdir(exist_ok=True)
+        folder = next(each for each in names if _made(each))
+    except OSError as error:
+        raise RunError(
+            f"{base} cannot be made: {error.strerror}; name a folder with --out"
+        ) from None
+    try:
+        yield folder
+    finally:
+        with suppress(OSError):  # there is something in it
+            folder.rmdir()
+            if not begun:
+                base.parent.rmdir()
+
+
+def _made(folder: Path) -> bool:
+    """Make a folder, unless it is there already."""
+    try:
+        folder.mkdir()
+    except FileExistsError:
+        return False
+    return True

@@ -14,6 +14,7 @@ who sees predictions on them.
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ import torch
 from torch import Tensor
 
 from vertizo.config.schema import ExperimentConfig
-from vertizo.core.errors import DataError, RefusedError, RunError
+from vertizo.core.errors import ConfigError, DataError, RefusedError, RunError
 from vertizo.data.tabular.columns import unlike
 from vertizo.data.tabular.frames import Place, row
 from vertizo.data.tabular.prepared import Preparation
@@ -32,6 +33,7 @@ from vertizo.data.vertical import Holding, VerticalData
 from vertizo.models.losses import Classification, Task
 from vertizo.party.metrics import Scores, scores
 from vertizo.privacy.epsilon_text import bound_text, is_bounded
+from vertizo.run import checkpoint
 from vertizo.run.build_parties import for_predicting, in_place_of_tests
 from vertizo.run.experiment import Experiment
 from vertizo.run.federation import build
@@ -40,6 +42,8 @@ from vertizo.run.folder import RunFolder
 if TYPE_CHECKING:
     import polars as pl
 
+FORMATS = (".csv", ".parquet")
+"""How names of files of predictions end."""
 PREDICTION = "prediction"
 ROW = "row"
 """Columns of the result; probabilities are called ``probability_`` and the class."""
@@ -309,3 +313,31 @@ def frame_of(
     if taken is not None:
         raise DataError(f"--id names the column {taken!r}, which predictions have themselves")
     return pl.DataFrame([first, *columns])
+
+
+def check_file(out: Path) -> None:
+    """Refuse a place that predictions cannot be written to.
+
+    Raises:
+        ConfigError: names it, and what would be right.
+    """
+    if out.suffix not in FORMATS:
+        raise ConfigError(f"--out {out} must end in {' or '.join(FORMATS)}")
+    if out.is_dir():
+        raise ConfigError(f"--out {out} is a folder; name a file")
+    if not out.parent.is_dir():
+        raise ConfigError(f"--out {out}: there is no folder {out.parent}")
+
+
+def write_file(frame: pl.DataFrame, out: Path) -> None:
+    """Write predictions, whole or not at all, in the format of the file's name.
+
+    Raises:
+        RunError: it cannot be written.
+    """
+    content = io.BytesIO()
+    if out.suffix == ".parquet":
+        frame.write_parquet(content)
+    else:
+        frame.write_csv(content)
+    checkpoint.write_atomically(out, content.getvalue())
