@@ -17,8 +17,7 @@ from vertizo.core.errors import BudgetError, ConfigError
 from vertizo.core.names import PRIVATE
 from vertizo.party.private_updates import SeededSampler
 from vertizo.privacy import guarantee
-from vertizo.privacy.accounting import epsilon_of, mu_of
-from vertizo.privacy.ledger import mu_of_units
+from vertizo.privacy.accounting import epsilon_of, mu_of, mu_of_units
 from vertizo.run.experiment import Experiment
 from vertizo.run.federation import Federation, build
 from vertizo.run.lengths import batch_sizes

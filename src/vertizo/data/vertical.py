@@ -63,6 +63,8 @@ class VerticalData:
     keys: Callable[[], list[str]] | None = None
     """What tells the training records from all others, in their order: worked out when asked for.
     None where nothing does."""
+    contents: Callable[[], list[str]] | None = None
+    """All that the label holder has in each of their rows, as text; None where that is the key."""
 
     @property
     def records(self) -> int:
@@ -160,14 +162,21 @@ def cut(
         if preparations and pooled.label is not None
         else None,
         notes=pooled.notes,
-        keys=partial(_keys, pooled.keys, chosen["table"]) if pooled.keys is not None else None,
+        keys=_chosen(pooled.keys, chosen["table"]),
+        contents=_chosen(pooled.contents, chosen["table"]),
     )
 
 
-def _keys(everybody: Callable[[], Sequence[str]], ids: Tensor) -> list[str]:
-    """Those of these records."""
-    keys = everybody()
-    return [keys[place] for place in ids.tolist()]
+def _chosen(
+    everybody: Callable[[], Sequence[str]] | None, ids: Tensor
+) -> Callable[[], list[str]] | None:
+    """What is known of everybody, of these records."""
+    return None if everybody is None else partial(_texts_of, everybody, ids)
+
+
+def _texts_of(everybody: Callable[[], Sequence[str]], ids: Tensor) -> list[str]:
+    texts = everybody()
+    return [texts[place] for place in ids.tolist()]
 
 
 def _selected(values: Tensor, ids: Tensor) -> Tensor:
