@@ -173,6 +173,7 @@ def test_entry_points_are_offered(
     assert "mine" in capsys.readouterr().out
 
 
+@pytest.mark.processes
 def test_a_wrong_key_is_refused_without_pytorch() -> None:
     script = """
 import sys

@@ -12,7 +12,7 @@ from vertizo.config.schema import ExperimentConfig, parse
 from vertizo.core.errors import ConfigError
 from vertizo.network.frames import Terms
 from vertizo.network.terms import accepted
-from vertizo.run.build_parties import for_predicting
+from vertizo.run.prediction import for_predicting
 
 
 def terms(settings: dict[str, object]) -> Terms:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from tests.rows import each
+from torch import Tensor
 
 from vertizo.config.schema import parse
 from vertizo.models.optimizers import Sgd
@@ -45,21 +48,38 @@ def test_nobody_makes_more_than_its_own() -> None:
     assert expected(3, rounds=59, simulation={"stragglers": {0: 10, 1: 2}}) == [19, 20, 20]
 
 
+PLAIN = {side: {"optimizer": {"momentum": 0}} for side in ("client", "server")}
+"""Steps of which each adds its gradient once, times its rate."""
+
+
 class Rates:
     """The rates of every optimiser's steps."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.of: dict[int, list[float]] = {}
         self._kept: list[Sgd] = []
-        plain = Sgd._rate
+        plain = Sgd.step
 
-        def noted(sgd: Sgd) -> float:
-            rate = plain(sgd)
+        def noted(sgd: Sgd, parameters: Tensor, gradient: Any) -> None:
             self._kept.append(sgd)
-            self.of.setdefault(id(sgd), []).append(rate / sgd.learning_rate)
-            return rate
+            scales = self.of.setdefault(id(sgd), [])
+            plain(
+                sgd, parameters, Scaled(gradient, lambda by: scales.append(-by / sgd.learning_rate))
+            )
 
-        monkeypatch.setattr(Sgd, "_rate", noted)
+        monkeypatch.setattr(Sgd, "step", noted)
+
+
+@dataclass
+class Scaled:
+    """A gradient that tells by how much it is added."""
+
+    gradient: Any
+    tell: Callable[[float], None]
+
+    def add_to(self, vector: Tensor, scale: float) -> None:
+        self.tell(scale)
+        self.gradient.add_to(vector, scale)
 
 
 @each(
@@ -84,6 +104,7 @@ def test_rates_fall_over_a_clients_own_steps(
         "rounds": rounds,
         "data": {"limit": 64, "parties": 2, "test_limit": 20},
         "simulation": {"timing": "synchronous"},
+        **PLAIN,
     }
     result = Experiment(parse(tree)).run()
     assert result.federation is not None
@@ -104,6 +125,7 @@ def test_rates_fall_in_asynchronous_rounds_that_end_early(monkeypatch: pytest.Mo
         "rounds": 220,
         "data": {"limit": 128, "parties": 2, "test_limit": 20, "validation": 0},
         "simulation": {"stragglers": {1: 10}, "delay": {"distribution": "constant"}},
+        **PLAIN,
     }
     result = Experiment(parse(tree)).run()
     assert result.federation is not None

@@ -1,4 +1,4 @@
-"""The simulator drives the run loop: rounds, evaluations, checkpoints, stopping and going on."""
+"""The run loop drives the simulator: rounds, evaluations, checkpoints, stopping and going on."""
 
 from __future__ import annotations
 
@@ -174,6 +174,8 @@ class Training:
             self._check_stop(stopped)
             self._save()
             summary = self._summary()
+            if stopped.is_set():
+                raise Interrupted(f"stopped in round {self._job.party.round}")
         if folder is not None:
             folder.write_summary(summary)
         self._tracker.end(summary)

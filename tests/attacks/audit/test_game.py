@@ -18,7 +18,7 @@ from vertizo.attacks.audit.setting import Setting
 from vertizo.cli.privacy.audit import audit as command
 from vertizo.core.errors import ConfigError
 from vertizo.party import private_updates
-from vertizo.privacy import plan
+from vertizo.privacy import clipping
 from vertizo.privacy.mechanisms import SeededNoise
 from vertizo.protocol import wire
 
@@ -112,7 +112,7 @@ def test_a_server_that_clips_one_side_only_is_caught(monkeypatch):
     def one_sided(values, clip_norm):
         return values.to(torch.float64).clamp(max=clip_norm)
 
-    monkeypatch.setattr(plan, "clip", one_sided)
+    monkeypatch.setattr(clipping, "clip", one_sided)
     setting = _setting("exact")
     found = audit(setting, Malicious(setting), trials=100)
     assert found.epsilon_exact == pytest.approx(1.0)
