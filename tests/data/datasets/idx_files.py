@@ -11,14 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vertizo.data.datasets.idx import IdxFile, IdxSet
+from vertizo.data.datasets.idx import FILES, IdxSet
 
-NAMES = (
-    "train-images-idx3-ubyte",
-    "train-labels-idx1-ubyte",
-    "t10k-images-idx3-ubyte",
-    "t10k-labels-idx1-ubyte",
-)
+NAMES = tuple(name.removesuffix(".gz") for name in FILES)
 TRAIN, TEST = 7, 3
 
 
@@ -60,5 +55,5 @@ def put(folder: Path, *, packed: bool = True, **changes: Any) -> Path:
 
 def small_set(*urls: str) -> IdxSet:
     """The set of the four small files, with these mirrors."""
-    files = [IdxFile(name, hashlib.sha256(body).hexdigest()) for name, body in PUBLISHED.items()]
-    return IdxSet("small", "small", urls, *files)
+    sums = tuple(hashlib.sha256(PUBLISHED[name]).hexdigest() for name in FILES)
+    return IdxSet("small", urls, sums, mean=0.5, spread=0.5)

@@ -47,95 +47,71 @@ def no_mirrors() -> Iterator[None]:
         object.__setattr__(files, "mirrors", mirrors)
 
 
-class TestDigits:
-    def test_counts_shapes_and_kinds(self) -> None:
-        pooled = catalog.load("digits")
-        assert pooled.name == "digits"
-        assert pooled.train.shape == (1438, 1, 8, 8)
-        assert pooled.test.shape == (359, 1, 8, 8)
-        assert pooled.train_labels.shape == (1438,)
-        assert pooled.test_labels.shape == (359,)
-        assert pooled.train.dtype == pooled.test.dtype == torch.float32
-        assert pooled.train_labels.dtype == pooled.test_labels.dtype == torch.int64
-        assert isinstance(pooled.task, Classification)
-        assert pooled.task.outputs == 10
-        assert pooled.columns is None
-        assert not pooled.fitted_scaling
-        assert set(pooled.test_labels.tolist()) == set(range(10))
-
-    def test_training_and_test_records_together_are_the_whole_set_once(self) -> None:
-        pooled = catalog.load("digits")
-        whole = torch.from_numpy(load_digits().images / 16).float().unsqueeze(1)
-        assert rows(pooled.train, pooled.test) == rows(whole)
-        assert not rows(pooled.train) & rows(pooled.test)
-
-    def test_labels_belong_to_their_records(self) -> None:
-        pooled, bunch = catalog.load("digits"), load_digits()
-        label_of = {
-            image.astype(np.float32).tobytes(): label
-            for image, label in zip(bunch.images / 16, bunch.target, strict=True)
-        }
-        for images, labels in (
-            (pooled.train, pooled.train_labels),
-            (pooled.test, pooled.test_labels),
-        ):
-            found = [label_of[image.numpy().tobytes()] for image in images]
-            assert found == labels.tolist()
+def test_digits() -> None:
+    pooled, bunch = catalog.load("digits"), load_digits()
+    assert pooled.name == "digits"
+    assert pooled.train.shape == (1438, 1, 8, 8)
+    assert pooled.test.shape == (359, 1, 8, 8)
+    assert pooled.train.dtype == pooled.test.dtype == torch.float32
+    assert pooled.train_labels.dtype == pooled.test_labels.dtype == torch.int64
+    assert isinstance(pooled.task, Classification)
+    assert pooled.task.outputs == 10
+    assert pooled.columns is None
+    assert not pooled.fitted_scaling
+    assert set(pooled.test_labels.tolist()) == set(range(10))
+    # Training and test records together are the whole set once, and have their labels.
+    whole = torch.from_numpy(bunch.images / 16).float().unsqueeze(1)
+    assert rows(pooled.train, pooled.test) == rows(whole)
+    assert not rows(pooled.train) & rows(pooled.test)
+    label_of = {
+        image.numpy().tobytes(): label for image, label in zip(whole, bunch.target, strict=True)
+    }
+    for images, labels in ((pooled.train, pooled.train_labels), (pooled.test, pooled.test_labels)):
+        assert [label_of[image.numpy().tobytes()] for image in images] == labels.tolist()
 
 
 class TestBreastCancer:
-    def test_counts_shapes_and_kinds(self) -> None:
-        pooled = catalog.load("breast-cancer")
+    def test_what_is_in_it(self) -> None:
+        pooled, bunch = catalog.load("breast-cancer"), load_breast_cancer()
+        test = np.arange(569) % 5 == 4
+        assert torch.equal(pooled.train, torch.from_numpy(bunch.data[~test]))
         assert pooled.train.shape == (456, 30)
         assert pooled.test.shape == (113, 30)
         assert pooled.levels == {}
         assert pooled.task.outputs == 2
         assert set(pooled.train_labels.tolist()) == set(pooled.test_labels.tolist()) == {0, 1}
-
-    def test_groups_are_the_thirty_columns_once(self) -> None:
-        pooled = catalog.load("breast-cancer")
-        assert pooled.columns == tuple(load_breast_cancer().feature_names)
+        assert pooled.class_names == ("malignant", "benign")
+        assert pooled.test_labels.tolist() == bunch.target[test].tolist()
+        assert pooled.columns == tuple(bunch.feature_names)
         assert pooled.groups is not None
         assert list(pooled.groups) == ["mean", "error", "worst"]
         assert [name for group in pooled.groups.values() for name in group] == list(pooled.columns)
         for group, names in pooled.groups.items():
             assert all(group in name for name in names)
 
-    def test_the_classes_are_those_of_scikit_learn(self) -> None:
-        pooled = catalog.load("breast-cancer")
-        assert pooled.class_names == ("malignant", "benign")
-        test = np.arange(569) % 5 == 4
-        assert pooled.test_labels.tolist() == load_breast_cancer().target[test].tolist()
-
     def test_only_training_rows_that_are_not_for_validation_scale(self) -> None:
-        values = load_breast_cancer().data
-        test = np.arange(569) % 5 == 4
-        pooled = catalog.load("breast-cancer")
-        assert torch.equal(pooled.train, torch.from_numpy(values[~test]))
+        values = torch.from_numpy(load_breast_cancer().data[np.arange(569) % 5 == 4])
         data = prepare(DataConfig(name="breast-cancer"), Stream.from_seed(0))
         assert data.records == 410
         assert data.fitted == ("mean", "error", "worst")
-        for party, own in enumerate(data.features):
-            columns = slice(10 * party, 10 * party + 10)
-            torch.testing.assert_close(own["table"].mean(0), torch.zeros(10), atol=1e-4, rtol=0)
-            torch.testing.assert_close(
-                own["table"].std(0, unbiased=False), torch.ones(10), atol=1e-4, rtol=0
-            )
-            raw = torch.from_numpy(values[test][:, columns])
+        for raw, own in zip(values.split(10, 1), data.features, strict=True):
+            scaled = own["table"]
+            torch.testing.assert_close(scaled.mean(0), torch.zeros(10), atol=1e-4, rtol=0)
+            spread = scaled.std(0, unbiased=False)
+            torch.testing.assert_close(spread, torch.ones(10), atol=1e-4, rtol=0)
             slope = (own["test"][1] - own["test"][0]) / (raw[1] - raw[0])
             expected = (raw - raw[0]) * slope + own["test"][0]
             torch.testing.assert_close(own["test"], expected.float(), atol=1e-3, rtol=1e-3)
 
 
-class TestDiabetes:
-    def test_counts_and_kinds(self) -> None:
-        pooled = catalog.load("diabetes")
-        assert pooled.train.shape == (354, 10)
-        assert pooled.test.shape == (88, 10)
-        assert isinstance(pooled.task, Regression)
-        assert pooled.class_names is None
-        whole = torch.cat([pooled.train_labels, pooled.test_labels])
-        assert sorted(whole.tolist()) == sorted(load_diabetes().target.tolist())
+def test_diabetes() -> None:
+    pooled = catalog.load("diabetes")
+    assert pooled.train.shape == (354, 10)
+    assert pooled.test.shape == (88, 10)
+    assert isinstance(pooled.task, Regression)
+    assert pooled.class_names is None
+    whole = torch.cat([pooled.train_labels, pooled.test_labels])
+    assert sorted(whole.tolist()) == sorted(load_diabetes().target.tolist())
 
 
 class TestIdxSets:
@@ -192,16 +168,15 @@ class TestIdxSets:
         images, labels = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
         tests = "t10k-labels-idx1-ubyte"
         changes = [
-            ("", labels, encoded(np.zeros(6, np.uint8)), "differ in number"),
+            (labels, encoded(np.zeros(6, np.uint8)), "7 records but 6 labels"),
             # Images where labels belong, or labels where images belong: wrong in their sides.
-            (images, images, PLAIN[labels], ""),
-            (tests, tests, PLAIN["t10k-images-idx3-ubyte"], ""),
-            (labels, labels, encoded(np.full(7, 26, np.uint8)), "26"),
+            (images, PLAIN[labels], ""),
+            (tests, PLAIN["t10k-images-idx3-ubyte"], ""),
+            (labels, encoded(np.full(7, 26, np.uint8)), "26"),
         ]
-        for number, (named, name, content, word) in enumerate(changes):
+        for number, (name, content, word) in enumerate(changes):
             root = put(tmp_path / str(number), **{name: content})
-            place = root / f"{named}.gz" if named else root
-            refused([str(place), word], DataError, catalog.load, "mnist", root)
+            refused([str(root / f"{name}.gz"), word], DataError, catalog.load, "mnist", root)
 
     def test_the_published_files(self, mnist_root: Path) -> None:
         for name in ("mnist", "fashion-mnist"):

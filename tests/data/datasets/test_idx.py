@@ -23,9 +23,8 @@ from tests.data.refusals import refused
 
 from vertizo.core.errors import DataError
 from vertizo.data.datasets import idx
-from vertizo.data.datasets.idx import IdxFile
 
-FILE = IdxFile("x.gz", "")
+FILE = "x.gz"
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "cut off": lambda whole: whole[: len(whole) // 2],
     "not gzip": lambda whole: b"hello" + whole,

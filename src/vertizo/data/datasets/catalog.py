@@ -9,7 +9,7 @@ from pathlib import Path
 
 from vertizo.core.errors import ConfigError, DataError
 from vertizo.core.suggestions import nearest
-from vertizo.data.datasets import bundled, cifar, idx, idx_images, published, reviews, voxels
+from vertizo.data.datasets import bundled, cifar, idx, published, reviews, voxels
 from vertizo.data.options import DataConfig
 from vertizo.data.pooled import Pooled
 from vertizo.data.tabular import tables
@@ -80,12 +80,12 @@ CATALOG: dict[str, Entry] = {
     ),
     "mnist": Entry(
         "70,000 digits of 28×28 pixels; found in data.root or downloaded (11 MB)",
-        idx_images.loader(idx.MNIST, 0.1307, 0.3081),
+        idx.loader(idx.MNIST),
         needs_files=True,
     ),
     "fashion-mnist": Entry(
         "70,000 pieces of clothing of 28×28 pixels; found in data.root or downloaded (30 MB)",
-        idx_images.loader(idx.FASHION_MNIST, 0.2860, 0.3530),
+        idx.loader(idx.FASHION_MNIST),
         needs_files=True,
     ),
     "cifar-10": Entry(
