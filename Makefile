@@ -10,8 +10,9 @@ RESULTS ?= benchmarks/results
 demo: $(INSTALLED)  ## train DPZV on digits, 4 clients, no download
 	$(BIN)/vertizo train
 
-test: $(INSTALLED)  ## every test that belongs to make check
-	$(BIN)/python -m pytest -n auto -m "not slow"
+test: $(INSTALLED)  ## every test that belongs to make check; what starts processes comes second
+	$(BIN)/python -m pytest -n auto -m "not slow and not processes"
+	$(BIN)/python -m pytest -n 2 -m "processes and not slow"
 
 test-all: $(INSTALLED)  ## the long tests as well
 	$(BIN)/python -m pytest -n auto
@@ -21,7 +22,8 @@ check: $(INSTALLED)  ## what CI runs
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -n auto -m "not slow"
+	$(BIN)/python -m pytest -n auto -m "not slow and not processes"
+	$(BIN)/python -m pytest -n 2 -m "processes and not slow"
 	$(BIN)/python -m pytest --doctest-modules src/vertizo
 
 docs: $(INSTALLED)  ## the documentation, to build/docs; warnings are errors

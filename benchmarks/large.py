@@ -38,8 +38,7 @@ from vertizo.models.networks import mlp
 from vertizo.models.optimizers import Sgd
 from vertizo.models.text import Spec, Text
 from vertizo.models.torch import wrap
-from vertizo.zeroth_order.directions import Direction, LawName
-from vertizo.zeroth_order.numbers import Kind, blocks
+from vertizo.zeroth_order.directions import Direction, Kind, LawName, blocks
 
 PEAK_RESET = Path("/proc/self/clear_refs")
 STATUS = Path("/proc/self/status")

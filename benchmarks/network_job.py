@@ -54,11 +54,9 @@ BATCH, DIM = 128, 64
 WAYS = ("bare", "job", "aside", "network")
 
 
-class Constant:
-    """A server half without arithmetic."""
-
-    def answer(self, queries: Sequence[Query], round_: int) -> list[Reply]:
-        return [Reply(query.client, query.number, torch.zeros(1)) for query in queries]
+def constant(queries: Sequence[Query], round_: int) -> list[Reply]:
+    """Answers without arithmetic."""
+    return [Reply(query.client, query.number, torch.zeros(1)) for query in queries]
 
 
 class Gate:
@@ -89,18 +87,18 @@ class Gate:
 
     def run(self, seconds: float) -> float:
         """Rounds per second."""
-        course = self._service.course
-        assert course is not None
+        state = self._service.state
+        assert state is not None
         with self._lock:
             self._open = True
-            before, started = course.job.party.round, time.perf_counter()
+            before, started = state.job.party.round, time.perf_counter()
             for member, (frame, answer) in list(self._held.items()):
                 self._service.ask(member, frame, answer)
             self._held.clear()
         time.sleep(seconds)
         with self._lock:
             self._open = False
-            return (course.job.party.round - before) / (time.perf_counter() - started)
+            return (state.job.party.round - before) / (time.perf_counter() - started)
 
 
 def serve_config(folder: Path, clients: int, way: str) -> ServeConfig:
@@ -134,11 +132,11 @@ def serve_job(folder: Path, clients: int, way: str, conductor: Connection) -> No
         gate = Gate(service)
         with GrpcServer(gate, listen="localhost:0", credentials=mine, limits=Limits()) as server:
             conductor.send(server.port)
-            while service.course is None or service.course.job.party.round < 20 * clients:
+            while service.state is None or service.state.job.party.round < 20 * clients:
                 time.sleep(0.05)
             gate.shut()
             if way != "job":
-                service.course.job.party._half = Constant()
+                vars(service.state.job.party.side)["answer"] = constant
             conductor.send("ready")
             while (seconds := conductor.recv()) is not None:
                 conductor.send(gate.run(seconds))

@@ -15,13 +15,12 @@ from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConflictError
 from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData
-from vertizo.methods.base import ClientSide, Method, ServerSide
-from vertizo.models.base import Gradient
+from vertizo.methods.base import ClientSide, Method
 from vertizo.models.losses import Classification
+from vertizo.models.optimizers import Gradient
 from vertizo.models.torch import wrap
-from vertizo.party.server_model import Head
+from vertizo.party.server_model import NoUpdate, ServerModel, ServerSide
 from vertizo.party.table import EmbeddingTable
-from vertizo.party.updates import NoUpdate
 from vertizo.privacy.plan import NoPrivacy
 from vertizo.protocol import wire
 from vertizo.protocol.codecs.base import Codec
@@ -233,7 +232,7 @@ def charged(federation: Federation) -> Tensor:
 def server_holds(federation: Federation) -> dict[str, Any]:
     """A copy of everything that the server keeps."""
     server = federation.server
-    return copied({"party": server.state(), "parameters": server.side.head.parameters})
+    return copied({"party": server.state(), "parameters": server.side.model.parameters})
 
 
 def client_holds(federation: Federation, client: int) -> dict[str, Any]:
@@ -251,7 +250,7 @@ def restore_server(federation: Federation, held: Mapping[str, Any]) -> None:
     """Put back what `server_holds` returned."""
     held = copied(held)
     federation.server.load(held["party"])
-    federation.server.side.head.parameters.copy_(held["parameters"])
+    federation.server.side.model.parameters.copy_(held["parameters"])
 
 
 def restore_client(federation: Federation, client: int, held: Mapping[str, Any]) -> None:
@@ -335,20 +334,20 @@ def estimates(method: Method, rounds: int) -> tuple[Tensor, Tensor]:
 
     model, kept = wrap(client), GradientRows()
     shared = Stream.from_seed(2)
-    half = method.client(ClientSide(model, kept, Stream.from_seed(1), shared))
+    pair = method.client(ClientSide(model, kept, Stream.from_seed(1), shared))
     side = ServerSide(
-        head=Head(wrap(server), Classification(3)),
+        method=method,
+        model=ServerModel(wrap(server), Classification(3)),
         table=EmbeddingTable(6, [2]),
         labels=labels,
         plan=NoPrivacy(6),
         update=NoUpdate(),
         shared=[shared],
     )
-    other = method.server(side)
     for number in range(rounds):
-        asked = Query(0, number, ids, half.ask(number, features))
-        (answer,) = other.answer([asked], number + 1)
-        half.tell(number, features, answer.values)
+        asked = Query(0, number, ids, pair.ask(number, features))
+        (answer,) = side.answer([asked], number + 1)
+        pair.tell(number, features, answer.values)
     return torch.stack(kept.rows), gradient
 
 
@@ -414,7 +413,7 @@ def twins(federation: Federation, momentum: float = 0.0) -> Twins:
     widths = [federation.server.side.table.width, HIDDEN, CLASSES]
     return Twins(
         [twin(model.parameters, [COLUMNS, DIM]) for model in federation.models],
-        twin(federation.server.side.head.parameters, widths),
+        twin(federation.server.side.model.parameters, widths),
         momentum,
         federation.data,
     )
@@ -425,7 +424,7 @@ def agree(federation: Federation, copies: Twins, atol: float = 2e-6) -> bool:
     pairs = [*zip(federation.models, copies.clients, strict=True)]
     return all(
         torch.allclose(model.parameters.double(), flat(copy), rtol=1e-4, atol=atol)
-        for model, copy in [*pairs, (federation.server.side.head, copies.server)]
+        for model, copy in [*pairs, (federation.server.side.model, copies.server)]
     )
 
 

@@ -323,7 +323,7 @@ class Job:
         """The simulated parties after the same queries in the same order, nobody having died."""
         federation, config = self.simulated(), self.config
         server, clients = federation.server, federation.clients
-        server.tend()
+        server.train_between_queries()
         for frame in self.order():
             message = wire.decode(frame, config.codecs.up)
             assert isinstance(message, Query)
@@ -334,14 +334,14 @@ class Job:
             for client, reply in server.receive(frame):
                 clients[client].tell(reply)
             if server.round > before:
-                server.tend()
+                server.train_between_queries()
         return federation
 
     def assert_ended_as(self, federation: Federation) -> None:
         """All parties have the very parameters that they would have, had nobody died."""
         ours = [self._state(SERVER)["course"]["parameters"]]
         ours += [self._state(member)["parameters"] for member in self.members]
-        theirs = [federation.server.side.head.parameters]
+        theirs = [federation.server.side.model.parameters]
         theirs += [model.parameters for model in federation.models]
         for name, mine, other in zip((SERVER, *self.members), ours, theirs, strict=True):
             assert bool((mine == other).all()), f"{name}: off by {(mine - other).abs().max()}"

@@ -264,6 +264,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "html"
 
 
+@pytest.mark.processes
 def test_site_fetches_nothing_from_elsewhere(site: Path) -> None:
     pages = sorted(site.rglob("*.html"))
     assert len(pages) >= len(PAGES)
@@ -282,6 +283,7 @@ def test_site_fetches_nothing_from_elsewhere(site: Path) -> None:
             assert not re.match(r"(?:https?:)?//", address), (sheet.name, address)
 
 
+@pytest.mark.processes
 def test_every_page_is_in_the_navigation(site: Path) -> None:
     led_to = {address.partition("#")[0] for address in Links(site / "index.html").pages}
     for page in PAGES:

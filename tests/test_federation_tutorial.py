@@ -25,6 +25,8 @@ from vertizo.cli.predict import predict
 from vertizo.cli.serve import serve
 from vertizo.core.errors import ConfigError
 
+pytestmark = pytest.mark.processes
+
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "federation.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^## ([^\n]+)$|^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

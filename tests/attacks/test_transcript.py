@@ -83,7 +83,7 @@ def test_a_client_has_its_own_exchanges_only() -> None:
 def test_watching_notes_what_a_query_was_answered_with() -> None:
     """The reply of VAFL is the gradient at the noted weights and rows."""
     ground = trained("vafl", watch_server=True)
-    truth, head = ground.data.labels["table"], ground.federation.server.side.head
+    truth, head = ground.data.labels["table"], ground.federation.server.side.model
     for each in ground.client().exchanges:
         bias = ground.watched.parameters[each.number]
         rows = ground.watched.rows[each.number]

@@ -57,8 +57,9 @@ def drawn(setting: Setting, made: Federation, loop: Loop, m: int) -> list[Tensor
         method = Czofo(num_directions=setting.directions)
         embeddings = torch.empty(setting.batch, setting.shape.outputs)
         return [method.drawn(side.shared[m], number, embeddings)[0]]
-    half: Any = vars(client)["_half"]
-    u = half.directions.draw(number)
+    pair: Any = vars(client)["_pair"]
+    (own_side,) = pair.ask.args
+    u = own_side.directions(setting.variant.law).draw(number)
     found = split(u.numbers() * u.scale, loop.weights[m])
     if setting.variant.method == "zoo-vfl":
         update: Any = side.update
@@ -94,7 +95,7 @@ def side_by_side(setting: Setting) -> Iterator[tuple[Federation, Loop, Known]]:
     loop = plain_torch.loop(setting, data)
     for weights, model in zip(loop.weights, made.models, strict=True):
         put(weights, model.parameters)
-    put(loop.server_weights, made.server.side.head.parameters)
+    put(loop.server_weights, made.server.side.model.parameters)
     yield made, loop, (0, torch.empty(0), [], 0.0)
     for _ in range(ROUNDS):
         m = made.simulator.state()["events"][0][2]
@@ -113,7 +114,7 @@ def test_the_plain_loop_makes_the_rounds_of_the_house(setting: Setting) -> None:
     before = [flat(weights).clone() for weights in (*loop.weights, loop.server_weights)]
     for _, _, (m, ids, directions, loss) in rounds:
         assert loop.round(m, ids, directions) == pytest.approx(loss, rel=1e-5)
-    ours = [*(model.parameters for model in made.models), made.server.side.head.parameters]
+    ours = [*(model.parameters for model in made.models), made.server.side.model.parameters]
     for there, weights, began in zip(
         ours, (*loop.weights, loop.server_weights), before, strict=True
     ):
@@ -162,7 +163,7 @@ def test_jax_makes_the_rounds_of_the_house(setting: Setting) -> None:
         return flat(parts)
 
     found_there = [*map(back, state.clients), back(state.server)]
-    ours = [*(model.parameters for model in made.models), made.server.side.head.parameters]
+    ours = [*(model.parameters for model in made.models), made.server.side.model.parameters]
     for here, there, began in zip(found_there, ours, before, strict=True):
         same_move(here, there, began)
     table = torch.tensor(state.table.__array__())

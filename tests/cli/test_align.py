@@ -16,21 +16,15 @@ from typing import Any
 import polars as pl
 import pytest
 from rich.console import Console
+from tests.deployments import DirectChannel
 
-from vertizo.cli.align import OwnTable, align_as_feature_holder, align_as_label_holder
+from vertizo.cli.align import align_as_feature_holder, align_as_label_holder
 from vertizo.core.errors import ConfigError, DataError, RunError
+from vertizo.data.alignment import TableToAlign
 from vertizo.data.tabular import frames
-from vertizo.network.transport import DirectChannel, Service
+from vertizo.network.transport import Service
 
-METHODS = [
-    pytest.param(
-        "private",
-        marks=pytest.mark.skipif(
-            find_spec("private_set_intersection") is None, reason="openmined-psi is not installed"
-        ),
-    ),
-    "hashed",
-]
+METHODS = ["hashed", *(["private"] if find_spec("private_set_intersection") else [])]
 
 
 class Party:
@@ -40,7 +34,7 @@ class Party:
         folder.mkdir()
         path = folder / f"own{suffix}"
         frame.write_csv(path) if suffix == ".csv" else frame.write_parquet(path)
-        self.table = OwnTable(path, column, folder / "aligned.csv")
+        self.table = TableToAlign(path, column, folder / "aligned.csv")
         self.text = io.StringIO()
         self.console = Console(file=self.text, width=80)
 
@@ -129,23 +123,19 @@ def never(*_: Any) -> Any:
     raise AssertionError("somebody was asked")
 
 
-@pytest.mark.parametrize(
-    ("changes", "error", "words"),
-    [
+def test_what_is_wrong_is_said_before_anybody_is_asked(parties: dict[str, Party]) -> None:
+    wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
         ({"path": Path("nowhere.csv")}, DataError, "nowhere.csv is missing"),
         ({"column": "custome"}, DataError, "did you mean 'customer'"),
         ({"output": Path("nowhere/out.csv")}, ConfigError, "there is no folder"),
         ({"output": Path("out.txt")}, ConfigError, "ends in '.txt'"),
-    ],
-)
-def test_what_is_wrong_is_said_before_anybody_is_asked(
-    parties: dict[str, Party], changes: dict[str, Any], error: type[Exception], words: str
-) -> None:
-    table = replace(parties["shop"].table, **changes)
-    with pytest.raises(error, match=words):
-        align_as_feature_holder(table, never, federation="f", method="hashed")
-    with pytest.raises(error, match=words):
-        align_as_label_holder(table, ["a"], never, federation="f", method="hashed")
+    ]
+    for changes, error, words in wrong:
+        table = replace(parties["shop"].table, **changes)
+        with pytest.raises(error, match=words):
+            align_as_feature_holder(table, never, federation="f", method="hashed")
+        with pytest.raises(error, match=words):
+            align_as_label_holder(table, ["a"], never, federation="f", method="hashed")
 
 
 def test_methods_are_checked_first(

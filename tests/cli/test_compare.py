@@ -18,6 +18,7 @@ from tests.cli.conftest import Refuses, Vertizo
 from vertizo.cli.console import parts, print_table
 
 
+@pytest.mark.processes
 def test_the_table(vertizo: Vertizo, tiny: tuple[str, ...]) -> None:
     result = vertizo("compare", "--methods", "vafl,split", *tiny, "--out", "both")
     assert (result.code, result.err) == (0, "")
@@ -31,6 +32,7 @@ def test_the_table(vertizo: Vertizo, tiny: tuple[str, ...]) -> None:
     assert len(list(Path("both").glob("*/*/summary.json"))) == 6
 
 
+@pytest.mark.processes
 def test_a_second_time_nothing_is_run_again(vertizo: Vertizo, tiny: tuple[str, ...]) -> None:
     command = ("compare", "--methods", "vafl", "--no-controls", *tiny, "--json")
     first = vertizo(*command)
@@ -75,6 +77,7 @@ def test_what_does_not_fit_side_by_side_is_continued_below(
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads what processes do")
+@pytest.mark.processes
 def test_ctrl_c_is_one_line_at_most_however_early(tmp_path: Path) -> None:
     """Even while a child is still importing; the same command goes on afterwards."""
     begun = "import vertizo.__main__ as m; heed = m.heed_ctrl_c; "
@@ -111,6 +114,7 @@ def test_ctrl_c_is_one_line_at_most_however_early(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads which processes there are")
+@pytest.mark.processes
 def test_children_end_when_the_command_is_killed(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "vertizo", "compare", "--methods", "vafl", "--no-controls"]
     command += ["--set", "epochs=100000", "--out", str(tmp_path / "k")]

@@ -264,6 +264,7 @@ def flat(state: Any, path: str = "") -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.processes
 def test_killed_again_and_again_it_ends_with_the_same_numbers(
     name: str, whole: Callable[[str], Whole], here: Path, vertizo: Vertizo
 ) -> None:
@@ -294,6 +295,7 @@ def reached(folder: Path, moment: int) -> bool:
     return (folder / "config.yaml").exists() and evaluations(folder) >= moment
 
 
+@pytest.mark.processes
 def test_ctrl_c_keeps_what_was_done_and_says_how_to_go_on(
     whole: Callable[[str], Whole], here: Path, vertizo: Vertizo
 ) -> None:

@@ -15,8 +15,8 @@ from pydantic import ValidationError
 from vertizo.config import schema
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError
+from vertizo.methods.base import PRIVATE
 from vertizo.methods.choice import METHODS
-from vertizo.party.updates import PRIVATE
 from vertizo.protocol.codecs.none import NoCompression
 from vertizo.protocol.codecs.uniform import Uniform
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.rows import each
 from torch import Tensor, nn
 
 from vertizo.core.errors import ShapeError
@@ -22,9 +23,9 @@ from vertizo.protocol.messages import Query, Reply
 from vertizo.run import checkpoint
 
 PAIRS = [(name, timing) for name, method in METHODS.items() for timing in method.timings]
-every_method = pytest.mark.parametrize("method", METHODS)
-every_pair = pytest.mark.parametrize(("method", "timing"), PAIRS)
-with_and_without_noise = pytest.mark.parametrize("plan", ["none", "gaussian", "embedding-noise"])
+every_method = each("method", METHODS)
+every_pair = each("method, timing", PAIRS)
+with_and_without_noise = each("plan", ["none", "gaussian", "embedding-noise"])
 
 LIVELY = {
     "epochs": 3,
@@ -124,12 +125,12 @@ def test_any_differentiable_module_may_be_the_server(
     federation = federations.build(method, timing, changes)
     options = federations.config(method, timing).method
     side, labels = federation.server.side, federation.data.labels["table"]
-    start = side.head.parameters.clone().double()
+    start = side.model.parameters.clone().double()
     clients = askers(timing)
     ids = federations.query(federations.ask(federation, clients[0]), up(method)).ids
     federations.converse(federation, clients)
     rows = side.table.values[ids].double()
-    moved = side.head.parameters.double() - start
+    moved = side.model.parameters.double() - start
 
     def loss(module: nn.Module, parameters: Tensor) -> Tensor:
         nn.utils.vector_to_parameters(parameters, module.parameters())
@@ -219,8 +220,8 @@ def goes_on_after_a_restart(
 
 
 @every_pair
-@pytest.mark.parametrize("rounds", [0, 1, 7])
-@pytest.mark.parametrize("plan", ["none", "gaussian"])
+@each("rounds", [0, 1, 7])
+@each("plan", ["none", "gaussian"])
 def test_a_run_that_was_stopped_goes_on_bit_by_bit(
     federations: SimpleNamespace, tmp_path: Path, method: str, timing: str, plan: str, rounds: int
 ) -> None:
@@ -272,7 +273,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "three local steps": ("compressed-vfl", {"local_steps": 3}),
 }
 """Options that change what is sent or remembered."""
-every_variant = pytest.mark.parametrize("variant", VARIANTS)
+every_variant = each("variant", VARIANTS)
 
 
 def variant_of(
@@ -385,7 +386,7 @@ def test_tiny_noise_and_a_wide_clip_are_the_plain_method(
     plain, _ = federations.ran(method, timing, changes)
     noised, _ = federations.ran(method, timing, {**changes, **tiny})
     pairs = [*zip(plain.models, noised.models, strict=True)]
-    for a, b in [*pairs, (plain.server.side.head, noised.server.side.head)]:
+    for a, b in [*pairs, (plain.server.side.model, noised.server.side.model)]:
         assert not torch.equal(a.parameters, b.parameters)
         assert torch.allclose(a.parameters, b.parameters, atol=1000 * noise)
 
@@ -492,7 +493,7 @@ def test_a_short_batch_is_divided_by_the_nominal_size(
 ) -> None:
     """Five records among batches of five, and of eight: the same sums, over five and over eight.
 
-    Asked of the method's half: a synchronous server would name a batch of its own.
+    Asked of the server's side: a synchronous server would name a batch of its own.
     """
     ids = torch.tensor([4, 0, 27, 13, 2])
     options = federations.config(method, timing).method
@@ -501,9 +502,8 @@ def test_a_short_batch_is_divided_by_the_nominal_size(
     values = []
     for nominal in (5, 8):
         federation = federations.build(method, timing, {"batch_size": nominal})
-        half = options.server(federation.server.side)
         queries = [Query(client, 0, ids, embeddings / (1 + client)) for client in askers(timing)]
-        replies = half.answer(queries, 1)
+        replies = federation.server.side.answer(queries, 1)
         assert [reply.client for reply in replies] == askers(timing)
         values.append(torch.stack([reply.values for reply in replies]) * nominal)
     assert torch.allclose(*values, rtol=1e-5, atol=1e-6)
@@ -555,7 +555,7 @@ def test_evaluations_are_counted_as_they_are_made(
     """The points that a query adds to the table's own, and one for each further local step."""
     federation = federations.build(method, timing)
     seen = []
-    head = federation.server.side.head
+    head = federation.server.side.model
     evaluate = head.evaluate
 
     def counting(points: Any, *others: Any) -> Any:

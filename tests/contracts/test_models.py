@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from vertizo.models.linear_stack import LinearStack
 from vertizo.models.networks import cnn, mlp
 from vertizo.models.torch import TorchModel, wrap
 from vertizo.zeroth_order.directions import LAWS, Directions
-from vertizo.zeroth_order.perturbation import at_once, in_place, outputs
+from vertizo.zeroth_order.estimators import at_once, in_place, outputs
 
 Array = NDArray[np.float32]
 BATCH, OUTPUTS = 7, 3
@@ -82,29 +83,27 @@ DIFFERENTIABLE = ["linear", "mlp", "mlp-relu", "tanh", "cnn", "group-norm"]
 FLAT = ["linear", "mlp-relu", "tanh"]
 
 
-@pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> Kind:
-    return KINDS[request.param]
+def made() -> Iterator[tuple[str, Kind, Model]]:
+    """Every kind, with a new model of it."""
+    for name, kind in KINDS.items():
+        torch.manual_seed(0)
+        yield name, kind, kind.make()
 
 
-@pytest.fixture
-def model(kind: Kind) -> Model:
-    torch.manual_seed(0)
-    return kind.make()
+def differentiable(names: list[str]) -> Iterator[tuple[str, DifferentiableModel, Tensor]]:
+    """Those that are, each with inputs."""
+    for name, kind, model in made():
+        if name in names:
+            assert isinstance(model, DifferentiableModel)
+            yield name, model, kind.inputs()
 
 
-@pytest.fixture(params=DIFFERENTIABLE)
-def differentiable(request: pytest.FixtureRequest) -> tuple[DifferentiableModel, Tensor]:
-    torch.manual_seed(0)
-    kind = KINDS[request.param]
-    made = kind.make()
-    assert isinstance(made, DifferentiableModel)
-    return made, kind.inputs()
+def normal(seed: int, *shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 def direction_for(model: Model) -> Tensor:
-    generator = torch.Generator().manual_seed(5)
-    return torch.randn(model.parameters.numel(), generator=generator)
+    return normal(5, model.parameters.numel())
 
 
 def at(model: Model, parameters: Tensor, inputs: Tensor) -> Tensor:
@@ -117,130 +116,109 @@ def at(model: Model, parameters: Tensor, inputs: Tensor) -> Tensor:
         model.parameters.copy_(saved)
 
 
-def test_kind(kind: Kind, model: Model) -> None:
-    assert type(model) is kind.type
+def test_outputs_are_plain_rows() -> None:
+    for name, kind, model in made():
+        result = model(kind.inputs())
+        assert type(model) is kind.type, name
+        assert isinstance(model, DifferentiableModel) == (kind.type is not ArrayModel), name
+        assert (result.shape, result.dtype) == ((BATCH, OUTPUTS), torch.float32), name
+        assert not result.requires_grad, name
+        assert model.parameters.dim() == 1, name
+        assert not model.parameters.requires_grad, name
 
 
-def test_outputs_are_plain_rows(kind: Kind, model: Model) -> None:
-    result = model(kind.inputs())
-    assert result.shape == (BATCH, OUTPUTS)
-    assert result.dtype == torch.float32
-    assert not result.requires_grad
-    assert model.parameters.dim() == 1
-    assert not model.parameters.requires_grad
+def test_nothing_but_the_parameters_decides() -> None:
+    for name, kind, model in made():
+        inputs = kind.inputs()
+        first, kept = model(inputs).clone(), inputs.clone()
+        torch.manual_seed(99)
+        model.along(direction_for(model), OFFSETS, inputs)
+        assert torch.equal(model(inputs), first), name
+        assert torch.equal(inputs, kept), name
 
 
-def test_nothing_but_the_parameters_decides(kind: Kind, model: Model) -> None:
-    inputs = kind.inputs()
-    first = model(inputs).clone()
-    kept = inputs.clone()
-    torch.manual_seed(99)
-    model.along(direction_for(model), OFFSETS, inputs)
-    assert torch.equal(model(inputs), first)
-    assert torch.equal(inputs, kept)
+def test_parameters_are_live_and_outputs_outlive_their_change() -> None:
+    for name, kind, model in made():
+        inputs = kind.inputs()
+        result = model(inputs)
+        before = result.clone()
+        model.parameters.add_(direction_for(model))
+        assert not torch.allclose(model(inputs), before), name
+        model(kind.inputs(2))
+        assert torch.equal(result, before), name
+        model.parameters.zero_()
+        assert not model(inputs).any(), name
 
 
-def test_outputs_outlive_a_change_of_the_parameters(kind: Kind, model: Model) -> None:
-    result = model(kind.inputs())
-    copy = result.clone()
-    model.parameters.add_(1.0)
-    model(kind.inputs(2))
-    assert torch.equal(result, copy)
+def test_along_is_evaluation_at_shifted_parameters() -> None:
+    for name, kind, model in made():
+        inputs, direction = kind.inputs(), direction_for(model)
+        before, kept = model.parameters.clone(), direction.clone()
+        result = model.along(direction, OFFSETS, inputs)
+        assert torch.equal(model.parameters, before), name
+        assert torch.equal(direction, kept), name
+        assert result.shape == (len(OFFSETS), BATCH, OUTPUTS), name
+        assert result.dtype == torch.float32, name
+        assert not result.requires_grad, name
+        for offset, found in zip(OFFSETS, result, strict=True):
+            expected = at(model, model.parameters + offset * direction, inputs)
+            assert torch.allclose(found, expected, rtol=1e-4, atol=1e-5), (name, offset)
+        assert not torch.allclose(result[0], result[3], rtol=1e-2), name
+        longer = torch.cat([torch.full((4,), 50.0), direction, torch.full((3,), -50.0)])
+        part = model.along(longer[4:-3], OFFSETS, inputs)
+        assert torch.equal(part, model.along(direction, OFFSETS, inputs)), name
 
 
-def test_parameters_are_live(kind: Kind, model: Model) -> None:
-    inputs = kind.inputs()
-    before = model(inputs).clone()
-    model.parameters.add_(direction_for(model))
-    assert not torch.allclose(model(inputs), before)
-    model.parameters.zero_()
-    assert not model(inputs).any()
-
-
-def test_along_is_evaluation_at_shifted_parameters(kind: Kind, model: Model) -> None:
-    inputs, direction = kind.inputs(), direction_for(model)
-    result = model.along(direction, OFFSETS, inputs)
-    assert result.shape == (len(OFFSETS), BATCH, OUTPUTS)
-    assert result.dtype == torch.float32
-    assert not result.requires_grad
-    for offset, found in zip(OFFSETS, result, strict=True):
-        expected = at(model, model.parameters + offset * direction, inputs)
-        assert torch.allclose(found, expected, rtol=1e-4, atol=1e-5)
-    assert not torch.allclose(result[0], result[3], rtol=1e-2)
-
-
-def test_along_leaves_the_parameters_bit_for_bit(kind: Kind, model: Model) -> None:
-    before, direction = model.parameters.clone(), direction_for(model)
-    kept = direction.clone()
-    model.along(direction, OFFSETS, kind.inputs())
-    assert torch.equal(model.parameters, before)
-    assert torch.equal(direction, kept)
-
-
-def test_along_a_part_of_a_longer_vector(kind: Kind, model: Model) -> None:
-    inputs, direction = kind.inputs(), direction_for(model)
-    longer = torch.cat([torch.full((4,), 50.0), direction, torch.full((3,), -50.0)])
-    expected = model.along(direction, OFFSETS, inputs).clone()
-    assert torch.equal(model.along(longer[4:-3], OFFSETS, inputs), expected)
-
-
-@pytest.mark.parametrize("law", LAWS)
-def test_in_place_and_at_once_agree(kind: Kind, model: Model, law: str) -> None:
-    inputs = kind.inputs()
-    stream = Stream.from_seed(8).child(law)
-    direction = Directions(law, model.parameters.numel(), stream).draw(0)
+def test_in_place_and_at_once_agree() -> None:
     offsets = (1e-3, -1e-3)
-    one = in_place(model, inputs, direction, offsets)
-    other = at_once(model, inputs, direction, offsets)
-    assert one.shape == other.shape == (2, BATCH, OUTPUTS)
-    assert torch.allclose(one, other, rtol=1e-5, atol=2e-6)
-    assert torch.allclose(outputs(model, inputs, direction, offsets), other, rtol=1e-5, atol=2e-6)
-    if not kind.rough:
-        slopes = [(plus - minus) / 2e-3 for plus, minus in (one, other)]
-        assert torch.allclose(*slopes, rtol=1e-2, atol=5e-3)
+    for law, (name, kind, model) in product(LAWS, made()):
+        inputs = kind.inputs()
+        stream = Stream.from_seed(8).child(law)
+        direction = Directions(law, model.parameters.numel(), stream).draw(0)
+        one = in_place(model, inputs, direction, offsets)
+        other = at_once(model, inputs, direction, offsets)
+        chosen = outputs(model, inputs, direction, offsets)
+        assert one.shape == other.shape == (2, BATCH, OUTPUTS), (name, law)
+        assert torch.allclose(one, other, rtol=1e-5, atol=2e-6), (name, law)
+        assert torch.allclose(chosen, other, rtol=1e-5, atol=2e-6), (name, law)
+        if not kind.rough:
+            slopes = [(plus - minus) / 2e-3 for plus, minus in (one, other)]
+            assert torch.allclose(*slopes, rtol=1e-2, atol=5e-3), (name, law)
 
 
-def test_in_place_gives_the_parameters_back(kind: Kind, model: Model) -> None:
-    before = model.parameters.clone()
-    directions = Directions("scaled-sphere", before.numel(), Stream.from_seed(8))
-    for number in range(20):
-        in_place(model, kind.inputs(), directions.draw(number), (1e-3, -1e-3))
-    assert torch.allclose(model.parameters, before, rtol=1e-6, atol=1e-6)
+def test_in_place_gives_the_parameters_back() -> None:
+    for name, kind, model in made():
+        before = model.parameters.clone()
+        directions = Directions("scaled-sphere", before.numel(), Stream.from_seed(8))
+        for number in range(20):
+            in_place(model, kind.inputs(), directions.draw(number), (1e-3, -1e-3))
+        assert torch.allclose(model.parameters, before, rtol=1e-6, atol=1e-6), name
 
 
-@pytest.mark.parametrize("record", [0, 3, BATCH - 1])
-@pytest.mark.parametrize("value", ["other", "huge", "nan"])
-def test_a_record_leaves_the_others_alone(
-    kind: Kind, model: Model, record: int, value: str
-) -> None:
-    inputs, direction = kind.inputs(), direction_for(model)
-    replaced = inputs.clone()
-    replaced[record] = {
-        "other": kind.inputs(2)[record],
-        "huge": torch.full_like(inputs[record], 1e30),
-        "nan": torch.full_like(inputs[record], torch.nan),
-    }[value]
-    others = [i for i in range(BATCH) if i != record]
-    assert torch.equal(model(inputs)[others], model(replaced)[others])
-    one, other = (model.along(direction, OFFSETS, x)[:, others] for x in (inputs, replaced))
-    assert torch.equal(one, other)
+def test_a_record_leaves_the_others_alone() -> None:
+    for name, kind, model in made():
+        inputs, direction = kind.inputs(), direction_for(model)
+        for record, value in product((0, 3, BATCH - 1), ("other", 1e30, torch.nan)):
+            replaced = inputs.clone()
+            replaced[record] = kind.inputs(2)[record] if value == "other" else value
+            others = [i for i in range(BATCH) if i != record]
+            case = name, record, value
+            assert torch.equal(model(inputs)[others], model(replaced)[others]), case
+            one, other = (model.along(direction, OFFSETS, x)[:, others] for x in (inputs, replaced))
+            assert torch.equal(one, other), case
 
 
-def test_order_and_company_do_not_matter(kind: Kind, model: Model) -> None:
-    inputs = kind.inputs()
-    whole = model(inputs)
-    assert torch.allclose(model(inputs.flip(0)).flip(0), whole, rtol=1e-5, atol=1e-6)
-    apart = torch.cat([model(inputs[i : i + 1]) for i in range(BATCH)])
-    assert torch.allclose(apart, whole, rtol=1e-5, atol=1e-6)
-
-
-def test_only_array_models_cannot_be_differentiated(kind: Kind, model: Model) -> None:
-    assert isinstance(model, DifferentiableModel) == (kind.type is not ArrayModel)
+def test_order_and_company_do_not_matter() -> None:
+    for name, kind, model in made():
+        inputs = kind.inputs()
+        whole = model(inputs)
+        assert torch.allclose(model(inputs.flip(0)).flip(0), whole, rtol=1e-5, atol=1e-6), name
+        apart = torch.cat([model(inputs[i : i + 1]) for i in range(BATCH)])
+        assert torch.allclose(apart, whole, rtol=1e-5, atol=1e-6), name
 
 
 def shift(points: int, columns: int, seed: int = 4) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return 0.5 * torch.randn(points, BATCH, columns, generator=generator)
+    return 0.5 * normal(seed, points, BATCH, columns)
 
 
 SHIFTS = {
@@ -263,105 +241,88 @@ def written_out(rows: Tensor, shifts: tuple[tuple[int, Tensor], ...]) -> Tensor:
     return torch.stack([*points, rows])
 
 
-@pytest.mark.parametrize("name", FLAT)
-@pytest.mark.parametrize("shifts", SHIFTS.values(), ids=SHIFTS)
-def test_forward_at_several_points(name: str, shifts: tuple[tuple[int, Tensor], ...]) -> None:
-    torch.manual_seed(0)
-    model, rows = KINDS[name].make(), KINDS[name].inputs()
-    assert isinstance(model, DifferentiableModel)
-    points = written_out(rows, shifts)
-    result, pullback = model.forward(Points(rows, shifts))
-    assert result.shape == (len(points) * BATCH, OUTPUTS)
-    assert not result.requires_grad
-    expected = torch.cat([model(point) for point in points])
-    assert torch.allclose(result, expected, rtol=1e-5, atol=1e-5)
-    alone, at_rows = model.forward(Points(rows))
-    weights = torch.randn(alone.shape, generator=torch.Generator().manual_seed(2))
-    assert torch.allclose(pullback.inputs(weights), at_rows.inputs(weights), atol=1e-6)
-    kept = pullback(weights).clone()
-    assert torch.allclose(kept, at_rows(weights), rtol=1e-5, atol=1e-6)
+def test_forward_at_several_points() -> None:
+    for (name, model, rows), (which, shifts) in product(differentiable(FLAT), SHIFTS.items()):
+        case, points = (name, which), written_out(rows, shifts)
+        result, pullback = model.forward(Points(rows, shifts))
+        assert result.shape == (len(points) * BATCH, OUTPUTS), case
+        assert not result.requires_grad, case
+        expected = torch.cat([model(point) for point in points])
+        assert torch.allclose(result, expected, rtol=1e-5, atol=1e-5), case
+        alone, at_rows = model.forward(Points(rows))
+        weights = normal(2, *alone.shape)
+        assert torch.allclose(pullback.inputs(weights), at_rows.inputs(weights), atol=1e-6), case
+        kept = pullback(weights).clone()
+        assert torch.allclose(kept, at_rows(weights), rtol=1e-5, atol=1e-6), case
 
 
-@pytest.mark.parametrize("name", FLAT)
-@pytest.mark.parametrize("value", [3.0, 1e25, torch.nan])
-def test_a_record_leaves_the_others_alone_at_every_point(name: str, value: float) -> None:
-    torch.manual_seed(0)
-    model, rows, moved = KINDS[name].make(), KINDS[name].inputs(), shift(2, 3)
-    assert isinstance(model, DifferentiableModel)
+def test_a_record_leaves_the_others_alone_at_every_point() -> None:
     others = [i for i in range(BATCH) if i != 2]
-    results = []
-    for replaced in (False, True):
-        if replaced:
-            rows, moved = rows.clone(), moved.clone()
-            rows[2], moved[:, 2] = value, -value
-        result, pullback = model.forward(Points(rows, ((1, moved),)))
-        ones = torch.ones(BATCH, OUTPUTS)
-        results.append((result.view(3, BATCH, OUTPUTS)[:, others], pullback.inputs(ones)[others]))
-    assert torch.equal(results[0][0], results[1][0])
-    assert torch.equal(results[0][1], results[1][1])
+    for (name, model, rows), value in product(differentiable(FLAT), (3.0, 1e25, torch.nan)):
+        replaced, moved, results = rows.clone(), shift(2, 3), []
+        replaced[2] = value
+        changed = moved.clone()
+        changed[:, 2] = -value
+        for batch, by in ((rows, moved), (replaced, changed)):
+            result, pullback = model.forward(Points(batch, ((1, by),)))
+            slopes = pullback.inputs(torch.ones(BATCH, OUTPUTS))
+            results.append((result.view(3, BATCH, OUTPUTS)[:, others], slopes[others]))
+        assert torch.equal(results[0][0], results[1][0]), (name, value)
+        assert torch.equal(results[0][1], results[1][1]), (name, value)
 
 
-def test_forward_gives_all_outputs(differentiable: tuple[DifferentiableModel, Tensor]) -> None:
-    model, inputs = differentiable
-    kept = inputs.clone()
-    result, _ = model.forward(Points(inputs))
-    assert not result.requires_grad
-    assert torch.allclose(result, model(inputs), rtol=1e-5, atol=1e-6)
-    assert torch.equal(inputs, kept)
+def test_forward_gives_all_outputs() -> None:
+    for name, model, inputs in differentiable(DIFFERENTIABLE):
+        kept = inputs.clone()
+        result, _ = model.forward(Points(inputs))
+        assert not result.requires_grad, name
+        assert torch.allclose(result, model(inputs), rtol=1e-5, atol=1e-6), name
+        assert torch.equal(inputs, kept), name
 
 
-def test_pullback_is_the_slope_of_the_outputs(
-    differentiable: tuple[DifferentiableModel, Tensor],
-) -> None:
+def test_pullbacks_are_the_slopes_of_the_outputs() -> None:
     """``pullback(g) · u`` is the derivative of ``Σ g·h`` along u, taken by differences."""
-    model, inputs = differentiable
-    result, pullback = model.forward(Points(inputs))
-    weights = torch.randn(result.shape, generator=torch.Generator().manual_seed(2))
-    kept = weights.clone()
-    gradient = pullback(weights).clone()
-    assert gradient.shape == model.parameters.shape
-    direction = direction_for(model)
-    direction /= direction.norm()
-    plus, minus = model.along(direction, (5e-3, -5e-3), inputs)
-    slope = float(((plus - minus) / 1e-2 * weights).sum())
-    assert float(gradient @ direction) == pytest.approx(slope, rel=2e-2, abs=2e-2)
-    assert torch.equal(weights, kept)
+    for name, model, inputs in differentiable(DIFFERENTIABLE):
+        result, pullback = model.forward(Points(inputs))
+        weights = normal(2, *result.shape)
+        kept = weights.clone()
+        gradient = pullback(weights).clone()
+        assert gradient.shape == model.parameters.shape, name
+        direction = direction_for(model)
+        direction /= direction.norm()
+        plus, minus = model.along(direction, (5e-3, -5e-3), inputs)
+        slope = float(((plus - minus) / 1e-2 * weights).sum())
+        assert float(gradient @ direction) == pytest.approx(slope, rel=2e-2, abs=2e-2), name
+        assert torch.equal(weights, kept), name
+
+        gradient = pullback.inputs(weights)
+        assert gradient.shape == inputs.shape, name
+        by = normal(3, *inputs.shape)
+        slope = float(((model(inputs + 1e-3 * by) - model(inputs - 1e-3 * by)) * weights).sum())
+        expected = pytest.approx(slope / 2e-3, rel=2e-2, abs=5e-2)
+        assert float((gradient * by).sum()) == expected, name
 
 
-def test_pullback_to_the_inputs(differentiable: tuple[DifferentiableModel, Tensor]) -> None:
-    model, inputs = differentiable
-    result, pullback = model.forward(Points(inputs))
-    weights = torch.randn(result.shape, generator=torch.Generator().manual_seed(2))
-    gradient = pullback.inputs(weights)
-    assert gradient.shape == inputs.shape
-    shift = torch.randn(inputs.shape, generator=torch.Generator().manual_seed(3))
-    slope = float(((model(inputs + 1e-3 * shift) - model(inputs - 1e-3 * shift)) * weights).sum())
-    assert float((gradient * shift).sum()) == pytest.approx(slope / 2e-3, rel=2e-2, abs=5e-2)
-
-
-def test_pullbacks_add_up(differentiable: tuple[DifferentiableModel, Tensor]) -> None:
+def test_pullbacks_add_up() -> None:
     """Linear in the gradient, and the rows' gradients sum to the batch's."""
-    model, inputs = differentiable
-    result, pullback = model.forward(Points(inputs))
-    weights = torch.randn(result.shape, generator=torch.Generator().manual_seed(2))
-    whole = pullback(weights).clone()
-    assert torch.allclose(pullback(2 * weights), 2 * whole, rtol=1e-5, atol=1e-5)
-    parts = torch.zeros_like(whole)
-    for row in range(BATCH):
-        _, one = model.forward(Points(inputs[row : row + 1]))
-        parts += one(weights[row : row + 1])
-    assert torch.allclose(parts, whole, rtol=1e-4, atol=1e-4)
+    for name, model, inputs in differentiable(DIFFERENTIABLE):
+        result, pullback = model.forward(Points(inputs))
+        weights = normal(2, *result.shape)
+        whole = pullback(weights).clone()
+        assert torch.allclose(pullback(2 * weights), 2 * whole, rtol=1e-5, atol=1e-5), name
+        parts = torch.zeros_like(whole)
+        for row in range(BATCH):
+            _, one = model.forward(Points(inputs[row : row + 1]))
+            parts += one(weights[row : row + 1])
+        assert torch.allclose(parts, whole, rtol=1e-4, atol=1e-4), name
 
 
-def test_an_input_gradient_is_its_records_own(
-    differentiable: tuple[DifferentiableModel, Tensor],
-) -> None:
-    model, inputs = differentiable
-    replaced = inputs.clone()
-    replaced[2] += 5.0
-    gradients = []
-    for batch in (inputs, replaced):
-        result, pullback = model.forward(Points(batch))
-        gradients.append(pullback.inputs(torch.ones_like(result)))
+def test_an_input_gradient_is_its_records_own() -> None:
     others = [i for i in range(BATCH) if i != 2]
-    assert torch.equal(gradients[0][others], gradients[1][others])
+    for name, model, inputs in differentiable(DIFFERENTIABLE):
+        replaced, gradients = inputs.clone(), []
+        replaced[2] += 5.0
+        for batch in (inputs, replaced):
+            result, pullback = model.forward(Points(batch))
+            gradients.append(pullback.inputs(torch.ones_like(result)))
+        assert torch.equal(gradients[0][others], gradients[1][others]), name

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
+from tests.rows import each
 from torch import Tensor, nn
 
 from vertizo.attacks.audit.rows import Rows
@@ -32,7 +32,7 @@ from vertizo.party.private_updates import (
     SecretSgd,
     SeededSampler,
 )
-from vertizo.party.server_model import Head
+from vertizo.party.server_model import ServerModel
 from vertizo.run.build_models import server_module
 from vertizo.zeroth_order.directions import Directions
 
@@ -156,7 +156,7 @@ class Game:
 
     def __init__(self, model: DifferentiableModel, update: str, clip: float, task: Task) -> None:
         self.clip = clip
-        self._head = Head(model, task)
+        self._head = ServerModel(model, task)
         self._start = model.parameters.clone()
         self._heard = Heard(clip)
         size = model.parameters.numel()
@@ -251,8 +251,8 @@ class Search:
         return torch.from_numpy(self._random.standard_normal(count)).float()
 
 
-@pytest.mark.parametrize("update", ["private-sgd", "secret-sgd", "private-zeroth-order"])
-@pytest.mark.parametrize("name", KINDS)
+@each("update", ["private-sgd", "secret-sgd", "private-zeroth-order"])
+@each("name", KINDS)
 def test_a_record_moves_no_release_by_more_than_its_sensitivity(name: str, update: str) -> None:
     torch.manual_seed(1)
     kind, task = KINDS[name], Classification(CLASSES)
@@ -265,7 +265,7 @@ def test_a_record_moves_no_release_by_more_than_its_sensitivity(name: str, updat
     assert largest > 0.5  # else the search would have shown nothing
 
 
-@pytest.mark.parametrize("update", ["private-sgd", "secret-sgd", "private-zeroth-order"])
+@each("update", ["private-sgd", "secret-sgd", "private-zeroth-order"])
 def test_a_regression_keeps_to_it_as_well(update: str) -> None:
     torch.manual_seed(1)
     kind, task = Kind(lambda: wrap(mlp(WIDTH, [6], 1, final_relu=False))), Regression()
@@ -273,8 +273,8 @@ def test_a_regression_keeps_to_it_as_well(update: str) -> None:
     assert 0.5 < found <= 1.0
 
 
-@pytest.mark.parametrize("records", [20_000, 100_000])
-@pytest.mark.parametrize("hidden", [[], [6]])
+@each("records", [20_000, 100_000])
+@each("hidden", [[], [6]])
 def test_a_huge_batch_adds_no_rounding_of_its_own(hidden: list[int], records: int) -> None:
     """All records push the same way, and one that is exchanged pushes back."""
     torch.manual_seed(1)

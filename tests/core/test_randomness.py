@@ -23,6 +23,7 @@ def test_same_seed_and_name_give_the_same_draws() -> None:
     assert np.array_equal(a.generator(3).random(50), b.generator(3).random(50))
 
 
+@pytest.mark.processes
 def test_draws_do_not_depend_on_the_process() -> None:
     code = "from vertizo.core.randomness import Stream as S; "
     code += "print(S.from_seed(5).child('a', 1).seed(3))"

@@ -6,12 +6,9 @@ import math
 from collections.abc import Callable
 
 import pytest
-import torch
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
 from vertizo.core import validate
-from vertizo.core.errors import ConfigError, NonFiniteError, ShapeError
+from vertizo.core.errors import ConfigError
 
 Check = Callable[[str, float], float]
 NOT_NUMBERS = [math.nan, math.inf, -math.inf]
@@ -41,39 +38,3 @@ def test_good_values_come_back(check: Check, value: float) -> None:
 def test_bad_values_are_named(check: Check, value: float) -> None:
     with pytest.raises(ConfigError, match=f"^rate is {value}; it must"):
         check("rate", value)
-
-
-def test_shape() -> None:
-    array = torch.zeros(2, 3)
-    assert validate.shape("embeddings", array, (2, 3)) is array
-    for other in [(3, 2), (2,), (2, 3, 1), (6,)]:
-        with pytest.raises(ShapeError, match=r"^embeddings has shape \(2, 3\)"):
-            validate.shape("embeddings", array, other)
-
-
-@settings(max_examples=300, deadline=None, derandomize=True, database=None)
-@given(
-    values=st.lists(st.floats(width=32), max_size=9),
-    bound=st.sampled_from([0.5, 1.0, 1000.0, 1e30]),
-)
-@example(values=[1e30, -1e30], bound=1e30)
-@example(values=[3e38, 1.0], bound=1.0)
-@example(values=[math.inf], bound=1e30)
-@example(values=[-math.inf, math.nan], bound=1e30)
-def test_bounded_accepts_exactly_what_is_within(values: list[float], bound: float) -> None:
-    array = torch.tensor(values, dtype=torch.float32)
-    if all(abs(value) <= torch.tensor(bound).item() for value in array.tolist()):
-        assert validate.bounded("embeddings", array, bound) is array
-    else:
-        with pytest.raises(NonFiniteError, match=r"^values of embeddings are NaN or outside"):
-            validate.bounded("embeddings", array, bound)
-
-
-@pytest.mark.parametrize("position", [(0, 0), (63, 31)])
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 10.1, -10.1])
-def test_bounded_sees_one_value_anywhere(bad: float, position: tuple[int, int]) -> None:
-    array = torch.full((64, 32), 9.9)  # the norm is far beyond the bound, the values are not
-    assert validate.bounded("h", array, 10.0) is array
-    array[position] = bad
-    with pytest.raises(NonFiniteError):
-        validate.bounded("h", array, 10.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from tests.data.refusals import refused
 
 from vertizo.core.errors import ConfigError, DataError
-from vertizo.data.alignment import align_table, check_output, in_order, keys_of, write_table
+from vertizo.data.alignment import TableToAlign, align_table, in_order, keys_of
 from vertizo.data.tabular import frames
 
 
@@ -23,7 +24,6 @@ def table(values: Any, dtype: Any = None) -> pl.DataFrame:
 
 
 def test_a_whole_number_is_one_key_in_any_column() -> None:
-    assert keys_of(table([12, 0, 249], pl.UInt8), "id") == ["12", "0", "249"]
     for frame in (
         table([12, 0, -7]),
         table([12.0, -0.0, -7.0]),
@@ -34,18 +34,15 @@ def test_a_whole_number_is_one_key_in_any_column() -> None:
         table(["12", "0", "-7"], pl.Categorical),
     ):
         assert keys_of(frame, "id") == ["12", "0", "-7"], frame
+    assert keys_of(table([12, 0, 249], pl.UInt8), "id") == ["12", "0", "249"]
+    large = [2**63 - 1, 2**53 + 1]
+    assert keys_of(table(large), "id") == [str(number) for number in large]
 
 
 def test_text_keeps_its_zeros_points_and_case() -> None:
     keys = ["007", "7", "1.5", "01.0", "1e3", "A", "a", "10.0.0"]
     assert keys_of(table(keys), "id") == keys
-
-
-def test_large_whole_numbers_are_exact() -> None:
-    assert keys_of(table([2**63 - 1, 2**53 + 1]), "id") == [str(2**63 - 1), str(2**53 + 1)]
-
-
-def test_composed_and_decomposed_letters_are_one() -> None:
+    # Composed and decomposed letters are one.
     assert keys_of(table(["Zo\u0065\u0308", "  \u00e9\u2003"]), "id") == ["Zo\u00eb", "\u00e9"]
 
 
@@ -63,10 +60,7 @@ def test_what_is_no_column_of_identifiers() -> None:
         (table(["a", None, " ", "b"]), "no identifier in 2 of 4 rows: row 2 and row 3; leave"),
         (table([1.0, float("nan")]), "no identifier in 1 of 2 rows: row 2"),
         (table([None, None]), "no identifier in 2 of 2 rows"),
-        (
-            table(["b"] + [""] * 9),
-            "in 9 of 10 rows: row 2, row 3, row 4, row 5 and row 6 (and 4 more)",
-        ),
+        (table(["b"] + [""] * 9), "in 9 of 10 rows: row 2, row 3, row 4, row 5 and row 6 (and 4"),
         (
             table(["a", "b", "a", "c", "a", "b"]),
             "the key 'a' in 3 rows: row 1, row 3 and row 5, and 1 more keys more than once",
@@ -74,7 +68,8 @@ def test_what_is_no_column_of_identifiers() -> None:
         (table(["1", "1.0"]), "the key '1' in 2 rows: row 1 and row 2; each record"),
         (table([]), "has no rows"),
     ):
-        assert refused([words], DataError, keys_of, frame, "id", "loans.csv").startswith("loans")
+        line = refused([words], DataError, keys_of, frame, "id", "loans.csv")
+        assert line.startswith("loans.csv")
     words = "column 'ids' of identifiers; did you mean 'id'?"
     refused([words], DataError, keys_of, table([1]), "ids")
     refused(["'customer' of identifiers; it has id, x"], DataError, keys_of, table([1]), "customer")
@@ -82,9 +77,13 @@ def test_what_is_no_column_of_identifiers() -> None:
 
 def test_rows_come_in_canonical_order_with_their_values() -> None:
     frame = pl.DataFrame({"id": [10, 9, 2, 1], "x": ["ten", "nine", "two", "one"]})
-    found = align_table(frame, "id", ["9", "10", "2"])
-    assert found.rows() == [(10, "ten"), (2, "two"), (9, "nine")]
-    refused(["does not have the record '3'"], DataError, align_table, frame, "id", ["3"])
+    assert align_table(frame, "id", ["9", "10", "2"]).rows() == [
+        (10, "ten"),
+        (2, "two"),
+        (9, "nine"),
+    ]
+    with pytest.raises(DataError, match="does not have the record '3'"):
+        align_table(frame, "id", ["3"])
 
 
 @given(st.sets(st.text(st.characters(exclude_categories=["Cs"]), min_size=1)))
@@ -94,60 +93,57 @@ def test_the_order_is_that_of_bytes_in_utf_8(keys: set[str]) -> None:
 
 def test_what_is_written_can_be_read(tmp_path: Path) -> None:
     frame = pl.DataFrame({"id": ["b;", "a\n", 'c"'], "x": ["1", None, "3"]})
-    for name in ("out.csv", "out.parquet"):
-        path = tmp_path / name
-        write_table(frame, path, delimiter=";")
-        found = frames.read(path, ";")
-        assert found["x"].to_list() == ["1", None, "3"]
-        assert keys_of(found, "id") == ["b;", "a", 'c"']
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["out.csv", "out.parquet"]
+    for suffix in (".csv", ".parquet"):
+        folder = tmp_path / suffix[1:]
+        folder.mkdir()
+        written = TableToAlign(folder / "own", "id", folder / f"out{suffix}", ";")
+        written.write(frame, keys_of(frame, "id"))
+        found = frames.read(written.output, ";")
+        assert keys_of(found, "id") == ["a", "b;", 'c"'], suffix
+        assert found["x"].to_list() == [None, "1", "3"]
+        assert list(folder.iterdir()) == [written.output]
 
 
-def test_nothing_is_replaced_unless_told(tmp_path: Path) -> None:
+def test_a_file_that_is_there_is_replaced_as_a_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "out.csv"
     path.write_text("mine")
+    new = TableToAlign(tmp_path / "own.csv", "id", path)
     with pytest.raises(ConfigError, match="is there already"):
-        write_table(table([1]), path)
+        new.write(table([1]), ["1"])
     assert path.read_text() == "mine"
-    write_table(table([1]), path, overwrite=True)
-    assert path.read_text() == "id,x\n1,0\n"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_nothing_half_written_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "out.csv"
-    path.write_text("before")
 
     def full(frame: pl.DataFrame, file: Any, **_: Any) -> None:
         file.write(b"id,")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(pl.DataFrame, "write_csv", full)
-    with pytest.raises(DataError, match=r"out\.csv cannot be written: .*No space left"):
-        write_table(table([1]), path, overwrite=True)
-    assert path.read_text() == "before"
+    over = replace(new, overwrite=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(pl.DataFrame, "write_csv", full)
+        with pytest.raises(DataError, match=r"out\.csv cannot be written: .*No space left"):
+            over.write(table([1]), ["1"])
+    with pytest.raises(DataError, match=r"out\.csv cannot be written"):  # nested, which is no CSV
+        over.write(pl.DataFrame({"id": [1], "x": [[1, 2]]}), ["1"])
+    assert path.read_text() == "mine"
+    over.write(table([1]), ["1"])
+    assert path.read_text() == "id,x\n1,0\n"
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_nested_column_is_no_csv(tmp_path: Path) -> None:
-    frame = pl.DataFrame({"id": [1], "x": [[1, 2]]})
-    words = ["out.csv cannot be written"]
-    refused(words, DataError, write_table, frame, tmp_path / "out.csv")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_outputs_are_refused_before_anything_is_asked(tmp_path: Path) -> None:
-    own, other = tmp_path / "own.csv", tmp_path / "other.csv"
+    own, other, folder = (tmp_path / name for name in ("own.csv", "other.csv", "folder.csv"))
     own.write_text("id\n1\n")
     other.write_text("")
-    (tmp_path / "folder.csv").mkdir()
-    check_output(tmp_path / "out.parquet", own)
-    check_output(other, own, overwrite=True)
+    folder.mkdir()
     for path, overwrite, words in (
-        (tmp_path / "out.xlsx", False, "ends in '.xlsx'; end it in .csv or .parquet"),
+        (tmp_path / "out.xlsx", False, r"ends in '\.xlsx'; end it in \.csv or \.parquet"),
         (tmp_path / "no" / "out.csv", False, "there is no folder"),
         (own, True, "is the table that is aligned"),
         (other, False, "is there already"),
-        (tmp_path / "folder.csv", True, "is a folder"),
+        (folder, True, "is a folder"),
     ):
-        refused([words], ConfigError, check_output, path, own, overwrite)
+        with pytest.raises(ConfigError, match=words):
+            TableToAlign(own, "id", path, overwrite=overwrite).check_output()
+    TableToAlign(own, "id", tmp_path / "out.parquet").check_output()
+    TableToAlign(own, "id", other, overwrite=True).check_output()

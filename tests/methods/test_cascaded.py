@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.rows import each
 from torch import Tensor, nn
 
 from vertizo.core.randomness import Stream
@@ -26,8 +27,8 @@ LARGE = {"method.smoothing": SMOOTHING}
 JOINS = ("concat", "sum", "mean")
 
 
-@pytest.mark.parametrize("timing", TIMINGS)
-@pytest.mark.parametrize("join", JOINS)
+@each("timing", TIMINGS)
+@each("join", JOINS)
 def test_rounds_by_hand(federations: SimpleNamespace, timing: str, join: str) -> None:
     """Both losses on the same server weights; the table and the step at the unperturbed ``c``."""
     momentum, nominal, rate, dim = 0.5, 8, 0.1, federations.DIM
@@ -36,7 +37,7 @@ def test_rounds_by_hand(federations: SimpleNamespace, timing: str, join: str) ->
     side = federation.server.side
     labels = federation.data.labels["table"]
     width = 3 * dim if join == "concat" else dim
-    velocity = torch.zeros_like(side.head.parameters, dtype=torch.float64)
+    velocity = torch.zeros_like(side.model.parameters, dtype=torch.float64)
     order = [0, 1, 2] if timing == "synchronous" else [2]
     sizes = set()
 
@@ -49,7 +50,7 @@ def test_rounds_by_hand(federations: SimpleNamespace, timing: str, join: str) ->
 
     for round_ in range(10):
         server = federations.twin(
-            side.head.parameters, [width, federations.HIDDEN, federations.CLASSES]
+            side.model.parameters, [width, federations.HIDDEN, federations.CLASSES]
         )
         frames = [federations.ask(federation, client) for client in order]
         queries = [federations.query(frame) for frame in frames]
@@ -75,7 +76,7 @@ def test_rounds_by_hand(federations: SimpleNamespace, timing: str, join: str) ->
         (plain.sum() / nominal).backward()
         velocity = momentum * velocity + torch.cat([w.grad.flatten() for w in server.parameters()])
         stepped = federations.flat(server) - rate * velocity
-        assert torch.allclose(side.head.parameters.double(), stepped, atol=1e-6)
+        assert torch.allclose(side.model.parameters.double(), stepped, atol=1e-6)
 
         for client, answer in answers:
             federation.clients[client].tell(answer)
@@ -88,8 +89,8 @@ NORMS = {"sphere": 1.0, "scaled-sphere": math.sqrt(7), "rademacher": math.sqrt(7
 FACTORS = {"sphere": 7.0, "coordinate": 7.0}
 
 
-@pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@each("law", LAWS)
+@each("momentum", [0.0, 0.9])
 def test_a_client_moves_by_the_difference_of_the_two_losses(law: str, momentum: float) -> None:
     """Its embedding is its parameters here: the direction can be read off the query."""
     model = ArrayModel(lambda w, x: np.repeat(w[None], len(x), 0), torch.linspace(-1, 1, 7))
@@ -112,7 +113,7 @@ def test_a_client_moves_by_the_difference_of_the_two_losses(law: str, momentum: 
         assert torch.allclose(model.parameters, before - 0.1 * velocity, atol=2e-4)
 
 
-@pytest.mark.parametrize("law", LAWS)
+@each("law", LAWS)
 def test_many_directions_approach_the_gradient(federations: SimpleNamespace, law: Any) -> None:
     rounds = 3000
     method = Cascaded(smoothing=0.01, directions=law)
@@ -121,7 +122,7 @@ def test_many_directions_approach_the_gradient(federations: SimpleNamespace, law
     assert error < 3 * math.sqrt((gradient.numel() + 1) / rounds)
 
 
-@pytest.mark.parametrize("timing", TIMINGS)
+@each("timing", TIMINGS)
 def test_a_difference_may_be_told_instead(federations: SimpleNamespace, timing: str) -> None:
     """One number over μ, which moves the client as far as the two losses would."""
     ends = []

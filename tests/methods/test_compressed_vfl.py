@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import SimpleNamespace
 
-import pytest
 import torch
+from tests.rows import each
 from torch import Tensor
 
 from vertizo.protocol.codecs.none import NoCompression
@@ -25,8 +25,8 @@ def quantised(bits: int) -> Callable[[Tensor], Tensor]:
     return call
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.5])
-@pytest.mark.parametrize(("bits", "steps"), [(8, 1), (8, 3), (2, 1), (2, 4)])
+@each("momentum", [0.0, 0.5])
+@each("bits, steps", [(8, 1), (8, 3), (2, 1), (2, 4)])
 def test_rounds_by_hand(
     federations: SimpleNamespace, bits: int, steps: int, momentum: float
 ) -> None:
@@ -79,7 +79,7 @@ def test_embeddings_take_a_byte_a_number_and_gradients_four(federations: SimpleN
             assert abs(len(other) - len(frame) - saved) <= 2  # MessagePack's own lengths
 
 
-@pytest.mark.parametrize("steps", [1, 3])
+@each("steps", [1, 3])
 def test_without_a_codec_it_is_fedbcd(federations: SimpleNamespace, steps: int) -> None:
     """The same frames and the same weights, bit by bit."""
     local = {"method.local_steps": steps}

@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.rows import each
 from torch import Tensor, nn
 
 from vertizo.core.errors import ConfigError
 from vertizo.core.randomness import Stream
-from vertizo.methods.base import ClientSide, ServerSide
+from vertizo.methods.base import ClientSide
 from vertizo.methods.czofo import Czofo
 from vertizo.models.array import ArrayModel
 from vertizo.models.losses import Classification
 from vertizo.models.optimizers import Sgd
 from vertizo.models.torch import wrap
-from vertizo.party.server_model import Head
+from vertizo.party.server_model import NoUpdate, ServerModel, ServerSide
 from vertizo.party.table import EmbeddingTable
-from vertizo.party.updates import NoUpdate
 from vertizo.privacy.plan import NoPrivacy
 from vertizo.protocol.messages import Query, Reply
 from vertizo.zeroth_order.directions import LAWS
@@ -46,11 +46,9 @@ def joined(name: str, parts: list[Tensor]) -> Tensor:
     return torch.stack(parts).sum(0) / (len(parts) if name == "mean" else 1)
 
 
-@pytest.mark.parametrize("timing", TIMINGS)
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(
-    ("join", "law"), [*zip(JOINS, ("sphere", "gaussian", "sphere"), strict=True)]
-)
+@each("timing", TIMINGS)
+@each("form", FORMS)
+@each("join, law", [*zip(JOINS, ("sphere", "gaussian", "sphere"), strict=True)])
 def test_rounds_by_hand(
     federations: SimpleNamespace, timing: str, form: str, join: str, law: Any
 ) -> None:
@@ -65,14 +63,14 @@ def test_rounds_by_hand(
     federation = federations.build("czofo", timing, changes)
     side, labels = federation.server.side, federation.data.labels["table"]
     width = side.table.width
-    velocity = torch.zeros_like(side.head.parameters, dtype=torch.float64)
+    velocity = torch.zeros_like(side.model.parameters, dtype=torch.float64)
     velocities = [torch.zeros_like(m.parameters, dtype=torch.float64) for m in federation.models]
     factor = dim if law == "sphere" else 1
     order = [0, 1, 2] if timing == "synchronous" else [2]
     sizes = set()
     for round_ in range(10):
         widths = [width, federations.HIDDEN, federations.CLASSES]
-        server = federations.twin(side.head.parameters, widths)
+        server = federations.twin(side.model.parameters, widths)
         frames = [federations.ask(federation, client) for client in order]
         queries = [federations.query(frame) for frame in frames]
         ids = queries[0].ids
@@ -119,14 +117,14 @@ def test_rounds_by_hand(
         (plain.sum() / nominal).backward()
         velocity = momentum * velocity + torch.cat([w.grad.flatten() for w in server.parameters()])
         stepped = federations.flat(server) - 0.1 * velocity
-        assert torch.allclose(side.head.parameters.double(), stepped, atol=1e-6)
+        assert torch.allclose(side.model.parameters.double(), stepped, atol=1e-6)
         if timing == "asynchronous":
             order = [(round_ * 2) % 3]
     assert sizes == {8, 29 % 8}
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("law", LAWS)
+@each("form", FORMS)
+@each("law", LAWS)
 def test_the_estimate_is_unbiased(federations: SimpleNamespace, form: str, law: Any) -> None:
     """Three directions of embeddings of two numbers: axes too, though they come out uneven."""
     method = Czofo(smoothing=1e-3, directions=law, scalars=form, num_directions=3)
@@ -151,7 +149,7 @@ def test_the_variance_falls_as_directions_rise(federations: SimpleNamespace) -> 
         assert spread["batch", count] > 3 * spread["record", count]
 
 
-@pytest.mark.parametrize("timing", TIMINGS)
+@each("timing", TIMINGS)
 def test_every_axis_once_is_vafl_up_to_the_smoothing(
     federations: SimpleNamespace, timing: str
 ) -> None:
@@ -161,13 +159,13 @@ def test_every_axis_once_is_vafl_up_to_the_smoothing(
     def after(method: str, changes: dict[str, Any]) -> Tensor:
         federation, _ = federations.ran(method, timing, {**smooth, **changes}, rounds=4)
         parts = [model.parameters for model in federation.models]
-        return torch.cat([*parts, federation.server.side.head.parameters])
+        return torch.cat([*parts, federation.server.side.model.parameters])
 
     axes = options(directions="coordinate", scalars="record", num_directions=federations.DIM)
     exact = after("vafl", {})
     start = federations.build("vafl", timing, smooth)
     moved = exact - torch.cat(
-        [*(m.parameters for m in start.models), start.server.side.head.parameters]
+        [*(m.parameters for m in start.models), start.server.side.model.parameters]
     )
     errors = [
         float((after("czofo", {**axes, "method.smoothing": mu}) - exact).norm())
@@ -181,12 +179,13 @@ def test_every_axis_once_is_vafl_up_to_the_smoothing(
 def halves(
     method: Czofo, mine: Stream, theirs: Stream, private: int = 0
 ) -> tuple[Any, Any, Tensor, Tensor]:
-    """A client and a server half, the client's parameters, and a batch of six records."""
+    """A client and a server side, the client's parameters, and a batch of six records."""
     torch.manual_seed(3)
     features = torch.randn(6, 3)
     model = wrap(nn.Linear(3, 2))
     side = ServerSide(
-        head=Head(wrap(nn.Linear(2, 3)), Classification(3)),
+        method=method,
+        model=ServerModel(wrap(nn.Linear(2, 3)), Classification(3)),
         table=EmbeddingTable(6, [2]),
         labels=torch.tensor([0, 1, 2, 1, 0, 2]),
         plan=NoPrivacy(6),
@@ -194,7 +193,7 @@ def halves(
         shared=[theirs],
     )
     client = method.client(ClientSide(model, Sgd(0.1), Stream.from_seed(private), mine))
-    return client, method.server(side), model.parameters, features
+    return client, side, model.parameters, features
 
 
 def moved_by(method: Czofo, mine: Stream, theirs: Stream, private: int = 0) -> tuple[Tensor, Query]:
@@ -206,7 +205,7 @@ def moved_by(method: Czofo, mine: Stream, theirs: Stream, private: int = 0) -> t
     return parameters - before, query
 
 
-@pytest.mark.parametrize("form", FORMS)
+@each("form", FORMS)
 def test_directions_come_from_the_shared_stream_alone(form: str) -> None:
     method = Czofo(scalars=form, smoothing=0.01, num_directions=4000)
     one, two = Stream.from_seed(1), Stream.from_seed(2)
@@ -260,7 +259,7 @@ def test_no_two_queries_and_no_two_clients_share_directions(federations: SimpleN
         assert all(not torch.allclose(u, other) for other in drawn[:i])
 
 
-@pytest.mark.parametrize("form", FORMS)
+@each("form", FORMS)
 def test_a_client_that_was_restarted_needs_no_query_of_its_own(form: str) -> None:
     """The embeddings are made again; the update is the same, bit by bit."""
     method, stream = Czofo(scalars=form, num_directions=7), Stream.from_seed(1)
@@ -276,7 +275,7 @@ def test_a_client_that_was_restarted_needs_no_query_of_its_own(form: str) -> Non
     assert torch.equal(*ends)
 
 
-@pytest.mark.parametrize(("form", "shape"), [("batch", (5,)), ("record", (8, 5))])
+@each("form, shape", [("batch", (5,)), ("record", (8, 5))])
 def test_reply_shapes(form: str, shape: tuple[int, ...]) -> None:
     method = Czofo(scalars=form, num_directions=5)
     assert method.reply_shape(8, 64) == shape
@@ -285,7 +284,7 @@ def test_reply_shapes(form: str, shape: tuple[int, ...]) -> None:
     assert method.points == method.releases_per_query == 1
 
 
-@pytest.mark.parametrize("form", FORMS)
+@each("form", FORMS)
 def test_the_clip_is_on_a_records_q_slopes_together(
     federations: SimpleNamespace, form: str
 ) -> None:

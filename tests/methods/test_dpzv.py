@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.rows import each
 from torch import Tensor, nn
 
 from vertizo.config.schema import ExperimentConfig
@@ -38,11 +39,11 @@ def losses(server: nn.Module, rows: Tensor, labels: Tensor) -> Tensor:
 def server_twin(federations: SimpleNamespace, federation: Federation) -> nn.Sequential:
     width = federation.server.side.table.width
     widths = [width, federations.HIDDEN, federations.CLASSES]
-    return federations.twin(federation.server.side.head.parameters, widths)
+    return federations.twin(federation.server.side.model.parameters, widths)
 
 
-@pytest.mark.parametrize("timing", TIMINGS)
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@each("timing", TIMINGS)
+@each("momentum", [0.0, 0.9])
 def test_rounds_by_hand(federations: SimpleNamespace, timing: str, momentum: float) -> None:
     """Every reply, table entry and server step of a run, short batches included."""
     changes = {**LARGE, "server.optimizer.momentum": momentum}
@@ -50,7 +51,7 @@ def test_rounds_by_hand(federations: SimpleNamespace, timing: str, momentum: flo
     side, nominal, rate = federation.server.side, 8, 0.1
     labels = federation.data.labels["table"]
     order = [0, 1, 2] if timing == "synchronous" else [1]
-    velocity = torch.zeros_like(side.head.parameters, dtype=torch.float64)
+    velocity = torch.zeros_like(side.model.parameters, dtype=torch.float64)
     sizes = set()
     for round_ in range(10):
         server = server_twin(federations, federation)
@@ -89,7 +90,7 @@ def test_rounds_by_hand(federations: SimpleNamespace, timing: str, momentum: flo
         gradient = torch.cat([w.grad.reshape(-1) for w in server.parameters()])
         velocity = momentum * velocity + gradient
         stepped = federations.flat(server) - rate * velocity
-        assert torch.allclose(side.head.parameters.double(), stepped, atol=1e-6)
+        assert torch.allclose(side.model.parameters.double(), stepped, atol=1e-6)
 
         for client, answer in answers:
             federation.clients[client].tell(answer)
@@ -111,8 +112,8 @@ NORMS = {"sphere": 1.0, "scaled-sphere": math.sqrt(7), "rademacher": math.sqrt(7
 FACTORS = {"sphere": 7.0, "coordinate": 7.0}
 
 
-@pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@each("law", LAWS)
+@each("momentum", [0.0, 0.9])
 def test_a_client_asks_on_both_sides_and_moves_along_the_same_direction(
     law: str, momentum: float
 ) -> None:
@@ -133,7 +134,7 @@ def test_a_client_asks_on_both_sides_and_moves_along_the_same_direction(
     assert law == "coordinate" or not torch.allclose(seen[0], seen[1])
 
 
-@pytest.mark.parametrize("law", LAWS)
+@each("law", LAWS)
 def test_many_directions_approach_the_gradient(federations: SimpleNamespace, law: Any) -> None:
     rounds = 3000
     method = Dpzv(smoothing=0.01, directions=law)
@@ -177,7 +178,7 @@ def with_signs(
     return dict(federation.server.score("test"))
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@each("seed", [0, 1, 2])
 def test_a_client_without_gradients_is_trained(
     federations: SimpleNamespace, tmp_path: Path, seed: int
 ) -> None:
@@ -254,8 +255,8 @@ K = 3
 SEVERAL = {**LARGE, "method.num_directions": K}
 
 
-@pytest.mark.parametrize("timing", TIMINGS)
-@pytest.mark.parametrize("clipping", ["each", "jointly"])
+@each("timing", TIMINGS)
+@each("clipping", ["each", "jointly"])
 def test_rounds_of_several_directions_by_hand(
     federations: SimpleNamespace, timing: str, clipping: str
 ) -> None:
@@ -291,15 +292,15 @@ def test_rounds_of_several_directions_by_hand(
         (losses(server, table[ids], labels[ids]).sum() / 8).backward()
         gradient = torch.cat([w.grad.reshape(-1) for w in server.parameters()])
         stepped = federations.flat(server) - 0.1 * gradient
-        assert torch.allclose(side.head.parameters.double(), stepped, atol=1e-6)
+        assert torch.allclose(side.model.parameters.double(), stepped, atol=1e-6)
         for client, answer in answers:
             federation.clients[client].tell(answer)
         if timing == "asynchronous":
             order = [(round_ * 2) % 3]
 
 
-@pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@each("law", LAWS)
+@each("momentum", [0.0, 0.9])
 def test_a_client_moves_by_the_mean_of_its_estimates(law: Any, momentum: float) -> None:
     model = ArrayModel(lambda w, x: np.repeat(w[None], len(x), 0), torch.linspace(-1, 1, 7))
     method = Dpzv(smoothing=SMOOTHING, directions=law, num_directions=K)
@@ -354,7 +355,7 @@ def test_directions_that_are_not_kept_give_the_same_update(
     def update(limit: int) -> tuple[Tensor, Tensor]:
         monkeypatch.setattr("vertizo.zeroth_order.directions.KEEP_UP_TO", limit)
         federation = federations.build("dpzv", changes={**SEVERAL, **momentum})
-        model, half = federation.models[0], federation.clients[0]._half
+        model, half = federation.models[0], federation.clients[0]._pair
         features = federation.data.features[0]["table"][:5]
         for number in range(3):
             half.tell(number, features, torch.tensor([0.5, -1.0, 2.0]))
@@ -385,7 +386,7 @@ def slopes_of(federations: SimpleNamespace) -> tuple[Any, Tensor]:
     return query, ((at[::2] - at[1::2]) / (2 * SMOOTHING)).t()
 
 
-@pytest.mark.parametrize("clipping", ["each", "jointly"])
+@each("clipping", ["each", "jointly"])
 def test_slopes_are_clipped_each_or_jointly(federations: SimpleNamespace, clipping: str) -> None:
     """One by one to ±C, or a record's K together to norm C: what makes K entries of them, or 1."""
     query, slopes = slopes_of(federations)
@@ -406,7 +407,7 @@ def test_slopes_are_clipped_each_or_jointly(federations: SimpleNamespace, clippi
     assert int(counts.sum()) == 8 * (K if clipping == "each" else 1)
 
 
-@pytest.mark.parametrize("clipping", ["each", "jointly"])
+@each("clipping", ["each", "jointly"])
 def test_every_scalar_has_noise_of_its_own(federations: SimpleNamespace, clipping: str) -> None:
     """With parties that stay, replies differ from those without noise by it alone."""
     still = {**SEVERAL, "control": "frozen", "server.update": "none", "epochs": 30}
@@ -429,8 +430,8 @@ def test_every_scalar_has_noise_of_its_own(federations: SimpleNamespace, clippin
     assert np.abs(correlations).max() < 4.5 / math.sqrt(len(noise))
 
 
-@pytest.mark.parametrize(("clipping", "entries"), [("each", K), ("jointly", 1)])
-@pytest.mark.parametrize("timing", TIMINGS)
+@each("clipping, entries", [("each", K), ("jointly", 1)])
+@each("timing", TIMINGS)
 def test_the_noise_covers_every_entry_of_a_run(
     federations: SimpleNamespace, timing: str, clipping: str, entries: int
 ) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-import pytest
 import torch
+from tests.rows import each
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.5])
-@pytest.mark.parametrize("steps", [1, 2, 5])
+@each("momentum", [0.0, 0.5])
+@each("steps", [1, 2, 5])
 def test_rounds_by_hand(federations: SimpleNamespace, steps: int, momentum: float) -> None:
     """Every party makes Q steps on one exchange: the others' part of it stays as it was."""
     changes = {

@@ -5,14 +5,15 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from tests.rows import each
 
 from vertizo.core.errors import ConfigError
 from vertizo.methods.flex_vfl import FlexVfl
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.5])
-@pytest.mark.parametrize(
-    ("given", "steps", "server_steps"),
+@each("momentum", [0.0, 0.5])
+@each(
+    "given, steps, server_steps",
     [([1, 2, 4], [1, 2, 4], 3), ([4, 1, 1], [4, 1, 1], 1), ([3], [3, 3, 3], 2)],
 )
 def test_rounds_by_hand(
@@ -47,14 +48,14 @@ def test_equal_numbers_are_fedbcd(federations: SimpleNamespace) -> None:
     assert not federations.differences(flex.parameters(), fedbcd.parameters())
 
 
-@pytest.mark.parametrize("numbers", [[1, 2], [1, 2, 3, 4]])
+@each("numbers", [[1, 2], [1, 2, 3, 4]])
 def test_a_wrong_count_is_refused(federations: SimpleNamespace, numbers: list[int]) -> None:
     said = f"method.local_steps has {len(numbers)} numbers for 3 clients; give one for each"
     with pytest.raises(ConfigError, match=said):
         federations.build("flex-vfl", changes={"method.local_steps": numbers})
 
 
-@pytest.mark.parametrize("numbers", [[], [0, 1, 1], [2, -1, 2]])
+@each("numbers", [[], [0, 1, 1], [2, -1, 2]])
 def test_every_client_makes_a_step(federations: SimpleNamespace, numbers: list[int]) -> None:
     with pytest.raises(ConfigError, match=r"method\.local_steps"):
         federations.config("flex-vfl", changes={"method.local_steps": numbers})

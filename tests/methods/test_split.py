@@ -6,11 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from tests.rows import each
 
 from vertizo.core.errors import ConfigError
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@each("momentum", [0.0, 0.9])
 def test_rounds_are_steps_of_the_joined_model(
     federations: SimpleNamespace, momentum: float
 ) -> None:
@@ -46,10 +47,10 @@ def test_it_is_the_synchronous_timing_of_vafl(federations: SimpleNamespace) -> N
 
 def test_nobody_is_answered_before_all_have_asked(federations: SimpleNamespace) -> None:
     federation = federations.build("split")
-    before = federation.server.side.head.parameters.clone()
+    before = federation.server.side.model.parameters.clone()
     for client in (2, 0):
         assert federation.server.receive(federations.ask(federation, client)) == []
-    assert torch.equal(federation.server.side.head.parameters, before)
+    assert torch.equal(federation.server.side.model.parameters, before)
     answers = federation.server.receive(federations.ask(federation, 1))
     assert [client for client, _ in answers] == [0, 1, 2]
 

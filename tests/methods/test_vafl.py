@@ -8,22 +8,22 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.rows import each
 from torch import Tensor, nn
 
 from vertizo.config.schema import parse
 from vertizo.core.errors import ConfigError
 from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData
-from vertizo.methods.base import ClientSide, ServerSide
+from vertizo.methods.base import ClientSide
 from vertizo.methods.vafl import Vafl
 from vertizo.models import networks
 from vertizo.models.array import ArrayModel
 from vertizo.models.losses import Classification
 from vertizo.models.optimizers import Sgd
 from vertizo.models.torch import wrap
-from vertizo.party.server_model import Head
+from vertizo.party.server_model import NoUpdate, ServerModel, ServerSide
 from vertizo.party.table import EmbeddingTable
-from vertizo.party.updates import NoUpdate
 from vertizo.privacy.plan import NoPrivacy
 from vertizo.protocol.messages import Query
 from vertizo.run.federation import Federation
@@ -65,11 +65,11 @@ def join(name: str, parts: list[Tensor]) -> Tensor:
 
 def server_twin(federations: SimpleNamespace, federation: Federation) -> nn.Sequential:
     widths = [federation.server.side.table.width, federations.HIDDEN, federations.CLASSES]
-    return federations.twin(federation.server.side.head.parameters, widths)
+    return federations.twin(federation.server.side.model.parameters, widths)
 
 
-@pytest.mark.parametrize("client", CLIENTS)
-@pytest.mark.parametrize("name", JOINS)
+@each("client", CLIENTS)
+@each("name", JOINS)
 def test_asynchronous_rounds_by_hand(federations: SimpleNamespace, client: str, name: str) -> None:
     """The reply is autograd's ∂L/∂h; the client ends where end-to-end back-propagation does."""
     data = data_for(federations, client)
@@ -96,7 +96,7 @@ def test_asynchronous_rounds_by_hand(federations: SimpleNamespace, client: str, 
         assert torch.equal(stored, query.embeddings[0])
         gradient = torch.cat([w.grad.reshape(-1) for w in server.parameters()])
         stepped = federations.flat(server) - 0.1 * gradient
-        assert torch.allclose(side.head.parameters.double(), stepped, atol=1e-6)
+        assert torch.allclose(side.model.parameters.double(), stepped, atol=1e-6)
 
         federation.clients[m].tell(answer)
         gradient = torch.cat([w.grad.reshape(-1) for w in own.parameters()])
@@ -104,8 +104,8 @@ def test_asynchronous_rounds_by_hand(federations: SimpleNamespace, client: str, 
         assert torch.allclose(federation.models[m].parameters.double(), moved, atol=1e-6)
 
 
-@pytest.mark.parametrize("client", CLIENTS)
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@each("client", CLIENTS)
+@each("momentum", [0.0, 0.9])
 def test_synchronous_rounds_are_centralised_sgd(
     federations: SimpleNamespace, client: str, momentum: float
 ) -> None:
@@ -138,7 +138,7 @@ def test_synchronous_rounds_are_centralised_sgd(
             break
         rounds += 1
         pairs = [*zip(federation.models, clients, strict=True)]
-        for model, module in [*pairs, (federation.server.side.head, server)]:
+        for model, module in [*pairs, (federation.server.side.model, server)]:
             expected = federations.flat(module)
             assert torch.allclose(model.parameters.double(), expected, rtol=1e-4, atol=2e-6)
         if rounds == 12:
@@ -189,12 +189,14 @@ def test_the_reply_of_a_small_example() -> None:
     identity = nn.Linear(2, 2, bias=False)
     nn.init.eye_(identity.weight)
     side = ServerSide(
-        head=Head(wrap(identity), Classification(2)),
+        method=Vafl(),
+        model=ServerModel(wrap(identity), Classification(2)),
         table=EmbeddingTable(3, [2]),
         labels=torch.tensor([0, 1, 0]),
         plan=NoPrivacy(4),
         update=NoUpdate(),
+        shared=[Stream.from_seed(9)],
     )
     query = Query(0, 0, torch.tensor([1]), torch.tensor([[[0.0, 0.0]]]))
-    (reply,) = Vafl().server(side).answer([query], 1)
+    (reply,) = side.answer([query], 1)
     assert reply.values.tolist() == [[0.5 / 4, -0.5 / 4]]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.rows import each
 from torch import Tensor
 
 from vertizo.core.randomness import Stream
@@ -21,7 +22,7 @@ KINDS = [
     ("zoo-vfl", "synchronous"),
     ("syn-zoo-vfl", "synchronous"),
 ]
-every_kind = pytest.mark.parametrize(("method", "timing"), KINDS)
+every_kind = each("method, timing", KINDS)
 SMOOTHING = 0.05
 LARGE = {"method.smoothing": SMOOTHING, "server.smoothing": SMOOTHING}
 RATE = 0.01
@@ -33,8 +34,8 @@ def server_directions(law: Any, dimension: int) -> Directions:
 
 
 @every_kind
-@pytest.mark.parametrize("form", ["losses", "difference"])
-@pytest.mark.parametrize("law", ["scaled-sphere", "sphere"])
+@each("form", ["losses", "difference"])
+@each("law", ["scaled-sphere", "sphere"])
 def test_rounds_by_hand(
     federations: SimpleNamespace, method: str, timing: str, form: str, law: str
 ) -> None:
@@ -49,14 +50,14 @@ def test_rounds_by_hand(
     }
     federation = federations.build(method, timing, changes)
     side, labels = federation.server.side, federation.data.labels["table"]
-    size = side.head.parameters.numel()
+    size = side.model.parameters.numel()
     widths = [3 * dim, federations.HIDDEN, federations.CLASSES]
     directions = server_directions(law, size)
     velocity = torch.zeros(size, dtype=torch.float64)
     order = [0, 1, 2] if timing == "synchronous" else [2]
     sizes = set()
     for round_ in range(9):
-        start = side.head.parameters.double()
+        start = side.model.parameters.double()
         frames = [federations.ask(federation, client) for client in order]
         queries = [federations.query(frame) for frame in frames]
         ids = queries[0].ids
@@ -91,7 +92,7 @@ def test_rounds_by_hand(
         slope = (mean_loss(start + SMOOTHING * u, table[ids]) - plain) / SMOOTHING
         factor = size if law == "sphere" else 1
         velocity = momentum * velocity + factor * slope * u
-        assert torch.allclose(side.head.parameters.double(), start - RATE * velocity, atol=1e-5)
+        assert torch.allclose(side.model.parameters.double(), start - RATE * velocity, atol=1e-5)
         assert float(velocity.norm()) > 0.1
 
         for client, answer in answers:
@@ -113,7 +114,7 @@ def test_rounds_by_hand(
     assert sizes == {8, 29 % 8}
 
 
-@pytest.mark.parametrize("method", ["zoo-vfl", "syn-zoo-vfl", "cascaded"])
+@each("method", ["zoo-vfl", "syn-zoo-vfl", "cascaded"])
 def test_replies(federations: SimpleNamespace, method: str) -> None:
     """Two losses, which rounding may not touch, or a difference, which is one number."""
     own = federations.config(method).method
@@ -149,7 +150,7 @@ def test_the_server_needs_no_gradient(federations: SimpleNamespace) -> None:
     """Its own step takes two losses, one of which it knows already."""
     federation = federations.build("zoo-vfl")
     evaluated = []
-    head = federation.server.side.head
+    head = federation.server.side.model
     evaluate = head.evaluate
 
     def without_gradient(*given: Any) -> Any:
@@ -169,7 +170,7 @@ def test_the_server_needs_no_gradient(federations: SimpleNamespace) -> None:
     assert not torch.equal(head.parameters, before)
 
 
-@pytest.mark.parametrize("method", ["zoo-vfl", "syn-zoo-vfl"])
+@each("method", ["zoo-vfl", "syn-zoo-vfl"])
 def test_a_difference_is_clipped_record_by_record(
     federations: SimpleNamespace, method: str
 ) -> None:
@@ -196,7 +197,7 @@ def test_a_difference_is_clipped_record_by_record(
         rows[..., :3] = shift
         labels = federation.data.labels["table"][query.ids]
         widths = [9, federations.HIDDEN, federations.CLASSES]
-        server = federations.twin(federation.server.side.head.parameters, widths)
+        server = federations.twin(federation.server.side.model.parameters, widths)
         plain, moved = (
             F.cross_entropy(server(point.double()), labels, reduction="none").detach()
             for point in rows

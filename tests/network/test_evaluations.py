@@ -150,8 +150,8 @@ def hear_again(house: House, config: Any) -> None:
                     told = frames.encode(msgspec.structs.replace(ask, job=service._archive.run))
             service.ask(member, told, lambda answer: None)
             assert service.failure is None, service.failure
-        assert service.course is not None
-        assert service.course.phase == "done"
+        assert service.state is not None
+        assert service.state.phase == "done"
 
 
 def assert_best_can_be_gone_back_to(folder: Path, config: Any) -> None:
@@ -162,7 +162,7 @@ def assert_best_can_be_gone_back_to(folder: Path, config: Any) -> None:
     paths = [folder / name / "checkpoints" / "best.safetensors" for name in dep.MEMBERS]
     for model, path in zip(federation.models, paths, strict=True):
         model.parameters.copy_(checkpoint.load(path)["parameters"])
-    head = federation.server.side.head
+    head = federation.server.side.model
     head.parameters.copy_(RunFolder(folder / "server").load("best")["server"])
     federation.simulator.upload("validation", len(federation.data.labels["validation"]))
     found = federation.server.score("validation")

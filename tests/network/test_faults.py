@@ -204,7 +204,7 @@ def replayed(config: Any, order: list[bytes]) -> Federation:
     if experiment.simulation.table == "upload":
         federation.simulator.upload("table", federation.data.records)
     server, clients = federation.server, federation.clients
-    server.tend()
+    server.train_between_queries()
     codec = experiment.codecs.up
     for frame in order:
         message = wire.decode(frame, codec)
@@ -218,7 +218,7 @@ def replayed(config: Any, order: list[bytes]) -> Federation:
         for client, reply in server.receive(frame):
             clients[client].tell(reply)
         if server.round > before:
-            server.tend()
+            server.train_between_queries()
     return federation
 
 
@@ -227,7 +227,7 @@ def assert_nothing_lost(folder: Path, house: House) -> None:
     federation = replayed(house.config, house.order)
     ended = checkpoint.load(folder / "server" / "checkpoints" / "last.safetensors")["state"]
     parameters = ended["course"]["parameters"]
-    torch.testing.assert_close(federation.server.side.head.parameters, parameters, rtol=0, atol=0)
+    torch.testing.assert_close(federation.server.side.model.parameters, parameters, rtol=0, atol=0)
     for client, member in enumerate(dep.MEMBERS):
         path = folder / member / "checkpoints" / "last.safetensors"
         found = checkpoint.load(path)["state"]["parameters"]
@@ -332,16 +332,16 @@ def begun(tmp_path: Path) -> Iterator[tuple[FederationService, Federation]]:
             ready = frames.Ready(service._archive.run, 4, tuple(counts), b"", False, False)
             assert client < 4
             service.ask(member, frames.encode(ready), lambda answer: None)
-        assert service.course is not None
+        assert service.state is not None
         yield service, federation
 
 
 def state_of(service: FederationService) -> tuple[Any, ...]:
-    assert service.course is not None
-    party = service.course.job.party
+    assert service.state is not None
+    party = service.state.job.party
     journal = service._archive._store._journal
     assert journal is not None
-    return party.round, party.side.head.parameters.sum().item(), journal.size
+    return party.round, party.side.model.parameters.sum().item(), journal.size
 
 
 def test_garbage_and_lies_are_refused_and_change_nothing(
@@ -460,7 +460,7 @@ def test_a_full_disk_for_the_ledger_stops_answers_with_a_clear_error(
 
     full.clear()  # somebody made room; all are started again
     second = run_house(tmp_path, config, seed=6, deaths=0, trial=False)
-    assert second.service.course is not None
+    assert second.service.state is not None
     run = (tmp_path / "server" / "run_name").read_text()
     with DurableLedger.open(tmp_path / "server" / "ledger.sqlite", run) as ledger:
         rows = [ledger._file.row(n) for n in range(1, ledger._file.head.sequence + 1)]

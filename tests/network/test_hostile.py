@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 from tests import deployments as dep
+from tests.deployments import DirectChannel
 from tests.network.test_faults import PRIVATE, leave
 
 from vertizo.core.errors import RunError
 from vertizo.network import frames
 from vertizo.network.joining import Member
 from vertizo.network.serving import FederationService
-from vertizo.network.transport import DirectChannel
 from vertizo.privacy.durable_ledger import DurableLedger
 from vertizo.protocol import wire
 from vertizo.protocol.codecs.none import NoCompression
@@ -80,10 +80,10 @@ def replied(service: FederationService, member: str, frame: bytes) -> Reply:
 
 def state_of(service: FederationService) -> tuple[Any, ...]:
     """Round, parameters, and the bytes that the journal has."""
-    assert service.course is not None
-    party, journal = service.course.job.party, service._archive._store._journal
+    assert service.state is not None
+    party, journal = service.state.job.party, service._archive._store._journal
     assert journal is not None
-    return party.round, party.side.head.parameters.tolist(), journal.size
+    return party.round, party.side.model.parameters.tolist(), journal.size
 
 
 def private(folder: Path, update: str = "private-sgd", **federation: Any) -> Any:
@@ -167,8 +167,8 @@ def test_a_member_cannot_use_up_the_rounds_of_the_others(tmp_path: Path) -> None
         for number in range(12):
             replied(service, "north", query(0, number, count=1))
         assert "which has 12" in refused(service, "north", query(0, 12, count=1))
-        assert service.course is not None
-        assert service.course.phase == "training"
+        assert service.state is not None
+        assert service.state.phase == "training"
         replied(service, "east", query(1, 0))
 
 
@@ -177,16 +177,16 @@ def test_a_table_is_taken_in_while_tables_are_wanted_and_not_later(tmp_path: Pat
     with FederationService(config) as service:
         begin(service)
         upload_all(service)
-        assert service.course is not None
-        assert service.course.phase == "training"
-        before = service.course.job.party.side.table.values.clone()
+        assert service.state is not None
+        assert service.state.phase == "training"
+        before = service.state.job.party.side.table.values.clone()
         rows = service._archive.records.counts[0]
         other = wire.encode(
             Upload(0, "table", torch.arange(rows), torch.zeros(1, rows, DIM)), CODEC
         )
         found = frames.decode(answer_to(service, "north", other))
         assert isinstance(found, frames.Refusal | frames.Noted)
-        assert torch.equal(service.course.job.party.side.table.values, before)
+        assert torch.equal(service.state.job.party.side.table.values, before)
 
 
 @pytest.mark.parametrize("lost", [1, 4, 5])
@@ -202,8 +202,8 @@ def test_an_older_journal_in_synchronous_rounds_is_one_line(lost: int, tmp_path:
     assert service._archive._store.sync  # so that a power cut does not lose them
     for round_ in range(3):
         for client, member in enumerate(dep.MEMBERS):
-            assert service.course is not None
-            batch = wire.decode(service.course.job.party.announce(client), CODEC)
+            assert service.state is not None
+            batch = wire.decode(service.state.job.party.announce(client), CODEC)
             assert isinstance(batch, Batch)
             values = torch.randn(POINTS, len(batch.ids), DIM)
             service.ask(
@@ -222,8 +222,8 @@ def test_an_older_journal_in_synchronous_rounds_is_one_line(lost: int, tmp_path:
         pass
     path.write_bytes(content)
     with FederationService(config) as service:
-        assert service.course is not None
-        assert service.course.job.party.round == 3
+        assert service.state is not None
+        assert service.state.job.party.round == 3
 
 
 def _without_last(content: bytes, count: int) -> bytes:
@@ -272,14 +272,15 @@ def test_what_goes_wrong_inside_stops_everything(
     with service:
         begin(service)
         replied(service, "north", query(0, 0))
-        assert service.course is not None
-        half = service.course.job.party._half
+        assert service.state is not None
+        side = service.state.job.party.side
+        answer = side.answer
 
         def broken(*args: Any) -> Any:
-            half.answer(*args[1:])
+            answer(*args)
             raise ZeroDivisionError("a mistake of ours")
 
-        monkeypatch.setattr(service.course.job.party, "_half", type("H", (), {"answer": broken})())
+        monkeypatch.setattr(side, "answer", broken)
         assert answer_to(service, "east", query(1, 0)) == b""
         assert answer_to(service, "north", query(0, 1)) == b""
         with pytest.raises(ZeroDivisionError):
@@ -287,8 +288,8 @@ def test_what_goes_wrong_inside_stops_everything(
     monkeypatch.undo()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     with FederationService(config) as again:
-        assert again.course is not None
-        assert again.course.job.party.round == 2  # computed from the journal, and charged once
+        assert again.state is not None
+        assert again.state.job.party.round == 2  # computed from the journal, and charged once
     run = (tmp_path / "server" / "run_name").read_text()
     with DurableLedger.open(tmp_path / "server" / "ledger.sqlite", run) as ledger:
         assert [ledger.answered(client) is not None for client in range(4)] == [
@@ -308,8 +309,8 @@ def test_a_trial_states_no_guarantee_whatever_it_is_made_of(tmp_path: Path) -> N
         folder = tmp_path / str(number)
         with FederationService(dep.serve_config(folder, **keys)) as service:
             begin(service)
-            assert service.course is not None
-            statement = service.course.job.statement
+            assert service.state is not None
+            statement = service.state.job.statement
             assert statement.guarantee == "none"
             assert "trial" in statement.words
             assert statement.epsilon is None

@@ -65,9 +65,9 @@ def test_a_job_keeps_modules_whole(tmp_path: Path) -> None:
     config = dep.serve_config(tmp_path, method={"name": "vafl"}, server=server)
     with FederationService(config) as service, dep.ticking(service):
         dep.joined(members(tmp_path, Whole), dep.direct(service))
-        assert service.course is not None
-        live: Any = service.course.job.party.side.head.model.state()
-        (note,) = service.course.job.party.side.notes
+        assert service.state is not None
+        live: Any = service.state.job.party.side.model.state()
+        (note,) = service.state.job.party.side.notes
         assert "as PyTorch has it" in note
     ended = checkpoint.load(tmp_path / "server" / "checkpoints" / "last.safetensors")["state"]
     kept = ended["course"]["parameters"]
@@ -126,8 +126,8 @@ def statement_of_a_job(folder: Path, config: Any) -> Any:
         begin(service)
         if service.failure is not None:
             raise service.failure
-        assert service.course is not None
-        return service.course.job.statement
+        assert service.state is not None
+        return service.state.job.statement
 
 
 def encoder() -> nn.Module:

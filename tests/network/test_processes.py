@@ -29,6 +29,8 @@ from vertizo.protocol import wire
 from vertizo.protocol.codecs.none import NoCompression
 from vertizo.protocol.messages import Query
 
+pytestmark = pytest.mark.processes
+
 PRIVATE: dict[str, Any] = {
     "privacy": {"mechanism": "gaussian", "clip": 1.0, "epsilon": 2.0, "delta": 1e-3},
     "server": {
@@ -48,6 +50,18 @@ def assert_charged_once(job: Job) -> None:
     assert job.charged() == [(c, n) for c in range(len(job.members)) for n in range(each)]
     secret = job.config.server.secret
     assert job.steps == secret.warm_up + job.summary["rounds"] // secret.every
+
+
+def test_a_server_listens_before_it_imports_what_takes_long(tmp_path: Path) -> None:
+    """All but PyTorch, which every party is made of."""
+    told = {"PYTHONPROFILEIMPORTTIME": "1"}
+    with Job(tmp_path, federation={"trial": False}, environment=told, **PRIVATE) as job:
+        job.start(SERVER)
+        job.parties[SERVER].says("serves test")
+        lines = job.parties[SERVER].words.splitlines()
+    imported = {line.rpartition("|")[2].strip() for line in lines if "import time:" in line}
+    assert "torch" in imported
+    assert not imported & {"sklearn", "scipy", "pandas", "polars", "dp_accounting", "transformers"}
 
 
 def test_killed_processes_charge_every_query_once(tmp_path: Path) -> None:

@@ -33,28 +33,27 @@ def test_a_key_is_read_by_its_owner_alone(tmp_path: Path) -> None:
     assert root_of(tmp_path / "party").key == first.key
 
 
-@pytest.mark.parametrize("there", ["link", "dangling link", "open file"])
-def test_a_key_is_not_written_where_somebody_else_waits_for_it(tmp_path: Path, there: str) -> None:
+def test_a_key_is_not_written_where_somebody_else_waits_for_it(tmp_path: Path) -> None:
     """A name that was there before the key is not followed, and its rights are not taken over."""
-    theirs, partial = tmp_path / "theirs", tmp_path / "party" / "secret.key.partial"
-    partial.parent.mkdir()
-    if there == "open file":
-        partial.touch(0o666)
-        held = partial.open("rb")
-    else:
-        if there == "link":
-            theirs.touch()
-        partial.symlink_to(theirs)
-        held = None
-    key = root_of(tmp_path / "party").key
-    path = tmp_path / "party" / "secret.key"
-    assert not path.is_symlink()
-    assert path.read_bytes() == key
-    assert mode(path) == 0o600
-    assert not theirs.exists() or theirs.read_bytes() == b""
-    if held is not None:
-        assert held.read() == b""
-        held.close()
+    for there in ("link", "dangling link", "open file"):
+        theirs, folder = tmp_path / f"of {there}", tmp_path / there
+        partial, held = folder / "secret.key.partial", None
+        folder.mkdir()
+        if there == "open file":
+            partial.touch(0o666)
+            held = partial.open("rb")
+        else:
+            if there == "link":
+                theirs.touch()
+            partial.symlink_to(theirs)
+        key, path = root_of(folder).key, folder / "secret.key"
+        assert not path.is_symlink(), there
+        assert path.read_bytes() == key
+        assert mode(path) == 0o600
+        assert not theirs.exists() or theirs.read_bytes() == b""
+        if held is not None:
+            assert held.read() == b""
+            held.close()
 
 
 def test_checkpoints_are_read_by_their_owner_alone(tmp_path: Path) -> None:

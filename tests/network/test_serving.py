@@ -15,6 +15,7 @@ import torch
 from pydantic import ValidationError
 from sklearn.datasets import load_breast_cancer
 from tests import deployments as dep
+from tests.deployments import DirectChannel
 
 from vertizo.core.errors import ConfigError, DataError, RunError
 from vertizo.network import frames, serving
@@ -22,7 +23,6 @@ from vertizo.network.joining import Member
 from vertizo.network.options import JoinConfig, ServeConfig, load_join, load_serve
 from vertizo.network.predicting import NewRecords, PredictingService, help_predict
 from vertizo.network.serving import FederationService
-from vertizo.network.transport import DirectChannel
 
 
 class MuteError(Exception):
@@ -149,8 +149,8 @@ def test_a_job_waits_for_a_silent_member_and_names_it(
     named = [line for line in notices if "waiting for" in line]
     assert [line for line in named if "west" in line] == named
     assert not service.finished.is_set()
-    assert service.course is not None
-    answered = service.course.job.party.next_number
+    assert service.state is not None
+    answered = service.state.job.party.next_number
     if timing == "asynchronous":  # it held nobody up
         assert [answered(client) for client in range(3)] == [12, 12, 12]
     else:

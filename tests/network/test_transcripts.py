@@ -124,7 +124,7 @@ def test_the_same_order_of_messages_gives_the_same_transcript(name: str, tmp_pat
     server, clients = federation.server, federation.clients
     if federation.server.side.update.__class__.__name__ == "SecretSgd":
         federation.simulator.upload("table", federation.data.records)
-    server.tend()
+    server.train_between_queries()
     announced: dict[int, bytes] = {}
     waiting: dict[int, bytes] = {}
     for kind, client, frame in transcript:
@@ -136,14 +136,14 @@ def test_the_same_order_of_messages_gives_the_same_transcript(name: str, tmp_pat
             round_ = server.round
             waiting |= dict(server.receive(frame))
             if server.round > round_:
-                server.tend()
+                server.train_between_queries()
         else:
             assert waiting.pop(client) == frame
             clients[client].tell(frame)
     assert not waiting
     ended = checkpoint.load(tmp_path / "server" / "checkpoints" / "last.safetensors")["state"]
     torch.testing.assert_close(
-        server.side.head.parameters, ended["course"]["parameters"], rtol=0, atol=0
+        server.side.model.parameters, ended["course"]["parameters"], rtol=0, atol=0
     )
     for client, member in enumerate(dep.MEMBERS):
         path = tmp_path / member / "checkpoints" / "last.safetensors"
@@ -181,7 +181,7 @@ def test_a_first_table_of_256_megabytes_goes_through(tmp_path: Path) -> None:
             (done,) = dep.joined([dep.join_config(tmp_path, "north")], lambda _: channel)
         assert done.queries == 2
         assert service.traffic.table > 256 * 2**20
-        assert service.course is not None
-        values = service.course.job.party.side.table.values
+        assert service.state is not None
+        values = service.state.job.party.side.table.values
         assert values.numel() * 4 > 256 * 2**20
         assert bool((values.abs().sum(1) > 0).all())

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from tests.rows import each
 
 from vertizo.core.randomness import Stream
 from vertizo.party.batches import Batches
@@ -27,9 +27,7 @@ def test_an_epoch_holds_every_record_once(records: int, size: int, number: int) 
     assert len(cut[-1]) == records - size * (len(cut) - 1) > 0
 
 
-@pytest.mark.parametrize(
-    ("records", "size", "expected"), [(60_000, 64, 938), (60_000, 60, 1000), (5, 8, 1), (9, 4, 3)]
-)
+@each("records, size, expected", [(60_000, 64, 938), (60_000, 60, 1000), (5, 8, 1), (9, 4, 3)])
 def test_batches_in_an_epoch(records: int, size: int, expected: int) -> None:
     assert Batches(records, size, Stream.from_seed(0)).per_epoch == expected
 

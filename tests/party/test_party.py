@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests import federations as fed
+from tests.rows import each
 from torch import Tensor
 
 from vertizo.core.errors import (
@@ -93,7 +94,7 @@ KINDS = [
     Kind("vafl", "asynchronous", "embedding-noise"),
     Kind("flex-vfl", "synchronous", "embedding-noise"),
 ]
-every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda k: f"{k.method}-{k.timing}-{k.plan}")
+every_kind = each("kind", KINDS)
 
 
 @contextmanager
@@ -242,9 +243,7 @@ def test_bad_queries_are_refused_and_change_nothing(kind: Kind) -> None:
     assert fed.differences(fed.server_holds(quiet), fed.server_holds(federation)) == []
 
 
-@pytest.mark.parametrize(
-    "kind", [kind for kind in KINDS if kind.is_tolerant], ids=lambda k: f"{k.method}-{k.timing}"
-)
+@each("kind", [kind for kind in KINDS if kind.is_tolerant])
 def test_under_noise_embeddings_are_mended_and_answered(kind: Kind) -> None:
     """As if 0 had been sent for what is not finite, and the bound for what is beyond it."""
     federation, other = kind.under_way(), kind.under_way()
@@ -335,8 +334,8 @@ def test_a_number_stands_for_one_content(kind: Kind) -> None:
             federation.server.receive(fed.encoded(other))
 
 
-@pytest.mark.parametrize("plan", ["none", "gaussian"])
-@pytest.mark.parametrize("method", ["dpzv", "cascaded", "vafl", "czofo", "fedbcd"])
+@each("plan", ["none", "gaussian"])
+@each("method", ["dpzv", "cascaded", "vafl", "czofo", "fedbcd"])
 def test_a_query_that_waits_is_taken_once(method: str, plan: str) -> None:
     """In a synchronous round: sent again it waits on, charged once; changed it is refused."""
     kind = Kind(method, "synchronous", plan)
@@ -370,7 +369,7 @@ def charges(federation: Federation) -> Tensor:
     return fed.charged(federation)
 
 
-@pytest.mark.parametrize("timing", ["asynchronous", "synchronous"])
+@each("timing", ["asynchronous", "synchronous"])
 def test_each_accepted_query_charges_its_records_once(timing: str) -> None:
     federation = Kind("dpzv", timing, "gaussian").build()
     order = [0, 1, 2] if timing == "synchronous" else [1, 1, 0]
@@ -387,8 +386,8 @@ def test_each_accepted_query_charges_its_records_once(timing: str) -> None:
             federation.clients[client].tell(answers[0][1])
 
 
-@pytest.mark.parametrize("method", ["dpzv", "czofo", "cascaded", "zoo-vfl", "vafl"])
-@pytest.mark.parametrize("timing", ["asynchronous", "synchronous"])
+@each("method", ["dpzv", "czofo", "cascaded", "zoo-vfl", "vafl"])
+@each("timing", ["asynchronous", "synchronous"])
 def test_a_record_is_not_charged_past_its_budget(method: str, timing: str) -> None:
     """One epoch's worth: the first query of a second epoch is refused, whatever it holds."""
     federation = Kind(method, timing, "gaussian").build(epochs=1)
@@ -428,8 +427,8 @@ def test_values_at_the_bound_are_accepted() -> None:
 A_SCALE_EACH = {"name": "uniform", "scale": "record"}
 
 
-@pytest.mark.parametrize(
-    ("method", "more"),
+@each(
+    "method, more",
     [
         (
             "dpzv",
@@ -474,8 +473,8 @@ def test_many_values_within_the_bound_are_accepted_though_their_norm_is_not() ->
     assert len(federation.server.receive(fed.encoded(replace(query, embeddings=h)))) == 1
 
 
-@pytest.mark.parametrize(
-    ("method", "more"),
+@each(
+    "method, more",
     [
         ("dpzv", {}),
         ("dpzv", {"method.num_directions": 3}),
@@ -487,8 +486,8 @@ def test_many_values_within_the_bound_are_accepted_though_their_norm_is_not() ->
         ("vafl", {}),
     ],
 )
-@pytest.mark.parametrize("label", [0, 1, 2])
-@pytest.mark.parametrize("points", ["last", "all"])
+@each("label", [0, 1, 2])
+@each("points", ["last", "all"])
 def test_once_accepted_no_label_keeps_a_query_from_a_finite_reply(
     method: str, more: dict[str, Any], label: int, points: str
 ) -> None:
@@ -749,8 +748,8 @@ def test_asking_does_not_move_a_client() -> None:
         assert torch.equal(federation.models[0].parameters, before)
 
 
-@pytest.mark.parametrize(
-    ("ids", "error"),
+@each(
+    "ids, error",
     [
         ([0, RECORDS], UnknownRecordError),
         ([2**40], UnknownRecordError),
@@ -883,7 +882,7 @@ def test_scores_are_those_of_the_joint_model() -> None:
         model(own["test"])
         for model, own in zip(federation.models, federation.data.features, strict=True)
     ]
-    logits = federation.server.side.head.logits(torch.cat(parts, 1))
+    logits = federation.server.side.model.logits(torch.cat(parts, 1))
     labels = federation.data.labels["test"]
     found = federation.server.score("test")
     expected = torch.nn.functional.cross_entropy(logits, labels)
@@ -923,7 +922,7 @@ class Refusing:
         self._ledger.commit(entries)
 
 
-@pytest.mark.parametrize("timing", ["asynchronous", "synchronous"])
+@each("timing", ["asynchronous", "synchronous"])
 def test_no_reply_leaves_before_it_is_on_record(timing: str) -> None:
     kind = Kind("dpzv", timing, "gaussian")
     federation = kind.build()

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
+from tests.rows import each
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -27,18 +28,17 @@ from vertizo.models.losses import Classification
 from vertizo.models.networks import mlp
 from vertizo.models.optimizers import Sgd
 from vertizo.models.torch import wrap
-from vertizo.party.peer import Schedule
 from vertizo.party.private_updates import (
     ROUNDING,
     PrivateSgd,
     PrivateZerothOrder,
+    Schedule,
     SecretSgd,
     SeededSampler,
     SystemSampler,
     clipped_gradient,
 )
-from vertizo.party.server_model import Head
-from vertizo.party.updates import FirstOrder, ServerUpdate, ZerothOrder
+from vertizo.party.server_model import FirstOrder, ServerModel, ServerUpdate, ZerothOrder
 from vertizo.privacy.mechanisms import SeededNoise
 from vertizo.zeroth_order.directions import LAWS, Directions
 
@@ -60,8 +60,8 @@ def network(kind: str = "stack") -> nn.Module:
     return nn.Sequential(nn.Linear(WIDTH, 6), nn.Tanh(), nn.Linear(6, CLASSES))
 
 
-def head_of(module: nn.Module) -> Head:
-    return Head(wrap(copy.deepcopy(module)), Classification(CLASSES))
+def head_of(module: nn.Module) -> ServerModel:
+    return ServerModel(wrap(copy.deepcopy(module)), Classification(CLASSES))
 
 
 def noise(clip: float = HUGE, noise_std: float = TINY, seed: int = 0) -> SeededNoise:
@@ -69,14 +69,14 @@ def noise(clip: float = HUGE, noise_std: float = TINY, seed: int = 0) -> SeededN
     return SeededNoise(stream, clip_norm=clip, noise_std=noise_std)
 
 
-def take(update: ServerUpdate, head: Head, joined: Tensor, labels: Tensor) -> None:
+def take(update: ServerUpdate, head: ServerModel, joined: Tensor, labels: Tensor) -> None:
     """One step as a method makes it: at the last of three points."""
     shift = torch.full((2, *joined.shape), 0.1) * torch.tensor([1.0, -1.0]).view(2, 1, 1)
     evaluation = head.evaluate(Points(joined, ((0, shift),)), labels)
     update.step(head, evaluation, joined, labels)
 
 
-def summed(head: Head, joined: Tensor, labels: Tensor, clip: float, **more: Any) -> Tensor:
+def summed(head: ServerModel, joined: Tensor, labels: Tensor, clip: float, **more: Any) -> Tensor:
     return clipped_gradient(head.evaluate(Points(joined), labels), clip, **more)
 
 
@@ -97,8 +97,8 @@ def clipped(rows: Tensor, clip: float) -> Tensor:
 
 
 class TestClippedGradient:
-    @pytest.mark.parametrize("kind", ["stack", "autograd"])
-    @pytest.mark.parametrize("share", [0.1, 1.0, 10.0])
+    @each("kind", ["stack", "autograd"])
+    @each("share", [0.1, 1.0, 10.0])
     def test_is_the_sum_of_clipped_gradients(self, kind: str, share: float) -> None:
         """``Σ_i min(1, C/‖g_i‖) g_i``, C below, among and above the norms."""
         module, (joined, labels) = network(kind), data()
@@ -111,7 +111,7 @@ class TestClippedGradient:
         assert bool((shares < 0.99).any()) == (share < 10)
         assert bool((shares > 0.999).any()) == (share > 0.1)
 
-    @pytest.mark.parametrize("kind", ["stack", "autograd"])
+    @each("kind", ["stack", "autograd"])
     def test_at_the_last_of_several_points(self, kind: str) -> None:
         module, (joined, labels) = network(kind), data()
         head = head_of(module)
@@ -120,8 +120,8 @@ class TestClippedGradient:
         found = clipped_gradient(evaluation, 0.5)
         assert torch.allclose(found, summed(head, joined, labels, 0.5), atol=1e-5)
 
-    @pytest.mark.parametrize("value", [0.0, 7.0, 1e30, math.nan, math.inf, -math.inf])
-    @pytest.mark.parametrize("count", [0, 1, 3, BATCH])
+    @each("value", [0.0, 7.0, 1e30, math.nan, math.inf, -math.inf])
+    @each("count", [0, 1, 3, BATCH])
     def test_rows_beyond_the_count_weigh_nothing(self, count: int, value: float) -> None:
         """Exactly: what they are makes no difference, bit for bit."""
         head, (joined, labels) = head_of(network()), data()
@@ -133,8 +133,8 @@ class TestClippedGradient:
         if rows is not None:
             assert torch.allclose(found, clipped(rows, 0.5).sum(0), atol=1e-5)
 
-    @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-    @pytest.mark.parametrize("kind", ["stack", "autograd"])
+    @each("value", [math.nan, math.inf, -math.inf])
+    @each("kind", ["stack", "autograd"])
     def test_records_that_are_not_finite_count_as_zero(self, kind: str, value: float) -> None:
         module, (joined, labels) = network(kind), data()
         rows = record_gradients(module, joined, labels)
@@ -144,7 +144,7 @@ class TestClippedGradient:
         kept = [i for i in range(BATCH) if i not in (2, 5)]
         assert torch.allclose(found, clipped(rows[kept], 0.5).sum(0), atol=1e-5)
 
-    @pytest.mark.parametrize("kind", ["stack", "autograd"])
+    @each("kind", ["stack", "autograd"])
     def test_nothing_finite_is_zero(self, kind: str) -> None:
         head, (joined, labels) = head_of(network(kind)), data()
         joined[:, 0] = math.nan
@@ -174,7 +174,7 @@ ROWS = st.lists(
 RECORDS = st.lists(st.tuples(ROWS, st.integers(0, CLASSES - 1)), min_size=2, max_size=6)
 
 
-@pytest.mark.parametrize("kind", ["stack", "autograd"])
+@each("kind", ["stack", "autograd"])
 def test_a_record_moves_the_sum_by_its_sensitivity_at_most(kind: str) -> None:
     """Whatever a record is replaced by: 2C, for every input, NaN, ±∞ and overflow among them."""
     head = head_of(network(kind))
@@ -211,10 +211,10 @@ def one_sided() -> nn.Module:
     return model
 
 
-@pytest.mark.parametrize("large", [1e20, -1e20])
+@each("large", [1e20, -1e20])
 def test_an_overflow_for_one_label_only(large: float) -> None:
     """Gradients that are finite for one label of a record and not for the other."""
-    head = Head(wrap(one_sided()), Classification(2))
+    head = ServerModel(wrap(one_sided()), Classification(2))
     joined = torch.tensor([[0.5], [large], [-0.2]])
     sums = []
     for label in (0, 1):
@@ -225,7 +225,7 @@ def test_an_overflow_for_one_label_only(large: float) -> None:
     assert float((sums[0] - sums[1]).norm()) <= 2.0
 
 
-def quiet(name: str, head: Head, rate: float, momentum: float, law: str = "sphere") -> Any:
+def quiet(name: str, head: ServerModel, rate: float, momentum: float, law: str = "sphere") -> Any:
     """A private update with next to no noise, and the plain one that it then is."""
     size = head.parameters.numel()
 
@@ -239,9 +239,9 @@ def quiet(name: str, head: Head, rate: float, momentum: float, law: str = "spher
     return private, ZerothOrder(Sgd(rate, momentum), directions(), 0.1, BATCH)
 
 
-@pytest.mark.parametrize("kind", ["stack", "autograd"])
-@pytest.mark.parametrize("name", ["private-sgd", "private-zeroth-order"])
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@each("kind", ["stack", "autograd"])
+@each("name", ["private-sgd", "private-zeroth-order"])
+@each("momentum", [0.0, 0.9])
 def test_without_noise_it_is_the_plain_method(kind: str, name: str, momentum: float) -> None:
     head, other = head_of(network(kind)), head_of(network(kind))
     private, plain = quiet(name, head, 0.05, momentum)
@@ -254,7 +254,7 @@ def test_without_noise_it_is_the_plain_method(kind: str, name: str, momentum: fl
     assert float((head.parameters - start).norm()) > 0.05
 
 
-@pytest.mark.parametrize("law", LAWS)
+@each("law", LAWS)
 def test_slopes_are_clipped_record_by_record(law: str) -> None:
     """``w ← w − η φ Σ_i clip_C(δ_i)/B · u``."""
     joined, labels = data()
@@ -313,7 +313,7 @@ def secret(
 
 
 class TestNoise:
-    def moves(self, step: Callable[[Head], None], rounds: int) -> Array:
+    def moves(self, step: Callable[[ServerModel], None], rounds: int) -> Array:
         """How far each of many steps of learning rate 1 takes the weights, from one start."""
         head = head_of(network())
         start, rows = head.parameters.clone(), []
@@ -332,7 +332,7 @@ class TestNoise:
         for wrong in (0.95, 1.05):
             assert not plausible(sample, wrong * std)
 
-    @pytest.mark.parametrize("batch_size", [1, 64])
+    @each("batch_size", [1, 64])
     def test_of_private_sgd_is_on_the_sum(self, batch_size: int) -> None:
         """σ_s/B on every weight, whatever B is."""
         update = PrivateSgd(Sgd(1.0), noise(CLIP, SIGMA), batch_size)
@@ -361,7 +361,7 @@ class TestNoise:
         for wrong in (0.88, 1.12):  # of 1,500: again more than six standard errors
             assert not plausible(lengths, wrong * SIGMA / batch_size)
 
-    @pytest.mark.parametrize("count", [0, 3])
+    @each("count", [0, 3])
     def test_of_secret_steps_is_over_the_expected_sample(self, count: int) -> None:
         """``z C_s/(qD)``; an empty sample has it as well."""
         records, sampling = 40, 0.2
@@ -369,7 +369,7 @@ class TestNoise:
         joined, labels = data()
         numbers = iter(range(10**6))
 
-        def step(head: Head) -> None:
+        def step(head: ServerModel) -> None:
             update.between(next(numbers), head, joined, labels, count, records)
 
         self.check(self.moves(step, 250), SIGMA / (sampling * records))
@@ -404,8 +404,8 @@ class TestSecretSgd:
         take(secret(CLIP, SIGMA), head, joined, labels)
         assert torch.equal(head.parameters, before)
 
-    @pytest.mark.parametrize("sampling", [0.05, 0.5])
-    @pytest.mark.parametrize("system", [False, True])
+    @each("sampling", [0.05, 0.5])
+    @each("system", [False, True])
     def test_samples_are_poisson(self, sampling: float, system: bool) -> None:
         """Sizes are binomial, records alike and independent; 400 samples of 500 records.
 
@@ -466,7 +466,7 @@ class TestSecretSgd:
                 seen.append(len(points.rows) * len(points))
                 return model.forward(points, number)
 
-        watched = Head(Watched(), Classification(CLASSES))
+        watched = ServerModel(Watched(), Classification(CLASSES))
         update = secret(CLIP, SIGMA, sampling=0.2, capacity=capacity)
         counts = []
         for step in range(10):
@@ -477,11 +477,11 @@ class TestSecretSgd:
         assert seen == [capacity] * 10
 
 
-@pytest.mark.parametrize("name", ["private-sgd", "private-zeroth-order", "secret-sgd"])
+@each("name", ["private-sgd", "private-zeroth-order", "secret-sgd"])
 def test_a_loaded_update_goes_on_the_same_way(name: str) -> None:
     """Optimiser, directions and noise."""
 
-    def make(head: Head) -> Any:
+    def make(head: ServerModel) -> Any:
         if name == "private-sgd":
             return PrivateSgd(Sgd(0.1, 0.9), noise(CLIP, SIGMA), BATCH)
         if name == "secret-sgd":
@@ -489,7 +489,7 @@ def test_a_loaded_update_goes_on_the_same_way(name: str) -> None:
         directions = Directions("sphere", head.parameters.numel(), Stream.from_seed(3))
         return PrivateZerothOrder(Sgd(0.1, 0.9), noise(CLIP, SIGMA), BATCH, directions, 1e-3)
 
-    def advance(update: Any, head: Head, step: int) -> None:
+    def advance(update: Any, head: ServerModel, step: int) -> None:
         joined, labels = data(seed=step)
         if name == "secret-sgd":
             update.between(step, head, joined, labels, 5, 40)
@@ -515,8 +515,8 @@ def test_they_are_private() -> None:
 
 
 class TestSchedule:
-    @pytest.mark.parametrize(
-        ("schedule", "due"),
+    @each(
+        "schedule, due",
         [
             (Schedule(1, 0, 5), [0, 1, 2, 3, 4, 5, 5]),
             (Schedule(3, 0, 2), [0, 0, 0, 1, 1, 1, 2]),

@@ -7,6 +7,7 @@ import copy
 import numpy as np
 import pytest
 import torch
+from tests.rows import each
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -16,7 +17,7 @@ from vertizo.models.base import Points
 from vertizo.models.losses import Classification, Regression, Task
 from vertizo.models.networks import mlp
 from vertizo.models.torch import wrap
-from vertizo.party.server_model import Evaluation, Head
+from vertizo.party.server_model import Evaluation, ServerModel
 
 WIDTH, BATCH, COUNT, CLASSES = 6, 5, 3, 4
 
@@ -42,23 +43,29 @@ MODULES = {
 }
 
 
-@pytest.fixture(params=MODULES)
-def pair(request: pytest.FixtureRequest) -> tuple[nn.Module, Head, Tensor]:
-    """A module with its own weights, a head over a copy of it, labels."""
-    torch.manual_seed(2)
-    module = MODULES[request.param]()
-    task: Task = Regression() if request.param == "regression" else Classification(CLASSES)
-    labels = torch.tensor([0, 1, 2, 3, 1])
-    if request.param == "regression":
-        labels = labels.float()
-    return module, Head(wrap(copy.deepcopy(module)), task), labels
+Pair = tuple[nn.Module, ServerModel, Tensor]
+
+
+def pairs() -> list[Pair]:
+    """Modules with their own weights, a server model over a copy of each, labels."""
+    found = []
+    for name, make in MODULES.items():
+        torch.manual_seed(2)
+        module, labels = make(), torch.tensor([0, 1, 2, 3, 1])
+        task: Task = Regression() if name == "regression" else Classification(CLASSES)
+        labels = labels.float() if name == "regression" else labels
+        found.append((module, ServerModel(wrap(copy.deepcopy(module)), task), labels))
+    return found
+
+
+every_pair = each("pair", pairs)
 
 
 def points(count: int = COUNT, batch: int = BATCH) -> Tensor:
     return torch.randn(count, batch, WIDTH, generator=torch.Generator().manual_seed(1))
 
 
-def evaluate(head: Head, points: Tensor, labels: Tensor) -> Evaluation:
+def evaluate(head: ServerModel, points: Tensor, labels: Tensor) -> Evaluation:
     rows, others = points[-1], points[:-1]
     if not len(others):
         return head.evaluate(Points(rows), labels)
@@ -72,19 +79,22 @@ def losses_of(module: nn.Module, joined: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(logits, labels, reduction="none")
 
 
-def test_parameters_are_the_model_s(pair: tuple[nn.Module, Head, Tensor]) -> None:
+@every_pair
+def test_parameters_are_the_model_s(pair: Pair) -> None:
     module, head, _ = pair
     assert head.parameters is head.model.parameters
     assert head.parameters.numel() == sum(p.numel() for p in module.parameters())
 
 
-def test_logits(pair: tuple[nn.Module, Head, Tensor]) -> None:
+@every_pair
+def test_logits(pair: Pair) -> None:
     module, head, _ = pair
     joined = points()[0]
     assert torch.allclose(head.logits(joined), module(joined).detach(), atol=1e-6)
 
 
-def test_losses_at_every_point(pair: tuple[nn.Module, Head, Tensor]) -> None:
+@every_pair
+def test_losses_at_every_point(pair: Pair) -> None:
     module, head, labels = pair
     found = evaluate(head, points(), labels).losses
     assert found.shape == (COUNT, BATCH)
@@ -92,11 +102,10 @@ def test_losses_at_every_point(pair: tuple[nn.Module, Head, Tensor]) -> None:
     assert torch.allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("count", [1, 2, COUNT])
-@pytest.mark.parametrize("weights", [1 / 64, torch.linspace(-1, 2, BATCH)], ids=["mean", "each"])
-def test_gradients(
-    pair: tuple[nn.Module, Head, Tensor], count: int, weights: Tensor | float
-) -> None:
+@each("count", [1, 2, COUNT])
+@each("weights", [1 / 64, torch.linspace(-1, 2, BATCH)])
+@every_pair
+def test_gradients(pair: Pair, count: int, weights: Tensor | float) -> None:
     module, head, labels = pair
     evaluation = evaluate(head, points(count), labels)
     joined = points(count)[-1].requires_grad_()
@@ -107,9 +116,10 @@ def test_gradients(
     assert torch.allclose(evaluation.gradient(weights), expected, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("batch", [1, BATCH])
-@pytest.mark.parametrize("count", [1, 2])
-def test_small_batches(pair: tuple[nn.Module, Head, Tensor], batch: int, count: int) -> None:
+@each("batch", [1, BATCH])
+@each("count", [1, 2])
+@every_pair
+def test_small_batches(pair: Pair, batch: int, count: int) -> None:
     """One row of logits is contiguous either way round, and must be treated like any other."""
     module, head, labels = pair
     given = points(count, batch)
@@ -125,7 +135,7 @@ def test_small_batches(pair: tuple[nn.Module, Head, Tensor], batch: int, count: 
 
 def test_correct_is_counted_at_the_last_point() -> None:
     torch.manual_seed(2)
-    head = Head(wrap(smooth()), Classification(CLASSES))
+    head = ServerModel(wrap(smooth()), Classification(CLASSES))
     labels = torch.tensor([0, 1, 2, 3, 1])
     for order in ([0, 1, 2], [0, 2, 1], [2, 1, 0]):
         given = points()[order]
@@ -133,11 +143,10 @@ def test_correct_is_counted_at_the_last_point() -> None:
         assert evaluate(head, given, labels).correct() == expected
 
 
-@pytest.mark.parametrize("record", [0, 2, BATCH - 1])
-@pytest.mark.parametrize("value", [0.3, 1e25, torch.nan])
-def test_a_record_leaves_the_others_alone(
-    pair: tuple[nn.Module, Head, Tensor], record: int, value: float
-) -> None:
+@each("record", [0, 2, BATCH - 1])
+@each("value", [0.3, 1e25, torch.nan])
+@every_pair
+def test_a_record_leaves_the_others_alone(pair: Pair, record: int, value: float) -> None:
     """Its embedding and its label are replaced; every other loss stays bit for bit."""
     _, head, labels = pair
     replaced, other = points(), labels.clone()
@@ -149,7 +158,8 @@ def test_a_record_leaves_the_others_alone(
     assert torch.equal(one.input_gradient(1.0)[kept], two.input_gradient(1.0)[kept])
 
 
-def test_evaluation_moves_nothing(pair: tuple[nn.Module, Head, Tensor]) -> None:
+@every_pair
+def test_evaluation_moves_nothing(pair: Pair) -> None:
     _, head, labels = pair
     given, before = points(), head.parameters.clone()
     evaluation = evaluate(head, given, labels)
@@ -161,7 +171,7 @@ def test_evaluation_moves_nothing(pair: tuple[nn.Module, Head, Tensor]) -> None:
 
 def test_a_model_without_gradients_says_what_would_do() -> None:
     model = ArrayModel(lambda w, x: np.repeat(x[:, :1] * w, CLASSES, 1), torch.ones(1))
-    head = Head(model, Classification(CLASSES))
+    head = ServerModel(model, Classification(CLASSES))
     labels = torch.zeros(BATCH, dtype=torch.int64)
     assert head.logits(points()[0]).shape == (BATCH, CLASSES)
     with pytest.raises(ConfigError, match=r"ArrayModel\) is not differentiable"):

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from tests.federations import ran
+from tests.rows import each
 
 from vertizo.core import memory
 from vertizo.core.errors import ConfigError
@@ -68,7 +69,7 @@ def test_arrays_of_every_kind() -> None:
         assert torch.equal(array, torch.zeros(shape, dtype=dtype))
 
 
-@pytest.mark.parametrize("method", ["dpzv", "vafl"])
+@each("method", ["dpzv", "vafl"])
 def test_a_run_is_the_same_wherever_its_table_lives(
     method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,6 +84,7 @@ def test_a_run_is_the_same_wherever_its_table_lives(
     monkeypatch.setattr(storage, "mapped", lambda *of: files.append(of) or make(*of))
     assert all(map(torch.equal, plain, trained()))
     assert len(files) == 2
+    monkeypatch.undo()
 
 
 @pytest.mark.usefixtures("crowded")
@@ -124,6 +126,7 @@ with open("/proc/self/maps") as file:
 
 
 @linux
+@pytest.mark.processes
 def test_under_a_limit_of_the_process() -> None:
     """Which counts a process's own memory and no files: such a table could not be held in it."""
     answer = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, text=True)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.rows import each
 from torch import Tensor
 
 from vertizo.core.errors import ConfigError
@@ -12,7 +13,7 @@ from vertizo.party.table import EmbeddingTable, Join
 
 RECORDS = 9
 JOINS: list[Join] = ["concat", "sum", "mean"]
-every_join = pytest.mark.parametrize("join", JOINS)
+every_join = each("join", JOINS)
 
 
 def dims_of(join: Join) -> list[int]:
@@ -56,7 +57,7 @@ def test_width_is_that_of_the_joined_row(join: Join) -> None:
     assert table.width == joined(join, parts).shape[1]
 
 
-@pytest.mark.parametrize("join", ["sum", "mean"])
+@each("join", ["sum", "mean"])
 def test_adding_needs_equal_sizes(join: Join) -> None:
     with pytest.raises(ConfigError, match=r"\[2, 3\]"):
         EmbeddingTable(4, [2, 3], join)
@@ -101,7 +102,7 @@ def test_what_was_stored_is_the_tables_own() -> None:
 
 
 @every_join
-@pytest.mark.parametrize("client", [0, 1, 2])
+@each("client", [0, 1, 2])
 def test_points_are_rows_with_one_part_replaced_then_the_rows(join: Join, client: int) -> None:
     table, parts = filled(join)
     before = table.values.clone()
@@ -162,7 +163,7 @@ def test_combine_joins_rows_of_any_number_of_dimensions(join: Join) -> None:
 
 
 @every_join
-@pytest.mark.parametrize("client", [0, 1, 2])
+@each("client", [0, 1, 2])
 def test_part_is_the_gradient_of_the_clients_embeddings(join: Join, client: int) -> None:
     table, parts = filled(join)
     leaves = [part.clone().requires_grad_(True) for part in parts]

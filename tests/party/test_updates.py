@@ -6,8 +6,8 @@ import copy
 from dataclasses import replace
 
 import numpy as np
-import pytest
 import torch
+from tests.rows import each
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -18,8 +18,14 @@ from vertizo.models.losses import Classification
 from vertizo.models.networks import mlp
 from vertizo.models.optimizers import Sgd
 from vertizo.models.torch import wrap
-from vertizo.party.server_model import Evaluation, Head
-from vertizo.party.updates import FirstOrder, NoUpdate, ServerUpdate, ZerothOrder
+from vertizo.party.server_model import (
+    Evaluation,
+    FirstOrder,
+    NoUpdate,
+    ServerModel,
+    ServerUpdate,
+    ZerothOrder,
+)
 from vertizo.zeroth_order.directions import LAWS, Directions
 
 WIDTH, BATCH, CLASSES = 4, 8, 3
@@ -39,11 +45,11 @@ def network(kind: str = "stack") -> nn.Module:
     return nn.Sequential(nn.Linear(WIDTH, 6), nn.Tanh(), nn.Linear(6, CLASSES))
 
 
-def head_of(module: nn.Module) -> Head:
-    return Head(wrap(module), Classification(CLASSES))
+def head_of(module: nn.Module) -> ServerModel:
+    return ServerModel(wrap(module), Classification(CLASSES))
 
 
-def take(update: ServerUpdate, head: Head, joined: Tensor, labels: Tensor) -> None:
+def take(update: ServerUpdate, head: ServerModel, joined: Tensor, labels: Tensor) -> None:
     """One step as a method makes it: at the last of three points."""
     shift = torch.full((2, *joined.shape), 0.1) * torch.tensor([1.0, -1.0]).view(2, 1, 1)
     points = Points(joined, ((0, shift),))
@@ -51,7 +57,7 @@ def take(update: ServerUpdate, head: Head, joined: Tensor, labels: Tensor) -> No
     update.step(head, evaluation, joined, labels)
 
 
-def mean_loss(head: Head, joined: Tensor, labels: Tensor) -> float:
+def mean_loss(head: ServerModel, joined: Tensor, labels: Tensor) -> float:
     return float(head.task.losses(head.logits(joined), labels).values.mean())
 
 
@@ -60,14 +66,14 @@ def directions(dimension: int, law: str = "scaled-sphere", seed: int = 3) -> Dir
 
 
 def zeroth_order(
-    head: Head, rate: float, momentum: float = 0.0, *, forward: bool = False, **keys: str
+    head: ServerModel, rate: float, momentum: float = 0.0, *, forward: bool = False, **keys: str
 ) -> ZerothOrder:
     drawn = directions(head.parameters.numel(), **keys)
     return ZerothOrder(Sgd(rate, momentum), drawn, 1e-3, BATCH, forward=forward)
 
 
-@pytest.mark.parametrize("kind", ["stack", "autograd"])
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@each("kind", ["stack", "autograd"])
+@each("momentum", [0.0, 0.9])
 def test_first_order_equals_pytorch(kind: str, momentum: float) -> None:
     reference = network(kind)
     head = head_of(copy.deepcopy(reference))
@@ -84,8 +90,8 @@ def test_first_order_equals_pytorch(kind: str, momentum: float) -> None:
         assert torch.allclose(head.parameters, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("forward", [False, True])
-@pytest.mark.parametrize("law", LAWS)
+@each("forward", [False, True])
+@each("law", LAWS)
 def test_zeroth_order_reduces_the_loss(law: str, forward: bool) -> None:
     head, (joined, labels) = head_of(network()), data(64)
     update = zeroth_order(head, 0.003, law=law, forward=forward)
@@ -102,7 +108,7 @@ def test_zeroth_order_trains_what_has_no_gradient() -> None:
         return np.round((x @ w.reshape(WIDTH, CLASSES)) * 1e4) / 1e4
 
     joined, labels = data(64)
-    head = Head(ArrayModel(rule, torch.zeros(WIDTH * CLASSES)), Classification(CLASSES))
+    head = ServerModel(ArrayModel(rule, torch.zeros(WIDTH * CLASSES)), Classification(CLASSES))
     update = ZerothOrder(Sgd(0.05), directions(WIDTH * CLASSES), 0.01, 64)
     evaluation = head_of(network()).evaluate(Points(joined), labels)
     before = mean_loss(head, joined, labels)
@@ -111,8 +117,8 @@ def test_zeroth_order_trains_what_has_no_gradient() -> None:
     assert mean_loss(head, joined, labels) < 0.6 * before
 
 
-@pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize("rows", [3, BATCH])
+@each("law", LAWS)
+@each("rows", [3, BATCH])
 def test_a_zeroth_order_step_is_the_formula(law: str, rows: int) -> None:
     """``w ← w − η φ (f(w + λu) − f(w − λu)) / 2λ · u``, f the sum over the batch by nominal B."""
     head, (joined, labels) = head_of(network()), data(rows)
@@ -144,9 +150,9 @@ def test_every_zeroth_order_step_has_a_direction_of_its_own() -> None:
     assert float(correlations.abs().max()) < 0.6
 
 
-@pytest.mark.parametrize("name", ["zeroth-order", "first-order"])
+@each("name", ["zeroth-order", "first-order"])
 def test_a_loaded_update_goes_on_the_same_way(name: str) -> None:
-    def make(head: Head) -> ServerUpdate:
+    def make(head: ServerModel) -> ServerUpdate:
         if name == "first-order":
             return FirstOrder(Sgd(0.1, 0.9), BATCH)
         return zeroth_order(head, 0.01, 0.9)
@@ -168,8 +174,8 @@ def test_a_loaded_update_goes_on_the_same_way(name: str) -> None:
     assert not torch.equal(head.parameters, head_of(network()).parameters)
 
 
-@pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize("rows", [3, BATCH])
+@each("law", LAWS)
+@each("rows", [3, BATCH])
 def test_a_forward_difference_step_is_the_formula(law: str, rows: int) -> None:
     """``w ← w − η φ (f(w + μu) − f(w)) / μ · u``, where f(w) is the last point's loss."""
     head, (joined, labels) = head_of(network()), data(rows)
@@ -233,7 +239,7 @@ def test_only_no_update_is_private() -> None:
 class Counting:
     """A model that counts the rows it is asked for."""
 
-    def __init__(self, head: Head) -> None:
+    def __init__(self, head: ServerModel) -> None:
         self.inner = head.model
         self.parameters = head.parameters
         self.rows = 0
@@ -250,7 +256,7 @@ class Counting:
 def test_evaluations_are_counted() -> None:
     plain, (joined, labels) = head_of(network()), data()
     model = Counting(plain)
-    head = Head(model, Classification(CLASSES))
+    head = ServerModel(model, Classification(CLASSES))
     evaluation = plain.evaluate(Points(joined), labels)
     updates: list[ServerUpdate] = [
         NoUpdate(),

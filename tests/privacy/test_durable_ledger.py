@@ -332,6 +332,7 @@ def test_a_run_has_a_name(place: Place, run: str) -> None:
         place.open(run)
 
 
+@pytest.mark.processes
 def test_one_process_at_a_time(place: Place) -> None:
     text = (
         "import sys; from pathlib import Path\n"

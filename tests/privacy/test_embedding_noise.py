@@ -170,7 +170,7 @@ def test_the_clients_own_gradient_is_untouched() -> None:
     models = []
     for changes in ({}, fed.EMBEDDING_NOISE):
         federation = fed.build("vafl", changes=changes)
-        half, model = federation.clients[0]._half, federation.models[0]
+        half, model = federation.clients[0]._pair, federation.models[0]
         features = federation.data.features[0]["table"][:8]
         half.ask(0, features)
         half.tell(0, features, inside(8, 3))

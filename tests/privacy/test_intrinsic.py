@@ -14,7 +14,7 @@ from vertizo.core.randomness import Stream
 from vertizo.models.base import Points
 from vertizo.models.losses import Classification
 from vertizo.models.torch import wrap
-from vertizo.party.server_model import Head
+from vertizo.party.server_model import ServerModel
 from vertizo.privacy.intrinsic import (
     Frozen,
     Intrinsic,
@@ -159,11 +159,11 @@ def test_the_coordinate_law_has_no_variance_to_speak_of() -> None:
         )
 
 
-def server(batch: int, d: int) -> tuple[Head, Tensor, Tensor]:
+def server(batch: int, d: int) -> tuple[ServerModel, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(6)
     with Stream.from_seed(7).torch_default():
         model = wrap(nn.Sequential(nn.Linear(d, 16), nn.Tanh(), nn.Linear(16, 3)))
-    head = Head(model, Classification(3))
+    head = ServerModel(model, Classification(3))
     embeddings = torch.randn(batch, d, generator=generator)
     return head, embeddings, torch.randint(3, (batch,), generator=generator)
 

@@ -31,6 +31,8 @@ import pytest
 from vertizo.privacy.durable_ledger import DurableLedger
 from vertizo.privacy.ledger_file import digest
 
+pytestmark = pytest.mark.processes
+
 SCRIPT = Path(__file__).with_name("ledger_server.py")
 SERVER = SimpleNamespace(**runpy.run_path(str(SCRIPT)))
 

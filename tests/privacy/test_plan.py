@@ -22,7 +22,7 @@ from vertizo.core.randomness import Stream
 from vertizo.models.base import Points
 from vertizo.models.losses import Classification
 from vertizo.models.torch import wrap
-from vertizo.party.server_model import Head
+from vertizo.party.server_model import ServerModel
 from vertizo.privacy.accounting import epsilon_of
 from vertizo.privacy.epsilon_text import bound_text
 from vertizo.privacy.events import GaussianRelease, Releases, SecretSteps
@@ -496,12 +496,12 @@ def test_nonsense_is_refused(key: str, value: float) -> None:
         plan(**{key: value})
 
 
-def one_sided() -> Head:
+def one_sided() -> ServerModel:
     """Embeddings [batch, 1]; logits are −1e30 h and 0, so that a large h overflows one of them."""
     model = nn.Linear(1, 2, bias=False)
     with torch.no_grad():
         model.weight.copy_(torch.tensor([[-1e30], [0.0]]))
-    return Head(wrap(model), Classification(2))
+    return ServerModel(wrap(model), Classification(2))
 
 
 def losses_at(points: Tensor, labels: Tensor, stored: str = "zeros") -> Tensor:

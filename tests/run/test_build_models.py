@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.rows import each
 from torch import Tensor, nn
 
 from vertizo.config import architectures as a
@@ -35,7 +36,7 @@ CLIENTS: list[tuple[Any, tuple[int, ...], int]] = [
 ]
 
 
-@pytest.mark.parametrize(("option", "shape", "outputs"), CLIENTS, ids=lambda x: str(x)[:30])
+@each("option, shape, outputs", CLIENTS)
 def test_client_models(option: Any, shape: tuple[int, ...], outputs: int) -> None:
     if "text" in option.name:
         pytest.importorskip("transformers")
@@ -68,7 +69,7 @@ SERVERS: list[tuple[Any, int]] = [
 ]
 
 
-@pytest.mark.parametrize(("option", "width"), SERVERS, ids=lambda x: str(x)[:30])
+@each("option, width", SERVERS)
 def test_server_models(option: Any, width: int) -> None:
     if "text" in option.name:
         pytest.importorskip("transformers")
@@ -76,8 +77,8 @@ def test_server_models(option: Any, width: int) -> None:
     assert model(torch.randn(2, width)).shape == (2, 10)
 
 
-@pytest.mark.parametrize(
-    ("option", "shape", "tokens", "message"),
+@each(
+    "option, shape, tokens, message",
     [
         (
             a.ResnetConfig(),
@@ -111,7 +112,6 @@ def test_server_models(option: Any, width: int) -> None:
             for option in (a.MlpConfig(), a.CnnConfig(), a.ResnetStemConfig())
         ),
     ],
-    ids=lambda x: str(x)[:20],
 )
 def test_features_of_another_kind(
     option: Any, shape: tuple[int, ...], tokens: bool, message: str
@@ -142,8 +142,8 @@ def test_tokens_of_another_vocabulary() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("option", "message"),
+@each(
+    "option, message",
     [
         (
             a.SumConfig(),
@@ -163,7 +163,6 @@ def test_tokens_of_another_vocabulary() -> None:
             "the same checkpoint",
         ),
     ],
-    ids=lambda x: str(x)[:20],
 )
 def test_embeddings_of_another_size(option: Any, message: str) -> None:
     if "text" in option.name:
@@ -239,7 +238,7 @@ def test_models_are_tried_at_the_sizes_they_will_see_and_with_several_exchanges(
     assert mixes_records(wrap(Faint()), rows)
 
 
-@pytest.mark.parametrize("option", [a.ServerMlpConfig(hidden=(8,)), a.SumConfig()])
+@each("option", [a.ServerMlpConfig(hidden=(8,)), a.SumConfig()])
 def test_models_of_ours_pass_at_any_size(option: Any) -> None:
     model = server_model(option, 6, 3, STREAM, purpose="it")
     rows = torch.randn(5, 6, generator=torch.Generator().manual_seed(1))
@@ -250,7 +249,7 @@ def crowded(most: int) -> nn.Module:
     return Crowded(most)
 
 
-@pytest.mark.parametrize("size", [64, 200])
+@each("size", [64, 200])
 def test_a_server_that_mixes_large_batches_alone_is_refused(size: int) -> None:
     config = a.ModuleConfig(path=f"{__file__}:crowded", arguments={"most": 63})
     server_model(config, 6, 3, STREAM, purpose="a test", sizes=(8, 63))

@@ -9,12 +9,13 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from tests import federations as fed
+from tests.rows import each
 from torch import Tensor, nn
 
 from vertizo.config import schema as config
 from vertizo.core.errors import BudgetError, ConfigError
+from vertizo.methods.base import PRIVATE
 from vertizo.party.private_updates import SeededSampler
-from vertizo.party.updates import PRIVATE
 from vertizo.privacy import guarantee
 from vertizo.privacy.accounting import epsilon_of, mu_of
 from vertizo.privacy.ledger import mu_of_units
@@ -35,8 +36,8 @@ SERVERS: dict[str, dict[str, Any]] = {
 }
 WANTED = {"privacy.mechanism": "gaussian", "privacy.clip": 0.5, "privacy.epsilon": 2.0}
 TIMINGS = ["asynchronous", "synchronous"]
-every_server = pytest.mark.parametrize("update", SERVERS)
-every_timing = pytest.mark.parametrize("timing", TIMINGS)
+every_server = each("update", SERVERS)
+every_timing = each("timing", TIMINGS)
 
 
 def changes(update: str, **more: Any) -> dict[str, Any]:
@@ -82,15 +83,15 @@ def test_the_next_epoch_is_refused(update: str, timing: str) -> None:
     assert fed.differences(before, fed.server_holds(federation)) == []
 
 
-@pytest.mark.parametrize("batch_size", [1, 8, 29])
+@each("batch_size", [1, 8, 29])
 def test_batches_of_any_size_cost_the_same(batch_size: int) -> None:
     federation, _ = fed.ran("dpzv", None, changes("private-sgd", batch_size=batch_size))
     other = fed.build("dpzv", None, changes("private-sgd"))
     assert ledger_of(federation).spent == 3 * other.releases.share
 
 
-@pytest.mark.parametrize("method", ["dpzv", "cascaded", "vafl", "czofo"])
-@pytest.mark.parametrize("update", PRIVATE)
+@each("method", ["dpzv", "cascaded", "vafl", "czofo"])
+@each("update", PRIVATE)
 def test_calibrated_to_epsilon(method: str, update: str) -> None:
     more = {**WANTED, "server.update": update, "privacy.server_share": 0.3}
     if update == "secret-sgd":
@@ -112,7 +113,7 @@ def test_secret_steps_are_on_the_public_schedule() -> None:
     assert (federation.server.round, ledger.steps) == (0, 2)
     while federation.simulator.step():
         assert ledger.steps == 2 + federation.server.round // 3
-        federation.server.tend()
+        federation.server.train_between_queries()
         assert ledger.steps == 2 + federation.server.round // 3
 
 
@@ -139,8 +140,8 @@ def test_nothing_tells_the_secret_sample() -> None:
     assert moved[0] != moved[1]  # through the model, and only so
 
 
-@pytest.mark.parametrize("update", SERVERS)
-@pytest.mark.parametrize("label", [0, 1, 2])
+@each("update", SERVERS)
+@each("label", [0, 1, 2])
 def test_overflow_for_some_labels_leaves_all_finite(update: str, label: int) -> None:
     data = fed.data()
     data.labels["table"].fill_(label)
@@ -150,11 +151,11 @@ def test_overflow_for_some_labels_leaves_all_finite(update: str, label: int) -> 
     signs = torch.where(torch.arange(h.numel()).view_as(h) % 2 == 0, 1.0, -1.0)
     frame = fed.encoded(replace(query, embeddings=3e38 * signs))
     ((_, answer),) = federation.server.receive(frame)
-    federation.server.tend()
+    federation.server.train_between_queries()
     assert fed.reply(answer).values.isfinite().all()
-    assert federation.server.side.head.parameters.isfinite().all()
+    assert federation.server.side.model.parameters.isfinite().all()
     fed.converse(federation, [1, 2])
-    assert federation.server.side.head.parameters.isfinite().all()
+    assert federation.server.side.model.parameters.isfinite().all()
 
 
 def answers(data: Any, method: str, update: str) -> torch.Tensor:
@@ -175,8 +176,8 @@ def answers(data: Any, method: str, update: str) -> torch.Tensor:
     return torch.cat(seen, 1)
 
 
-@pytest.mark.parametrize("method", ["dpzv", "cascaded", "vafl", "czofo"])
-@pytest.mark.parametrize("what", ["label", "features"])
+@each("method", ["dpzv", "cascaded", "vafl", "czofo"])
+@each("what", ["label", "features"])
 def test_replacing_a_record_leaves_the_others_alone(method: str, what: str) -> None:
     """δ of all other records: bit for bit for a label, up to rounding for features."""
     plain, other = fed.data(), fed.data()
@@ -196,7 +197,7 @@ def test_replacing_a_record_leaves_the_others_alone(method: str, what: str) -> N
     assert float((one[3] - two[3]).norm()) > 1e-3 * float(one[3].norm())
 
 
-@pytest.mark.parametrize("update", PRIVATE)
+@each("update", PRIVATE)
 @every_timing
 def test_a_run_that_was_stopped_goes_on_bit_by_bit(update: str, timing: str) -> None:
     more = {**changes(update), "server.optimizer.momentum": 0.9}
@@ -219,7 +220,7 @@ class TestCovers:
         assert covers[0].startswith("label")
         assert any("features" in thing for thing in covers)
 
-    @pytest.mark.parametrize("method", ["vafl", "cascaded", "czofo"])
+    @each("method", ["vafl", "cascaded", "czofo"])
     def test_gradients_carry_features(self, method: str) -> None:
         config = fed.config(method, None, changes("none"))
         covers = self.found(method)
@@ -272,8 +273,8 @@ class TestModelsOfTheUser:
         assert (statement.guarantee, statement.assumptions) == ("none", ())
 
 
-@pytest.mark.parametrize(
-    ("method", "timing", "more", "expected"),
+@each(
+    "method, timing, more, expected",
     [
         ("vafl", None, {}, {8, 5}),
         ("dpzv", None, {}, {8, 5, 16, 10}),
@@ -365,7 +366,7 @@ COVERED = {
 }
 
 
-@pytest.mark.parametrize("name", COVERED)
+@each("name", COVERED)
 def test_what_is_covered(name: str) -> None:
     """Labels always; columns and features where nothing fits them or carries them elsewhere."""
     overrides, expected = COVERED[name]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,8 @@ import safetensors.torch
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.rows import each
+from tests.same import same
 from torch import Tensor
 
 from vertizo.core.errors import RunError
@@ -52,25 +53,6 @@ def states() -> st.SearchStrategy[Any]:
     )
 
 
-def same(one: Any, two: Any) -> bool:
-    """Equal in every bit, with the same types."""
-    if type(one) is not type(two):
-        return False
-    if isinstance(one, Tensor):
-        return (
-            one.dtype == two.dtype
-            and one.shape == two.shape
-            and one.numpy().tobytes() == two.numpy().tobytes()
-        )
-    if isinstance(one, dict):
-        return one.keys() == two.keys() and all(same(one[key], two[key]) for key in one)
-    if isinstance(one, list):
-        return len(one) == len(two) and all(map(same, one, two))
-    if isinstance(one, float):
-        return one == two or (math.isnan(one) and math.isnan(two))
-    return bool(one == two)
-
-
 class TestRoundTrip:
     @settings(max_examples=80, deadline=None)
     @given(state=states())
@@ -82,7 +64,7 @@ class TestRoundTrip:
         assert same(checkpoint.load(path), state)
         assert [item.name for item in path.parent.iterdir()] == ["x.safetensors"]
 
-    @pytest.mark.parametrize(
+    @each(
         "state",
         [
             {"frame": b""},
@@ -91,7 +73,6 @@ class TestRoundTrip:
             {"": torch.zeros(1)},
             {"-0": torch.tensor([-0.0, float("nan"), float("inf")])},
         ],
-        ids=["no bytes", "slash", "slash and index", "no name", "odd numbers"],
     )
     def test_odd_states(self, state: Any, tmp_path: Path) -> None:
         checkpoint.save(tmp_path / "x", state)
@@ -117,7 +98,7 @@ class TestDamage:
             checkpoint.load(tmp_path / "absent")
         assert str(tmp_path / "absent") in str(caught.value)
 
-    @pytest.mark.parametrize("kept", [0, 1, 8, 30, -1, -300])
+    @each("kept", [0, 1, 8, 30, -1, -300])
     def test_a_cut_file(self, kept: int, tmp_path: Path) -> None:
         path = tmp_path / "x"
         checkpoint.save(path, {"values": torch.ones(100), "round": 3})
@@ -133,7 +114,7 @@ class TestDamage:
         (tmp_path / "x").mkdir()
         self.refused(tmp_path / "x")
 
-    @pytest.mark.parametrize(
+    @each(
         "metadata",
         [
             None,
@@ -141,13 +122,6 @@ class TestDamage:
             {"format": checkpoint.FORMAT},
             {"format": checkpoint.FORMAT, "skeleton": "{"},
             {"format": checkpoint.FORMAT, "skeleton": json.dumps({"a": {"$tensor": "absent"}})},
-        ],
-        ids=[
-            "none",
-            "another version",
-            "no skeleton",
-            "cut skeleton",
-            "a tensor that is not there",
         ],
     )
     def test_a_safetensors_file_of_somebody_else(
@@ -166,7 +140,7 @@ class TestDamage:
 
 
 class TestAtomicWriting:
-    @pytest.mark.parametrize("step", ["fsync", "replace"])
+    @each("step", ["fsync", "replace"])
     def test_a_crash_leaves_the_old_file(
         self, step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -218,3 +192,16 @@ def test_a_large_tensor_is_not_copied(tmp_path: Path) -> None:
     found = checkpoint.load(path)["table"]
     assert torch.equal(found, tensor)
     assert kilobytes("RssAnon") - own < size * 4 // 1024 // 2  # of which the comparison is some
+
+
+def test_the_helper_notices_differences() -> None:
+    whole = {"a": [torch.zeros(2), 1]}
+    assert same(whole, {"a": [torch.zeros(2), 1]})
+    for other in (
+        {"a": [torch.tensor([0.0, -0.0]), 1]},
+        {"a": [torch.zeros(2), 2]},
+        {"a": [torch.zeros(2)]},
+        {"b": [torch.zeros(2), 1]},
+        {"a": [None, 1]},
+    ):
+        assert not same(whole, other)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.rows import each
 
 from vertizo.config.method_defaults import TABLES
 from vertizo.config.schema import ExperimentConfig, parse
@@ -116,7 +117,7 @@ class TestRates:
         assert quiet == data_defaults.PRIVATE_RATE
         assert loud == pytest.approx(data_defaults.PRIVATE_WANDERING / 10)
 
-    @pytest.mark.parametrize("method", METHODS)
+    @each("method", METHODS)
     def test_every_run_has_rates_and_says_which(self, method: str) -> None:
         config = parse({"method": {"name": method}, "epochs": 1})
         made = build(config, people(100))
@@ -143,7 +144,7 @@ class TestGuarantee:
         assert 0.9 < privacy["epsilon"] <= 1.0
         assert privacy["clip"] == reply_clip(people(400))
 
-    @pytest.mark.parametrize("method", METHODS)
+    @each("method", METHODS)
     def test_with_every_method(self, method: str) -> None:
         config = parse({"privacy": {"epsilon": 2.0}, "method": {"name": method}})
         privacy = Experiment(config, people(400)).privacy()
@@ -188,7 +189,7 @@ class TestTables:
         others = {"adult", "bank-marketing", "credit-default"}
         assert set(TABLES) - with_columns == others | in_memory
 
-    @pytest.mark.parametrize("name", TABLES)
+    @each("name", TABLES)
     def test_wider_embeddings(self, name: str) -> None:
         tree: dict[str, Any] = {"name": name}
         if name == "table":

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from tests.rows import each
+from tests.same import same
 
 import vertizo
 from vertizo.config import schema
@@ -101,19 +102,6 @@ def last(folder: Path) -> dict[str, Any]:
         state["standing"].pop(key)
     state["standing"]["last"].pop("seconds")
     return state
-
-
-def same(one: Any, two: Any) -> bool:
-    """Equal, tensors bit for bit."""
-    if type(one) is not type(two):
-        return False
-    if isinstance(one, Tensor):
-        return one.dtype == two.dtype and one.numpy().tobytes() == two.numpy().tobytes()
-    if isinstance(one, dict):
-        return one.keys() == two.keys() and all(same(one[key], two[key]) for key in one)
-    if isinstance(one, list):
-        return len(one) == len(two) and all(map(same, one, two))
-    return bool(one == two)
 
 
 def start_of(*overrides: str) -> Federation:
@@ -308,8 +296,8 @@ class TestSummary:
         assert privacy["max_participations"] == 3 * 4
         assert privacy["mu"] == pytest.approx(2 * 0.5 * 12**0.5 / privacy["noise_std"])
 
-    @pytest.mark.parametrize(
-        ("overrides", "evaluations"),
+    @each(
+        "overrides, evaluations",
         [
             ((), 3),
             (("method.name=vafl",), 1),
@@ -323,13 +311,12 @@ class TestSummary:
         summary = ran("rounds=5", *overrides).summary
         assert summary["server_evaluations_per_round"] == evaluations
 
-    def test_a_synchronous_epoch_is_a_round_for_every_batch(self) -> None:
-        summary = ran("simulation.timing=synchronous").summary
-        assert (summary["rounds"], summary["epochs"]) == (18, 3)
-
-    def test_rounds_end_a_run_early(self) -> None:
-        summary = ran("rounds=12").summary
-        assert (summary["rounds"], summary["epochs"]) == (12, 0.5)
+    @each(
+        "setting, expected", [("simulation.timing=synchronous", (18, 3)), ("rounds=12", (12, 0.5))]
+    )
+    def test_rounds_and_epochs(self, setting: str, expected: tuple[int, float]) -> None:
+        summary = ran(setting).summary
+        assert (summary["rounds"], summary["epochs"]) == expected
 
 
 class TestBest:
@@ -360,14 +347,14 @@ def scored(federation: Federation, parameters: dict[str, Any]) -> Scores:
 
 
 class TestControls:
-    @pytest.mark.parametrize("method", ["dpzv", "cascaded", "vafl"])
+    @each("method", ["dpzv", "cascaded", "vafl"])
     def test_frozen_clients_stay_where_they_were(self, method: str) -> None:
         overrides = (f"method.name={method}", "control=frozen")
         before, after = start_of(*overrides).parameters(), ran(*overrides).federation.parameters()
         assert same(before["clients"], after["clients"])
         assert not same(before["server"], after["server"])
 
-    @pytest.mark.parametrize("method", ["dpzv", "cascaded", "vafl"])
+    @each("method", ["dpzv", "cascaded", "vafl"])
     def test_random_updates_are_as_long_and_point_elsewhere(self, method: str) -> None:
         overrides = (f"method.name={method}", "rounds=1")
         before = start_of(*overrides).parameters()["clients"]
@@ -385,9 +372,7 @@ class TestControls:
         likeness = torch.cosine_similarity(plain[party], control[party], dim=0)
         assert abs(float(likeness)) < 0.9
         assert not any(control[other].any() for other in range(4) if other != party)
-
-    def test_a_control_says_that_it_is_one(self) -> None:
-        assert ran("rounds=1", "control=random").summary["control"] == "random"
+        assert ran(*overrides, "control=random").summary["control"] == "random"
 
 
 class TestRefused:
@@ -406,9 +391,7 @@ class TestRefused:
             assert str(out) in str(caught.value)
         assert (tmp_path / "file").read_text() == "mine"
 
-    @pytest.mark.parametrize(
-        "name", ["summary.json", "metrics.jsonl", "checkpoints/last.safetensors"]
-    )
+    @each("name", ["summary.json", "metrics.jsonl", "checkpoints/last.safetensors"])
     def test_a_folder_with_the_remains_of_a_run(self, name: str, tmp_path: Path) -> None:
         """Or with such a file of another program: it is neither overwritten nor believed."""
         path = tmp_path / name
@@ -441,7 +424,7 @@ class TestRefused:
                 ran(*overrides, out=tmp_path / "run")
         assert list(tmp_path.iterdir()) == []
 
-    @pytest.mark.parametrize(
+    @each(
         "overrides",
         [
             ("client.optimizer.learning_rate=1e12",),
@@ -480,7 +463,7 @@ class TestRefused:
 
 
 class TestResume:
-    @pytest.mark.parametrize("name", SCENARIOS)
+    @each("name", SCENARIOS)
     def test_a_crash_anywhere_changes_no_number(self, name: str, tmp_path: Path) -> None:
         """The process ends at some frame on the wire, three times; then the run is completed."""
         overrides = ("checkpoint_seconds=0", "evaluate_every=5", "rounds=30", *SCENARIOS[name])
@@ -570,7 +553,7 @@ class TestResume:
         kept = RunFolder(tmp_path).load("last")["standing"]["seconds"]
         assert 0 < kept < ran(out=tmp_path, resume=True).summary["seconds"]
 
-    @pytest.mark.parametrize("kind", ["absent", "empty"])
+    @each("kind", ["absent", "empty"])
     def test_a_folder_without_a_run(self, kind: str, tmp_path: Path) -> None:
         out = tmp_path / "run"
         if kind == "empty":
@@ -580,7 +563,7 @@ class TestResume:
         assert str(out) in str(caught.value)
         assert kind == "empty" or not out.exists()
 
-    @pytest.mark.parametrize("kept", [0, 100, -1])
+    @each("kept", [0, 100, -1])
     def test_a_damaged_checkpoint_is_named(self, kept: int, tmp_path: Path) -> None:
         ran("rounds=3", out=tmp_path)
         path = tmp_path / "checkpoints" / "last.safetensors"
@@ -590,9 +573,7 @@ class TestResume:
         assert str(path) in str(caught.value)
         assert "\n" not in str(caught.value)
 
-    @pytest.mark.parametrize(
-        "change", ["data.parties=2", "client.model.outputs=9", "method.name=vafl", "seed=4"]
-    )
+    @each("change", ["data.parties=2", "client.model.outputs=9", "method.name=vafl", "seed=4"])
     def test_a_checkpoint_of_another_configuration_is_refused(
         self, change: str, tmp_path: Path
     ) -> None:
@@ -702,16 +683,3 @@ class TestPython:
         assert vertizo.Experiment is Experiment
         with pytest.raises(AttributeError, match="Experimental"):
             vertizo.Experimental
-
-
-def test_the_helper_notices_differences() -> None:
-    whole = {"a": [torch.zeros(2), 1]}
-    assert same(whole, {"a": [torch.zeros(2), 1]})
-    for other in (
-        {"a": [torch.tensor([0.0, -0.0]), 1]},
-        {"a": [torch.zeros(2), 2]},
-        {"a": [torch.zeros(2)]},
-        {"b": [torch.zeros(2), 1]},
-        {"a": [None, 1]},
-    ):
-        assert not same(whole, other)

@@ -8,8 +8,8 @@ from itertools import product
 from statistics import NormalDist
 from typing import Any
 
-import pytest
 from tests import federations as fed
+from tests.rows import each
 
 from vertizo.run.explanation import Explanation, explain
 
@@ -32,7 +32,7 @@ def explained(method: str, name: str, **more: Any) -> tuple[Explanation, dict[st
     return explain(fed.config(method, None, changes), privacy), privacy
 
 
-@pytest.mark.parametrize(("method", "name"), CASES)
+@each("method, name", CASES)
 def test_no_guarantee_is_claimed_where_none_holds(method: str, name: str) -> None:
     words, privacy = explained(method, name)
     assert words.guarantee == privacy["guarantee"] == PRIVACY[name][1]
@@ -50,7 +50,7 @@ def test_no_guarantee_is_claimed_where_none_holds(method: str, name: str) -> Non
     assert any("abels" in line for line in words.not_protected)
 
 
-@pytest.mark.parametrize(("method", "name"), CASES)
+@each("method, name", CASES)
 def test_validation_records_are_named(method: str, name: str) -> None:
     for validation in (0.1, 0.0):
         words, _ = explained(method, name, data__validation=validation)
@@ -58,7 +58,7 @@ def test_validation_records_are_named(method: str, name: str) -> None:
         assert named == (validation > 0)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@each("method", METHODS)
 def test_features_of_clients_that_train_on_gradients(method: str) -> None:
     words, privacy = explained(method, "server untouched")
     first_order = fed.config(method).method.first_order_client

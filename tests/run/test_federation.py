@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from tests.rows import each
+from tests.same import same
 
 from vertizo.config import schema
 from vertizo.core.errors import ConfigError
@@ -211,11 +212,11 @@ class TestBuilt:
             32 * 5 + 5,
         ]
         assert federation.server.clients == 3
-        hidden = federation.server.side.head.parameters.numel()
+        hidden = federation.server.side.model.parameters.numel()
         assert hidden == 15 * 64 + 64 + 64 * 10 + 10
 
-    @pytest.mark.parametrize(
-        ("overrides", "rounds"),
+    @each(
+        "overrides, rounds",
         [
             ((), 6 * 4 * 5),
             (("simulation.timing=synchronous",), 6 * 5),
@@ -244,7 +245,7 @@ class TestBuilt:
         torch.manual_seed(0)
         assert torch.equal(torch.random.get_rng_state(), state)
 
-    @pytest.mark.parametrize("method", ["dpzv", "cascaded", "vafl"])
+    @each("method", ["dpzv", "cascaded", "vafl"])
     def test_a_module_from_a_file_and_one_from_a_package(self, method: str) -> None:
         own = made(f"method.name={method}", *client("Net", "client.model.arguments.outputs=4"))
         assert [model.parameters.numel() for model in own.models] == [16 * 4 + 4] * 4
@@ -260,7 +261,7 @@ class TestBuilt:
     def test_a_server_module_from_a_file(self) -> None:
         arguments = "server.model.arguments={inputs: 12, outputs: 10}"
         federation = made("client.model.outputs=3", *server("Net", arguments))
-        assert federation.server.side.head.parameters.numel() == 12 * 10 + 10
+        assert federation.server.side.model.parameters.numel() == 12 * 10 + 10
 
     def test_a_function(self) -> None:
         federation = made(*function("linear", "client.model.initial_std=2"))
@@ -302,8 +303,8 @@ class TestState:
         assert federation.simulator.traffic.up == 0
         assert federation.server.side.table.values.any()
 
-    @pytest.mark.parametrize(
-        ("overrides", "guarantee"),
+    @each(
+        "overrides, guarantee",
         [
             ((), "none"),
             (("privacy.mechanism=gaussian", "privacy.clip=1", "privacy.noise_std=2"), "none"),
@@ -328,31 +329,23 @@ class TestState:
             assert statement.epsilon is None
 
 
-class TestRefused:
-    def test_a_batch_beyond_the_records(self) -> None:
-        line = refusal("batch_size=55")
-        for word in ("batch_size is 55", "54"):
-            assert word in line
+REFUSED = [
+    (("batch_size=55",), ["batch_size is 55", "54"]),
+    (("data.validation=0.999", "batch_size=1"), ["data.validation", "0.999"]),
+    (("simulation.stragglers={0: 2, 4: 2}",), ["simulation.stragglers", "client 4", "0 to 3"]),
+    (("client.model.name=cnn", "data.split=even"), ["client.model", "'cnn'", "[16]", "images"]),
+    (
+        ("data.parties=3", "server.join=sum", *function("per_party")),
+        ["server.join", "'sum'", "[16, 16, 32]", "'concat'"],
+    ),
+]
 
-    def test_nothing_left_to_train_on(self) -> None:
-        line = refusal("data.validation=0.999", "batch_size=1")
-        for word in ("data.validation", "0.999"):
-            assert word in line
 
-    def test_a_straggler_that_is_no_client(self) -> None:
-        line = refusal("simulation.stragglers={0: 2, 4: 2}")
-        for word in ("simulation.stragglers", "client 4", "0 to 3"):
-            assert word in line
-
-    def test_a_cnn_without_images(self) -> None:
-        line = refusal("client.model.name=cnn", "data.split=even")
-        for word in ("client.model", "'cnn'", "[16]", "images"):
-            assert word in line
-
-    def test_embeddings_of_several_sizes_cannot_be_summed(self) -> None:
-        line = refusal("data.parties=3", "server.join=sum", *function("per_party"))
-        for word in ("server.join", "'sum'", "[16, 16, 32]", "'concat'"):
-            assert word in line
+@each("overrides, words", REFUSED)
+def test_what_does_not_fit_is_refused(overrides: tuple[str, ...], words: list[str]) -> None:
+    line = refusal(*overrides)
+    for word in words:
+        assert word in line
 
 
 CLIENTS = [
@@ -382,8 +375,8 @@ CLIENTS = [
 
 
 class TestUsersModels:
-    @pytest.mark.parametrize(("path", "more", "words"), CLIENTS)
-    @pytest.mark.parametrize("method", ["dpzv", "vafl"])
+    @each("path, more, words", CLIENTS)
+    @each("method", ["dpzv", "vafl"])
     def test_a_client_model_that_cannot_work(
         self, method: str, path: str, more: tuple[str, ...], words: list[str]
     ) -> None:
@@ -395,8 +388,8 @@ class TestUsersModels:
         for word in ["client.model", *words]:
             assert word in line
 
-    @pytest.mark.parametrize(
-        ("path", "more", "words"),
+    @each(
+        "path, more, words",
         [entry for entry in CLIENTS if "[1, 2, 8]" not in entry[2] and entry[0] != "Infinite"],
     )
     def test_a_server_model_that_cannot_work(
@@ -415,8 +408,8 @@ class TestUsersModels:
         for word in ("server.model", "3 outputs", "digits", "10"):
             assert word in line
 
-    @pytest.mark.parametrize(
-        ("path", "parameters", "words"),
+    @each(
+        "path, parameters, words",
         [
             ("absent", 32, ["no 'absent'"]),
             ("number", 32, ["int"]),
@@ -435,19 +428,3 @@ class TestUsersModels:
         line = refusal(*function(path, parameters=parameters))
         for word in ["client.model", *words]:
             assert word in line
-
-
-def same(one: Any, two: Any) -> bool:
-    """Whether two sets of parameters are identical, bit for bit."""
-    return torch.equal(one["server"], two["server"]) and all(
-        torch.equal(a, b) for a, b in zip(one["clients"], two["clients"], strict=True)
-    )
-
-
-def test_the_helper_notices_differences() -> None:
-    one, two = (
-        {"server": torch.zeros(2), "clients": [torch.zeros(2), torch.zeros(1)]} for _ in range(2)
-    )
-    assert same(one, two)
-    two["clients"][0][1] = 1e-45
-    assert not same(one, two)

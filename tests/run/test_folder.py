@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from tests.failing_disk import disk_below
+from tests.rows import each
 
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import RunError, UserError
@@ -119,7 +120,7 @@ class TestCreate:
 
 
 class TestConfig:
-    @pytest.mark.parametrize("kind", ["absent", "empty", "file"])
+    @each("kind", ["absent", "empty", "file"])
     def test_no_run(self, kind: str, tmp_path: Path) -> None:
         path = tmp_path / "run"
         if kind == "empty":
@@ -147,6 +148,7 @@ class TestLock:
         with RunFolder(folder.path).locked():
             pass
 
+    @pytest.mark.processes
     def test_it_holds_between_processes_and_ends_with_them(self, folder: RunFolder) -> None:
         text = (
             "import sys, time; from pathlib import Path\n"

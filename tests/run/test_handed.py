@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.rows import each
 
 from vertizo.config.schema import load
 from vertizo.protocol import wire
@@ -41,7 +41,7 @@ def ran(overrides: tuple[str, ...], observer: Any) -> Federation:
     return federation
 
 
-@pytest.mark.parametrize("overrides", SETTINGS.values(), ids=SETTINGS)
+@each("overrides", SETTINGS.values())
 def test_a_run_is_the_same_bit_for_bit(overrides: tuple[str, ...]) -> None:
     handed, encoded = ran(overrides, None), ran(overrides, lambda *seen: None)
     assert handed.server.round == encoded.server.round > 6
@@ -49,7 +49,7 @@ def test_a_run_is_the_same_bit_for_bit(overrides: tuple[str, ...]) -> None:
     assert handed.simulator.now == encoded.simulator.now
     for one, two in zip(handed.models, encoded.models, strict=True):
         assert torch.equal(one.parameters, two.parameters)
-    assert torch.equal(handed.server.side.head.parameters, encoded.server.side.head.parameters)
+    assert torch.equal(handed.server.side.model.parameters, encoded.server.side.model.parameters)
     assert torch.equal(handed.server.side.table.values, encoded.server.side.table.values)
     assert handed.server.state()["peers"] == encoded.server.state()["peers"]
 
@@ -72,8 +72,8 @@ def test_the_size_of_a_frame_is_its_length(
         Batch(number, ids, batch),
     ]
     for message in messages:
-        assert wire.size(message, codec) == len(wire.encode(message, codec))
-    handed = wire.Handed(messages[0], codec)
+        assert wire.size(message) == len(wire.encode(message, codec))
+    handed = wire.InProcessFrame(messages[0], codec)
     assert len(handed) == len(bytes(handed))
     assert handed == bytes(handed) == wire.encode(messages[0], codec)
     assert wire.decode(handed, codec) is messages[0]

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 import torch
 from tests import federations as fed
+from tests.rows import each
 from torch import Tensor
 
 from vertizo.attacks.audit.setting import Setting
@@ -18,7 +19,7 @@ from vertizo.run.federation import Federation
 
 KNOWN = {"codecs.ids": "known"}
 TIMINGS = ("asynchronous", "synchronous")
-each_timing = pytest.mark.parametrize("timing", TIMINGS)
+each_timing = each("timing", TIMINGS)
 
 
 def order_of(federation: Federation) -> wire.Order:
@@ -35,7 +36,7 @@ def opened(federation: Federation, frame: bytes) -> Query:
 
 
 @each_timing
-@pytest.mark.parametrize("method", ["dpzv", "czofo", "vafl"])
+@each("method", ["dpzv", "czofo", "vafl"])
 def test_a_number_is_answered_as_the_ids_it_stands_for(method: str, timing: str) -> None:
     """The same federation twice, one of them told all IDs: the same replies and parameters."""
     short, plain = (fed.build(method, timing, KNOWN) for _ in range(2))
@@ -56,7 +57,7 @@ def test_a_number_is_answered_as_the_ids_it_stands_for(method: str, timing: str)
     assert saved > 5 * len(order)
     for one, other in zip(short.models, plain.models, strict=True):
         assert torch.equal(one.parameters, other.parameters)
-    assert torch.equal(short.server.side.head.parameters, plain.server.side.head.parameters)
+    assert torch.equal(short.server.side.model.parameters, plain.server.side.model.parameters)
 
 
 @each_timing
@@ -123,7 +124,7 @@ def test_where_ids_are_sent_a_number_is_refused() -> None:
         fed.build(timing="synchronous").clients[0].ask(frame)
 
 
-@pytest.mark.parametrize("number", [0, 1, 255, 256, 2**32, 2**63 - 1])
+@each("number", [0, 1, 255, 256, 2**32, 2**63 - 1])
 def test_numbers_come_back(number: int) -> None:
     ids = torch.tensor([4, 2])
     messages = (Batch(3, ids, number), Query(1, 3, ids, torch.zeros(1, 2, 2), number))
@@ -134,7 +135,7 @@ def test_numbers_come_back(number: int) -> None:
         assert (found.batch, found.ids.tolist()) == (number, [4, 2])
 
 
-@pytest.mark.parametrize("data", [b"", bytes(9), b"\xff" * 8])
+@each("data", [b"", bytes(9), b"\xff" * 8])
 def test_numbers_of_other_sizes_are_refused(data: bytes) -> None:
     body = msgspec.msgpack.encode([4, 0, 0, data])
     frame = wire.HEADER.pack(wire.MAGIC, wire.VERSION, 0, len(body)) + body

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.rows import each
 
 from vertizo.config import schema
 from vertizo.config.schema import ExperimentConfig
@@ -136,13 +137,12 @@ def test_ids_are_the_same_records_in_every_run(tmp_path: Path) -> None:
     assert not torch.equal(one.features[0]["table"], free.features[0]["table"])
 
 
-@pytest.mark.parametrize(
+@each(
     "settings",
     [
         ("server.update=sgd", "privacy.epsilon=null", "privacy.noise_std=500"),
         ("server.update=none", "privacy.accounting=published"),
     ],
-    ids=["raw labels", "published"],
 )
 def test_runs_without_a_guarantee_are_refused(settings: tuple[str, ...], tmp_path: Path) -> None:
     path = ledger(tmp_path, "server.update=none")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.rows import each
 
 from vertizo.config.schema import parse
 from vertizo.models.optimizers import Sgd
@@ -23,12 +24,12 @@ def test_a_whole_run_is_known_beforehand() -> None:
     assert expected(3, simulation={"stragglers": {1: 4}}) == [20, 20, 20]
 
 
-@pytest.mark.parametrize(("rounds", "each"), [(7, 7), (20, 20), (50, 20)])
+@each("rounds, each", [(7, 7), (20, 20), (50, 20)])
 def test_in_step_all_make_as_many_as_there_are_rounds(rounds: int, each: int) -> None:
     assert expected(3, method={"name": "split"}, rounds=rounds) == [each] * 3
 
 
-@pytest.mark.parametrize(("rounds", "each"), [(1, 1), (30, 10), (31, 11), (60, 20), (99, 20)])
+@each("rounds, each", [(1, 1), (30, 10), (31, 11), (60, 20), (99, 20)])
 def test_rounds_are_shared_out(rounds: int, each: int) -> None:
     assert expected(3, rounds=rounds) == [each] * 3
 
@@ -61,8 +62,8 @@ class Rates:
         monkeypatch.setattr(Sgd, "_rate", noted)
 
 
-@pytest.mark.parametrize(
-    ("method", "steps"),
+@each(
+    "method, steps",
     [
         ({"name": "split"}, (1, 1)),
         ({"name": "fedbcd", "local_steps": 3}, (3, 3)),
@@ -71,7 +72,7 @@ class Rates:
         ({"name": "dpzv"}, (1, 1)),
     ],
 )
-@pytest.mark.parametrize("rounds", [None, 6])
+@each("rounds", [None, 6])
 def test_rates_fall_over_a_clients_own_steps(
     monkeypatch: pytest.MonkeyPatch, method: Any, steps: tuple[int, int], rounds: int | None
 ) -> None:
@@ -88,8 +89,8 @@ def test_rates_fall_over_a_clients_own_steps(
     assert result.federation is not None
     answers = result.summary["rounds"]
     assert answers == (rounds or result.federation.clients[0].batches.per_epoch * 2)
-    for optimizer, each in zip(result.federation.optimizers, steps, strict=True):
-        total = answers * each
+    for optimizer, made in zip(result.federation.optimizers, steps, strict=True):
+        total = answers * made
         found = rates.of[id(optimizer)]
         assert found == pytest.approx([1 - k / total for k in range(total)])
 

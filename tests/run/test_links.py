@@ -15,7 +15,7 @@ from vertizo.config.links import (
     Trace,
 )
 from vertizo.core.randomness import Stream
-from vertizo.run.links import CHUNK, LinkDraws
+from vertizo.run.simulator import CHUNK, LinkDraws
 
 STREAM = Stream.from_seed(11)
 SECONDS = (0.5, 1.0, 1.0, 4.0)
@@ -116,11 +116,6 @@ def test_draws_depend_on_their_number_alone() -> None:
 def test_another_stream_draws_otherwise() -> None:
     other = LinkDraws(Links(), 0, Stream.from_seed(12))
     assert other.delay(0) != LinkDraws(Links(), 0, STREAM).delay(0)
-
-
-def test_bandwidth_makes_bytes_take_time() -> None:
-    assert LinkDraws(Links(bandwidth=500.0), 0, STREAM).transfer(1250) == pytest.approx(2.5)
-    assert LinkDraws(Links(), 0, STREAM).transfer(10**9) == 0.0
 
 
 @pytest.mark.parametrize(

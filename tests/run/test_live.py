@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from tests.rows import each
 
 from vertizo.run import live
 from vertizo.run.experiment import Progress
@@ -59,7 +60,7 @@ def test_a_notebook_sees_html_that_is_replaced(monkeypatch: pytest.MonkeyPatch) 
     assert "30 of 120 rounds" in shown[1]
 
 
-@pytest.mark.parametrize(("epsilon", "words"), [(None, "no ε"), (0.5, "ε 0.5")])
+@each("epsilon, words", [(None, "no ε"), (0.5, "ε 0.5")])
 def test_the_line_of_figures(epsilon: float | None, words: str) -> None:
     here = Progress(**{**vars(HERE), "epsilon": epsilon})
     assert live.figures(here).split(" · ") == [

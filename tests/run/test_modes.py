@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from tests.rows import each
+from tests.same import same
 from torch import Tensor, nn
 
 from vertizo.config.schema import parse
@@ -140,19 +142,7 @@ def begun(settings: Any) -> tuple[Federation, Any]:
     return federation, data
 
 
-def flat(state: Any) -> list[Tensor]:
-    if isinstance(state, Tensor):
-        return [state]
-    parts = state.values() if isinstance(state, dict) else state
-    return [tensor for part in parts for tensor in flat(part)]
-
-
-def equal(one: Any, two: Any) -> bool:
-    first, second = flat(one), flat(two)
-    return len(first) == len(second) and all(map(torch.equal, first, second))
-
-
-@pytest.mark.parametrize("method", ["dpzv", "cascaded", "czofo", "vafl", "split"])
+@each("method", ["dpzv", "cascaded", "czofo", "vafl", "split"])
 def test_frozen_parts_stay(method: str) -> None:
     federation, _ = begun(config(method, client=module(Half)))
     before = [copied(model.state()) for model in federation.models]
@@ -162,12 +152,12 @@ def test_frozen_parts_stay(method: str) -> None:
     for model, then in zip(federation.models, before, strict=True):
         now: Any = model.state()
         assert model.parameters.numel() == 8 * 3 + 3
-        assert equal(now["rest"], then["rest"])
+        assert same(now["rest"], then["rest"])
         assert not torch.equal(now["parameters"], then["parameters"])
         assert set(now["rest"]) == {"body.weight", "body.bias"}
 
 
-@pytest.mark.parametrize(
+@each(
     "update",
     ["sgd", "zeroth-order", "forward-difference", "private-sgd", "private-zeroth-order"],
 )
@@ -179,17 +169,17 @@ def test_frozen_parts_of_a_server_stay(update: str) -> None:
         privacy=privacy if update.startswith("private") else {},
     )
     federation, _ = begun(settings)
-    model = federation.server.side.head.model
+    model = federation.server.side.model.model
     before = copied(model.state())
     federation.start(upload_table=False)
     for _ in range(4):
         assert federation.simulator.step()
     assert model.parameters.numel() == 8 * CLASSES + CLASSES
-    assert equal(model.state()["rest"], before["rest"])
+    assert same(model.state()["rest"], before["rest"])
     assert not torch.equal(model.parameters, before["parameters"])
 
 
-@pytest.mark.parametrize("kind", [Half, Random, Running])
+@each("kind", [Half, Random, Running])
 def test_a_model_loads_whole_elsewhere(kind: type[nn.Module], tmp_path: Path) -> None:
     """Into a federation of other first parameters: all that decides predictions came along."""
     settings = config("split", **both(kind))
@@ -200,18 +190,18 @@ def test_a_model_loads_whole_elsewhere(kind: type[nn.Module], tmp_path: Path) ->
     checkpoint.save(tmp_path / "models", federation.parameters())
     other = build(settings.model_copy(update={"seed": 8}), data)
     other.load_parameters(checkpoint.load(tmp_path / "models"))
-    assert equal(federation.parameters(), other.parameters())
+    assert same(federation.parameters(), other.parameters())
     for index, (one, two) in enumerate(zip(federation.models, other.models, strict=True)):
         rows = data.features[index]["test"]
         assert torch.equal(one(rows), two(rows))
     rows = torch.randn(9, 6)
     assert torch.equal(
-        federation.server.side.head.logits(rows), other.server.side.head.logits(rows)
+        federation.server.side.model.logits(rows), other.server.side.model.logits(rows)
     )
 
 
-@pytest.mark.parametrize("kind", [Random, Dropped, Running, Old])
-@pytest.mark.parametrize("method", ["vafl", "split", "fedbcd"])
+@each("kind", [Random, Dropped, Running, Old])
+@each("method", ["vafl", "split", "fedbcd"])
 def test_a_run_goes_on_as_if_it_had_never_stopped(
     kind: type[nn.Module], method: str, tmp_path: Path
 ) -> None:
@@ -229,11 +219,11 @@ def test_a_run_goes_on_as_if_it_had_never_stopped(
     for one in (federation, other):
         for _ in range(3):
             assert one.simulator.step()
-    assert equal(federation.parameters(), other.parameters())
+    assert same(federation.parameters(), other.parameters())
     assert torch.equal(federation.server.side.table.values, other.server.side.table.values)
 
 
-@pytest.mark.parametrize("kind", [Half, Random, Running])
+@each("kind", [Half, Random, Running])
 def test_the_best_model_predicts_what_the_summary_says(
     kind: type[nn.Module], tmp_path: Path
 ) -> None:
@@ -256,7 +246,7 @@ def test_a_baseline_trains_as_pytorch_does() -> None:
     )
     federation, data = begun(settings)
     pairs = [(m, Normed()) for m in federation.models]
-    server_model: Any = federation.server.side.head.model
+    server_model: Any = federation.server.side.model.model
     pairs.append((server_model, Normed(6, CLASSES)))
     for model, plain in pairs:
         plain.load_state_dict({k: v.clone() for k, v in model.module.state_dict().items()})
@@ -303,7 +293,7 @@ def test_masks_are_drawn_anew_each_pass_and_the_seed_decides_them() -> None:
     assert torch.equal(state, torch.random.get_rng_state())
 
 
-@pytest.mark.parametrize("method", ["dpzv", "cascaded", "czofo", "zoo-vfl"])
+@each("method", ["dpzv", "cascaded", "czofo", "zoo-vfl"])
 def test_dropout_is_off_where_losses_are_compared_and_that_is_said(method: str) -> None:
     federation, _ = begun(config(method, client=module(Dropped)))
     (note,) = federation.notes
@@ -322,8 +312,8 @@ def test_what_is_in_training_is_said() -> None:
     assert federation.notes == ()
 
 
-@pytest.mark.parametrize(
-    ("method", "privacy", "why"),
+@each(
+    "method, privacy, why",
     [
         ("vafl", {"noise_std": 1.0, "clip": 1.0}, "replies carry noise"),
         (
@@ -339,7 +329,7 @@ def test_dropout_is_off_under_privacy(method: str, privacy: Any, why: str) -> No
     assert why in note
 
 
-@pytest.mark.parametrize(
+@each(
     "more",
     [
         {"method": {"name": "dpzv"}},
@@ -351,7 +341,7 @@ def test_dropout_is_off_under_privacy(method: str, privacy: Any, why: str) -> No
         },
     ],
 )
-@pytest.mark.parametrize("kind", [Running, Old, Random])
+@each("kind", [Running, Old, Random])
 def test_nothing_changes_buffers_elsewhere(more: Any, kind: type[nn.Module]) -> None:
     """Of clients and the server alike: no state carries one record into another's outputs."""
     for place in ({"client": module(kind)}, {"server": server_of(kind)}):
@@ -418,8 +408,8 @@ class OneWay(nn.Module):
         return Broken.apply(self.top(x.flatten(1)))
 
 
-@pytest.mark.parametrize(
-    ("how", "words"),
+@each(
+    "how, words",
     [
         ("raises", ["fails for", "LookupError: the third"]),
         ("exits", ["fails for", "MemoryError"]),
@@ -428,7 +418,7 @@ class OneWay(nn.Module):
         ("whole", ["torch.int64", "floating-point"]),
     ],
 )
-@pytest.mark.parametrize("method", ["dpzv", "split"])
+@each("method", ["dpzv", "split"])
 def test_a_module_that_fails_in_training_ends_in_a_line(
     method: str, how: str, words: list[str]
 ) -> None:
@@ -448,7 +438,7 @@ def test_a_module_that_fails_backwards_ends_in_a_line() -> None:
         assert "no way back" in line
 
 
-@pytest.mark.parametrize("method", ["dpzv", "split"])
+@each("method", ["dpzv", "split"])
 def test_lazy_layers_are_refused(method: str) -> None:
     for place in ({"client": module(Lazy)}, {"server": module(Lazy)}):
         line = refusal(config(method, **place))

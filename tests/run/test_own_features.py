@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 import torch
-from tests import federations as builders
+from tests import federations
+from tests.rows import each
 from torch import Tensor, nn
 
 from vertizo.config import schema as configuration
@@ -21,11 +21,6 @@ from vertizo.models.losses import Regression
 from vertizo.run.experiment import Experiment
 from vertizo.run.federation import Federation
 from vertizo.run.federation import build as build_federation
-
-
-@pytest.fixture(scope="module")
-def federations() -> ModuleType:
-    return builders
 
 
 def half_own(data: VerticalData) -> VerticalData:
@@ -52,8 +47,8 @@ def changes(method: str) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_every_method_learns_from_both(federations: SimpleNamespace, method: str) -> None:
+@each("method", METHODS)
+def test_every_method_learns_from_both(method: str) -> None:
     """A client decides one bit of the label, the label holder the other: alone each gets half."""
     data = half_own(federations.two_bits(160))
     federation, _ = federations.ran(method, None, changes(method), of=data)
@@ -66,14 +61,14 @@ def joined_module(federation: Federation, width: int, own: int, sizes: list[int]
     encoder = nn.Linear(own, 4)
     top = nn.Sequential(nn.Linear(width + 4, sizes[0]), nn.ReLU(), nn.Linear(sizes[0], sizes[1]))
     both = nn.ModuleDict({"top": top, "encoder": encoder})
-    nn.utils.vector_to_parameters(federation.server.side.head.parameters.clone(), both.parameters())
+    nn.utils.vector_to_parameters(
+        federation.server.side.model.parameters.clone(), both.parameters()
+    )
     return both
 
 
-@pytest.mark.parametrize("join", ["concat", "sum", "mean"])
-def test_split_learning_is_gradient_descent_on_the_joined_model(
-    federations: SimpleNamespace, join: str
-) -> None:
+@each("join", ["concat", "sum", "mean"])
+def test_split_learning_is_gradient_descent_on_the_joined_model(join: str) -> None:
     data = half_own(federations.data(24, 3))
     settings = {
         "batch_size": 24,
@@ -94,28 +89,26 @@ def test_split_learning_is_gradient_descent_on_the_joined_model(
     nn.functional.cross_entropy(both["top"](rows), data.labels["table"]).backward()
     for module, found, rate in [
         *((c, m.parameters, 0.05) for c, m in zip(clients, federation.models, strict=True)),
-        (both, federation.server.side.head.parameters, 0.1),
+        (both, federation.server.side.model.parameters, 0.1),
     ]:
         before = nn.utils.parameters_to_vector(module.parameters())
         moved = torch.cat([w.grad.reshape(-1) for w in module.parameters() if w.grad is not None])
         torch.testing.assert_close(found, (before - rate * moved).detach(), atol=1e-6, rtol=1e-4)
 
 
-@pytest.mark.parametrize("update", ["zeroth-order", "forward-difference", "none"])
-def test_the_encoder_is_trained_by_whatever_trains_the_server(
-    federations: SimpleNamespace, update: str
-) -> None:
+@each("update", ["zeroth-order", "forward-difference", "none"])
+def test_the_encoder_is_trained_by_whatever_trains_the_server(update: str) -> None:
     data = half_own(federations.data(24, 3))
     federation = federations.build("dpzv", None, {"server.update": update}, of=data)
-    before = federation.server.side.head.parameters.clone()
+    before = federation.server.side.model.parameters.clone()
     federation.start(upload_table=False)
     federations.go_on(federation, 5)
-    moved = federation.server.side.head.parameters != before
+    moved = federation.server.side.model.parameters != before
     encoder = 4 * 16 + 16
     assert moved[-encoder:].any() == moved[:-encoder].any() == (update != "none")
 
 
-def test_own_features_cost_no_bytes_and_are_told_to_nobody(federations: SimpleNamespace) -> None:
+def test_own_features_cost_no_bytes_and_are_told_to_nobody() -> None:
     """Frames are the same in number and size, and no query changes with the label holder's own."""
     base = half_own(federations.data(24, 3))
     assert base.own is not None
@@ -149,10 +142,8 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("settings", "words"), REFUSED)
-def test_what_does_not_fit_is_refused(
-    federations: SimpleNamespace, settings: dict[str, Any], words: list[str]
-) -> None:
+@each("settings, words", REFUSED)
+def test_what_does_not_fit_is_refused(settings: dict[str, Any], words: list[str]) -> None:
     with pytest.raises(ConfigError) as error:
         federations.build("dpzv", None, settings, of=half_own(federations.data(24, 3)))
     assert "\n" not in str(error.value)
@@ -169,16 +160,16 @@ class TestFittedLabels:
         "privacy.clip": 1.0,
     }
 
-    def data(self, federations: SimpleNamespace, *, fitted: bool) -> VerticalData:
+    def data(self, *, fitted: bool) -> VerticalData:
         data = federations.data(24, 3)
         labels = {purpose: values.float() for purpose, values in data.labels.items()}
         return replace(data, task=Regression(1.0, 0.5), labels=labels, fitted_labels=fitted)
 
-    def test_noise_alone_gives_none(self, federations: SimpleNamespace) -> None:
+    def test_noise_alone_gives_none(self) -> None:
         build: Callable[..., Federation] = federations.build
         settings = {**self.CHANGES, "privacy.noise_std": 3.0}
         found = {
-            fitted: build("dpzv", None, settings, of=self.data(federations, fitted=fitted))
+            fitted: build("dpzv", None, settings, of=self.data(fitted=fitted))
             for fitted in (True, False)
         }
         assert found[False].statement().guarantee == "simulated"
@@ -186,8 +177,8 @@ class TestFittedLabels:
         assert (statement.guarantee, statement.epsilon, statement.mu) == ("none", None, None)
         assert "label_range" in statement.words
 
-    def test_a_target_is_refused(self, federations: SimpleNamespace) -> None:
+    def test_a_target_is_refused(self) -> None:
         config = federations.config("dpzv", None, {**self.CHANGES, "privacy.epsilon": 1.0})
-        build_federation(config, self.data(federations, fitted=False))
+        build_federation(config, self.data(fitted=False))
         with pytest.raises(ConfigError, match=r"epsilon is 1.0 .* data.label_range"):
-            build_federation(config, self.data(federations, fitted=True))
+            build_federation(config, self.data(fitted=True))

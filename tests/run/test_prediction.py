@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from tests.rows import each
 
 from vertizo.config import schema
 from vertizo.core.errors import DataError, RunError
@@ -157,7 +158,7 @@ def test_a_regression_in_the_labels_own_units(trained: Callable[..., Path], tmp_
     assert 8_000 < found.frame["prediction"].min() < 25_000  # type: ignore[operator]
 
 
-@pytest.mark.parametrize("settings", [(), ("data.validation=0",), ("data.name=breast-cancer",)])
+@each("settings", [(), ("data.validation=0",), ("data.name=breast-cancer",)])
 def test_the_runs_own_test_records(tmp_path: Path, settings: tuple[str, ...]) -> None:
     overrides = ("data.limit=60", "batch_size=9", "epochs=2", *settings)
     Experiment(schema.load(None, overrides)).run(tmp_path / "run")

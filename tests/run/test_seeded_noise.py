@@ -11,6 +11,7 @@ import pytest
 import torch
 from tests import deployments as dep
 from tests import federations as fed
+from tests.rows import each
 from torch import Tensor
 
 from vertizo.config import schema as configuration
@@ -88,8 +89,8 @@ TINY = ("data.limit=60", "data.parties=2", "batch_size=9", "epochs=1")
 ASKED = ("privacy.epsilon=3", "server.update=none")
 
 
-@pytest.mark.parametrize(
-    ("given", "guarantee"),
+@each(
+    "given, guarantee",
     [
         ((), "exact"),
         (("seed=0",), "simulated"),

@@ -12,7 +12,7 @@ import torch
 from vertizo.config.schema import ExperimentConfig
 from vertizo.protocol import wire
 from vertizo.protocol.messages import Batch, Query, Reply
-from vertizo.run import simulator as module
+from vertizo.run import traffic as uploads
 
 METHODS = ("dpzv", "cascaded", "vafl")
 TIMINGS = ("asynchronous", "synchronous")
@@ -236,7 +236,7 @@ def test_an_upload_in_several_frames_is_the_same_table(
 ) -> None:
     tables, sizes = [], []
     for rows in (10_000, 7):
-        monkeypatch.setattr(module, "UPLOAD_ROWS", rows)
+        monkeypatch.setattr(uploads, "UPLOAD_ROWS", rows)
         federation = federations.build()
         federation.start(upload_table=True)
         tables.append(federation.server.side.table.values)
@@ -449,11 +449,9 @@ def test_wide_embeddings_are_uploaded_in_few_rows_at_a_time(
     federations: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No frame outgrows what the wire takes, and the scores are the same."""
-    from vertizo.run import simulator
-
     found, sizes = [], []
     for limit in (2**24, 3 * 4 * 2, 1):
-        monkeypatch.setattr(simulator, "UPLOAD_BYTES", limit)
+        monkeypatch.setattr(uploads, "UPLOAD_BYTES", limit)
         federation = federations.build("vafl", of=federations.data(16, held_out=5))
         largest: list[int] = []
         receive = federation.server.receive_upload

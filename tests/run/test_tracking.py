@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.rows import each
 
 from vertizo.cli.main import main
 from vertizo.config import schema
@@ -191,7 +192,7 @@ class TestWhatIsWritten:
         assert is_telemetry_disabled()
 
 
-@pytest.mark.parametrize("saved", [True, False])
+@each("saved", [True, False])
 def test_a_run_that_goes_on_doubles_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blank: Path, saved: bool
 ) -> None:
@@ -206,7 +207,7 @@ def test_a_run_that_goes_on_doubles_nothing(
         evaluate(self)
         if saves.acquire(blocking=False):
             self._save()
-        if self._federation.server.round >= 48:
+        if self.federation.server.round >= 48:
             raise Crash
 
     run = tmp_path / "run"
@@ -232,14 +233,14 @@ def test_a_run_that_goes_on_doubles_nothing(
 
 
 class TestMistakes:
-    @pytest.mark.parametrize("spec", ["tensorboard", "tensorboard=", "wandb=x", "=x", ""])
+    @each("spec", ["tensorboard", "tensorboard=", "wandb=x", "=x", ""])
     def test_not_understood(self, spec: str, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=r"write tensorboard=DIR, mlflow=DIR or mlflow=URI"):
             experiment().run(tmp_path / "run", track=[spec])
         assert not (tmp_path / "run").exists()
 
-    @pytest.mark.parametrize(
-        ("kind", "package"),
+    @each(
+        "kind, package",
         [("tensorboard", "torch.utils.tensorboard"), ("mlflow", "mlflow"), ("mlflow", "alembic")],
     )
     def test_a_missing_package(
@@ -250,7 +251,7 @@ class TestMistakes:
             experiment().run(tmp_path / "run", track=[f"{kind}={tmp_path / 'place'}"])
         assert list(tmp_path.iterdir()) == []
 
-    @pytest.mark.parametrize("kind", ["tensorboard", "mlflow"])
+    @each("kind", ["tensorboard", "mlflow"])
     def test_a_place_that_cannot_be_used(self, kind: str, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
         with pytest.raises(RunError, match=f"--track {kind}=.*/file failed: "):

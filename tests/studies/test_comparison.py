@@ -151,6 +151,7 @@ def timeless(summary: dict[str, Any]) -> dict[str, Any]:
 
 
 class TestExecution:
+    @pytest.mark.processes
     def test_each_run_is_as_if_alone_and_none_is_made_twice(self, tmp_path: Path) -> None:
         runs = comparison.plan(configs("vafl", "dpzv"), 1, tmp_path, controls=False)
         comparison.check(runs)
@@ -202,6 +203,7 @@ class Net(nn.Linear):
 """
 
 
+@pytest.mark.processes
 def test_a_process_that_was_killed_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,6 +217,7 @@ def test_a_process_that_was_killed_is_one_line(
         comparison.execute(runs, Processes(1))
 
 
+@pytest.mark.processes
 def test_one_that_diverges_ends_the_comparison_and_others_are_finished_first(
     tmp_path: Path,
 ) -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
+import torch
 import yaml
+from torch import Tensor
 
 import vertizo.studies.reproduction
 from vertizo.config.schema import parse
 from vertizo.data.vertical import VerticalData
-from vertizo.privacy.intrinsic import Frozen, Intrinsic
+from vertizo.privacy.intrinsic import Frozen, Intrinsic, measure
 from vertizo.run.build_privacy import planned_rounds
 from vertizo.run.experiment import Experiment
 from vertizo.run.folder import RunFolder
@@ -50,3 +52,36 @@ def test_t_counts_the_replies_to_all_clients(tmp_path: Path, given: dict[str, in
     assert found.total_delta == pytest.approx(found.steps * 1e-6 + 1e-6)
     if not given:
         assert found.steps == 3 * 2 * -(-found.records // 16)
+
+
+@pytest.mark.parametrize("join", ["concat", "sum", "mean"])
+def test_each_client_is_measured_at_its_own_embeddings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, join: str
+) -> None:
+    """Not at what the table joins them to; and the gradient is that of the losses there."""
+    config = parse(
+        {
+            "epochs": 1,
+            "batch_size": 16,
+            "data": {"limit": 100, "parties": 3, "validation": 0},
+            "method": {"name": "czofo", "num_directions": 4},
+            "server": {"join": join},
+        }
+    )
+    federation = Experiment(config).run(tmp_path / "run").federation
+    assert federation is not None
+    wanted = []
+    for model, client in zip(federation.models, federation.clients, strict=True):
+        wanted.append(model(federation.data.features[client.index]["table"][client.batches.ids(0)]))
+
+    def check(losses: Any, embeddings: Tensor, gradients: Tensor, **more: Any) -> Frozen:
+        torch.testing.assert_close(embeddings, wanted.pop(0))
+        step = 3e-3 * torch.randn(embeddings.shape, generator=torch.Generator().manual_seed(0))
+        there, back = losses(torch.stack([embeddings + step, embeddings - step]))
+        slopes, wrong = (there - back) / 2, (there - back) / 2 - (gradients * step).sum(1)
+        assert wrong.norm() < 0.2 * slopes.norm()
+        return measure(losses, embeddings, gradients, **more)
+
+    monkeypatch.setattr("vertizo.studies.intrinsic.measure", check)
+    intrinsic(RunFolder(tmp_path / "run"), repeats=2)
+    assert not wanted

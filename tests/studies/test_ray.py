@@ -22,6 +22,8 @@ from vertizo.studies.comparison import Run
 from vertizo.studies.engines import Processes, RayCluster
 from vertizo.studies.ray import connected, gather
 
+pytestmark = pytest.mark.processes
+
 pytest.importorskip("ray")
 
 TINY = ("data.limit=60", "batch_size=9", "epochs=2")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from functools import cache
+from itertools import product
 
 import numpy as np
 import pytest
@@ -16,8 +17,7 @@ from scipy import stats
 
 from vertizo.core.errors import ConfigError
 from vertizo.core.randomness import Stream
-from vertizo.zeroth_order.directions import KEEP_UP_TO, LAWS, Direction, Directions
-from vertizo.zeroth_order.numbers import BLOCK, values
+from vertizo.zeroth_order.directions import BLOCK, KEEP_UP_TO, LAWS, Direction, Directions, values
 
 Array = NDArray[np.float64]
 
@@ -55,14 +55,14 @@ def test_all_laws_are_covered() -> None:
     assert set(LAWS) == set(FACTORS)
 
 
-@pytest.mark.parametrize("law", LAWS)
-def test_factor(law: str) -> None:
-    assert Direction(law, D, 0, keep=True).factor == FACTORS[law]
+def test_factor() -> None:
+    for law in LAWS:
+        assert Direction(law, D, 0, keep=True).factor == FACTORS[law], law
 
 
-@pytest.mark.parametrize("law", NORMS)
-def test_fixed_norms(law: str) -> None:
-    assert np.allclose(np.linalg.norm(samples(law), axis=1), NORMS[law], rtol=1e-6)
+def test_fixed_norms() -> None:
+    for law in NORMS:
+        assert np.allclose(np.linalg.norm(samples(law), axis=1), NORMS[law], rtol=1e-6), law
 
 
 def test_gaussian_norms_follow_the_chi_law() -> None:
@@ -70,46 +70,45 @@ def test_gaussian_norms_follow_the_chi_law() -> None:
     assert stats.kstest(squares, stats.chi2(D).cdf).pvalue > 1e-3
 
 
-@pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize("dimension", [1, 7, BLOCK, 2 * BLOCK + 3])
-def test_norm_is_that_of_the_numbers(law: str, dimension: int) -> None:
-    direction = Direction(law, dimension, 5, keep=False)
-    expected = float(numbers(direction).double().norm())
-    assert direction.norm() == pytest.approx(expected, rel=1e-5)
-    assert Direction(law, dimension, 5, keep=True).norm() == direction.norm()
+def test_norm_is_that_of_the_numbers() -> None:
+    for law, dimension in product(LAWS, [1, 7, BLOCK, 2 * BLOCK + 3]):
+        direction = Direction(law, dimension, 5, keep=False)
+        expected = float(numbers(direction).double().norm())
+        assert direction.norm() == pytest.approx(expected, rel=1e-5), (law, dimension)
+        assert Direction(law, dimension, 5, keep=True).norm() == direction.norm(), (law, dimension)
 
 
-@pytest.mark.parametrize("law", LAWS)
-def test_mean(law: str) -> None:
-    expected = 1 / D if law == "coordinate" else 0.0
-    assert_mean(samples(law), expected)
-    error = np.sqrt(1 / FACTORS[law] / N)
-    assert np.all(np.abs(samples(law).mean(0) - expected) <= 5 * error)
+def test_mean() -> None:
+    for law in LAWS:
+        expected = 1 / D if law == "coordinate" else 0.0
+        assert_mean(samples(law), expected)
+        error = np.sqrt(1 / FACTORS[law] / N)
+        assert np.all(np.abs(samples(law).mean(0) - expected) <= 5 * error), law
 
 
-@pytest.mark.parametrize("law", LAWS)
-def test_second_moment(law: str) -> None:
-    u = samples(law)
-    assert_mean(u[:, :, None] * u[:, None, :], np.eye(D) / FACTORS[law])
+def test_second_moment() -> None:
+    for law in LAWS:
+        u = samples(law)
+        assert_mean(u[:, :, None] * u[:, None, :], np.eye(D) / FACTORS[law])
 
 
-@pytest.mark.parametrize("law", LAWS)
-def test_factor_makes_the_slope_a_gradient(law: str) -> None:
-    u = samples(law)
-    assert_mean(FACTORS[law] * (u @ G)[:, None] * u, G)
+def test_factor_makes_the_slope_a_gradient() -> None:
+    for law in LAWS:
+        u = samples(law)
+        assert_mean(FACTORS[law] * (u @ G)[:, None] * u, G)
 
 
-@pytest.mark.parametrize("law", LAWS)
-def test_fourth_moment_of_a_slope(law: str) -> None:
-    g2, g4 = (G**2).sum(), (G**4).sum()
-    expected = {
-        "sphere": 3 * g2**2 / (D * (D + 2)),
-        "scaled-sphere": 3 * g2**2 * D / (D + 2),
-        "gaussian": 3 * g2**2,
-        "rademacher": 3 * g2**2 - 2 * g4,
-        "coordinate": g4 / D,
-    }[law]
-    assert_mean((samples(law) @ G) ** 4, expected)
+def test_fourth_moment_of_a_slope() -> None:
+    for law in LAWS:
+        g2, g4 = (G**2).sum(), (G**4).sum()
+        expected = {
+            "sphere": 3 * g2**2 / (D * (D + 2)),
+            "scaled-sphere": 3 * g2**2 * D / (D + 2),
+            "gaussian": 3 * g2**2,
+            "rademacher": 3 * g2**2 - 2 * g4,
+            "coordinate": g4 / D,
+        }[law]
+        assert_mean((samples(law) @ G) ** 4, expected)
 
 
 def test_gaussian_marginals() -> None:
@@ -133,11 +132,11 @@ def test_the_normal_values() -> None:
     assert np.allclose(table, stats.norm.ppf(shares), rtol=2e-5)
 
 
-@pytest.mark.parametrize("law", ["sphere", "scaled-sphere"])
-def test_sphere_marginals(law: str) -> None:
-    radius = NORMS[law]
-    squares = (samples(law)[:, 4] / radius) ** 2
-    assert stats.kstest(squares, stats.beta(0.5, (D - 1) / 2).cdf).pvalue > 1e-3
+def test_sphere_marginals() -> None:
+    for law in ["sphere", "scaled-sphere"]:
+        radius = NORMS[law]
+        squares = (samples(law)[:, 4] / radius) ** 2
+        assert stats.kstest(squares, stats.beta(0.5, (D - 1) / 2).cdf).pvalue > 1e-3, law
 
 
 def test_rademacher_numbers_are_signs() -> None:
@@ -153,68 +152,70 @@ def test_coordinate_is_a_unit_vector_of_any_axis() -> None:
     assert stats.chisquare(drawn.sum(0)).pvalue > 1e-3
 
 
-@pytest.mark.parametrize(("law", "power"), [("gaussian", 1), ("gaussian", 2), ("rademacher", 1)])
-def test_numbers_of_one_direction_are_independent(law: str, power: int) -> None:
+def test_numbers_of_one_direction_are_independent() -> None:
     """No lag correlates, of the numbers or of their squares (pairs share a radius)."""
-    size = 2 * BLOCK
-    drawn = numbers(Direction(law, size, 21, keep=False)).double().numpy() ** power
-    drawn = (drawn - drawn.mean()) / drawn.std()
-    spectrum = np.abs(np.fft.rfft(drawn)) ** 2
-    correlations = np.fft.irfft(spectrum, size)[1:] / size
-    assert np.abs(correlations).max() < 6 / size**0.5
+    for law, power in [("gaussian", 1), ("gaussian", 2), ("rademacher", 1)]:
+        size = 2 * BLOCK
+        drawn = numbers(Direction(law, size, 21, keep=False)).double().numpy() ** power
+        drawn = (drawn - drawn.mean()) / drawn.std()
+        spectrum = np.abs(np.fft.rfft(drawn)) ** 2
+        correlations = np.fft.irfft(spectrum, size)[1:] / size
+        assert np.abs(correlations).max() < 6 / size**0.5, (law, power)
 
 
-@pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize("dimension", [1, 5, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 77])
-def test_kept_and_created_anew_are_the_same_bits(law: str, dimension: int) -> None:
-    for seed in (0, 2**63 + 5, 2**64 - 1):
-        kept = Direction(law, dimension, seed, keep=True)
-        anew = Direction(law, dimension, seed, keep=False)
-        start = torch.linspace(-1, 1, dimension)
-        results = []
-        for direction in (anew, kept, kept, anew):
-            vector = start.clone()
-            direction.add_to(vector, 1e-3)
-            results.append(vector)
-        assert all(torch.equal(result, results[0]) for result in results)
-        assert torch.equal(kept.numbers(), anew.numbers())
-        assert kept.scale == anew.scale
+def test_kept_and_created_anew_are_the_same_bits() -> None:
+    for law, dimension in product(LAWS, [1, 5, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 77]):
+        case = law, dimension
+        for seed in (0, 2**63 + 5, 2**64 - 1):
+            kept = Direction(law, dimension, seed, keep=True)
+            anew = Direction(law, dimension, seed, keep=False)
+            start = torch.linspace(-1, 1, dimension)
+            results = []
+            for direction in (anew, kept, kept, anew):
+                vector = start.clone()
+                direction.add_to(vector, 1e-3)
+                results.append(vector)
+            assert all(torch.equal(result, results[0]) for result in results), case
+            assert torch.equal(kept.numbers(), anew.numbers()), case
+            assert kept.scale == anew.scale, case
 
 
-@pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize("dimension", [9, BLOCK + 9])
-def test_numbers_times_scale_is_the_direction(law: str, dimension: int) -> None:
-    direction = Direction(law, dimension, 4, keep=True)
-    scaled = direction.numbers().double() * direction.scale
-    assert torch.allclose(numbers(direction, torch.float64), scaled, rtol=1e-12, atol=0)
+def test_numbers_times_scale_is_the_direction() -> None:
+    for law, dimension in product(LAWS, [9, BLOCK + 9]):
+        case = law, dimension
+        direction = Direction(law, dimension, 4, keep=True)
+        scaled = direction.numbers().double() * direction.scale
+        assert torch.allclose(numbers(direction, torch.float64), scaled, rtol=1e-12, atol=0), case
 
 
-@pytest.mark.parametrize("law", SPREAD)
-def test_blocks_of_one_direction_differ(law: str) -> None:
-    drawn = numbers(Direction(law, 2 * BLOCK, 4, keep=False))
-    first, second = drawn[:BLOCK], drawn[BLOCK:]
-    assert abs(np.corrcoef(first, second)[0, 1]) < 5 / BLOCK**0.5
+def test_blocks_of_one_direction_differ() -> None:
+    for law in SPREAD:
+        drawn = numbers(Direction(law, 2 * BLOCK, 4, keep=False))
+        first, second = drawn[:BLOCK], drawn[BLOCK:]
+        assert abs(np.corrcoef(first, second)[0, 1]) < 5 / BLOCK**0.5, law
 
 
-@pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize("seed", [0, 77, 2**31 + 1])
-def test_the_high_half_of_the_seed_matters(law: str, seed: int) -> None:
-    dimension = 10_000
-    low, high = (
-        numbers(Direction(law, dimension, s, keep=True)).numpy() for s in (seed, seed + 2**32)
-    )
-    assert not np.array_equal(low, high)
-    assert abs(low @ high) / np.linalg.norm(low) / np.linalg.norm(high) < 5 / dimension**0.5
+def test_the_high_half_of_the_seed_matters() -> None:
+    for law, seed in product(LAWS, [0, 77, 2**31 + 1]):
+        case = law, seed
+        dimension = 10_000
+        low, high = (
+            numbers(Direction(law, dimension, s, keep=True)).numpy() for s in (seed, seed + 2**32)
+        )
+        assert not np.array_equal(low, high), case
+        assert abs(low @ high) / np.linalg.norm(low) / np.linalg.norm(high) < 5 / dimension**0.5, (
+            case
+        )
 
 
-@pytest.mark.parametrize("law", SPREAD)
-def test_draws_are_independent(law: str) -> None:
-    dimension, root = 3_000, Stream.from_seed(6)
-    directions = Directions(law, dimension, root.child("client", 0))
-    other = Directions(law, dimension, root.child("client", 1))
-    drawn = [numbers(directions.draw(n)) for n in range(30)] + [numbers(other.draw(0))]
-    correlations = np.corrcoef(torch.stack(drawn).numpy()) - np.eye(31)
-    assert np.abs(correlations).max() < 5 / dimension**0.5
+def test_draws_are_independent() -> None:
+    for law in SPREAD:
+        dimension, root = 3_000, Stream.from_seed(6)
+        directions = Directions(law, dimension, root.child("client", 0))
+        other = Directions(law, dimension, root.child("client", 1))
+        drawn = [numbers(directions.draw(n)) for n in range(30)] + [numbers(other.draw(0))]
+        correlations = np.corrcoef(torch.stack(drawn).numpy()) - np.eye(31)
+        assert np.abs(correlations).max() < 5 / dimension**0.5, law
 
 
 def test_successive_draws_do_not_predict_each_other() -> None:
@@ -223,46 +224,46 @@ def test_successive_draws_do_not_predict_each_other() -> None:
         assert_mean(u[:-1] ** power * u[1:] ** power, 1.0 if power == 2 else 0.0)
 
 
-@pytest.mark.parametrize("law", LAWS)
-def test_a_draw_is_a_function_of_its_number(law: str) -> None:
-    forward = Directions(law, 100, Stream.from_seed(1))
-    jumping = Directions(law, 100, Stream.from_seed(1))
-    known = [numbers(forward.draw(n)) for n in range(6)]
-    for n in (5, 0, 3, 3, 1):
-        assert torch.equal(numbers(jumping.draw(n)), known[n])
+def test_a_draw_is_a_function_of_its_number() -> None:
+    for law in LAWS:
+        forward = Directions(law, 100, Stream.from_seed(1))
+        jumping = Directions(law, 100, Stream.from_seed(1))
+        known = [numbers(forward.draw(n)) for n in range(6)]
+        for n in (5, 0, 3, 3, 1):
+            assert torch.equal(numbers(jumping.draw(n)), known[n]), law
 
 
-@pytest.mark.parametrize("law", LAWS)
-def test_global_generators_are_neither_used_nor_moved(law: str) -> None:
-    torch.manual_seed(0)
-    before = torch.get_rng_state()
-    one = numbers(Direction(law, 50, 1, keep=False))
-    assert torch.equal(torch.get_rng_state(), before)
-    torch.manual_seed(1)
-    assert torch.equal(numbers(Direction(law, 50, 1, keep=False)), one)
+def test_global_generators_are_neither_used_nor_moved() -> None:
+    for law in LAWS:
+        torch.manual_seed(0)
+        before = torch.get_rng_state()
+        one = numbers(Direction(law, 50, 1, keep=False))
+        assert torch.equal(torch.get_rng_state(), before), law
+        torch.manual_seed(1)
+        assert torch.equal(numbers(Direction(law, 50, 1, keep=False)), one), law
 
 
-@pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_vectors_of_other_types(law: str, dtype: torch.dtype) -> None:
-    direction = Direction(law, 40, 2, keep=True)
-    expected = numbers(direction).double() * 0.5
-    vector = torch.ones(40, dtype=dtype)
-    direction.add_to(vector, 0.5)
-    assert vector.dtype == dtype
-    tolerance = 1e-2 if dtype.itemsize == 2 else 1e-6
-    assert torch.allclose(vector.double(), 1 + expected, rtol=tolerance, atol=tolerance)
+def test_vectors_of_other_types() -> None:
+    for law, dtype in product(LAWS, [torch.float64, torch.bfloat16]):
+        case = law, dtype
+        direction = Direction(law, 40, 2, keep=True)
+        expected = numbers(direction).double() * 0.5
+        vector = torch.ones(40, dtype=dtype)
+        direction.add_to(vector, 0.5)
+        assert vector.dtype == dtype, case
+        tolerance = 1e-2 if dtype.itemsize == 2 else 1e-6
+        assert torch.allclose(vector.double(), 1 + expected, rtol=tolerance, atol=tolerance), case
 
 
-@pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize("dimension", [30, BLOCK + 30])
-def test_only_the_vector_is_changed(law: str, dimension: int) -> None:
-    direction = Direction(law, dimension, 2, keep=False)
-    around = torch.zeros(dimension + 8)
-    direction.add_to(around[5:-3], -2.0)
-    assert torch.equal(around[5:-3], -2.0 * numbers(direction))
-    assert not around[:5].any()
-    assert not around[-3:].any()
+def test_only_the_vector_is_changed() -> None:
+    for law, dimension in product(LAWS, [30, BLOCK + 30]):
+        case = law, dimension
+        direction = Direction(law, dimension, 2, keep=False)
+        around = torch.zeros(dimension + 8)
+        direction.add_to(around[5:-3], -2.0)
+        assert torch.equal(around[5:-3], -2.0 * numbers(direction)), case
+        assert not around[:5].any(), case
+        assert not around[-3:].any(), case
 
 
 def test_large_directions_are_not_kept() -> None:

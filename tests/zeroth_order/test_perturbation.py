@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import product
 
 import numpy as np
 import pytest
@@ -16,15 +17,13 @@ from vertizo.models.array import ArrayModel
 from vertizo.models.base import Model
 from vertizo.models.networks import mlp
 from vertizo.models.torch import wrap
-from vertizo.zeroth_order.directions import LAWS, Direction, Directions
-from vertizo.zeroth_order.numbers import BLOCK
-from vertizo.zeroth_order.perturbation import at_once, in_place, outputs
+from vertizo.zeroth_order.directions import BLOCK, LAWS, Direction, Directions
+from vertizo.zeroth_order.estimators import at_once, in_place, outputs
 
 Array = NDArray[np.float32]
 Way = Callable[[Model, Tensor, Direction, Sequence[float]], Tensor]
 
 INPUTS = torch.randn(4, 8, generator=torch.Generator().manual_seed(1))
-WAYS = pytest.mark.parametrize("way", [in_place, at_once])
 MODULES = [lambda: nn.Linear(8, 3), lambda: nn.Sequential(nn.Linear(8, 3), nn.Tanh())]
 
 
@@ -55,27 +54,25 @@ class Identity:
         return torch.stack([(self.parameters + a * direction).unsqueeze(0) for a in offsets])
 
 
-@WAYS
-@pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize("dimension", [12, BLOCK + 12])
-def test_offsets_are_lengths_along_the_direction(way: Way, law: str, dimension: int) -> None:
-    model = Identity(torch.linspace(-1, 1, dimension))
-    direction = Direction(law, dimension, 3, keep=False)
-    offsets = (0.5, -0.5, 0.0, 2.0)
-    found = way(model, torch.zeros(1, 1), direction, offsets)
-    for offset, row in zip(offsets, found, strict=True):
-        expected = torch.linspace(-1, 1, dimension)
-        direction.add_to(expected, offset)
-        assert torch.allclose(row[0], expected, rtol=1e-5, atol=1e-5)
+def test_offsets_are_lengths_along_the_direction() -> None:
+    for way, law, dimension in product([in_place, at_once], LAWS, [12, BLOCK + 12]):
+        model = Identity(torch.linspace(-1, 1, dimension))
+        direction = Direction(law, dimension, 3, keep=False)
+        offsets = (0.5, -0.5, 0.0, 2.0)
+        found = way(model, torch.zeros(1, 1), direction, offsets)
+        for offset, row in zip(offsets, found, strict=True):
+            expected = torch.linspace(-1, 1, dimension)
+            direction.add_to(expected, offset)
+            assert torch.allclose(row[0], expected, rtol=1e-5, atol=1e-5), (way, law, dimension)
 
 
-@WAYS
-def test_an_offset_of_zero_is_the_plain_model(way: Way) -> None:
-    model = small()
-    plain = model(INPUTS).clone()
-    shifted, unshifted = way(model, INPUTS, directions_for(model).draw(0), (1e-2, 0.0))
-    assert torch.allclose(unshifted, plain, rtol=1e-5, atol=1e-6)
-    assert not torch.allclose(shifted, plain, rtol=1e-3)
+def test_an_offset_of_zero_is_the_plain_model() -> None:
+    for way in [in_place, at_once]:
+        model = small()
+        plain = model(INPUTS).clone()
+        shifted, unshifted = way(model, INPUTS, directions_for(model).draw(0), (1e-2, 0.0))
+        assert torch.allclose(unshifted, plain, rtol=1e-5, atol=1e-6), way
+        assert not torch.allclose(shifted, plain, rtol=1e-3), way
 
 
 def test_an_unkept_direction_leads_to_the_same_outputs() -> None:
@@ -126,31 +123,26 @@ def test_steps_of_equal_length_drift_a_little_more() -> None:
     assert root_mean_square(late) < 3e-6
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("make", MODULES)
-def test_16_bit_parameters_come_back_exactly(
-    dtype: torch.dtype, make: Callable[[], nn.Module]
-) -> None:
-    model = wrap(make().to(dtype))
-    before, directions = model.parameters.clone(), directions_for(model, "gaussian")
-    inputs = INPUTS.to(dtype)
-    for number in range(300):
-        plus, minus = in_place(model, inputs, directions.draw(number), (5e-2, -5e-2))
-        assert torch.equal(model.parameters, before)
-    assert not torch.equal(plus, minus)
+def test_16_bit_parameters_come_back_exactly() -> None:
+    for dtype, make in product([torch.bfloat16, torch.float16], MODULES):
+        model = wrap(make().to(dtype))
+        before, directions = model.parameters.clone(), directions_for(model, "gaussian")
+        inputs = INPUTS.to(dtype)
+        for number in range(300):
+            plus, minus = in_place(model, inputs, directions.draw(number), (5e-2, -5e-2))
+            assert torch.equal(model.parameters, before), (dtype, make)
+        assert not torch.equal(plus, minus), (dtype, make)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-@pytest.mark.parametrize("make", MODULES)
-def test_other_precisions_agree_both_ways(
-    dtype: torch.dtype, make: Callable[[], nn.Module]
-) -> None:
-    model = wrap(make().to(dtype))
-    direction, inputs = directions_for(model).draw(0), INPUTS.to(dtype)
-    one = in_place(model, inputs, direction, (0.1, -0.1))
-    other = at_once(model, inputs, direction, (0.1, -0.1))
-    tolerance = 0.05 if dtype == torch.bfloat16 else 1e-6
-    assert torch.allclose(one.double(), other.double(), rtol=tolerance, atol=tolerance)
+def test_other_precisions_agree_both_ways() -> None:
+    for dtype, make in product([torch.bfloat16, torch.float64], MODULES):
+        case = dtype, make
+        model = wrap(make().to(dtype))
+        direction, inputs = directions_for(model).draw(0), INPUTS.to(dtype)
+        one = in_place(model, inputs, direction, (0.1, -0.1))
+        other = at_once(model, inputs, direction, (0.1, -0.1))
+        tolerance = 0.05 if dtype == torch.bfloat16 else 1e-6
+        assert torch.allclose(one.double(), other.double(), rtol=tolerance, atol=tolerance), case
 
 
 class Failing(nn.Module):
@@ -185,16 +177,14 @@ def failing(kind: str, good: int) -> Model:
     return wrap(Failing(good))
 
 
-@WAYS
-@pytest.mark.parametrize("kind", ["module", "array"])
-@pytest.mark.parametrize("good", [0, 1, 2])
-def test_a_raising_model_gets_its_parameters_back(way: Way, kind: str, good: int) -> None:
-    torch.manual_seed(0)
-    model = failing(kind, good)
-    before = model.parameters.clone()
-    with pytest.raises(ConfigError, match="KeyError: 'out of order'"):
-        way(model, INPUTS, directions_for(model).draw(0), (1e-2, -1e-2, 0.5))
-    assert torch.allclose(model.parameters, before, rtol=0, atol=1e-6)
+def test_a_raising_model_gets_its_parameters_back() -> None:
+    for way, kind, good in product([in_place, at_once], ["module", "array"], [0, 1, 2]):
+        torch.manual_seed(0)
+        model = failing(kind, good)
+        before = model.parameters.clone()
+        with pytest.raises(ConfigError, match="KeyError: 'out of order'"):
+            way(model, INPUTS, directions_for(model).draw(0), (1e-2, -1e-2, 0.5))
+        assert torch.allclose(model.parameters, before, rtol=0, atol=1e-6), (way, kind, good)
 
 
 def test_a_raising_bfloat16_model_gets_them_back_exactly() -> None:
@@ -205,20 +195,20 @@ def test_a_raising_bfloat16_model_gets_them_back_exactly() -> None:
     assert torch.equal(model.parameters, before)
 
 
-@WAYS
-def test_outputs_that_are_parameters_are_kept_apart(way: Way) -> None:
+def test_outputs_that_are_parameters_are_kept_apart() -> None:
     """A model may answer with a bias alone, which is then a view of its parameters."""
+    for way in [in_place, at_once]:
 
-    class Constant(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.bias = nn.Parameter(torch.zeros(3))
+        class Constant(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.bias = nn.Parameter(torch.zeros(3))
 
-        def forward(self, inputs: Tensor) -> Tensor:
-            return self.bias.expand(inputs.shape[0], 3)
+            def forward(self, inputs: Tensor) -> Tensor:
+                return self.bias.expand(inputs.shape[0], 3)
 
-    model = wrap(Constant())
-    direction = directions_for(model, "rademacher").draw(0)
-    plus, minus = way(model, INPUTS, direction, (1.0, -1.0))
-    assert torch.equal(plus.abs(), torch.ones(4, 3))
-    assert torch.equal(minus, -plus)
+        model = wrap(Constant())
+        direction = directions_for(model, "rademacher").draw(0)
+        plus, minus = way(model, INPUTS, direction, (1.0, -1.0))
+        assert torch.equal(plus.abs(), torch.ones(4, 3)), way
+        assert torch.equal(minus, -plus), way

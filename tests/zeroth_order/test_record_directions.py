@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -18,8 +17,6 @@ DRAWS = 4000
 
 FACTORS = {"sphere": DIM, "coordinate": DIM}
 NORMS = {"sphere": 1.0, "coordinate": 1.0, "scaled-sphere": DIM**0.5, "rademacher": DIM**0.5}
-
-every_law = pytest.mark.parametrize("law", LAWS)
 
 
 def seeds(law: str) -> Stream:
@@ -37,111 +34,111 @@ def drawn() -> dict[str, Tensor]:
     }
 
 
-@every_law
-def test_shape_type_and_factor(law: Any) -> None:
-    for count, batch, dimension in ((1, 1, 1), (7, 2, 3), (2, 9, 64)):
-        u, factor = record_directions(law, count, batch, dimension, seed=3)
-        assert u.shape == (count, batch, dimension)
-        assert u.dtype == torch.float32
-        assert factor == (dimension if law in FACTORS else 1)
-        assert bool(u.isfinite().all())
+def test_shape_type_and_factor() -> None:
+    for law in LAWS:
+        for count, batch, dimension in ((1, 1, 1), (7, 2, 3), (2, 9, 64)):
+            u, factor = record_directions(law, count, batch, dimension, seed=3)
+            assert u.shape == (count, batch, dimension), law
+            assert u.dtype == torch.float32, law
+            assert factor == (dimension if law in FACTORS else 1), law
+            assert bool(u.isfinite().all()), law
 
 
-@every_law
-def test_norms(law: Any, drawn: dict[str, Tensor]) -> None:
-    norms = drawn[law].norm(dim=3)
-    if law in NORMS:
-        assert torch.allclose(norms, torch.full_like(norms, NORMS[law]), rtol=1e-5)
-    else:  # gaussian: ‖u‖² has mean d and variance 2d
-        squares = norms.square()
-        error = math.sqrt(2 * DIM / squares.numel())
-        assert abs(float(squares.mean()) - DIM) < 5 * error
+def test_norms(drawn: dict[str, Tensor]) -> None:
+    for law in LAWS:
+        norms = drawn[law].norm(dim=3)
+        if law in NORMS:
+            assert torch.allclose(norms, torch.full_like(norms, NORMS[law]), rtol=1e-5), law
+        else:  # gaussian: ‖u‖² has mean d and variance 2d
+            squares = norms.square()
+            error = math.sqrt(2 * DIM / squares.numel())
+            assert abs(float(squares.mean()) - DIM) < 5 * error, law
 
 
-@every_law
-def test_second_moments_are_the_identity_for_every_record(
-    law: Any, drawn: dict[str, Tensor]
-) -> None:
+def test_second_moments_are_the_identity_for_every_record(drawn: dict[str, Tensor]) -> None:
     """``φ E[u uᵀ] = I``, for each of a query's directions and each record."""
-    u, factor = drawn[law], FACTORS.get(law, 1)
-    products = factor * u.unsqueeze(4) * u.unsqueeze(3)
-    mean, error = products.mean(0), products.std(0) / math.sqrt(DRAWS)
-    wanted = torch.eye(DIM, dtype=torch.float64)
-    assert torch.all((mean - wanted).abs() <= 5 * error + 1e-6)
-    assert float(error.max()) < 0.06  # so that a wrong factor could not hide
+    for law in LAWS:
+        u, factor = drawn[law], FACTORS.get(law, 1)
+        products = factor * u.unsqueeze(4) * u.unsqueeze(3)
+        mean, error = products.mean(0), products.std(0) / math.sqrt(DRAWS)
+        wanted = torch.eye(DIM, dtype=torch.float64)
+        assert torch.all((mean - wanted).abs() <= 5 * error + 1e-6), law
+        assert float(error.max()) < 0.06, law  # so that a wrong factor could not hide
 
 
-@every_law
-def test_records_and_directions_are_uncorrelated(law: Any, drawn: dict[str, Tensor]) -> None:
+def test_records_and_directions_are_uncorrelated(drawn: dict[str, Tensor]) -> None:
     """``E[u_i u_jᵀ] = 0`` for two records, which the slope of a whole batch rests on.
 
     Of one record's directions it holds as well, except that a later axis is never an earlier one;
     there too no two are correlated, by their signs.
     """
-    rows = drawn[law].flatten(1, 2)
-    products = FACTORS.get(law, 1) * torch.einsum("nia,njb->ijab", rows, rows) / DRAWS
-    size = COUNT * BATCH
-    off = ~torch.eye(size, dtype=torch.bool)
-    scale = DIM if law == "coordinate" else 1  # E of a product's square: 1/d of φ² for an axis
-    error = math.sqrt(scale / DRAWS)
-    assert float(products[off].abs().max()) < 5.5 * error
+    for law in LAWS:
+        rows = drawn[law].flatten(1, 2)
+        products = FACTORS.get(law, 1) * torch.einsum("nia,njb->ijab", rows, rows) / DRAWS
+        size = COUNT * BATCH
+        off = ~torch.eye(size, dtype=torch.bool)
+        scale = DIM if law == "coordinate" else 1  # E of a product's square: 1/d of φ² for an axis
+        error = math.sqrt(scale / DRAWS)
+        assert float(products[off].abs().max()) < 5.5 * error, law
 
 
-@every_law
-def test_means_vanish(law: Any, drawn: dict[str, Tensor]) -> None:
-    u = drawn[law]
-    error = u.std(0) / math.sqrt(DRAWS)
-    assert torch.all(u.mean(0).abs() <= 5 * error)
+def test_means_vanish(drawn: dict[str, Tensor]) -> None:
+    for law in LAWS:
+        u = drawn[law]
+        error = u.std(0) / math.sqrt(DRAWS)
+        assert torch.all(u.mean(0).abs() <= 5 * error), law
 
 
-@every_law
-def test_a_seed_decides_them(law: Any) -> None:
+def test_a_seed_decides_them() -> None:
     """And nothing else, at either side: the last few are kept, and drawn again they are alike."""
-    one, _ = record_directions(law, 3, 8, 6, seed=2**64 - 1)
-    kept = one.clone()
-    other, _ = record_directions(law, 3, 8, 6, seed=2**64 - 2)
-    assert not torch.equal(one, other)
-    _remembered.cache_clear()
-    same, _ = record_directions(law, 3, 8, 6, seed=2**64 - 1)
-    assert same is not one
-    assert torch.equal(kept, same)
-    assert torch.equal(kept, one)
+    for law in LAWS:
+        one, _ = record_directions(law, 3, 8, 6, seed=2**64 - 1)
+        kept = one.clone()
+        other, _ = record_directions(law, 3, 8, 6, seed=2**64 - 2)
+        assert not torch.equal(one, other), law
+        _remembered.cache_clear()
+        same, _ = record_directions(law, 3, 8, 6, seed=2**64 - 1)
+        assert same is not one, law
+        assert torch.equal(kept, same), law
+        assert torch.equal(kept, one), law
 
 
-@every_law
-def test_global_generators_have_no_part(law: Any) -> None:
-    torch.manual_seed(0)
-    before = torch.get_rng_state()
-    one, _ = record_directions(law, 2, 3, 4, seed=5)
-    assert torch.equal(before, torch.get_rng_state())
-    torch.manual_seed(1)
-    _remembered.cache_clear()
-    assert torch.equal(one, record_directions(law, 2, 3, 4, seed=5)[0])
+def test_global_generators_have_no_part() -> None:
+    for law in LAWS:
+        torch.manual_seed(0)
+        before = torch.get_rng_state()
+        one, _ = record_directions(law, 2, 3, 4, seed=5)
+        assert torch.equal(before, torch.get_rng_state()), law
+        torch.manual_seed(1)
+        _remembered.cache_clear()
+        assert torch.equal(one, record_directions(law, 2, 3, 4, seed=5)[0]), law
 
 
-@pytest.mark.parametrize("count", [DIM, 3 * DIM])
-def test_as_many_axes_as_numbers_are_the_whole_gradient(count: int) -> None:
+def test_as_many_axes_as_numbers_are_the_whole_gradient() -> None:
     """Each axis as often as every other, for each record: the sum has no variance."""
-    u, factor = record_directions("coordinate", count, BATCH, DIM, seed=1)
-    gradient = torch.linspace(-1, 2, BATCH * DIM).view(BATCH, DIM)
-    slopes = (u * gradient).sum(2, keepdim=True)
-    assert torch.allclose(factor / count * (slopes * u).sum(0), gradient, atol=1e-6)
-    axes = u.abs().argmax(2)
-    assert len({tuple(column.tolist()) for column in axes.t()}) > 1  # not all records alike
+    for count in [DIM, 3 * DIM]:
+        u, factor = record_directions("coordinate", count, BATCH, DIM, seed=1)
+        gradient = torch.linspace(-1, 2, BATCH * DIM).view(BATCH, DIM)
+        slopes = (u * gradient).sum(2, keepdim=True)
+        assert torch.allclose(factor / count * (slopes * u).sum(0), gradient, atol=1e-6), count
+        axes = u.abs().argmax(2)
+        assert len({tuple(column.tolist()) for column in axes.t()}) > 1, (
+            count
+        )  # not all records alike
 
 
-@every_law
 def test_a_slope_of_the_whole_batch_estimates_each_records_gradient(
-    law: Any, drawn: dict[str, Tensor]
+    drawn: dict[str, Tensor],
 ) -> None:
     """``E[φ (Σ_i g_i·u_i) u_j] = g_j``: VFL-CZOFO's one number for all records."""
-    gradient = torch.linspace(-1, 2, BATCH * DIM, dtype=torch.float64).view(BATCH, DIM)
-    u = drawn[law]
-    slopes = (u * gradient).sum((2, 3), keepdim=True)
-    estimates = FACTORS.get(law, 1) * (slopes * u).mean(1)
-    error = estimates.std(0) / math.sqrt(DRAWS)
-    assert torch.all((estimates.mean(0) - gradient).abs() <= 5 * error)
-    assert float(error.max()) < 0.3
+    for law in LAWS:
+        gradient = torch.linspace(-1, 2, BATCH * DIM, dtype=torch.float64).view(BATCH, DIM)
+        u = drawn[law]
+        slopes = (u * gradient).sum((2, 3), keepdim=True)
+        estimates = FACTORS.get(law, 1) * (slopes * u).mean(1)
+        error = estimates.std(0) / math.sqrt(DRAWS)
+        assert torch.all((estimates.mean(0) - gradient).abs() <= 5 * error), law
+        assert float(error.max()) < 0.3, law
 
 
 def test_no_direction_is_infinite_or_nothing() -> None:

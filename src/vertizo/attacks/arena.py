@@ -20,7 +20,7 @@ from vertizo.attacks.transcript import Reader, Transcript
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData
-from vertizo.methods.base import ClientHalf
+from vertizo.methods.base import ClientPair
 from vertizo.party.batches import Batches
 from vertizo.party.client import ClientParty
 from vertizo.protocol import wire
@@ -29,7 +29,7 @@ from vertizo.run.federation import Federation, build
 from vertizo.run.loop import Training
 from vertizo.run.simulator import Way
 
-Intruder = Callable[[Public, Batches], tuple[ClientHalf, Batches]]
+Intruder = Callable[[Public, Batches], tuple[ClientPair, Batches]]
 """From public knowledge and a client's order of records to what the intruder sends, and about
 which records (its own choice where clients draw the batches)."""
 
@@ -116,7 +116,7 @@ class Arena:
         """The joint model's logits for all parties' features of some records."""
         parts = [m(x) for m, x in zip(self.federation.models, features, strict=True)]
         side = self.federation.server.side
-        return side.head.logits(side.table.combine(torch.cat(parts, 1)))
+        return side.model.logits(side.table.combine(torch.cat(parts, 1)))
 
     def features(self, purpose: Purpose) -> list[Tensor]:
         """All parties' features of one partition."""
@@ -196,7 +196,7 @@ def _watch(
     party = federation.clients[CURIOUS]
     side, number = federation.server.side, party.answered
     if way == "up":
-        watched.parameters[number] = side.head.parameters.clone()
+        watched.parameters[number] = side.model.parameters.clone()
         if latest is not None:
             watched.forget(number - latest + 1)
     elif number in watched.parameters:  # else it is the announcement of the next round
@@ -211,10 +211,10 @@ def _party(
     """A client party that says what an intruder wants it to say."""
     dims = federation.server.side.table.dims
     own = federation.clients[CURIOUS].batches
-    half, batches = intruder(public(config, data, dims), own)
+    pair, batches = intruder(public(config, data, dims), own)
     return ClientParty(
         index=CURIOUS,
-        half=half,
+        pair=pair,
         features=data.features[CURIOUS],
         embed=federation.models[CURIOUS],
         batches=batches,

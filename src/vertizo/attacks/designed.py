@@ -33,7 +33,7 @@ from vertizo.attacks.transcript import Exchange
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData
-from vertizo.methods.base import ClientHalf
+from vertizo.methods.base import ClientPair
 from vertizo.methods.czofo import Czofo
 from vertizo.methods.dpzv import Dpzv
 from vertizo.methods.forward_difference import ForwardDifference
@@ -152,11 +152,11 @@ class DesignedQuery(Attack):
         stream = self.stream(config)
         chooses = config.simulation.timing == "asynchronous"
 
-        def intruder(public: Public, own: Batches) -> tuple[ClientHalf, Batches]:
-            half = designed_queries(public)
+        def intruder(public: Public, own: Batches) -> tuple[ClientPair, Batches]:
+            pair = designed_queries(public).pair()
             if not chooses:
-                return half, own
-            return half, ChosenBatches(own, records_a_query(public), stream.child("order"))
+                return pair, own
+            return pair, ChosenBatches(own, records_a_query(public), stream.child("order"))
 
         ground = arena.train(config, data, intruder=intruder)
         guesses = decode(ground.client(), stream.child("coin"))

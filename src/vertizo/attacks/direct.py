@@ -30,7 +30,7 @@ from vertizo.config.architectures import SumConfig
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData
-from vertizo.methods.base import ClientHalf
+from vertizo.methods.base import ClientPair
 from vertizo.models.losses import Classification
 from vertizo.party.batches import Batches
 
@@ -138,8 +138,8 @@ class DirectCurious(Attack):
         """One run with a curious client among honest ones."""
         stream = self.stream(config)
 
-        def intruder(public: Public, own: Batches) -> tuple[ClientHalf, Batches]:
-            return random_queries(public, stream, self.step), own
+        def intruder(public: Public, own: Batches) -> tuple[ClientPair, Batches]:
+            return random_queries(public, stream, self.step).pair(), own
 
         ground = arena.train(config, data, intruder=intruder)
         guesses = read_labels(ground.client())

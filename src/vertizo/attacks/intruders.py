@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,6 +11,7 @@ from torch import Tensor
 from vertizo.attacks.adversaries import Public
 from vertizo.attacks.estimates import kind
 from vertizo.core.randomness import Stream
+from vertizo.methods.base import ClientPair
 from vertizo.methods.dpzv import Dpzv
 from vertizo.party.batches import Batches
 
@@ -18,7 +20,7 @@ Choice = Callable[[int, int], tuple[Tensor, Tensor]]
 
 
 class Intruder:
-    """A client half that sends chosen points, whatever its features are, and never updates.
+    """A client that sends chosen points, whatever its features are, and never updates.
 
     Args:
         public: the method.
@@ -29,7 +31,7 @@ class Intruder:
         self._method = public.method
         self._choose = choose
 
-    def ask(self, number: int, features: Tensor) -> Tensor:
+    def ask(self, number: int, features: Any) -> Tensor:
         """The chosen points in the form of the method, [points, batch, d_h]."""
         plain, moved = self._choose(number, len(features))
         if kind(self._method) != "scalar":
@@ -38,8 +40,12 @@ class Intruder:
             return torch.stack([moved, plain] * self._method.num_directions)
         return torch.stack([plain, moved])
 
-    def tell(self, number: int, features: Tensor, values: Tensor) -> None:
+    def tell(self, number: int, features: Any, values: Tensor) -> None:
         """Nothing; what was told is in the transcript."""
+
+    def pair(self) -> ClientPair:
+        """For a client party."""
+        return ClientPair(self.ask, self.tell)
 
 
 class ChosenBatches(Batches):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,11 +17,10 @@ from vertizo.cli.parties import connect, listening
 from vertizo.core.errors import ConfigError, Interrupted
 
 if TYPE_CHECKING:
-    import polars as pl
-
+    from vertizo.data.alignment import TableToAlign
     from vertizo.data.options import DataConfig
     from vertizo.data.party_table import OwnTable as HeldTable
-    from vertizo.network.aligning import Alignment, Method
+    from vertizo.network.alignment.member import Alignment, Method
     from vertizo.network.transport import Channel, Service
 
 
@@ -84,33 +82,19 @@ def _align(
 
 def _own_table(
     table: Path, out: Path | None, data: DataConfig | HeldTable, overwrite: bool
-) -> OwnTable:
+) -> TableToAlign:
+    from vertizo.data.alignment import TableToAlign
+
     output = out or data.path
     if data.id is None or output is None:
         raise ConfigError(
             "data.path and data.id are not set; they name the aligned table and its column of keys"
         )
-    return OwnTable(table, data.id, output, data.delimiter, overwrite)
-
-
-@dataclass(frozen=True)
-class OwnTable:
-    """A party's table, and where its aligned rows go."""
-
-    path: Path
-    """CSV or Parquet."""
-    column: str
-    """Of identifiers."""
-    output: Path
-    """Ends in ``.csv`` or ``.parquet``."""
-    delimiter: str = ","
-    """Between the values of a CSV file, read or written."""
-    overwrite: bool = False
-    """Whether ``output`` may be replaced."""
+    return TableToAlign(table, data.id, output, data.delimiter, overwrite)
 
 
 def align_as_label_holder(
-    table: OwnTable,
+    table: TableToAlign,
     members: Sequence[str],
     serve: Callable[[Service], AbstractContextManager[object]],
     *,
@@ -136,9 +120,9 @@ def align_as_label_holder(
         ConfigError, DataError, RunError: one line on what is wrong.
     """
     chosen = _checked(table, method)
-    from vertizo.network.alignment_service import AligningService
+    from vertizo.network.alignment.service import AligningService
 
-    frame, keys = _read(table)
+    frame, keys = table.read()
     errors = console or Console(stderr=True)
 
     def waiting(missing: Mapping[str, str]) -> None:
@@ -148,12 +132,13 @@ def align_as_label_holder(
     aligning = AligningService(members, keys, chosen, federation=federation)
     with closing(aligning) as service, serve(service):
         found = service.wait(waiting, every=every, patience=patience)
-    _finish(table, frame, found, console or Console())
+    table.write(frame, found.keys)
+    _show(table, found, console or Console())
     return found
 
 
 def align_as_feature_holder(
-    table: OwnTable,
+    table: TableToAlign,
     connect: Callable[[], Channel],
     *,
     federation: str,
@@ -173,46 +158,33 @@ def align_as_feature_holder(
         ConfigError, DataError, RunError: one line on what is wrong.
     """
     chosen = _checked(table, method)
-    from vertizo.network.aligning import align_with
+    from vertizo.network.alignment.member import align_with
 
-    frame, keys = _read(table)
+    frame, keys = table.read()
     errors = console or Console(stderr=True)
     with closing(connect()) as channel, live_bar(errors, "aligning") as show:
         found = align_with(
             channel, keys, chosen, federation=federation, progress=show or (lambda _, __: None)
         )
-    _finish(table, frame, found, console or Console())
+    table.write(frame, found.keys)
+    _show(table, found, console or Console())
     return found
 
 
-def _checked(table: OwnTable, method: str) -> Method:
+def _checked(table: TableToAlign, method: str) -> Method:
     """Everything that can be wrong before anybody is asked."""
-    from vertizo.data.alignment import check_output
-    from vertizo.network.aligning import check_method
-    from vertizo.network.blinding import require_psi
+    from vertizo.network.alignment.blinding import require_psi
+    from vertizo.network.alignment.member import check_method
 
     chosen = check_method(method)
     if chosen == "private":
         require_psi()
-    check_output(table.output, table.path, table.overwrite)
+    table.check_output()
     return chosen
 
 
-def _read(table: OwnTable) -> tuple[pl.DataFrame, list[str]]:
-    from vertizo.data.alignment import keys_of
-    from vertizo.data.tabular import frames
-
-    frame = frames.read(table.path, table.delimiter)
-    place = frames.place_in(table.path, table.delimiter)
-    return frame, keys_of(frame, table.column, str(table.path), place)
-
-
-def _finish(table: OwnTable, frame: pl.DataFrame, found: Alignment, console: Console) -> None:
-    """Write the rows, and print how many and who learned what."""
-    from vertizo.data.alignment import align_table, write_table
-
-    rows = align_table(frame, table.column, found.keys, str(table.path))
-    write_table(rows, table.output, delimiter=table.delimiter, overwrite=table.overwrite)
+def _show(table: TableToAlign, found: Alignment, console: Console) -> None:
+    """Print how many records there are and who learned what."""
     counts = Table(show_header=False)
     counts.add_column()
     counts.add_column(justify="right")
@@ -222,33 +194,4 @@ def _finish(table: OwnTable, frame: pl.DataFrame, found: Alignment, console: Con
     counts.add_row("left out", f"{found.own - common:,}")
     counts.add_row("fingerprint, the same at all parties", found.fingerprint[:12])
     console.print(counts)
-    say([f"written to {table.output}", *_revealed(found)], console)
-
-
-def _revealed(found: Alignment) -> Iterator[str]:
-    """What was shown to whom, one line each."""
-    if found.pairwise:
-        listed = ", ".join(
-            f"{name} has {found.others[name]:,} records, {shared:,} of them among yours"
-            for name, shared in found.pairwise.items()
-        )
-        yield f"You, the label holder, learned which of your records each has: {listed}."
-    else:
-        lacking = "." if found.parties == 2 else ", also those that another party lacks."
-        yield (
-            "The label holder learned how many records you have, and which of its own you have"
-            f"{lacking}"
-        )
-    all_parties = "both" if found.parties == 2 else f"all {found.parties}"
-    total = found.own if found.pairwise else found.others.get("the label holder", 0)
-    who = "Each feature holder" if found.pairwise else "You"
-    yield (
-        f"{who} learned how many records the label holder has ({total:,}), and which records "
-        f"{all_parties} parties have."
-    )
-    if found.method == "hashed":
-        yield (
-            "NOT PRIVATE: the label holder got salted hashes of all keys. By trying out "
-            "identifiers it can find out everything in a feature holder's column, not just what "
-            "both have. The method private prevents that."
-        )
+    say([f"written to {table.output}", *found.revealed()], console)

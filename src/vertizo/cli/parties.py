@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -52,22 +52,11 @@ def connect(options: JoinOptions, console: Console) -> GrpcChannel:
     )
 
 
-@contextmanager
-def stop_requests() -> Iterator[threading.Event]:
+def stop_requests() -> AbstractContextManager[threading.Event]:
     """Set by Ctrl-C or SIGTERM; a second one stops at once."""
-    stopped = threading.Event()
+    from vertizo.run.loop import stop_requests as requests
 
-    def handle(number: int, frame: FrameType | None) -> None:
-        if stopped.is_set():
-            raise KeyboardInterrupt
-        stopped.set()
-
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stopped
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    return requests(signal.SIGINT, signal.SIGTERM)
 
 
 @contextmanager

@@ -67,9 +67,9 @@ def _serve(config: ServeConfig, as_json: bool) -> None:
             stage, noted = "", False
             while not service.finished.wait(TICK):
                 service.tick()
-                if not noted and service.course is not None:
+                if not noted and service.state is not None:
                     noted = True
-                    say((f"note: {n}" for n in service.course.job.party.side.notes), errors)
+                    say((f"note: {n}" for n in service.state.job.party.side.notes), errors)
                 if show is not None:
                     show(*progress(service))
                 elif stage != (stage := stage_of(service)):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from vertizo.data.datasets.catalog import CATALOG
-from vertizo.party.updates import PRIVATE
+from vertizo.methods.base import PRIVATE
 
 
 def check_all_used(config: Any) -> None:

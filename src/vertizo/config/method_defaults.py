@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from vertizo.core.options import Options
-from vertizo.methods.base import Method
+from vertizo.methods.base import PRIVATE, Method, UpdateName
 from vertizo.methods.choice import METHODS
-from vertizo.party.updates import PRIVATE, UpdateName
 
 TABLES = (
     "table",

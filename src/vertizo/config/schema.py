@@ -33,12 +33,11 @@ from vertizo.config.links import Links
 from vertizo.core.errors import ConfigError
 from vertizo.core.options import Options
 from vertizo.data.options import DataConfig
-from vertizo.methods.base import Timing
+from vertizo.methods.base import PRIVATE, Timing, UpdateName
 from vertizo.methods.choice import MethodConfig
 from vertizo.methods.dpzv import Dpzv
 from vertizo.party.batches import Naming
 from vertizo.party.table import Join
-from vertizo.party.updates import PRIVATE, UpdateName
 from vertizo.privacy.options import PrivacyConfig
 from vertizo.protocol.codecs.base import Codec
 from vertizo.protocol.codecs.choice import CodecChoice

@@ -10,12 +10,14 @@ from __future__ import annotations
 import hashlib
 import os
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from vertizo.core.errors import ConfigError, DataError
+from vertizo.data.tabular import frames
 from vertizo.data.tabular.column_checks import rows_in_words
 from vertizo.data.tabular.columns import unlike
 from vertizo.data.tabular.frames import Place, row
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 SUFFIXES = (".csv", ".parquet")
 EXACT = {"Float64": 2**53, "Float32": 2**24, "Float16": 2**11}
 """Floating-point numbers from here on stand for more than one whole number."""
+ALLOWED = "identifiers are whole numbers or text"
 
 
 def keys_of(
@@ -49,27 +52,38 @@ def keys_of(
         )
     if not frame.height:
         raise DataError(f"{source} has no rows")
+    where = f"{source}: column {column!r}"
     keys = known_keys(frame, column, source)
     missing = [index for index, key in enumerate(keys) if not key]
     if missing:
         raise DataError(
-            f"{source}: column {column!r} has no identifier in {len(missing)} of {len(keys)} "
+            f"{where} has no identifier in {len(missing)} of {len(keys)} "
             f"rows: {rows_in_words(missing, place)}; leave those rows out"
         )
-    _check_unique(keys, f"{source}: column {column!r}", place)
-    return [key for key in keys if key is not None]
+    found = [key for key in keys if key is not None]
+    if len(set(found)) < len(found):
+        rows: dict[str, list[int]] = {}
+        for index, key in enumerate(found):
+            rows.setdefault(key, []).append(index)
+        twice = {key: places for key, places in rows.items() if len(places) > 1}
+        key, places = next(iter(twice.items()))
+        others = f", and {len(twice) - 1} more keys more than once" if len(twice) > 1 else ""
+        raise DataError(
+            f"{where} has the key {key!r} in {len(places)} rows: {rows_in_words(places, place)}"
+            f"{others}; each record needs a key of its own"
+        )
+    return found
 
 
 def known_keys(frame: pl.DataFrame, column: str, source: str) -> list[str | None]:
-    """The key of each row, or nothing where it is missing; some may be there more than once.
+    """The key of each row, None where it is missing; keys may repeat.
 
     Raises:
         DataError: one is no identifier.
     """
-    texts = _texts(frame[column], f"{source}: column {column!r}")
     return [
         key if key is None or key.isascii() else unicodedata.normalize("NFC", key)
-        for key in texts.to_list()
+        for key in _texts(frame[column], f"{source}: column {column!r}").to_list()
     ]
 
 
@@ -78,9 +92,7 @@ def _texts(values: pl.Series, where: str) -> pl.Series:
     import polars as pl
 
     kind = values.dtype
-    if kind == pl.Null:
-        return values.cast(pl.String)
-    if kind.is_integer():
+    if kind == pl.Null or kind.is_integer():
         return values.cast(pl.String)
     if kind.is_float():
         return _whole(values, where).cast(pl.String)
@@ -88,11 +100,11 @@ def _texts(values: pl.Series, where: str) -> pl.Series:
         # As a table of floating-point numbers is written to CSV.
         texts = values.cast(pl.String).str.strip_chars()
         texts = texts.str.replace(r"^(-?[1-9][0-9]*)\.0+$", "${1}").str.replace(r"^-?0\.0+$", "0")
-        if kind.is_decimal() and texts.str.contains(".", literal=True).any():
-            found = texts.filter(texts.str.contains(".", literal=True))[0]
-            raise DataError(f"{where} holds {found}; identifiers are whole numbers or text")
+        broken = texts.filter(texts.str.contains(".", literal=True))
+        if kind.is_decimal() and len(broken):
+            raise DataError(f"{where} holds {broken[0]}; {ALLOWED}")
         return texts
-    raise DataError(f"{where} holds {kind}; identifiers are whole numbers or text")
+    raise DataError(f"{where} holds {kind}; {ALLOWED}")
 
 
 def _whole(values: pl.Series, where: str) -> pl.Series:
@@ -102,7 +114,7 @@ def _whole(values: pl.Series, where: str) -> pl.Series:
     present = numbers.drop_nulls()
     broken = present.filter(~present.is_finite() | (present != present.floor()))
     if len(broken):
-        raise DataError(f"{where} holds {broken[0]!r}; identifiers are whole numbers or text")
+        raise DataError(f"{where} holds {broken[0]!r}; {ALLOWED}")
     large = present.filter(present.abs() >= EXACT[str(values.dtype)])
     if len(large):
         raise DataError(
@@ -110,21 +122,6 @@ def _whole(values: pl.Series, where: str) -> pl.Series:
             "write such identifiers as whole numbers or as text"
         )
     return numbers.cast(pl.Int64)
-
-
-def _check_unique(keys: Sequence[str | None], where: str, place: Place) -> None:
-    if len(set(keys)) == len(keys):
-        return
-    rows: dict[str | None, list[int]] = {}
-    for index, key in enumerate(keys):
-        rows.setdefault(key, []).append(index)
-    twice = {key: found for key, found in rows.items() if len(found) > 1}
-    key, found = next(iter(twice.items()))
-    others = f", and {len(twice) - 1} more keys more than once" if len(twice) > 1 else ""
-    raise DataError(
-        f"{where} has the key {key!r} in {len(found)} rows: {rows_in_words(found, place)}{others}; "
-        "each record needs a key of its own"
-    )
 
 
 def in_order(keys: Iterable[str]) -> tuple[str, ...]:
@@ -156,7 +153,7 @@ def align_table(
     """The rows with those keys, in canonical order; their values stay as they are.
 
     Raises:
-        DataError: as of `keys_of`, or a key that the frame does not have.
+        DataError: as for `keys_of`, or a key that the frame does not have.
     """
     places = {key: row for row, key in enumerate(keys_of(frame, column, source))}
     wanted = in_order(set(keys))
@@ -166,61 +163,81 @@ def align_table(
     return frame[[places[key] for key in wanted]]
 
 
-def check_output(path: Path, table: Path, overwrite: bool = False) -> None:
-    """Refuse what `write_table` would refuse, before hours of work.
+@dataclass(frozen=True)
+class TableToAlign:
+    """A party's table, and where its aligned rows go.
 
-    Args:
-        path: where an aligned table will be written.
-        table: what it is made from, which is never replaced.
-        overwrite: whether a file that is there may be replaced.
-
-    Raises:
-        ConfigError: another suffix, the table itself, a file that is there, or a missing folder.
+    Attributes:
+        path: CSV or Parquet.
+        column: of identifiers.
+        output: ends in ``.csv`` or ``.parquet``.
+        delimiter: between the values of a CSV file, read or written.
+        overwrite: whether ``output`` may be replaced.
     """
-    if path.suffix not in SUFFIXES:
-        raise ConfigError(f"{path} ends in {path.suffix!r}; end it in {' or '.join(SUFFIXES)}")
-    if path.is_dir():
-        raise ConfigError(f"{path} is a folder; name a file")
-    if not path.parent.is_dir():
-        raise ConfigError(f"{path} cannot be written: there is no folder {path.parent}")
-    if path.exists() and table.exists() and path.samefile(table):
-        raise ConfigError(f"{path} is the table that is aligned; name another file")
-    if path.exists() and not overwrite:
-        raise ConfigError(f"{path} is there already; name another file, or --overwrite it")
 
+    path: Path
+    column: str
+    output: Path
+    delimiter: str = ","
+    overwrite: bool = False
 
-def write_table(
-    frame: pl.DataFrame, path: Path, *, delimiter: str = ",", overwrite: bool = False
-) -> None:
-    """Write a table as CSV or Parquet, whole or not at all.
+    def check_output(self) -> None:
+        """Refuse what `write` would refuse, before hours of work.
 
-    Args:
-        frame: to write.
-        path: ends in ``.csv`` or ``.parquet``.
-        delimiter: between the values of a CSV file.
-        overwrite: whether a file that is there is replaced.
+        Raises:
+            ConfigError: another suffix, the table itself, a file that is there, or a missing
+                folder.
+        """
+        path = self.output
+        if path.suffix not in SUFFIXES:
+            raise ConfigError(f"{path} ends in {path.suffix!r}; end it in {' or '.join(SUFFIXES)}")
+        if path.is_dir():
+            raise ConfigError(f"{path} is a folder; name a file")
+        if not path.parent.is_dir():
+            raise ConfigError(f"{path} cannot be written: there is no folder {path.parent}")
+        if path.exists() and self.path.exists() and path.samefile(self.path):
+            raise ConfigError(f"{path} is the table that is aligned; name another file")
+        self._check_free()
 
-    Raises:
-        ConfigError: another suffix, or a file that is there.
-        DataError: it cannot be written.
-    """
-    import polars as pl
+    def _check_free(self) -> None:
+        if self.output.exists() and not self.overwrite:
+            raise ConfigError(
+                f"{self.output} is there already; name another file, or --overwrite it"
+            )
 
-    if path.suffix not in SUFFIXES:
-        raise ConfigError(f"{path} ends in {path.suffix!r}; end it in {' or '.join(SUFFIXES)}")
-    temporary = path.with_name(f".{path.name}.{uuid4().hex}.partial")
-    try:
-        with temporary.open("xb") as file:
-            if path.suffix == ".parquet":
-                frame.write_parquet(file)
-            else:
-                frame.write_csv(file, separator=delimiter)
-            file.flush()
-            os.fsync(file.fileno())
-        if path.exists() and not overwrite:
-            raise ConfigError(f"{path} is there already; name another file, or --overwrite it")
-        os.replace(temporary, path)
-    except (OSError, pl.exceptions.PolarsError) as error:
-        raise DataError(f"{path} cannot be written: {error}") from None
-    finally:
-        temporary.unlink(missing_ok=True)
+    def read(self) -> tuple[pl.DataFrame, list[str]]:
+        """The table, and its keys in the order of its rows.
+
+        Raises:
+            DataError: the table cannot be read, or as for `keys_of`.
+        """
+        frame = frames.read(self.path, self.delimiter)
+        place = frames.place_in(self.path, self.delimiter)
+        return frame, keys_of(frame, self.column, str(self.path), place)
+
+    def write(self, frame: pl.DataFrame, keys: Iterable[str]) -> None:
+        """Write the rows with those keys, in canonical order: the whole file, or none.
+
+        Raises:
+            ConfigError: the output has appeared in the meantime.
+            DataError: the frame lacks a key, or the file cannot be written.
+        """
+        import polars as pl
+
+        rows = align_table(frame, self.column, keys, str(self.path))
+        path = self.output
+        temporary = path.with_name(f".{path.name}.{uuid4().hex}.partial")
+        try:
+            with temporary.open("xb") as file:
+                if path.suffix == ".parquet":
+                    rows.write_parquet(file)
+                else:
+                    rows.write_csv(file, separator=self.delimiter)
+                file.flush()
+                os.fsync(file.fileno())
+            self._check_free()
+            os.replace(temporary, path)
+        except (OSError, pl.exceptions.PolarsError) as error:
+            raise DataError(f"{path} cannot be written: {error}") from None
+        finally:
+            temporary.unlink(missing_ok=True)

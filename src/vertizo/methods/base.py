@@ -1,9 +1,19 @@
-"""What a method is: two halves that exchange arrays, and nothing else.
+"""What a method is: what is stored, evaluated and told, and how a client asks and moves.
 
-A method file opens no socket, reads no clock and uses no global random state. Its client half turns
-features into embeddings (`ClientHalf.ask`) and the server's answer into an update
-(`ClientHalf.tell`); its server half turns embeddings into answers (`ServerHalf.answer`). What is
-around them, records, batches, bytes, retries, privacy accounting, is the parties' business.
+The parties run every round alike (`vertizo.party`); a method fills in five steps of it::
+
+    client   embeddings = method.ask(side, number, features)      [points, batch, d_h]
+    server   table[ids] ← method.stored(embeddings)               [batch, d_h]
+             points     = method.evaluated(query, shared)         [further points, batch, d_h]
+             losses     = f(w_0, table rows with each point in the client's place; labels)
+             values     = method.told(outcome)                    one row for each record
+             reply      = the privacy plan's release of values: clip, sum, noise, divide by B
+             w_0        ← the server's update, at the table's own rows
+    client   method.tell(side, number, features, reply)           moves w_m
+
+A method opens no socket, reads no clock, names no ε and uses no global random state. One written
+outside this package, ``package.module:Class``, takes about fifteen lines (docs/own-method.md).
+Its runs carry no privacy guarantee until it declares `Method.releases_per_query`.
 
 Symbols, as in the papers: ``w_m`` client parameters, ``w_0`` server parameters, ``h`` embeddings
 [points, batch, d_h], ``f_i`` the loss of record i, ``B`` the nominal batch size.
@@ -11,32 +21,46 @@ Symbols, as in the papers: ``w_m`` client parameters, ``w_0`` server parameters,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol, get_args, runtime_checkable
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, Literal, NamedTuple, cast, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from vertizo.core.errors import ConfigError
 from vertizo.core.options import Options
 from vertizo.core.randomness import Stream
-from vertizo.models.base import Model, Points
-from vertizo.models.optimizers import Optimizer
-from vertizo.party.server_model import Evaluation, Head
-from vertizo.party.table import Array, EmbeddingTable
-from vertizo.party.updates import ServerUpdate, UpdateName
-from vertizo.privacy.plan import Plan
+from vertizo.models.base import DifferentiableModel, Model, Selected
+from vertizo.models.optimizers import Gradient, Optimizer
 from vertizo.protocol.codecs.base import Codec
 from vertizo.protocol.codecs.none import NoCompression
-from vertizo.protocol.messages import Query, Reply
+from vertizo.protocol.messages import Query
+from vertizo.zeroth_order.directions import Directions, LawName
 
 Timing = Literal["asynchronous", "synchronous"]
+UpdateName = Literal[
+    "sgd",
+    "zeroth-order",
+    "forward-difference",
+    "private-sgd",
+    "private-zeroth-order",
+    "secret-sgd",
+    "none",
+]
+PRIVATE: tuple[UpdateName, ...] = ("private-sgd", "private-zeroth-order", "secret-sgd")
+"""The server updates whose steps carry noise (`vertizo.party.private_updates`)."""
+
+
+Features = Tensor | Selected
+"""Those of a batch, [batch, …], or rows of a table that `Method.table_of` gave."""
 
 
 @dataclass
 class ClientSide:
-    """What a client half works with; all of it stays with its owner."""
+    """What a client works with; all of it stays with its owner."""
 
     model: Model
     optimizer: Optimizer
@@ -46,95 +70,66 @@ class ClientSide:
     """Randomness that the server knows as well; for VFL-CZOFO, where directions are no secret."""
     index: int = 0
     """Which client it is."""
+    pending: tuple[int, Any] | None = None
+    """(query number, what a method keeps from `Method.ask` to `Method.tell`); see `taken`."""
+    _directions: Directions | None = None
 
+    def directions(self, law: LawName, count: int = 1) -> Directions:
+        """Random directions of the model's parameters, ``count`` a query, which no one else knows.
 
-@dataclass
-class TrainingMeter:
-    """Running sums over rounds, for the server's owner; nothing of it is ever sent."""
-
-    records: int = 0
-    loss: float = 0.0
-    correct: int = 0
-
-    def add(self, evaluation: Evaluation) -> None:
-        """Count the batch at the last point, which is the one the server trains at."""
-        self.records += evaluation.losses.shape[1]
-        self.loss += float(np.add.reduce(evaluation.losses.numpy()[-1]))
-        self.correct += evaluation.correct()
-
-    def reset(self) -> None:
-        """Start new sums."""
-        self.records, self.loss, self.correct = 0, 0.0, 0
-
-
-@dataclass
-class ServerSide:
-    """What a server half works with."""
-
-    head: Head
-    table: EmbeddingTable
-    labels: Tensor
-    """Labels of all training records, [records]."""
-    plan: Plan
-    update: ServerUpdate
-    shared: Sequence[Stream] = ()
-    """Each client's `ClientSide.shared`."""
-    own: Tensor | None = None
-    """The label holder's own features of all training records, [records, columns]."""
-    learning_rate: float | None = None
-    """η_0, given or chosen."""
-    notes: tuple[str, ...] = ()
-    """What people should know of the server's model."""
-    meter: TrainingMeter = field(default_factory=TrainingMeter)
-
-    def points(
-        self, ids: Tensor, replacements: Sequence[tuple[int, Tensor | Array]] = ()
-    ) -> Points:
-        """The server model's inputs: `EmbeddingTable.points`, own features behind each row."""
-        points = self.table.points(ids, replacements)
-        if self.own is None:
-            return points
-        own = torch.from_numpy(self.own.numpy().take(ids.numpy(), 0))
-        return Points(torch.cat([points.rows, own], 1), points.shifts)
-
-    def labels_of(self, ids: Tensor) -> Tensor:
-        """Labels of those records, [batch]."""
-        return torch.from_numpy(self.labels.numpy().take(ids.numpy()))
-
-
-class ClientHalf(Protocol):
-    """The client's side of a method."""
-
-    def ask(self, number: int, features: Tensor) -> Tensor:
-        """Embeddings of a batch, [points, batch, d_h], as query ``number``."""
-
-    def tell(self, number: int, features: Tensor, values: Tensor) -> None:
-        """Update by the answer to query ``number``, which was about ``features``.
-
-        Works from its arguments alone: a client that was restarted in between goes on.
+        One method draws by one law; the first call fixes it.
         """
+        if self._directions is None:
+            size = self.model.parameters.numel()
+            self._directions = Directions(law, size, self.stream, count)
+        return self._directions
+
+    @property
+    def differentiable(self) -> DifferentiableModel:
+        """The model, of a method whose `Method.first_order_client` is true."""
+        return cast(DifferentiableModel, self.model)  # `Method.client` has looked
+
+    def taken(self, number: int) -> Any:
+        """What is pending for query ``number``, which is used up; None where a restart lost it."""
+        pending, self.pending = self.pending, None
+        return pending[1] if pending is not None and pending[0] == number else None
+
+    def step(self, gradient: Gradient) -> None:
+        """One step of the optimiser: ``w_m ← w_m − η_m gradient``."""
+        self.optimizer.step(self.model.parameters, gradient)
 
 
-@runtime_checkable
-class RowReader(Protocol):
-    """A client half that reads records where they are, instead of copies of them."""
+@dataclass(frozen=True)
+class ClientPair:
+    """How a client party asks and is told."""
 
-    def table_of(self, features: Tensor) -> Tensor | None:
-        """The training records as a table [records, …], of which ``ask`` and ``tell`` are then
-        given a `Selected` in place of the batch; None where they want the batch."""
+    ask: Callable[[int, Features], Tensor]
+    """(query number, features of its batch) → embeddings [points, batch, d_h]."""
+    tell: Callable[[int, Features, Tensor], None]
+    """(query number, the same features, values of the reply): moves the model."""
+    table_of: Callable[[Tensor], Tensor | None] = lambda features: None
+    """Training records as a table of which both are given a `Selected` in place of a batch; None
+    where they want the batch."""
 
 
-class ServerHalf(Protocol):
-    """The server's side of a method."""
+class Outcome(NamedTuple):
+    """What the server computed for one query, all on the same weights."""
 
-    def answer(self, queries: Sequence[Query], round_: int) -> list[Reply]:
-        """Answer one query (asynchronous), or one of every client on one batch (synchronous)."""
+    losses: Tensor
+    """Of every record at the points of `Method.evaluated`, [points, batch]."""
+    plain: Tensor
+    """Of every record at the table's own embeddings, [batch]."""
+    gradient: Callable[[], Tensor]
+    """``∂f_i/∂h_m`` of every record there, [batch, d_h]; computed when called."""
 
 
 class Method(Options):
-    """A method's hyperparameters, and its two halves."""
+    """A method's hyperparameters, and its steps of a round.
 
-    paper: ClassVar[str]
+    Every default is the usual case; a method must say `ask`, `told` and `tell`.
+    """
+
+    paper: ClassVar[str] = ""
     """Where it comes from, in one line."""
     timings: ClassVar[tuple[Timing, ...]] = ("asynchronous", "synchronous")
     """How its rounds may be timed; the first is its own."""
@@ -158,12 +153,12 @@ class Method(Options):
 
     @property
     def evaluations_per_query(self) -> int:
-        """Points that the server evaluates for a query, beside the table's own."""
-        return 0
+        """Points that `evaluated` gives: every one that was sent, where there are several."""
+        return self.points if self.points > 1 else 0
 
     @property
     def server_steps(self) -> int:
-        """Steps of the server model in one round."""
+        """Steps of the server model in one round, all on the round's embeddings."""
         return 1
 
     def steps_of(self, client: int) -> int:
@@ -171,9 +166,18 @@ class Method(Options):
         return 1
 
     @property
-    def releases_per_query(self) -> int:
-        """Entries in the privacy accounting of a record for one query that names it."""
-        return 1
+    def releases_per_query(self) -> int | None:
+        """Entries in the privacy accounting of a record for one query that names it.
+
+        1 where a record's values are clipped together; as many as `told` has columns where each is
+        clipped and released by itself. None is undeclared: no run has a guarantee then.
+        """
+        return None
+
+    @property
+    def reply_is_per_record(self) -> bool:
+        """Whether a reply holds every record's own values, or else their sum over the batch."""
+        return False
 
     @property
     def reply_is_gradient(self) -> bool:
@@ -185,6 +189,10 @@ class Method(Options):
         """Whether a reply holds losses that differ by little, and no rounding may swallow it."""
         return False
 
+    def reply_shape(self, batch: int, embedding_dim: int) -> tuple[int, ...]:
+        """Shape of the values in a reply."""
+        return (1,)
+
     def estimated_dimensions(self, parameters: int, embedding_dim: int, batch_size: int) -> float:
         """Dimensions that a client's gradient is estimated in; 0 where it is computed.
 
@@ -193,19 +201,70 @@ class Method(Options):
             embedding_dim: d_h.
             batch_size: B.
         """
-        return 0.0
+        return 0.0 if self.first_order_client else parameters
 
     def check(self, clients: int) -> None:
         """Raises ConfigError if the method does not fit so many clients."""
 
-    def client(self, side: ClientSide) -> ClientHalf:
-        """The client half."""
+    def client(self, side: ClientSide) -> ClientPair:
+        """The client pair: `ask` and `tell` of this client.
+
+        Raises:
+            ConfigError: the method needs a differentiable model, and this one is not.
+        """
+        if self.first_order_client and not isinstance(side.model, DifferentiableModel):
+            raise ConfigError(
+                f"method {self.name} needs a differentiable client model, not "
+                f"{type(side.model).__name__}; dpzv, cascaded and zoo-vfl train any function"
+            )
+        return ClientPair(
+            partial(self.ask, side), partial(self.tell, side), partial(self.table_of, side)
+        )
+
+    def ask(self, side: ClientSide, number: int, features: Any) -> Tensor:
+        """Embeddings of a batch, [points, batch, d_h], as query ``number``.
+
+        Args:
+            side: the client's own.
+            number: the client's own count of its queries, from 0.
+            features: of the batch, [batch, …]; a `Selected` where `table_of` gave a table.
+        """
         raise NotImplementedError  # abstract
 
-    def server(self, side: ServerSide) -> ServerHalf:
-        """The server half."""
+    def stored(self, embeddings: Tensor) -> Tensor:
+        """What the server's table keeps of [points, batch, d_h]: their mean, [batch, d_h]."""
+        if len(embeddings) == 1:
+            return embeddings[0]
+        total = np.add.reduce(embeddings.numpy(), 0)
+        total *= np.float32(1 / len(embeddings))
+        return torch.from_numpy(total)
+
+    def evaluated(self, query: Query, shared: Stream) -> Tensor | None:
+        """Embeddings at which the server computes losses beside those stored: [points, batch, d_h].
+
+        Args:
+            query: as it came.
+            shared: the client's `ClientSide.shared`.
+        """
+        return query.embeddings if len(query.embeddings) > 1 else None
+
+    def told(self, outcome: Outcome) -> Tensor:
+        """What each record adds to the reply, [batch] or [batch, columns].
+
+        The privacy plan clips each row, adds them up or not (`reply_is_per_record`), adds noise,
+        and divides by B.
+        """
         raise NotImplementedError  # abstract
 
-    def reply_shape(self, batch: int, embedding_dim: int) -> tuple[int, ...]:
-        """Shape of the values in a reply."""
+    def tell(self, side: ClientSide, number: int, features: Any, values: Tensor) -> None:
+        """Move ``side.model`` by the reply to query ``number``, which was about ``features``.
+
+        Works even where `ClientSide.taken` gives nothing: a client that was restarted in between
+        goes on.
+        """
         raise NotImplementedError  # abstract
+
+    def table_of(self, side: ClientSide, features: Tensor) -> Tensor | None:
+        """The training records as a table [records, …] that `ask` and `tell` read rows of where
+        they are, given a `Selected` instead of copies; None where they want copies."""
+        return None

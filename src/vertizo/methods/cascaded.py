@@ -7,7 +7,7 @@
    there: ``w_0 ← w_0 − η_0 ∂L/∂w_0``.
 3. The client moves by the forward difference ``w_m ← w_m − η_m φ (ĥ − h)/μ · u``.
 
-Asynchronous. Both halves are in `vertizo.methods.forward_difference`.
+Asynchronous. The steps are in `vertizo.methods.forward_difference`.
 """
 
 from __future__ import annotations

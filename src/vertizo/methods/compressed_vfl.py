@@ -10,7 +10,7 @@ The paper's clients get the server model and everybody's embeddings and so recom
 before each local step; here nothing but the gradient leaves the server. With Q = 1 and the 8 bits
 of the default codec the bytes are those that the papers report for it.
 
-Both halves are in `vertizo.methods.first_order`.
+The steps are in `vertizo.methods.first_order`.
 """
 
 from __future__ import annotations

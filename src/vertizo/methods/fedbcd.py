@@ -8,7 +8,7 @@ FedBCD-p of Liu et al. (2022), all parties in parallel:
 3. Every client makes Q steps ``w_m ← w_m − η_m (∂h_m/∂w_m)ᵀ ∂L/∂h_m`` with what it was told: its
    own embeddings move in between, what it knows of the others does not.
 
-Both halves are in `vertizo.methods.first_order`.
+The steps are in `vertizo.methods.first_order`.
 """
 
 from __future__ import annotations

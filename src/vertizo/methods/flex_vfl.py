@@ -8,7 +8,7 @@ Castiglia et al. (2023), for parties of unlike speed:
 3. Client m makes its own number Q_m of steps ``w_m ← w_m − η_m (∂h_m/∂w_m)ᵀ ∂L/∂h_m`` with what it
    was told. A slow client makes few, so that nobody waits long.
 
-Both halves are in `vertizo.methods.first_order`.
+The steps are in `vertizo.methods.first_order`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""The halves that `Cascaded`, `ZooVfl` and `SynZooVfl` share: the forward difference of two losses.
+"""The steps that `Cascaded`, `ZooVfl` and `SynZooVfl` share: the forward difference of two losses.
 
 The three differ in how their server is trained and in timing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -13,12 +12,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from vertizo.methods.base import ClientSide, Method, ServerSide
-from vertizo.models.base import Selected
-from vertizo.protocol.messages import Query, Reply
-from vertizo.zeroth_order.directions import Directions, LawName
-from vertizo.zeroth_order.estimators import estimate, forward_difference
-from vertizo.zeroth_order.perturbation import outputs, readable_table
+from vertizo.core.randomness import Stream
+from vertizo.methods.base import ClientSide, Features, Method, Outcome
+from vertizo.protocol.messages import Query
+from vertizo.zeroth_order.directions import LawName
+from vertizo.zeroth_order.estimators import estimate, forward_difference, outputs, readable_table
 
 ReplyForm = Literal["losses", "difference"]
 
@@ -44,86 +42,50 @@ class ForwardDifference(Method):
         return 1
 
     @property
+    def releases_per_query(self) -> int:
+        """The slope."""
+        return 1
+
+    @property
     def reply_is_losses(self) -> bool:
         """Whether both losses are sent."""
         return self.reply == "losses"
-
-    def estimated_dimensions(self, parameters: int, embedding_dim: int, batch_size: int) -> float:
-        """d_m."""
-        return parameters
-
-    def client(self, side: ClientSide) -> ForwardDifferenceClient:
-        """Sends two embeddings of each record."""
-        return ForwardDifferenceClient(self, side)
-
-    def server(self, side: ServerSide) -> ForwardDifferenceServer:
-        """Answers with two losses, or their difference."""
-        return ForwardDifferenceServer(self, side)
 
     def reply_shape(self, batch: int, embedding_dim: int) -> tuple[int, ...]:
         """Two losses or one slope."""
         return (2,) if self.reply == "losses" else (1,)
 
-
-class ForwardDifferenceClient:
-    """Moves by the difference of two losses along a direction that only it knows."""
-
-    def __init__(self, method: ForwardDifference, side: ClientSide) -> None:
-        self._model = side.model
-        self._optimizer = side.optimizer
-        self._smoothing = method.smoothing
-        dimension = side.model.parameters.numel()
-        self.directions = Directions(method.directions, dimension, side.stream)
-
-    def table_of(self, features: Tensor) -> Tensor | None:
-        """As of a `RowReader`."""
-        return readable_table(self._model, self.directions, features)
-
-    def ask(self, number: int, features: Tensor | Selected) -> Tensor:
+    def ask(self, side: ClientSide, number: int, features: Features) -> Tensor:
         """``c`` and ``ĉ``, [2, batch, d_h]."""
-        direction = self.directions.draw(number)
-        return outputs(self._model, features, direction, (0.0, self._smoothing))
+        direction = side.directions(self.directions).draw(number)
+        return outputs(side.model, features, direction, (0.0, self.smoothing))
 
-    def tell(self, number: int, features: Tensor | Selected, values: Tensor) -> None:
+    def stored(self, embeddings: Tensor) -> Tensor:
+        """``c``."""
+        return embeddings[0]
+
+    def evaluated(self, query: Query, shared: Stream) -> Tensor:
+        """``ĉ``."""
+        return query.embeddings[1:]
+
+    def told(self, outcome: Outcome) -> Tensor:
+        """Each record's losses ``h_i`` and ``ĥ_i``, [batch, 2], or ``(ĥ_i − h_i)/μ``, [batch]."""
+        shifted, plain = outcome.losses[0], outcome.plain
+        if self.reply == "difference":
+            return forward_difference(shifted, plain, self.smoothing)
+        pair = np.empty((2, plain.numel()), np.float32)
+        pair[0], pair[1] = plain, shifted
+        return torch.from_numpy(pair.T)  # sums run along memory
+
+    def tell(self, side: ClientSide, number: int, features: Features, values: Tensor) -> None:
         """``w_m ← w_m − η_m φ (ĥ − h)/μ · u``."""
         numbers = values.tolist()
-        if len(numbers) == 2:
+        slope = numbers[0]
+        if self.reply == "losses":
             plain, shifted = numbers
-            slope = forward_difference(shifted, plain, self._smoothing)
-        else:
-            (slope,) = numbers
-        direction = self.directions.draw(number)
-        self._optimizer.step(self._model.parameters, estimate(direction, slope))
+            slope = forward_difference(shifted, plain, self.smoothing)
+        side.step(estimate(side.directions(self.directions).draw(number), slope))
 
-
-class ForwardDifferenceServer:
-    """Evaluates both embeddings on the same weights, and trains on the unperturbed one."""
-
-    def __init__(self, method: ForwardDifference, side: ServerSide) -> None:
-        self._side = side
-        self._reply = method.reply
-        self._smoothing = method.smoothing
-
-    def answer(self, queries: Sequence[Query], round_: int) -> list[Reply]:
-        """Two mean losses, or their slope, for each query; then one step of the server model."""
-        side, ids = self._side, queries[0].ids
-        asked = [(query.client, query.embeddings.numpy()) for query in queries]
-        for client, embeddings in asked:
-            side.table.store(client, ids, embeddings[0], round_)
-        points = side.points(ids, [(client, embeddings[1:]) for client, embeddings in asked])
-        labels = side.labels_of(ids)
-        evaluation = side.head.evaluate(points, labels)
-        *shifted, plain = evaluation.losses.numpy()
-        replies = []
-        for query, losses in zip(queries, shifted, strict=True):
-            if self._reply == "losses":
-                pair = np.empty((2, losses.size), np.float32)
-                pair[0], pair[1] = plain, losses
-                told = pair.T  # sums run along memory
-            else:
-                told = forward_difference(losses, plain, self._smoothing)
-            released = side.plan.total(torch.from_numpy(told))
-            replies.append(Reply(query.client, query.number, released))
-        side.update.step(side.head, evaluation, points.rows, labels)
-        side.meter.add(evaluation)
-        return replies
+    def table_of(self, side: ClientSide, features: Tensor) -> Tensor | None:
+        """The records, where perturbed models read them."""
+        return readable_table(side.model, side.directions(self.directions), features)

@@ -8,7 +8,7 @@
 Together this is one step of stochastic gradient descent on the joined model. The round waits for
 the slowest client.
 
-Both halves are in `vertizo.methods.first_order`.
+The steps are in `vertizo.methods.first_order`.
 """
 
 from __future__ import annotations

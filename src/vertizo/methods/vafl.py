@@ -10,7 +10,7 @@ are held against. Its private variants are options of the run: noise on the answ
 (``privacy.mechanism: gaussian``, each record's gradient clipped before the noise) or on the
 embedding (``privacy.mechanism: embedding-noise``).
 
-Both halves are in `vertizo.methods.first_order`.
+The steps are in `vertizo.methods.first_order`.
 """
 
 from __future__ import annotations

@@ -9,17 +9,16 @@
    ``w_0 ← w_0 − η_0 φ (f(w_0 + μu_0) − f(w_0))/μ · u_0``.
 4. The client does likewise: ``w_m ← w_m − η_m φ (ĥ − h)/μ · u``.
 
-Both halves are in `vertizo.methods.forward_difference`; step 3 is
-`vertizo.party.updates.ZerothOrder`. With a first-order server in step 3 it is VFL-Cascaded.
+The steps are in `vertizo.methods.forward_difference`; step 3 is
+`vertizo.party.server_model.ZerothOrder`. With a first-order server in step 3 it is VFL-Cascaded.
 """
 
 from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from vertizo.methods.base import Timing
+from vertizo.methods.base import Timing, UpdateName
 from vertizo.methods.forward_difference import ForwardDifference, ReplyForm
-from vertizo.party.updates import UpdateName
 
 
 class ZooVfl(ForwardDifference):

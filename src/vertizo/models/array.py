@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vertizo.core.errors import ConfigError
-from vertizo.models.base import State, put
+from vertizo.models.base import OfParameters
 from vertizo.models.parts import failing, somebodys_code
 
 ArrayFunction = Callable[[NDArray[np.float32], NDArray[np.float32]], NDArray[np.float32]]
 
 
-class ArrayModel:
+class ArrayModel(OfParameters):
     """``function(w, x)``: parameters [d] and features [batch, ...] to outputs [batch, outputs].
 
     Args:
@@ -32,18 +32,8 @@ class ArrayModel:
         self.function = function
         self.parameters = parameters
 
-    def state(self) -> State:
-        """w, live."""
-        return self.parameters
-
-    def load(self, state: State) -> None:
-        """Go on from ``state``."""
-        if not isinstance(state, Tensor):
-            raise TypeError("the state of another kind of model")
-        put(self.parameters, state)
-
     def __call__(self, inputs: Tensor) -> Tensor:
-        """Outputs at the current parameters."""
+        """Outputs at the current parameters, [batch, outputs]."""
         return self._evaluate(self.parameters, inputs)
 
     def along(self, direction: Tensor, offsets: Sequence[float], inputs: Tensor) -> Tensor:

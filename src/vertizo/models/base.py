@@ -12,15 +12,12 @@ No method ever sees a layer or an autograd graph.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
-
-from vertizo.models.vectors import add
 
 State = Tensor | dict[str, Any]
 """All that makes a model what it is: w, and beside it what training by steps does not move."""
@@ -68,6 +65,22 @@ class Model(Protocol):
 
         ``direction`` is [d]. The parameters are afterwards what they were.
         """
+
+
+class OfParameters:
+    """A model that nothing but w belongs to."""
+
+    parameters: Tensor
+
+    def state(self) -> State:
+        """w, live."""
+        return self.parameters
+
+    def load(self, state: State) -> None:
+        """Go on from ``state``."""
+        if not isinstance(state, Tensor):
+            raise TypeError("the state of another kind of model")
+        put(self.parameters, state)
 
 
 class Pullback(Protocol):
@@ -179,22 +192,8 @@ class Points:
 
 
 @runtime_checkable
-class DifferentiableModel(Protocol):
+class DifferentiableModel(Model, Protocol):
     """A `Model` that first-order training can use as well."""
-
-    parameters: Tensor
-
-    def state(self) -> State:
-        """As of a `Model`."""
-
-    def load(self, state: State) -> None:
-        """As of a `Model`."""
-
-    def __call__(self, inputs: Tensor) -> Tensor:
-        """As of a `Model`."""
-
-    def along(self, direction: Tensor, offsets: Sequence[float], inputs: Tensor) -> Tensor:
-        """As of a `Model`."""
 
     def forward(self, points: Points, number: int = 0) -> tuple[Tensor, Pullback]:
         """Outputs at every point, [points · batch, outputs], and the pullback at the last.
@@ -208,35 +207,3 @@ class DifferentiableModel(Protocol):
 
         To be called once a step was made by it; without that, nothing changed.
         """
-
-
-class Gradient(Protocol):
-    """A direction of descent that can be added to a vector."""
-
-    def add_to(self, vector: Tensor, scale: float) -> None:
-        """``vector += scale · gradient``, in place."""
-
-    def held(self) -> tuple[Tensor, float] | None:
-        """A vector in memory, and the number that it is multiplied by; None where there is none."""
-
-    def norm(self) -> float:
-        """Its Euclidean norm."""
-
-
-@dataclass(frozen=True)
-class Dense:
-    """A gradient held as a vector, shape [d]."""
-
-    vector: Tensor
-
-    def add_to(self, vector: Tensor, scale: float) -> None:
-        """``vector += scale · gradient``, in place."""
-        add(vector, self.vector, scale)
-
-    def held(self) -> tuple[Tensor, float]:
-        """The vector, once."""
-        return self.vector, 1.0
-
-    def norm(self) -> float:
-        """Its Euclidean norm."""
-        return math.sqrt(float(torch.dot(self.vector, self.vector)))

@@ -6,7 +6,7 @@ every offset. Nothing is shifted, so that the parameters are afterwards what the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import torch
@@ -73,14 +73,12 @@ def _shared(
     (value,) = values
     found = _empty(weight, value, len(offsets))
     plain, slope = _empty(weight[:step], value, 2)
-    for start in range(0, weight.shape[0], step):
-        part = weight[start : start + step]
-        along_part = numbers.read(part.numel()).view_as(part)
-        rows = len(part)
-        torch.mm(part, value, out=plain[:rows])
-        torch.mm(along_part, value, out=slope[:rows])
+    for rows, part, along_part in _parts(weight, numbers, step):
+        count = len(part)
+        torch.mm(part, value, out=plain[:count])
+        torch.mm(along_part, value, out=slope[:count])
         for offset, result in zip(offsets, found, strict=True):
-            torch.add(plain[:rows], slope[:rows], alpha=offset, out=result[start : start + rows])
+            torch.add(plain[:count], slope[:count], alpha=offset, out=result[rows])
     return found
 
 
@@ -90,14 +88,18 @@ def _apart(
     """Products with values of each offset's own, its weights made ``step`` rows at a time."""
     found = _empty(weight, values[0], len(offsets))
     shifted = torch.empty_like(weight[:step])
+    for rows, part, along_part in _parts(weight, numbers, step):
+        for offset, value, result in zip(offsets, values, found, strict=True):
+            torch.add(part, along_part, alpha=offset, out=shifted[: len(part)])
+            torch.mm(shifted[: len(part)], value, out=result[rows])
+    return found
+
+
+def _parts(weight: Tensor, numbers: Numbers, step: int) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """Some rows of the weights at a time, and the direction's numbers for them."""
     for start in range(0, weight.shape[0], step):
         part = weight[start : start + step]
-        along_part = numbers.read(part.numel()).view_as(part)
-        rows = len(part)
-        for offset, value, result in zip(offsets, values, found, strict=True):
-            torch.add(part, along_part, alpha=offset, out=shifted[:rows])
-            torch.mm(shifted[:rows], value, out=result[start : start + rows])
-    return found
+        yield slice(start, start + len(part)), part, numbers.read(part.numel()).view_as(part)
 
 
 def _empty(weight: Tensor, value: Tensor, count: int) -> list[Tensor]:

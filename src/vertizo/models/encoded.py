@@ -14,14 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from vertizo.core.randomness import Stream
-from vertizo.models.base import (
-    DifferentiableModel,
-    Points,
-    Pullback,
-    RecordGradients,
-    State,
-    put,
-)
+from vertizo.models.base import DifferentiableModel, Points, Pullback, RecordGradients, State, put
 from vertizo.models.parts import check, failing, flatten, somebodys_code, trained
 from vertizo.models.torch import in_turn, over
 
@@ -116,6 +109,8 @@ class EncodedModel:
 
 
 class _EncodedPullback:
+    """Gradients of the parameters: the predicting model's first, then the encoder's."""
+
     def __init__(self, to_top: Pullback, to_encoder: Pullback | None, width: int) -> None:
         self._to_top = to_top
         self._to_encoder = to_encoder
@@ -123,7 +118,6 @@ class _EncodedPullback:
         self._width = width
 
     def __call__(self, gradient: Tensor) -> Tensor:
-        """Gradient with respect to the parameters, [d]: the predicting model's, the encoder's."""
         if self._to_encoder is None:
             return self._to_top(gradient)
         at_rows = self._to_top.inputs(gradient)
@@ -136,13 +130,11 @@ class _EncodedPullback:
 
     @property
     def at_once(self) -> int:
-        """As many as suit both."""
         if self._to_encoder is None:
             return self._to_top.at_once
         return min(self._to_top.at_once, self._to_encoder.at_once)
 
     def record_gradients(self, gradient: Tensor, records: slice) -> RecordGradients:
-        """What some records alone give the gradient of all parameters."""
         if self._to_encoder is None:
             return self._to_top.record_gradients(gradient, records)
         at_rows = self._to_top.inputs(gradient)[:, self._width :].contiguous()
@@ -158,9 +150,7 @@ class _EncodedGradients:
     encoder: RecordGradients
 
     def squares(self) -> Tensor:
-        """Of both together, float64 [records]."""
         return self.top.squares() + self.encoder.squares()
 
     def total(self, weights: Tensor) -> Tensor:
-        """One after the other, float64 [d]."""
         return torch.cat([self.top.total(weights), self.encoder.total(weights)])

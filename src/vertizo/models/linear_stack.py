@@ -1,33 +1,50 @@
-"""A stack of linear layers as a model; `vertizo.models.torch.wrap` recognises modules of its shape.
+"""Linear layers with ReLU between, in closed form; `vertizo.models.torch.wrap` recognises them.
 
-The arithmetic is that of `vertizo.models.layers`; tests hold it to autograd.
+The models of the papers' tables are such stacks, and small: at batch 64 autograd and one call after
+another cost several times what the arithmetic does. Here a layer is one call
+(`vertizo.core.kernels`), the first layer's product is shared between perturbed evaluations, and
+gradients are written into one flat vector. To each row comes what would come to it alone, bit for
+bit. Tests hold all of it to autograd.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from vertizo.core import kernels
+from vertizo.core.kernels import plain_products
 from vertizo.models.base import (
     HeldGradients,
+    OfParameters,
     Points,
     Pullback,
     RecordGradients,
     Selected,
-    State,
     counted,
-    put,
 )
-from vertizo.models.layers import EVERY, Layer, Layers, Moved, Numbers
+from vertizo.models.layers import Layer
+
+Numbers = NDArray[np.float32]
+LARGE = 1 << 20
+"""Weights of a layer beyond which products are PyTorch's: as fast where no cache holds the weights,
+and the ones of `vertizo.models.blockwise`, whose buffers they share."""
+EVERY: NDArray[np.int64] = np.empty(0, np.int64)
+"""For rows that are all of an array, in order."""
+EVERY_ROW = slice(None)
+ROWS = 4096
+"""Records whose gradients are added up by one product."""
+AT_ONCE = 2**24
+"""Numbers that may be held at a time where gradients are formed."""
 
 
-class LinearStack:
-    """Linear layers over one flat parameter vector; inputs are flattened behind the batch.
+class LinearStack(OfParameters):
+    """Linear layers over one flat parameter vector.
 
     Args:
         layers: from inputs to outputs; neighbours must fit.
@@ -40,21 +57,17 @@ class LinearStack:
         self, layers: Sequence[Layer], parameters: Tensor, *, flatten: bool = True
     ) -> None:
         self.layers = tuple(layers)
-        self._flatten = flatten
         self.parameters = parameters
+        self._flatten = flatten
         self._flat: Numbers = parameters.numpy()
-        self._stack = Layers(layers)
-        self._gradient: Tensor | None = None
-
-    def state(self) -> State:
-        """w, live."""
-        return self.parameters
-
-    def load(self, state: State) -> None:
-        """Go on from ``state``."""
-        if not isinstance(state, Tensor):
-            raise TypeError("the state of another kind of model")
-        put(self.parameters, state)
+        self.first = [sum(layer.size for layer in layers[:k]) for k in range(len(layers))]
+        """Where each layer's parameters begin."""
+        self.by = [
+            plain_products if layer.inputs * layer.outputs > LARGE else kernels for layer in layers
+        ]
+        """Whose products are used for each."""
+        self.gradient: Tensor | None = None
+        """Of the parameters: a buffer that every pullback writes into."""
 
     def rows(self, inputs: Tensor) -> Tensor:
         """Inputs as rows of the first layer, [batch · times, inputs]."""
@@ -63,12 +76,13 @@ class LinearStack:
         return inputs.flatten(1) if self._flatten else inputs.flatten(0, -2)
 
     def _numbers(self, inputs: Tensor) -> Numbers:
-        numbers: Numbers = self.rows(inputs).numpy()
+        rows = inputs if inputs.dim() == 2 else self.rows(inputs)
+        numbers: Numbers = rows.numpy()
         return np.ascontiguousarray(numbers)
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Outputs at the current parameters, [batch, outputs]."""
-        _, outputs = self._stack.forward(self._flat, self._numbers(inputs))
+        _, outputs = self._evaluated(self._numbers(inputs))
         return torch.from_numpy(outputs).view(inputs.shape[0], -1)
 
     def along(
@@ -78,15 +92,18 @@ class LinearStack:
 
         The first layer sees the same inputs at every offset, so that two products serve all.
         """
-        steps = np.array(offsets, np.float32)
         if isinstance(inputs, Selected):
-            rows, ids, batch = self._numbers(inputs.table), inputs.ids.numpy(), len(inputs.ids)
+            values, ids, batch = self._numbers(inputs.table), inputs.ids.numpy(), len(inputs.ids)
         else:
-            rows, ids, batch = self._numbers(inputs), EVERY, inputs.shape[0]
-        values = self._stack.along(self._flat, direction.numpy(), steps, rows, ids)
-        if values.shape[1] != batch:
-            values = values.reshape(len(offsets), batch, -1)
-        return torch.from_numpy(values)
+            values, ids, batch = self._numbers(inputs), EVERY, inputs.shape[0]
+        shape = len(offsets), len(ids) if ids.size else len(values)
+        own = self._flat, direction.numpy(), np.array(offsets, np.float32)
+        threads = torch.get_num_threads()
+        for layer, first in zip(self.layers, self.first, strict=True):
+            before, values = values, np.empty((*shape, layer.outputs), np.float32)
+            kernels.along(values, before, *own, ids, first, layer.bias, layer.relu, threads)
+            ids = EVERY
+        return torch.from_numpy(values.reshape(len(offsets), batch, -1))
 
     def table_of(self, features: Tensor) -> Tensor | None:
         """Records as rows of which `along` takes `Selected` ones; None where each is several."""
@@ -95,50 +112,83 @@ class LinearStack:
 
     def forward(self, points: Points, number: int = 0) -> tuple[Tensor, Pullback]:
         """Outputs at every point, and the pullback at the last."""
-        moved, count = [], 0
+        shifts, count = [], 1
         for start, shift in points.shifts:
-            moved.append(Moved(start, np.ascontiguousarray(shift.numpy()), count))
+            shifts.append((start, np.ascontiguousarray(shift.numpy())))
             count += len(shift)
-        rows = self._numbers(points.rows)
-        steps, outputs = self._stack.forward(self._flat, rows, moved, count + 1)
-        found = outputs.reshape((count + 1) * points.rows.shape[0], -1)
-        return torch.from_numpy(found), StackPullback(self, steps, points.rows.shape)
+        steps, outputs = self._evaluated(self._numbers(points.rows), shifts, count)
+        found = outputs.reshape(count * points.rows.shape[0], -1)
+        return torch.from_numpy(found), _StackPullback(self, steps, points.rows.shape)
+
+    def _evaluated(
+        self, rows: Numbers, shifts: Sequence[tuple[int, Numbers]] = (), count: int = 1
+    ) -> tuple[list[Numbers], Numbers]:
+        """Inputs and every layer's outputs at the rows, and the outputs at all points.
+
+        The first layer multiplies what the points have in common once, and their shifts apart.
+
+        Args:
+            rows: [rows, inputs], the last of the points.
+            shifts: (first column, [points, rows, columns]) of the others.
+            count: of all points.
+
+        Returns:
+            Arrays [rows, …], and [points, rows, outputs].
+        """
+        layer, by, threads = self.layers[0], self.by[0], torch.get_num_threads()
+        values = np.empty((count, len(rows), layer.outputs), np.float32)
+        if len(shifts) == 1:
+            ((start, shift),) = shifts
+            by.moved(values, rows, shift, self._flat, start, 0, layer.bias, layer.relu, threads)
+        else:
+            common, relu = values[-1], layer.relu and not shifts
+            by.affine(common, rows, self._flat, 0, layer.bias, relu, threads)
+            done = 0
+            for start, shift in shifts:
+                out, done = values[done : done + len(shift)], done + len(shift)
+                shape = start, layer.inputs, layer.relu
+                by.raised(out, shift, common, self._flat, 0, *shape, threads)
+            if layer.relu and shifts:
+                np.maximum(common, np.float32(0), out=common)
+        steps = [rows, values[-1]]
+        for layer, first, by in zip(self.layers[1:], self.first[1:], self.by[1:], strict=True):
+            before, values = values, np.empty((*values.shape[:-1], layer.outputs), np.float32)
+            by.affine(values, before, self._flat, first, layer.bias, layer.relu, threads)
+            steps.append(values[-1])
+        return steps, values
 
     def settle(self) -> None:
         """Nothing: there is nothing beside the parameters."""
 
-    def gradient_of(self, steps: list[Numbers], gradient: Numbers) -> Tensor:
-        """Gradient of the parameters, [d]; overwritten by the next call."""
-        if self._gradient is None:
-            self._gradient = torch.empty_like(self.parameters)
-        self._stack.gradients(self._flat, steps, gradient, self._gradient.numpy())
-        return self._gradient
+    def slopes_of(
+        self, steps: Sequence[Numbers], of_outputs: Tensor, rows: slice = EVERY_ROW
+    ) -> list[Numbers]:
+        """Gradients of every layer's outputs before its ReLU, from the first layer.
 
-    def record_gradients_of(
-        self, steps: list[Numbers], gradient: Numbers, batch: int, records: slice
-    ) -> RecordGradients:
-        """Those records' own gradients of the parameters, out of ``batch``.
-
-        A record's gradient of a layer is ``Σ_t g_t a_tᵀ`` over its rows t, of inputs a and output
-        gradients g.
+        Args:
+            steps: from `_evaluated`, or those rows of them.
+            of_outputs: the gradient of the outputs, [batch, outputs].
+            rows: of the evaluation.
         """
-        times = len(steps[0]) // batch
-        first, stop, _ = records.indices(batch)
-        rows = slice(first * times, stop * times)
-        own = [step[rows] for step in steps]
-        gradients = self._stack.each_gradient(self._flat, own, gradient[rows])
-        pairs = [
-            (torch.from_numpy(g), torch.from_numpy(a), layer.bias)
-            for g, a, layer in zip(gradients, own, self.layers, strict=False)
-        ]
-        return RankOne(pairs) if times == 1 else _formed(pairs, times)
+        gradient: Numbers = of_outputs.numpy().reshape(-1, self.layers[-1].outputs)[rows]
+        if self.layers[-1].relu:
+            gradient = np.where(steps[-1] > 0, gradient, np.float32(0))
+        found = [np.ascontiguousarray(gradient)]
+        for index in range(len(self.layers) - 1, 0, -1):
+            found.append(self.back(steps, found[-1], index))
+        return found[::-1]
 
-    def input_gradient_of(self, steps: list[Numbers], gradient: Numbers) -> Tensor:
-        """Gradient of the inputs, [batch, inputs]."""
-        return torch.from_numpy(self._stack.input_gradients(self._flat, steps, gradient))
+    def back(self, steps: Sequence[Numbers], slopes: Numbers, index: int) -> Numbers:
+        """From the outputs of a layer to those of the one before it, or to the inputs."""
+        inputs, first = steps[index], self.first[index]
+        out = np.empty(inputs.shape, np.float32)
+        masked = index > 0 and self.layers[index - 1].relu
+        threads = torch.get_num_threads()
+        self.by[index].back(out, slopes, self._flat, inputs, first, masked, threads)
+        return out
 
 
-class StackPullback:
+class _StackPullback:
     """Back-propagation through one evaluation of a `LinearStack`."""
 
     def __init__(self, stack: LinearStack, steps: list[Numbers], shape: torch.Size) -> None:
@@ -147,8 +197,18 @@ class StackPullback:
         self._shape = shape
 
     def __call__(self, gradient: Tensor) -> Tensor:
-        """Gradient with respect to the parameters, [d]; overwritten by the next call."""
-        return self._stack.gradient_of(self._steps, self._numbers(gradient))
+        stack, threads = self._stack, torch.get_num_threads()
+        if stack.gradient is None:
+            stack.gradient = torch.empty_like(stack.parameters)
+        out = stack.gradient.numpy()
+        for index, slopes in enumerate(stack.slopes_of(self._steps, gradient)):
+            bias, first = stack.layers[index].bias, stack.first[index]
+            stack.by[index].outer(out, slopes, self._steps[index], first, bias, threads)
+        return stack.gradient
+
+    def inputs(self, gradient: Tensor) -> Tensor:
+        slopes = self._stack.slopes_of(self._steps, gradient)
+        return torch.from_numpy(self._stack.back(self._steps, slopes[0], 0)).view(self._shape)
 
     @property
     def at_once(self) -> int:
@@ -158,24 +218,21 @@ class StackPullback:
         return max(1, AT_ONCE // self._stack.parameters.numel())
 
     def record_gradients(self, gradient: Tensor, records: slice) -> RecordGradients:
-        """What some records alone give the gradient of the parameters."""
-        return self._stack.record_gradients_of(
-            self._steps, self._numbers(gradient), self._shape[0], records
-        )
+        """What some records alone give the gradient of the parameters.
 
-    def inputs(self, gradient: Tensor) -> Tensor:
-        """Gradient with respect to the inputs, of their shape."""
-        result = self._stack.input_gradient_of(self._steps, self._numbers(gradient))
-        return result.view(self._shape)
-
-    def _numbers(self, gradient: Tensor) -> Numbers:
-        return gradient.numpy().reshape(self._steps[-1].shape)
-
-
-ROWS = 4096
-"""Records whose gradients are added up by one product."""
-AT_ONCE = 2**24
-"""Numbers that may be held at a time where gradients are formed."""
+        A record's gradient of a layer is ``Σ_t g_t a_tᵀ`` over its rows t, of inputs a and output
+        gradients g.
+        """
+        times = len(self._steps[0]) // self._shape[0]
+        first, stop, _ = records.indices(self._shape[0])
+        rows = slice(first * times, stop * times)
+        own = [step[rows] for step in self._steps]
+        slopes = self._stack.slopes_of(own, gradient, rows)
+        pairs = [
+            (torch.from_numpy(g), torch.from_numpy(a), layer.bias)
+            for g, a, layer in zip(slopes, own, self._stack.layers, strict=False)
+        ]
+        return RankOne(pairs) if times == 1 else _formed(pairs, times)
 
 
 @dataclass(frozen=True)
@@ -218,37 +275,3 @@ def _formed(pairs: Sequence[tuple[Tensor, Tensor, bool]], times: int) -> HeldGra
         if bias:
             parts.append(slopes.sum(1))
     return HeldGradients(tuple(parts))
-
-
-def layers_of(module: torch.nn.Module) -> tuple[Layer, ...] | None:
-    """The layers of a module that is such a stack, None for any other module.
-
-    Hooks and parametrisations may do anything; a module that has some is no stack.
-    """
-    if any(map(_is_customised, module.modules())):
-        return None
-    parts = list(module) if type(module) is torch.nn.Sequential else [module]
-    if parts and type(parts[0]) is torch.nn.Flatten:
-        if (parts[0].start_dim, parts[0].end_dim) != (1, -1):
-            return None
-        parts = parts[1:]
-    layers: list[Layer] = []
-    for part in parts:
-        if type(part) is torch.nn.Linear and part.weight.dtype == torch.float32:
-            layers.append(
-                Layer(part.in_features, part.out_features, part.bias is not None, relu=False)
-            )
-        elif type(part) is torch.nn.ReLU and layers and not layers[-1].relu:
-            last = layers[-1]
-            layers[-1] = Layer(last.inputs, last.outputs, last.bias, relu=True)
-        else:
-            return None
-    widths_fit = all(a.outputs == b.inputs for a, b in pairwise(layers))
-    own = sum(p.numel() for p in module.parameters())  # none of which may be frozen
-    return tuple(layers) if layers and widths_fit and own == sum(x.size for x in layers) else None
-
-
-def _is_customised(module: torch.nn.Module) -> bool:
-    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    names = {name for name, _ in module.named_parameters(recurse=False)}
-    return any(getattr(module, hook) for hook in hooks) or not names <= {"weight", "bias"}

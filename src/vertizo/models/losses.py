@@ -70,7 +70,6 @@ class _SoftmaxLosses:
         self.values = torch.from_numpy(losses)
 
     def slopes(self, rows: slice, weights: Tensor | float) -> Tensor:
-        """Softmax minus one-hot, times the weights."""
         found = np.empty((len(self._labels), self._parts.shape[1]), np.float32)
         scale = 1.0 if isinstance(weights, Tensor) else weights
         kernels.slopes(found, self._parts, self._totals, self._labels, rows.start or 0, scale)
@@ -79,7 +78,6 @@ class _SoftmaxLosses:
         return torch.from_numpy(found)
 
     def correct(self, rows: slice) -> int:
-        """How many rows have their label as the likeliest class; among equals the first counts."""
         first, stop, _ = rows.indices(len(self._likeliest))
         return kernels.right(self._likeliest, self._labels, first, stop)
 
@@ -116,9 +114,7 @@ class _SquaredLosses:
         self.values = self._error.square().mul_(0.5)
 
     def slopes(self, rows: slice, weights: Tensor | float) -> Tensor:
-        """The error, times the weights."""
         return (self._error[rows] * weights).unsqueeze(1)
 
     def correct(self, rows: slice) -> int:
-        """0: nothing is right or wrong here."""
         return 0

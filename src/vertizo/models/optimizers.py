@@ -1,4 +1,4 @@
-"""Stochastic gradient descent over a flat vector, and the two controls that replace it.
+"""Gradients that can be added to a flat vector, descent by them, and the two controls of it.
 
 Small enough to be ours: a zeroth-order gradient exists only as a seed and a coefficient
 (`vertizo.zeroth_order.estimators.Along`), which no optimiser of PyTorch accepts.
@@ -6,15 +6,61 @@ Small enough to be ours: a zeroth-order gradient exists only as a seed and a coe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from vertizo.core import kernels
-from vertizo.models.base import Gradient
-from vertizo.models.vectors import add, is_plain
+
+
+def add(vector: Tensor, numbers: Tensor, factor: float) -> None:
+    """``vector += factor · numbers``, in place; both [d], wherever and of whatever type."""
+    for part in (vector, numbers):
+        if part.dtype is not torch.float32 or not part.is_cpu or not part.is_contiguous():
+            vector.add_(numbers.to(vector), alpha=factor)
+            return
+    kernels.add(vector.numpy(), numbers.numpy(), factor)
+
+
+def is_plain(vector: Tensor) -> bool:
+    """Whether it is float32 in the processor's memory, without gaps."""
+    return vector.dtype is torch.float32 and vector.is_cpu and vector.is_contiguous()
+
+
+class Gradient(Protocol):
+    """A direction of descent that can be added to a vector."""
+
+    def add_to(self, vector: Tensor, scale: float) -> None:
+        """``vector += scale · gradient``, in place."""
+
+    def held(self) -> tuple[Tensor, float] | None:
+        """A vector in memory, and the number that it is multiplied by; None where there is none."""
+
+    def norm(self) -> float:
+        """Its Euclidean norm."""
+
+
+@dataclass(frozen=True)
+class Dense:
+    """A gradient held as a vector, shape [d]."""
+
+    vector: Tensor
+
+    def add_to(self, vector: Tensor, scale: float) -> None:
+        """``vector += scale · gradient``, in place."""
+        add(vector, self.vector, scale)
+
+    def held(self) -> tuple[Tensor, float]:
+        """The vector, once."""
+        return self.vector, 1.0
+
+    def norm(self) -> float:
+        """Its Euclidean norm."""
+        return math.sqrt(float(torch.dot(self.vector, self.vector)))
 
 
 class Optimizer(Protocol):
@@ -51,17 +97,12 @@ class Sgd:
         self._steps = 0
         self._velocity: Tensor | None = None
 
-    def _rate(self) -> float:
-        """η of this step."""
-        if self._decay is None:
-            return self.learning_rate
-        left = max(0.0, 1 - self._steps / self._decay)
-        self._steps += 1
-        return self.learning_rate * left
-
     def step(self, parameters: Tensor, gradient: Gradient) -> None:
         """One step of descent, in place."""
-        rate = self._rate()
+        rate = self.learning_rate
+        if self._decay is not None:
+            rate *= max(0.0, 1 - self._steps / self._decay)
+            self._steps += 1
         if not self.momentum:
             gradient.add_to(parameters, -rate)
             return

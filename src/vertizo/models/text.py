@@ -238,24 +238,16 @@ def load(spec: Spec) -> Any:
 def _fresh(library: Any, spec: Spec) -> Any:
     if spec.vector % spec.heads:
         raise ConfigError(f"heads is {spec.heads}, which does not divide vector {spec.vector}")
+    names = {
+        "bert": ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"),
+        "distilbert": ("dim", "n_layers", "n_heads", "hidden_dim"),
+    }[spec.family]
+    sizes = zip(names, (spec.vector, spec.layers, spec.heads, 4 * spec.vector), strict=True)
     common = {"vocab_size": spec.vocabulary, "max_position_embeddings": spec.positions}
     if spec.family == "bert":
-        config = library.BertConfig(
-            hidden_size=spec.vector,
-            num_hidden_layers=spec.layers,
-            num_attention_heads=spec.heads,
-            intermediate_size=4 * spec.vector,
-            **common,
-        )
+        config = library.BertConfig(**dict(sizes), **common)
         return library.BertModel(config, add_pooling_layer=False)
-    config = library.DistilBertConfig(
-        dim=spec.vector,
-        n_layers=spec.layers,
-        n_heads=spec.heads,
-        hidden_dim=4 * spec.vector,
-        **common,
-    )
-    return library.DistilBertModel(config)
+    return library.DistilBertModel(library.DistilBertConfig(**dict(sizes), **common))
 
 
 def transformers() -> Any:

@@ -21,7 +21,8 @@ from vertizo.models.base import (
     State,
     put,
 )
-from vertizo.models.linear_stack import LinearStack, layers_of
+from vertizo.models.layers import layers_of
+from vertizo.models.linear_stack import LinearStack
 from vertizo.models.parts import (
     Buffers,
     check,
@@ -139,7 +140,7 @@ class TorchModel:
         self._buffers.put({name: rest[name] for name in self._buffers.kept()})
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """Outputs at the current parameters, no graph."""
+        """Outputs at the current parameters, [batch, outputs]."""
         with torch.no_grad():
             if self._training is not None:
                 return to_processor(self._run(self._buffers.copies(), self._there(inputs)))
@@ -176,7 +177,7 @@ class TorchModel:
         values = to_processor(outputs.detach())
         if points.shifts:
             values = torch.cat([self(points.changed()), values])
-        return values, GraphPullback(self, outputs, weights, variable)
+        return values, _GraphPullback(self, outputs, weights, variable)
 
     def record_gradients(self, rows: Tensor, slopes: Tensor) -> HeldGradients:
         """Gradients of ``slope_i · output_i``, each record evaluated as a batch of its own.
@@ -294,7 +295,7 @@ def in_turn(model: Model, direction: Tensor, offsets: Sequence[float], inputs: T
     return torch.stack(results)
 
 
-class GraphPullback:
+class _GraphPullback:
     """Back-propagation through an autograd graph, which lives as long as this object."""
 
     def __init__(
@@ -306,36 +307,28 @@ class GraphPullback:
         self._inputs = inputs
 
     def __call__(self, gradient: Tensor) -> Tensor:
-        """Gradient with respect to the parameters, [d]; unused parameters get zeros."""
-        with somebodys_code(failing(type(self._model.module).__name__, self._inputs)):
-            parts = torch.autograd.grad(
-                self._outputs,
-                list(self._weights.values()),
-                gradient.to(self._outputs.device),
-                retain_graph=True,
-                materialize_grads=True,
-            )
+        parts = self._gradients(gradient, list(self._weights.values()))
         return torch.cat([part.reshape(-1) for part in parts])
 
     def inputs(self, gradient: Tensor) -> Tensor:
-        """Gradient with respect to the inputs, of their shape."""
+        return to_processor(self._gradients(gradient, [self._inputs])[0])
+
+    def _gradients(self, gradient: Tensor, of: list[Tensor]) -> tuple[Tensor, ...]:
+        """With respect to these; zeros for what is not used."""
         with somebodys_code(failing(type(self._model.module).__name__, self._inputs)):
-            (result,) = torch.autograd.grad(
+            return torch.autograd.grad(
                 self._outputs,
-                [self._inputs],
+                of,
                 gradient.to(self._outputs.device),
                 retain_graph=True,
                 materialize_grads=True,
             )
-        return to_processor(result)
 
     @property
     def at_once(self) -> int:
-        """As many as `AT_ONCE` numbers hold the gradients of."""
         return max(1, AT_ONCE // self._model.parameters.numel())
 
     def record_gradients(self, gradient: Tensor, records: slice) -> HeldGradients:
-        """Each formed by itself; see `TorchModel.record_gradients`."""
         slopes = gradient[records].to(self._outputs.device)
         return self._model.record_gradients(self._inputs.detach()[records], slopes)
 

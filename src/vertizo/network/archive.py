@@ -19,25 +19,27 @@ from typing import Any
 import numpy as np
 
 from vertizo.config.schema import ExperimentConfig
-from vertizo.core.errors import RunError
+from vertizo.core.errors import NonFiniteError, RunError
 from vertizo.core.randomness import Stream
-from vertizo.models.base import State
+from vertizo.models.base import copied
 from vertizo.network import frames
 from vertizo.network.budgets import check_free
 from vertizo.network.frames import Ready
 from vertizo.network.job import open_job, records_of
-from vertizo.network.job_state import Course
 from vertizo.network.options import ServeOptions
-from vertizo.network.report import summary_of
 from vertizo.network.secrets import KeyedBytes, root_of
 from vertizo.network.store import Store
 from vertizo.run import checkpoint
 from vertizo.run.data_defaults import complete
+from vertizo.run.evaluation import diverged, evaluation_row, score, summary_of
 from vertizo.run.folder import RunFolder
-from vertizo.run.simulator import Traffic
+from vertizo.run.job_state import JobState, Row
+from vertizo.run.traffic import Traffic
 
 QUERY, CLOSE, SCORED, GIVEN_UP, UPLOAD, SENT = range(6)
 """Kinds of the journal's records; the last two are of evaluations."""
+STATE = "course"
+"""What checkpoints call the `JobState`."""
 
 
 class Archive:
@@ -50,7 +52,7 @@ class Archive:
 
     def __init__(self, config: ExperimentConfig, served: ServeOptions) -> None:
         self.config = config
-        self.course: Course | None = None
+        self.state: JobState | None = None
         """None until all members were ready."""
         self.ready: list[Ready | None] = [None] * len(served.members)
         """What each member said of its party."""
@@ -84,7 +86,7 @@ class Archive:
         if known:
             self._check_same()
         else:
-            checkpoint.write_atomically(self._agreed, self._agreement().encode())
+            checkpoint.write_atomically(self._agreed, self._agreement())
             folder.create(self.config, None, self.records.data.preparation)
         self.run = folder.run_name()
         self.root = Stream.from_seed(self.config.seed) if served.trial else root_of(folder.path)
@@ -98,43 +100,38 @@ class Archive:
         self._exit.close()
 
     def _check_same(self) -> None:
+        place = f"federation.folder {self._folder.path}"
         if not self._folder.is_of(self.config):
             raise RunError(
-                f"federation.folder {self._folder.path} holds a job of another configuration; "
+                f"{place} holds a job of another configuration; "
                 "name another folder, or serve the configuration that is in it"
             )
         kept = self._folder.preparation()
         if kept is not None and not kept.agrees_with(self.records.data.preparation):
             raise RunError(
-                f"federation.folder {self._folder.path} holds a job on other records than "
-                f"{self.records.data.name} has now: columns or what they are scaled by have "
-                "changed; bring them back, or begin a new job"
+                f"{place} holds a job on other records than {self.records.data.name} has now: "
+                "columns or what they are scaled by have changed; bring them back, or begin a new "
+                "job"
             )
         with checkpoint.reading(self._agreed):
             agreed = self._agreed.read_bytes()
-        if agreed != self._agreement().encode():
+        if agreed != self._agreement():
             raise RunError(
-                f"federation.folder {self._folder.path} holds a job of other members, in another "
-                f"order, or of another name: {self._agreed.name} in it has them"
+                f"{place} holds a job of other members, in another order, or of another name: "
+                f"{self._agreed.name} in it has them"
             )
 
     @property
     def _agreed(self) -> Path:
         return self._folder.path / "federation.json"
 
-    def _agreement(self) -> str:
+    def _agreement(self) -> bytes:
         """Who takes part in what; none of it may change."""
-        served = self._served
-        return json.dumps(
-            {"name": served.name, "members": served.members, "trial": served.trial}, indent=1
-        )
+        keys = ("name", "members", "trial")
+        return json.dumps({key: getattr(self._served, key) for key in keys}, indent=1).encode()
 
-    def begin(self) -> Course:
-        """Make the label holder's party, once all members are ready.
-
-        Raises:
-            ConfigError, RunError: the job cannot be served.
-        """
+    def begin(self) -> JobState:
+        """Make the label holder's party, once all members are ready."""
         job = self._exit.enter_context(
             open_job(
                 self.config,
@@ -149,148 +146,156 @@ class Archive:
             )
         )
         self._store.sync = self._store.sync or job.is_charged
-        self.course = Course(job)
-        return self.course
+        self.state = JobState(job)
+        return self.state
 
-    def _go_on(self, state: Any, journal: Iterator[tuple[int, bytes]]) -> None:
+    def _go_on(self, kept: Any, journal: Iterator[tuple[int, bytes]]) -> None:
         """Compute the state that the last process had."""
         with self._store.going_on():
-            for client, frame in enumerate(state["ready"]):
+            for client, frame in enumerate(kept["ready"]):
                 ready = frames.decode(frame)
                 assert isinstance(ready, Ready), "as it was written"
                 self.ready[client] = ready
-        course = self.begin()
+        state = self.begin()
         with self._store.going_on():
-            self._bytes.rekey(state["key"])
-            course.load(state["course"])
-            self.traffic, self.seconds = Traffic(**state["traffic"]), float(state["seconds"])
+            self._bytes.rekey(kept["key"])
+            state.load(kept[STATE])
+            self.traffic, self.seconds = Traffic(**kept["traffic"]), float(kept["seconds"])
         with np.errstate(all="ignore"):
             for kind, body in journal:
-                self._again(course, kind, body)
-            course.tend()
-        self._check_ledger(course)
-        course.job.party.resume_answered()
-        self._promote(course)
-        if course.phase == "done":
+                self._again(state, kind, body)
+            state.tend()
+        self._check_ledger(state)
+        state.job.party.resume_answered()
+        self._promote(state)
+        if state.phase == "done":
             self.end_if_done()
         else:
             self.save()
 
-    def _check_ledger(self, course: Course) -> None:
+    def _check_ledger(self, state: JobState) -> None:
         """In synchronous rounds an answer that only the ledger knows cannot be made up for.
 
         A job with a ledger has each query on the disk before it is charged: this is a checkpoint
         or a journal that somebody put back.
         """
-        party = course.job.party
+        party = state.job.party
         for client in range(party.clients):
             stored = party.side.plan.answered(client)
             ahead = stored is not None and stored.number >= party.next_number(client)
-            if ahead and course.job.synchronous:
+            if ahead and state.job.synchronous:
                 raise RunError(
                     f"{self._folder.path}: the ledger has answers that the journal lacks, so that "
                     "this is an older state; put the newest one back, or begin a new job"
                 )
 
-    def _again(self, course: Course, kind: int, body: bytes) -> None:
-        course.tend()
+    def _again(self, state: JobState, kind: int, body: bytes) -> None:
+        state.tend()
         if kind == QUERY:
             self.traffic.up += len(body)
-            self.traffic.down += sum(len(reply) for _, reply in course.again(body))
+            self.traffic.down += sum(len(reply) for _, reply in state.again(body))
         elif kind == CLOSE:
-            self.traffic.down += sum(len(reply) for _, reply in course.close_round())
+            self.traffic.down += sum(len(reply) for _, reply in state.close_round())
         elif kind == UPLOAD:
             self.traffic.evaluation += len(body)
-            course.again(body)
+            state.again(body)
         elif kind == SENT:
-            course.answered(int(body))
+            state.answered(int(body))
         elif kind == GIVEN_UP:
-            course.give_up()
+            state.give_up()
         else:
             row = json.loads(body)
-            course.scored(row)
+            one = state.evaluations
+            if one.purpose is not None and row["number"] == one.number:
+                state.scored(row, improved=row["improved"])
             if all(row["number"] != known.get("number") for known in self._folder.metrics()):
                 self._folder.append_metrics(row)
 
     def save(self) -> None:
-        """Write a checkpoint; noise is drawn with a new key from here on, live and restarted.
-
-        Raises:
-            RunError: it cannot be written.
-        """
-        course, key = self.course, os.urandom(32)
-        assert course is not None, "a job that began"
+        """Write a checkpoint; noise is drawn with a new key from here on, live and restarted."""
+        state, key = self.state, os.urandom(32)
+        assert state is not None, "a job that began"
         self._store.save(
             {
                 "ready": [frames.encode(one) for one in self.ready if one is not None],
                 "key": key,
-                "course": course.state(),
+                STATE: state.state(),
                 "traffic": vars(self.traffic),
                 "seconds": self.seconds,
             }
         )
         self._bytes.rekey(key)
-        course.job.party.renew()
+        state.job.party.renew()
 
     def worked(self, seconds: float) -> None:
         """Count work that a restart would repeat, and keep what came of it if it is much.
 
         Not while a step is due: a checkpoint is of a round that is over.
         """
-        if self._store.worked(seconds) and not (self.course is not None and self.course.is_due):
+        if self._store.worked(seconds) and not (self.state is not None and self.state.is_due):
             self.save()
 
     def tend(self) -> None:
-        """Make the steps that are due, if some are.
-
-        Raises:
-            RunError: one cannot be charged, or what came of it cannot be kept.
-        """
-        if self.course is not None and self.course.is_due:
+        """Make the steps that are due, if some are; RunError where one cannot be charged."""
+        if self.state is not None and self.state.is_due:
             started = time.perf_counter()
-            self.course.tend()
+            self.state.tend()
             self.worked(time.perf_counter() - started)
 
     def append(self, kind: int, body: bytes) -> None:
-        """Write down what is about to be acted on.
-
-        Raises:
-            RunError: it could not be written.
-        """
+        """Write down what is about to be acted on, or raise RunError."""
         self._store.append(kind, body)
 
-    def best_parameters(self) -> State:
-        """The server's model's state, of the best evaluation."""
-        found: State = self._folder.load("best", "server")["server"]
-        return found
+    def score(self) -> None:
+        """Score the evaluation under way, if all of its embeddings are there, and keep the figures.
 
-    def scored(self, course: Course, row: dict[str, Any], parameters: State) -> None:
-        """Keep an evaluation's figures, and the parameters if they are the best so far.
+        The parameters are kept with them if they are the best so far.
 
         Raises:
-            RunError: they could not be written.
+            RunError: training diverged, or the figures could not be written.
         """
+        state = self.state
+        if state is None or not state.evaluations.is_answered:
+            return
+        job, one, model = state.job, state.evaluations, state.job.party.side.model.model
+        assert one.purpose is not None, "it is answered"
+        now = copied(model.state())
+        if one.model == "best":
+            model.load(self._folder.load("best", "server")["server"])
+        try:
+            scores = score(job, one.purpose)
+        except NonFiniteError as error:
+            raise diverged(job, error) from None
+        model.load(now)
+        row: Row = {"number": one.number, "model": one.model}
+        row |= evaluation_row(job, one.purpose, scores, self.traffic, {"seconds": self.seconds})
+        row["improved"] = state.is_best(row)
         if row["improved"]:
-            state = {"server": parameters, "number": row["number"], "round": row["round"]}
-            self._folder.save("candidate", state)
+            best = {"server": now, "number": row["number"], "round": row["round"]}
+            self._folder.save("candidate", best)
         self._store.append(SCORED, json.dumps(row).encode())
-        course.scored(row)
-        self._promote(course)
+        state.scored(row, improved=row["improved"])
+        self._promote(state)
         self._folder.append_metrics(row)
         self.end_if_done()
 
-    def _promote(self, course: Course) -> None:
+    def _promote(self, state: JobState) -> None:
         """The candidate is the best once the journal says so, and not before."""
-        best = course.evaluations.best
+        best = state.evaluations.best
         if best is None or not self._folder.has("candidate"):
             return
-        state = self._folder.load("candidate", "number", "server")
-        if state["number"] == best["number"]:
-            self._folder.save("best", state)
+        candidate = self._folder.load("candidate", "number", "server")
+        if candidate["number"] == best["number"]:
+            self._folder.save("best", candidate)
 
     def end_if_done(self) -> None:
         """Write the closing figures, and keep the state in which members are told."""
-        if self.course is not None and self.course.phase == "done":
-            self._folder.write_summary(summary_of(self.course, self.traffic, self.seconds))
+        if self.state is not None and self.state.phase == "done":
+            party, summary = (
+                self.state.job.party,
+                summary_of(self.state, self.traffic, self.seconds),
+            )
+            summary["queries"] = [party.next_number(client) for client in range(party.clients)]
+            self._folder.write_summary(summary)
             self.save()
             self._store.clear()

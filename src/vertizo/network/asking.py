@@ -12,14 +12,14 @@ from vertizo.network.frames import Refusal
 from vertizo.network.transport import Channel
 from vertizo.protocol.messages import Purpose
 from vertizo.run.build_parties import MadeClient
-from vertizo.run.simulator import UPLOAD_BYTES, UPLOAD_ROWS
+from vertizo.run.traffic import rows_at_once
 
 Expected = type[frames.Frame] | tuple[type[frames.Frame], ...]
 
 
 def pieces(made: MadeClient, purpose: Purpose, rows: int) -> Iterator[tuple[int, bytes]]:
     """A partition's embeddings as uploads, and how many rows are then sent."""
-    at_once = max(1, min(UPLOAD_ROWS, UPLOAD_BYTES // (4 * made.embedding_dim)))
+    at_once = rows_at_once(made.embedding_dim)
     for start in range(0, rows, at_once):
         stop = min(start + at_once, rows)
         yield stop, made.party.upload(purpose, start, stop)

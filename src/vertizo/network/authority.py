@@ -11,6 +11,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,14 +24,14 @@ from vertizo.network.certificates import (
     KEY,
     certificates,
     check_dates,
-    check_key,
     date_text,
+    private_key,
     read,
 )
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
-    from cryptography.x509 import Certificate, ExtensionType, Name
+    from cryptography.x509 import Certificate
 
 FOLDER = "authority"
 AUTHORITY_DAYS = 3650
@@ -41,19 +42,15 @@ THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True)
 class Issued:
-    """A certificate that was just made.
-
-    Args:
-        name: the party's.
-        hosts: host names and addresses that it may serve under; none for a member.
-        expires: until when it holds.
-        folder: where it lies, to be handed to the party.
-    """
+    """A certificate that was just made."""
 
     name: str
+    """The party's."""
     hosts: tuple[str, ...]
+    """Host names and addresses that it may serve under; none for a member."""
     expires: datetime
     folder: Path
+    """Where it lies, to be handed to the party."""
 
 
 def issue(
@@ -82,14 +79,15 @@ def issue(
     now = datetime.now(UTC) if now is None else now
     names = [*([] if server is None else [server]), *members]
     _check_wishes(folder, names, server, hosts, days)
-    signer, signer_key = _authority(folder, now)
+    authority = _authority(folder, now)
     ends = now + timedelta(days=days)
-    if ends > (last := signer.not_valid_after_utc):
+    if ends > (last := authority[0].not_valid_after_utc):
         raise ConfigError(f"days is {days}; the authority itself expires on {date_text(last)}")
     made = []
     for name in names:
         served = tuple(dict.fromkeys([*(hosts or THIS_MACHINE), name])) if name == server else ()
-        files = _party(name, served, signer, signer_key, now, ends)
+        certificate, key = _certificate(name, authority, now - EARLIER, ends, served)
+        files = {AUTHORITY: _pem(authority[0]), CERTIFICATE: _pem(certificate), KEY: _pem(key)}
         made.append(Issued(name, served, ends, _store(folder, name, files)))
     return made
 
@@ -97,6 +95,7 @@ def issue(
 def _check_wishes(
     folder: Path, names: list[str], server: str | None, hosts: Sequence[str], days: int
 ) -> None:
+    """Raise a `ConfigError` for what cannot be made, before anything is."""
     if not names:
         raise ConfigError("no party was named; name the server, or members, or both")
     if days < 1:
@@ -124,85 +123,50 @@ def _check_wishes(
 
 
 def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
+    with suppress(ValueError):
+        return bool(ipaddress.ip_address(host))
+    return False
 
 
 def _authority(folder: Path, now: datetime) -> tuple[Certificate, EllipticCurvePrivateKey]:
     """The folder's authority, made if there is none."""
-    from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     place = folder / FOLDER
     if not place.exists():
-        key = ec.generate_private_key(ec.SECP256R1())
-        subject = _subject("Vertizo test authority")
-        extensions: list[tuple[ExtensionType, bool]] = [
-            (x509.BasicConstraints(ca=True, path_length=0), True),
-            (_key_usage(signs_certificates=True), True),
-        ]
         ends = now + timedelta(days=AUTHORITY_DAYS)
-        made = _sign(subject, key, subject, key, now - EARLIER, ends, extensions)
-        _store(folder, FOLDER, {AUTHORITY: _pem(made), KEY: _key_pem(key)})
-    pem = read(place / AUTHORITY)
-    authority = certificates(place / AUTHORITY, pem)[0]
-    key_pem = read(place / KEY)
-    check_key(place / KEY, key_pem, authority, place / AUTHORITY)
+        made, key = _certificate("Vertizo test authority", None, now - EARLIER, ends)
+        _store(folder, FOLDER, {AUTHORITY: _pem(made), KEY: _pem(key)})
+    authority = certificates(place / AUTHORITY, read(place / AUTHORITY))[0]
+    signer_key = private_key(place / KEY, read(place / KEY), authority, place / AUTHORITY)
     check_dates(place / AUTHORITY, authority, now)
-    signer_key = load_pem_private_key(key_pem, None)
     if not isinstance(signer_key, ec.EllipticCurvePrivateKey):
         raise ConfigError(f"{place / KEY} was not made by vertizo; use another folder")
     return authority, signer_key
 
 
-def _party(
+def _certificate(
     name: str,
-    hosts: tuple[str, ...],
-    signer: Certificate,
-    signer_key: EllipticCurvePrivateKey,
-    now: datetime,
+    authority: tuple[Certificate, EllipticCurvePrivateKey] | None,
+    begins: datetime,
     ends: datetime,
-) -> dict[str, bytes]:
-    """The three files of a server (which has hosts) or a member."""
+    hosts: tuple[str, ...] = (),
+) -> tuple[Certificate, EllipticCurvePrivateKey]:
+    """A server's certificate (which has hosts), a member's, or without one above an authority's."""
     from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.x509.oid import ExtendedKeyUsageOID as Use
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    extensions: list[tuple[ExtensionType, bool]] = [
-        (x509.BasicConstraints(ca=False, path_length=None), True),
-        (_key_usage(signs_certificates=False), True),
-        # one use only, so that no member can pose as the server
-        (x509.ExtendedKeyUsage([Use.SERVER_AUTH if hosts else Use.CLIENT_AUTH]), False),
-    ]
-    if hosts:
-        alternatives = [
-            x509.IPAddress(ipaddress.ip_address(host)) if _is_address(host) else x509.DNSName(host)
-            for host in hosts
-        ]
-        extensions.append((x509.SubjectAlternativeName(alternatives), False))
-    made = _sign(_subject(name), key, signer.subject, signer_key, now - EARLIER, ends, extensions)
-    return {AUTHORITY: _pem(signer), CERTIFICATE: _pem(made), KEY: _key_pem(key)}
-
-
-def _subject(name: str) -> Name:
-    from cryptography import x509
     from cryptography.x509.oid import NameOID
 
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-
-
-def _key_usage(signs_certificates: bool) -> ExtensionType:
-    from cryptography import x509
-
-    return x509.KeyUsage(
-        digital_signature=not signs_certificates,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    signs = authority is None
+    issuer, signer = (subject, key) if authority is None else (authority[0].subject, authority[1])
+    usage = x509.KeyUsage(
+        digital_signature=not signs,
+        key_cert_sign=signs,
+        crl_sign=signs,
         content_commitment=False,
         key_encipherment=False,
         data_encipherment=False,
@@ -210,48 +174,40 @@ def _key_usage(signs_certificates: bool) -> ExtensionType:
         encipher_only=False,
         decipher_only=False,
     )
-
-
-def _sign(
-    subject: Name,
-    key: EllipticCurvePrivateKey,
-    signer: Name,
-    signer_key: EllipticCurvePrivateKey,
-    begins: datetime,
-    ends: datetime,
-    extensions: list[tuple[ExtensionType, bool]],
-) -> Certificate:
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes
-
     builder = (
         x509.CertificateBuilder()
         .subject_name(subject)
-        .issuer_name(signer)
+        .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(begins)
         .not_valid_after(ends)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
         .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(signer_key.public_key()), False
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), False
         )
+        .add_extension(x509.BasicConstraints(ca=signs, path_length=0 if signs else None), True)
+        .add_extension(usage, True)
     )
-    for extension, critical in extensions:
-        builder = builder.add_extension(extension, critical)
-    return builder.sign(signer_key, hashes.SHA256())
+    if not signs:  # one use only, so that no member can pose as the server
+        use = Use.SERVER_AUTH if hosts else Use.CLIENT_AUTH
+        builder = builder.add_extension(x509.ExtendedKeyUsage([use]), False)
+    if hosts:
+        alternatives = [
+            x509.IPAddress(ipaddress.ip_address(host)) if _is_address(host) else x509.DNSName(host)
+            for host in hosts
+        ]
+        builder = builder.add_extension(x509.SubjectAlternativeName(alternatives), False)
+    return builder.sign(signer, hashes.SHA256()), key
 
 
-def _pem(certificate: Certificate) -> bytes:
-    from cryptography.hazmat.primitives.serialization import Encoding
-
-    return certificate.public_bytes(Encoding.PEM)
-
-
-def _key_pem(key: EllipticCurvePrivateKey) -> bytes:
+def _pem(made: Certificate | EllipticCurvePrivateKey) -> bytes:
     from cryptography.hazmat.primitives import serialization as forms
+    from cryptography.x509 import Certificate
 
-    return key.private_bytes(forms.Encoding.PEM, forms.PrivateFormat.PKCS8, forms.NoEncryption())
+    if isinstance(made, Certificate):
+        return made.public_bytes(forms.Encoding.PEM)
+    return made.private_bytes(forms.Encoding.PEM, forms.PrivateFormat.PKCS8, forms.NoEncryption())
 
 
 def _store(folder: Path, name: str, files: dict[str, bytes]) -> Path:

@@ -8,9 +8,9 @@ from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError
 from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData
+from vertizo.methods.base import PRIVATE
 from vertizo.network.job import choice_seed, records_of
 from vertizo.network.options import ServeConfig
-from vertizo.party.updates import PRIVATE
 from vertizo.privacy.ledger_budget import LedgerBudget
 from vertizo.privacy.ledger_opening import SLACK
 from vertizo.privacy.ledger_register import Register

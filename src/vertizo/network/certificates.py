@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from vertizo.core.errors import ConfigError
 
 if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
     from cryptography.x509 import Certificate
 
 AUTHORITY, CERTIFICATE, KEY = "authority.pem", "certificate.pem", "key.pem"
@@ -52,10 +53,10 @@ class Credentials:
                 certificate does not hold today.
         """
         files = _find(folder)
-        authority, certificate, key = (read(file) for file in files)
+        authority, certificate, key = map(read, files)
         trusted = certificates(files[0], authority)
         chain = certificates(files[1], certificate)
-        check_key(files[2], key, chain[0], files[1])
+        private_key(files[2], key, chain[0], files[1])
         path = _path_to(trusted, chain, files)
         now = datetime.now(UTC)
         for one in path:
@@ -90,18 +91,19 @@ class Credentials:
             )
 
 
-def _find(folder: Path) -> tuple[Path, Path, Path]:
-    """The three files, in whichever layout the folder has."""
+def _find(folder: Path) -> list[Path]:
+    """The authority's file, the certificate's and the key's, in whichever layout they lie."""
     if not folder.is_dir():
         raise ConfigError(f"{folder} is no folder; name the one with {CERTIFICATE} and {KEY}")
     for place in (folder, folder / "startup"):
         for layout in LAYOUTS:
             files = [place / name for name in layout]
-            if files[1].is_file() or files[2].is_file():
-                for file in files:
-                    if not file.is_file():
-                        raise ConfigError(f"{file} is missing; it goes with the others in {place}")
-                return files[0], files[1], files[2]
+            if not any(file.is_file() for file in files[1:]):
+                continue
+            for file in files:
+                if not file.is_file():
+                    raise ConfigError(f"{file} is missing; it goes with the others in {place}")
+            return files
     raise ConfigError(
         f"{folder} has no {CERTIFICATE} and {KEY}, and is no start-up kit of NVIDIA FLARE; "
         f"name one party's own folder"
@@ -117,11 +119,7 @@ def read(file: Path) -> bytes:
 
 
 def certificates(file: Path, pem: bytes) -> list[Certificate]:
-    """The certificates in PEM, at least one.
-
-    Raises:
-        ConfigError: there is none, or it cannot be read.
-    """
+    """The certificates in PEM, at least one; a `ConfigError` where they cannot be read."""
     from cryptography import x509
 
     try:
@@ -132,8 +130,8 @@ def certificates(file: Path, pem: bytes) -> list[Certificate]:
         ) from None
 
 
-def check_key(file: Path, pem: bytes, certificate: Certificate, of: Path) -> None:
-    """The private key is that of a certificate.
+def private_key(file: Path, pem: bytes, certificate: Certificate, of: Path) -> PrivateKeyTypes:
+    """The private key in PEM, which is that of a certificate.
 
     Raises:
         ConfigError: it is another's, or encrypted, or no key.
@@ -149,24 +147,24 @@ def check_key(file: Path, pem: bytes, certificate: Certificate, of: Path) -> Non
         raise ConfigError(f"{file} is no private key in PEM") from None
     if key.public_key() != certificate.public_key():
         raise ConfigError(f"{file} is not the key of {of}; the two were made for different parties")
+    return key
 
 
 def _path_to(
-    trusted: list[Certificate], chain: list[Certificate], files: tuple[Path, Path, Path]
+    trusted: list[Certificate], chain: list[Certificate], files: list[Path]
 ) -> list[Certificate]:
     """The certificates from the party's own up to an authority's."""
-    path = [chain[0]]
-    others = chain[1:]
+    path, others = chain[:1], chain[1:]
     while True:
         for authority in trusted:
             if _signed(path[-1], authority):
                 return [*path, authority]
         between = next((one for one in others if _signed(path[-1], one)), None)
         if between is None:
-            signer = path[-1].issuer.rfc4514_string()
             raise ConfigError(
                 f"{files[1]} was not signed by {files[0]} "
-                f"({trusted[0].subject.rfc4514_string()}) but by {signer}"
+                f"({trusted[0].subject.rfc4514_string()}) but by "
+                f"{path[-1].issuer.rfc4514_string()}"
             )
         others.remove(between)
         path.append(between)
@@ -183,11 +181,7 @@ def _signed(certificate: Certificate, by: Certificate) -> bool:
 
 
 def check_dates(file: Path, certificate: Certificate, now: datetime) -> None:
-    """A certificate holds now.
-
-    Raises:
-        ConfigError: it no longer does, or does not yet, or the clock is wrong.
-    """
+    """Raise a `ConfigError` unless a certificate holds now."""
     begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     clock = f"this machine's clock says {date_text(now)}"
     if now > ends:

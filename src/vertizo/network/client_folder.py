@@ -51,11 +51,7 @@ class ClientFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Nobody else uses the folder inside.
-
-        Raises:
-            RunError: somebody does, or it cannot be made.
-        """
+        """Nobody else uses the folder inside; RunError where somebody does."""
         if (self.path / "run_name").exists():
             raise RunError(f"federation.folder {self.path} holds a run of `vertizo train`")
         self._files.make()
@@ -133,21 +129,13 @@ class ClientFolder:
             raise RunError(f"{self.path / name} cannot be read: {error}") from None
 
     def settings(self) -> ExperimentConfig:
-        """What was agreed on.
-
-        Raises:
-            RunError: the folder holds no job.
-        """
+        """What was agreed on; RunError where the folder holds no job."""
         if self._read("job") is None:
             raise RunError(f"{self.path} holds no job; `vertizo join` makes one")
         return schema.load(self.path / "settings.yaml")
 
     def preparation(self) -> Preprocessing:
-        """How new records become features.
-
-        Raises:
-            RunError: there is none, or it is damaged.
-        """
+        """How new records become features; RunError where that is not there, or damaged."""
         text = self._read("preparation.json")
         if text is None:
             raise RunError(f"{self.path} holds no table's job; new records cannot be prepared")
@@ -161,11 +149,7 @@ class ClientFolder:
         self._files.save("candidate", {"number": number, "parameters": parameters})
 
     def keep(self, number: int) -> None:
-        """The candidate of that number is the best so far.
-
-        Raises:
-            RunError: it is not there.
-        """
+        """The candidate of that number is the best so far; RunError where it is not there."""
         if self._is("best", number):
             return
         if not self._is("candidate", number):
@@ -178,12 +162,11 @@ class ClientFolder:
 
     def best(self) -> State:
         """The model's state of the best evaluation."""
-        found: State = self._files.load("best", "parameters")["parameters"]
-        return found
+        state: State = self._files.load("best", "parameters")["parameters"]
+        return state
 
-    def finish(self, joined: Joined, has_best: bool, last: State) -> None:
+    def finish(self, joined: Joined, parameters: State) -> None:
         """Write the model and the closing figures."""
-        parameters = self.best() if has_best else last
         checkpoint.save(self.path / "model.safetensors", {"parameters": parameters})
         self._files.write_summary(asdict(joined))
 
@@ -192,18 +175,14 @@ class ClientFolder:
         return self._files.summary()
 
     def model(self) -> State:
-        """The model's state at the end.
-
-        Raises:
-            RunError: the job is not over.
-        """
+        """The model's state at the end; RunError where the job is not over."""
         path = self.path / "model.safetensors"
         if not path.is_file():
             raise RunError(f"{self.path}: the job is not over; `vertizo join` goes on with it")
         state = checkpoint.load(path)
         with checkpoint.going_on_from(path):
-            found: State = state["parameters"]
-        return found
+            parameters: State = state["parameters"]
+        return parameters
 
 
 def is_of_real_parties(run: Path) -> bool:

@@ -15,7 +15,6 @@ import socket
 import threading
 import time
 from concurrent.futures import Future
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
@@ -78,7 +77,6 @@ class GrpcServer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop = asyncio.Event()
         self.port = 0
-        """That it listens on."""
 
     def __enter__(self) -> GrpcServer:
         """Listen.
@@ -98,12 +96,7 @@ class GrpcServer:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -181,36 +174,32 @@ class GrpcServer:
     async def _converse(self, member: str, stream: _Stream, pace: _Pace, context: Any) -> None:
         """Asks and answers in turn, until either side ends it."""
         grpc = grpc_module()
-        end, loop = grpc.aio.EOF, asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
         await context.send_initial_metadata(())  # tells the member that it is connected
         while stream.reason is None:
             if wait := pace.wait():
                 await asyncio.sleep(wait)
             frame = await context.read()
-            if frame is end:
+            if frame is grpc.aio.EOF:
                 return
-            ask = stream.ask = _Ask(loop)
+            answer = stream.answer = loop.create_future()
             try:
-                rest = self._service.ask(member, frame, ask)
+                rest = self._service.ask(member, frame, _Answering(loop, answer))
             except VertizoError as error:
                 stream.reason = grpc.StatusCode.FAILED_PRECONDITION, str(error)[:500]
                 return
             except Exception as error:
                 log.error("an ask of %s failed: %s: %s", member, type(error).__name__, error)
-                stream.reason = (
-                    grpc.StatusCode.INTERNAL,
-                    "the server failed at this ask; its log says how",
-                )
+                line = "the server failed at this ask; its log says how"
+                stream.reason = grpc.StatusCode.INTERNAL, line
                 return
             del frame  # which may be long, and so may the wait
-            answer = ask.answer
-            if answer is None and rest is not None:
+            if rest is not None and not answer.done():
                 await asyncio.sleep(0)  # the other streams begin to write what they were answered
                 rest()
-            if answer is None:
-                answer, rest = await ask.answered(), None
-            await context.write(answer)
-            stream.ask = None
+                rest = None
+            await context.write(await answer)
+            stream.answer = None
             if rest is not None:
                 rest()
 
@@ -225,33 +214,30 @@ class _Stream:
     """A member's stream, of which there is one at a time."""
 
     def __init__(self) -> None:
-        self.ask: _Ask | None = None
+        self.answer: asyncio.Future[bytes] | None = None
+        """To the ask that is open."""
         self.reason: tuple[Any, str] | None = None
-        task = asyncio.current_task()
-        assert task is not None
-        self._task = task
+        self._task = asyncio.current_task()
 
     def end(self, code: Any, line: str) -> None:
         """End it: now, or once the answer that is there is written."""
         if self.reason is None:
             self.reason = code, line
-            if self.ask is None or self.ask.answer is None:
+            if self._task is not None and (self.answer is None or not self.answer.done()):
                 self._task.cancel()
 
 
-class _Ask:
-    """One ask, and when called, with its answer."""
+class _Answering:
+    """Takes the answer to one ask, from whatever thread."""
 
-    __slots__ = ("_loop", "_thread", "_waiter", "answer")
+    __slots__ = ("_answer", "_loop", "_thread")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.answer: bytes | None = None
+    def __init__(self, loop: asyncio.AbstractEventLoop, answer: asyncio.Future[bytes]) -> None:
+        self._answer = answer
         self._loop = loop
         self._thread = threading.get_ident()
-        self._waiter: asyncio.Future[None] | None = None
 
     def __call__(self, answer: bytes) -> None:
-        """Take the answer, from whatever thread."""
         if threading.get_ident() == self._thread:
             self._take(answer)
             return
@@ -261,35 +247,25 @@ class _Ask:
             log.debug("an answer came after the server had closed")
 
     def _take(self, answer: bytes) -> None:
-        if self.answer is None:
-            self.answer = answer
-            if self._waiter is not None and not self._waiter.done():
-                self._waiter.set_result(None)
-
-    async def answered(self) -> bytes:
-        """The answer, once it is there."""
-        self._waiter = self._loop.create_future()
-        await self._waiter
-        assert self.answer is not None
-        return self.answer
+        if not self._answer.done():
+            self._answer.set_result(answer)
 
 
 class _Pace:
-    """A member's rate: a bucket that holds a second's asks and fills steadily."""
+    """A member's rate, with a burst of a second's asks."""
 
     def __init__(self, rate: float | None) -> None:
         self._rate = rate
-        self._left = self._most = max(1.0, rate or 0.0)
-        self._then = time.monotonic()
+        self._due = 0.0
+        """When the asks so far would have been read at that rate."""
 
     def wait(self) -> float:
-        """Take one ask out; seconds until it may be read."""
+        """Seconds until the next ask may be read."""
         if self._rate is None:
             return 0.0
-        now = time.monotonic()
-        self._left = min(self._most, self._left + (now - self._then) * self._rate) - 1
-        self._then = now
-        return max(0.0, -self._left / self._rate)
+        now, each = time.monotonic(), 1 / self._rate
+        self._due = max(self._due, now) + each
+        return max(0.0, self._due - now - max(1.0, each))
 
 
 def _handlers(stream: Any) -> Any:

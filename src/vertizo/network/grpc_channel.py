@@ -50,8 +50,8 @@ def address(what: str, text: str) -> tuple[str, int]:
 def keepalive(seconds: float) -> list[tuple[str, int]]:
     """Ask for a sign of life after so much silence, whether or not there is an open ask.
 
-    A machine that is gone is noticed within three times as long, by TCP; one that is there and
-    says nothing takes a little longer, since its answer may wait behind much data on a slow line.
+    A machine that is gone is noticed within three times as long, by TCP; a silent one a little
+    later, since its answer may wait behind much data on a slow line.
     """
     silence = round(1000 * seconds)
     return [
@@ -76,7 +76,7 @@ class GrpcChannel:
         server_name: in the server's certificate, where it is reached under another one.
         on_trouble: is told in one line that the connection is lost, and that it is back.
         largest_answer: bytes that an answer may have.
-        keepalive_seconds: of silence after which the server is asked for a sign of life; as of
+        keepalive_seconds: of silence after which the server is asked for a sign of life; as for
             `Limits`.
     """
 
@@ -87,7 +87,7 @@ class GrpcChannel:
         *,
         patience: float = 3600.0,
         server_name: str | None = None,
-        on_trouble: Callable[[str], None] | None = None,
+        on_trouble: Callable[[str], None] = lambda line: None,
         largest_answer: int = LARGEST_ANSWER,
         keepalive_seconds: float = 10.0,
     ) -> None:
@@ -96,7 +96,7 @@ class GrpcChannel:
         self._server = server
         self._credentials = credentials
         self._patience = patience
-        self._tell = on_trouble if on_trouble is not None else _nobody
+        self._tell = on_trouble
         self._options: list[tuple[str, int | str]] = [
             *keepalive(keepalive_seconds),
             ("grpc.max_receive_message_length", largest_answer),
@@ -115,14 +115,14 @@ class GrpcChannel:
         self._closed = threading.Event()
 
     def ask(self, frame: bytes) -> bytes:
-        """As of a `Channel`."""
+        """As for a `Channel`."""
         grpc = grpc_module()
         failures = 0
         while not self._closed.is_set():
             try:
                 if self._link is None:
                     self._link = _Link(self._server, self._credentials, self._options)
-                answer = self._link.ask(frame, self._connected)
+                answer = self._link.ask(frame, self._trouble)
             except grpc.RpcError as error:
                 self._drop()
                 if self._closed.is_set():
@@ -141,13 +141,9 @@ class GrpcChannel:
         raise RunError(f"the connection to {self._server} was closed on this side")
 
     def close(self) -> None:
-        """As of a `Channel`; an ask that waits in another thread ends."""
+        """As for a `Channel`; an ask that waits in another thread ends."""
         self._closed.set()
         self._drop()
-
-    def _connected(self) -> None:
-        if self._trouble is not None:
-            self._trouble.connected(self._tell, self._server)
 
     def _drop(self) -> None:
         link, self._link = self._link, None
@@ -159,11 +155,10 @@ class GrpcChannel:
         final, reason = explain(code.name, details)
         if final:
             raise RunError(f"{self._server}: {reason}")
-        now = time.monotonic()
         trouble = self._trouble
-        if trouble is None or trouble.is_over(now):
-            trouble = self._trouble = _Trouble(now)
-        trouble.lost(now, self._tell, self._server, reason)
+        if trouble is None or trouble.is_over:
+            trouble = self._trouble = _Trouble(self._server, self._tell)
+        trouble.lost(reason)
         closed = "failed to connect" in details and "Socket closed" in details
         if closed and "Handshake" not in details:  # before its end, a tunnel found nobody behind it
             trouble.refusals += 1
@@ -175,7 +170,7 @@ class GrpcChannel:
                 )
         else:
             trouble.refusals = 0
-        if now - trouble.began > self._patience:
+        if time.monotonic() - trouble.began > self._patience:
             raise RunError(
                 f"{self._server} was not to be had for {self._patience:.0f} seconds: {reason}"
             )
@@ -197,14 +192,15 @@ class _Link:
         self._call = self._channel.stream_stream(METHOD)(iter(self._frames.get, None))
         self._taken = False
 
-    def ask(self, frame: bytes, connected: Callable[[], None]) -> bytes:
-        """Send, say when the server has taken the stream, and wait for the answer."""
+    def ask(self, frame: bytes, trouble: _Trouble | None) -> bytes:
+        """Send, tell of trouble that is over once the server has taken the stream, and wait."""
         self._frames.put(frame)
         if not self._taken:
             self._call.initial_metadata()  # returns as well when there is no connection
             if self._call.is_active():
                 self._taken = True
-                connected()
+                if trouble is not None:
+                    trouble.connected()
         answer: bytes = next(self._call)
         return answer
 
@@ -216,32 +212,36 @@ class _Link:
 
 
 class _Trouble:
-    """An outage, from the first failure to the next answer."""
+    """An outage, from the first failure to the next answer; each half of it is told once."""
 
-    def __init__(self, now: float) -> None:
-        self.began = now
+    def __init__(self, server: str, tell: Callable[[str], None]) -> None:
+        self.began = time.monotonic()
         self.refusals = 0
+        self._server = server
+        self._tell = tell
         self._tries = 0
-        self._told_lost = self._told_back = False
+        self._told = 0
+        """1 once the loss was told, 2 once its end was."""
         self._connected: float | None = None
 
-    def is_over(self, now: float) -> bool:
-        """The connection that failed now had held for a while."""
-        return self._connected is not None and now - self._connected > STEADY_SECONDS
+    @property
+    def is_over(self) -> bool:
+        """Whether the connection that failed now had held for a while."""
+        return self._connected is not None and time.monotonic() - self._connected > STEADY_SECONDS
 
-    def lost(self, now: float, tell: Callable[[str], None], server: str, reason: str) -> None:
+    def lost(self, reason: str) -> None:
         """A connection, or a try to make one, failed."""
         self._connected = None
-        if not self._told_lost:
-            self._told_lost = True
-            tell(f"no connection to {server}: {reason}; trying again")
+        if self._told < 1:
+            self._told = 1
+            self._tell(f"no connection to {self._server}: {reason}; trying again")
 
-    def connected(self, tell: Callable[[str], None], server: str) -> None:
+    def connected(self) -> None:
         """There is one again."""
         self._connected = time.monotonic()
-        if not self._told_back:
-            self._told_back = True
-            tell(f"connected to {server} after {self._connected - self.began:.1f} s")
+        if self._told < 2:
+            self._told = 2
+            self._tell(f"connected to {self._server} after {self._connected - self.began:.1f} s")
 
     def next_pause(self) -> float:
         """Seconds, longer each time, and not the same for all members."""
@@ -253,7 +253,7 @@ class _Trouble:
 def explain(code: str, details: str) -> tuple[bool, str]:
     """Whether a failure is for good, and what it was, in words."""
     text = " ".join(details.split())
-    for mark, reason in LASTING:
+    for mark, reason in LASTING.items():
         if mark in text:
             return True, reason
     if code in ("PERMISSION_DENIED", "FAILED_PRECONDITION", "UNAUTHENTICATED", "ABORTED"):
@@ -262,46 +262,38 @@ def explain(code: str, details: str) -> tuple[bool, str]:
         return True, "what answers there is no server of vertizo"
     if code == "RESOURCE_EXHAUSTED" and "larger than max" in text:
         return True, f"a message is longer than allowed: {text}"
-    for mark, reason in PASSING:
+    for mark, reason in PASSING.items():
         if mark in text:
             return False, reason
     return False, text or code
 
 
-LASTING = (
-    (
-        "certificate has expired",
-        "the server's certificate has expired, or this machine's clock is wrong",
+LASTING = {
+    "certificate has expired": (
+        "the server's certificate has expired, or this machine's clock is wrong"
     ),
-    (
-        "certificate is not yet valid",
-        "the server's certificate is not valid yet, or this machine's clock is wrong",
+    "certificate is not yet valid": (
+        "the server's certificate is not valid yet, or this machine's clock is wrong"
     ),
-    (
-        "unsupported certificate purpose",
-        "the certificate shown there is a member's; it cannot be a server's",
+    "unsupported certificate purpose": (
+        "the certificate shown there is a member's; it cannot be a server's"
     ),
-    (
-        "CERTIFICATE_VERIFY_FAILED",
-        "the server's certificate was not signed by the authority that this member trusts",
+    "CERTIFICATE_VERIFY_FAILED": (
+        "the server's certificate was not signed by the authority that this member trusts"
     ),
-    (
-        "Hostname Verification Check failed",
+    "Hostname Verification Check failed": (
         "the server's certificate is for another host name; if that is right, give its name "
-        "as server_name",
+        "as server_name"
     ),
-    ("WRONG_VERSION_NUMBER", "what answers there does not speak TLS; is it the right port?"),
-    ("ALPN", "what answers there speaks TLS but not gRPC; is it the right port?"),
-)
-PASSING = (
-    ("Connection refused", "nobody listens there"),
-    ("Socket closed", "the connection was closed"),
-    ("Connection reset", "the connection was closed"),
-    ("errors resolving", "the host name is not known"),
-    ("Endpoint closing", "the connection could not be made in time"),
-    ("ping timeout", "the server gives no sign of life"),
-)
-
-
-def _nobody(line: str) -> None:
-    """Whom trouble is told where nobody asked."""
+    "WRONG_VERSION_NUMBER": "what answers there does not speak TLS; is it the right port?",
+    "ALPN": "what answers there speaks TLS but not gRPC; is it the right port?",
+}
+"""What a failure that will not pass means, by a mark in gRPC's words."""
+PASSING = {
+    "Connection refused": "nobody listens there",
+    "Socket closed": "the connection was closed",
+    "Connection reset": "the connection was closed",
+    "errors resolving": "the host name is not known",
+    "Endpoint closing": "the connection could not be made in time",
+    "ping timeout": "the server gives no sign of life",
+}

@@ -18,13 +18,12 @@ from vertizo.data.vertical import VerticalData
 from vertizo.network.frames import Ready
 from vertizo.network.options import ServeOptions
 from vertizo.network.secrets import KeyedBytes
-from vertizo.party.server import ServerParty
 from vertizo.privacy.durable_ledger import DurableLedger
-from vertizo.privacy.statement import Statement
 from vertizo.run.build_parties import check_sizes, embedding_noise, make_server, statement_of
 from vertizo.run.build_privacy import Charge, choice_of
 from vertizo.run.coverage import assumptions, covers
 from vertizo.run.data_defaults import complete
+from vertizo.run.job import Job
 from vertizo.run.ledger_session import budget_of, charged_to, check_exact
 from vertizo.run.lengths import planned_rounds, steps_of_client
 
@@ -58,34 +57,6 @@ class Records:
                 f"{member} has {theirs:,} records as the label holder has, but with other keys; "
                 "run `vertizo align` first"
             )
-
-
-@dataclass(frozen=True)
-class Job:
-    """A job that can be served."""
-
-    config: ExperimentConfig
-    data: VerticalData
-    party: ServerParty
-    statement: Statement
-    rounds: int
-    """Server steps in all."""
-    queries: int
-    """Of each client, in all."""
-    is_charged: bool
-    """Whether it is charged to a ledger that outlives the process."""
-
-    @property
-    def synchronous(self) -> bool:
-        """Whether all clients go in step."""
-        return self.config.simulation.timing == "synchronous"
-
-    @property
-    def evaluate_every(self) -> int:
-        """Server steps between two evaluations."""
-        per_epoch = self.queries // self.config.epochs
-        clients = 1 if self.synchronous else self.party.clients
-        return self.config.evaluate_every or per_epoch * clients
 
 
 def choice_seed(config: ExperimentConfig, *, trial: bool) -> int:

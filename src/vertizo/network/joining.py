@@ -140,48 +140,49 @@ class Member:
             raise MalformedError(f"client {self.terms.index} of {len(self.terms.members)} members")
         self._folder.check_job(self.terms.job, self.terms.index)
         self.settings = accepted(self.terms, self._config)
-        own = self._records(self.settings, self.terms)
-        self._rows = {purpose: len(rows) for purpose, rows in own.values.items()}
-        check_sizes(self.settings, self._rows["table"])
-        self._noise = embedding_noise(self.settings, self._rows["table"])
-        self._uses = torch.zeros(self._rows["table"], dtype=torch.int32)
+        table = self._records(self.settings, self.terms)
+        self._rows = {purpose: len(rows) for purpose, rows in table.values.items()}
+        records = self._rows["table"]
+        check_sizes(self.settings, records)
+        self._noise = embedding_noise(self.settings, records)
+        self._uses = torch.zeros(records, dtype=torch.int32)
         public, trial = Stream.from_seed(self.terms.choice), self._options.trial
         root = public if trial else root_of(self._options.folder)
         self.made = make_client(
             self.settings,
             self.terms.index,
-            own.values,
+            table.values,
             root,
             clients=len(self.terms.members),
-            cardinalities=own.cardinalities,
+            cardinalities=table.cardinalities,
             shared=Stream(self.terms.shared),
             public=public.child("validation"),
             noise=self._noise,
             **told(self.terms),
         )
-        self._folder.create(self.terms, self.settings, own.preparation)
+        self._folder.create(self.terms, self.settings, table.preparation)
         if (loaded := self._store.load()) is not None:
             self._go_on(*loaded)
-        self._folder.go_on_with(own.preparation, begun=self.made.party.answered > 0)
+        self._folder.go_on_with(table.preparation, begun=self.made.party.answered > 0)
         self._save()
         self._ready = Ready(
             job=self.terms.job,
             embedding_dim=self.made.embedding_dim,
-            records=(self._rows["table"], self._rows["validation"], self._rows["test"]),
-            fingerprint=own.fingerprint,
-            fitted=own.fitted,
+            records=(records, self._rows["validation"], self._rows["test"]),
+            fingerprint=table.fingerprint,
+            fitted=table.fitted,
             mixes_records=self.made.mixes_records,
         )
 
     def _records(self, settings: ExperimentConfig, terms: Terms) -> Held:
         stream = Stream.from_seed(terms.choice).child("validation")
         data = self._config.data
-        if not terms.own_tables and data.path is not None:
-            raise ConfigError(
-                f"data.path is {data.path} but the label holder's job is on the data set "
-                f"{settings.data.name!r}, of which parties take their parts"
-            )
         if not terms.own_tables:
+            if data.path is not None:
+                raise ConfigError(
+                    f"data.path is {data.path} but the label holder's job is on the data set "
+                    f"{settings.data.name!r}, of which parties take their parts"
+                )
             root = {"root": data.root} if data.root is not None else {}
             whole = prepare(settings.data.model_copy(update=root), stream)
             if terms.index >= len(whole.parties):
@@ -210,7 +211,8 @@ class Member:
                     party.reopen(body)
                     self._count_uses()
                 elif kind == REPLY:
-                    self._reopen_own()
+                    if not self._synchronous:  # a reply alone says what it answers
+                        party.reopen_next()
                     with suppress(WireError, RefusedError):  # it was to be taken back
                         party.tell(body)
                 else:
@@ -223,10 +225,10 @@ class Member:
                 if not is_noted:
                     self._count_uses()
 
-    def _reopen_own(self) -> None:
-        """Where members choose their batches, a reply alone says what it answers."""
-        if self.settings.simulation.timing == "asynchronous":
-            self.made.party.reopen_next()
+    @property
+    def _synchronous(self) -> bool:
+        """Whether the label holder names the batches; else members choose theirs."""
+        return self.settings.simulation.timing == "synchronous"
 
     def _save(self) -> None:
         self._store.save(
@@ -257,8 +259,7 @@ class Member:
                 if done is not None:
                     return self._end(done)
                 if self._progress is not None:
-                    where = Progress(party.answered, total, self._sent, self._received)
-                    self._progress(where)
+                    self._progress(Progress(party.answered, total, self._sent, self._received))
                 ask = self._next(total)
 
     def _next(self, total: int) -> bytes:
@@ -290,8 +291,7 @@ class Member:
         In their own order members keep to that anyway.
         """
         ids = self.made.party.open_ids
-        announced = self.settings.simulation.timing == "synchronous"
-        if self._noise is None or ids is None or not announced:
+        if self._noise is None or ids is None or not self._synchronous:
             return
         self._uses[ids] += 1
         if int(self._uses.max()) > self.settings.epochs:
@@ -332,7 +332,7 @@ class Member:
         """A reply, or the announcement of a round."""
         party = self.made.party
         if wire.is_batch(frame):
-            if self.settings.simulation.timing != "synchronous":
+            if not self._synchronous:
                 raise RefusedError("an announced round in a job where members choose their batches")
             if party.is_overtaken(frame):
                 party.withdraw()
@@ -381,13 +381,13 @@ class Member:
             sent=self._sent,
             received=self._received,
         )
-        self._folder.finish(joined, done.best is not None, self.made.model.state())
+        last = self.made.model.state()
+        self._folder.finish(joined, last if done.best is None else self._folder.best())
         self._store.clear()
         self._slot.clear()
         return joined
 
     def _own_words(self) -> str:
-        """What this party knows by itself of what it sent."""
         if self._options.trial:
             return (
                 "Nothing is protected: this was a trial, whose secrets follow from a public seed."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 
-class Silence:
+class Liveness:
     """When each member was last heard.
 
     Args:

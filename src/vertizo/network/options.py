@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
@@ -169,6 +169,9 @@ class JoinConfig(Options):
     and the processor."""
 
 
+Loaded = TypeVar("Loaded", ServeConfig, JoinConfig)
+
+
 def is_label_holder(path: Path) -> bool:
     """Whether a configuration is one for ``vertizo serve``.
 
@@ -186,13 +189,9 @@ def load_serve(path: Path, overrides: Sequence[str] = ()) -> ServeConfig:
     Raises:
         ConfigError: one line that names the file, the key, its value and what would be right.
     """
-    tree = config_tree.read(path, overrides, None, ExperimentConfig())
-    _check_section(tree, path)
-    _paths(tree, path.parent)
-    try:
-        return ServeConfig.model_validate(tree)
-    except ValidationError as error:
-        raise ConfigError(f"{path}: {explain(error, ServeConfig)}") from None
+    return _validated(
+        config_tree.read(path, overrides, None, ExperimentConfig()), path, ServeConfig
+    )
 
 
 def load_join(path: Path, overrides: Sequence[str] = ()) -> JoinConfig:
@@ -205,11 +204,20 @@ def load_join(path: Path, overrides: Sequence[str] = ()) -> JoinConfig:
     override(tree, overrides, OwnTable())
     _check_section(tree, path)
     config_tree.make_absolute(tree, path.parent)
-    _paths(tree, path.parent)
+    return _validated(tree, path, JoinConfig)
+
+
+def _validated(tree: dict[str, Any], path: Path, kind: type[Loaded]) -> Loaded:
+    """The configuration; its paths are looked for beside the file, so that it works anywhere."""
+    _check_section(tree, path)
+    section = tree["federation"]
+    for key in ("certificates", "folder"):
+        if isinstance(section.get(key), str):
+            section[key] = str((path.parent / Path(section[key]).expanduser()).absolute())
     try:
-        return JoinConfig.model_validate(tree)
+        return kind.model_validate(tree)
     except ValidationError as error:
-        raise ConfigError(f"{path}: {explain(error, JoinConfig)}") from None
+        raise ConfigError(f"{path}: {explain(error, kind)}") from None
 
 
 def _check_section(tree: Mapping[str, Any], path: Path) -> None:
@@ -217,11 +225,3 @@ def _check_section(tree: Mapping[str, Any], path: Path) -> None:
         raise ConfigError(
             f"{path} has no section federation; `vertizo train` is for configurations without one"
         )
-
-
-def _paths(tree: Mapping[str, Any], beside: Path) -> None:
-    """Paths of the federation are looked for beside the file, so that it works from anywhere."""
-    section = tree["federation"]
-    for key in ("certificates", "folder"):
-        if isinstance(section.get(key), str):
-            section[key] = str((beside / Path(section[key]).expanduser()).absolute())

@@ -8,13 +8,14 @@ parties found that they mean the same records in the same order.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from threading import Event, RLock
 
 import torch
 from torch import Tensor
 
+from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import DataError, MalformedError, RefusedError, RunError, WireError
 from vertizo.core.randomness import Stream
 from vertizo.data.alignment import align_table, fingerprint, in_order, keys_of
@@ -28,10 +29,11 @@ from vertizo.network import frames
 from vertizo.network.asking import one, pieces
 from vertizo.network.client_folder import ClientFolder
 from vertizo.network.frames import Done, Hello, Noted, Ready, Refusal, Send, Sent, Terms
-from vertizo.network.liveness import Silence
+from vertizo.network.liveness import Liveness
 from vertizo.network.options import JoinConfig, ServeConfig
 from vertizo.network.transport import Answer, Channel
 from vertizo.party.server import ServerParty
+from vertizo.protocol.messages import Purpose
 from vertizo.run.build_parties import (
     STAND_INS,
     embedding_noise,
@@ -41,7 +43,7 @@ from vertizo.run.build_parties import (
     make_server,
 )
 from vertizo.run.folder import RunFolder
-from vertizo.run.simulator import UPLOAD_BYTES
+from vertizo.run.traffic import UPLOAD_BYTES
 
 WORDS = "These are predictions; the guarantee of the job is in its summary."
 
@@ -67,10 +69,10 @@ class NewRecords:
         self.frame = align_table(frame, column, self.keys, self.name)
         self.fingerprint = fingerprint(federation, self.keys)
 
-    def features(self, prepare: Preprocessing) -> Tensor:
-        """As the party's model takes them, float32 [records, width]."""
+    def features(self, prepare: Preprocessing) -> dict[Purpose, Tensor]:
+        """As the party's model takes test records, float32 [records, width]."""
         matrix = raw_matrix(self.frame, prepare.columns, prepare.levels, name=self.name)
-        return prepare(matrix)
+        return in_place_of_tests(prepare(matrix))
 
 
 class PredictingService:
@@ -79,11 +81,14 @@ class PredictingService:
     Args:
         config: of the label holder, as the job was served with.
         records: the new ones.
+        notice: takes a line about what people should know.
 
     Raises:
         RunError: the job is not over, or the folder is of another.
         DataError: the records lack a column.
     """
+
+    largest_ask = 2 * UPLOAD_BYTES
 
     def __init__(
         self,
@@ -93,34 +98,34 @@ class PredictingService:
     ) -> None:
         served = config.federation
         folder = RunFolder(served.folder)
+        summary = folder.summary()
+        if summary is None:
+            raise RunError(f"{served.folder}: the job is not over; `vertizo serve` goes on with it")
+        preparation = folder.preparation()
+        if preparation is None:
+            raise RunError(f"{served.folder} holds no table's job; there are no new records for it")
         self.members = tuple(served.members)
         self.records = records
         self.finished = Event()
         """Whether all embeddings are there and everybody was told."""
-        self._federation = served.name
-        summary = folder.summary()
-        if summary is None:
-            raise RunError(f"{served.folder}: the job is not over; `vertizo serve` goes on with it")
         self.privacy = summary["privacy"]
         """The section of the job's summary."""
-        self._config = folder.config()
-        self._job = folder.run_name()
-        preparation = folder.preparation()
-        if preparation is None:
-            raise RunError(f"{served.folder} holds no table's job; there are no new records for it")
         self.task: Task = preparation.task
         self.class_names = preparation.class_names
+        self._federation = served.name
+        self._job = folder.run_name()
         self._dims, last = _dims_and_parameters(folder)
         parameters = folder.load("best", "server")["server"] if summary["model"] == "best" else last
-        own = {name: records.features(made) for name, made in preparation.parties.items()}
-        cardinalities = {name: m.cardinalities for name, m in preparation.parties.items()}
-        self._party = self._made(own, cardinalities)
-        try:
-            self._party.side.head.model.load(parameters)
-        except (KeyError, TypeError, ValueError):
-            raise RunError(
-                f"{served.folder}: its checkpoint is of another model than config.yaml"
-            ) from None
+        own = next(
+            (
+                Holding(name, records.features(prepare), prepare.cardinalities)
+                for name, prepare in preparation.parties.items()
+            ),
+            None,
+        )
+        self._party = self._server(folder.config(), own)
+        problem = f"{served.folder}: its checkpoint is of another model than config.yaml"
+        _load(self._party.side.model.load, parameters, problem)
         self._lock = RLock()
         self._ready: set[int] = set()
         self._sent: set[int] = set()
@@ -128,32 +133,25 @@ class PredictingService:
         self._pending: dict[int, Answer] = {}
         self._notice = notice
         self._refusals: dict[int, str] = {}
-        self._silence = Silence(self.members, served.patience, time.monotonic())
+        self._liveness = Liveness(self.members, served.patience, time.monotonic())
 
-    def _made(
-        self, own: Mapping[str, Tensor], cardinalities: Mapping[str, tuple[int, ...]]
-    ) -> ServerParty:
-        rows = len(self.records.keys)
+    def _server(self, config: ExperimentConfig, own: Holding | None) -> ServerParty:
+        classified = isinstance(self.task, Classification)
         labels = torch.zeros(
-            rows, dtype=torch.int64 if isinstance(self.task, Classification) else torch.float32
-        )
-        holding = next(
-            (Holding(name, in_place_of_tests(x), cardinalities[name]) for name, x in own.items()),
-            None,
+            len(self.records.keys), dtype=torch.int64 if classified else torch.float32
         )
         data = VerticalData(
-            name=self._config.data.name,
+            name=config.data.name,
             task=self.task,
             parties=self.members,
             features=(),
             labels=in_place_of_tests(labels),
             fitted_scaling=False,
-            own=holding,
+            own=own,
         )
-        config = for_predicting(self._config)
         root = Stream.from_seed(0)  # first parameters, which are replaced
         shared = [root] * len(self.members)
-        return make_server(config, data, self._dims, root, shared, root)
+        return make_server(for_predicting(config), data, self._dims, root, shared, root)
 
     def missing(self) -> list[str]:
         """Members that are waited for."""
@@ -173,21 +171,16 @@ class PredictingService:
         """
         return self._party.logits("test")
 
-    @property
-    def largest_ask(self) -> int:
-        """As of a `vertizo.network.transport.Service`."""
-        return 2 * UPLOAD_BYTES
-
     def gone(self, member: str) -> None:
-        """As of a `vertizo.network.transport.Service`."""
+        """As for a `Service`."""
         with self._lock:
             self._pending.pop(self.members.index(member), None)
 
     def ask(self, member: str, frame: bytes, answer: Answer) -> None:
-        """As of a `vertizo.network.transport.Service`."""
+        """As for a `Service`."""
         with self._lock:
             client = self.members.index(member)
-            self._silence.heard(client, time.monotonic())
+            self._liveness.heard(client, time.monotonic())
             self._pending[client] = answer
             try:
                 self._take(client, frame)
@@ -210,7 +203,7 @@ class PredictingService:
         """Name members that are silent; for the driver to call about once a second."""
         with self._lock:
             waited_for = map(self.members.index, self.missing())
-            names = self._silence.name(self._silence.among(waited_for, time.monotonic()))
+            names = self._liveness.name(self._liveness.among(waited_for, time.monotonic()))
         if names:
             self._notice(f"silent: {names}; waiting for them")
 
@@ -277,6 +270,13 @@ class PredictingService:
                 self.finished.set()
 
 
+def _load(load: Callable[[State], None], parameters: State, problem: str) -> None:
+    try:
+        load(parameters)
+    except (KeyError, TypeError, ValueError):
+        raise RunError(problem) from None
+
+
 def _dims_and_parameters(folder: RunFolder) -> tuple[list[int], State]:
     """The members' embedding sizes, and the server's last parameters."""
     state = folder.load("last", "state")["state"]
@@ -317,7 +317,7 @@ def help_predict(
     made = make_client(
         few,
         terms.index,
-        in_place_of_tests(records.features(prepare)),
+        records.features(prepare),
         Stream.from_seed(0),  # first parameters, which are replaced
         clients=len(terms.members),
         cardinalities=prepare.cardinalities,
@@ -325,10 +325,11 @@ def help_predict(
         public=Stream.from_seed(0),
         noise=embedding_noise(few, STAND_INS),
     )
-    try:
-        made.model.load(parameters)
-    except (KeyError, TypeError, ValueError):
-        raise RunError(f"{folder.path}: its model is another one than its settings make") from None
+    _load(
+        made.model.load,
+        parameters,
+        f"{folder.path}: its model is another one than its settings make",
+    )
     rows = len(records.keys)
     ask: frames.Ask = Ready(
         terms.job, made.embedding_dim, (0, 0, rows), records.fingerprint, False, False

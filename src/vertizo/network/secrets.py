@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-
 from vertizo.core.errors import RunError
 from vertizo.core.randomness import Stream
 from vertizo.run import checkpoint
@@ -52,6 +50,8 @@ class KeyedBytes:
 
     def rekey(self, key: bytes) -> None:
         """Start anew with a key of 32 bytes."""
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
         self._stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
 
     def __call__(self, count: int) -> bytes:

@@ -27,19 +27,17 @@ from vertizo.core.errors import (
 )
 from vertizo.network import frames
 from vertizo.network.archive import CLOSE, GIVEN_UP, QUERY, SENT, UPLOAD, Archive
-from vertizo.network.frames import Hello, Next, Noted, Ready, Refusal, Sent
+from vertizo.network.frames import Done, Go, Hello, Keep, Next, Noted, Ready, Refusal, Send, Sent
 from vertizo.network.job import choice_seed, settings_of
-from vertizo.network.job_state import Course
-from vertizo.network.limits import LARGEST_DIM, check_size
-from vertizo.network.liveness import Silence
+from vertizo.network.liveness import Liveness
 from vertizo.network.options import ServeConfig
-from vertizo.network.report import evaluation_row, scored
-from vertizo.network.terms import check_hello
+from vertizo.network.terms import LARGEST_DIM, check_hello, check_size
 from vertizo.network.transport import Answer, Rest
-from vertizo.party.peer import Vetted
+from vertizo.party.checks import Vetted
 from vertizo.party.server import Replies
 from vertizo.protocol import wire
-from vertizo.run.simulator import UPLOAD_BYTES, Traffic
+from vertizo.run.job_state import JobState
+from vertizo.run.traffic import UPLOAD_BYTES, Traffic
 
 TOLD = 10
 """Refusals of one member that people are told of one by one."""
@@ -71,12 +69,12 @@ class FederationService:
         self._pending: dict[int, Answer] = {}
         self._told: set[int] = set()
         self._refused = [0] * len(self.members)
-        self._silence = Silence(self.members, served.patience, time.monotonic())
+        self._liveness = Liveness(self.members, served.patience, time.monotonic())
 
     def __enter__(self) -> Self:
         try:
             self._archive.open()
-            self._score()
+            self._archive.score()
         except BaseException:
             self._archive.close()
             raise
@@ -88,7 +86,7 @@ class FederationService:
             if clean:
                 self.tend()
             clean = clean and self.failure is None
-            if clean and self.course is not None and self.course.phase != "done":
+            if clean and self.state is not None and self.state.phase != "done":
                 self._archive.save()  # a restart has less to do
             self._pending.clear()
             self._archive.close()
@@ -99,9 +97,20 @@ class FederationService:
         return self._archive.config
 
     @property
-    def course(self) -> Course | None:
-        """Where the job is; None until all members were ready."""
-        return self._archive.course
+    def state(self) -> JobState | None:
+        """Where the job stands; None until all members were ready."""
+        return self._archive.state
+
+    @property
+    def _state(self) -> JobState:
+        """Of the job, which is under way.
+
+        Raises:
+            RefusedError: it is not.
+        """
+        if self.state is None:
+            raise RefusedError(UNKNOWN)
+        return self.state
 
     @property
     def traffic(self) -> Traffic:
@@ -113,21 +122,10 @@ class FederationService:
     @property
     def largest_ask(self) -> int:
         """As of a `vertizo.network.transport.Service`."""
-        if self.course is None:
+        if self.state is None:
             batch = self.config.method.points * self.config.batch_size
             return min(wire.MAX_BODY, 4 * LARGEST_DIM * batch + 2 * UPLOAD_BYTES)
-        return max(self.course.job.party.largest_frame, 2 * UPLOAD_BYTES)
-
-    @property
-    def _course(self) -> Course:
-        """The course of the job, which is under way.
-
-        Raises:
-            RefusedError: it is not.
-        """
-        if self.course is None:
-            raise RefusedError(UNKNOWN)
-        return self.course
+        return max(self.state.job.party.largest_frame, 2 * UPLOAD_BYTES)
 
     def ask(self, member: str, frame: bytes, answer: Answer) -> Rest | None:
         """As of a `vertizo.network.transport.Service`; a step that is due is its rest."""
@@ -136,7 +134,12 @@ class FederationService:
             if self.failure is None:
                 self._pending[client] = answer
             self._work(lambda: self._take(client, frame), client)
-            return self.tend if self.course is not None and self.course.is_due else None
+            return self.tend if self.state is not None and self.state.is_due else None
+
+    def gone(self, member: str) -> None:
+        """As of a `vertizo.network.transport.Service`."""
+        with self._lock:
+            self._pending.pop(self.members.index(member), None)
 
     def tend(self) -> None:
         """Make the step that is due, if one is."""
@@ -161,33 +164,29 @@ class FederationService:
             raise
         self._archive.seconds += time.perf_counter() - started
 
-    def gone(self, member: str) -> None:
-        """As of a `vertizo.network.transport.Service`."""
-        with self._lock:
-            self._pending.pop(self.members.index(member), None)
-
-    def missing(self) -> list[str]:
-        """Members that are waited for before the job can begin."""
-        ready = zip(self.members, self._archive.ready, strict=True)
-        return [member for member, one in ready if one is None]
-
     def _refuse(self, client: int, words: str) -> None:
         """Tell a member why not, and people, though not each time for a flood of it."""
         self._refused[client] += 1
-        if self._refused[client] <= TOLD or self._refused[client] % 1000 == 0:
-            times = "" if self._refused[client] <= TOLD else f", {self._refused[client]:,} times"
-            self._notice(f"{self.members[client]} was refused{times}: {words}")
+        times = self._refused[client]
+        if times <= TOLD or times % 1000 == 0:
+            often = "" if times <= TOLD else f", {times:,} times"
+            self._notice(f"{self.members[client]} was refused{often}: {words}")
         self._answer(client, frames.encode(Refusal(words)))
-
-    def _progress(self, client: int) -> None:
-        """A member did something that the job needs; saying something is not enough."""
-        if self._silence.heard(client, time.monotonic()):
-            self._notice(f"{self.members[client]} is back")
 
     def _fail(self, error: Exception) -> None:
         """Stop answering: what happened must be seen to first."""
         self.failure = error
         self._pending.clear()
+
+    def _progress(self, client: int) -> None:
+        """A member did something that the job needs; saying something is not enough."""
+        if self._liveness.heard(client, time.monotonic()):
+            self._notice(f"{self.members[client]} is back")
+
+    def missing(self) -> list[str]:
+        """Members that are waited for before the job can begin."""
+        ready = zip(self.members, self._archive.ready, strict=True)
+        return [member for member, one in ready if one is None]
 
     def _take(self, client: int, frame: bytes) -> None:
         if frames.is_party_frame(frame):
@@ -229,69 +228,67 @@ class FederationService:
 
     def _gather(self, client: int, ready: Ready) -> None:
         """A member's party is made; the last one's begins the job."""
-        known, records = self._archive.ready[client], self._archive.records
-        if self.course is not None:
-            if known != ready:
+        archive = self._archive
+        if self.state is not None:
+            if archive.ready[client] != ready:
                 raise RefusedError("the party is another one than when the job began")
             return
         member = self.members[client]
-        records.check_same(member, ready)
-        others = [one.embedding_dim for one in self._archive.ready if one is not None]
-        check_size(member, ready.embedding_dim, sum(others), sum(records.counts))
+        archive.records.check_same(member, ready)
+        others = [one.embedding_dim for one in archive.ready if one is not None]
+        check_size(member, ready.embedding_dim, sum(others), sum(archive.records.counts))
         self._progress(client)
-        self._archive.ready[client] = ready
+        archive.ready[client] = ready
         if not self.missing():
-            self._archive.begin().begin()
-            self._archive.save()
+            archive.begin().begin()
+            archive.save()
             self._offer_all()
 
     def _upload(self, client: int, frame: bytes) -> None:
-        course = self._course
-        wanted = course.wants(client)
-        if wanted is None and course.phase == "uploading":
+        state = self._state
+        wanted = state.wants(client)
+        if wanted is None and state.phase == "uploading":
             raise RefusedError("this member's part of the table is there already")
-        if wanted is None:  # a piece of an evaluation that was dropped
-            self._answer(client, frames.encode(Noted()))
-            return
-        if course.job.party.receive_upload(frame, client, wanted):
-            self._progress(client)
-        if course.phase == "uploading":
-            self.traffic.table += len(frame)
-        else:
-            self.traffic.evaluation += len(frame)
-            self._archive.append(UPLOAD, frame)
-            self._archive.worked(0.0)
+        if wanted is not None:  # or else it is a piece of an evaluation that was dropped
+            if state.job.party.receive_upload(frame, client, wanted):
+                self._progress(client)
+            if state.phase == "uploading":
+                self.traffic.table += len(frame)
+            else:
+                self.traffic.evaluation += len(frame)
+                self._archive.append(UPLOAD, frame)
+                self._archive.worked(0.0)
         self._answer(client, frames.encode(Noted()))
 
     def _sent(self, client: int, sent: Sent) -> None:
-        course = self._course
-        if course.completes(client, sent):
+        state = self._state
+        if state.completes(client, sent.purpose, sent.number):
             self._archive.append(SENT, b"%d" % client)
-            course.answered(client)
-            self._score()
-        elif course.phase == "uploading" and course.uploaded(client):
+            state.answered(client)
+            self._archive.score()
+        elif state.phase == "uploading" and state.uploaded(client):
             self._archive.save()
         self._offer_all()
 
     def _query(self, client: int, frame: bytes) -> None:
-        course, party = self._course, self._course.job.party
+        state, party = self._state, self._state.job.party
         self.traffic.up += len(frame)
-        if course.phase != "training":
-            found = party.vet(frame, client)
-            self._deliver([] if isinstance(found, Vetted) else found)
+        if state.phase != "training":
+            known = party.vet(frame, client)
+            self._deliver([] if isinstance(known, Vetted) else known)
             self._offer(client)
             return
         started = time.perf_counter()
         try:
-            found = course.vet(frame, client)
+            query = state.vet(frame, client)
         except OtherRoundError:
             self._offer(client)  # its round went on without it; here is the next
             return
-        if isinstance(found, Vetted):
+        if isinstance(query, Vetted):
             self._archive.append(QUERY, frame)
             self._progress(client)
-            found = course.take(found)
-        self._deliver(found)
+            query = state.take(query)
+        self._deliver(query)
         self._after(started)
 
     # What they are answered.
@@ -305,18 +302,38 @@ class FederationService:
         for client, reply in replies:
             self.traffic.down += len(reply)
             if client in self._pending:
-                todos = self._course.todos(client, replied=True)
+                todos = self._todos(client, replied=True)
                 self._answer(client, b"".join([bytes(reply), *todos]))
+
+    def _todos(self, client: int, *, replied: bool = False) -> list[bytes]:
+        """What a member is to do next: nothing to wait, or after a reply to go on as it does."""
+        state, evaluations = self._state, self._state.evaluations
+        job, best = state.job, None if evaluations.best is None else evaluations.best["number"]
+        if state.phase == "done":
+            return [frames.encode(Done(job.statement.words, best))]
+        wanted = state.wants(client)
+        if wanted is not None and state.phase == "uploading":
+            return [frames.encode(Send(wanted, 0, "now"))]
+        if wanted is not None:
+            send = Send(wanted, evaluations.number, evaluations.model)
+            keep = [] if best is None else [frames.encode(Keep(best))]
+            return [*keep, frames.encode(send)]
+        if state.phase != "training":
+            return []
+        if job.synchronous:
+            return [] if client in job.party.asked else [bytes(job.party.announce(client))]
+        going = not replied and client in state.waited_for()
+        return [frames.encode(Go())] if going else []
 
     def _offer(self, client: int) -> None:
         """Answer a member that waits for something to do, if there is something."""
-        course = self.course
-        if client not in self._pending or course is None or client in course.job.party.asked:
+        state = self.state
+        if client not in self._pending or state is None or client in state.job.party.asked:
             return
-        todos = course.todos(client)
+        todos = self._todos(client)
         if todos:
             self._answer(client, b"".join(todos))
-        if course.phase == "done":
+        if state.phase == "done":
             self._told.add(client)
             if len(self._told) == len(self.members):
                 self.finished.set()
@@ -330,18 +347,7 @@ class FederationService:
         self._offer_all()
         self._archive.worked(time.perf_counter() - started)
 
-    # Evaluations.
-
-    def _score(self) -> None:
-        """Score the evaluation under way, if all of its embeddings are there."""
-        if self.course is None or not self.course.evaluations.is_answered:
-            return
-        course, archive = self._course, self._archive
-        found, now = scored(course, archive.best_parameters)
-        row = evaluation_row(course, archive.traffic, archive.seconds, found)
-        archive.scored(course, row, now)
-
-    # Silence.
+    # Liveness.
 
     def tick(self) -> None:
         """Look after members that are silent; for the driver to call about once a second.
@@ -354,13 +360,13 @@ class FederationService:
             if self.failure is not None:
                 raise self.failure
             waited_for = self._waited_for()
-            silent = self._silence.among(waited_for, time.monotonic())
-            going_on = self._served.absent == "go-on" and self.course is not None
-            new = self._silence.name(silent)
+            silent = self._liveness.among(waited_for, time.monotonic())
+            going_on = self._served.absent == "go-on" and self.state is not None
+            new = self._liveness.name(silent)
             if new:
                 what = "going on without" if going_on else "waiting for"
                 self._notice(f"silent for {self._served.patience:g} s: {new}; {what} them")
-            if self.course is not None and self.course.phase == "done":
+            if self.state is not None and self.state.phase == "done":
                 if silent:
                     self.finished.set()  # they are told when the job is served again
             elif silent and silent == waited_for and going_on:  # the others are slow, and there
@@ -368,25 +374,25 @@ class FederationService:
 
     def _waited_for(self) -> set[int]:
         """The members whose silence holds the others up."""
-        if self.course is None:
+        if self.state is None:
             return {self.members.index(member) for member in self.missing()}
-        waited_for = self.course.waited_for() - self._told
-        if self.course.phase != "training":
+        waited_for = self.state.waited_for() - self._told
+        if self.state.phase != "training":
             return waited_for
-        if self.course.job.synchronous:
-            return waited_for if self.course.job.party.asked else set()
-        return waited_for if all(self._silence.is_long(c) for c in waited_for) else set()
+        if self.state.job.synchronous:
+            return waited_for if self.state.job.party.asked else set()
+        return waited_for if all(self._liveness.is_long(c) for c in waited_for) else set()
 
     def _without(self) -> None:
         """Go on without those who are silent."""
-        course, started = self._course, time.perf_counter()
-        if course.phase == "uploading":
+        state, started = self._state, time.perf_counter()
+        if state.phase == "uploading":
             return  # there is no table without them
-        if course.phase == "training" and course.job.synchronous:
+        if state.phase == "training" and state.job.synchronous:
             self._archive.append(CLOSE, b"")
-            self._deliver(course.close_round())
+            self._deliver(state.close_round())
         else:
             self._archive.append(GIVEN_UP, b"")
-            course.give_up()
+            state.give_up()
             self._archive.end_if_done()
         self._after(started)

@@ -1,4 +1,4 @@
-"""What a label holder proposes, and what of it a member accepts.
+"""What a label holder proposes, what of it a member accepts, and what a member may be like.
 
 Terms come from somebody else's machine. They may name methods, models and sizes that this version
 knows, and nothing that would load code or files here; what a member's own configuration requires
@@ -8,6 +8,7 @@ must be so; and once a job has begun they stay as they are.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
@@ -16,28 +17,21 @@ from vertizo.core.errors import ConfigError, MalformedError, RefusedError
 from vertizo.network.frames import PROTOCOL, Hello, Terms
 from vertizo.network.options import JoinConfig
 
-SECTIONS = {
-    "epochs",
-    "rounds",
-    "batch_size",
-    "method",
-    "client",
-    "codecs",
-    "control",
-    "server",
-    "simulation",
-    "data",
-    "privacy",
-    "noised_replies",
-    "digest",
+LARGEST_DIM = 2**16
+"""Numbers of an embedding."""
+TOLD = {"noised_replies", "digest"}
+"""Sections that are no keys of a configuration: see `told`."""
+SECTIONS = TOLD | {
+    *("epochs", "rounds", "batch_size", "method", "client", "codecs", "control", "server"),
+    *("simulation", "data", "privacy"),
 }
-TOLD = ("noised_replies", "digest")
-"""Those that are no keys of a configuration: see `told`."""
-LOADING = ("path", "test_path", "root", "ledger")
-"""Keys that name files or code."""
+HARMLESS = {
+    **dict.fromkeys(("path", "test_path", "root", "ledger"), (None,)),
+    "checkpoint": ("minilm", "random"),
+    "tokenizer": ("hash", "minilm"),
+}
+"""Keys that may name files or code, and their values that do not."""
 OWN_WORD = "a label holder may not name code or files; set it in this party's own configuration"
-CHECKPOINTS = ("minilm", "random")
-TOKENIZERS = ("hash", "minilm")
 
 
 def check_hello(hello: Hello, federation: str) -> None:
@@ -50,6 +44,27 @@ def check_hello(hello: Hello, federation: str) -> None:
     if hello.federation != federation:
         raise RefusedError(
             f"federation.name is {hello.federation!r}; the label holder's is {federation!r}"
+        )
+
+
+def check_size(member: str, dim: int, others: int, records: int) -> None:
+    """Raise RefusedError for embeddings that cannot be meant, or that this machine cannot hold.
+
+    Args:
+        member: its name.
+        dim: numbers of its embeddings.
+        others: numbers of all other members' embeddings together.
+        records: of all partitions.
+    """
+    if not 1 <= dim <= LARGEST_DIM:
+        raise RefusedError(
+            f"{member} has embeddings of {dim} numbers; 1 to {LARGEST_DIM:,} are accepted"
+        )
+    wanted = 4 * (others + dim) * records
+    if 2 * wanted > os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
+        raise RefusedError(
+            f"with the {dim:,} numbers of {member} for each record, embeddings would take "
+            f"{wanted / 2**30:.1f} GiB, more than half of the label holder's memory"
         )
 
 
@@ -70,7 +85,13 @@ def accepted(terms: Terms, config: JoinConfig) -> ExperimentConfig:
         raise MalformedError(f"the terms are no configuration: {error}") from None
     if not isinstance(proposed, dict) or not proposed.keys() <= SECTIONS:
         raise MalformedError("the terms have sections that are none of a member's business")
-    _check_trial(terms, config)
+    ours = config.federation.trial
+    if terms.trial != ours:
+        wanted = "a trial, in which all secrets follow from a public seed"
+        raise ConfigError(
+            f"federation.trial is {str(ours).lower()} but the label holder runs "
+            f"{wanted if terms.trial else 'no trial'}"
+        )
     for key, value in config.federation.require.items():
         found = _at(proposed, key)
         if found != value:
@@ -78,21 +99,20 @@ def accepted(terms: Terms, config: JoinConfig) -> ExperimentConfig:
                 f"federation.require.{key} is {value!r} but the label holder wants {found!r}"
             )
     own = config.client
-    for key in own:
-        if key not in ("model", "optimizer", "device"):
-            raise ConfigError(
-                f"client.{key} is no key; there are client.model, .optimizer and .device"
-            )
+    if wrong := [key for key in own if key not in ("model", "optimizer", "device")]:
+        raise ConfigError(
+            f"client.{wrong[0]} is no key; there are client.model, .optimizer and .device"
+        )
     theirs = proposed.get("client", {})
     if not isinstance(theirs, dict):
         raise MalformedError("the terms' section client is no mapping")
     theirs = {key: value for key, value in theirs.items() if key != "device"}  # of this machine
     _check_harmless({**proposed, "client": {k: v for k, v in theirs.items() if k not in own}})
-    seed = {"seed": terms.choice} if terms.trial else {}
-    client = {"client": {**theirs, **own}}
-    own_tree = {**proposed, **client, **seed}
-    own_tree = {key: value for key, value in own_tree.items() if key not in TOLD}
-    return parse(own_tree, "the label holder's terms")
+    tree = {key: value for key, value in proposed.items() if key not in TOLD}
+    tree["client"] = {**theirs, **own}
+    if terms.trial:
+        tree["seed"] = terms.choice
+    return parse(tree, "the label holder's terms")
 
 
 class Told(TypedDict):
@@ -114,26 +134,14 @@ def told(terms: Terms) -> Told:
     }
 
 
-def _check_trial(terms: Terms, config: JoinConfig) -> None:
-    ours = config.federation.trial
-    if terms.trial != ours:
-        wanted = "a trial, in which all secrets follow from a public seed"
-        raise ConfigError(
-            f"federation.trial is {str(ours).lower()} but the label holder runs "
-            f"{wanted if terms.trial else 'no trial'}"
-        )
-
-
 def _check_harmless(tree: Any, place: str = "") -> None:
     """Refuse whatever would load code or files on this machine."""
     if not isinstance(tree, Mapping):
         return
     for key, value in tree.items():
         here = f"{place}.{key}" if place else str(key)
-        loads = key in LOADING and value is not None
-        loads = loads or (key == "checkpoint" and value not in CHECKPOINTS)
-        loads = loads or (key == "tokenizer" and value not in TOKENIZERS)
-        if loads:
+        harmless = HARMLESS.get(key)
+        if harmless is not None and value not in harmless:
             raise ConfigError(f"the label holder proposes {here} {value!r}; {OWN_WORD}")
         _check_harmless(value, here)
 

@@ -9,7 +9,6 @@ twice. So a channel's whole duty is to repeat an ask until there is an answer.
 from __future__ import annotations
 
 from collections.abc import Callable
-from threading import Event
 from typing import Protocol
 
 Answer = Callable[[bytes], None]
@@ -56,38 +55,3 @@ class Channel(Protocol):
 
     def close(self) -> None:
         """Let go of the connection."""
-
-
-class DirectChannel:
-    """A member in the service's own process, for tests.
-
-    Args:
-        service: to ask.
-        member: who asks.
-        patience: seconds until an ask that was not answered is made again.
-    """
-
-    def __init__(self, service: Service, member: str, patience: float = 1.0) -> None:
-        self._service = service
-        self._member = member
-        self._patience = patience
-
-    def ask(self, frame: bytes) -> bytes:
-        """As of a `Channel`."""
-        while True:
-            answers: list[bytes] = []
-            there = Event()
-
-            def take(answer: bytes, answers: list[bytes] = answers, there: Event = there) -> None:
-                answers.append(answer)
-                there.set()
-
-            rest = self._service.ask(self._member, frame, take)
-            if rest is not None:
-                rest()
-            if there.wait(self._patience):
-                return answers[0]
-
-    def close(self) -> None:
-        """As of a `Channel`."""
-        self._service.gone(self._member)

@@ -30,13 +30,10 @@ class Batches:
     def __init__(self, records: int, size: int, stream: Stream) -> None:
         self.records = records
         self.size = size
+        self.per_epoch = -(-records // size)
+        """Batches in an epoch, ⌈D/B⌉."""
         self._stream = stream
         self._epoch: tuple[int, Tensor] | None = None
-
-    @property
-    def per_epoch(self) -> int:
-        """Batches in an epoch, ⌈D/B⌉."""
-        return -(-self.records // self.size)
 
     def ids(self, number: int) -> Tensor:
         """Record IDs of batch ``number``, int64 [batch]."""

@@ -1,29 +1,65 @@
-"""What both parties check of what they are sent."""
+"""What parties check of what they are sent: records, shapes, bounds, and whose turn it is."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
-from vertizo.core.errors import ConflictError, ShapeError, UnknownRecordError
-from vertizo.protocol.messages import Purpose, largest
+from vertizo.core import kernels
+from vertizo.core.errors import (
+    ConflictError,
+    NonFiniteError,
+    RepeatedRecordError,
+    ShapeError,
+    UnknownRecordError,
+)
+from vertizo.privacy.ledger import digest
+from vertizo.protocol.codecs.feedback import Received
+from vertizo.protocol.messages import Purpose, Query
+from vertizo.protocol.wire import Frame
 
 Partition = Mapping[Purpose, Tensor]
 """Features or labels by purpose: ``table`` holds the training records."""
+LARGEST = float(np.finfo(np.float32).max)
 
 
-def ids_in_range(ids: Tensor, records: int, most: int, found: int | None = None) -> None:
-    """Raise RefusedError unless there are 1 to ``most`` record IDs, all below ``records``.
-
-    ``found`` is the largest of them, where it is known.
-    """
+def ids_in_range(ids: Tensor, records: int, most: int) -> None:
+    """Raise RefusedError unless there are 1 to ``most`` record IDs, all below ``records``."""
     count = ids.numel()
     if not 0 < count <= most:
         raise ShapeError(f"a batch of {count} records; 1 to {most} are accepted")
-    found = largest(ids) if found is None else found
-    if found >= records:
-        raise UnknownRecordError(f"record ID {found}; this federation has 0 to {records - 1}")
+    highest = kernels.highest(np.ascontiguousarray(ids.numpy()))
+    if highest >= records:
+        raise UnknownRecordError(f"record ID {highest}; this federation has 0 to {records - 1}")
+
+
+def is_bounded(array: Tensor, bound: float) -> bool:
+    """Whether all values are finite and at most ``bound`` in absolute value."""
+    return kernels.bounded(np.ascontiguousarray(array.numpy(), np.float32), min(bound, LARGEST))
+
+
+def misshapen(name: str, array: Tensor, expected: tuple[int, ...]) -> ShapeError:
+    """The error of an array that has not the ``expected`` shape."""
+    return ShapeError(f"{name} has shape {tuple(array.shape)}; agreed was {expected}")
+
+
+def unbounded(name: str, bound: float) -> NonFiniteError:
+    """The error of values that are not finite or beyond the bound."""
+    return NonFiniteError(f"values of {name} are NaN or outside [-{bound:g}, {bound:g}]")
+
+
+def mended(array: Tensor, bound: float) -> Tensor:
+    """A copy that is within the bound: NaN and ±∞ become 0, what else is beyond is cut off.
+
+    >>> mended(torch.tensor([1.0, float("nan"), float("inf"), -9.0]), 5.0).tolist()
+    [1.0, 0.0, 0.0, -5.0]
+    """
+    return torch.where(array.isfinite(), array, 0.0).clamp_(-bound, bound)
 
 
 def out_of_step(words: str, *, server_is_behind: bool) -> ConflictError:
@@ -33,3 +69,114 @@ def out_of_step(words: str, *, server_is_behind: bool) -> ConflictError:
         f"{words}: {who} goes on from an older state than the other has seen; put the newest copy "
         "of its folder back, or begin a new job in new folders"
     )
+
+
+@dataclass(frozen=True)
+class Vetted:
+    """A query that nothing speaks against."""
+
+    query: Query
+    """As it is to be worked on: mended, and with what error feedback left out."""
+    frame: Frame
+    """As it came."""
+
+
+@dataclass
+class Peer:
+    """What the server remembers of one client."""
+
+    next_number: int = 0
+    query: Frame | None = None
+    """The last query that was answered, or the one that waits in a synchronous round."""
+    reply: Frame | None = None
+    """The answer to it; None while it waits."""
+    digest: bytes | None = None
+    """In place of the query, where only a ledger remembers it."""
+
+    def came_before(self, query: Query, frame: Frame) -> bool:
+        """Whether a query is the last one once more, byte for byte; else it must be the next one.
+
+        Raises:
+            ConflictError: it is neither.
+        """
+        number, following = query.number, self.next_number
+        waits = self.query is not None and self.reply is None
+        last = following if waits else following - 1
+        if number == last and (self.query is not None or self.digest is not None):
+            same = frame == self.query
+            if self.query is None:
+                same = digest(bytes(frame)) == self.digest
+            if not same:
+                raise ConflictError(
+                    f"query {number} of client {query.client} came before, with other content"
+                )
+            return True
+        if number != following:
+            words = f"query {number} of client {query.client}; {following} is the next one"
+            raise out_of_step(words, server_is_behind=number > following)
+        return False
+
+    def state(self) -> list[Any]:
+        """What a checkpoint must hold."""
+        frames = [None if frame is None else bytes(frame) for frame in (self.query, self.reply)]
+        return [self.next_number, *frames, self.digest]
+
+
+class QueryChecks:
+    """What the label holder checks of the queries of one federation.
+
+    Args:
+        records: D.
+        batch_size: nominal B, the most records of one query.
+        points: embeddings of each record in one query.
+        dims: d_h of every client, in order.
+        bound: H_max, the largest absolute value of an embedding.
+        tolerant: whether values beyond it are mended; they are refused otherwise.
+        received: for each client, what was received of each record, for error feedback; or none.
+    """
+
+    def __init__(
+        self,
+        records: int,
+        batch_size: int,
+        points: int,
+        dims: Sequence[int],
+        bound: float,
+        *,
+        tolerant: bool,
+        received: Sequence[Received] = (),
+    ) -> None:
+        self._records = records
+        self._batch_size = batch_size
+        self._points = points
+        self._dims = tuple(dims)
+        self._bound = bound
+        self._tolerant = tolerant
+        self._received = received
+        self._places = np.zeros(records, np.int32)
+
+    def accept(self, query: Query) -> Query:
+        """The query to be worked on.
+
+        It names known records, each once, in the shape agreed on. With error feedback its
+        embeddings are restored from their difference to what is known. Those beyond the bound are
+        refused, or mended under noise, where nothing may be refused that an honest client may send
+        by accident.
+
+        Raises:
+            RefusedError: it is not acceptable.
+        """
+        ids_in_range(query.ids, self._records, self._batch_size)
+        shape = (self._points, query.ids.numel(), self._dims[query.client])
+        if query.embeddings.shape != shape:
+            raise misshapen(f"the embeddings of client {query.client}", query.embeddings, shape)
+        if not kernels.distinct(self._places, query.ids.numpy()):
+            raise RepeatedRecordError(f"client {query.client} names a record twice in one batch")
+        if self._received:
+            known = self._received[query.client].known(query.ids)
+            query = replace(query, embeddings=query.embeddings + known)
+        if is_bounded(query.embeddings, self._bound):
+            return query
+        if not self._tolerant:
+            raise unbounded(f"the embeddings of client {query.client}", self._bound)
+        return replace(query, embeddings=mended(query.embeddings, self._bound))

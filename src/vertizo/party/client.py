@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,12 +11,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vertizo.core import kernels, validate
+from vertizo.core import kernels
 from vertizo.core.errors import ConflictError, MalformedError, UnknownPartyError
-from vertizo.methods.base import ClientHalf, RowReader
+from vertizo.methods.base import ClientPair, Features
 from vertizo.models.base import Selected
 from vertizo.party.batches import Batches
-from vertizo.party.checks import Partition, ids_in_range, out_of_step
+from vertizo.party.checks import (
+    Partition,
+    ids_in_range,
+    is_bounded,
+    misshapen,
+    out_of_step,
+    unbounded,
+)
 from vertizo.privacy.embedding_noise import EmbeddingNoise
 from vertizo.protocol import wire
 from vertizo.protocol.codecs.base import Codec
@@ -28,12 +35,31 @@ REPLY_BOUND = 1e12
 """Largest absolute value in a reply that a client applies; divided by λ it is still a float32."""
 
 
+@dataclass
+class OpenQuery:
+    """The query that waits for its answer: its records, their features, and its frame."""
+
+    batch: Batch
+    """Its number and its records."""
+    features: Features | None = None
+    """Of those records; None until they are needed after a restart."""
+    frame: wire.Frame | None = None
+    """As sent; None where it was reopened by its records alone, to be made anew if it is asked."""
+
+
 class ClientParty:
     """A feature holder.
 
+    What it is doing is all in ``_open``::
+
+        _open                    ask            tell             reopen, load      withdraw
+        None                     makes a query  refused          what was open     stays None
+        a query with its frame   same bytes     None, next one   refused           None
+        a query without a frame  makes a query  None, next one   what was open     None
+
     Args:
         index: which client it is, from 0.
-        half: the method's client half.
+        pair: how it asks and is told (`vertizo.methods.base.Method.client`).
         features: its own columns, by purpose; training records under ``table``.
         embed: embeddings at the current parameters, no graph.
         batches: its own order of records.
@@ -50,7 +76,7 @@ class ClientParty:
         self,
         *,
         index: int,
-        half: ClientHalf,
+        pair: ClientPair,
         features: Partition,
         embed: Callable[[Tensor], Tensor],
         batches: Batches,
@@ -66,7 +92,7 @@ class ClientParty:
         self.batches = batches
         self.answered = 0
         """Queries whose answers were applied; also the number of the next query."""
-        self._half = half
+        self._pair = pair
         self._features = features
         self._embed = embed
         self._up = up
@@ -76,13 +102,8 @@ class ClientParty:
         self._received = received
         self._encode = encode
         self._order: wire.Order | None = self._named if known else None
-        self._open: Batch | None = None
-        self._batch: Any = None
-        """Features of the open query: a `Tensor`, or what a `RowReader` reads."""
-        self._frame: wire.Frame | None = None
-        self._selected_from: Tensor | None = None
-        if isinstance(half, RowReader) and "table" in features:
-            self._selected_from = half.table_of(features["table"])
+        self._open: OpenQuery | None = None
+        self._selected_from = pair.table_of(features["table"]) if "table" in features else None
         self._table: NDArray[Any] | None = None
         self._buffer: NDArray[Any] = np.empty(0)
 
@@ -92,20 +113,22 @@ class ClientParty:
         In synchronous rounds ``announcement`` is the server's `Batch`, else the client's own order
         decides which records it is about.
         """
-        if self._frame is None:
-            if self._open is None:  # else reopened, to be made anew
-                if announcement is None:
-                    self._open = self._next()
-                else:
-                    self._open = self._announced(announcement)
-            ids = self._open.ids
-            self._batch = self._rows(ids)
-            embeddings = self._half.ask(self.answered, self._batch)
+        opened = self._open
+        if opened is None:
+            batch = self._next() if announcement is None else self._announced(announcement)
+            opened = self._open = OpenQuery(batch)
+        if opened.frame is None:
+            number, ids = self.answered, opened.batch.ids
+            opened.features = self._rows(ids)
+            embeddings = self._pair.ask(number, opened.features)
             if self._noise is not None:
-                embeddings = self._noise.release(self.answered, embeddings)
-            query = Query(self.index, self.answered, ids, embeddings, self._open.batch)
-            self._frame = self._coded(query)
-        return self._frame
+                embeddings = self._noise.release(number, embeddings)
+            query = Query(self.index, number, ids, embeddings, opened.batch.batch)
+            if self._received is None:
+                opened.frame = self._encode(query, self._up)
+            else:
+                opened.frame = self._difference(query, self._received)
+        return opened.frame
 
     def _next(self) -> Batch:
         """The next batch of this client's own order."""
@@ -116,15 +139,13 @@ class ClientParty:
         """Record IDs that the number of a batch stands for."""
         return self.batches.ids(batch)
 
-    def _coded(self, query: Query) -> wire.Frame:
-        """The frame of a query; with error feedback, of how it differs from what is known."""
-        if self._received is None:
-            return self._encode(query, self._up)
-        known = self._received.known(query.ids)
+    def _difference(self, query: Query, received: Received) -> wire.Frame:
+        """With error feedback: the frame of how a query differs from what is known."""
+        known = received.known(query.ids)
         frame = wire.encode(replace(query, embeddings=query.embeddings - known), self._up)
         sent = wire.decode(frame, self._up, order=self._order)
         assert isinstance(sent, Query)
-        self._received.learn(query.ids, sent.embeddings + known)
+        received.learn(query.ids, sent.embeddings + known)
         return frame
 
     def _rows(self, ids: Tensor) -> Tensor | Selected:
@@ -141,11 +162,15 @@ class ClientParty:
         return torch.from_numpy(rows)
 
     def _announced(self, frame: wire.Frame) -> Batch:
+        message = self._decoded(frame)
+        self._check_next(message)
+        ids_in_range(message.ids, self.batches.records, self.batches.size)
+        return message
+
+    def _decoded(self, frame: wire.Frame) -> Batch:
         message = wire.decode(frame, self._down, order=self._order)
         if not isinstance(message, Batch):
             raise MalformedError(f"a {type(message).__name__} where a Batch was expected")
-        self._check_next(message)
-        ids_in_range(message.ids, self.batches.records, self.batches.size)
         return message
 
     def _check_next(self, batch: Batch) -> None:
@@ -165,20 +190,24 @@ class ClientParty:
             raise MalformedError(f"a {type(reply).__name__} where a Reply was expected")
         if reply.client != self.index:
             raise UnknownPartyError(f"a reply for client {reply.client} reached {self.index}")
-        if self._open is None or reply.number != self.answered:
+        opened = self._open
+        if opened is None or reply.number != self.answered:
             raise ConflictError(f"a reply to query {reply.number}; {self.answered} is the next one")
-        validate.shape("the reply", reply.values, self._reply_shape(self._open.ids.numel()))
-        validate.bounded("the reply", reply.values, REPLY_BOUND)
-        if self._batch is None:
-            self._batch = self._rows(self._open.ids)
-        self._half.tell(reply.number, self._batch, reply.values)
-        self._open = self._batch = self._frame = None
+        shape = self._reply_shape(len(opened.batch.ids))
+        if reply.values.shape != shape:
+            raise misshapen("the reply", reply.values, shape)
+        if not is_bounded(reply.values, REPLY_BOUND):
+            raise unbounded("the reply", REPLY_BOUND)
+        if opened.features is None:
+            opened.features = self._rows(opened.batch.ids)
+        self._pair.tell(reply.number, opened.features, reply.values)
+        self._open = None
         self.answered += 1
 
     @property
     def open_ids(self) -> Tensor | None:
         """The records of the open query; None where there is none."""
-        return None if self._open is None else self._open.ids
+        return None if self._open is None else self._open.batch.ids
 
     @property
     def is_reopened_by_ids(self) -> bool:
@@ -188,12 +217,12 @@ class ClientParty:
     def reopen_next(self) -> None:
         """Take up the next query of this client's own order, to be answered or made anew."""
         if self._open is None:
-            self._open = self._next()
+            self._open = OpenQuery(self._next())
 
     def opened(self) -> bytes:
         """The open query's number and records, for `reopen`; far smaller than the query."""
         assert self._open is not None, "a query is open"
-        return wire.encode(self._open, self._up)
+        return wire.encode(self._open.batch, self._up)
 
     def reopen(self, frame: bytes) -> None:
         """Take up a query that this party made before it was stopped.
@@ -211,13 +240,12 @@ class ClientParty:
             raise ConflictError(f"not query {self.answered}, which is the next one")
         if isinstance(query, Batch):
             ids_in_range(query.ids, self.batches.records, self.batches.size)
-            self._open, self._frame, self._batch = query, None, None
+            self._open = OpenQuery(query)
             return
         if self._received is not None:
             known = self._received.known(query.ids)
             self._received.learn(query.ids, query.embeddings + known)
-        self._open = Batch(query.number, query.ids, query.batch)
-        self._frame, self._batch = frame, None
+        self._open = OpenQuery(Batch(query.number, query.ids, query.batch), frame=frame)
 
     def is_overtaken(self, announcement: bytes) -> bool:
         """Whether the open query is for another round than the one announced for its number.
@@ -226,14 +254,12 @@ class ClientParty:
             WireError: not an announcement.
             ConflictError: no query is open, and it is not for the next one.
         """
-        message = wire.decode(announcement, self._down, order=self._order)
-        if not isinstance(message, Batch):
-            raise MalformedError(f"a {type(message).__name__} where a Batch was expected")
+        message = self._decoded(announcement)
         if self._open is None:
             self._check_next(message)
         if self._open is None or message.number != self.answered:
             return False
-        return not torch.equal(message.ids, self._open.ids)
+        return not torch.equal(message.ids, self._open.batch.ids)
 
     def withdraw(self) -> None:
         """Forget the open query, for a synchronous round that went on without it.
@@ -243,7 +269,7 @@ class ClientParty:
         """
         if self._noise is not None or self._received is not None:
             raise ConflictError("a query with noise or error feedback cannot be taken back")
-        self._open = self._batch = self._frame = None
+        self._open = None
 
     def upload(self, purpose: Purpose, start: int, stop: int) -> bytes:
         """Embeddings of rows ``start`` to ``stop`` of one partition, at the current parameters.
@@ -264,16 +290,18 @@ class ClientParty:
     def state(self) -> dict[str, Any]:
         """What a checkpoint must hold, beside model and optimiser."""
         known = {} if self._received is None else self._received.state()
-        ids, batch = (None, None) if self._open is None else (self._open.ids, self._open.batch)
-        frame = None if self._frame is None else bytes(self._frame)
+        ids = batch = frame = None
+        if self._open is not None:
+            ids, batch = self._open.batch.ids, self._open.batch.batch
+            frame = None if self._open.frame is None else bytes(self._open.frame)
         state = {"answered": self.answered, "ids": ids, "batch": batch}
         return {**state, "frame": frame, "known": known}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Go on from ``state``, an open query included."""
-        self.answered = state["answered"]
-        ids = state["ids"]
-        self._open = None if ids is None else Batch(self.answered, ids, state["batch"])
-        self._frame, self._batch = state["frame"], None
+        self.answered, self._open = state["answered"], None
+        if state["ids"] is not None:
+            batch = Batch(self.answered, state["ids"], state["batch"])
+            self._open = OpenQuery(batch, frame=state["frame"])
         if self._received is not None:
             self._received.load(state["known"])

@@ -17,21 +17,21 @@ and schedules cost nothing more.
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from vertizo.core.randomness import Stream
-from vertizo.models.base import Dense, Points
-from vertizo.models.optimizers import Optimizer
-from vertizo.party.server_model import Evaluation, Head
+from vertizo.models.base import Points
+from vertizo.models.optimizers import Dense, Optimizer
+from vertizo.party.server_model import Counted, Evaluation, Optimised, ServerModel
 from vertizo.privacy.clipping import clip
 from vertizo.privacy.discrete_gaussian import RandomBytes
 from vertizo.privacy.mechanisms import NoiseSource
 from vertizo.zeroth_order.directions import Directions
-from vertizo.zeroth_order.estimators import estimate, two_point
-from vertizo.zeroth_order.perturbation import outputs
+from vertizo.zeroth_order.estimators import estimate, outputs, two_point
 
 ROUNDING = 1e-4
 """Share of the clip kept free for rounding in float64.
@@ -65,7 +65,7 @@ def clipped_gradient(evaluation: Evaluation, clip_norm: float, count: int | None
     return total
 
 
-class PrivateSgd:
+class PrivateSgd(Counted):
     """DP-SGD on the batch of each query (Abadi et al. 2016), without amplification.
 
     Args:
@@ -75,7 +75,6 @@ class PrivateSgd:
     """
 
     is_private = True
-    evaluations = 0
 
     def __init__(
         self,
@@ -83,30 +82,22 @@ class PrivateSgd:
         noise: NoiseSource,
         batch_size: int,
     ) -> None:
-        self._optimizer = optimizer
+        super().__init__(optimizer)
         self._noise = noise
         self._batch_size = batch_size
-        self._steps = 0
 
-    def step(self, head: Head, evaluation: Evaluation, joined: Tensor, labels: Tensor) -> None:
+    def step(
+        self, model: ServerModel, evaluation: Evaluation, joined: Tensor, labels: Tensor
+    ) -> None:
         """One step along the clipped, noised gradient of the batch."""
         total = clipped_gradient(evaluation, self._noise.clip_norm)
-        noised = self._noise.onto(self._steps, total)
-        self._steps += 1
-        gradient = (noised / self._batch_size).to(head.parameters.dtype)
-        self._optimizer.step(head.parameters, Dense(gradient))
-
-    def state(self) -> dict[str, Tensor]:
-        """The optimiser's, and how many releases were made."""
-        return {**self._optimizer.state(), "steps": torch.tensor(self._steps)}
-
-    def load(self, state: dict[str, Tensor]) -> None:
-        """Go on from ``state``."""
-        self._steps = int(state["steps"])
-        self._optimizer.load(state)
+        noised = self._noise.onto(self.steps, total)
+        self.steps += 1
+        gradient = (noised / self._batch_size).to(model.parameters.dtype)
+        self._optimizer.step(model.parameters, Dense(gradient))
 
 
-class PrivateZerothOrder:
+class PrivateZerothOrder(Counted):
     """A two-point step whose slope is clipped for each record, added up and noised.
 
     Args:
@@ -128,35 +119,27 @@ class PrivateZerothOrder:
         directions: Directions,
         smoothing: float,
     ) -> None:
-        self._optimizer = optimizer
+        super().__init__(optimizer)
         self._noise = noise
         self._batch_size = batch_size
         self._directions = directions
         self._smoothing = smoothing
-        self._steps = 0
 
-    def step(self, head: Head, evaluation: Evaluation, joined: Tensor, labels: Tensor) -> None:
+    def step(
+        self, model: ServerModel, evaluation: Evaluation, joined: Tensor, labels: Tensor
+    ) -> None:
         """One step along a random direction, as far as the noised slope says."""
-        direction = self._directions.draw(self._steps)
+        direction = self._directions.draw(self.steps)
         smoothing = self._smoothing
         plus, minus = (
-            head.task.losses(logits, labels).values
-            for logits in outputs(head.model, joined, direction, (smoothing, -smoothing))
+            model.task.losses(logits, labels).values
+            for logits in outputs(model.model, joined, direction, (smoothing, -smoothing))
         )
         slopes = clip(two_point(plus, minus, smoothing), self._noise.clip_norm)
-        noised = self._noise.sum(self._steps, slopes.unsqueeze(1))
-        self._steps += 1
+        noised = self._noise.sum(self.steps, slopes.unsqueeze(1))
+        self.steps += 1
         slope = float(noised) / self._batch_size
-        self._optimizer.step(head.parameters, estimate(direction, slope))
-
-    def state(self) -> dict[str, Tensor]:
-        """The optimiser's, and how many directions were drawn."""
-        return {**self._optimizer.state(), "steps": torch.tensor(self._steps)}
-
-    def load(self, state: dict[str, Tensor]) -> None:
-        """Go on from ``state``."""
-        self._steps = int(state["steps"])
-        self._optimizer.load(state)
+        self._optimizer.step(model.parameters, estimate(direction, slope))
 
 
 class Sampler(Protocol):
@@ -193,7 +176,26 @@ class SystemSampler:
         return (words & (2**53 - 1)).to(torch.float64) * 2.0**-53
 
 
-class SecretSgd:
+@dataclass(frozen=True)
+class Schedule:
+    """When the server trains on secret samples: by the public round counter alone.
+
+    Args:
+        every: rounds between two steps.
+        warm_up: steps before the first round.
+        most: steps in all.
+    """
+
+    every: int
+    warm_up: int
+    most: int
+
+    def due(self, round_: int) -> int:
+        """Steps to have been made once ``round_`` rounds are over."""
+        return min(self.most, self.warm_up + round_ // self.every)
+
+
+class SecretSgd(Optimised):
     """DP-SGD on the embedding table, each record sampled with probability q (Poisson).
 
     It takes no part in the queries: `step` does nothing, and `between` is called between them, as
@@ -211,7 +213,6 @@ class SecretSgd:
     """
 
     is_private = True
-    evaluations = 0
 
     def __init__(
         self,
@@ -222,13 +223,15 @@ class SecretSgd:
         capacity: int,
         sampler: Sampler,
     ) -> None:
-        self._optimizer = optimizer
+        super().__init__(optimizer)
         self._noise = noise
         self._sampling = sampling
         self._capacity = capacity
         self._sampler = sampler
 
-    def step(self, head: Head, evaluation: Evaluation, joined: Tensor, labels: Tensor) -> None:
+    def step(
+        self, model: ServerModel, evaluation: Evaluation, joined: Tensor, labels: Tensor
+    ) -> None:
         """Nothing: queries do not train this server."""
 
     def sample(self, step: int, records: int) -> tuple[Tensor, int]:
@@ -240,19 +243,17 @@ class SecretSgd:
         return rows, chosen.numel()
 
     def between(
-        self, step: int, head: Head, joined: Tensor, labels: Tensor, count: int, records: int
+        self,
+        step: int,
+        model: ServerModel,
+        joined: Tensor,
+        labels: Tensor,
+        count: int,
+        records: int,
     ) -> None:
         """Step number ``step``, on the first ``count`` of the given rows."""
-        evaluation = head.evaluate(Points(joined), labels)
+        evaluation = model.evaluate(Points(joined), labels)
         total = clipped_gradient(evaluation, self._noise.clip_norm, count)
         noised = self._noise.onto(step, total)
-        gradient = (noised / (self._sampling * records)).to(head.parameters.dtype)
-        self._optimizer.step(head.parameters, Dense(gradient))
-
-    def state(self) -> dict[str, Tensor]:
-        """The optimiser's."""
-        return self._optimizer.state()
-
-    def load(self, state: dict[str, Tensor]) -> None:
-        """Go on from ``state``."""
-        self._optimizer.load(state)
+        gradient = (noised / (self._sampling * records)).to(model.parameters.dtype)
+        self._optimizer.step(model.parameters, Dense(gradient))

@@ -19,22 +19,20 @@ from vertizo.core.errors import (
     RunError,
     UnknownPartyError,
 )
-from vertizo.methods.base import ServerHalf, ServerSide, TrainingMeter
 from vertizo.party.batches import Batches
-from vertizo.party.checks import Partition
+from vertizo.party.checks import Partition, Peer, QueryChecks, Vetted
 from vertizo.party.metrics import Scores, scores
-from vertizo.party.peer import Peer, Schedule, Vetted
-from vertizo.party.private_updates import SecretSgd
+from vertizo.party.private_updates import Schedule, SecretSgd
+from vertizo.party.server_model import ServerSide, TrainingMeter
 from vertizo.party.table import Staleness
 from vertizo.party.uploads import Uploads
-from vertizo.party.vetting import Vetting
 from vertizo.privacy.mechanisms import NoiseSource
 from vertizo.privacy.plan import Answer
 from vertizo.protocol import wire
 from vertizo.protocol.codecs.base import Codec
 from vertizo.protocol.codecs.feedback import Feedback, Received
 from vertizo.protocol.codecs.none import NoCompression
-from vertizo.protocol.messages import Batch, Message, Purpose, Query, Reply, Upload
+from vertizo.protocol.messages import Batch, Purpose, Query, Reply, Upload
 
 OVERHEAD = 4096
 """Bytes of a body beside its arrays and IDs."""
@@ -46,10 +44,8 @@ class ServerParty:
     """The label holder.
 
     Args:
-        half: the method's server half.
-        side: what that half works with; shared, so that the party can check and score.
+        side: what it trains with.
         labels: by purpose.
-        points: embeddings of each record in one query.
         batch_size: nominal B, the most records of one query.
         up, down: codecs of queries and of replies.
         bound: H_max, the largest absolute value accepted in an embedding.
@@ -66,10 +62,8 @@ class ServerParty:
     def __init__(
         self,
         *,
-        half: ServerHalf,
         side: ServerSide,
         labels: Partition,
-        points: int,
         batch_size: int,
         up: Codec,
         down: Codec,
@@ -88,12 +82,10 @@ class ServerParty:
         """Server steps made: queries answered, or synchronous rounds completed."""
         self.staleness = Staleness()
         self.clients = len(side.table.dims)
-        self._half = half
+        self.batches = batches
         self._labels = labels
         self._up = up
         self._down = down
-        self._bound = bound
-        self.batches = batches
         self._own = own
         self._feedback = feedback
         self._received = received
@@ -105,13 +97,19 @@ class ServerParty:
         self._steps = 0
         self._peers = [Peer() for _ in range(self.clients)]
         self._open: list[Query] = []
-        self._uploads = Uploads(side.table.dims, bound)
-        records = side.table.values.shape[0]
-        shape = (points, batch_size, max(side.table.dims))
+        dims, points = side.table.dims, side.method.points
+        self._uploads = Uploads(dims, bound)
+        shape = (points, batch_size, max(dims))
         largest = max(4 * math.prod(shape), up.size(shape))  # a scale a record may outgrow floats
         self._max_body = largest + 8 * batch_size + OVERHEAD
-        self._vetting = Vetting(
-            records, batch_size, points, side.table.dims, bound, tolerant=side.plan.tolerant
+        self._checks = QueryChecks(
+            len(side.table.values),
+            batch_size,
+            points,
+            dims,
+            bound,
+            tolerant=side.plan.tolerant,
+            received=received,
         )
 
     def receive(self, frame: wire.Frame, sender: int | None = None) -> Replies:
@@ -146,12 +144,11 @@ class ServerParty:
         peer = self._peer(message, sender)
         if peer.came_before(message, frame):
             return [] if peer.reply is None else [(message.client, peer.reply)]
-        self._vetting.check(message)
+        query = self._checks.accept(message)
         if self.batches is not None and not torch.equal(message.ids, self.batches.ids(self.round)):
             raise OtherRoundError(
                 f"client {message.client} answers for other records than round {self.round} names"
             )
-        query = self._vetting.bounded(self._restored(message))
         self.side.plan.admit(query.client, query.ids)
         return Vetted(query, frame)
 
@@ -167,13 +164,6 @@ class ServerParty:
         peer.query, peer.reply = vetted.frame, None
         self._open.append(vetted.query)
         return self.close_round() if len(self._open) == self.clients else []
-
-    def _restored(self, query: Query) -> Query:
-        """With error feedback, the embeddings that a query tells the difference to."""
-        if not self._received:
-            return query
-        known = self._received[query.client].known(query.ids)
-        return replace(query, embeddings=query.embeddings + known)
 
     def _named(self, client: int | None, batch: int) -> Tensor:
         """Record IDs that the number of a batch stands for; announcements are not for a server."""
@@ -215,19 +205,24 @@ class ServerParty:
             self._received[asked.client].learn(asked.ids, asked.embeddings)
         self.round += 1
         with np.errstate(all="ignore"):  # overflow is the plan's to clip, or the client's to refuse
-            replies = self._half.answer(queries, self.round)
+            replies = side.answer(queries, self.round)
         self.staleness.add_ages(*side.table.ages(ids, self.round))
-        given = [
-            (reply, frame or self._peers[reply.client].query or b"", self._coded(reply, ids))
-            for reply in replies
-        ]
+        answers = []
+        for reply in replies:
+            query = self._peers[reply.client].query if frame is None else frame
+            assert query is not None, "it waited"
+            fed = bool(self._feedback)
+            coded = self._coded(reply, ids) if fed else self._encode(reply, self._down)
+            answers.append(Answer(reply.client, reply.number, query, ids, coded))
         try:  # on record, with its reply, before anything leaves
-            side.plan.commit([Answer(r.client, r.number, query, ids, f) for r, query, f in given])
+            side.plan.commit(answers)
         except RefusedError as error:
             raise RunError(f"an answer that was computed cannot be charged: {error}") from None
-        for reply, query, coded in given:
-            self._peers[reply.client] = Peer(reply.number + 1, query, coded)
-        return [(reply.client, coded) for reply, _, coded in given]
+        sent: Replies = []
+        for answer in answers:
+            self._peers[answer.client] = Peer(answer.number + 1, answer.query, answer.reply)
+            sent.append((answer.client, answer.reply))
+        return sent
 
     @property
     def largest_frame(self) -> int:
@@ -243,7 +238,7 @@ class ServerParty:
         for noise in self._noises:
             noise.forget()
 
-    def tend(self) -> None:
+    def train_between_queries(self) -> None:
         """Draw noise ahead, and train on secret samples as the public round counter says.
 
         For the driver to call before the first query and after each round, when no query waits.
@@ -264,9 +259,9 @@ class ServerParty:
             side.plan.begin_step(number)
             self._steps += 1
             ids, count = update.sample(number, records)
-            joined, labels = side.points(ids).rows, side.labels_of(ids)
+            joined, labels = side.table.points(ids).rows, side.labels[ids]
             with np.errstate(all="ignore"):
-                update.between(number, side.head, joined, labels, count, records)
+                update.between(number, side.model, joined, labels, count, records)
 
     def resume_answered(self) -> None:
         """Know what was answered from the ledger, which may have outlived a later state than ours.
@@ -284,9 +279,7 @@ class ServerParty:
                 )
 
     def _coded(self, reply: Reply, ids: Tensor) -> wire.Frame:
-        """The frame of a reply about these records; with error feedback, and of what is owed."""
-        if not self._feedback:
-            return self._encode(reply, self._down)
+        """With error feedback: the frame of a reply about these records, and of what is owed."""
         feedback = self._feedback[reply.client]
         wanted = feedback.corrected(ids, reply.values)
         frame = wire.encode(replace(reply, values=wanted), self._down)
@@ -345,11 +338,11 @@ class ServerParty:
         joined = self.side.table.combine(self._uploads.take(purpose))
         if self._own is not None:
             joined = torch.cat([joined, self._own[purpose]], 1)
-        return self.side.head.logits(joined)
+        return self.side.model.logits(joined)
 
     def score(self, purpose: Purpose) -> Scores:
         """Quality of predictions for the uploaded records; stays with the server."""
-        return scores(self.side.head.task, self.logits(purpose), self._labels[purpose])
+        return scores(self.side.model.task, self.logits(purpose), self._labels[purpose])
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint must hold, beside the server model's parameters."""
@@ -385,7 +378,7 @@ class ServerParty:
             self._uploads.load(state["uploads"])
         self._open = []
         for peer in self._peers:
-            if peer.waits and peer.query is not None:
-                waiting: Message = wire.decode(peer.query, self._up, order=self._order)
+            if peer.query is not None and peer.reply is None:
+                waiting = wire.decode(peer.query, self._up, order=self._order)
                 assert isinstance(waiting, Query)
-                self._open.append(self._vetting.bounded(self._restored(waiting)))
+                self._open.append(self._checks.accept(waiting))

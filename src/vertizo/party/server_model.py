@@ -1,18 +1,37 @@
-"""The joined model at the server: per-record losses at several points, and gradients at one."""
+"""The server's training: its model, how that moves, and the round that every method shares."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import Protocol
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from vertizo.core.errors import ConfigError
-from vertizo.models.base import DifferentiableModel, Model, Points, Pullback, RecordGradients
+from vertizo.core.randomness import Stream
+from vertizo.methods.base import Method, Outcome
+from vertizo.models.base import (
+    DifferentiableModel,
+    Model,
+    Points,
+    Pullback,
+    RecordGradients,
+    State,
+)
 from vertizo.models.losses import RecordLosses, Task
+from vertizo.models.optimizers import Dense, Optimizer
+from vertizo.party.table import EmbeddingTable
+from vertizo.privacy.plan import Plan
+from vertizo.protocol.messages import Query, Reply
+from vertizo.zeroth_order.directions import Directions
+from vertizo.zeroth_order.estimators import estimate, forward_difference, outputs, two_point
 
 
-class Head:
+class ServerModel:
     """Server model and task: ``f_i = L(w_0, h_{1,i}, …, h_{M,i}; y_i)``.
 
     Defined in docs/mathematics.md, Notation and roles.
@@ -25,12 +44,17 @@ class Head:
     def __init__(self, model: Model, task: Task) -> None:
         self.model = model
         self.task = task
+        self.parameters = model.parameters
+        """w_0, shape [d_0]."""
         self._differentiable = model if isinstance(model, DifferentiableModel) else None
 
-    @property
-    def parameters(self) -> Tensor:
-        """w_0, shape [d_0]."""
-        return self.model.parameters
+    def state(self) -> State:
+        """The model's, live."""
+        return self.model.state()
+
+    def load(self, state: State) -> None:
+        """Go on from ``state``; raises as `Model.load`."""
+        self.model.load(state)
 
     def logits(self, joined: Tensor) -> Tensor:
         """Logits of joined embeddings, [batch, width] → [batch, outputs]."""
@@ -52,11 +76,10 @@ class Head:
                 f"the server model ({type(self.model).__name__}) is not differentiable; "
                 "it must be a torch.nn.Module"
             )
-        outputs, pullback = self._differentiable.forward(points, number)
-        losses = self.task.losses(outputs, labels)
-        count, batch = len(points), labels.shape[0]
-        last = slice((count - 1) * batch, count * batch)
-        return Evaluation(losses.values.view(count, batch), last, losses, pullback)
+        logits, pullback = self._differentiable.forward(points, number)
+        losses, rows, batch = self.task.losses(logits, labels), len(logits), len(labels)
+        last = slice(rows - batch, rows)
+        return Evaluation(losses.values.view(-1, batch), last, losses, pullback)
 
     def settle(self) -> None:
         """Keep what the last evaluation changed of the model beside its outputs."""
@@ -83,6 +106,11 @@ class Evaluation:
         """With respect to the server's parameters, [d_0]; the next call may overwrite it."""
         return self._pullback(self._records.slopes(self._rows, weights))
 
+    @cached_property
+    def record_slopes(self) -> Tensor:
+        """``∂f_i/∂h_i`` of every record, [batch, width]."""
+        return self.input_gradient(1.0)
+
     def input_gradient(self, weights: Tensor | float) -> Tensor:
         """With respect to the joined embeddings, [batch, width]."""
         return self._pullback.inputs(self._records.slopes(self._rows, weights))
@@ -94,3 +122,238 @@ class Evaluation:
         for first in range(0, len(slopes), step):
             records = slice(first, min(first + step, len(slopes)))
             yield records, self._pullback.record_gradients(slopes, records)
+
+
+@dataclass
+class TrainingMeter:
+    """Running sums over rounds, for the server's owner; nothing of it is ever sent."""
+
+    records: int = 0
+    loss: float = 0.0
+    correct: int = 0
+
+    def add(self, evaluation: Evaluation) -> None:
+        """Count the batch at the last point, which is the one the server trains at."""
+        self.records += evaluation.losses.shape[1]
+        self.loss += float(np.add.reduce(evaluation.losses.numpy()[-1]))
+        self.correct += evaluation.correct()
+
+    def reset(self) -> None:
+        """Start new sums."""
+        self.records, self.loss, self.correct = 0, 0.0, 0
+
+
+class ServerUpdate(Protocol):
+    """One way to train the server model on the batch that was just answered."""
+
+    is_private: bool
+    """Whether later replies say nothing more about labels because of it."""
+
+    evaluations: int
+    """Of the server model, beside those that answer the query."""
+
+    def step(
+        self, model: ServerModel, evaluation: Evaluation, joined: Tensor, labels: Tensor
+    ) -> None:
+        """Move the model; ``joined`` is the point that ``evaluation`` differentiates at."""
+
+    def state(self) -> dict[str, Tensor]:
+        """What a checkpoint must hold."""
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        """Go on from ``state``."""
+
+
+class Optimised:
+    """An update by an optimiser, which is all that a checkpoint must hold of it."""
+
+    is_private = False
+    evaluations = 0
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._optimizer = optimizer
+
+    def state(self) -> dict[str, Tensor]:
+        """The optimiser's."""
+        return self._optimizer.state()
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        """Go on from ``state``."""
+        self._optimizer.load(state)
+
+
+class Counted(Optimised):
+    """One that draws a direction, or noise, by the number of its step."""
+
+    steps = 0
+
+    def state(self) -> dict[str, Tensor]:
+        """The optimiser's, and how many steps were made."""
+        return {**super().state(), "steps": torch.tensor(self.steps)}
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        """Go on from ``state``."""
+        self.steps = int(state["steps"])
+        super().load(state)
+
+
+class FirstOrder(Optimised):
+    """Stochastic gradient descent on the raw labels.
+
+    Args:
+        optimizer: makes the steps.
+        batch_size: nominal B, by which the summed gradient is divided.
+    """
+
+    def __init__(self, optimizer: Optimizer, batch_size: int) -> None:
+        super().__init__(optimizer)
+        self._weight = 1.0 / batch_size
+
+    def step(
+        self, model: ServerModel, evaluation: Evaluation, joined: Tensor, labels: Tensor
+    ) -> None:
+        """One step along the gradient of the batch."""
+        self._optimizer.step(model.parameters, Dense(evaluation.gradient(self._weight)))
+
+
+class ZerothOrder(Counted):
+    """Steps on the raw labels, by losses alone.
+
+    Two-point (DPZV eq. 3) on both sides of the weights, or the forward difference of ZOO-VFL from
+    the loss that is known already; both at the unperturbed embeddings.
+
+    Args:
+        optimizer: makes the steps.
+        directions: the server's own, of the dimension d_0.
+        smoothing: λ or μ.
+        batch_size: nominal B.
+        forward: by forward difference.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        directions: Directions,
+        smoothing: float,
+        batch_size: int,
+        *,
+        forward: bool = False,
+    ) -> None:
+        super().__init__(optimizer)
+        self.directions = directions
+        self._smoothing = smoothing
+        self._batch_size = batch_size
+        self._forward = forward
+        self.evaluations = 1 if forward else 2
+
+    def step(
+        self, model: ServerModel, evaluation: Evaluation, joined: Tensor, labels: Tensor
+    ) -> None:
+        """One step along a random direction, as far as the losses say."""
+        direction = self.directions.draw(self.steps)
+        self.steps += 1
+        smoothing = self._smoothing
+        offsets = (smoothing,) if self._forward else (smoothing, -smoothing)
+        losses = [
+            float(model.task.losses(logits, labels).values.sum()) / self._batch_size
+            for logits in outputs(model.model, joined, direction, offsets)
+        ]
+        if self._forward:
+            plain = float(evaluation.losses[-1].sum()) / self._batch_size
+            slope = forward_difference(losses[0], plain, smoothing)
+        else:
+            slope = two_point(losses[0], losses[1], smoothing)
+        self._optimizer.step(model.parameters, estimate(direction, slope))
+
+
+class NoUpdate:
+    """The server model stays as it was initialised: replies are all that depends on labels."""
+
+    is_private = True
+    evaluations = 0
+
+    def step(
+        self, model: ServerModel, evaluation: Evaluation, joined: Tensor, labels: Tensor
+    ) -> None:
+        """Nothing."""
+
+    def state(self) -> dict[str, Tensor]:
+        """Nothing."""
+        return {}
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        """Nothing."""
+
+
+@dataclass
+class ServerSide:
+    """What the label holder trains with, and the round that every method shares."""
+
+    method: Method
+    model: ServerModel
+    table: EmbeddingTable
+    labels: Tensor
+    """Labels of all training records, [records]."""
+    plan: Plan
+    update: ServerUpdate
+    shared: Sequence[Stream]
+    """Each client's `vertizo.methods.base.ClientSide.shared`."""
+    learning_rate: float | None = None
+    """η_0, given or chosen."""
+    notes: tuple[str, ...] = ()
+    """What people should know of the server's model."""
+    meter: TrainingMeter = field(default_factory=TrainingMeter)
+
+    def __post_init__(self) -> None:
+        self._steps = self.method.server_steps
+        self._is_per_record = self.method.reply_is_per_record
+        self._entries = self.method.releases_per_query
+
+    def answer(self, queries: Sequence[Query], round_: int) -> list[Reply]:
+        """One round: store, join, evaluate, release, meter, step.
+
+        Args:
+            queries: one (asynchronous), or one of every client on one batch (synchronous).
+            round_: its number, from 1.
+        """
+        method, model, ids = self.method, self.model, queries[0].ids
+        for query in queries:
+            self.table.store(query.client, ids, method.stored(query.embeddings), round_)
+        evaluated, moved = [], []
+        for query in queries:
+            new = method.evaluated(query, self.shared[query.client])
+            evaluated.append(0 if new is None else len(new))
+            if new is not None:
+                moved.append((query.client, new))
+        points = self.table.points(ids, moved)
+        labels = torch.from_numpy(self.labels.numpy().take(ids.numpy()))
+        first_pass = round_ * self._steps
+        evaluation = model.evaluate(points, labels, first_pass)
+        replies, last, plain = [], 0, evaluation.losses[-1]
+        for query, count in zip(queries, evaluated, strict=True):
+            first, last = last, last + count
+            gradient = partial(self._gradient, evaluation, query.client)
+            told = method.told(Outcome(evaluation.losses[first:last], plain, gradient))
+            replies.append(Reply(query.client, query.number, self._released(told)))
+        self.meter.add(evaluation)
+        for step in range(self._steps):
+            if step:
+                evaluation = model.evaluate(points, labels, first_pass + step)
+            self.update.step(model, evaluation, points.rows, labels)
+            if method.as_pytorch:
+                model.settle()
+        return replies
+
+    def _gradient(self, evaluation: Evaluation, client: int) -> Tensor:
+        """``∂f_i/∂h_m`` of every record, [batch, d_h]."""
+        return self.table.part(client, evaluation.record_slopes)
+
+    def _released(self, told: Tensor) -> Tensor:
+        """What the privacy plan makes of `Method.told`."""
+        if self._is_per_record:
+            return self.plan.each(told)
+        if told.dim() == 1 or told.shape[1] != self._entries:
+            return self.plan.total(told)
+        if self._entries == 1:
+            return self.plan.total(told[:, 0])
+        return torch.cat([self.plan.total(column) for column in told.unbind(1)])

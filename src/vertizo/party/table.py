@@ -34,9 +34,16 @@ class EmbeddingTable:
         records: D.
         dims: d_h of every client, in order.
         join: how a row becomes the server model's input: side by side, summed or averaged.
+        own: the label holder's own features, [records, columns], behind the joined embeddings.
     """
 
-    def __init__(self, records: int, dims: Sequence[int], join: Join = "concat") -> None:
+    def __init__(
+        self,
+        records: int,
+        dims: Sequence[int],
+        join: Join = "concat",
+        own: Tensor | None = None,
+    ) -> None:
         if join != "concat" and len(set(dims)) > 1:
             raise ConfigError(
                 f"server.join is {join!r} but the embeddings' sizes are {list(dims)}; "
@@ -45,6 +52,7 @@ class EmbeddingTable:
         self.join = join
         self.dims = tuple(dims)
         self._start = [sum(dims[:client]) for client in range(len(dims))]
+        self._own = own
         self._last = np.empty((0, sum(dims)), np.float32)
         self.values = storage.zeros((records, sum(dims)), torch.float32)
         self.refreshed = storage.zeros((records, len(dims)), torch.int32)
@@ -53,12 +61,12 @@ class EmbeddingTable:
 
     @property
     def width(self) -> int:
-        """Size of the server model's input."""
+        """Size of the joined embeddings."""
         return sum(self.dims) if self.join == "concat" else self.dims[0]
 
-    def store(self, client: int, ids: Tensor, embeddings: Tensor | Array, round_: int) -> None:
+    def store(self, client: int, ids: Tensor, embeddings: Tensor, round_: int) -> None:
         """Replace the client's entries of those records, [batch] and [batch, d_h]."""
-        rows, new = ids.numpy(), np.ascontiguousarray(_array(embeddings))
+        rows, new = ids.numpy(), np.ascontiguousarray(embeddings.numpy())
         kernels.scatter(self._values, rows, new, len(self._values), 4 * self._start[client])
         kernels.stamp(self._rounds, rows, len(self._rounds), client, round_)
 
@@ -72,9 +80,7 @@ class EmbeddingTable:
         count, clients = len(rows), rounds.shape[1]
         return round_ * count * clients - total, count * (clients - 1), round_ - least
 
-    def points(
-        self, ids: Tensor, replacements: Sequence[tuple[int, Tensor | Array]] = ()
-    ) -> Points:
+    def points(self, ids: Tensor, replacements: Sequence[tuple[int, Tensor]] = ()) -> Points:
         """The server model's inputs for those records, with some clients' parts replaced.
 
         One point for each embedding of each (client, [points, batch, d_h]) pair, in order: the
@@ -83,14 +89,19 @@ class EmbeddingTable:
         rows = self._rows(ids.numpy())
         shifts = []
         for client, replacement in replacements:
-            embeddings = np.ascontiguousarray(_array(replacement))
+            embeddings = np.ascontiguousarray(replacement.numpy())
             moved = np.empty(embeddings.shape, np.float32)
             kernels.apart(moved, embeddings, rows, self._start[client])
             if self.join == "mean":
                 moved /= np.float32(len(self.dims))
             start = self._start[client] if self.join == "concat" else 0
             shifts.append((start, torch.from_numpy(moved)))
-        return Points(self.combine(torch.from_numpy(rows)), tuple(shifts))
+        joined = torch.from_numpy(rows)
+        if self.join != "concat":
+            joined = self.combine(joined)
+        if self._own is not None:
+            joined = torch.cat([joined, torch.from_numpy(self._own.numpy().take(ids, 0))], 1)
+        return Points(joined, tuple(shifts))
 
     def _rows(self, ids: NDArray[np.int64]) -> Array:
         """The entries of those records, [batch, Σ d_h].
@@ -132,10 +143,6 @@ class EmbeddingTable:
         """Go on from ``state``."""
         self.values.copy_(state["values"])
         self.refreshed.copy_(state["refreshed"])
-
-
-def _array(numbers: Tensor | Array) -> Array:
-    return numbers.numpy() if isinstance(numbers, Tensor) else numbers
 
 
 @dataclass

@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vertizo.core import validate
 from vertizo.core.errors import RefusedError, RepeatedRecordError
-from vertizo.party.checks import ids_in_range
+from vertizo.party.checks import ids_in_range, is_bounded, misshapen, unbounded
 from vertizo.protocol.messages import Purpose, Upload
 
 
@@ -35,8 +34,10 @@ class Uploads:
             raise RepeatedRecordError(f"client {upload.client} uploads rows twice or out of order")
         who = f"the upload of client {upload.client}"
         shape = (1, upload.ids.numel(), self._dims[upload.client])
-        validate.shape(who, upload.embeddings, shape)
-        validate.bounded(who, upload.embeddings, self._bound)
+        if upload.embeddings.shape != shape:
+            raise misshapen(who, upload.embeddings, shape)
+        if not is_bounded(upload.embeddings, self._bound):
+            raise unbounded(who, self._bound)
 
     def note(self, upload: Upload, rows: int) -> bool:
         """Count a piece, wherever it is kept; whether any of its rows was missing."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Protocol, SupportsBytes
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from vertizo.privacy.events import Releases
 from vertizo.privacy.ledger import Answered, Entry, Ledger
 from vertizo.privacy.mechanisms import NoiseSource
 from vertizo.privacy.statement import Statement
+from vertizo.protocol.wire import Frame
 
 __all__ = ["Answer", "ClippedGaussian", "NoPrivacy", "Plan"]
 
@@ -38,9 +39,9 @@ class Answer:
 
     client: int
     number: int
-    query: SupportsBytes
+    query: Frame
     ids: Tensor
-    reply: SupportsBytes
+    reply: Frame
 
 
 class Plan(Protocol):

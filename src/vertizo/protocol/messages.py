@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal
 
-import numpy as np
 from torch import Tensor
 
-from vertizo.core import kernels
-
 Purpose = Literal["table", "validation", "test"]
-
-
-def largest(ids: Tensor) -> int:
-    """The largest of some record IDs; 0 where there is none."""
-    return kernels.highest(np.ascontiguousarray(ids.numpy()))
 
 
 @dataclass(frozen=True)
@@ -33,11 +24,6 @@ class Query:
     batch: int | None = None
     """Where both sides know the order of records: the batch that ``ids`` are, which then stands for
     them on the wire."""
-
-    @cached_property
-    def largest(self) -> int:
-        """The largest record ID; 0 where there is none."""
-        return largest(self.ids)
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vertizo.core import kernels
 from vertizo.core.errors import MalformedError, OversizedError, TruncatedError
-from vertizo.protocol.messages import Batch, Message, Purpose, Query, Reply, Upload, largest
+from vertizo.protocol.messages import Batch, Message, Purpose, Query, Reply, Upload
 
 VERSION = 1
 HEADER = struct.Struct("<2sBBI")
@@ -85,11 +86,11 @@ class _Batch(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields
     ids: memoryview
 
 
-class Handed:
+class InProcessFrame:
     """A message for a receiver in the same process: it is encoded if somebody asks for its bytes.
 
     As long as its frame would be, and decoded to the very message, so that it stands for one whose
-    arrays a codec gives back as they were. Neither side may change an array that it handed over.
+    arrays the codec sends as they are. Neither side may change an array that it handed over.
     """
 
     __slots__ = ("_codec", "_size", "message")
@@ -97,9 +98,11 @@ class Handed:
     def __init__(self, message: Query | Reply | Batch, codec: ArrayCodec) -> None:
         self.message = message
         self._codec = codec
-        self._size = size(message, codec)
+        self._size = 0
 
     def __len__(self) -> int:
+        if not self._size:
+            self._size = size(self.message)
         return self._size
 
     def __bytes__(self) -> bytes:
@@ -108,16 +111,16 @@ class Handed:
     def __eq__(self, other: object) -> bool:
         if other is self:
             return True
-        return isinstance(other, bytes | Handed) and bytes(self) == bytes(other)
+        return isinstance(other, bytes | InProcessFrame) and bytes(self) == bytes(other)
 
     def __hash__(self) -> int:
         return hash(bytes(self))
 
 
-Frame = bytes | Handed
+Frame = bytes | InProcessFrame
 """What parties give to each other."""
 Encode = Callable[[Query | Reply | Batch, ArrayCodec], Frame]
-"""`encode` or `Handed`."""
+"""`encode` or `InProcessFrame`."""
 
 _Body = _Query | _Reply | _Upload | _Batch
 _encoder = msgspec.msgpack.Encoder()
@@ -132,49 +135,35 @@ def encode(message: Message, codec: ArrayCodec) -> bytes:
     return bytes(frame)
 
 
-def size(message: Message, codec: ArrayCodec) -> int:
-    """Bytes of the frame of a message, without making it."""
+def size(message: Message) -> int:
+    """Bytes of the frame of a message whose arrays are sent as they are, without making it.
+
+    The frame with nothing in place of IDs and numbers, and what these add to it.
+    """
+    bare: _Body
     match message:
-        case Query(client, number, _, embeddings, batch):
-            shape = tuple(embeddings.shape)
-            named = _naming_size(shape[1], message.largest, batch)
-            return _integer(client) + _integer(number) + named + _array_size(shape, codec)
+        case Query(client, number, ids, embeddings, batch):
+            points, rows, dim = embeddings.shape
+            bare = _Query(client, number, 0, NOTHING, (points, rows, dim), NOTHING)
+            named = _width(ids) * rows if batch is None else len(_pack_number(batch))
+            added = named, embeddings.nbytes
         case Reply(client, number, values):
-            numbers = _integer(client) + _integer(number)
-            return numbers + _array_size(tuple(values.shape), codec)
+            bare = _Reply(client, number, tuple(values.shape), NOTHING)
+            added = 0, values.nbytes
         case Upload(client, purpose, ids, embeddings):
-            body = _integer(client) + _naming_size(ids.numel(), largest(ids))
-            return body + 1 + len(purpose) + _array_size(tuple(embeddings.shape), codec)
+            bare = _Upload(client, purpose, 0, NOTHING, _three(embeddings), NOTHING)
+            added = _width(ids) * len(ids), embeddings.nbytes
         case Batch(number, ids, batch):
-            return _integer(number) + _naming_size(ids.numel(), largest(ids), batch) + OVERHEAD
+            bare = _Batch(number, 0, NOTHING)
+            named = _width(ids) * len(ids) if batch is None else len(_pack_number(batch))
+            added = named, 0
+    total = HEADER.size + len(_encoder.encode(bare))
+    for length in added:  # MessagePack says lengths of 2⁸ and more in 1 byte more, of 2¹⁶ in 3
+        total += length + (0 if length < 2**8 else 1 if length < 2**16 else 3)
+    return total
 
 
-OVERHEAD = HEADER.size + 2
-"""Bytes of every frame: its header, the body's length, and its kind."""
-
-
-def _integer(number: int) -> int:
-    """Bytes of a number in MessagePack."""
-    if number < 2**7:
-        return 1
-    return 2 if number < 2**8 else 3 if number < 2**16 else 5 if number < 2**32 else 9
-
-
-def _binary(length: int) -> int:
-    """Bytes of so many bytes in MessagePack."""
-    return length + (2 if length < 2**8 else 3 if length < 2**16 else 5)
-
-
-def _array_size(shape: tuple[int, ...], codec: ArrayCodec) -> int:
-    """Bytes of an array and its shape, and of what every frame has."""
-    return OVERHEAD + 1 + sum(map(_integer, shape)) + _binary(codec.size(shape))
-
-
-def _naming_size(count: int, most: int, batch: int | None = None) -> int:
-    """Bytes of so many record IDs and of their width, or of the number that stands for them."""
-    if batch is not None:
-        return 1 + _binary(len(_pack_number(batch)))
-    return 1 + _binary(_width(most) * count)
+NOTHING = memoryview(b"")
 
 
 def _struct_of(message: Message, codec: ArrayCodec) -> _Body:
@@ -220,7 +209,7 @@ def decode(
         OversizedError: the announced body, or an array once decoded, is over ``max_body`` bytes.
         MalformedError: anything else that is not a message of this version.
     """
-    if isinstance(frame, Handed):
+    if isinstance(frame, InProcessFrame):
         return frame.message
     try:
         body: _Body = _decoder.decode(_body(frame, max_body))
@@ -283,13 +272,13 @@ _WIDTHS = {1: "<u1", 2: "<u2", 4: "<u4", 8: "<u8"}
 
 def _pack_ids(ids: Tensor) -> tuple[int, memoryview]:
     """Width in bytes, and the IDs; they must not be negative."""
-    array = ids.numpy()
-    width = _width(largest(ids))
-    return width, array.astype(_WIDTHS[width]).data.cast("B")
+    width = _width(ids)
+    return width, ids.numpy().astype(_WIDTHS[width]).data.cast("B")
 
 
-def _width(most: int) -> int:
-    """Bytes that each record ID takes, if this is the largest."""
+def _width(ids: Tensor) -> int:
+    """Bytes that each record ID takes."""
+    most = kernels.highest(np.ascontiguousarray(ids.numpy()))
     return 1 if most < 2**8 else 2 if most < 2**16 else 4 if most < 2**32 else 8
 
 

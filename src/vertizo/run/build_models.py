@@ -31,8 +31,7 @@ from vertizo.config.architectures import (
     TextEmbeddingsConfig,
     TextRestConfig,
 )
-from vertizo.core import validate
-from vertizo.core.errors import ConfigError, NonFiniteError
+from vertizo.core.errors import ConfigError
 from vertizo.core.imports import load_object
 from vertizo.core.randomness import Stream
 from vertizo.models import networks, resnet, text
@@ -41,6 +40,7 @@ from vertizo.models.base import DifferentiableModel, Model, Points
 from vertizo.models.encoded import EncodedModel
 from vertizo.models.parts import first_line, somebodys_code
 from vertizo.models.torch import wrap
+from vertizo.party.checks import is_bounded
 
 ImageModel = CnnConfig | FiltersConfig | ResnetConfig | ResnetStemConfig
 TextModel = BagConfig | TextConfig | TextEmbeddingsConfig
@@ -212,12 +212,10 @@ def embedding_dim(model: Model, sample: Tensor, bound: float, *, first_order: bo
         embeddings = model(sample)
         if first_order and isinstance(model, DifferentiableModel):
             model.forward(Points(sample))
-    try:
-        validate.bounded("its first embeddings", embeddings, bound)
-    except NonFiniteError:
+    if not is_bounded(embeddings, bound):
         raise ConfigError(
             f"client.model: its first embeddings are infinite, NaN or beyond {bound:g}"
-        ) from None
+        )
     return int(embeddings.shape[1])
 
 
@@ -311,7 +309,7 @@ def server_model(
             model = _with_encoder(config, width, outputs, own, training)
     rows = torch.zeros(2, width + (torch.Size(own.shape).numel() if own else 0))
     with named("server.model"), somebodys_code(f"it fails for {width} joined embeddings"):
-        found = model(rows).shape[1]
+        size = model(rows).shape[1]
         model.forward(Points(rows))
     sample = torch.randn((5, rows.shape[1]), generator=torch.Generator().manual_seed(0))
     tokens = own is not None and own.tokens
@@ -324,8 +322,8 @@ def server_model(
             "server.model predicts a record from other records of the batch as well, which no "
             "guarantee survives; it must treat each record by itself"
         )
-    if found != outputs:
-        raise ConfigError(f"server.model has {found} outputs; {purpose} needs {outputs}")
+    if size != outputs:
+        raise ConfigError(f"server.model has {size} outputs; {purpose} needs {outputs}")
     return model
 
 

@@ -16,18 +16,18 @@ import torch
 from torch import Tensor
 
 from vertizo.config.schema import ExperimentConfig
+from vertizo.core import kernels
 from vertizo.core.errors import ConfigError
 from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData
-from vertizo.methods.base import ClientSide, ServerSide
+from vertizo.methods.base import PRIVATE, ClientSide
 from vertizo.models.base import Model
 from vertizo.models.optimizers import Frozen, Optimizer, RandomUpdates, Sgd
 from vertizo.party.batches import Batches
 from vertizo.party.client import ClientParty
 from vertizo.party.server import ServerParty
-from vertizo.party.server_model import Head
+from vertizo.party.server_model import ServerModel, ServerSide
 from vertizo.party.table import EmbeddingTable
-from vertizo.party.updates import PRIVATE
 from vertizo.privacy.accounting import mu_of
 from vertizo.privacy.discrete_gaussian import RandomBytes
 from vertizo.privacy.embedding_noise import (
@@ -62,6 +62,10 @@ FITTED_LABELS = (
     "No privacy guarantee: what the task is, its classes, or the mean and spread that labels are "
     "scaled by were read off the labels, and every reply depends on it; data.classes, or "
     "data.task and data.label_range, give public knowledge instead."
+)
+UNDECLARED = (
+    "No privacy guarantee: the method does not declare what it releases of a record "
+    "(Method.releases_per_query)."
 )
 
 
@@ -150,7 +154,7 @@ def make_client(
         config.server.embedding_bound,
         first_order=config.method.first_order_client,
     )
-    own = root.child("client", index)
+    stream = root.child("client", index)
     rate = config.client.optimizer.learning_rate
     if rate is None:
         rate = data_defaults.client_rate(
@@ -161,23 +165,23 @@ def make_client(
             config.client.optimizer.momentum,
         )
     steps = answers_expected(config, records, clients)[index] * config.method.steps_of(index)
-    optimizer = _client_optimizer(config, model, rate, own, steps)
-    side = ClientSide(model, optimizer, own.child("directions"), shared, index)
+    optimizer = _client_optimizer(config, model, rate, stream, steps)
+    side = ClientSide(model, optimizer, stream.child("directions"), shared, index)
     feedback = config.codecs.feedback
     party = ClientParty(
         index=index,
-        half=config.method.client(side),
+        pair=config.method.client(side),
         features=features,
         embed=model,
         batches=known_batches(config, records, public, index)
-        or Batches(records, config.batch_size, own.child("batches")),
+        or Batches(records, config.batch_size, stream.child("batches")),
         up=config.codecs.up,
         down=config.codecs.down,
         reply_shape=partial(config.method.reply_shape, embedding_dim=dim),
         noise=None
         if noise is None
         else EmbeddingNoise(
-            noise.clip, noise.noise_std, own.child("noise", digest or config.digest)
+            noise.clip, noise.noise_std, stream.child("noise", digest or config.digest)
         ),
         received=Received(records, dim) if feedback in ("up", "both") else None,
         encode=encode,
@@ -187,7 +191,7 @@ def make_client(
     sizes = (min(config.batch_size, records),) if foreign else ()
     with named("client.model"):
         mixes = mixes_records(model, table[:5], sizes)
-    notes = modes.notes("client.model", model, why)
+    notes = (*modes.notes("client.model", model, why), *kernels.notes())
     return MadeClient(party, model, optimizer, rate, dim, mixes, notes)
 
 
@@ -263,7 +267,6 @@ def make_server(
         ConfigError: parts of the configuration do not fit each other or the data.
     """
     method, options = config.method, config.server
-    table = EmbeddingTable(data.records, dims, options.join)
     own: dict[Purpose, Tensor] = {}
     encoded = None
     if data.own is not None:
@@ -275,6 +278,7 @@ def make_server(
             data.own.cardinalities,
             tokens=not features.is_floating_point(),
         )
+    table = EmbeddingTable(data.records, dims, options.join, own.get("table"))
     why = modes.why_server_evaluates(config)
     model = server_model(
         options.model,
@@ -303,22 +307,20 @@ def make_server(
         random_bytes=random_bytes,
     )
     side = ServerSide(
-        head=Head(model, data.task),
+        method=method,
+        model=ServerModel(model, data.task),
         table=table,
         labels=data.labels["table"],
         plan=protection.plan(),
         update=protection.update(model),
         shared=shared,
-        own=own.get("table"),
         learning_rate=protection.learning_rate,
-        notes=modes.notes("server.model", model, why),
+        notes=(*modes.notes("server.model", model, why), *kernels.notes()),
     )
     feedback = config.codecs.feedback
     return ServerParty(
-        half=method.server(side),
         side=side,
         labels=data.labels,
-        points=method.points,
         batch_size=config.batch_size,
         up=config.codecs.up,
         down=config.codecs.down,
@@ -372,6 +374,8 @@ def statement_of(
     )
     if data.fitted_labels and side.plan.releases is not None:
         statement = statement.without_guarantee(FITTED_LABELS)
+    if side.method.releases_per_query is None and side.plan.releases is not None:
+        statement = statement.without_guarantee(UNDECLARED)
     return statement if noise is None else replace(statement, words=noise.words())
 
 

@@ -13,17 +13,18 @@ from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError
 from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData
+from vertizo.methods.base import PRIVATE
 from vertizo.models.base import Model
 from vertizo.models.optimizers import Sgd
-from vertizo.party.peer import Schedule
 from vertizo.party.private_updates import (
     PrivateSgd,
     PrivateZerothOrder,
+    Schedule,
     SecretSgd,
     SeededSampler,
     SystemSampler,
 )
-from vertizo.party.updates import PRIVATE, FirstOrder, NoUpdate, ServerUpdate, ZerothOrder
+from vertizo.party.server_model import FirstOrder, NoUpdate, ServerUpdate, ZerothOrder
 from vertizo.privacy import guarantee
 from vertizo.privacy.accounting import mu_of, published_mu, published_noise_std
 from vertizo.privacy.discrete_gaussian import RandomBytes
@@ -62,56 +63,39 @@ def choice_of(seed: int) -> Stream:
     return Stream.from_seed(seed).child("validation")
 
 
+@dataclass
 class Protection:
-    """What one run's labels are protected by.
+    """What one run's labels are protected by; ConfigError on first use of an ε nobody can have."""
 
-    Args:
-        config: of the run.
-        data: its records.
-        stream: the server's.
-        server_parameters: d_0.
-        reply_numbers: numbers of a reply that may depend on one record.
-        reply_size: numbers of a reply.
-        charge: what the run is charged to; None for a ledger of its own.
-        random_bytes: where secure noise and secret samples come from.
+    config: ExperimentConfig
+    data: VerticalData
+    stream: Stream
+    """The server's."""
+    server_parameters: int
+    """d_0."""
+    reply_numbers: int
+    """Numbers of a reply that may depend on one record."""
+    reply_size: int
+    """Numbers of a reply."""
+    charge: Charge | None = None
+    """What the run is charged to; None for a ledger of its own."""
+    random_bytes: RandomBytes = os.urandom
+    """Where secure noise and secret samples come from."""
 
-    Raises:
-        ConfigError: on first use, where a wanted ε cannot be had.
-    """
-
-    def __init__(
-        self,
-        config: ExperimentConfig,
-        data: VerticalData,
-        stream: Stream,
-        *,
-        server_parameters: int,
-        reply_numbers: int,
-        reply_size: int,
-        charge: Charge | None = None,
-        random_bytes: RandomBytes = os.urandom,
-    ) -> None:
-        self._config = config
-        self._random_bytes = random_bytes
-        self._data = data
-        self._stream = stream
-        # Two runs that differ in anything share no noise: their difference would be free of it.
-        self._secrets = stream.child("configuration", config.digest)
-        if charge is not None:
-            self._secrets = self._secrets.child("run", charge.run)
-        self._reply_size = reply_size
-        self._charge = charge
-        self._server_parameters = server_parameters
-        self._reply_numbers = reply_numbers
+    @cached_property
+    def _secrets(self) -> Stream:
+        """Two runs that differ in anything share no noise: their difference would be free of it."""
+        secrets = self.stream.child("configuration", self.config.digest)
+        return secrets if self.charge is None else secrets.child("run", self.charge.run)
 
     def plan(self) -> Plan:
         """What replies pass through."""
-        config, privacy, releases = self._config, self._config.privacy, self.releases
+        config, privacy, releases = self.config, self.config.privacy, self.releases
         if releases is None or self._reply_noise is None:
             return NoPrivacy(config.batch_size)
-        parties, records = len(self._data.parties), self._data.records
-        if self._charge is not None:
-            ledger = self._charge.open_ledger(releases)
+        parties, records = len(self.data.parties), self.data.records
+        if self.charge is not None:
+            ledger = self.charge.open_ledger(releases)
         else:
             steps = releases.secret.count if releases.secret else 0
             ledger = MemoryLedger(records, parties, releases.share, steps)
@@ -128,7 +112,7 @@ class Protection:
     @cached_property
     def releases(self) -> Releases | None:
         """All that may depend on one record; None without noise on the replies."""
-        config = self._config
+        config = self.config
         if self._reply_noise is None:
             return None
         server, secret = self._server_noise, None
@@ -139,10 +123,10 @@ class Protection:
             secret = SecretSteps(self._secret_steps, config.server.secret.sampling, multiplier)
             step = None
         return Releases(
-            clients=len(self._data.parties),
+            clients=len(self.data.parties),
             queries=config.epochs,
             reply=self._event(self._reply_noise),
-            per_query=config.method.releases_per_query,
+            per_query=config.method.releases_per_query or 1,
             step=step,
             steps_per_query=self._steps_per_query,
             secret=secret,
@@ -166,30 +150,30 @@ class Protection:
         reply, server = self._reply_noise, self._server_noise
         if not isinstance(reply, SecureNoise):
             return None
-        named = len(self._data.parties) * self._config.epochs
-        found = reply.correction(named * self._reply_numbers)
+        named = len(self.data.parties) * self.config.epochs
+        correction = reply.correction(named * self.reply_numbers)
         if isinstance(server, SecureNoise):
-            secret = self._config.server.update == "secret-sgd"
+            secret = self.config.server.update == "secret-sgd"
             steps = self._secret_steps if secret else math.ceil(named * self._steps_per_query)
-            found += server.correction(steps * self._server_numbers)
-        return found
+            correction += server.correction(steps * self._server_numbers)
+        return correction
 
     @property
     def _server_numbers(self) -> int:
         """Numbers of one private update."""
-        zeroth_order = self._config.server.update == "private-zeroth-order"
-        return 1 if zeroth_order else self._server_parameters
+        zeroth_order = self.config.server.update == "private-zeroth-order"
+        return 1 if zeroth_order else self.server_parameters
 
     @cached_property
     def _reply_noise(self) -> NoiseSource | None:
-        clip_norm, multipliers = self._config.privacy.clip, self._noise_multipliers
+        clip_norm, multipliers = self.config.privacy.clip, self._noise_multipliers
         if clip_norm is None or multipliers is None:
             return None
-        return self._noise("noise", clip_norm, multipliers[0], 2 * self._reply_size)
+        return self._noise("noise", clip_norm, multipliers[0], 2 * self.reply_size)
 
     @cached_property
     def _server_noise(self) -> NoiseSource | None:
-        multipliers, clip_norm = self._noise_multipliers, self._config.server.clip
+        multipliers, clip_norm = self._noise_multipliers, self.config.server.clip
         if multipliers is None or multipliers[1] is None:
             return None
         ahead = 2 * self._server_numbers
@@ -198,7 +182,7 @@ class Protection:
     @property
     def _cut_numbers(self) -> int:
         """Numbers of a private update's sum that is cut to a grid as a whole; 0 if none is."""
-        zeroth_order = self._config.server.update == "private-zeroth-order"
+        zeroth_order = self.config.server.update == "private-zeroth-order"
         return 0 if zeroth_order else self._server_numbers
 
     def _noise(
@@ -206,7 +190,7 @@ class Protection:
     ) -> NoiseSource:
         """Noise of ``multiplier`` times the clip; more where a sum of numbers is cut to a grid."""
         noise_std = multiplier * clip_norm
-        if self._config.privacy.noise == "seeded":
+        if self.config.privacy.noise == "seeded":
             stream = self._secrets.child(name)
             return SeededNoise(stream, clip_norm=clip_norm, noise_std=noise_std)
         if numbers:
@@ -215,31 +199,31 @@ class Protection:
             clip_norm=clip_norm,
             noise_std=noise_std,
             ahead=max(4096, ahead),
-            random_bytes=self._random_bytes,
+            random_bytes=self.random_bytes,
         )
 
     @property
     def _steps_per_query(self) -> float:
         """Updates of the server for each query of a client."""
-        synchronous = self._config.simulation.timing == "synchronous"
-        steps = self._config.method.server_steps
-        return steps / len(self._data.parties) if synchronous else float(steps)
+        synchronous = self.config.simulation.timing == "synchronous"
+        steps = self.config.method.server_steps
+        return steps / len(self.data.parties) if synchronous else float(steps)
 
     @property
     def _steps(self) -> int:
         """Updates of the server on the batches of queries, in the whole run."""
-        return planned_rounds(self._config, self._data) * self._config.method.server_steps
+        return planned_rounds(self.config, self.data) * self.config.method.server_steps
 
     @property
     def _secret_steps(self) -> int:
         """T_s."""
-        secret = self._config.server.secret
-        return secret.warm_up + planned_rounds(self._config, self._data) // secret.every
+        secret = self.config.server.secret
+        return secret.warm_up + planned_rounds(self.config, self.data) // secret.every
 
     @cached_property
     def _noise_multipliers(self) -> tuple[float, float | None] | None:
         """σ/C of the replies and of the server's private updates, given or calibrated."""
-        config, privacy, data = self._config, self._config.privacy, self._data
+        config, privacy, data = self.config, self.config.privacy, self.data
         if privacy.mechanism != "gaussian":
             return None
         assert privacy.clip is not None, "a complete configuration has one"
@@ -269,44 +253,44 @@ class Protection:
         private = update in PRIVATE
         share = privacy.server_share if privacy.server_share is not None else 0.5
         secret = update == "secret-sgd"
-        found = guarantee.calibrate(
+        calibrated = guarantee.calibrate(
             privacy.epsilon * (1 if privacy.noise == "seeded" else 1 - GRID_MARGIN),
             privacy.delta,
             clients=len(data.parties),
             queries=config.epochs,
-            per_query=config.method.releases_per_query,
+            per_query=config.method.releases_per_query or 1,
             server_share=share if private else 0.0,
             steps_per_query=self._steps_per_query if private and not secret else None,
             secret_steps=self._secret_steps if secret else 0,
             sampling=config.server.secret.sampling if secret else None,
         )
-        return found.reply, found.server
+        return calibrated.reply, calibrated.server
 
     @property
     def _published_rounds(self) -> float:
         """T of DPZV's formula: all replies of all clients, ``M E D/B``."""
-        per_record = self._config.epochs * self._config.method.releases_per_query
-        return len(self._data.parties) * per_record * self._data.records / self._config.batch_size
+        per_record = self.config.epochs * (self.config.method.releases_per_query or 1)
+        return len(self.data.parties) * per_record * self.data.records / self.config.batch_size
 
     def _published(self, reply: GaussianRelease) -> float | None:
         """μ by DPZV's formula, for replies as it has them: one scalar."""
-        if self._config.method.name != "dpzv":
+        if self.config.method.name != "dpzv":
             return None
-        sampling = self._config.batch_size / self._data.records
+        sampling = self.config.batch_size / self.data.records
         return published_mu(reply.noise_std, reply.clip_norm, self._published_rounds, sampling)
 
     @property
     def learning_rate(self) -> float:
         """η_0 of the server, given or chosen."""
-        options, noise = self._config.server, self._server_noise
+        options, noise = self.config.server, self._server_noise
         if options.optimizer.learning_rate is not None:
             return options.optimizer.learning_rate
-        records: float = self._config.batch_size
+        records: float = self.config.batch_size
         if options.update == "secret-sgd":
-            records = options.secret.sampling * self._data.records
+            records = options.secret.sampling * self.data.records
         return data_defaults.server_rate(
             options.update,
-            self._server_parameters,
+            self.server_parameters,
             options.optimizer.momentum,
             noise.noise_std / records if noise is not None else 0.0,
             self._update_steps,
@@ -315,13 +299,13 @@ class Protection:
     @property
     def _update_steps(self) -> int:
         """Steps of the server's optimiser in the whole run."""
-        return self._secret_steps if self._config.server.update == "secret-sgd" else self._steps
+        return self._secret_steps if self.config.server.update == "secret-sgd" else self._steps
 
     def schedule(self) -> Schedule | None:
         """Of steps on secret samples."""
-        if self._config.server.update != "secret-sgd":
+        if self.config.server.update != "secret-sgd":
             return None
-        secret = self._config.server.secret
+        secret = self.config.server.secret
         return Schedule(secret.every, secret.warm_up, self._secret_steps)
 
     def update(self, model: Model) -> ServerUpdate:
@@ -330,7 +314,7 @@ class Protection:
         Raises:
             ConfigError: the model does not admit it.
         """
-        options, batch_size = self._config.server, self._config.batch_size
+        options, batch_size = self.config.server, self.config.batch_size
         steps = self._update_steps if options.optimizer.falls else None
         sgd = Sgd(self.learning_rate, options.optimizer.momentum, steps)
         if options.update == "none":
@@ -338,14 +322,14 @@ class Protection:
         if options.update == "sgd":
             return FirstOrder(sgd, batch_size)
         directions = Directions(
-            options.directions, model.parameters.numel(), self._stream.child("directions")
+            options.directions, model.parameters.numel(), self.stream.child("directions")
         )
         if options.update in ("zeroth-order", "forward-difference"):
             forward = options.update == "forward-difference"
             return ZerothOrder(sgd, directions, options.smoothing, batch_size, forward=forward)
         noise = self._server_noise
         assert noise is not None
-        seeded = self._config.privacy.noise == "seeded"
+        seeded = self.config.privacy.noise == "seeded"
         if options.update == "private-zeroth-order":
             return PrivateZerothOrder(sgd, noise, batch_size, directions, options.smoothing)
         if options.update == "private-sgd":
@@ -356,8 +340,8 @@ class Protection:
             sgd,
             noise,
             sampling=sampling,
-            capacity=guarantee.capacity(self._data.records, sampling),
-            sampler=SeededSampler(stream) if seeded else SystemSampler(self._random_bytes),
+            capacity=guarantee.capacity(self.data.records, sampling),
+            sampler=SeededSampler(stream) if seeded else SystemSampler(self.random_bytes),
         )
 
 

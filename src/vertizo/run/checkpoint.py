@@ -149,36 +149,30 @@ def going_on_from(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _whole(path: Path, mode: int) -> Iterator[BinaryIO]:
-    """A file that takes another's place; where that fails, nothing is left of it."""
-    try:
-        with writing(path), _replacing(path, mode) as file:
-            yield file
-    except RunError:
-        with suppress(OSError):
-            path.with_name(path.name + ".partial").unlink(missing_ok=True)
-        raise
-
-
-@contextmanager
-def _replacing(path: Path, mode: int) -> Iterator[BinaryIO]:
-    """A file that takes another's place once it is written and on the disk.
+    """A file that takes another's place once it is on the disk; of a failure nothing is left.
 
     Whatever has its temporary name is removed and not written to: what a killed process left, or
     a link or an open file of somebody who waits for the content.
     """
     temporary = path.with_name(path.name + ".partial")
-    temporary.unlink(missing_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    with os.fdopen(os.open(temporary, flags, mode), "wb") as file:
-        yield file
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    folder = os.open(path.parent, os.O_RDONLY)
     try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+        with writing(path):
+            temporary.unlink(missing_ok=True)
+            with os.fdopen(os.open(temporary, flags, mode), "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+            folder = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+    except RunError:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
 
 
 def _pack(value: Any, tensors: dict[str, Tensor]) -> Any:

@@ -27,13 +27,13 @@ def covers(config: ExperimentConfig, data: VerticalData, *, models_mix: bool) ->
         data: its records.
         models_mix: whether some client's model computes a record's embedding from others as well.
     """
-    found = ["labels"]
+    things = ["labels"]
     if data.own is not None and data.own.name not in data.fitted:
-        found.append("the label holder's columns")
+        things.append("the label holder's columns")
     mixes = models_mix or config.method.first_order_client or config.codecs.up.mixes_records
     if not mixes and not set(data.parties) & set(data.fitted) and len(data.parties) > 1:
-        found.append(FEATURES)
-    return tuple(found)
+        things.append(FEATURES)
+    return tuple(things)
 
 
 MEMBERS_OWN = (
@@ -62,9 +62,9 @@ def assumptions(
         models["client.model"] = config.client.model
     if data.own is not None:
         models["server.encoder"] = config.server.encoder
-    found = tuple(
+    things = tuple(
         f"{key} ({getattr(model, 'path', '')}) treats each record by itself"
         for key, model in sorted(models.items())
         if is_foreign(model)
     )
-    return (*found, MEMBERS_OWN) if FEATURES in covered and served else found
+    return (*things, MEMBERS_OWN) if FEATURES in covered and served else things

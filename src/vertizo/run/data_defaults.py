@@ -11,8 +11,7 @@ from typing import Any
 
 from vertizo.config.schema import ExperimentConfig
 from vertizo.data.vertical import VerticalData
-from vertizo.methods.base import Method
-from vertizo.party.updates import PRIVATE, UpdateName
+from vertizo.methods.base import PRIVATE, Method, UpdateName
 
 FIRST_ORDER_RATE = 0.1
 """η / (1 − momentum) of gradients that are computed."""
@@ -95,23 +94,23 @@ def complete(config: ExperimentConfig, data: VerticalData) -> ExperimentConfig:
         data: of which the number of records, columns and parties matter.
     """
     given, privacy = config.model_fields_set, config.privacy
-    found: dict[str, Any] = {}
+    chosen: dict[str, Any] = {}
     private = privacy.mechanism == "gaussian"
     if "batch_size" not in given:
         wanted = BATCH_SIZE
         if private:
             least, most = PRIVATE_BATCH_SIZES
             wanted = min(max(data.records // PRIVATE_BATCHES, least), most)
-        found["batch_size"] = max(1, min(wanted, data.records))
+        chosen["batch_size"] = max(1, min(wanted, data.records))
     if "epochs" not in given:
-        batch_size = found.get("batch_size", config.batch_size)
+        batch_size = chosen.get("batch_size", config.batch_size)
         least, most = EPOCHS
         per_epoch = max(1, math.ceil(data.records / batch_size))
         wanted = PRIVATE_EPOCHS if private else round(ROUNDS / per_epoch)
-        found["epochs"] = min(max(wanted, least), most)
+        chosen["epochs"] = min(max(wanted, least), most)
     if private and privacy.clip is None:
-        found["privacy"] = privacy.model_copy(update={"clip": reply_clip(data)})
-    return config.model_copy(update=found) if found else config
+        chosen["privacy"] = privacy.model_copy(update={"clip": reply_clip(data)})
+    return config.model_copy(update=chosen) if chosen else config
 
 
 def reply_clip(data: VerticalData) -> float:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vertizo.config.schema import ExperimentConfig
-from vertizo.party.updates import PRIVATE
+from vertizo.methods.base import PRIVATE
 from vertizo.privacy.epsilon_text import bound_text, is_bounded
 
 

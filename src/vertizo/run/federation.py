@@ -71,32 +71,27 @@ class Federation:
         statement = statement_of(self.server, self.data, self.covers, self.embedding_noise)
         return statement.assuming(self.assumptions)
 
-    def so_far(self, statement: Statement) -> dict[str, Any]:
-        """Who was answered how often, on how old a table, and the ε of it where one holds.
+    def spent(self, statement: Statement) -> dict[str, Any]:
+        """How much was clipped so far, and the ε of what was answered, where these mean something.
 
         Args:
             statement: what the whole run guarantees.
         """
         server, plan = self.server, self.server.side.plan
-        queries = [server.next_number(client) for client in range(server.clients)]
-        mean = server.staleness.recent_mean
-        found: dict[str, Any] = {
-            "queries": queries,
-            "staleness_mean": mean,
-            "staleness_max": None if mean is None else server.staleness.recent_largest,
-        }
+        figures: dict[str, Any] = {}
         if plan.clip_fraction is not None:
-            found["clip_fraction"] = plan.clip_fraction
+            figures["clip_fraction"] = plan.clip_fraction
         if statement.epsilon is not None and self.releases is not None:
             assert statement.delta is not None, "which comes with ε"
             # Simulated clients name every record once an epoch, so that this counts the most.
             per_epoch = self.clients[0].batches.per_epoch
-            named = sum(math.ceil(answered / per_epoch) for answered in queries)
-            spent = guarantee.epsilon_so_far(
+            answered = [server.next_number(client) for client in range(server.clients)]
+            named = sum(math.ceil(number / per_epoch) for number in answered)
+            epsilon = guarantee.epsilon_so_far(
                 self.releases, statement.delta, named=named, steps=plan.steps
             )
-            found["epsilon"] = min(spent, statement.epsilon)
-        return found
+            figures["epsilon"] = min(epsilon, statement.epsilon)
+        return figures
 
     def privacy(self) -> dict[str, Any]:
         """The statement, and what noise on embeddings comes to, for ``summary.json``."""
@@ -110,7 +105,7 @@ class Federation:
         """The models alone: all parameters, and what else belongs to a model; live."""
         return {
             "clients": [model.state() for model in self.models],
-            "server": self.server.side.head.model.state(),
+            "server": self.server.side.model.state(),
         }
 
     def load_parameters(self, state: Mapping[str, Any]) -> None:
@@ -121,7 +116,7 @@ class Federation:
         """
         for model, values in zip(self.models, state["clients"], strict=True):
             model.load(values)
-        self.server.side.head.model.load(state["server"])
+        self.server.side.model.load(state["server"])
 
     def state(self) -> dict[str, Any]:
         """Everything a run needs to go on as if it had never stopped."""
@@ -220,8 +215,9 @@ def build(
         assumptions=assumptions(config, data, covered),
         releases=server.side.plan.releases,
         embedding_noise=noise,
-        notes=tuple(dict.fromkeys([n for client in made for n in client.notes]))
-        + server.side.notes,
+        notes=tuple(
+            dict.fromkeys([*(n for client in made for n in client.notes), *server.side.notes])
+        ),
     )
 
 
@@ -235,4 +231,4 @@ def _giving(config: ExperimentConfig, *, observed: bool) -> wire.Encode:
         isinstance(codec, NoCompression) and codec.dtype == "float32"
         for codec in (codecs.up, codecs.down)
     )
-    return wire.Handed if exact and not observed else wire.encode
+    return wire.InProcessFrame if exact and not observed else wire.encode

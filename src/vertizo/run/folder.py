@@ -44,16 +44,8 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-
-    @property
-    def metrics_file(self) -> Path:
-        """One JSON object a line."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def summary_file(self) -> Path:
-        """The closing figures."""
-        return self.path / "summary.json"
+        self.metrics_file = path / "metrics.jsonl"
+        self.summary_file = path / "summary.json"
 
     def check_is_new(self) -> None:
         """Raises RunError if the folder holds a run already, or cannot be one."""
@@ -90,15 +82,9 @@ class RunFolder:
         name: str | None = None,
         preparation: Preparation | None = None,
     ) -> None:
-        """Make the folder, and write what is known at the start.
+        """Make the folder, and write what is known at the start, or raise RunError.
 
-        Args:
-            settings: of the run.
-            name: of the run; None for a new one.
-            preparation: of its table; None for what is no table.
-
-        Raises:
-            RunError: it cannot be written.
+        Without a name the run gets a new one.
         """
         self.make()
         files = {"run_name": name or uuid4().hex}
@@ -115,11 +101,7 @@ class RunFolder:
             raise
 
     def run_name(self) -> str:
-        """What the run is called in a ledger that outlives it.
-
-        Raises:
-            RunError: the folder holds no run.
-        """
+        """What the run is called in a ledger that outlives it; RunError where there is no run."""
         path = self.path / "run_name"
         try:
             return path.read_text(encoding="utf-8")
@@ -127,26 +109,16 @@ class RunFolder:
             raise RunError(f"{path} cannot be read: {error}") from None
 
     def config(self) -> ExperimentConfig:
-        """The configuration that was written.
-
-        Raises:
-            RunError: the folder holds no run.
-        """
+        """The configuration that was written; RunError where there is no run."""
         path = self.path / "config.yaml"
-        try:
-            found = path.is_file()
-        except OSError as error:
-            raise RunError(f"{self.path} cannot be read: {error.strerror}") from None
-        if not found:
+        with checkpoint.reading(self.path):
+            exists = path.is_file()
+        if not exists:
             raise RunError(f"{self.path} holds no run: there is no config.yaml in it")
         return config.load(path)
 
     def preparation(self) -> Preparation | None:
-        """How the run's table was prepared; None where it has none.
-
-        Raises:
-            RunError: the file is damaged.
-        """
+        """How the run's table was prepared; None where it has none; RunError where damaged."""
         path = self.path / "preparation.json"
         try:
             return Preparation.from_json(path.read_text(encoding="utf-8"))
@@ -180,11 +152,7 @@ class RunFolder:
             os.close(handle)
 
     def append_metrics(self, row: Mapping[str, Any]) -> None:
-        """Add one evaluation's figures, after the last whole line.
-
-        Raises:
-            RunError: they cannot be written.
-        """
+        """Add one evaluation's figures, after the last whole line, or raise RunError."""
         line = (_json(row) + "\n").encode()
         with checkpoint.writing(self.metrics_file), self.metrics_file.open("ab+") as file:
             end = file.tell()

@@ -33,17 +33,17 @@ def answers_expected(config: ExperimentConfig, records: int, clients: int) -> li
     if config.rounds is None or config.simulation.timing == "synchronous":
         return [min(most, rounds)] * clients
     paces = {client: 1 / config.simulation.stragglers.get(client, 1.0) for client in range(clients)}
-    found, left = [most] * clients, rounds
+    answers, left = [most] * clients, rounds
     while paces and left < most * len(paces):
         fast = [c for c, pace in paces.items() if left * pace / sum(paces.values()) >= most]
         if not fast:
             for client, pace in paces.items():
-                found[client] = max(1, math.ceil(left * pace / sum(paces.values())))
+                answers[client] = max(1, math.ceil(left * pace / sum(paces.values())))
             break
         for client in fast:
             del paces[client]
         left -= most * len(fast)
-    return found
+    return answers
 
 
 def batch_sizes(config: ExperimentConfig, records: int, clients: int) -> tuple[int, ...]:

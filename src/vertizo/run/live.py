@@ -43,9 +43,9 @@ def bar(label: str, console: Console) -> Iterator[Show | None]:
     )
     task, line = bar.add_task(label, total=None), Text(style="dim", overflow="ellipsis")
 
-    def show(here: Progress) -> None:
-        bar.update(task, completed=here.round, total=here.total)
-        line.plain = figures(here)
+    def show(progress: Progress) -> None:
+        bar.update(task, completed=progress.round, total=progress.total)
+        line.plain = figures(progress)
 
     with Live(Group(bar, line), console=console, transient=True):
         yield show
@@ -56,30 +56,31 @@ def _in_a_notebook(label: str) -> Show:
     display = import_module("IPython.display")
     handle = display.display(display.HTML(_html(label, None)), display_id=True)
 
-    def show(here: Progress) -> None:
-        handle.update(display.HTML(_html(label, here)))
+    def show(progress: Progress) -> None:
+        handle.update(display.HTML(_html(label, progress)))
 
     return show
 
 
-def _html(label: str, here: Progress | None) -> str:
-    if here is None:
+def _html(label: str, progress: Progress | None) -> str:
+    if progress is None:
         return f"<div>{escape(label)} <progress></progress></div>"
     return (
-        f'<div>{escape(label)} <progress value="{here.round}" max="{here.total}"></progress> '
-        f"<small>{escape(figures(here))}</small></div>"
+        f'<div>{escape(label)} <progress value="{progress.round}" max="{progress.total}">'
+        "</progress> "
+        f"<small>{escape(figures(progress))}</small></div>"
     )
 
 
-def figures(here: Progress) -> str:
+def figures(progress: Progress) -> str:
     """Rounds, loss, accuracy, megabytes and ε."""
-    parts = [f"{here.round:,} of {here.total:,} rounds"]
-    if here.seconds:
-        parts.append(f"{here.round / here.seconds:,.0f}/s")
-    if here.loss is not None:
-        parts.append(f"loss {here.loss:.3f}")
-    if here.accuracy is not None:
-        parts.append(f"acc {100 * here.accuracy:.1f} %")
-    parts.append(f"{here.megabytes:,.1f} MB")
-    parts.append("no ε" if here.epsilon is None else f"ε {bound_text(here.epsilon, 3)}")
+    parts = [f"{progress.round:,} of {progress.total:,} rounds"]
+    if progress.seconds:
+        parts.append(f"{progress.round / progress.seconds:,.0f}/s")
+    if progress.loss is not None:
+        parts.append(f"loss {progress.loss:.3f}")
+    if progress.accuracy is not None:
+        parts.append(f"acc {100 * progress.accuracy:.1f} %")
+    parts.append(f"{progress.megabytes:,.1f} MB")
+    parts.append("no ε" if progress.epsilon is None else f"ε {bound_text(progress.epsilon, 3)}")
     return " · ".join(parts)

@@ -48,15 +48,15 @@ def notes(key: str, model: Model, why: str | None) -> tuple[str, ...]:
         why: what keeps it from training mode; None for nothing.
     """
     parts = model.parts if isinstance(model, EncodedModel) else (model,)
-    found = {
+    layers = {
         kind
         for part in parts
         if isinstance(part, TorchModel)
         for kind in other_in_training(part.module)
     }
-    if not found:
+    if not layers:
         return ()
-    kinds = ", ".join(sorted(found))
+    kinds = ", ".join(sorted(layers))
     if why is None:
         return (f"{key}: {kinds} as PyTorch has it: in training, and not where it predicts",)
     return (f"{key}: {kinds} does nothing, in evaluation mode throughout: {why}",)

@@ -81,8 +81,7 @@ class Predictor:
         if summary.get("model") not in ("best", "last"):
             raise RunError(f"{folder.summary_file}: model is {summary.get('model')!r}")
         state = folder.load(summary["model"])
-        parameters = state.get("parameters", state)
-        self._use(str(run), config, summary, preparation, parameters)
+        self._use(str(run), config, summary, preparation, state.get("parameters", state))
 
     @classmethod
     def of(
@@ -124,8 +123,8 @@ class Predictor:
         """
         data = Experiment(self.config).data()
         logits = self._logits(self.config, data)
-        found = scores(data.task, logits, data.labels["test"])
-        for name, value in found.items():
+        measured = scores(data.task, logits, data.labels["test"])
+        for name, value in measured.items():
             known = self.summary.get(f"test_{name}")
             if known is not None and not math.isclose(value, known, rel_tol=1e-3, abs_tol=1e-6):
                 raise RunError(
@@ -134,7 +133,7 @@ class Predictor:
                     "with --data"
                 )
         frame = frame_of(data.task, data.class_names, logits, None)
-        return Predictions(frame, found, len(logits))
+        return Predictions(frame, measured, len(logits))
 
     def predict(
         self,
@@ -173,8 +172,8 @@ class Predictor:
         if known is None:
             return Predictions(frame, None, 0)
         rows, labels = known
-        found = scores(preparation.task, logits[rows], labels)
-        return Predictions(frame, found, len(rows))
+        measured = scores(preparation.task, logits[rows], labels)
+        return Predictions(frame, measured, len(rows))
 
     def outputs(self, records: pl.DataFrame, *, name: str = "the table") -> Tensor:
         """Probabilities [rows, classes] in the order of their names, or values [rows].
@@ -232,19 +231,7 @@ def coverage_of(privacy: Mapping[str, Any]) -> str:
 
 
 def predict(run: Path, records: pl.DataFrame, *, id_column: str | None = None) -> pl.DataFrame:
-    """Predictions of a finished run for new records.
-
-    Args:
-        run: its folder.
-        records: with every party's columns.
-        id_column: a column to carry along; None for the row's number.
-
-    Returns:
-        `Predictions.frame`.
-
-    Raises:
-        UserError: as of `Predictor` and `Predictor.predict`.
-    """
+    """`Predictions.frame` of the run in a folder; arguments and errors as of `Predictor`."""
     return Predictor(run).predict(records, id_column=id_column).frame
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from vertizo.config.links import Links
@@ -21,7 +20,7 @@ from vertizo.core.randomness import Stream
 from vertizo.party.client import ClientParty
 from vertizo.party.server import ServerParty
 from vertizo.protocol.wire import Frame
-from vertizo.run.links import LinkDraws
+from vertizo.run.traffic import Traffic, rows_at_once
 
 Way = Literal["up", "down"]
 Observer = Callable[[float, Way, int, bytes], None]
@@ -29,18 +28,35 @@ Observer = Callable[[float, Way, int, bytes], None]
 too; uploads are not part of the rounds."""
 
 
-@dataclass
-class Traffic:
-    """Bytes on the wire, lost and repeated frames included."""
+CHUNK = 256
+"""Draws made at a time, so that a seeded generator is not built for every round."""
 
-    up: int = 0
-    down: int = 0
-    table: int = 0
-    """Uploads of all training embeddings into the table."""
-    evaluation: int = 0
-    """Uploads for validation and test; not part of training."""
-    lost: int = 0
-    """Messages that did not arrive."""
+
+class LinkDraws:
+    """The draws of one client's link, by number: nothing but counters needs to be saved."""
+
+    def __init__(self, links: Links, client: int, stream: Stream) -> None:
+        self._links = links
+        self._slowdown = links.stragglers.get(client, 1.0)
+        self._delays = stream.child("delay", client)
+        self._losses = stream.child("loss", client)
+        self._delay_chunk: tuple[int, list[float]] = (-1, [])
+        self._loss_chunk: tuple[int, list[float]] = (-1, [])
+
+    def delay(self, number: int) -> float:
+        """Seconds that round ``number`` of this client takes."""
+        chunk, index = divmod(number, CHUNK)
+        if self._delay_chunk[0] != chunk:
+            drawn = self._links.delay.draw(self._delays.generator(chunk), CHUNK)
+            self._delay_chunk = chunk, drawn
+        return self._delay_chunk[1][index] * self._slowdown
+
+    def lost(self, transmission: int) -> bool:
+        """Whether transmission number ``transmission`` on this link, up or down, is lost."""
+        chunk, index = divmod(transmission, CHUNK)
+        if self._loss_chunk[0] != chunk:
+            self._loss_chunk = chunk, self._losses.generator(chunk).random(CHUNK).tolist()
+        return self._loss_chunk[1][index] < self._links.drop
 
 
 class Simulator:
@@ -73,19 +89,22 @@ class Simulator:
         self.activations = [0] * len(clients)
         """Answered queries of every client."""
         self._synchronous = synchronous
-        self._timeout = links.timeout
+        self._links = links
         self._limit = queries_per_client
         self._observer = observer
-        self._links = [LinkDraws(links, client.index, stream) for client in clients]
+        self._draws = [LinkDraws(links, client.index, stream) for client in clients]
         self._transmissions = [0] * len(clients)
+        self._asked: dict[int, Frame] = {}
+        """Each client's open query."""
         self._events: list[tuple[float, int, int]] = []
+        """(when, which in order, whose query arrives)."""
         self._sequence = 0
 
     def start(self) -> None:
         """Every client begins its first query; once, at the start of a run."""
-        self.server.tend()
-        for client in self.clients:
-            self._begin(client)
+        self.server.train_between_queries()
+        for index in range(len(self.clients)):
+            self._begin(index)
 
     def step(self) -> bool:
         """Go on until the server has made one more step; False when no client has work left.
@@ -96,44 +115,44 @@ class Simulator:
         before = self.server.round
         while self._events and self.server.round == before:
             self.now, _, index = heapq.heappop(self._events)
-            self._deliver(index)
-        self.server.tend()
+            frame = self._asked[index]
+            self._count("up", index, frame)
+            if self._links.drop and self._is_lost(index):
+                continue
+            for receiver, reply in self.server.receive(frame):
+                self._count("down", receiver, reply)
+                if self._links.drop and self._is_lost(receiver):
+                    continue
+                self.clients[receiver].tell(reply)
+                self.activations[receiver] += 1
+                bandwidth = self._links.bandwidth
+                self._begin(receiver, after=len(reply) / bandwidth if bandwidth else 0.0)
+        self.server.train_between_queries()
         return self.server.round > before
 
-    def _schedule(self, index: int, delay: float) -> None:
-        heapq.heappush(self._events, (self.now + delay, self._sequence, index))
-        self._sequence += 1
-
-    def _begin(self, client: ClientParty, after: float = 0.0) -> None:
+    def _begin(self, index: int, after: float = 0.0) -> None:
         """A client makes its next query, which will be at the server after its delay."""
+        client = self.clients[index]
         if self._limit is not None and client.answered >= self._limit:
             return
-        announcement = self.server.announce(client.index) if self._synchronous else None
+        announcement = self.server.announce(index) if self._synchronous else None
         if announcement is not None:
-            self._count("down", client.index, announcement)
-        link = self._links[client.index]
-        frame = client.ask(announcement)
-        taken = link.delay(client.answered) + link.transfer(len(frame))
-        self._schedule(client.index, after + taken)
+            self._count("down", index, announcement)
+        self._asked[index] = frame = client.ask(announcement)
+        taken = self._draws[index].delay(client.answered)
+        if self._links.bandwidth:
+            taken += len(frame) / self._links.bandwidth
+        self._schedule(index, after + taken)
 
-    def _deliver(self, index: int) -> None:
-        """The open query of a client reaches the server, or is lost on its way."""
-        frame = self.clients[index].ask()
-        if not self._send("up", index, frame):
-            self._schedule(index, self._timeout)
-            return
-        for receiver, reply in self.server.receive(frame):
-            self._reply(receiver, reply)
-
-    def _reply(self, index: int, frame: Frame) -> None:
-        """A reply reaches its client, which starts its next round, or is lost on its way."""
-        if not self._send("down", index, frame):
-            self._schedule(index, self._timeout)
-            return
-        client = self.clients[index]
-        client.tell(frame)
-        self.activations[index] += 1
-        self._begin(client, after=self._links[index].transfer(len(frame)))
+    def _is_lost(self, index: int) -> bool:
+        """Whether a client's next frame, up or down, is lost: then it asks again after a while."""
+        number = self._transmissions[index]
+        self._transmissions[index] = number + 1
+        if not self._draws[index].lost(number):
+            return False
+        self.traffic.lost += 1
+        self._schedule(index, self._links.timeout)
+        return True
 
     def _count(self, way: Way, index: int, frame: Frame) -> None:
         if way == "up":
@@ -143,19 +162,14 @@ class Simulator:
         if self._observer is not None:
             self._observer(self.now, way, index, bytes(frame))
 
-    def _send(self, way: Way, index: int, frame: Frame) -> bool:
-        """Count a frame; False if it is lost."""
-        self._count(way, index, frame)
-        lost = self._links[index].lost(self._transmissions[index])
-        self._transmissions[index] += 1
-        self.traffic.lost += lost
-        return not lost
+    def _schedule(self, index: int, delay: float) -> None:
+        heapq.heappush(self._events, (self.now + delay, self._sequence, index))
+        self._sequence += 1
 
     def upload(self, purpose: Literal["table", "validation", "test"], rows: int) -> None:
         """Every client uploads its embeddings of one partition; the bytes are counted apart."""
         for client in self.clients:
-            at_once = max(1, UPLOAD_BYTES // (4 * self.server.side.table.dims[client.index]))
-            at_once = min(at_once, UPLOAD_ROWS)
+            at_once = rows_at_once(self.server.side.table.dims[client.index])
             for start in range(0, rows, at_once):
                 frame = client.upload(purpose, start, min(start + at_once, rows))
                 if purpose == "table":
@@ -183,10 +197,5 @@ class Simulator:
         self._transmissions = list(state["transmissions"])
         self._events = [(time, sequence, index) for time, sequence, index in state["events"]]
         heapq.heapify(self._events)
+        self._asked = {index: self.clients[index].ask() for _, _, index in self._events}
         self._sequence = state["sequence"]
-
-
-UPLOAD_ROWS = 4096
-"""Most rows of one upload frame."""
-UPLOAD_BYTES = 2**24
-"""Most bytes of embeddings in one; wide embeddings come in fewer rows."""

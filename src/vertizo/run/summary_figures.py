@@ -25,12 +25,12 @@ def size_text(count: float) -> str:
 
 def rows(summary: Summary) -> list[tuple[str, str]]:
     """What to call each figure, and its text; those of test records only where there are some."""
-    found = _scores("test", summary, summary)
-    if not found:  # all records were for training and validation
-        found = _scores("validation", summary, summary.get("best") or {})
+    lines = _scores("test", summary, summary)
+    if not lines:  # all records were for training and validation
+        lines = _scores("validation", summary, summary.get("best") or {})
     staleness = summary["staleness"]
     return [
-        *found,
+        *lines,
         ("model", _model(summary)),
         ("clients", str(summary["clients"])),
         ("rounds", f"{summary['rounds']:,}"),
@@ -50,23 +50,23 @@ def _scores(purpose: str, summary: Summary, scores: Summary) -> list[tuple[str, 
     def score(name: str) -> Any:
         return scores.get(f"{purpose}_{name}")
 
-    found: list[tuple[str, str]] = []
+    lines: list[tuple[str, str]] = []
     accuracy, auc, rmse, loss = map(score, ("accuracy", "auc", "rmse", "loss"))
     if accuracy is not None:
-        found.append((f"{purpose} accuracy", f"{100 * accuracy:.2f} %"))
+        lines.append((f"{purpose} accuracy", f"{100 * accuracy:.2f} %"))
     if auc is not None:
-        found.append((f"{purpose} AUC", f"{auc:.4f}"))
+        lines.append((f"{purpose} AUC", f"{auc:.4f}"))
         if summary.get("classes"):
-            found.append(("  positive class", str(summary["classes"][1])))
-        found.append(("average precision", f"{score('average_precision'):.4f}"))
+            lines.append(("  positive class", str(summary["classes"][1])))
+        lines.append(("average precision", f"{score('average_precision'):.4f}"))
     if rmse is not None:
-        found.append((f"{purpose} RMSE", f"{rmse:.4g}"))
+        lines.append((f"{purpose} RMSE", f"{rmse:.4g}"))
     if rmse is not None and score("r2") is not None:
-        found.append((f"{purpose} R²", f"{score('r2'):.4f}"))
+        lines.append((f"{purpose} R²", f"{score('r2'):.4f}"))
     if loss is not None:
         name = "loss" if accuracy is None else "log loss"
-        found.append((f"{purpose} {name}", f"{loss:.4f}"))
-    return found
+        lines.append((f"{purpose} {name}", f"{loss:.4f}"))
+    return lines
 
 
 def _model(summary: Summary) -> str:

@@ -17,7 +17,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,29 +75,26 @@ class Trackers:
     def __init__(self, parts: Sequence[tuple[str, Tracker]]) -> None:
         self._parts = parts
 
-    def begin(self, round_: int | None) -> None:
-        """As of a `Tracker`."""
+    def _tell(self, what: Callable[[Tracker], None]) -> None:
         for spec, part in self._parts:
             with _named(spec):
-                part.begin(round_)
+                what(part)
+
+    def begin(self, round_: int | None) -> None:
+        """As of a `Tracker`."""
+        self._tell(lambda part: part.begin(round_))
 
     def row(self, row: Mapping[str, Any]) -> None:
         """As of a `Tracker`."""
-        for spec, part in self._parts:
-            with _named(spec):
-                part.row(row)
+        self._tell(lambda part: part.row(row))
 
     def end(self, summary: Mapping[str, Any]) -> None:
         """As of a `Tracker`."""
-        for spec, part in self._parts:
-            with _named(spec):
-                part.end(summary)
+        self._tell(lambda part: part.end(summary))
 
     def close(self, *, finished: bool) -> None:
         """As of a `Tracker`."""
-        for spec, part in self._parts:
-            with _named(spec):
-                part.close(finished=finished)
+        self._tell(lambda part: part.close(finished=finished))
 
 
 @contextmanager
@@ -177,16 +174,16 @@ def figures(row: Mapping[str, Any]) -> dict[str, float]:
     >>> figures({"round": 3, "test_loss": 0.5, "train_loss": None, "queries": [2, 1]})
     {'round': 3.0, 'test/loss': 0.5, 'queries/client0': 2.0, 'queries/client1': 1.0}
     """
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     for key, value in row.items():
         group, _, rest = key.partition("_")
         grouped = group in ("validation", "test", "train", "staleness", "bytes") and rest
         name = f"{group}/{rest}" if grouped else key
         if isinstance(value, list):
-            found |= figures({f"{name}/client{place}": each for place, each in enumerate(value)})
+            numbers |= figures({f"{name}/client{place}": each for place, each in enumerate(value)})
         elif isinstance(value, (int, float)) and math.isfinite(value):
-            found[name] = float(value)
-    return found
+            numbers[name] = float(value)
+    return numbers
 
 
 class TensorBoard:
@@ -268,9 +265,9 @@ class MlFlow:
         else:
             experiment = known.experiment_id
         asked = f"tags.`{RUN_TAG}` = '{tracked.name}'"
-        found = [] if round_ is None else client.search_runs([experiment], asked, max_results=1)
-        if found:
-            self._run = found[0].info.run_id
+        runs = [] if round_ is None else client.search_runs([experiment], asked, max_results=1)
+        if runs:
+            self._run = runs[0].info.run_id
             client.update_run(self._run, status="RUNNING")
             history = client.get_metric_history(self._run, "round")
             self._known = max((point.step for point in history), default=-1)
@@ -324,8 +321,8 @@ def _closing(summary: Mapping[str, Any]) -> dict[str, float]:
     for key in ("rounds_per_second", "peak_memory_mib"):
         chosen[key] = summary.get(key)
     epsilon = summary["privacy"].get("epsilon")
-    found = {f"final/{key}": value for key, value in chosen.items()}
-    return figures(found | {"final/epsilon": epsilon})
+    closing = {f"final/{key}": value for key, value in chosen.items()}
+    return figures(closing | {"final/epsilon": epsilon})
 
 
 def _texts(config: ExperimentConfig, summary: Mapping[str, Any]) -> dict[str, str]:

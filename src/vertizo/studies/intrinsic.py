@@ -69,16 +69,17 @@ def _at(federation: Federation, method: Czofo, stream: Stream, repeats: int) -> 
             side.table.store(m, ids, embeddings, 0)
     for m, client in enumerate(federation.clients):
         ids = client.batches.ids(0)
-        labels = side.labels_of(ids)
-        embeddings = side.table.part(m, side.points(ids).rows)
+        labels = side.labels[ids]
+        start = sum(side.table.dims[:m])
+        embeddings = side.table.values[ids].narrow(1, start, side.table.dims[m])
 
         def losses(
             points: Tensor, m: int = m, ids: Tensor = ids, labels: Tensor = labels
         ) -> Tensor:
-            given = side.points(ids, [(m, points)])
-            return side.head.evaluate(given, labels).losses[:-1]
+            given = side.table.points(ids, [(m, points)])
+            return side.model.evaluate(given, labels).losses[:-1]
 
-        rows = side.head.evaluate(Points(side.points(ids).rows), labels).input_gradient(1.0)
+        rows = side.model.evaluate(Points(side.table.points(ids).rows), labels).input_gradient(1.0)
         yield measure(
             losses,
             embeddings,

@@ -1,4 +1,4 @@
-"""Gradient estimators: from losses at perturbed parameters to the coefficient of a direction.
+"""Gradient estimators: outputs at perturbed parameters, and from their losses to a step.
 
 An estimate is ``coefficient · u``, never formed: it is added to the parameters along the seed of
 ``u`` (`Along`). ``φ`` is the law's dimension factor (see `directions`).
@@ -11,10 +11,26 @@ estimator                   coefficient of u                   used by
 ==========================  =================================  =================================
 
 DPZV's eq. 7 divides by λ, its eq. 3 by 2λ; the unbiased 2λ is used here.
+
+`outputs` evaluates a model at ``w + offset · u`` in one of three ways, with the same numbers up to
+rounding; the size and the kind of the model choose:
+
+* `in_place` shifts the parameters from offset to offset along the direction's seed, evaluates,
+  and shifts them back: no memory beyond the model and one evaluation (MeZO's algorithm 1).
+* `at_once` hands the whole direction to the model, which may share work between the offsets and
+  leaves its parameters untouched;
+* `by_blocks`, for large stacks of linear layers, reads the direction once for all offsets, some
+  rows of weights at a time, and leaves the parameters untouched as well
+  (`vertizo.models.blockwise`).
+
+Shifting back leaves a rounding error of about one unit in the last place. Over thousands of rounds
+float32 does not show it (a test says so); the worst seen was 4e-4 after 300,000 rounds, with signs
+for directions and no updates; 16-bit formats do, and are restored from a copy.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -23,7 +39,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vertizo.zeroth_order.directions import Direction
+from vertizo.models import blockwise
+from vertizo.models.base import Model, Selected
+from vertizo.models.linear_stack import LinearStack
+from vertizo.zeroth_order.directions import Direction, Directions
 
 Losses = TypeVar("Losses", float, Tensor, NDArray[np.float32])
 
@@ -82,3 +101,68 @@ class Sum:
 def estimate(direction: Direction, slope: float) -> Along:
     """The gradient estimate ``φ · slope · u``."""
     return Along(direction, direction.factor * slope)
+
+
+def outputs(
+    model: Model, inputs: Tensor | Selected, direction: Direction, offsets: Sequence[float]
+) -> Tensor:
+    """Outputs at ``w + offset · u`` for each offset, shape [offsets, batch, outputs]."""
+    if isinstance(inputs, Selected):
+        if direction.keep and isinstance(model, LinearStack):
+            return at_once(model, inputs, direction, offsets)
+        inputs = inputs.gathered()
+    if direction.keep:
+        return at_once(model, inputs, direction, offsets)
+    if (
+        isinstance(model, LinearStack)
+        and direction.law != "coordinate"
+        and blockwise.fits(model, inputs, len(offsets))
+    ):
+        return by_blocks(model, inputs, direction, offsets)
+    return in_place(model, inputs, direction, offsets)
+
+
+def readable_table(model: Model, directions: Directions, features: Tensor) -> Tensor | None:
+    """The records as a table whose rows `outputs` reads where they are; None where it does not."""
+    if not directions.are_kept or not isinstance(model, LinearStack):
+        return None
+    return model.table_of(features)
+
+
+def at_once(
+    model: Model, inputs: Tensor | Selected, direction: Direction, offsets: Sequence[float]
+) -> Tensor:
+    """All offsets together, along the direction as one vector."""
+    numbers = direction.numbers()  # as they were drawn, and lengths in units of them
+    lengths: list[float] = np.multiply(offsets, direction.scale).tolist()
+    return model.along(numbers, lengths, inputs)  # type: ignore[arg-type]  # rows of a LinearStack
+
+
+def by_blocks(
+    model: LinearStack, inputs: Tensor, direction: Direction, offsets: Sequence[float]
+) -> Tensor:
+    """All offsets together, along a direction that is drawn once and not held."""
+    return blockwise.along(
+        model, direction.reader(), [offset * direction.scale for offset in offsets], inputs
+    )
+
+
+def in_place(
+    model: Model, inputs: Tensor, direction: Direction, offsets: Sequence[float]
+) -> Tensor:
+    """One offset after the other; the parameters come back as they were (see the module)."""
+    parameters = model.parameters
+    saved = parameters.clone() if parameters.dtype in (torch.float16, torch.bfloat16) else None
+    results, here = [], 0.0
+    try:
+        for offset in offsets:
+            if offset != here:
+                direction.add_to(parameters, offset - here)
+                here = offset
+            results.append(model(inputs))
+    finally:
+        if saved is not None:
+            parameters.copy_(saved)
+        elif here:
+            direction.add_to(parameters, -here)
+    return torch.stack(results)

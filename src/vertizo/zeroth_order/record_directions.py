@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from vertizo.core.randomness import generator
-from vertizo.zeroth_order.directions import FLOAT32_MAX, LawName
-from vertizo.zeroth_order.numbers import drawn
+from vertizo.zeroth_order.directions import FLOAT32_MAX, LawName, drawn
 
 TINY = np.float32(1 / FLOAT32_MAX)
 REMEMBERED = 2**20

@@ -71,7 +71,7 @@ def test_records_with_equal_embeddings_add_exactly_nothing():
 def test_trials_differ_in_noise_and_in_nothing_else_that_matters():
     setting = _setting()
     first, second = setting.federation(0, 1).server, setting.federation(0, 2).server
-    assert torch.equal(first.side.head.parameters, second.side.head.parameters)
+    assert torch.equal(first.side.model.parameters, second.side.model.parameters)
     player = Malicious(setting)
     seen = {float(player.observe(0, seed)[0]) for seed in range(5)}
     assert len(seen) == 5

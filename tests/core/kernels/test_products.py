@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.refusals import refused
 
 from vertizo.core import kernels
 from vertizo.core.kernels import plain_products
-from vertizo.models.layers import EVERY
+from vertizo.models.linear_stack import EVERY
 
 RNG = np.random.default_rng(7)
 COMPILED = kernels.affine is not plain_products.affine
 LANES = [4, 8, 16]
 SIZES = [(1, 1, 1), (7, 5, 3), (64, 392, 64), (13, 130, 200), (33, 17, 66), (200, 40, 10)]
 """Rows, inputs, outputs."""
-needs_compiled = pytest.mark.skipif(
-    not COMPILED, reason="the package was installed without a compiler"
-)
-sizes = pytest.mark.parametrize("size", SIZES, ids=lambda size: "x".join(map(str, size)))
 
 
 def numbers(*shape: int) -> Any:
@@ -62,115 +60,103 @@ class Case:
         return weight, flat[None, stop : stop + self.outputs] if self.bias else 0.0
 
 
-with_and_without_bias = pytest.mark.parametrize("bias", [1, 0], ids=["bias", "no bias"])
+def cases(more: tuple[int, ...] = (0,)) -> Iterator[tuple[Case, int, tuple[Any, ...]]]:
+    """Layers of all sizes, with and without a bias; one of ``more``; and how this one is named."""
+    for size, bias, other in product(SIZES, (1, 0), more):
+        yield Case(size, bias), other, (size, bias, other)
 
 
 def close(found: Any, expected: Any) -> bool:
     return np.allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
-@sizes
-@with_and_without_bias
-@pytest.mark.parametrize("relu", [0, 1])
-def test_affine(way: Any, size: Any, bias: int, relu: int) -> None:
-    case = Case(size, bias)
-    weight, offset = case.layer(case.flat)
-    out = case.of(case.outputs)
-    way.affine(out, case.x, case.flat, case.first, case.bias, relu, 1)
-    expected = case.x @ weight.T + offset
-    assert close(out, np.maximum(expected, 0) if relu else expected)
-    x, out = case.of(case.inputs, 2), case.of(case.outputs, 2)  # several points
-    way.affine(out, x, case.flat, case.first, case.bias, 0, 1)
-    assert close(out, x @ weight.T + offset)
+def test_affine(way: Any) -> None:
+    for case, relu, name in cases((0, 1)):
+        weight, offset = case.layer(case.flat)
+        out = case.of(case.outputs)
+        way.affine(out, case.x, case.flat, case.first, case.bias, relu, 1)
+        expected = case.x @ weight.T + offset
+        assert close(out, np.maximum(expected, 0) if relu else expected), name
+        x, out = case.of(case.inputs, 2), case.of(case.outputs, 2)  # several points
+        way.affine(out, x, case.flat, case.first, case.bias, 0, 1)
+        assert close(out, x @ weight.T + offset), name
 
 
-@sizes
-@with_and_without_bias
-def test_along(way: Any, size: Any, bias: int) -> None:
-    case = Case(size, bias)
-    steps = numbers(3)
-    steps[1] = 0
-    (weight, offset), (along, along_offset) = case.layer(case.flat), case.layer(case.direction)
-    by = steps[:, None, None].astype(np.float64)
-    shifted = np.swapaxes(weight + by * along, 1, 2), offset + by * along_offset
-    x, out = case.of(case.inputs, 3), case.of(case.outputs, 3)
-    own, layer = (case.flat, case.direction, steps), (case.first, case.bias)
-    way.along(out, case.x, *own, EVERY, *layer, 1, 1)
-    assert close(out, np.maximum(case.x @ shifted[0] + shifted[1], 0))
-    table, ids = numbers(50, case.inputs), RNG.integers(0, 50, case.rows)
-    selected = case.of(case.outputs, 3)
-    way.along(selected, table, *own, ids, *layer, 0, 1)
-    way.along(out, table[ids], *own, EVERY, *layer, 0, 1)
-    assert np.array_equal(selected, out)
-    way.along(out, x, *own, EVERY, *layer, 0, 1)  # each point's own
-    assert close(out, x @ shifted[0] + shifted[1])
+def test_along(way: Any) -> None:
+    for case, _, name in cases():
+        steps = numbers(3)
+        steps[1] = 0
+        (weight, offset), (along, along_offset) = case.layer(case.flat), case.layer(case.direction)
+        by = steps[:, None, None].astype(np.float64)
+        shifted = np.swapaxes(weight + by * along, 1, 2), offset + by * along_offset
+        x, out = case.of(case.inputs, 3), case.of(case.outputs, 3)
+        own, layer = (case.flat, case.direction, steps), (case.first, case.bias)
+        way.along(out, case.x, *own, EVERY, *layer, 1, 1)
+        assert close(out, np.maximum(case.x @ shifted[0] + shifted[1], 0)), name
+        table, ids = numbers(50, case.inputs), RNG.integers(0, 50, case.rows)
+        selected = case.of(case.outputs, 3)
+        way.along(selected, table, *own, ids, *layer, 0, 1)
+        way.along(out, table[ids], *own, EVERY, *layer, 0, 1)
+        assert np.array_equal(selected, out), name
+        way.along(out, x, *own, EVERY, *layer, 0, 1)  # each point's own
+        assert close(out, x @ shifted[0] + shifted[1]), name
 
 
-@sizes
-@with_and_without_bias
-@pytest.mark.parametrize("at_front", [True, False])
-@pytest.mark.parametrize("relu", [0, 1])
-def test_moved_columns(way: Any, size: Any, bias: int, at_front: bool, relu: int) -> None:
-    case = Case(size, bias)
-    columns = max(1, case.inputs // 2)
-    start = 0 if at_front else case.inputs - columns
-    weight, offset = case.layer(case.flat)
-    shifts, out = case.of(columns, 2), case.of(case.outputs, 3)
-    way.moved(out, case.x, shifts, case.flat, start, case.first, case.bias, relu, 1)
-    x = np.repeat(case.x[None].astype(np.float64), 3, 0)
-    x[:2, :, start : start + columns] += shifts
-    expected = x @ weight.T + offset
-    assert close(out, np.maximum(expected, 0) if relu else expected)
-    common, raised = case.of(case.outputs), case.of(case.outputs, 2)
-    way.affine(common, case.x, case.flat, case.first, case.bias, 0, 1)
-    way.raised(raised, shifts, common, case.flat, case.first, start, case.inputs, relu, 1)
-    assert close(raised, out[:2])
+def test_moved_columns(way: Any) -> None:
+    for case, kind, name in cases((0, 1, 2, 3)):
+        at_front, relu = divmod(kind, 2)
+        columns = max(1, case.inputs // 2)
+        start = 0 if at_front else case.inputs - columns
+        weight, offset = case.layer(case.flat)
+        shifts, out = case.of(columns, 2), case.of(case.outputs, 3)
+        way.moved(out, case.x, shifts, case.flat, start, case.first, case.bias, relu, 1)
+        x = np.repeat(case.x[None].astype(np.float64), 3, 0)
+        x[:2, :, start : start + columns] += shifts
+        expected = x @ weight.T + offset
+        assert close(out, np.maximum(expected, 0) if relu else expected), name
+        common, raised = case.of(case.outputs), case.of(case.outputs, 2)
+        way.affine(common, case.x, case.flat, case.first, case.bias, 0, 1)
+        way.raised(raised, shifts, common, case.flat, case.first, start, case.inputs, relu, 1)
+        assert close(raised, out[:2]), name
 
 
-@sizes
-@with_and_without_bias
-@pytest.mark.parametrize("masked", [0, 1])
-def test_backwards(way: Any, size: Any, bias: int, masked: int) -> None:
-    case = Case(size, bias)
-    weight, _ = case.layer(case.flat)
-    gradient, out, kept = case.of(case.outputs), case.of(case.inputs), case.of(case.inputs)
-    kept[0, 0] = np.nan  # not positive
-    way.back(out, gradient, case.flat, kept, case.first, masked, 1)
-    expected = gradient @ weight
-    assert close(out, np.where(kept > 0, expected, 0) if masked else expected)
-    written = np.zeros_like(case.flat)
-    way.outer(written, gradient, case.x, case.first, case.bias, 1)
-    found, sums = case.layer(written)
-    assert close(found, gradient.T @ case.x.astype(np.float64))
-    if case.bias:
-        assert close(sums[0], gradient.sum(0, dtype=np.float64))
-    assert not written[: case.first].any()
-    assert not written[-3:].any()
+def test_backwards(way: Any) -> None:
+    for case, masked, name in cases((0, 1)):
+        weight, _ = case.layer(case.flat)
+        gradient, out, kept = case.of(case.outputs), case.of(case.inputs), case.of(case.inputs)
+        kept[0, 0] = np.nan  # not positive
+        way.back(out, gradient, case.flat, kept, case.first, masked, 1)
+        expected = gradient @ weight
+        assert close(out, np.where(kept > 0, expected, 0) if masked else expected), name
+        written = np.zeros_like(case.flat)
+        way.outer(written, gradient, case.x, case.first, case.bias, 1)
+        found, sums = case.layer(written)
+        assert close(found, gradient.T @ case.x.astype(np.float64)), name
+        if case.bias:
+            assert close(sums[0], gradient.sum(0, dtype=np.float64)), name
+        assert not written[: case.first].any(), name
+        assert not written[-3:].any(), name
 
 
-@needs_compiled
-@pytest.mark.parametrize("lanes", LANES)
-def test_neither_neighbours_nor_places_nor_threads_show(lanes: int) -> None:
-    """A row's numbers are those it has alone, bit for bit."""
-    kernels.lanes(lanes)
-    try:
-        case = Case((391, 300, 150), 1)
-        own, out = (case.flat, case.first, 1, 0), case.of(case.outputs)
-        kernels.affine(out, case.x, *own, 1)
-        shared = np.empty_like(out)
-        kernels.affine(shared, case.x, *own, 5)
-        assert np.array_equal(out, shared)
-        for row in (0, 6, 200, 390):
-            alone, x = np.empty((1, 150), np.float32), np.empty(301, np.float32)[1:].reshape(1, -1)
-            x[:] = case.x[row]
-            kernels.affine(alone, x, case.flat, case.first, 1, 0, 1)
-            assert np.array_equal(alone[0], out[row])
-        gradients = np.zeros_like(case.flat), np.zeros_like(case.flat)
-        kernels.outer(gradients[0], out, case.x, case.first, 1, 1)
-        kernels.outer(gradients[1], out, case.x, case.first, 1, 3)
-        assert np.array_equal(*gradients)
-    finally:
-        kernels.lanes()
+def test_neither_neighbours_nor_places_nor_threads_show(way: Any) -> None:
+    """A row's numbers are those it has alone, bit for bit; of PyTorch nobody says so."""
+    if way is plain_products:
+        return
+    case = Case((391, 300, 150), 1)
+    own, out = (case.flat, case.first, 1, 0), case.of(case.outputs)
+    kernels.affine(out, case.x, *own, 1)
+    shared = np.empty_like(out)
+    kernels.affine(shared, case.x, *own, 5)
+    assert np.array_equal(out, shared)
+    for row in (0, 6, 200, 390):
+        alone, x = np.empty((1, 150), np.float32), np.empty(301, np.float32)[1:].reshape(1, -1)
+        x[:] = case.x[row]
+        kernels.affine(alone, x, case.flat, case.first, 1, 0, 1)
+        assert np.array_equal(alone[0], out[row])
+    gradients = np.zeros_like(case.flat), np.zeros_like(case.flat)
+    kernels.outer(gradients[0], out, case.x, case.first, 1, 1)
+    kernels.outer(gradients[1], out, case.x, case.first, 1, 3)
+    assert np.array_equal(*gradients)
 
 
 def test_not_finite_numbers_stay_in_their_rows(way: Any) -> None:
@@ -186,24 +172,25 @@ def test_not_finite_numbers_stay_in_their_rows(way: Any) -> None:
 def test_arrays_that_do_not_fit_are_refused(way: Any) -> None:
     flat, x, out = numbers(20), numbers(4, 3), numbers(4, 5)
     three, steps, masks = numbers(2, 4, 5), numbers(2), numbers(4, 3)
-    for call in (
-        lambda: way.affine(out, x, flat, 6, 0, 0, 1),  # beyond the end
-        lambda: way.affine(out, x, flat, 1, 1, 0, 1),  # its bias does
-        lambda: way.affine(out, x, flat, -1, 0, 0, 1),
-        lambda: way.affine(numbers(3, 5), x, flat, 0, 0, 0, 1),
-        lambda: way.affine(out, x, flat.reshape(2, 10), 0, 0, 0, 1),
-        lambda: way.along(three, x, flat, flat[:14], steps, EVERY, 0, 0, 0, 1),
-        lambda: way.along(three, x, flat, flat, numbers(3), EVERY, 0, 0, 0, 1),
-        lambda: way.along(three, x, flat, flat, steps, np.array([0, 1, 2, 4]), 0, 0, 0, 1),
-        lambda: way.along(three, x, flat, flat, steps, np.array([0, 1, 2]), 0, 0, 0, 1),
-        lambda: way.along(three, x, flat, flat, steps, np.array([0, 1, -1, 2]), 0, 0, 0, 1),
-        lambda: way.along(three, numbers(3, 4, 3), flat, flat, steps, EVERY, 0, 0, 0, 1),
-        lambda: way.raised(three, numbers(2, 4, 2), out, flat, 0, 2, 3, 0, 1),
-        lambda: way.moved(three, x, numbers(1, 4, 2), flat, 2, 0, 0, 0, 1),
-        lambda: way.back(x, out, flat, numbers(4, 2), 0, 1, 1),
-        lambda: way.back(x, out, flat, masks, 6, 1, 1),
-        lambda: way.outer(flat, numbers(3, 5), x, 0, 0, 1),
-        lambda: way.outer(flat, out, x, 3, 1, 1),
-    ):
-        with pytest.raises((ValueError, BufferError, IndexError, RuntimeError)):
-            call()
+    bad: list[Any] = [
+        ("affine", out, x, flat, 6, 0, 0, 1),  # beyond the end
+        ("affine", out, x, flat, 1, 1, 0, 1),  # its bias does
+        ("affine", out, x, flat, -1, 0, 0, 1),
+        ("affine", numbers(3, 5), x, flat, 0, 0, 0, 1),
+        ("affine", out, x, flat.reshape(2, 10), 0, 0, 0, 1),
+        ("along", three, x, flat, flat[:14], steps, EVERY, 0, 0, 0, 1),
+        ("along", three, x, flat, flat, numbers(3), EVERY, 0, 0, 0, 1),
+        ("along", three, x, flat, flat, steps, np.array([0, 1, 2, 4]), 0, 0, 0, 1),
+        ("along", three, x, flat, flat, steps, np.array([0, 1, 2]), 0, 0, 0, 1),
+        ("along", three, x, flat, flat, steps, np.array([0, 1, -1, 2]), 0, 0, 0, 1),
+        ("along", three, numbers(3, 4, 3), flat, flat, steps, EVERY, 0, 0, 0, 1),
+        ("raised", three, numbers(2, 4, 2), out, flat, 0, 2, 3, 0, 1),
+        ("moved", three, x, numbers(1, 4, 2), flat, 2, 0, 0, 0, 1),
+        ("back", x, out, flat, numbers(4, 2), 0, 1, 1),
+        ("back", x, out, flat, masks, 6, 1, 1),
+        ("outer", flat, numbers(3, 5), x, 0, 0, 1),
+        ("outer", flat, out, x, 3, 1, 1),
+    ]
+    for index, (name, *arguments) in enumerate(bad):
+        errors = (ValueError, BufferError, IndexError, RuntimeError)
+        refused(f"{name} of {index}", errors, getattr(way, name), *arguments)

@@ -13,6 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -24,12 +25,12 @@ import pytest
 pytest.importorskip("nvflare")
 
 from vertizo.core.errors import ConfigError, RunError
+from vertizo.network import flare
 from vertizo.network.flare import cells as flare_cells
-from vertizo.network.flare import job as flare
 from vertizo.network.flare import sites
 from vertizo.network.flare.cells import CHANNEL, NOT_YET, TOPIC, CellChannel, CellService
 from vertizo.network.flare.sites import LabelHolder, Member, own_file
-from vertizo.network.transport import Answer, Channel, DirectChannel
+from vertizo.network.transport import Answer, Channel
 
 SITES = ("site-1", "site-2")
 ROUNDS = 40
@@ -192,6 +193,8 @@ def summary_of(folder: Path) -> dict[str, Any]:
 
 def train_here(folder: Path) -> dict[str, Any]:
     """The same run, with no network."""
+    from tests.deployments import DirectChannel  # not where this file runs as a script
+
     config, members = write_training(folder)
     with LabelHolder(config).open(Path(config)) as service:
         threads = [
@@ -337,6 +340,7 @@ def check_count(folder: Path) -> None:
     assert all((folder / f"count.{site}").read_text() == "done" for site in SITES)
 
 
+@pytest.mark.processes
 def test_a_run_in_the_simulator_is_the_run_without_a_network(tmp_path: Path) -> None:
     run_apart("simulate", tmp_path, 180.0)
     expected = train_here(tmp_path / "here")
@@ -345,6 +349,7 @@ def test_a_run_in_the_simulator_is_the_run_without_a_network(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_jobs_over_mutual_tls(tmp_path: Path) -> None:
     text = run_apart("prove", tmp_path, 600.0)
     ended = json.loads((tmp_path / "ended.json").read_text())
@@ -405,33 +410,28 @@ def channel_of(cells: dict[str, Any], site: str, **options: Any) -> CellChannel:
 
 
 @pytest.mark.usefixtures("asks")
-def test_an_ask_is_answered_byte_for_byte(cells: dict[str, Any], service: Counting) -> None:
+def test_an_ask_is_answered_byte_for_byte_and_again_if_it_failed(
+    cells: dict[str, Any], service: Counting
+) -> None:
     for site in SITES:
         for frame in (b"", b"\x00", os.urandom(100_000)):
             assert channel_of(cells, site).ask(frame) == reply_to(site, frame)
-    assert service.asked == dict.fromkeys(SITES, 3)
+    assert channel_of(cells, SITES[0]).ask(b"raise once") == reply_to(SITES[0], b"raise once")
+    assert service.asked == {SITES[0]: 5, SITES[1]: 3}
 
 
 @pytest.mark.usefixtures("asks")
-def test_who_is_not_of_the_run_is_refused(cells: dict[str, Any], service: Counting) -> None:
-    with pytest.raises(RunError, match=r"refused an ask of 4 bytes: stranger\.job is not of"):
-        channel_of(cells, "stranger").ask(b"site")
-    assert not service.asked
-
-
-@pytest.mark.usefixtures("asks")
-def test_an_ask_that_is_too_long_is_refused(cells: dict[str, Any], service: Counting) -> None:
+def test_strangers_and_what_is_too_long_are_refused(
+    cells: dict[str, Any], service: Counting
+) -> None:
     service.largest_ask = 3
-    with pytest.raises(RunError, match="an ask has 3 bytes at most"):
-        channel_of(cells, SITES[0]).ask(b"four")
+    for site, words in (
+        ("stranger", r"refused an ask of 4 bytes: stranger\.job is not of"),
+        (SITES[0], "an ask has 3 bytes at most"),
+    ):
+        with pytest.raises(RunError, match=words):
+            channel_of(cells, site).ask(b"four")
     assert not service.asked
-
-
-@pytest.mark.usefixtures("asks")
-def test_an_ask_that_failed_is_made_again(cells: dict[str, Any], service: Counting) -> None:
-    answer = channel_of(cells, SITES[0]).ask(b"raise once")
-    assert answer == reply_to(SITES[0], b"raise once")
-    assert service.asked[SITES[0]] == 2
 
 
 @pytest.mark.usefixtures("asks")
@@ -446,33 +446,13 @@ def test_objects_are_no_asks(cells: dict[str, Any], service: Counting) -> None:
     assert not service.asked
 
 
-def test_nobody_there_ends_in_one_line(cells: dict[str, Any]) -> None:
+def test_an_ask_without_an_answer_ends_in_one_line(cells: dict[str, Any]) -> None:
     """No service was put at the server's cell: every ask fails at once."""
     with pytest.raises(RunError, match=r"no answer for \d+ seconds .*patience is 0\.2 seconds"):
         channel_of(cells, SITES[0], patience=0.2).ask(b"hello")
-
-
-def test_an_aborted_job_ends_the_ask(cells: dict[str, Any]) -> None:
     began = time.monotonic()
     with pytest.raises(RunError, match="FLARE ended the job"):
         channel_of(cells, SITES[0], aborted=lambda: time.monotonic() > began + 0.2).ask(b"hello")
-
-
-class Asking(threading.Thread):
-    """One ask in a thread."""
-
-    def __init__(self, channel: CellChannel, frame: bytes) -> None:
-        super().__init__(daemon=True)
-        self.channel, self.frame, self.got = channel, frame, b""
-        self.start()
-
-    def run(self) -> None:
-        self.got = self.channel.ask(self.frame)
-
-    def answer(self) -> bytes:
-        self.join(30.0)
-        assert not self.is_alive()
-        return self.got
 
 
 def test_all_are_answered_when_all_have_asked(
@@ -485,13 +465,12 @@ def test_all_are_answered_when_all_have_asked(
     cells[SITES[0]].core_cell.add_incoming_reply_filter(
         CHANNEL, TOPIC, lambda reply: said.append(reply.get_header(NOT_YET, False))
     )
-    with asks.open():
-        first = Asking(channel_of(cells, SITES[0], patience=0.1), b"together")
+    with asks.open(), ThreadPoolExecutor(1) as pool:
+        first = pool.submit(channel_of(cells, SITES[0], patience=0.1).ask, b"together")
         until(lambda: len(said) > 20)
         assert all(said)
-        second = Asking(channel_of(cells, SITES[1]), b"together")
-        assert second.answer() == reply_to(SITES[1], b"together")
-        assert first.answer() == reply_to(SITES[0], b"together")
+        assert channel_of(cells, SITES[1]).ask(b"together") == reply_to(SITES[1], b"together")
+        assert first.result(30.0) == reply_to(SITES[0], b"together")
     assert service.asked == dict.fromkeys(SITES, 1)
     with pytest.raises(RunError, match="the run is over"):
         channel_of(cells, SITES[0]).ask(b"more")
@@ -521,56 +500,45 @@ def test_an_answer_that_comes_between_two_asks_is_kept(
     assert service.asked == dict.fromkeys(SITES, 1)
 
 
-@pytest.mark.usefixtures("asks")
-def test_a_new_ask_takes_the_place_of_the_last(cells: dict[str, Any], service: Counting) -> None:
-    assert raw_ask(cells, b"together", 0.1) is None
-    channel = channel_of(cells, SITES[0])
-    assert channel.ask(b"other") == reply_to(SITES[0], b"other")
-    late = service.kept[0]
-    late(b"too late")  # which nobody is sent
-    assert channel.ask(b"more") == reply_to(SITES[0], b"more")
-
-
-def test_who_is_gone_is_not_answered(
+def test_who_asks_anew_or_is_gone_is_not_sent_the_old_answer(
     cells: dict[str, Any], asks: CellService, service: Counting
 ) -> None:
-    assert raw_ask(cells, b"together", 0.1) is None
-    asks.gone(SITES[0])
-    assert service.left == [SITES[0]]
-    service.kept[0](b"too late")
-    assert channel_of(cells, SITES[0]).ask(b"back") == reply_to(SITES[0], b"back")
+    channel = channel_of(cells, SITES[0])
+    for leaves in (False, True):
+        assert raw_ask(cells, b"together", 0.1) is None
+        if leaves:
+            asks.gone(SITES[0])
+            assert service.left == [SITES[0]]
+        else:
+            assert channel.ask(b"other") == reply_to(SITES[0], b"other")
+        service.kept.pop()(b"too late")
+        assert channel.ask(b"more") == reply_to(SITES[0], b"more")
 
 
 # What is wrong is said in a line.
 
 
-def test_another_version_of_flare_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metadata, "version", lambda name: "2.10.0")
-    with pytest.raises(RunError, match=r"version 2\.10\.0, and only 2\.9\.x is supported"):
-        flare.recipe("/a.yaml", {"site-1": "/b.yaml"})
+def test_what_is_wrong_with_a_recipe_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    own: dict[str, Any] = {"installed_only": True, "member": Features}
+    for config, members, options, words in (
+        ("/a.yaml", {}, {}, "members is empty"),
+        ("a.yaml", {"site-1": "/b"}, {}, r"config is 'a\.yaml'; write an absolute path"),
+        ("/a", {"site-1": "b.yaml"}, {}, r"members\.site-1 is 'b\.yaml'; write an absolute path"),
+        ("/a", {"site-1": "/b"}, own, "installed_only is True; leave label_holder"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            flare.recipe(config, members, **options)
 
-
-def test_no_flare_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> str:
         raise metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(metadata, "version", missing)
-    with pytest.raises(RunError, match=r"pip install 'vertizo\[flare\]'"):
-        flare.recipe("/a.yaml", {"site-1": "/b.yaml"})
-
-
-def test_a_recipe_needs_members() -> None:
-    with pytest.raises(ConfigError, match="members is empty"):
-        flare.recipe("/a.yaml", {})
-
-
-@pytest.mark.parametrize(
-    ("config", "member", "key"),
-    [("a.yaml", "/b.yaml", "config"), ("/a.yaml", "b.yaml", r"members\.site-1")],
-)
-def test_a_path_of_a_recipe_is_absolute(config: str, member: str, key: str) -> None:
-    with pytest.raises(ConfigError, match=rf"{key} is '[ab]\.yaml'; write an absolute path"):
-        flare.recipe(config, {"site-1": member})
+    for version, words in (
+        (lambda name: "2.10.0", r"version 2\.10\.0, and only 2\.9\.x is supported"),
+        (missing, r"pip install 'vertizo\[flare\]'"),
+    ):
+        monkeypatch.setattr(metadata, "version", version)
+        with pytest.raises(RunError, match=words):
+            flare.recipe("/a.yaml", {"site-1": "/b.yaml"})
 
 
 def test_a_configuration_is_not_of_a_job(tmp_path: Path) -> None:
@@ -598,26 +566,23 @@ def test_clients_and_members_have_the_same_names(
         Label(str(tmp_path / "count.json")).run()
 
 
-def test_classes_of_ones_own_are_code() -> None:
-    with pytest.raises(ConfigError, match="installed_only is True; leave label_holder"):
-        flare.recipe("/a.yaml", {"site-1": "/b.yaml"}, installed_only=True, member=Features)
-
-
-@pytest.mark.parametrize("installed_only", [True, False])
-def test_no_vertizo_travels(installed_only: bool, tmp_path: Path) -> None:
+def test_no_vertizo_travels(tmp_path: Path) -> None:
     """A site runs what it has installed, whoever submits the job."""
-    made = flare.recipe("/a.yaml", {"site-1": "/b.yaml"}, installed_only=installed_only)
-    made.export(str(tmp_path))
-    brought = {p.name for p in tmp_path.rglob("*.py")}
-    assert brought == (set() if installed_only else {"flare_sites.py"})
-    assert not list(tmp_path.rglob("vertizo/deployment"))
-    (config,) = tmp_path.glob("vertizo/app_site-1/config/config_fed_client.json")
-    paths = {one["path"] for one in json.loads(config.read_text())["components"]}
-    assert paths == {"vertizo.network.flare.sites.Member"}
+    for installed_only, name in ((False, "brings"), (True, "installed")):
+        made = flare.recipe("/a.yaml", {"site-1": "/b.yaml"}, installed_only=installed_only)
+        folder = tmp_path / name
+        made.export(str(folder))
+        brought = {path.name for path in folder.rglob("*.py")}
+        assert brought == (set() if installed_only else {"sites.py"})
+        assert not list(folder.rglob("vertizo/network"))
+        [config] = folder.glob("vertizo/app_site-1/config/config_fed_client.json")
+        paths = {one["path"] for one in json.loads(config.read_text())["components"]}
+        assert paths == {"vertizo.network.flare.sites.Member"}
 
 
+@pytest.mark.processes
 def test_flare_is_not_imported_before_it_is_needed() -> None:
-    text = "import sys, vertizo.network.flare.job; print('nvflare' in sys.modules)"
+    text = "import sys, vertizo.network.flare; print('nvflare' in sys.modules)"
     answer = subprocess.run(
         [sys.executable, "-c", text], capture_output=True, text=True, check=True
     )

@@ -12,9 +12,7 @@ from vertizo.protocol.codecs.lattice import Lattice
 
 KINDS: tuple[Literal["hexagonal", "scalar"], ...] = ("hexagonal", "scalar")
 BITS: tuple[Literal[8, 4, 2], ...] = (8, 4, 2)
-every_lattice = pytest.mark.parametrize(
-    "codec", [Lattice(kind=kind, bits=bits) for kind in KINDS for bits in BITS], ids=repr
-)
+LATTICES = [Lattice(kind=kind, bits=bits) for kind in KINDS for bits in BITS]
 
 
 def there_and_back(codec: Lattice, array: Tensor) -> Tensor:
@@ -35,31 +33,29 @@ def steps(codec: Lattice) -> float:
     return Hexagonal.of(2 * codec.bits).span / 2
 
 
-@every_lattice
-def test_the_error_stays_within_the_cell(codec: Lattice) -> None:
+def test_the_error_stays_within_the_cell() -> None:
     array = square()
     array[1:5] = array[1:5].sign()  # corners of the square, where points could be missing
-    errors = (there_and_back(codec, array) - array) * steps(codec)
-    if codec.kind == "scalar":
-        assert float(errors.abs().max()) <= 0.5 + 1e-4
-        return
-    pairs = errors.view(-1, 2)
-    for neighbour in ([1.0, 0.0], [0.5, 0.75**0.5], [-0.5, 0.75**0.5]):
-        assert float((pairs @ torch.tensor(neighbour)).abs().max()) <= 0.5 + 1e-4
+    neighbours = torch.tensor([[1.0, 0.0], [0.5, 0.75**0.5], [-0.5, 0.75**0.5]])
+    for codec in LATTICES:
+        errors = (there_and_back(codec, array) - array) * steps(codec)
+        if codec.kind == "hexagonal":
+            errors = errors.view(-1, 2) @ neighbours.T
+        assert float(errors.abs().max()) <= 0.5 + 1e-4, codec
 
 
-@every_lattice
-def test_the_error_is_spread_evenly_and_knows_nothing_of_the_number(codec: Lattice) -> None:
+def test_the_error_is_spread_evenly_and_knows_nothing_of_the_number() -> None:
     """Second moments of the cell: 1/12 of an interval, 5/72 of each axis of a hexagon."""
     array = square()
-    errors = (there_and_back(codec, array) - array) * steps(codec)
     count = array.numel()
-    moment = 1 / 12 if codec.kind == "scalar" else 5 / 72
-    assert abs(float(errors.mean())) < 4 * (moment / count) ** 0.5
-    assert float(errors.square().mean()) == pytest.approx(moment, rel=0.02)
-    for known in (array, array.abs(), array**3, torch.sin(40 * array)):
-        correlation = torch.corrcoef(torch.stack([known.reshape(-1), errors.reshape(-1)]))[0, 1]
-        assert abs(float(correlation)) < 4 / count**0.5
+    for codec in LATTICES:
+        errors = (there_and_back(codec, array) - array) * steps(codec)
+        moment = 1 / 12 if codec.kind == "scalar" else 5 / 72
+        assert abs(float(errors.mean())) < 4 * (moment / count) ** 0.5, codec
+        assert float(errors.square().mean()) == pytest.approx(moment, rel=0.02), codec
+        for known in (array, array.abs(), array**3, torch.sin(40 * array)):
+            both = torch.stack([known.reshape(-1), errors.reshape(-1)])
+            assert abs(float(torch.corrcoef(both)[0, 1])) < 4 / count**0.5, codec
 
 
 def test_a_constant_is_not_off_by_a_constant() -> None:
@@ -71,52 +67,32 @@ def test_a_constant_is_not_off_by_a_constant() -> None:
     assert abs(float(errors.mean())) < 0.01
 
 
-@pytest.mark.parametrize(("bits", "ratio"), [(8, 0.969), (4, 1.029), (2, 1.407)])
-def test_hexagons_against_intervals(bits: Literal[8, 4, 2], ratio: float) -> None:
+def test_hexagons_against_intervals() -> None:
     """Rounder cells gain 3 % at 8 bits; with few points more is lost around the edge."""
     array = square(4000)
-    both = [
-        float((there_and_back(Lattice(kind=kind, bits=bits), array) - array).square().mean())
-        for kind in KINDS
-    ]
-    assert both[0] / both[1] == pytest.approx(ratio, abs=0.02)
+    for bits, ratio in zip(BITS, (0.969, 1.029, 1.407), strict=True):
+        hexagons, intervals = (
+            float((there_and_back(Lattice(kind=kind, bits=bits), array) - array).square().mean())
+            for kind in KINDS
+        )
+        assert hexagons / intervals == pytest.approx(ratio, abs=0.02), bits
 
 
-@pytest.mark.parametrize("bits", [4, 8, 16])
-def test_the_hexagonal_points_are_the_nearest(bits: int) -> None:
-    """Against all points, one by one (a part of them at 16 bits)."""
-    grid = Hexagonal.of(bits)
-    count = grid.rows * grid.columns
-    assert count <= 2**bits
-    pairs = 2 * torch.rand(300, 2) - 1
-    dither = torch.rand(300, 2) - 0.5
-    points = grid.point(torch.arange(count), torch.zeros(count, 2))
-    shifted = pairs + dither * torch.tensor([1.0, 0.75**0.5]) / (grid.span / 2)
-    nearest = (
-        torch.cdist(shifted, points, compute_mode="donot_use_mm_for_euclid_dist").min(1).values
-    )
-    codes = grid.nearest(pairs, dither)
-    assert int(codes.min()) >= 0
-    assert int(codes.max()) < count
-    found = (shifted - points[codes.long()]).norm(dim=1)
-    assert torch.allclose(found, nearest, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("codec", "shape", "size"),
-    [
-        (Lattice(), (64, 64), 4 + 4096),
-        (Lattice(), (5, 3), 4 + 5 * 4),  # a zero beside the third number
-        (Lattice(bits=4), (2, 5, 3), 8 + 10 * 2),
-        (Lattice(bits=2), (3,), 4 + 1),
-        (Lattice(bits=2, scale="record"), (5, 3), 20 + 5),
-        (Lattice(kind="scalar", bits=2), (5, 3), 4 + 4),
-        (Lattice(), (), 6),
-        (Lattice(kind="scalar", bits=4), (0, 4), 0),
-    ],
-)
-def test_sizes(codec: Lattice, shape: tuple[int, ...], size: int) -> None:
-    assert codec.size(shape) == size == len(codec.encode(torch.randn(shape)))
+def test_the_hexagonal_points_are_the_nearest() -> None:
+    """Against all points, one by one."""
+    for bits in (4, 8, 16):
+        grid = Hexagonal.of(bits)
+        count = grid.rows * grid.columns
+        assert count <= 2**bits
+        pairs, dither = 2 * torch.rand(300, 2) - 1, torch.rand(300, 2) - 0.5
+        points = grid.point(torch.arange(count), torch.zeros(count, 2))
+        shifted = pairs + dither * torch.tensor([1.0, 0.75**0.5]) / (grid.span / 2)
+        distances = torch.cdist(shifted, points, compute_mode="donot_use_mm_for_euclid_dist")
+        codes = grid.nearest(pairs, dither)
+        assert int(codes.min()) >= 0, bits
+        assert int(codes.max()) < count, bits
+        found = (shifted - points[codes.long()]).norm(dim=1)
+        assert torch.allclose(found, distances.min(1).values, atol=1e-5), bits
 
 
 def test_the_dither_is_a_public_constant() -> None:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import struct
 
-import pytest
 import torch
 
 from vertizo.protocol.codecs.sign import Sign
@@ -25,13 +24,6 @@ def test_the_mean_of_signs_does_not_overflow() -> None:
     assert torch.equal(Sign().decode(Sign().encode(array), (3,)), array)
 
 
-@pytest.mark.parametrize(
-    ("shape", "size"), [((9,), 4 + 2), ((5, 3), 20 + 2), ((2, 5, 3), 40 + 4), ((), 5), ((3, 0), 0)]
-)
-def test_sizes_of_signs(shape: tuple[int, ...], size: int) -> None:
-    assert Sign().size(shape) == size == len(Sign().encode(torch.randn(shape)))
-
-
 def test_one_size_for_all_records_of_a_point() -> None:
     array = torch.tensor([[[1.0, -3.0], [0.0, 4.0]], [[0.5, 0.5], [-0.5, 0.5]]])
     codec = Sign(scale="array")
@@ -39,11 +31,3 @@ def test_one_size_for_all_records_of_a_point() -> None:
     assert bytes(data) == struct.pack("<2f", 2.0, 0.5) + bytes([0b0100_0010])
     found = codec.decode(data, (2, 2, 2))
     assert found.tolist() == [[[2.0, -2.0], [2.0, 2.0]], [[0.5, 0.5], [-0.5, 0.5]]]
-    assert codec.mixes_records
-    assert not Sign().mixes_records
-
-
-@pytest.mark.parametrize(("shape", "size"), [((9,), 4 + 2), ((5, 3), 4 + 2), ((2, 5, 3), 8 + 4)])
-def test_sizes_of_signs_of_one_size(shape: tuple[int, ...], size: int) -> None:
-    codec = Sign(scale="array")
-    assert codec.size(shape) == size == len(codec.encode(torch.randn(shape)))

@@ -14,6 +14,7 @@ from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from tests.rows import each
 from tests.run.estimators.people import PARTIES, people
 
 from vertizo import Privacy, VerticalClassifier, VerticalRegressor
@@ -82,7 +83,7 @@ class TestFit:
         assert np.array_equal(fitted.predict_proba(dates), classifier().fit(X, Y).predict_proba(X))
         assert np.array_equal(fitted.predict_proba(dates), fitted.predict_proba(as_pandas(dates)))
 
-    @pytest.mark.parametrize("labels", [[0, 1], [True, False], [10, 9], [1.0, 2.0], ["10", "9"]])
+    @each("labels", [[0, 1], [True, False], [10, 9], [1.0, 2.0], ["10", "9"]])
     def test_classes_come_back_as_they_were(self, labels: list[Any]) -> None:
         y = np.where(Y.to_numpy() == "late", labels[0], labels[1])
         fitted = classifier(epochs=20).fit(X, y)
@@ -240,7 +241,7 @@ class TestPrivacy:
         fitted = classifier(method="dpzv", config={"privacy": {"noise_std": 9.0, "clip": 1.0}})
         assert fitted.fit(X, Y).result_.summary["privacy"]["guarantee"] == "none"
 
-    @pytest.mark.parametrize(
+    @each(
         "wrong",
         [
             {"epsilon": 0},
@@ -258,8 +259,8 @@ class TestPrivacy:
 
 
 class TestOneLineSaysWhatIsWrong:
-    @pytest.mark.parametrize(
-        ("changed", "words"),
+    @each(
+        "changed, words",
         [
             ({"parties": {"bank": ["agee"]}}, ["'bank'", "'agee'", "X", "did you mean 'age'"]),
             ({"parties": {"bank": [9]}}, ["'bank'", "position 9", "0 to 3"]),
@@ -296,8 +297,8 @@ class TestOneLineSaysWhatIsWrong:
         for word in words:
             assert word in str(caught.value)
 
-    @pytest.mark.parametrize(
-        ("x", "y", "words"),
+    @each(
+        "x, y, words",
         [
             (X.lazy(), Y, ["LazyFrame", "X.collect()"]),
             (X.clear(), [], ["no rows"]),

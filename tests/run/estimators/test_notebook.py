@@ -28,6 +28,7 @@ def test_it_is_stored_as_it_ran() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_it_runs() -> None:
     root = Path(os.environ.get("VERTIZO_DATA", "nowhere"))
     if not (root / "credit-default" / "credit-default.csv").is_file():

@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 import torch
 import yaml
+from tests.rows import each
 
 from vertizo import VerticalClassifier
 from vertizo.cli.main import main
@@ -91,7 +92,7 @@ def assert_same(run: Path, fitted: VerticalEstimator, rows: Any) -> None:
     )
 
 
-@pytest.mark.parametrize("library", ["pandas", "polars"])
+@each("library", ["pandas", "polars"])
 def test_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str) -> None:
     run = trained(tmp_path, monkeypatch)
     train: Any

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from tests.rows import each
 from tests.run.estimators.people import PARTIES, people
 
 from vertizo import Privacy, VerticalClassifier, VerticalRegressor
@@ -32,7 +33,7 @@ def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
     assert not ended.value.code
 
 
-@pytest.mark.parametrize("validation", [0.0, 0.2])
+@each("validation", [0.0, 0.2])
 def test_it_comes_back_the_same(tmp_path: Path, validation: float) -> None:
     before = fitted(validation=validation)
     before.save(tmp_path / "saved")
@@ -154,7 +155,7 @@ class TestRefused:
         with pytest.raises(RunError, match=r"no estimator\.json"):
             VerticalClassifier.load(tmp_path)
 
-    @pytest.mark.parametrize(
+    @each(
         "damage",
         [
             lambda content: [],

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+from tests.rows import each
 
 from vertizo.core.errors import ConfigError, DataError
 from vertizo.run.estimators import inputs, settings
@@ -46,8 +47,8 @@ class TestTree:
         assert tree["method"] == {"name": "dpzv", "smoothing": 0.01}
         assert config == {"method": {"smoothing": 0.01}}
 
-    @pytest.mark.parametrize(
-        ("changed", "config", "word"),
+    @each(
+        "changed, config, word",
         [
             ({"epochs": 3}, {"epochs": 3}, "epochs"),
             ({"method": "vafl"}, {"method": {"name": "dpzv"}}, "method.name"),
@@ -74,8 +75,8 @@ def frame_of(given: Any) -> pl.DataFrame:
 
 
 class TestFrames:
-    @pytest.mark.parametrize(
-        ("cells", "kind", "expected"),
+    @each(
+        "cells, kind, expected",
         [
             ([1, 2, 3], "int8", [1, 2, 3]),
             ([1.5, None, 2.0], "float32", [1.5, float("nan"), 2.0]),
@@ -98,7 +99,7 @@ class TestFrames:
         for value, wanted in zip(found, expected, strict=True):
             assert value == wanted or (value != value and wanted != wanted)
 
-    @pytest.mark.parametrize("cell", [{"a": 1}, [1], b"x"])
+    @each("cell", [{"a": 1}, [1], b"x"])
     def test_what_is_neither_number_nor_text(self, cell: Any) -> None:
         for cells in ([1.0, cell], ["a", cell]):
             with pytest.raises(DataError, match="'c' holds"):

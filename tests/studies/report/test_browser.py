@@ -19,7 +19,10 @@ playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is no
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="there is no Chromium here")
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.skipif(BROWSER is None, reason="there is no Chromium here"),
+]
 PATIENT = 60_000
 """Milliseconds that a loaded machine may take."""
 

@@ -104,6 +104,7 @@ def test_missing_data_is_one_line(
     assert "VERTIZO_DATA" in errors
 
 
+@pytest.mark.processes
 def test_a_whole_study(call: Call, tmp_path: Path) -> None:
     code, out, errors = call("own.yaml", "--jobs", "1")
     assert (code, errors) == (0, "")

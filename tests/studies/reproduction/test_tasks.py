@@ -29,6 +29,7 @@ def trial(name: str, seed: int, *, attack: str = "direct-client") -> Task:
     return Task(name, attack_trial, (attack, (), config.model_dump(mode="json")))
 
 
+@pytest.mark.processes
 def test_figures_are_kept_and_not_made_again(tmp_path: Path) -> None:
     standings: list[Standing] = []
     tasks = [Task("a", dict, ([["x", 1]],)), Task("b", dict, ([["x", 2]],))]
@@ -51,6 +52,7 @@ def test_a_trial_of_an_attack() -> None:
         attack_trial(*trial("a", 0, attack="direct").arguments)
 
 
+@pytest.mark.processes
 def test_a_task_that_fails_leaves_what_is_finished(tmp_path: Path) -> None:
     good, bad = Task("a", dict, ([["x", 1]],)), Task("b", dict, (7,))
     with pytest.raises(TypeError):
@@ -59,6 +61,7 @@ def test_a_task_that_fails_leaves_what_is_finished(tmp_path: Path) -> None:
     assert not bad.file(tmp_path).is_file()
 
 
+@pytest.mark.processes
 def test_a_process_that_was_killed_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="was killed"):
         results([Task("a", os._exit, (9,))], tmp_path, 1)  # type: ignore[arg-type]
@@ -101,6 +104,7 @@ class TestStudiesAreChecked:
 
 
 @pytest.mark.skipif(not memory.PEAK_RESET.exists(), reason="peak memory is measured on Linux")
+@pytest.mark.processes
 def test_back_propagation_takes_more_memory_than_evaluating(tmp_path: Path) -> None:
     """Four layers of a million parameters each: gradients double what the weights take."""
     client = {"model": {"name": "mlp", "hidden": [1024, 1024, 1024], "outputs": 1024}}

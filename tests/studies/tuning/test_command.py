@@ -118,6 +118,7 @@ def test_what_is_wrong_is_one_line_and_leaves_nothing(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("jobs", ["1", "2"])
+@pytest.mark.processes
 def test_it_goes_on_after_ctrl_c(tmp_path: Path, jobs: str) -> None:
     command = [
         *(sys.executable, "-m", "vertizo", "tune", "--set", "epochs=40", "--trials", "3"),

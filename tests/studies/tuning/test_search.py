@@ -256,6 +256,7 @@ def test_no_trial_is_begun_after_the_timeout(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_several_processes_make_what_one_does_at_the_first_trials(
     made: tuple[Path, Results], tmp_path: Path
 ) -> None:

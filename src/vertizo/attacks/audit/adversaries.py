@@ -102,10 +102,10 @@ class Scripted:
         sums = np.zeros(2)
         for frame in self._uploads:
             server.receive_upload(frame)
-        server.tend()
+        server.train_between_queries()
         for move in self._moves:
             [(_, answer)] = server.receive(move.frame)
-            server.tend()
+            server.train_between_queries()
             reply = wire.decode(answer, down)
             assert isinstance(reply, Reply)
             values = reply.values.double().numpy().ravel()

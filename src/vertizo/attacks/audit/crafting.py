@@ -78,7 +78,7 @@ class Shadows:
         for servers in self._pairs:
             replies = [wire.decode(server.receive(frame)[0][1], down) for server in servers]
             for server in servers:
-                server.tend()
+                server.train_between_queries()
             zero, one = (r.values.double().numpy() for r in replies if isinstance(r, Reply))
             differences.append((one - zero).ravel())
         return np.asarray(np.mean(differences, 0) * batch_size, np.float64)

@@ -109,7 +109,7 @@ class FinalModel(Scripted):
         seed = self._stream.child("on the way").seed(queries)
         server = self._setting.federation(0, seed, repeatable=True).server
         if queries:
-            server.tend()
+            server.train_between_queries()
         for number in range(queries):
             others = self._others(0, 0)[: self._setting.config.batch_size]
             nothing = torch.zeros(len(others), self._setting.side.table.dims[0])
@@ -131,20 +131,20 @@ class FinalModel(Scripted):
             ids, _ = update.sample(0, self._setting.data.records)
             others = len(ids) - 1
         ids = torch.full((1 + others,), self._setting.record)
-        joined = side.points(ids).rows.clone()
+        joined = side.table.points(ids).rows.clone()
         joined[:, : len(row)] = 0
         joined[0, : len(row)] = row
         labels = self._setting.labels_of(ids, world)
         labels[1:] = 0
         state = {key: value.clone() for key, value in update.state().items()}
-        start = side.head.parameters.clone()
+        start = side.model.parameters.clone()
         with np.errstate(all="ignore"):
             if isinstance(update, SecretSgd):
-                update.between(0, side.head, joined, labels, len(ids), len(ids))
+                update.between(0, side.model, joined, labels, len(ids), len(ids))
             else:
-                update.step(side.head, side.head.evaluate(Points(joined), labels), joined, labels)
-        moved = side.head.parameters.double() - start.double()
-        side.head.parameters.copy_(start)
+                update.step(side.model, side.model.evaluate(Points(joined), labels), joined, labels)
+        moved = side.model.parameters.double() - start.double()
+        side.model.parameters.copy_(start)
         update.load(state)
         return moved
 
@@ -160,4 +160,4 @@ class FinalModel(Scripted):
         return torch.nn.functional.normalize(mean, dim=0)
 
     def _moved(self, server: ServerParty) -> Tensor:
-        return server.side.head.parameters.double() - self._setting.start.double()
+        return server.side.model.parameters.double() - self._setting.start.double()

@@ -17,9 +17,9 @@ from torch import Tensor
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError
 from vertizo.data.vertical import VerticalData
-from vertizo.methods.base import ServerSide
 from vertizo.methods.dpzv import Dpzv
 from vertizo.models.losses import Regression
+from vertizo.party.server_model import ServerSide
 from vertizo.privacy.clipping import clip
 from vertizo.privacy.statement import Statement
 from vertizo.run.federation import Federation, build
@@ -86,7 +86,7 @@ class Setting:
         self.reference = build(config, self._worlds[0])
         """A federation of world 0 as it is before any query; nobody plays on it."""
         self._config = _calibrated(config, self.reference.statement())
-        self.start = self.reference.server.side.head.parameters.clone()
+        self.start = self.reference.server.side.model.parameters.clone()
         """w_0 before the first query, [d_0]."""
 
     @property
@@ -115,7 +115,7 @@ class Setting:
             seeded = config.privacy.model_copy(update={"noise": "seeded"})
             config = config.model_copy(update={"privacy": seeded})
         made = build(config, self._worlds[world], observer=observer)
-        made.server.side.head.parameters.copy_(self.start)
+        made.server.side.model.parameters.copy_(self.start)
         return made
 
     def labels_of(self, ids: Tensor, world: World) -> Tensor:
@@ -134,8 +134,8 @@ class Setting:
             points: ``h+`` and ``h−`` in turn, float32 [2 · pairs, batch, d_h].
             world: which says the target's label.
         """
-        inputs = side.points(ids, [(client, points)])
-        losses = side.head.evaluate(inputs, self.labels_of(ids, world)).losses[:-1]
+        inputs = side.table.points(ids, [(client, points)])
+        losses = side.model.evaluate(inputs, self.labels_of(ids, world)).losses[:-1]
         return two_point(losses[0::2], losses[1::2], self.method.smoothing)
 
     def clipped(self, slopes: Tensor) -> Tensor:

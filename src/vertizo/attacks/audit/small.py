@@ -14,8 +14,8 @@ import torch
 from vertizo.config import schema as configuration
 from vertizo.config.schema import ExperimentConfig
 from vertizo.data.vertical import VerticalData
+from vertizo.methods.base import PRIVATE, UpdateName
 from vertizo.models.losses import Classification
-from vertizo.party.updates import PRIVATE, UpdateName
 from vertizo.privacy.accounting import noise_std_for
 
 RECORDS, BATCH, CLIENTS, EPOCHS = 100, 4, 2, 2

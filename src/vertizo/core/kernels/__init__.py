@@ -1,111 +1,78 @@
 """Loops and small products: compiled where the package was installed with a compiler.
 
 In a round of training a call of NumPy or PyTorch costs more than what it computes for a batch of
-64. These are what a round makes many of, each in one pass; `plain` (NumPy) and `plain_products`
-(PyTorch) say what they are, and do it elsewhere. Nobody chooses: `COMPILED` says which are used.
+64. These are what a round makes many of, each in one pass. `plain` (NumPy) and `plain_products`
+(PyTorch) specify and document them, and stand in where nothing was compiled. Nobody chooses.
 """
 
 from __future__ import annotations
 
-try:
-    from vertizo.core.kernels._compiled import (
-        add,
-        add_normals,
-        add_signs,
-        ages,
-        apart,
-        bounded,
-        descend,
-        distinct,
-        gather,
-        highest,
-        normal_squares,
-        normals,
-        right,
-        scatter,
-        signs,
-        slopes,
-        softmax,
-        squares,
-        stamp,
-        start,
-    )
+from collections.abc import Callable
+from importlib import import_module
+from types import ModuleType
+from typing import TypeVar
 
-    COMPILED = True
-except ImportError:  # installed without a compiler
-    from vertizo.core.kernels.plain import (
-        add,
-        add_normals,
-        add_signs,
-        ages,
-        apart,
-        bounded,
-        descend,
-        distinct,
-        gather,
-        highest,
-        normal_squares,
-        normals,
-        right,
-        scatter,
-        signs,
-        slopes,
-        softmax,
-        squares,
-        stamp,
-        start,
-    )
+from vertizo.core.kernels import plain, plain_products
 
-    COMPILED = False
+Function = TypeVar("Function", bound=Callable[..., object])
 
-try:
-    from vertizo.core.kernels._products import (
-        affine,
-        along,
-        back,
-        lanes,
-        moved,
-        outer,
-        raised,
-    )
-except ImportError:
-    from vertizo.core.kernels.plain_products import (
-        affine,
-        along,
-        back,
-        lanes,
-        moved,
-        outer,
-        raised,
-    )
 
-__all__ = [
-    "COMPILED",
-    "add",
-    "add_normals",
-    "add_signs",
-    "affine",
-    "ages",
-    "along",
-    "apart",
-    "back",
-    "bounded",
-    "descend",
-    "distinct",
-    "gather",
-    "highest",
-    "lanes",
-    "moved",
-    "normal_squares",
-    "normals",
-    "outer",
-    "raised",
-    "right",
-    "scatter",
-    "signs",
-    "slopes",
-    "softmax",
-    "squares",
-    "stamp",
-    "start",
-]
+def _imported(name: str) -> ModuleType | None:
+    try:
+        return import_module(f"vertizo.core.kernels.{name}")
+    except ImportError:  # installed without a compiler
+        return None
+
+
+_TWINS = {plain.__name__: _imported("_compiled"), plain_products.__name__: _imported("_products")}
+COMPILED = None not in _TWINS.values()
+"""Whether the compiled functions are used, and not their plain twins."""
+
+
+def _fastest(twin: Function) -> Function:
+    """The compiled function of that name, which does the same; the plain one where there is none.
+
+    Typed as its twin, so that calls are checked against the twin's signature.
+    """
+    compiled = _TWINS[twin.__module__]
+    return twin if compiled is None else getattr(compiled, twin.__name__)
+
+
+add = _fastest(plain.add)
+add_normals = _fastest(plain.add_normals)
+add_signs = _fastest(plain.add_signs)
+ages = _fastest(plain.ages)
+apart = _fastest(plain.apart)
+bounded = _fastest(plain.bounded)
+descend = _fastest(plain.descend)
+distinct = _fastest(plain.distinct)
+gather = _fastest(plain.gather)
+highest = _fastest(plain.highest)
+normal_squares = _fastest(plain.normal_squares)
+normals = _fastest(plain.normals)
+right = _fastest(plain.right)
+scatter = _fastest(plain.scatter)
+signs = _fastest(plain.signs)
+slopes = _fastest(plain.slopes)
+softmax = _fastest(plain.softmax)
+squares = _fastest(plain.squares)
+stamp = _fastest(plain.stamp)
+start = _fastest(plain.start)
+
+affine = _fastest(plain_products.affine)
+along = _fastest(plain_products.along)
+back = _fastest(plain_products.back)
+lanes = _fastest(plain_products.lanes)
+moved = _fastest(plain_products.moved)
+outer = _fastest(plain_products.outer)
+raised = _fastest(plain_products.raised)
+
+
+def notes() -> tuple[str, ...]:
+    """What people should know: nothing, where everything is compiled."""
+    if COMPILED:
+        return ()
+    return (
+        "training is slower than it could be: the compiled loops are missing, and NumPy and "
+        "PyTorch do their work; install vertizo where there is a C compiler",
+    )

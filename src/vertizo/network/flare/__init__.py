@@ -1,1 +1,5 @@
 """Runs as jobs of NVIDIA FLARE."""
+
+from vertizo.network.flare.job import recipe
+
+__all__ = ["recipe"]

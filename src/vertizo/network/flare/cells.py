@@ -21,26 +21,19 @@ from vertizo.network.transport import Service
 
 VERSION = "2.9"
 """Of FLARE, whose cells we know."""
-
 CHANNEL, TOPIC = "vertizo", "ask"
 """Where asks arrive at a cell."""
-
 NOT_YET = "vertizo__not_yet"
 """Header of a reply that says: the ask is here and has no answer yet, make it again."""
-
 HOLD = 5.0
 """Seconds until an open ask is answered with `NOT_YET`, so that silence means a fault."""
-
 LOOK = 0.25
 """Seconds between two looks at how members and service are."""
-
 LOST = 3 * HOLD
 """Seconds after which an ask, or what was said to it, must have been lost on the way."""
-
-ENDED = "FLARE ended the job: a site of it stopped, or somebody aborted it"
-
 LONGEST_PAUSE = 2.0
 """Seconds between two asks that fail at once, at most."""
+ENDED = "FLARE ended the job: a site of it stopped, or somebody aborted it"
 
 
 def require_flare() -> None:
@@ -85,7 +78,7 @@ class CellChannel:
         self._aborted = aborted
 
     def ask(self, frame: bytes) -> bytes:
-        """As of a `Channel`."""
+        """As for a `Channel`."""
         from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
         from nvflare.fuel.f3.message import Message
 
@@ -115,7 +108,7 @@ class CellChannel:
         raise RunError(ENDED)
 
     def close(self) -> None:
-        """As of a `Channel`; the cell is FLARE's, and stays."""
+        """As for a `Channel`; the cell is FLARE's, and stays."""
 
 
 @dataclass(eq=False)
@@ -161,10 +154,10 @@ class CellService:
                     waiting.append((ask.cell, ask.request))
                     ask.request = None
         for cell, request in waiting:
-            self._reply(cell, request, b"", {NOT_YET: True})
+            self._reply(cell, request, b"", not_yet=True)
 
     def gone(self, member: str) -> None:
-        """As of a `Service`."""
+        """As for a `Service`."""
         with self._lock:
             self._asks.pop(member, None)
         self._service.gone(member)
@@ -185,13 +178,9 @@ class CellService:
         finally:
             over.set()
             thread.join()
-            self.close()
-
-    def close(self) -> None:
-        """Refuse what is still asked."""
-        with self._lock:
-            self._closed = True
-            self._asks.clear()
+            with self._lock:
+                self._closed = True
+                self._asks.clear()
 
     def _take(self, message: Any) -> Any:
         """A message has come, in a thread of the cell's pool; what is returned is the reply."""
@@ -244,19 +233,19 @@ class CellService:
             if request is None:
                 return
             del self._asks[member]
-        self._reply(ask.cell, request, answer, {})
+        self._reply(ask.cell, request, answer)
 
-    def _reply(self, cell: str, request: str, answer: bytes, headers: dict[str, Any]) -> None:
+    def _reply(self, cell: str, request: str, answer: bytes, not_yet: bool = False) -> None:
         from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
         from nvflare.fuel.f3.message import Message
 
-        always = {
+        headers: dict[str, Any] = {
             MessageHeaderKey.CHANNEL: CHANNEL,
             MessageHeaderKey.TOPIC: TOPIC,
             MessageHeaderKey.RETURN_CODE: ReturnCode.OK,
+            **({NOT_YET: True} if not_yet else {}),
         }
-        reply = Message({**always, **headers}, answer)
-        self._core.send_reply(reply, cell, [request], optional=True)
+        self._core.send_reply(Message(headers, answer), cell, [request], optional=True)
 
 
 def _bytes_of(message: Any) -> bytes:

@@ -2,7 +2,7 @@
 
 Labels and the server model stay in the job's process at FLARE's server; each member is one of its
 clients, and works in its own loop. Their bytes go through FLARE's authenticated cells
-(`flare_cells`). Nothing else of Vertizo knows that FLARE is there::
+(`cells`). Nothing else of Vertizo knows that FLARE is there::
 
     from nvflare.recipe import ProdEnv
     from vertizo.network import flare

@@ -33,10 +33,8 @@ class WatchedService(Service, Protocol):
 
 YEARS = 1e8
 """Seconds that a member's work may take: no limit of FLARE's ends it."""
-
 FLARES = ["federation.certificates=flare"]
 """Connections are FLARE's: what a configuration says of them is not used."""
-
 log = logging.getLogger(__name__)
 Method = TypeVar("Method", bound=Callable[..., object])
 main = cast(Callable[[Method], Method], collab.main)

@@ -65,6 +65,11 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     _config: ExperimentConfig
     _preparation: Preparation
 
+    def _keep(self, given: Mapping[str, Any]) -> None:
+        """Set the constructor's parameters as they were given."""
+        for name in self._get_param_names():
+            setattr(self, name, given[name])
+
     @abstractmethod
     def _label_options(self, y: NDArray[Any]) -> dict[str, Any]:
         """Keys of the configuration that say what y is; sets what depends on y alone."""
@@ -107,7 +112,8 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         used = [column for column in features.names if any(column in c for c in columns.values())]
         frame = features.frame(used).with_columns(inputs.column(y, label))
         experiment = Experiment(config, prepare_frame(frame, config.data, record_choice(config)))
-        with self._progress(config.method.name) as show:
+        shown = live.bar(config.method.name, Console(stderr=True))
+        with shown if self.verbose else nullcontext() as show:
             result = experiment.run(out, progress=show)
         preparation = experiment.data().preparation
         assert preparation is not None, "of a table"
@@ -149,9 +155,6 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
                 privacy.setdefault("noise", "secure")
         return configuration.parse(tree, type(self).__name__)
 
-    def _progress(self, name: str) -> Any:
-        return live.bar(name, Console(stderr=True)) if self.verbose else nullcontext()
-
     def _finish(self, result: Result) -> None:
         self.result_ = result
         self.privacy_ = str(result.summary["privacy"]["words"])
@@ -164,8 +167,8 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             held = [c for own in self._preparation.parties.values() for c in own.columns]
             summary, parameters = self.result_.summary, self.result_.parameters
             predictor = Predictor.of(self._config, summary, self._preparation, parameters)
-            found: NDArray[np.float32] = predictor.outputs(features.frame(held), name="X").numpy()
-        return found
+            outputs: NDArray[np.float32] = predictor.outputs(features.frame(held), name="X").numpy()
+        return outputs
 
     def save(self, path: str | Path) -> None:
         """Write a run folder, which `load` reads and ``vertizo predict`` as well; no pickle.

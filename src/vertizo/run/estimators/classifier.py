@@ -81,24 +81,7 @@ class VerticalClassifier(ClassifierMixin, VerticalEstimator):  # type: ignore[mi
         verbose: bool = False,
         out: str | Path | None = None,
     ) -> None:
-        self.parties = parties
-        self.method = method
-        self.privacy = privacy
-        self.label_holder = label_holder
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.embedding_dim = embedding_dim
-        self.client_hidden = client_hidden
-        self.server_hidden = server_hidden
-        self.client_learning_rate = client_learning_rate
-        self.server_learning_rate = server_learning_rate
-        self.validation = validation
-        self.categorical = categorical
-        self.classes = classes
-        self.config = config
-        self.random_state = random_state
-        self.verbose = verbose
-        self.out = out
+        self._keep(locals())
 
     def predict_proba(self, X: Any) -> NDArray[np.float32]:  # noqa: N803 - scikit-learn's name
         """The probability of each class, [records, classes] in the order of ``classes_``.
@@ -109,8 +92,8 @@ class VerticalClassifier(ClassifierMixin, VerticalEstimator):  # type: ignore[mi
         check_is_fitted(self, "result_")
         names = self._preparation.class_names
         assert names is not None, "of a classification"
-        found = self._outputs(X)
-        return found[:, [names.index(text) for text in _texts(self.classes_)]]
+        probabilities = self._outputs(X)
+        return probabilities[:, [names.index(text) for text in _texts(self.classes_)]]
 
     def predict(self, X: Any) -> NDArray[Any]:  # noqa: N803 - scikit-learn's name
         """The likeliest class of each record.
@@ -119,19 +102,19 @@ class VerticalClassifier(ClassifierMixin, VerticalEstimator):  # type: ignore[mi
             ValueError: as of `predict_proba`.
         """
         places = self.predict_proba(X).argmax(1)
-        found: NDArray[Any] = self.classes_[places]
-        return found
+        classes: NDArray[Any] = self.classes_[places]
+        return classes
 
     def _label_options(self, y: NDArray[Any]) -> dict[str, Any]:
-        found = np.unique(y)
+        present = np.unique(y)
         further = self.config.get("data") if isinstance(self.config, Mapping) else None
         if isinstance(further, Mapping) and "classes" in further:
             raise ConfigError("config has data.classes; give the parameter classes in its place")
         if self.classes is None:
-            self.classes_ = found
+            self.classes_ = present
         else:
             public = np.unique(np.asarray(self.classes))
-            unknown = [value for value in found.tolist() if value not in public.tolist()]
+            unknown = [value for value in present.tolist() if value not in public.tolist()]
             if unknown:
                 raise ConfigError(
                     f"classes is {list(self.classes)!r} but y has {unknown[0]!r}; name every class"
@@ -139,7 +122,7 @@ class VerticalClassifier(ClassifierMixin, VerticalEstimator):  # type: ignore[mi
             self.classes_ = public
         texts = _texts(self.classes_)
         if len(texts) < 2:
-            raise DataError(f"y has one class only, {found[0]!r}; there must be two at least")
+            raise DataError(f"y has one class only, {present[0]!r}; there must be two at least")
         if len(set(texts)) < len(texts):
             raise DataError(f"y has classes that read the same as text: {', '.join(texts)}")
         return {"data.classes": texts} if self.classes is not None else {}

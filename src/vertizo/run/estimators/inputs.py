@@ -46,11 +46,8 @@ class Features:
         """Those of the columns whose type says that they are categories, even of numbers."""
         if isinstance(self.given, np.ndarray):
             return []
-        if _library(self.given) == "polars":
-            types = dict(zip(self.names, self.given.dtypes, strict=True))
-            return [c for c in columns if str(types[c]).startswith(("Categorical", "Enum"))]
-        types = dict(zip(self.names, self.given.dtypes, strict=True))
-        return [column for column in columns if str(types[column]) == "category"]
+        types = dict(zip(self.names, map(str, self.given.dtypes), strict=True))
+        return [c for c in columns if types[c].startswith(("Categorical", "Enum", "category"))]
 
 
 def _library(value: Any) -> str:
@@ -84,7 +81,10 @@ def features(estimator: Any, given: Any, *, reset: bool) -> Features:
     from sklearn.utils.validation import validate_data
 
     if is_frame(given):
-        _check_twice([str(name) for name in given.columns])
+        names = [str(name) for name in given.columns]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise DataError(f"X has two columns named {twice!r}")
         validate_data(estimator, given, skip_check_array=True, reset=reset)
         if not given.shape[0]:
             raise DataError("X has no rows")
@@ -100,12 +100,6 @@ def features(estimator: Any, given: Any, *, reset: bool) -> Features:
     known = getattr(estimator, "feature_names_in_", None)
     names = [f"x{i}" for i in range(estimator.n_features_in_)] if known is None else known
     return Features(given, tuple(names))
-
-
-def _check_twice(names: Sequence[str]) -> None:
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise DataError(f"X has two columns named {twice!r}")
 
 
 def _series(column: Any, name: str) -> pl.Series:

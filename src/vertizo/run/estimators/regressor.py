@@ -49,24 +49,7 @@ class VerticalRegressor(RegressorMixin, VerticalEstimator):  # type: ignore[misc
         verbose: bool = False,
         out: str | Path | None = None,
     ) -> None:
-        self.parties = parties
-        self.method = method
-        self.privacy = privacy
-        self.label_holder = label_holder
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.embedding_dim = embedding_dim
-        self.client_hidden = client_hidden
-        self.server_hidden = server_hidden
-        self.client_learning_rate = client_learning_rate
-        self.server_learning_rate = server_learning_rate
-        self.validation = validation
-        self.categorical = categorical
-        self.label_range = label_range
-        self.config = config
-        self.random_state = random_state
-        self.verbose = verbose
-        self.out = out
+        self._keep(locals())
 
     def predict(self, X: Any) -> NDArray[np.float32]:  # noqa: N803 - scikit-learn's name
         """The value of each record, in the unit of y.

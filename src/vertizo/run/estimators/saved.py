@@ -87,8 +87,8 @@ def read(folder: Path, wanted: type[Any]) -> Saved:
     path = folder / NAME
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        version, found = content["version"], content["class"]
-        if version == VERSION and found == wanted.__name__:
+        version, name = content["version"], content["class"]
+        if version == VERSION and name == wanted.__name__:
             return _unpacked(content, wanted._get_param_names())
     except FileNotFoundError:
         what = "; `vertizo predict` uses runs of `vertizo train`" if folder.is_dir() else ""
@@ -97,7 +97,7 @@ def read(folder: Path, wanted: type[Any]) -> Saved:
         raise RunError(f"{path} is not what an estimator wrote: {error!r}") from None
     if version != VERSION:
         raise RunError(f"{path} has version {version!r}; {VERSION} is the one that is known")
-    raise RunError(f"{folder} holds a {found}; load it with {found}.load")
+    raise RunError(f"{folder} holds a {name}; load it with {name}.load")
 
 
 def _unpacked(content: Mapping[str, Any], known: Sequence[str]) -> Saved:

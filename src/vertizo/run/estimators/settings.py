@@ -122,21 +122,21 @@ def columns_of(parties: Any, names: Sequence[str]) -> dict[str, list[str]]:
             f"parties is {parties!r}; it must map each party to its columns, such as "
             "{'bank': ['age', 'income'], 'shop': ['visits']}"
         )
-    found: dict[str, list[str]] = {}
+    held: dict[str, list[str]] = {}
     owner: dict[str, str] = {}
     for party, wanted in parties.items():
         if not isinstance(party, str):
             raise ConfigError(f"parties names a party {party!r}; use text")
-        found[party] = named(f"parties gives {party!r}", wanted, names)
-        if not found[party]:
+        held[party] = named(f"parties gives {party!r}", wanted, names)
+        if not held[party]:
             raise ConfigError(f"parties gives {party!r} no columns")
-        for column in found[party]:
+        for column in held[party]:
             if column in owner:
                 other = owner[column]
                 whom = f"{party!r} twice" if other == party else f"both {other!r} and {party!r}"
                 raise ConfigError(f"parties gives the column {column!r} to {whom}")
             owner[column] = party
-    return found
+    return held
 
 
 def named(what: str, wanted: Any, names: Sequence[str]) -> list[str]:
@@ -150,11 +150,10 @@ def named(what: str, wanted: Any, names: Sequence[str]) -> list[str]:
     Raises:
         ConfigError: a column that there is not.
     """
-    wanted = plain(list(wanted)) if not isinstance(wanted, (str, Mapping)) and _many(wanted) else 0
-    if not isinstance(wanted, list):
+    if isinstance(wanted, (str, Mapping)) or not hasattr(wanted, "__iter__"):
         raise ConfigError(f"{what} something other than a list of columns")
     result = []
-    for column in wanted:
+    for column in plain(list(wanted)):
         if isinstance(column, bool) or not isinstance(column, (str, int)):
             raise ConfigError(f"{what} the column {column!r}; use names, or positions from 0")
         if isinstance(column, str) and column not in names:
@@ -166,10 +165,6 @@ def named(what: str, wanted: Any, names: Sequence[str]) -> list[str]:
             )
         result.append(column if isinstance(column, str) else names[column])
     return result
-
-
-def _many(value: Any) -> bool:
-    return hasattr(value, "__iter__")
 
 
 def check_holder(label_holder: Any, parties: Sequence[str]) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 
 from vertizo.config.schema import ExperimentConfig
+from vertizo.methods.base import PRIVATE
 from vertizo.models.optimizers import Frozen
-from vertizo.party.updates import PRIVATE
 from vertizo.run.federation import Federation
 from vertizo.studies.tuning.space import Choices, Domain, Range
 

@@ -10,7 +10,7 @@ can tell which key a point stands for. The points are openmined-psi's, as in its
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from vertizo.core.errors import ConfigError, MalformedError
 from vertizo.data.alignment import hashed
@@ -24,6 +24,7 @@ PIECE = 8192
 
 Progress = Callable[[int], None]
 """Called with the number of keys that are done."""
+Sliced = TypeVar("Sliced", bytes, Sequence[str], Sequence[bytes])
 
 
 class Curve:
@@ -39,15 +40,15 @@ class Curve:
     def __init__(self, federation: str) -> None:
         self._psi = require_psi()
         self._federation = federation
-        first = self._psi.client.CreateWithNewKey(True)
-        self._hashing = first
-        self._multiplying = self._psi.server.CreateFromKey(first.GetPrivateKeyBytes(), True)
+        self._hashing = self._psi.client.CreateWithNewKey(True)
+        secret = self._hashing.GetPrivateKeyBytes()
+        self._multiplying = self._psi.server.CreateFromKey(secret, True)
 
     def blind(self, keys: Sequence[str], done: Progress = lambda _: None) -> list[bytes]:
         """A point for each key, in the order of the keys; done in pieces of about a second."""
         points: list[bytes] = []
-        for start in range(0, len(keys), PIECE):
-            texts = [self._text(key) for key in keys[start : start + PIECE]]
+        for piece in cut(keys, PIECE):
+            texts = [self._text(key) for key in piece]
             points += self._hashing.CreateRequest(texts).encrypted_elements
             done(len(points))
         return points
@@ -90,15 +91,12 @@ def require_psi() -> Any:
 def salted_hashes(salt: bytes, keys: Sequence[str], done: Progress = lambda _: None) -> list[bytes]:
     """A hash for each key, in the order of the keys."""
     hashes: list[bytes] = []
-    for start in range(0, len(keys), PIECE):
-        hashes += [
-            hashed((b"vertizo alignment, hashed", salt, key.encode()))
-            for key in keys[start : start + PIECE]
-        ]
+    for piece in cut(keys, PIECE):
+        hashes += [hashed((b"vertizo alignment, hashed", salt, key.encode())) for key in piece]
         done(len(hashes))
     return hashes
 
 
-def cut(data: bytes, width: int) -> Iterator[bytes]:
-    """The parts of that many bytes each."""
-    return (data[start : start + width] for start in range(0, len(data), width))
+def cut(whole: Sliced, width: int) -> Iterator[Sliced]:
+    """Parts of that length each; the last may be shorter."""
+    return (whole[start : start + width] for start in range(0, len(whole), width))

@@ -1,0 +1,209 @@
+"""A feature holder's side of an alignment, and what an alignment gives every party."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeVar, cast, get_args
+
+from vertizo.core.errors import ConfigError, DataError, MalformedError, RunError
+from vertizo.data.alignment import fingerprint, in_order
+from vertizo.network.alignment import messages
+from vertizo.network.alignment.blinding import PIECE, POINT, Curve, cut, salted_hashes
+from vertizo.network.alignment.messages import one_line, pieces, size_of
+from vertizo.network.transport import Channel
+
+Method = Literal["private", "hashed"]
+Progress = Callable[[float, str], None]
+"""Called with the share that is done, from 0 to 1, and what is being done."""
+_Expected = TypeVar("_Expected", bound=messages.Message)
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """The records that all parties have.
+
+    Attributes:
+        keys: of those records, in canonical order.
+        own: how many records this party has.
+        others: how many the others have, as far as this party was told.
+        pairwise: how many of the label holder's records each feature holder has; known to the
+            label holder alone, empty elsewhere.
+        parties: how many took part.
+        method: how sets were compared.
+        fingerprint: of the keys in their order and the federation's name, 64 hex digits; the same
+            at all parties.
+    """
+
+    keys: tuple[str, ...]
+    own: int
+    others: Mapping[str, int]
+    pairwise: Mapping[str, int]
+    parties: int
+    method: Method
+    fingerprint: str
+
+    def revealed(self) -> list[str]:
+        """What was shown to whom, in plain words: one line each."""
+        if self.pairwise:
+            listed = ", ".join(
+                f"{name} has {self.others[name]:,} records, {shared:,} of them among yours"
+                for name, shared in self.pairwise.items()
+            )
+            first = f"You, the label holder, learned which of your records each has: {listed}."
+        else:
+            further = ", also those that another party lacks" if self.parties > 2 else ""
+            first = (
+                "The label holder learned how many records you have, and which of its own you "
+                f"have{further}."
+            )
+        who = "Each feature holder" if self.pairwise else "You"
+        total = self.own if self.pairwise else self.others.get("the label holder", 0)
+        everyone = "both" if self.parties == 2 else f"all {self.parties}"
+        lines = [
+            first,
+            f"{who} learned how many records the label holder has ({total:,}), and which records "
+            f"{everyone} parties have.",
+        ]
+        if self.method == "hashed":
+            lines.append(
+                "NOT PRIVATE: the label holder got salted hashes of all keys. By trying out "
+                "identifiers it can find out everything in a feature holder's column, not just "
+                "what both have. The method private prevents that."
+            )
+        return lines
+
+
+def check_method(method: str) -> Method:
+    """``method`` if there is one of that name.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if method not in get_args(Method):
+        raise ConfigError(f"the method of an alignment is {method!r}; it must be private or hashed")
+    return cast(Method, method)
+
+
+def check_keys(keys: Sequence[str]) -> None:
+    """Raises DataError unless there are keys, not too many, and none of them twice."""
+    if not keys:
+        raise DataError("there are no keys to align")
+    if len(keys) > messages.MOST_KEYS:
+        raise DataError(f"{len(keys)} keys to align; at most {messages.MOST_KEYS} are possible")
+    if len(set(keys)) != len(keys):
+        raise DataError(f"{len(keys) - len(set(keys))} of {len(keys)} keys occur more than once")
+
+
+def align_with(
+    channel: Channel,
+    keys: Sequence[str],
+    method: Method = "private",
+    *,
+    federation: str,
+    progress: Progress = lambda _, __: None,
+) -> Alignment:
+    """Take part as a feature holder, until all parties agree.
+
+    Args:
+        channel: to the label holder; stays open.
+        keys: canonical (`vertizo.data.alignment.keys_of`), each once.
+        method: as the label holder's.
+        federation: its name, as the label holder has it.
+        progress: is told how far this party is.
+
+    Raises:
+        ConfigError: the method's extra is missing.
+        DataError: no keys; or it ended for all, as when no record is common to all.
+        RunError: refused, or the label holder's answers make no sense.
+    """
+    check_keys(keys)
+    start, count = os.urandom(16), len(keys)
+    curve = Curve(federation) if check_method(method) == "private" else None
+
+    def blinded(done: int) -> None:
+        progress(done / count / 2, "blinding own keys")
+
+    begin = messages.Begin(messages.VERSION, federation, method, start, count)
+    welcome = _ask(channel, begin, messages.Welcome)
+    if curve is not None:
+        points = curve.blind(keys, blinded)
+    else:
+        points = salted_hashes(welcome.salt, keys, blinded)
+    # Sorted by what cannot be read, so that the order tells nothing of the keys.
+    order = sorted(range(count), key=points.__getitem__)
+    for piece, part in enumerate(cut([points[place] for place in order], PIECE)):
+        _ask(channel, messages.Own(start, piece, b"".join(part)), messages.Taken)
+    if curve is not None:
+        _raise(channel, curve, start, welcome.count, progress)
+    progress(1.0, "waiting for the others")
+    outcome = _ask(channel, messages.Finish(start), messages.Outcome)
+    common = in_order(keys[order[place]] for place in _places(outcome, count))
+    found = fingerprint(federation, common)
+    if _ask(channel, messages.Confirm(start, found), messages.Agreed).fingerprint != found:
+        raise RunError("the label holder did not arrive at the same records as this party")
+    return Alignment(
+        keys=common,
+        own=count,
+        others={"the label holder": welcome.count},
+        pairwise={},
+        parties=welcome.parties,
+        method=method,
+        fingerprint=found.hex(),
+    )
+
+
+def _raise(channel: Channel, curve: Curve, start: bytes, count: int, progress: Progress) -> None:
+    """Multiply the label holder's points by this party's secret, and send them back."""
+    total = pieces(count)
+    for piece in range(total):
+        points = _ask(channel, messages.Fetch(start, piece), messages.Piece).points
+        if len(points) != POINT * size_of(piece, count):
+            raise RunError(f"the label holder sent {len(points)} bytes as piece {piece}")
+        try:
+            raised = curve.again(points)
+        except MalformedError as error:
+            raise RunError(f"the label holder's piece {piece} is wrong: {error}") from None
+        _ask(channel, messages.Raised(start, piece, raised), messages.Taken)
+        progress(0.5 + (piece + 1) / total / 2, "blinding the label holder's keys")
+
+
+def _ask(channel: Channel, ask: messages.Ask, expected: type[_Expected]) -> _Expected:
+    try:
+        answer = messages.decode_answer(channel.ask(messages.encode(ask)))
+    except MalformedError as error:
+        raise RunError(f"the label holder answered with {one_line(str(error))}") from None
+    if isinstance(answer, messages.Failed):
+        raise DataError(one_line(answer.reason))
+    if isinstance(answer, messages.Refused):
+        raise RunError(f"the label holder refused: {one_line(answer.reason)}")
+    if not isinstance(answer, expected):
+        raise RunError(
+            f"the label holder answered {type(ask).__name__} with {type(answer).__name__}, "
+            f"not {expected.__name__}"
+        )
+    return answer
+
+
+def _places(outcome: messages.Outcome, count: int) -> list[int]:
+    """Which bits are set.
+
+    Raises:
+        RunError: another number than announced.
+    """
+    bits = outcome.bits
+    places = [
+        8 * place + bit
+        for place, byte in enumerate(bits)
+        if byte
+        for bit in range(8)
+        if byte >> bit & 1
+    ]
+    fits = len(bits) == -(-count // 8) and (not places or places[-1] < count)
+    if not fits or len(places) != outcome.common or not places:
+        raise RunError(
+            f"the label holder's outcome has {len(places)} bits set in {len(bits)} bytes, "
+            f"for {outcome.common} common records of {count}"
+        )
+    return places

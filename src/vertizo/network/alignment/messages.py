@@ -1,0 +1,296 @@
+"""What is said in an alignment: asks of a feature holder, answers of the label holder.
+
+`MemberSet` is what one feature holder has sent so far.
+
+MessagePack of one of the structs below, fields in order; msgspec checks every type and length. All
+asks but the first name the start that they belong to, and pieces are numbered, so that an ask that
+is made again is known.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Annotated, TypeVar
+
+import msgspec
+
+from vertizo.core.errors import ConflictError, MalformedError, OversizedError
+from vertizo.network.alignment.blinding import HASH, PIECE, POINT, cut
+
+VERSION = 1
+MOST_KEYS = 2**25
+"""Keys that one party may have; a bit for each is 4 MiB."""
+LARGEST_ASK = PIECE * POINT + 1024
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=MOST_KEYS)]
+Number = Annotated[int, msgspec.Meta(ge=0, le=MOST_KEYS // PIECE)]
+Start = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
+"""Drawn by a feature holder each time that it begins."""
+Points = Annotated[bytes, msgspec.Meta(max_length=PIECE * POINT)]
+Fingerprint = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
+Name = Annotated[str, msgspec.Meta(max_length=200)]
+Text = Annotated[str, msgspec.Meta(max_length=1000)]
+
+
+class Message(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """Base of asks and answers."""
+
+
+class Begin(Message, frozen=True, tag=1):
+    """Who asks takes part, with so many keys."""
+
+    version: int
+    federation: Name
+    method: Name
+    start: Start
+    count: Annotated[int, msgspec.Meta(ge=1, le=MOST_KEYS)]
+
+
+class Own(Message, frozen=True, tag=2):
+    """A piece of the asker's own points or hashes, sorted over all pieces."""
+
+    start: Start
+    piece: Number
+    points: Points
+
+
+class Fetch(Message, frozen=True, tag=3):
+    """Asks for a piece of the label holder's points."""
+
+    start: Start
+    piece: Number
+
+
+class Raised(Message, frozen=True, tag=4):
+    """That piece, multiplied by the asker's secret as well."""
+
+    start: Start
+    piece: Number
+    points: Points
+
+
+class Finish(Message, frozen=True, tag=5):
+    """Everything was sent; answered when all members have come so far."""
+
+    start: Start
+
+
+class Confirm(Message, frozen=True, tag=6):
+    """The fingerprint of the records that were found; answered when all have confirmed."""
+
+    start: Start
+    fingerprint: Fingerprint
+
+
+class Welcome(Message, frozen=True, tag=1):
+    """The label holder's number of keys, of parties, and the salt of hashes (else empty)."""
+
+    count: Count
+    parties: int
+    salt: Annotated[bytes, msgspec.Meta(max_length=32)]
+
+
+class Taken(Message, frozen=True, tag=2):
+    """A piece was received."""
+
+
+class Piece(Message, frozen=True, tag=3):
+    """A piece of the label holder's points."""
+
+    points: Points
+
+
+class Outcome(Message, frozen=True, tag=4):
+    """Which of the asker's own points are in every party's set: one bit each, lowest first."""
+
+    common: Count
+    bits: Annotated[bytes, msgspec.Meta(max_length=MOST_KEYS // 8)]
+
+
+class Agreed(Message, frozen=True, tag=5):
+    """All parties have records of this fingerprint."""
+
+    fingerprint: Fingerprint
+
+
+class Refused(Message, frozen=True, tag=6):
+    """An ask that is not accepted; others may be."""
+
+    reason: Text
+
+
+class Failed(Message, frozen=True, tag=7):
+    """The alignment ended without a result, for all."""
+
+    reason: Text
+
+
+Ask = Begin | Own | Fetch | Raised | Finish | Confirm
+Answer = Welcome | Taken | Piece | Outcome | Agreed | Refused | Failed
+
+encode = msgspec.msgpack.Encoder().encode
+_asks: msgspec.msgpack.Decoder[Ask] = msgspec.msgpack.Decoder(Ask)
+_answers: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
+_Decoded = TypeVar("_Decoded")
+
+
+def decode_ask(frame: bytes) -> Ask:
+    """An ask.
+
+    Raises:
+        OversizedError, MalformedError: it is none.
+    """
+    if len(frame) > LARGEST_ASK:
+        raise OversizedError(f"{len(frame)} bytes; an ask has at most {LARGEST_ASK}")
+    return _decode(_asks, frame)
+
+
+def decode_answer(frame: bytes) -> Answer:
+    """An answer.
+
+    Raises:
+        MalformedError: it is none.
+    """
+    return _decode(_answers, frame)
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[_Decoded], frame: bytes) -> _Decoded:
+    try:
+        return decoder.decode(frame)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedError(f"no message of an alignment: {error}") from None
+
+
+def one_line(text: str) -> str:
+    """Words of another party, safe to show: one line of printable characters, not too long."""
+    return "".join(sign if sign.isprintable() else "?" for sign in text)[:900]
+
+
+def pieces(count: int) -> int:
+    """How many pieces that many keys are sent in."""
+    return -(-count // PIECE)
+
+
+def size_of(piece: int, count: int) -> int:
+    """How many of the keys are in a piece."""
+    return max(0, min(PIECE, count - piece * PIECE))
+
+
+class Pieces:
+    """Takes a set's pieces in their order; one that is sent again must be what it was.
+
+    Args:
+        what: the set is, in a complaint.
+        width: bytes of an element.
+        count: elements in all.
+        ascending: whether the elements must be sorted, without repeats.
+    """
+
+    def __init__(self, what: str, width: int, count: int, *, ascending: bool = False) -> None:
+        self.total = pieces(count)
+        self._what = what
+        self._width = width
+        self._count = count
+        self._ascending = ascending
+        self._digests: list[bytes] = []
+        self._last = b""
+
+    @property
+    def taken(self) -> int:
+        """Pieces that are there."""
+        return len(self._digests)
+
+    def take(self, piece: int, points: bytes) -> list[bytes]:
+        """The elements of a piece; none where it was there before.
+
+        Raises:
+            MalformedError: of a wrong length, or not sorted.
+            ConflictError: out of turn, or not what it was.
+        """
+        digest = hashlib.sha256(points).digest()
+        if piece < self.taken:
+            if self._digests[piece] != digest:
+                raise ConflictError(f"piece {piece} of {self._what} is not what it was")
+            return []
+        if piece > self.taken:
+            raise ConflictError(f"piece {piece} of {self._what} came where {self.taken} is next")
+        expected = self._width * size_of(piece, self._count)
+        if not expected or len(points) != expected:
+            raise MalformedError(f"piece {piece} has {len(points)} bytes, not {expected}")
+        parts = list(cut(points, self._width))
+        if self._ascending and not all(a < b for a, b in pairwise([self._last, *parts])):
+            raise MalformedError(f"piece {piece} of a set is not sorted, or has an element twice")
+        self._last = parts[-1]
+        self._digests.append(digest)
+        return parts
+
+
+class MemberSet:
+    """What one feature holder has sent since it last began.
+
+    Args:
+        begin: what the member said at first.
+        theirs: how many points of the label holder it multiplies and sends back; 0 for hashes.
+
+    Attributes:
+        compared: its own points as they are compared, in its order.
+        mine: the label holder's points as they came back, in the label holder's order.
+        waits: everything was sent.
+        bits: which of its points are common to all, once that is known.
+        confirmed: it has the records that the label holder has.
+    """
+
+    def __init__(self, begin: Begin, theirs: int) -> None:
+        self.begin = begin
+        width = POINT if theirs else HASH
+        self.own = Pieces("its own keys", width, begin.count, ascending=True)
+        self.raised = Pieces("the label holder's keys", POINT, theirs)
+        self.compared: list[bytes] = []
+        self.mine: list[bytes] = []
+        self.waits = self.confirmed = False
+        self.bits = b""
+
+    @property
+    def share(self) -> float:
+        """How much of all was sent, from 0 to 1."""
+        return (self.own.taken + self.raised.taken) / (self.own.total + self.raised.total)
+
+    @property
+    def is_compared(self) -> bool:
+        """Everything was sent and worked through."""
+        return self.waits and len(self.compared) == self.begin.count
+
+    def finish(self) -> None:
+        """Everything was sent.
+
+        Raises:
+            ConflictError: it was not.
+            MalformedError: an element came back twice.
+        """
+        if self.waits:
+            return
+        own, raised = self.own, self.raised
+        if (own.taken, raised.taken) != (own.total, raised.total):
+            raise ConflictError(
+                f"{own.taken} and {raised.taken} pieces were sent of {own.total} "
+                f"and {raised.total}; finish when all are"
+            )
+        if len(set(self.mine)) != len(self.mine):
+            raise MalformedError("two of the label holder's elements came back as one")
+        self.waits = True
+
+    def matches(self, mine: Sequence[bytes]) -> dict[int, int]:
+        """The places of the label holder's points that the member has, and where it has them."""
+        places = {point: place for place, point in enumerate(mine)}
+        return {
+            places[point]: place for place, point in enumerate(self.compared) if point in places
+        }
+
+    def mark(self, places: Iterable[int]) -> None:
+        """Set the bits of its points that are common to all."""
+        bits = bytearray(-(-self.begin.count // 8))
+        for place in places:
+            bits[place // 8] |= 1 << place % 8
+        self.bits = bytes(bits)

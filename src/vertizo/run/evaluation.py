@@ -1,0 +1,109 @@
+"""Figures of a run, simulated or served: of one evaluation, and of the whole at the end."""
+
+from __future__ import annotations
+
+import math
+import resource
+from collections.abc import Mapping
+from typing import Any
+
+from vertizo.core.errors import NonFiniteError, RunError
+from vertizo.core.version import VERSION
+from vertizo.models.losses import Classification
+from vertizo.party.metrics import Scores
+from vertizo.protocol.messages import Purpose
+from vertizo.run.job import Job
+from vertizo.run.job_state import JobState
+from vertizo.run.traffic import Traffic
+
+
+def score(job: Job, purpose: Purpose) -> Scores:
+    """Quality on a partition whose embeddings are all there; nothing where it has no records.
+
+    Raises:
+        NonFiniteError: training diverged; `diverged` says what to do.
+    """
+    if not len(job.data.labels[purpose]):
+        return {}
+    scores = job.party.score(purpose)
+    if not math.isfinite(scores["loss"]):
+        raise NonFiniteError(f"the {purpose} loss is {scores['loss']}")
+    return scores
+
+
+def diverged(job: Job, error: NonFiniteError) -> RunError:
+    """What to say of a run whose numbers left the finite ones."""
+    return RunError(
+        f"training diverged in round {job.party.round}: {error}; "
+        "lower client.optimizer.learning_rate or server.optimizer.learning_rate, or raise "
+        "method.smoothing if it is very small"
+    )
+
+
+def evaluation_row(
+    job: Job, purpose: Purpose, scores: Scores, traffic: Traffic, times: Mapping[str, float]
+) -> dict[str, Any]:
+    """One line of ``metrics.jsonl``.
+
+    Args:
+        job: whose meters count since the last evaluation.
+        purpose: the partition that was scored.
+        scores: on it.
+        traffic: so far.
+        times: so far, by name.
+    """
+    party, meter, staleness = job.party, job.party.side.meter, job.party.staleness
+    seen, mean = meter.records, staleness.recent_mean
+    row: dict[str, Any] = {
+        "round": party.round,
+        "epoch": party.round / job.rounds_per_epoch,
+        **times,
+        "bytes_up": traffic.up,
+        "bytes_down": traffic.down,
+        "train_loss": meter.loss / seen if seen else None,
+    }
+    if isinstance(job.data.task, Classification):
+        row["train_accuracy"] = meter.correct / seen if seen else None
+    row["queries"] = [party.next_number(client) for client in range(party.clients)]
+    row["staleness_mean"] = mean
+    row["staleness_max"] = None if mean is None else staleness.recent_largest
+    return row | {f"{purpose}_{name}": value for name, value in scores.items()}
+
+
+def summary_of(state: JobState, traffic: Traffic, seconds: float) -> dict[str, Any]:
+    """The closing figures; what could not be scored without a silent member is None."""
+    job, config, party = state.job, state.job.config, state.job.party
+    model = "last" if state.evaluations.best is None else "best"
+
+    def tested(name: str) -> dict[str, Any] | None:
+        row = state.scores.get(name)
+        return row and {key: value for key, value in row.items() if key.startswith("test_")}
+
+    return {
+        "version": VERSION,
+        "method": config.method.name,
+        "dataset": job.data.name,
+        "parties": list(job.data.parties),
+        "clients": party.clients,
+        "records": job.data.records,
+        "classes": job.data.class_names and list(job.data.class_names),
+        "control": config.control,
+        "timing": config.simulation.timing,
+        "rounds": party.round,
+        "epochs": party.round / job.rounds_per_epoch,
+        "model": model,
+        **(tested(model) or {}),
+        "last": tested("last"),
+        "best": state.evaluations.best,
+        "bytes_up": traffic.up,
+        "bytes_down": traffic.down,
+        "bytes_table": traffic.table,
+        "bytes_evaluation": traffic.evaluation,
+        "seconds": seconds,
+        "peak_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "parameters": {"server": party.side.model.parameters.numel()},
+        "learning_rates": {"server": party.side.learning_rate},
+        "staleness": {"mean": party.staleness.mean, "max": party.staleness.largest},
+        "clip_fraction": party.side.plan.clip_fraction,
+        "privacy": job.statement.as_dict(),
+    }
