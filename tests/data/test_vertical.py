@@ -15,8 +15,11 @@ from torch import Tensor
 from vertizo.core.errors import ConfigError
 from vertizo.core.randomness import Stream
 from vertizo.data import vertical
+from vertizo.data.options import DataConfig
 from vertizo.data.vertical import SPLITS, Pooled, VerticalData
 from vertizo.models.losses import Classification, Regression
+
+SEED = Stream.from_seed(0)
 
 
 def images(height: int = 6, width: int = 5, channels: int = 1, records: int = 9) -> Pooled:
@@ -55,9 +58,17 @@ def _pooled(
     )
 
 
-def cut(pooled: Pooled, split: Any = None, parties: int | None = None, **more: Any) -> VerticalData:
-    settings = {"columns": None, "validation": 0.0, "limit": None, "stream": Stream.from_seed(0)}
-    return vertical.cut(pooled, split=split, parties=parties, **{**settings, **more})
+def cut(
+    pooled: Pooled,
+    split: Any = None,
+    parties: int | None = None,
+    stream: Stream = SEED,
+    validation: float = 0.0,
+    **more: Any,
+) -> VerticalData:
+    """What the options alone would refuse comes as far as the cut."""
+    settings = {"split": split, "parties": parties, "validation": validation, **more}
+    return vertical.cut(pooled, DataConfig.model_construct(**settings), stream)
 
 
 def parts(data: VerticalData, purpose: Any = "table") -> list[Tensor]:

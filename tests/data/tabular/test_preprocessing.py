@@ -127,16 +127,8 @@ def frame(rows: int = 40) -> pl.DataFrame:
 def vertical_data(train: pl.DataFrame, test: pl.DataFrame, **more: Any) -> VerticalData:
     sources = Source("train.csv", train), Source("test.csv", test)
     pooled = pool("people", *sources, label="y", options=DataConfig(), groups=PARTIES)
-    settings: dict[str, Any] = {
-        "split": None,
-        "parties": None,
-        "columns": None,
-        "validation": 0.25,
-        "limit": None,
-        "stream": Stream.from_seed(3),
-        **more,
-    }
-    return vertical.cut(pooled, **settings)
+    settings = DataConfig.model_construct(**{"validation": 0.25, **more})
+    return vertical.cut(pooled, settings, Stream.from_seed(3))
 
 
 def training(data: VerticalData) -> list[Tensor]:
