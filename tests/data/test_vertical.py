@@ -345,7 +345,6 @@ class TestLabelHolder:
         data = cut(images(8, 4), parties=4, validation=0.3, label_holder="party2")
         whole = cut(images(8, 4), parties=4, validation=0.3)
         assert data.parties == ("party0", "party1", "party3")
-        assert data.own is not None
         assert data.own.name == "party2"
         assert whole.own is None
         for purpose in ("table", "validation", "test"):
@@ -357,7 +356,6 @@ class TestLabelHolder:
     def test_a_party_by_name(self) -> None:
         data = cut(table(6), label_holder="even")
         assert data.parties == ("odd",)
-        assert data.own is not None
         assert data.own.name == "even"
         words = ["data.label_holder is 'evn'", "did you mean 'even'?"]
         refuse(words, table(6), label_holder="evn")

@@ -83,7 +83,6 @@ class TestBreastCancer:
         assert pooled.class_names == ("malignant", "benign")
         assert pooled.test_labels.tolist() == bunch.target[test].tolist()
         assert pooled.columns == tuple(bunch.feature_names)
-        assert pooled.groups is not None
         assert list(pooled.groups) == ["mean", "error", "worst"]
         assert [name for group in pooled.groups.values() for name in group] == list(pooled.columns)
         for group, names in pooled.groups.items():

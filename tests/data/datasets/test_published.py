@@ -47,7 +47,6 @@ class TestAdult:
             assert pooled.class_names == ("<=50K", ">50K")
             assert pooled.train_labels.tolist() == [0, 1, 1]
             assert pooled.test_labels.tolist() == [0, 1]
-            assert pooled.levels is not None
             assert pooled.levels["occupation"] == ()
             assert pooled.levels["native-country"] == ("Cuba",)
             data = prepared("adult", root, validation=0)
@@ -81,7 +80,6 @@ class TestBankMarketing:
 
     def test_the_length_of_the_call_is_left_out(self, tmp_path: Path) -> None:
         pooled = load("bank-marketing", self.files(tmp_path))
-        assert pooled.columns is not None
         assert "duration" not in pooled.columns
         assert len(pooled.columns) == 19
         assert pooled.train.shape == (8, 19)
@@ -108,7 +106,6 @@ class TestCreditDefault:
         (tmp_path / "credit-default.csv").write_text("\n".join(rows))
         pooled = load("credit-default", tmp_path)
         assert pooled.columns == tuple(columns[1:])
-        assert pooled.levels is not None
         assert set(pooled.levels) == {"SEX", "EDUCATION", "MARRIAGE"}
         with pytest.raises(ConfigError, match=r"data.drop .*'AEG'.*did you mean 'AGE'"):
             load("credit-default", tmp_path, drop=["AEG"])
@@ -127,7 +124,6 @@ def test_the_published_files() -> None:
         assert pooled.train.shape == (train, columns)
         assert pooled.test.shape == (test, columns)
         assert int(pooled.train_labels.sum() + pooled.test_labels.sum()) == ones
-        assert pooled.groups is not None
         assert list(pooled.groups) == parties
         held = sorted(column for wanted in pooled.groups.values() for column in wanted)
         assert held == sorted(pooled.columns or ())

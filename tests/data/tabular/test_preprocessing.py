@@ -45,14 +45,15 @@ class TestNumbers:
         assert out(fitted, [[1], [3], [7]]) == [[-1], [1], [5]]
         assert fitted.cardinalities == ()
         assert fitted.fitted
+        outlier = prepared([[0.0], [1e-30], [2e-30]])
+        assert torch.isfinite(outlier(np.array([[3e38]]))).all()
 
     def test_missing_is_the_median_and_says_so(self) -> None:
         fitted = prepared([[1.0], [NAN], [2.0], [6.0]])
         values = np.array([1, 2, 2, 6])
         z = round((2 - values.mean()) / values.std(), 5)
         assert out(fitted, [[NAN], [2]]) == [[z, 1], [z, 0]]
-
-    def test_missing_for_the_first_time_in_testing_has_no_indicator(self) -> None:
+        # For the first time in testing: there is no column that could say so.
         fitted = prepared([[1.0], [2.0], [9.0]])
         assert out(fitted, [[NAN]]) == out(fitted, [[2]])
 
@@ -60,10 +61,6 @@ class TestNumbers:
         fitted = prepared([[5.0, NAN], [5.0, NAN]])
         assert out(fitted, [[5, NAN]]) == [[0, 0, 1]]
         assert fitted(np.array([[5.0, 3.0]])).shape == (1, 3)
-
-    def test_an_outlier_stays_finite(self) -> None:
-        fitted = prepared([[0.0], [1e-30], [2e-30]])
-        assert torch.isfinite(fitted(np.array([[3e38]]))).all()
 
     def test_one_row_and_no_rows(self) -> None:
         fitted = prepared([[5.0, 1.0]], {"c1": ("x", "y")})
@@ -98,16 +95,14 @@ class TestCategories:
         assert fitted.cardinalities == (3,)
         assert [row[0] for row in out(fitted, [[0], [1], [2], [3]])] == [0, 0, 1, 2]
 
-    def test_declared_ones_are_not_fitted(self) -> None:
+    def test_declared_ones_are_not_fitted_and_a_column_may_have_none(self) -> None:
         fitted = prepared([[1.0]], {"c0": ("b", "x")}, categories={"c0": ["a", "b", "c"]})
         assert fitted.cardinalities == (4,)
         assert [row[0] for row in out(fitted, [[0], [1], [NAN]])] == [2, 0, 0]
         assert not fitted.fitted
-
-    def test_a_column_without_any_value(self) -> None:
-        fitted = prepared([[NAN], [NAN]], {"c0": ()})
-        assert fitted.cardinalities == (1,)
-        assert out(fitted, [[NAN]]) == [[0]]
+        empty = prepared([[NAN], [NAN]], {"c0": ()})
+        assert empty.cardinalities == (1,)
+        assert out(empty, [[NAN]]) == [[0]]
 
 
 def frame(rows: int = 40) -> pl.DataFrame:
@@ -210,7 +205,6 @@ class TestWhatIsFitted:
 
     def test_the_label_holder_prepares_its_own_columns(self, before: VerticalData) -> None:
         data = vertical_data(frame(), frame(10), label_holder="a")
-        assert data.own is not None
         assert data.own.cardinalities == (3,)
         assert data.cardinalities == ((4,),)
         assert torch.equal(data.own.values["table"], before.features[0]["table"])

@@ -59,8 +59,6 @@ def csv(rows: int = 20, delimiter: str = ",") -> str:
 
 def values(pooled: Pooled, column: str) -> list[Any]:
     """A column of the training rows as it was in the file, None where missing."""
-    assert pooled.columns is not None
-    assert pooled.levels is not None
     numbers = pooled.train[:, pooled.columns.index(column)].tolist()
     names = pooled.levels.get(column)
     return [None if n != n else n if names is None else names[int(n)] for n in numbers]
@@ -88,10 +86,11 @@ class TestCsv:
             assert ((rows[:, 0] - 20) % 2).tolist() == labels.tolist()
         assert sorted([*pooled.train[:, 0], *pooled.test[:, 0]]) == [20 + i for i in range(20)]
 
-    def test_the_test_rows_are_the_same_in_every_run(self, write: Write) -> None:
+    def test_options_of_the_file_and_the_same_test_rows_in_every_run(self, write: Write) -> None:
         path = write(csv(20))
         assert torch.equal(load(path).test, load(path).test)
         assert load(path, test=0.5).test.shape[0] == 10
+        assert load(path, drop=["job"]).columns == ("age", "city")
         data = [prepare(options(path, parties=3), Stream.from_seed(s)) for s in (0, 1)]
         assert torch.equal(data[0].labels["test"], data[1].labels["test"])
 
@@ -111,9 +110,7 @@ class TestCsv:
         assert values(pooled, "a") == [1, None, None, None, 3]
         assert values(pooled, "b") == ["x", None, None, None, "x y"]
         assert pooled.class_names == ("p", "q")
-
-    def test_blank_lines_are_no_records(self, write: Write) -> None:
-        text = "a,y\n1,p\n\n2,q\n\n\n"
+        text = "a,y\n1,p\n\n2,q\n\n\n"  # blank lines are no records
         assert values(two(write, text, text), "a") == [1, 2]
 
     def test_quotes_line_ends_and_a_byte_order_mark(self, write: Write) -> None:
@@ -126,9 +123,6 @@ class TestCsv:
         assert pooled.levels == {"z": ("9", "10")}
         pooled = load(write("z,a,y\n10,1,p\n9,2,q\n"), categories={"z": [9, 10]})
         assert pooled.levels == {"z": ("9", "10")}
-
-    def test_dropped_columns(self, write: Write) -> None:
-        assert load(write(csv()), drop=["job"]).columns == ("age", "city")
 
     def test_a_column_without_values(self, write: Write) -> None:
         path = write("a,b,y\n,1,p\n,2,q\n,3,q\n,4,p\n,5,p\n")
@@ -349,9 +343,7 @@ def test_an_identifier_that_is_missing_or_there_twice_changes_no_other_key(tmp_p
         options = DataConfig(
             name="table", path=path, label="y", id="person", columns={"a": ["a"]}, validation=0
         )
-        found = prepare(options, Stream.from_seed(0)).keys
-        assert found is not None
-        return found()
+        return prepare(options, Stream.from_seed(0)).keys()
 
     people = set(keys())
     assert people <= {str(number) for number in range(20)}
