@@ -30,6 +30,7 @@ import torch
 from torch import Tensor, nn
 
 from vertizo.core.memory import keep_freed_memory
+from vertizo.core.names import LawName
 from vertizo.core.randomness import Stream
 from vertizo.methods.base import ClientSide
 from vertizo.methods.dpzv import Dpzv
@@ -38,7 +39,7 @@ from vertizo.models.networks import mlp
 from vertizo.models.optimizers import Sgd
 from vertizo.models.text import Spec, Text
 from vertizo.models.torch import wrap
-from vertizo.zeroth_order.directions import Direction, Kind, LawName, blocks
+from vertizo.zeroth_order.directions import Direction, Kind, blocks
 
 PEAK_RESET = Path("/proc/self/clear_refs")
 STATUS = Path("/proc/self/status")

@@ -23,7 +23,7 @@ from vertizo.network.authority import issue
 from vertizo.network.journal import records
 from vertizo.network.options import ServeConfig, load_serve
 from vertizo.privacy.durable_ledger import DurableLedger
-from vertizo.privacy.ledger_file import REPLY
+from vertizo.privacy.ledger import REPLY
 from vertizo.protocol import wire
 from vertizo.protocol.messages import Query
 from vertizo.run import checkpoint
@@ -294,7 +294,7 @@ class Job:
             run,
             self.folder / "state" / "vertizo" / "ledgers",
         ) as ledger:
-            assert all(client.left >= 0 for client in ledger.summary().clients)
+            assert ledger.tally.left >= 0
             rows = [ledger._file.row(n) for n in range(1, ledger._file.head.sequence + 1)]
             self.steps = ledger.steps
         return sorted((row.client, row.number) for row in rows if row.kind == REPLY)

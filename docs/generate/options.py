@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
 import re
-import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -16,30 +12,11 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from vertizo.config.schema import ExperimentConfig
-from vertizo.core.options import TAGS, Options, options_of
+from vertizo.core.options import TAGS, Options, options_of, texts
 from vertizo.methods.choice import METHODS
 
 WORDS = {int: "integer", float: "number", str: "text", bool: "`true` or `false`", Path: "path"}
 BOUNDS = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}
-
-
-@cache
-def meanings(options: type[Options]) -> Mapping[str, str]:
-    """What the text under each field of a class says, in one line; inherited fields as well."""
-    found: dict[str, str] = {}
-    for base in reversed(options.__mro__):
-        if not (isinstance(base, type) and issubclass(base, Options)) or base is Options:
-            continue
-        (definition,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
-        assert isinstance(definition, ast.ClassDef)
-        for statement, text in zip(definition.body, definition.body[1:], strict=False):
-            match statement, text:
-                case (
-                    ast.AnnAssign(target=ast.Name(id=name)),
-                    ast.Expr(value=ast.Constant(value=str(meaning))),
-                ):
-                    found[name] = " ".join(inspect.cleandoc(meaning).replace("``", "`").split())
-    return found
 
 
 def method_table(name: str) -> str:
@@ -102,7 +79,8 @@ def _rows(
         else:
             may_be, default = _may_be(field), field.get_default(call_default_factory=True)
             key = prefix + name
-        yield f"`{key}`", may_be, _shown(default), meanings(options).get(name, "")
+        meaning = texts(options).get(name, "").replace("``", "`")
+        yield f"`{key}`", may_be, _shown(default), meaning
 
 
 def _choices(field: FieldInfo) -> list[Any]:

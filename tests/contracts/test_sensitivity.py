@@ -166,7 +166,7 @@ class Game:
             "private-zeroth-order": lambda: PrivateZerothOrder(
                 Sgd(1.0), self._heard, 4, directions, 1e-3
             ),
-            "secret-sgd": lambda: SecretSgd(
+            "poisson-dp-sgd": lambda: SecretSgd(
                 Sgd(1.0),
                 self._heard,
                 sampling=0.5,
@@ -251,7 +251,7 @@ class Search:
         return torch.from_numpy(self._random.standard_normal(count)).float()
 
 
-@each("update", ["private-sgd", "secret-sgd", "private-zeroth-order"])
+@each("update", ["private-sgd", "poisson-dp-sgd", "private-zeroth-order"])
 @each("name", KINDS)
 def test_a_record_moves_no_release_by_more_than_its_sensitivity(name: str, update: str) -> None:
     torch.manual_seed(1)
@@ -265,7 +265,7 @@ def test_a_record_moves_no_release_by_more_than_its_sensitivity(name: str, updat
     assert largest > 0.5  # else the search would have shown nothing
 
 
-@each("update", ["private-sgd", "secret-sgd", "private-zeroth-order"])
+@each("update", ["private-sgd", "poisson-dp-sgd", "private-zeroth-order"])
 def test_a_regression_keeps_to_it_as_well(update: str) -> None:
     torch.manual_seed(1)
     kind, task = Kind(lambda: wrap(mlp(WIDTH, [6], 1, final_relu=False))), Regression()

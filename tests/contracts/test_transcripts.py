@@ -61,7 +61,7 @@ EMBEDDING_NOISE = {**NOISE, "privacy.mechanism": "embedding-noise"}
 GUARANTEE = {"privacy.epsilon": 3.0, "privacy.delta": 1e-3}
 SECRET = {
     **GUARANTEE,
-    "server.update": "secret-sgd",
+    "server.update": "poisson-dp-sgd",
     "server.secret": {"every": 3, "warm_up": 4, "sampling": 0.1},
     "server.clip": 2.0,
     "privacy.server_share": 0.7,

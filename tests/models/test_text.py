@@ -13,9 +13,10 @@ from tests.refusals import refused
 from torch import Tensor, nn
 
 from vertizo.core.errors import ConfigError
+from vertizo.core.names import Family
 from vertizo.models import text
 from vertizo.models.base import Points
-from vertizo.models.text import Family, Spec, Text, TextEmbeddings, TextRest
+from vertizo.models.text import Spec, Text, TextEmbeddings, TextRest
 from vertizo.models.torch import wrap
 
 transformers = pytest.importorskip("transformers")

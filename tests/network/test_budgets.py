@@ -17,6 +17,7 @@ from vertizo.network.job import records_of
 from vertizo.network.options import ServeConfig
 from vertizo.network.serving import FederationService
 from vertizo.privacy.durable_ledger import DurableLedger
+from vertizo.run.ledger_session import names_of
 
 
 def job(folder: Path, name: str, ledger: Path | None = None, **keys: Any) -> ServeConfig:
@@ -76,8 +77,8 @@ def test_jobs_without_a_guarantee_need_no_ledger(tmp_path: Path) -> None:
 def test_one_ledger_pays_for_several_jobs_and_no_more(tmp_path: Path) -> None:
     """As after a member lost its folder: another job, in new folders, from the same budget."""
     ledger = tmp_path / "people.sqlite"
-    budget, keys = budget_for_jobs(job(tmp_path, "first"), 2)
-    DurableLedger.create(ledger, budget, keys=keys)
+    budget, data = budget_for_jobs(job(tmp_path, "first"), 2)
+    DurableLedger.create(ledger, budget, names=names_of(data))
     words = serve(job(tmp_path, "first", ledger))
     assert f"'people.sqlite' together have ε = {budget.epsilon:.4g}" in words
     assert 2 < budget.epsilon < 4
@@ -93,10 +94,10 @@ def test_one_ledger_pays_for_several_jobs_and_no_more(tmp_path: Path) -> None:
 def test_a_further_budget_is_stated_with_the_first(tmp_path: Path) -> None:
     serve(job(tmp_path, "first"))
     ledger = tmp_path / "further.sqlite"
-    budget, keys = budget_for_jobs(job(tmp_path, "second"), 1)
+    budget, data = budget_for_jobs(job(tmp_path, "second"), 1)
     with pytest.raises(RunError, match="--further"):
-        DurableLedger.create(ledger, budget, keys=keys)
-    DurableLedger.create(ledger, budget, keys=keys, further=True)
+        DurableLedger.create(ledger, budget, names=names_of(data))
+    DurableLedger.create(ledger, budget, names=names_of(data), further=True)
     assert "ledgers of some of the same records" in serve(job(tmp_path, "second", ledger))
     for name, path in (("first", None), ("second", ledger)):
         words = serve(job(tmp_path, name, path), 0)
@@ -124,9 +125,11 @@ def test_a_table_is_known_by_its_keys(tmp_path: Path) -> None:
     assert set(keys) < set(people)
     ills = dict(zip(people[::-1], [n % 2 for n in range(60)], strict=True))
     assert found.labels["table"].tolist() == [ills[key] for key in keys]
-    budget, registered = budget_for_jobs(config, 1)
-    assert registered == keys
-    DurableLedger.create(tmp_path / "ledger.sqlite", budget, keys=keys)
+    budget, records = budget_for_jobs(config, 1)
+    names = names_of(records)
+    assert names is not None
+    assert names.keys == keys
+    DurableLedger.create(tmp_path / "ledger.sqlite", budget, names=names)
     renamed, tests = tmp_path / "others.csv", tmp_path / "tests.csv"
     renamed.write_text(f"who,ill\n{keys[0]},1\nnew,0\nn2,1\n")
     tests.write_text("who,ill\nt1,1\nt2,0\n")

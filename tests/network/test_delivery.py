@@ -87,4 +87,4 @@ def test_a_death_between_an_answer_and_its_step_changes_nothing(
     assert (summary.replies, summary.steps) == (EVERY, WARM_UP + 1)
     with FederationService(config) as again:
         again.tick()
-    assert DurableLedger.inspect(tmp_path / "server" / "ledger.sqlite") == summary
+    assert str(DurableLedger.inspect(tmp_path / "server" / "ledger.sqlite")) == str(summary)

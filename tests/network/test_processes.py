@@ -34,7 +34,7 @@ pytestmark = pytest.mark.processes
 PRIVATE: dict[str, Any] = {
     "privacy": {"mechanism": "gaussian", "clip": 1.0, "epsilon": 2.0, "delta": 1e-3},
     "server": {
-        "update": "secret-sgd",
+        "update": "poisson-dp-sgd",
         "secret": {"every": 3, "warm_up": 4, "sampling": 0.1},
         "model": {"hidden": []},
     },

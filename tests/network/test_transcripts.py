@@ -92,7 +92,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "private": {
         "privacy": {"mechanism": "gaussian", "clip": 1.0, "epsilon": 2.0, "delta": 1e-3},
         "server": {
-            "update": "secret-sgd",
+            "update": "poisson-dp-sgd",
             "secret": {"every": 3, "warm_up": 4, "sampling": 0.1},
             "model": {"hidden": []},
         },

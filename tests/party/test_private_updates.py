@@ -477,21 +477,21 @@ class TestSecretSgd:
         assert seen == [capacity] * 10
 
 
-@each("name", ["private-sgd", "private-zeroth-order", "secret-sgd"])
+@each("name", ["private-sgd", "private-zeroth-order", "poisson-dp-sgd"])
 def test_a_loaded_update_goes_on_the_same_way(name: str) -> None:
     """Optimiser, directions and noise."""
 
     def make(head: ServerModel) -> Any:
         if name == "private-sgd":
             return PrivateSgd(Sgd(0.1, 0.9), noise(CLIP, SIGMA), BATCH)
-        if name == "secret-sgd":
+        if name == "poisson-dp-sgd":
             return secret(CLIP, SIGMA, rate=0.1, momentum=0.9)
         directions = Directions("sphere", head.parameters.numel(), Stream.from_seed(3))
         return PrivateZerothOrder(Sgd(0.1, 0.9), noise(CLIP, SIGMA), BATCH, directions, 1e-3)
 
     def advance(update: Any, head: ServerModel, step: int) -> None:
         joined, labels = data(seed=step)
-        if name == "secret-sgd":
+        if name == "poisson-dp-sgd":
             update.between(step, head, joined, labels, 5, 40)
         else:
             take(update, head, joined, labels)

@@ -8,8 +8,9 @@ from tests.rows import each
 from torch import Tensor
 
 from vertizo.core.errors import ConfigError
+from vertizo.core.names import Join
 from vertizo.models.base import Points
-from vertizo.party.table import EmbeddingTable, Join
+from vertizo.party.table import EmbeddingTable
 
 RECORDS = 9
 JOINS: list[Join] = ["concat", "sum", "mean"]

@@ -21,9 +21,8 @@ import torch
 
 from vertizo.privacy import guarantee
 from vertizo.privacy.durable_ledger import DurableLedger
-from vertizo.privacy.ledger import Entry
-from vertizo.privacy.ledger_budget import LedgerBudget
-from vertizo.privacy.ledger_file import digest
+from vertizo.privacy.events import LedgerBudget
+from vertizo.privacy.ledger import Entry, digest
 
 RECORDS, CLIENTS, COST = 300, 3, 7
 BUDGET = LedgerBudget("records", RECORDS, CLIENTS, share=10**6, epsilon=1.0, delta=1e-5)

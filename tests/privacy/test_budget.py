@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 from typing import Any
 
 import pytest
@@ -27,16 +28,13 @@ class TestPublished:
     def test_epsilon_ten_on_mnist(self) -> None:
         assert f"{budget.published(MNIST, 10.0, DELTA).all_replies:.0f}" == "3075"
 
-    @pytest.mark.parametrize("per_query", [1, 10])
-    @pytest.mark.parametrize(("records", "batch"), [(60_000, 64), (50, 50)])
-    def test_its_mu_is_too_small_by_the_root_of_batches(
-        self, records: int, batch: int, per_query: int
-    ) -> None:
+    def test_its_mu_is_too_small_by_the_root_of_batches(self) -> None:
         """Whatever M, E, C and the directions: ``μ_true / μ_published = √(D/B)``."""
-        federation = Federation(records, 3, 20, batch, 2.5, per_query)
-        found = budget.published(federation, 1.0, DELTA)
-        true = mu_of(found.all_replies, DELTA) / mu_of(1.0, DELTA)
-        assert true == pytest.approx(math.sqrt(records / batch), rel=1e-6)
+        for (records, batch), per_query in product([(60_000, 64), (50, 50)], [1, 10]):
+            federation = Federation(records, 3, 20, batch, 2.5, per_query)
+            found = budget.published(federation, 1.0, DELTA)
+            true = mu_of(found.all_replies, DELTA) / mu_of(1.0, DELTA)
+            assert true == pytest.approx(math.sqrt(records / batch), rel=1e-6)
 
     def test_the_formula_and_its_inverse(self) -> None:
         """``μ = 2C√T·B / (D σ)`` with σ on the sum."""
@@ -50,10 +48,10 @@ class TestPublished:
             with pytest.raises(ConfigError, match="mu is"):
                 published_noise_std(10.0, wrong, 100, 0.1)
 
-    @pytest.mark.parametrize(("epsilon", "delta"), [(0.0, 1e-3), (1.0, 0.0), (math.nan, 1e-3)])
-    def test_nonsense_is_refused(self, epsilon: float, delta: float) -> None:
-        with pytest.raises(ConfigError):
-            budget.published(MNIST, epsilon, delta)
+    def test_nonsense_is_refused(self) -> None:
+        for epsilon, delta in [(0.0, 1e-3), (1.0, 0.0), (math.nan, 1e-3)]:
+            with pytest.raises(ConfigError):
+                budget.published(MNIST, epsilon, delta)
 
 
 SERVERS: dict[str, dict[str, Any]] = {
@@ -64,28 +62,28 @@ SERVERS: dict[str, dict[str, Any]] = {
 
 
 class TestPlan:
-    @pytest.mark.parametrize("server", SERVERS)
-    def test_gives_what_was_asked_for(self, server: str) -> None:
-        found = budget.plan(MNIST, 2.0, DELTA, **SERVERS[server])
-        assert 0.995 * 2.0 <= found.epsilon <= 2.0
-        assert found.delta == DELTA
-        releases = found.releases
-        assert (releases.clients, releases.queries) == (7, 100)
-        assert releases.reply.clip_norm == 10.0
-        assert found.published == budget.published(MNIST, 2.0, DELTA)
-        if server == "none":
-            assert (releases.step, releases.secret) == (None, None)
-            expected = 20 * math.sqrt(700) / mu_of(2.0, DELTA)
-            assert releases.reply.noise_std == pytest.approx(expected)
-        if server == "same batch":
-            assert releases.step is not None
-            assert releases.step.clip_norm == 3.0
-            # One update for each reply, and half of μ² for either: the same multiple of the clip.
-            assert releases.step.noise_std / 3 == pytest.approx(releases.reply.noise_std / 10)
-        if server == "secret":
-            assert releases.secret is not None
-            assert (releases.secret.count, releases.secret.sampling) == (30, 0.05)
-            assert releases.step is None
+    def test_gives_what_was_asked_for(self) -> None:
+        for server in SERVERS:
+            found = budget.plan(MNIST, 2.0, DELTA, **SERVERS[server])
+            assert 0.995 * 2.0 <= found.epsilon <= 2.0
+            assert found.delta == DELTA
+            releases = found.releases
+            assert (releases.clients, releases.queries) == (7, 100)
+            assert releases.reply.clip_norm == 10.0
+            assert found.published == budget.published(MNIST, 2.0, DELTA)
+            if server == "none":
+                assert (releases.step, releases.secret) == (None, None)
+                expected = 20 * math.sqrt(700) / mu_of(2.0, DELTA)
+                assert releases.reply.noise_std == pytest.approx(expected)
+            if server == "same batch":
+                assert releases.step is not None
+                assert releases.step.clip_norm == 3.0
+                # One update a reply, half of μ² for either: the same multiple of the clip.
+                assert releases.step.noise_std / 3 == pytest.approx(releases.reply.noise_std / 10)
+            if server == "secret":
+                assert releases.secret is not None
+                assert (releases.secret.count, releases.secret.sampling) == (30, 0.05)
+                assert releases.step is None
 
     def test_the_clip_is_a_unit(self) -> None:
         one, ten = (
@@ -103,9 +101,8 @@ class TestPlan:
         assert MNIST.rounds == 656_600
         assert Federation(29, 3, 2, 8).rounds == 3 * 2 * 4
 
-    @pytest.mark.parametrize(
-        ("changed", "word"),
-        [
+    def test_federations_that_are_none(self) -> None:
+        for changed, word in [
             ({"records": 0}, "records is 0"),
             ({"clients": -1}, "clients is -1"),
             ({"epochs": 0}, "epochs is 0"),
@@ -114,21 +111,16 @@ class TestPlan:
             ({"clip_norm": math.nan}, "clip is nan"),
             ({"per_query": 0}, "per_query is 0"),
             ({"batch": 101}, "batch is 101"),
-        ],
-    )
-    def test_federations_that_are_none(self, changed: dict[str, Any], word: str) -> None:
-        with pytest.raises(ConfigError, match=word):
-            Federation(**{"records": 100, "clients": 2, "epochs": 3, "batch": 10, **changed})
+        ]:
+            with pytest.raises(ConfigError, match=word):
+                Federation(**{"records": 100, "clients": 2, "epochs": 3, "batch": 10, **changed})
 
-    @pytest.mark.parametrize(
-        "wrong",
-        [
+    def test_shares_belong_to_servers_that_are_trained(self) -> None:
+        for wrong in [
             {"server_share": 0.5},
             {"same_batch": True},
             {"same_batch": True, "server_share": 1.0},
             {"secret_steps": 10, "sampling": 0.1},
-        ],
-    )
-    def test_shares_belong_to_servers_that_are_trained(self, wrong: dict[str, Any]) -> None:
-        with pytest.raises(ConfigError, match="server_share is"):
-            budget.plan(MNIST, 1.0, DELTA, **wrong)
+        ]:
+            with pytest.raises(ConfigError, match="server_share is"):
+                budget.plan(MNIST, 1.0, DELTA, **wrong)

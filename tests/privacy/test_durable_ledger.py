@@ -24,11 +24,10 @@ from vertizo.core.errors import (
     UnknownPartyError,
     UnknownRecordError,
 )
+from vertizo.privacy.accounting import mu_of_units, units
 from vertizo.privacy.durable_ledger import DurableLedger
-from vertizo.privacy.events import SecretSteps
-from vertizo.privacy.ledger import Entry, mu_of_units, units
-from vertizo.privacy.ledger_budget import LedgerBudget
-from vertizo.privacy.ledger_file import digest
+from vertizo.privacy.events import LedgerBudget, SecretSteps
+from vertizo.privacy.ledger import Entry, digest
 
 SECRET = SecretSteps(count=5, sampling=0.01, noise_multiplier=4.0)
 BUDGET = LedgerBudget("six records", records=6, clients=2, share=30, epsilon=1.0, delta=1e-5)
@@ -62,7 +61,7 @@ def place(tmp_path: Path) -> Place:
 
 
 def spending(ledger: DurableLedger) -> list[list[int]]:
-    return ledger._tally.spent.tolist()
+    return ledger.tally.charged.tolist()
 
 
 def test_a_new_ledger_has_spent_nothing(place: Place) -> None:
@@ -103,10 +102,10 @@ def test_runs_draw_on_the_same_share_and_answer_for_themselves(place: Place) -> 
         with pytest.raises(BudgetError, match="1 of 2 records"):
             ledger.admit(0, ids(4, 5), 10)
         ledger.admit(1, ids(4, 5), 10)
-        assert ledger.summary().runs == ("a", "b", "c", "d")
+        assert list(ledger.tally.runs) == ["a", "b", "c", "d"]
     with place.open("b") as ledger:
         assert ledger.answered(0) is not None
-        assert ledger.summary().runs == ("a", "b", "c", "d")
+        assert list(ledger.tally.runs) == ["a", "b", "c", "d"]
 
 
 def test_admitting_charges_nothing(place: Place) -> None:
@@ -116,29 +115,24 @@ def test_admitting_charges_nothing(place: Place) -> None:
         assert ledger.spent == 0
 
 
-@pytest.mark.parametrize(
-    ("client", "records", "cost", "error"),
-    [
-        (0, (0, 1), 31, BudgetError),
-        (0, (0, 1), 2**70, BudgetError),
-        (0, (6,), 1, UnknownRecordError),
-        (0, (-1,), 1, UnknownRecordError),
-        (0, (2, 2), 1, RepeatedRecordError),
-        (2, (0,), 1, UnknownPartyError),
-        (-1, (0,), 1, UnknownPartyError),
-        (0, (0,), -1, ConfigError),
-    ],
-)
-def test_what_is_refused(
-    place: Place, client: int, records: tuple[int, ...], cost: int, error: type[Exception]
-) -> None:
+def test_what_is_refused(place: Place) -> None:
     with place.open() as ledger:
-        with pytest.raises(error):
-            ledger.admit(client, ids(*records), cost)
-        with pytest.raises(error):
-            ledger.commit([entry(1, 0, 5), entry(client, 1, *records, cost=cost)])
-        assert spending(ledger) == [[0] * 6] * 2
-        assert ledger.answered(1) is None
+        for client, records, cost, error in (
+            (0, (0, 1), 31, BudgetError),
+            (0, (0, 1), 2**70, BudgetError),
+            (0, (6,), 1, UnknownRecordError),
+            (0, (-1,), 1, UnknownRecordError),
+            (0, (2, 2), 1, RepeatedRecordError),
+            (2, (0,), 1, UnknownPartyError),
+            (-1, (0,), 1, UnknownPartyError),
+            (0, (0,), -1, ConfigError),
+        ):
+            with pytest.raises(error):
+                ledger.admit(client, ids(*records), cost)
+            with pytest.raises(error):
+                ledger.commit([entry(1, 0, 5), entry(client, 1, *records, cost=cost)])
+            assert spending(ledger) == [[0] * 6] * 2, (client, records, cost)
+            assert ledger.answered(1) is None
         ledger.commit([entry(1, 0, 5, cost=30)])  # it goes on
     with place.open() as ledger:
         assert spending(ledger) == [[0] * 6, [0] * 5 + [30]]
@@ -176,7 +170,7 @@ def test_a_repeated_commit_is_charged_once(place: Place) -> None:
         ledger.commit([entries[1], entries[1]])
         ledger.commit([entries[2]])
         assert ledger.spent == 30
-        assert ledger.summary().replies == 3
+        assert ledger.tally.replies == 3
         kept = ledger.answered(0)
         assert kept is not None
         assert kept.reply == entries[2].reply
@@ -243,7 +237,7 @@ def test_secret_steps_of_all_runs_together_are_limited(tmp_path: Path) -> None:
             ledger.begin_step(4)
     with place.open("b", secret=replace(SECRET, count=2)) as ledger:
         ledger.begin_step(0)
-        assert (ledger.steps, ledger.steps_left) == (1, 1)
+        assert (ledger.steps, ledger.tally.steps_left) == (1, 1)
     with place.open("b", secret=replace(SECRET, count=2)) as ledger:
         assert ledger.steps == 1
         ledger.begin_step(1)
@@ -252,7 +246,7 @@ def test_secret_steps_of_all_runs_together_are_limited(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="this run needs 1 more secret steps, of which 0 are left"):
         place.open("c", secret=replace(SECRET, count=1))
     with place.open("c") as ledger:
-        assert ledger.summary().steps == 5
+        assert ledger.tally.steps == 5
         with pytest.raises(RunError, match="opened without secret steps"):
             ledger.begin_step(0)
 
@@ -272,18 +266,21 @@ def test_a_repeated_step_is_free_for_seeded_noise_only(tmp_path: Path) -> None:
         assert ledger.steps == 3
 
 
-@pytest.mark.parametrize("change", [{"sampling": 0.02}, {"noise_multiplier": 4.5}])
-def test_other_secret_steps_are_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+def test_other_secret_steps_are_refused(tmp_path: Path) -> None:
     place = secret_place(tmp_path)
-    with pytest.raises(RunError, match="was made for secret steps with"):
-        place.open(secret=replace(SECRET, **change))
-    with place.open(secret=SECRET):
-        pass
-
-
-def test_secret_steps_need_a_ledger_for_them(place: Place) -> None:
+    for change, words in (
+        ({"sampling": 0.02}, "with q = 0.01; the run has 0.02"),
+        ({"noise_multiplier": 4.5}, "with z = 4; the run has 4.5; use the configuration"),
+        ({"noise_multiplier": 4 * (1 - 1e-6)}, r"the run has 3.999996; .* secure noise"),
+    ):
+        with pytest.raises(RunError, match=words):
+            place.open(secret=replace(SECRET, **change))
+    for fits in (1, 1 + 1e-7):
+        with place.open(secret=replace(SECRET, noise_multiplier=4 * fits)):
+            pass
+    (tmp_path / "plain").mkdir()
     with pytest.raises(RunError, match="has no secret steps"):
-        place.open(secret=SECRET)
+        Place(tmp_path / "plain").open(secret=SECRET)
 
 
 def test_a_ledger_is_made_once(place: Place) -> None:
@@ -295,21 +292,18 @@ def test_a_ledger_is_made_once(place: Place) -> None:
     assert sorted(p.name for p in place.path.parent.iterdir()) == ["ledger.sqlite", "witnesses"]
 
 
-@pytest.mark.parametrize("secret", [None, SECRET])
-def test_an_epsilon_below_what_may_be_spent_is_not_stated(
-    tmp_path: Path, secret: SecretSteps | None
-) -> None:
-    share = units(0.268051123**2 / 0.268051123 / 2**0.5)  # two clients: μ(ε = 1, δ = 1e-5) in all
-    budget = replace(BUDGET, share=share, secret=secret, epsilon=0.99)
-    with pytest.raises(ConfigError, match=r"epsilon 0.99 is stated, but .* come to 1"):
-        DurableLedger.create(tmp_path / "l", budget)
-    least = 1.0 if secret is None else 1.03  # the steps' own: their μ is about 0.01
-    DurableLedger.create(tmp_path / "l", replace(budget, epsilon=least))
+def test_an_epsilon_below_what_may_be_spent_is_not_stated(tmp_path: Path) -> None:
+    share = units(0.268051123 / 2**0.5)  # two clients: μ(ε = 1, δ = 1e-5) in all
+    for secret, least in ((None, 1.0), (SECRET, 1.03)):  # the steps' own: their μ is about 0.01
+        path = tmp_path / f"{least}"
+        budget = replace(BUDGET, share=share, secret=secret, epsilon=0.99)
+        with pytest.raises(ConfigError, match=r"epsilon 0.99 is stated, but .* come to 1"):
+            DurableLedger.create(path, budget, tmp_path / "witnesses")
+        DurableLedger.create(path, replace(budget, epsilon=least), tmp_path / "witnesses")
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
+def test_a_budget_and_a_run_say_what_is_wrong_with_them(place: Place) -> None:
+    wrong: tuple[dict[str, Any], ...] = (
         {"name": " "},
         {"name": "two\nlines"},
         {"records": 0},
@@ -319,17 +313,13 @@ def test_an_epsilon_below_what_may_be_spent_is_not_stated(
         {"share": 2**62},
         {"epsilon": 0.0},
         {"delta": 1.0},
-    ],
-)
-def test_a_budget_says_what_is_wrong_with_it(change: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError):
-        replace(BUDGET, **change)
-
-
-@pytest.mark.parametrize("run", ["", " ", "two\nlines"])
-def test_a_run_has_a_name(place: Place, run: str) -> None:
-    with pytest.raises(RunError, match="name it in one line"):
-        place.open(run)
+    )
+    for change in wrong:
+        with pytest.raises(ConfigError):
+            replace(BUDGET, **change)
+    for run in ("", " ", "two\nlines"):
+        with pytest.raises(RunError, match="name it in one line"):
+            place.open(run)
 
 
 @pytest.mark.processes
@@ -408,19 +398,17 @@ def test_a_summary_for_people(tmp_path: Path) -> None:
     with place.open(secret=SECRET) as ledger:
         ledger.commit([entry(0, 0, 1, 2), entry(1, 0, 2, cost=6)])
         ledger.begin_step(0)
-        summary = ledger.summary()
-    assert summary == DurableLedger.inspect(place.path)
+        summary = ledger.tally
+    assert str(summary) == str(DurableLedger.inspect(place.path))
     assert summary.replies == 2
     assert summary.spent == 16
-    assert [client.largest for client in summary.clients] == [10, 6]
-    assert [client.left for client in summary.clients] == [20, 24]
-    assert [client.mean for client in summary.clients] == pytest.approx([20 / 6, 1])
-    assert summary.clients[0].largest_fraction == pytest.approx(1 / 3)
+    assert summary.left == 20
     assert (summary.steps, summary.steps_left) == (1, 4)
     text = str(summary)
     assert "six records: 6 records, 2 clients, ε = 5 at δ = 1e-05" in text
     assert f"most spent on one record: μ = {mu_of_units(16):.4g}" in text
-    assert "client 0: 33.4 % of its share" in text
+    assert "client 0: 33.4 % of its share of the record charged most, 11.2 % on average" in text
+    assert "client 1: 20.0 % of its share of the record charged most, 3.4 % on average" in text
     assert "secret steps: 1 of 5, 4 left (q = 0.01, z = 4)" in text
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 from statistics import NormalDist
 from typing import Any
 
@@ -40,13 +41,13 @@ def inside(*shape: int) -> Tensor:
     return torch.linspace(-1, 1, math.prod(shape)).view(shape) / math.sqrt(shape[-1])
 
 
-@pytest.mark.parametrize("points", [1, 2])
-def test_noise_is_normal_of_the_given_size(points: int) -> None:
-    h, made = inside(points, 8, 5), noise()
-    sample = torch.stack([made.release(n, h) - h for n in range(200)]).double().numpy().ravel()
-    assert plausible(sample, SIGMA)
-    assert not plausible(sample, 0.95 * SIGMA)
-    assert not plausible(sample, 1.05 * SIGMA)
+def test_noise_is_normal_of_the_given_size() -> None:
+    for points in [1, 2]:
+        h, made = inside(points, 8, 5), noise()
+        sample = torch.stack([made.release(n, h) - h for n in range(200)]).double().numpy().ravel()
+        assert plausible(sample, SIGMA)
+        assert not plausible(sample, 0.95 * SIGMA)
+        assert not plausible(sample, 1.05 * SIGMA)
 
 
 def test_every_number_of_a_query_has_noise_of_its_own() -> None:
@@ -94,18 +95,18 @@ def test_uploads_and_queries_share_no_noise() -> None:
         assert number == 0 or not torch.allclose(uploaded, made.release_upload(number, h) - h)
 
 
-@pytest.mark.parametrize("law", LAWS)
-def test_noise_and_directions_of_one_seed_are_unrelated(law: Any) -> None:
+def test_noise_and_directions_of_one_seed_are_unrelated() -> None:
     """Even if both came of one stream by mistake; and in a federation they come of two."""
-    size, stream = 4000, Stream.from_seed(0)
-    made = EmbeddingNoise(CLIP, 1.0, stream)
-    hidden = made.release(0, torch.zeros(1, 1, size)).flatten()
-    u = torch.zeros(size)
-    Directions(law, size, stream).draw(0).add_to(u, 1.0)
-    rows, _ = record_directions(law, 1, size // 5, 5, stream.seed(0))
-    for other in (u, rows.flatten()):
-        if float(other.count_nonzero()) > 1000:
-            assert abs(float(torch.corrcoef(torch.stack([hidden, other]))[0, 1])) < 0.08
+    for law in LAWS:
+        size, stream = 4000, Stream.from_seed(0)
+        made = EmbeddingNoise(CLIP, 1.0, stream)
+        hidden = made.release(0, torch.zeros(1, 1, size)).flatten()
+        u = torch.zeros(size)
+        Directions(law, size, stream).draw(0).add_to(u, 1.0)
+        rows, _ = record_directions(law, 1, size // 5, 5, stream.seed(0))
+        for other in (u, rows.flatten()):
+            if float(other.count_nonzero()) > 1000:
+                assert abs(float(torch.corrcoef(torch.stack([hidden, other]))[0, 1])) < 0.08
 
 
 def ran(method: str = "vafl", **changes: Any) -> tuple[Any, Any]:
@@ -117,29 +118,29 @@ def queries(tape: Any) -> list[Query]:
     return [message for *_, message in tape.messages() if isinstance(message, Query)]
 
 
-@pytest.mark.parametrize("method", ["vafl", "czofo", "zoo-vfl"])
-def test_only_embeddings_are_noised(method: str) -> None:
+def test_only_embeddings_are_noised() -> None:
     """The first query of every client: what it would have sent, clipped, and noise."""
-    plain = fed.build(method)
-    noised = fed.build(method, changes=fed.EMBEDDING_NOISE)
-    quiet = {**fed.EMBEDDING_NOISE, "privacy.noise_std": 1e-9}
-    clipped = fed.build(method, changes=quiet)
-    for client in range(3):
-        asked, hidden, inner = (
-            fed.query(fed.ask(federation, client)) for federation in (plain, noised, clipped)
-        )
-        assert torch.equal(asked.ids, hidden.ids)
-        norms = asked.embeddings.norm(dim=2, keepdim=True)
-        expected = asked.embeddings * (0.5 / norms.clamp(min=0.5))
-        assert torch.allclose(inner.embeddings, expected, atol=1e-6)
-        sample = (hidden.embeddings - expected).double().numpy().ravel()
-        assert 0.05 < sample.std() < 0.7
-    rates = {"server.optimizer.learning_rate": 0.01, "epochs": 20, "control": "frozen"}
-    sent = fed.ran(method, changes={**rates, **fed.EMBEDDING_NOISE})[1]
-    means = fed.ran(method, changes={**rates, **quiet})[1]
-    pairs = zip(queries(sent), queries(means), strict=True)
-    sample = torch.cat([(a.embeddings - b.embeddings).flatten() for a, b in pairs])
-    assert plausible(sample.double().numpy(), 0.3)
+    for method in ["vafl", "czofo", "zoo-vfl"]:
+        plain = fed.build(method)
+        noised = fed.build(method, changes=fed.EMBEDDING_NOISE)
+        quiet = {**fed.EMBEDDING_NOISE, "privacy.noise_std": 1e-9}
+        clipped = fed.build(method, changes=quiet)
+        for client in range(3):
+            asked, hidden, inner = (
+                fed.query(fed.ask(federation, client)) for federation in (plain, noised, clipped)
+            )
+            assert torch.equal(asked.ids, hidden.ids)
+            norms = asked.embeddings.norm(dim=2, keepdim=True)
+            expected = asked.embeddings * (0.5 / norms.clamp(min=0.5))
+            assert torch.allclose(inner.embeddings, expected, atol=1e-6)
+            sample = (hidden.embeddings - expected).double().numpy().ravel()
+            assert 0.05 < sample.std() < 0.7
+        rates = {"server.optimizer.learning_rate": 0.01, "epochs": 20, "control": "frozen"}
+        sent = fed.ran(method, changes={**rates, **fed.EMBEDDING_NOISE})[1]
+        means = fed.ran(method, changes={**rates, **quiet})[1]
+        pairs = zip(queries(sent), queries(means), strict=True)
+        sample = torch.cat([(a.embeddings - b.embeddings).flatten() for a, b in pairs])
+        assert plausible(sample.double().numpy(), 0.3)
 
 
 def test_each_client_has_noise_of_its_own() -> None:
@@ -190,24 +191,25 @@ def epsilon_by_bisection(mu: float, delta: float) -> float:
     return high
 
 
-@pytest.mark.parametrize(("clip", "std", "k", "sampling"), [(1, 5, 20, 0.1), (0.5, 8, 300, 0.004)])
-@pytest.mark.parametrize("delta", [1e-5, 1e-3])
-def test_figures(clip: float, std: float, k: int, sampling: float, delta: float) -> None:
+def test_figures() -> None:
     """``μ = 2C√k/σ``; the published one has a further ``√(B/D)``."""
-    found = account(clip, std, delta, releases=k, sampling=sampling)
-    mu = 2 * clip * math.sqrt(k) / std
-    assert found.mu == pytest.approx(mu, rel=1e-12)
-    assert found.epsilon == pytest.approx(epsilon_by_bisection(mu, delta), rel=1e-6)
-    published = epsilon_by_bisection(mu * math.sqrt(sampling), delta)
-    assert found.epsilon_published == pytest.approx(published, rel=1e-6)
-    assert (found.clip, found.noise_std, found.delta, found.releases) == (clip, std, delta, k)
+    for delta, (clip, std, k, sampling) in product(
+        [1e-5, 1e-3], [(1, 5, 20, 0.1), (0.5, 8, 300, 0.004)]
+    ):
+        found = account(clip, std, delta, releases=k, sampling=sampling)
+        mu = 2 * clip * math.sqrt(k) / std
+        assert found.mu == pytest.approx(mu, rel=1e-12)
+        assert found.epsilon == pytest.approx(epsilon_by_bisection(mu, delta), rel=1e-6)
+        published = epsilon_by_bisection(mu * math.sqrt(sampling), delta)
+        assert found.epsilon_published == pytest.approx(published, rel=1e-6)
+        assert (found.clip, found.noise_std, found.delta, found.releases) == (clip, std, delta, k)
 
 
-@pytest.mark.parametrize("published", [False, True])
-def test_noise_for_a_target(published: bool) -> None:
-    std = noise_std_for_embeddings(1.5, 0.8, releases=60, sampling=0.02, published=published)
-    expected = 2 * 1.5 * math.sqrt(60) / 0.8 * (math.sqrt(0.02) if published else 1)
-    assert std == pytest.approx(expected, rel=1e-12)
+def test_noise_for_a_target() -> None:
+    for published in [False, True]:
+        std = noise_std_for_embeddings(1.5, 0.8, releases=60, sampling=0.02, published=published)
+        expected = 2 * 1.5 * math.sqrt(60) / 0.8 * (math.sqrt(0.02) if published else 1)
+        assert std == pytest.approx(expected, rel=1e-12)
 
 
 def calibrated(method: str = "vafl", **changes: Any) -> Any:
@@ -220,21 +222,20 @@ def calibrated(method: str = "vafl", **changes: Any) -> Any:
     return fed.build(method, changes=tree)
 
 
-@pytest.mark.parametrize(
-    ("method", "points"), [("vafl", 1), ("czofo", 1), ("zoo-vfl", 2), ("dpzv", 2), ("dpzv", 6)]
-)
-@pytest.mark.parametrize("table", ["zeros", "upload"])
-def test_every_embedding_of_a_record_counts(method: str, points: int, table: str) -> None:
+def test_every_embedding_of_a_record_counts() -> None:
     """All points of every query, and the table's upload, are releases of it."""
-    more: dict[str, Any] = {"simulation__table": table}
-    if points > 2:
-        more["method__num_directions"] = points // 2
-    statement = calibrated(method, **more).embedding_noise
-    k = EPOCHS * points + (table == "upload")
-    assert statement.releases == k
-    assert statement.epsilon == pytest.approx(3.0, rel=1e-9)
-    assert statement.noise_std == pytest.approx(2 * 0.5 * math.sqrt(k) / statement.mu, rel=1e-9)
-    assert statement.epsilon_published < 3
+    for table, (method, points) in product(
+        ["zeros", "upload"], [("vafl", 1), ("czofo", 1), ("zoo-vfl", 2), ("dpzv", 2), ("dpzv", 6)]
+    ):
+        more: dict[str, Any] = {"simulation__table": table}
+        if points > 2:
+            more["method__num_directions"] = points // 2
+        statement = calibrated(method, **more).embedding_noise
+        k = EPOCHS * points + (table == "upload")
+        assert statement.releases == k
+        assert statement.epsilon == pytest.approx(3.0, rel=1e-9)
+        assert statement.noise_std == pytest.approx(2 * 0.5 * math.sqrt(k) / statement.mu, rel=1e-9)
+        assert statement.epsilon_published < 3
 
 
 def test_as_many_were_sent_as_were_counted() -> None:
@@ -288,10 +289,10 @@ def test_a_statement_promises_nothing_and_names_both_figures() -> None:
     }
 
 
-@pytest.mark.parametrize("update", ["sgd", "none"])
-def test_no_server_makes_it_a_guarantee(update: str) -> None:
-    federation = fed.build("vafl", changes={**fed.EMBEDDING_NOISE, "server.update": update})
-    assert federation.statement().guarantee == "none"
+def test_no_server_makes_it_a_guarantee() -> None:
+    for update in ["sgd", "none"]:
+        federation = fed.build("vafl", changes={**fed.EMBEDDING_NOISE, "server.update": update})
+        assert federation.statement().guarantee == "none"
 
 
 def test_uploads_for_the_table_carry_noise_and_those_for_scores_do_not() -> None:

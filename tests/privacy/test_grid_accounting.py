@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from functools import partial
+from itertools import product
 
 import numpy as np
 import pytest
@@ -21,28 +22,26 @@ def gaussian_epsilon(mu: float, correction: GridCorrection, delta: float) -> flo
     return correction.epsilon(partial(epsilon_of, mu), delta)
 
 
-@pytest.mark.parametrize(
-    ("scale", "shift", "releases"), [(2000, 200, 1), (2000, 400, 16), (4000, 40, 400)]
-)
-def test_scalars_against_privacy_loss_distributions(scale: int, shift: int, releases: int) -> None:
+def test_scalars_against_privacy_loss_distributions() -> None:
     """dp_accounting brackets the truth from its own side; we are above it, by 1e-3 at most."""
-    delta = 1e-5
-    bounds = []
-    for pessimistic in (False, True):
-        one = pld.from_discrete_gaussian_mechanism(
-            scale,
-            sensitivity=shift,
-            value_discretization_interval=1e-4,
-            pessimistic_estimate=pessimistic,
-            use_connect_dots=pessimistic,
+    for scale, shift, releases in [(2000, 200, 1), (2000, 400, 16), (4000, 40, 400)]:
+        delta = 1e-5
+        bounds = []
+        for pessimistic in (False, True):
+            one = pld.from_discrete_gaussian_mechanism(
+                scale,
+                sensitivity=shift,
+                value_discretization_interval=1e-4,
+                pessimistic_estimate=pessimistic,
+                use_connect_dots=pessimistic,
+            )
+            bounds.append(one.self_compose(releases).get_epsilon_for_delta(delta))
+        low, high = bounds
+        ours = gaussian_epsilon(
+            compose([shift / scale] * releases), GridCorrection(((releases, scale),)), delta
         )
-        bounds.append(one.self_compose(releases).get_epsilon_for_delta(delta))
-    low, high = bounds
-    ours = gaussian_epsilon(
-        compose([shift / scale] * releases), GridCorrection(((releases, scale),)), delta
-    )
-    assert ours >= low
-    assert abs(ours - high) < 1e-3
+        assert ours >= low
+        assert abs(ours - high) < 1e-3
 
 
 def discrete(scale: float, reach: int) -> NDArray[np.float64]:
@@ -64,18 +63,17 @@ def exact_delta(scale: int, shifts: tuple[int, ...], epsilon: float) -> float:
     return float(np.maximum(plain - math.exp(epsilon) * moved, 0).sum())
 
 
-@pytest.mark.parametrize("scale", [2, 3, 8])
-@pytest.mark.parametrize("shifts", [(1,), (1, 1), (2, 1), (3, 4)])
-def test_tiny_vectors_by_brute_force(scale: int, shifts: tuple[int, ...]) -> None:
-    correction = GridCorrection(((len(shifts), scale),))
-    mu = math.hypot(*shifts) / scale
-    for epsilon in np.linspace(0, 3 * mu, 13):
-        truth = exact_delta(scale, shifts, epsilon)
-        ours = correction.delta(partial(delta_of, mu), float(epsilon))
-        # Sums of a million rounded terms, and the mass beyond 12 standard deviations.
-        assert ours >= truth - 1e-12
-        if scale == 8:
-            assert ours <= truth + 0.1
+def test_tiny_vectors_by_brute_force() -> None:
+    for shifts, scale in product([(1,), (1, 1), (2, 1), (3, 4)], [2, 3, 8]):
+        correction = GridCorrection(((len(shifts), scale),))
+        mu = math.hypot(*shifts) / scale
+        for epsilon in np.linspace(0, 3 * mu, 13):
+            truth = exact_delta(scale, shifts, epsilon)
+            ours = correction.delta(partial(delta_of, mu), float(epsilon))
+            # Sums of a million rounded terms, and the mass beyond 12 standard deviations.
+            assert ours >= truth - 1e-12
+            if scale == 8:
+                assert ours <= truth + 0.1
 
 
 def test_the_correction_is_needed() -> None:
@@ -117,29 +115,28 @@ def test_a_sampled_release_by_brute_force() -> None:
         assert GridCorrection(((1, scale),)).delta(sampled_gaussian, epsilon) >= truth - 1e-9
 
 
-@pytest.mark.parametrize("scale", [1, 2, 5, 40])
-@pytest.mark.parametrize("numbers", [1, 7])
-def test_the_bounds_number_by_number(scale: int, numbers: int) -> None:
+def test_the_bounds_number_by_number() -> None:
     """Step 1 of the proof, where normal probabilities are still exact in floating point.
 
     α and β are also no more than what they bound, but for terms of higher order in 1/s; τ is at
     most that of half a step further in.
     """
-    correction = GridCorrection(((numbers, scale),))
-    n = np.arange(0, 8 * scale + 1)
-    p = discrete(scale, 40 * scale)[40 * scale + n]
-    q = norm.sf((n - 0.5) / scale) - norm.sf((n + 0.5) / scale)
-    log_ratio, rounding = numbers * np.log(q / p), 1e-11
-    assert -log_ratio.min() <= correction._alpha + rounding
-    assert -log_ratio.min() >= correction._alpha * (1 - 1 / scale)
-    for reach in (2.0, 4.0, 8.0):
-        within = n <= reach * scale
-        assert log_ratio[within].max() <= correction._beta(reach) + rounding
-        beyond = 2 * numbers * norm.sf((math.floor(reach * scale) + 0.5) / scale)
-        tail = math.exp(correction._log_tail(reach))
-        assert beyond <= tail <= 2 * numbers * norm.sf(reach - 0.5 / scale) * (1 + 1e-9)
-    if scale == 40:
-        assert log_ratio.max() >= 0.9 * correction._beta(8.0)
+    for numbers, scale in product([1, 7], [1, 2, 5, 40]):
+        correction = GridCorrection(((numbers, scale),))
+        n = np.arange(0, 8 * scale + 1)
+        p = discrete(scale, 40 * scale)[40 * scale + n]
+        q = norm.sf((n - 0.5) / scale) - norm.sf((n + 0.5) / scale)
+        log_ratio, rounding = numbers * np.log(q / p), 1e-11
+        assert -log_ratio.min() <= correction._alpha + rounding
+        assert -log_ratio.min() >= correction._alpha * (1 - 1 / scale)
+        for reach in (2.0, 4.0, 8.0):
+            within = n <= reach * scale
+            assert log_ratio[within].max() <= correction._beta(reach) + rounding
+            beyond = 2 * numbers * norm.sf((math.floor(reach * scale) + 0.5) / scale)
+            tail = math.exp(correction._log_tail(reach))
+            assert beyond <= tail <= 2 * numbers * norm.sf(reach - 0.5 / scale) * (1 + 1e-9)
+        if scale == 40:
+            assert log_ratio.max() >= 0.9 * correction._beta(8.0)
 
 
 def test_delta_is_the_least_over_all_reaches() -> None:

@@ -10,8 +10,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vertizo.core.errors import BudgetError, ConfigError, RepeatedRecordError, UnknownRecordError
-from vertizo.privacy.ledger import UNIT, Entry, MemoryLedger, digest, mu_of_units, units
+from vertizo.core.errors import (
+    BudgetError,
+    ConfigError,
+    RepeatedRecordError,
+    UnknownPartyError,
+    UnknownRecordError,
+)
+from vertizo.privacy.accounting import UNIT, mu_of_units, units
+from vertizo.privacy.ledger import Entry, MemoryLedger, digest
 
 COST = 3
 
@@ -62,6 +69,7 @@ def test_admitting_changes_nothing() -> None:
     assert ledger.spent == 0
     ledger.commit([entry(0, 0, 1)])
     assert spending(ledger).tolist() == [[COST, COST, 0]]
+    assert ledger.answered(0) is None  # it does not outlive its process
 
 
 def test_every_client_has_a_share_of_its_own() -> None:
@@ -94,27 +102,23 @@ def test_answers_of_several_clients_are_charged_together() -> None:
     assert ledger.spent == 2 * COST
 
 
-@pytest.mark.parametrize("bad", [ids(0, 3), ids(-1), ids(2**40)])
-def test_unknown_records_are_refused(bad: torch.Tensor) -> None:
-    ledger = MemoryLedger(records=3, clients=1, share=COST)
-    with pytest.raises(UnknownRecordError, match="outside 0 to 2"):
-        ledger.admit(0, bad, COST)
-
-
-def test_a_record_counts_once_in_a_batch() -> None:
-    """Else one query would take two shares and be charged one."""
+def test_what_is_no_charge_is_refused() -> None:
+    """A record twice in a batch would take two shares and be charged one."""
     ledger = MemoryLedger(records=3, clients=1, share=2 * COST)
-    with pytest.raises(RepeatedRecordError):
-        ledger.admit(0, ids(1, 1), COST)
-
-
-@pytest.mark.parametrize("share", [-1, -1e-9])
-def test_a_share_must_not_be_negative(share: float) -> None:
-    with pytest.raises(ConfigError, match="client's share of a record"):
-        MemoryLedger(records=3, clients=2, share=share)  # type: ignore[arg-type]
-
-
-def test_nothing_may_be_charged_where_the_share_is_nothing() -> None:
+    for client, records, cost, error, words in (
+        (0, (0, 3), COST, UnknownRecordError, "outside 0 to 2"),
+        (0, (-1,), COST, UnknownRecordError, "outside 0 to 2"),
+        (0, (2**40,), COST, UnknownRecordError, "outside 0 to 2"),
+        (0, (1, 1), COST, RepeatedRecordError, "twice"),
+        (1, (1,), COST, UnknownPartyError, "client 1"),
+        (0, (1,), -1, ConfigError, "costs -1 units"),
+        (0, (1,), 2**70, BudgetError, "1 of 1 records"),
+    ):
+        with pytest.raises(error, match=words):
+            ledger.admit(client, ids(*records), cost)
+    for share in (-1, -1e-9):
+        with pytest.raises(ConfigError, match="client's share of a record"):
+            MemoryLedger(records=3, clients=2, share=share)  # type: ignore[arg-type]
     with pytest.raises(BudgetError):
         MemoryLedger(records=3, clients=2, share=0).admit(0, ids(1), 1)
 
@@ -151,17 +155,8 @@ def test_secret_steps_come_in_order_and_end() -> None:
             ledger.begin_step(number)
     assert ledger.steps == 3
     assert ledger.spent == 0
-
-
-def test_a_ledger_without_secret_steps_admits_none() -> None:
     with pytest.raises(BudgetError):
         MemoryLedger(records=3, clients=1, share=COST).begin_step(0)
-
-
-def test_a_ledger_of_this_process_remembers_no_answers() -> None:
-    ledger = MemoryLedger(records=3, clients=1, share=COST)
-    charge(ledger, 0, 1)
-    assert ledger.answered(0) is None
 
 
 @given(mu=st.floats(1e-7, 1e3))
@@ -174,7 +169,10 @@ def test_units_are_rounded_up(mu: float) -> None:
     assert mu_of_units(units(mu)) >= mu * (1 - 1e-15)
 
 
-def test_units_of_nothing() -> None:
+def test_units_of_little_and_digests() -> None:
+    frames = [b"", b"a", b"b", b"a" * 1000]
+    assert len({digest(frame) for frame in frames}) == 4
+    assert {len(digest(frame)) for frame in frames} == {32}
     assert units(0.0) == 0
     assert units(1e-30) == 1
     assert mu_of_units(0) == 0
@@ -189,13 +187,6 @@ def test_long_sums_are_exact() -> None:
     for _ in range(1000):
         ledger.commit(entries)
     assert ledger.spent == 10**6 * cost
-
-
-def test_a_digest_tells_frames_apart() -> None:
-    frames = [b"", b"a", b"b", b"a" * 1000]
-    assert len({digest(frame) for frame in frames}) == 4
-    assert {len(digest(frame)) for frame in frames} == {32}
-    assert digest(b"a") == digest(bytes(bytearray(b"a")))
 
 
 CHARGES = st.lists(

@@ -29,7 +29,7 @@ import numpy as np
 import pytest
 
 from vertizo.privacy.durable_ledger import DurableLedger
-from vertizo.privacy.ledger_file import digest
+from vertizo.privacy.ledger import digest
 
 pytestmark = pytest.mark.processes
 
@@ -167,7 +167,7 @@ class Place:
     def check(self, open_queries: int) -> None:
         """The ledger holds what was received, and at most the open queries beside it."""
         with DurableLedger.open(self.path, "run", self.witnesses) as ledger:
-            spent = ledger._tally.spent.copy()
+            spent = ledger.tally.charged.copy()
         database = sqlite3.connect(self.path)
         rows = database.execute("SELECT client, number, query, reply FROM log WHERE kind = 2")
         log = {(client, number): (query, reply) for client, number, query, reply in rows}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ import torch
 
 from vertizo.core.errors import RunError
 from vertizo.privacy.durable_ledger import DurableLedger
+from vertizo.privacy.events import LedgerBudget
 from vertizo.privacy.ledger import Entry
-from vertizo.privacy.ledger_budget import LedgerBudget
+from vertizo.privacy.ledger_witness import Names
 
 PEOPLE = [f"patient {number}" for number in range(9)]
 
@@ -29,17 +31,16 @@ class House:
     def __init__(self, folder: Path) -> None:
         self.folder, self.witnesses = folder, folder / "state"
 
-    def create(self, name: str, people: list[str], **more: Any) -> Path:
+    def create(self, name: str, people: list[str], rows: Sequence[str] = (), **more: Any) -> Path:
         path = self.folder / name
-        epsilon = more.pop("epsilon", 1.0)
-        made = budget(len(people), epsilon)
-        DurableLedger.create(path, made, self.witnesses, keys=people, **more)
+        made = budget(len(people), more.pop("epsilon", 1.0))
+        DurableLedger.create(path, made, self.witnesses, names=Names(people, rows), **more)
         return path
 
-    def open(self, path: Path, people: list[str]) -> str:
+    def open(self, path: Path, people: list[str], rows: Sequence[str] = ()) -> str:
         """What a run on it says that its budget is for."""
         with DurableLedger.open(path, "run", self.witnesses) as ledger:
-            ledger.claim(people)
+            ledger.claim(Names(people, rows))
             return ledger.counted
 
 
@@ -48,20 +49,53 @@ def house(tmp_path: Path) -> House:
     return House(tmp_path)
 
 
-@pytest.mark.parametrize("shared", [9, 5, 1])
-def test_a_second_ledger_on_some_of_the_records_is_refused(house: House, shared: int) -> None:
+def test_a_second_ledger_on_some_of_the_records_is_refused(house: House) -> None:
     first = house.create("first", PEOPLE)
-    others = [*PEOPLE[:shared], *(f"patient {number}" for number in range(20, 40))]
-    with pytest.raises(RunError, match=rf"{shared} of {shared + 20} records are charged") as error:
-        house.create("second", others[::-1])
+    strangers = [f"patient {number}" for number in range(20, 40)]
+    for shared in (9, 5, 1):
+        found = rf"{shared} of {shared + 20} records are charged"
+        with pytest.raises(RunError, match=found) as error:
+            house.create("second", [*PEOPLE[:shared], *strangers][::-1])
+        words = str(error.value)
+        assert str(first) in words
+        assert "set privacy.ledger to that file" in words
+        assert "--further" in words
+        assert "\n" not in words
+        assert not any(person in words for person in PEOPLE)
+        assert not (house.folder / "second").exists()
+    house.create("others", strangers)
+
+
+ROWS = [f"51\0ill\0{number // 2}" for number in range(9)]  # but for one, two people each
+
+
+def test_the_same_rows_under_other_keys_are_found(house: House) -> None:
+    """As after data.id was changed, or left out; whether a row is there once is said."""
+    first = house.create("first", PEOPLE, ROWS)
+    others = [f"number {number}" for number in range(4)]
+    with pytest.raises(RunError, match="3 of 4 rows have, in every column, the values") as error:
+        house.create("second", others, [*ROWS[6:], "50\0well\01"])
     words = str(error.value)
     assert str(first) in words
-    assert "set privacy.ledger to that file" in words
+    assert "1 of them are here only once" in words
+    assert "different people can have equal rows" in words
+    assert "take data.id from there and set privacy.ledger to that file" in words
     assert "--further" in words
-    assert "\n" not in words
-    assert not any(person in words for person in PEOPLE)
+    assert not any(text in words for text in (*PEOPLE, *ROWS, *others, "\n"))
     assert not (house.folder / "second").exists()
-    house.create("others", others[shared:])
+    house.create("strangers", others, ["a", "b", "c", "d"])
+    second = house.create("second", ["another"], ROWS[:1], further=True, epsilon=2.5)
+    for path, people, rows in ((first, PEOPLE, ROWS), (second, ["another"], ROWS[:1])):
+        assert house.open(path, people, rows).endswith("ε = 3.5 at δ = 2e-05")
+
+
+def test_rows_of_a_ledger_without_any_are_added_when_it_is_used(house: House) -> None:
+    """As of one that was registered before rows were."""
+    first = house.create("first", PEOPLE)
+    house.create("second", ["a"], ROWS[:1]).unlink()
+    house.open(first, PEOPLE, ROWS)
+    with pytest.raises(RunError, match="1 of 1 rows have"):
+        house.create("third", ["b"], ROWS[:1])
 
 
 def test_a_further_ledger_adds_to_what_every_run_states(house: House) -> None:
@@ -106,7 +140,7 @@ def test_a_ledger_that_is_moved_is_found_where_it_is(house: House) -> None:
 def test_records_stay_charged_when_the_ledger_is_deleted(house: House) -> None:
     path = house.create("ledger", PEOPLE)
     with DurableLedger.open(path, "run", house.witnesses) as ledger:
-        ledger.claim(PEOPLE)
+        ledger.claim(Names(PEOPLE))
         ledger.commit([Entry(0, 0, b"query", torch.tensor([4]), 1, b"reply")])
     path.unlink()
     with pytest.raises(RunError, match="9 of 9 records are charged"):
@@ -126,14 +160,14 @@ def test_a_ledger_that_was_charged_nothing_may_be_made_again(house: House) -> No
 
 def test_the_register_tells_nobody_who_is_in_it(house: House) -> None:
     """Without its key: no name of a record, and no digest of one that can be tried out."""
-    house.create("ledger", PEOPLE)
+    house.create("ledger", PEOPLE, ROWS)
     register = house.witnesses / "records"
     assert register.stat().st_mode & 0o777 == 0o700
     files = [path for path in register.iterdir() if path.is_file()]
     assert all(path.stat().st_mode & 0o777 == 0o600 for path in files)
     for path in files:
         content = path.read_bytes()
-        for person in PEOPLE:
+        for person in (*PEOPLE, *ROWS):
             assert person.encode() not in content
             for size in (8, 16, 32):
                 plain = hashlib.blake2b(person.encode(), digest_size=size).digest()
@@ -165,5 +199,5 @@ def test_a_register_that_cannot_be_kept_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     path = tmp_path / "ledger"
     with pytest.raises(RunError, match=r"register of ledgers .* cannot be used: [^\n]+$"):
-        DurableLedger.create(path, budget(9), tmp_path / "file" / "folder", keys=PEOPLE)
+        DurableLedger.create(path, budget(9), tmp_path / "file" / "folder", names=Names(PEOPLE))
     assert not path.exists()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -23,11 +24,11 @@ from vertizo.models.base import Points
 from vertizo.models.losses import Classification
 from vertizo.models.torch import wrap
 from vertizo.party.server_model import ServerModel
-from vertizo.privacy.accounting import epsilon_of
+from vertizo.privacy.accounting import UNIT, epsilon_of
 from vertizo.privacy.epsilon_text import bound_text
 from vertizo.privacy.events import GaussianRelease, Releases, SecretSteps
 from vertizo.privacy.guarantee import joined_epsilon
-from vertizo.privacy.ledger import UNIT, Answered, Entry, MemoryLedger
+from vertizo.privacy.ledger import Answered, Entry, MemoryLedger
 from vertizo.privacy.mechanisms import SeededNoise
 from vertizo.privacy.plan import Answer, ClippedGaussian, NoPrivacy, Plan
 from vertizo.privacy.statement import Statement
@@ -104,14 +105,29 @@ def totals(made: Plan, values: Tensor, draws: int = DRAWS) -> Array:
     return torch.cat([made.total(values) for _ in range(draws)]).double().numpy()
 
 
-@pytest.mark.parametrize("batch_size", [1, 64, 1000])
-def test_noise_is_on_the_sum(batch_size: int) -> None:
+def test_noise_is_on_the_sum() -> None:
     """σ belongs to the sum: the mean's noise is σ/B, whatever B is."""
-    values = torch.tensor([1.0, -0.5, 7.0, math.nan])  # clipped sum 2.5
-    sample = totals(plan(batch_size=batch_size), values) * batch_size - 2.5
-    assert plausible(sample, SIGMA)
-    for wrong in (0.95, 1.05):
-        assert not plausible(sample, wrong * SIGMA)
+    for batch_size in [1, 64, 1000]:
+        values = torch.tensor([1.0, -0.5, 7.0, math.nan])  # clipped sum 2.5
+        sample = totals(plan(batch_size=batch_size), values) * batch_size - 2.5
+        assert plausible(sample, SIGMA)
+        for wrong in (0.95, 1.05):
+            assert not plausible(sample, wrong * SIGMA)
+
+
+def test_noise_smaller_than_what_is_counted_is_refused() -> None:
+    releases = Releases(clients=2, queries=8, reply=GaussianRelease(CLIP, SIGMA))
+    ledger = MemoryLedger(10, 2, releases.share)
+    for source, refused in (
+        (noise(noise_std=0.999 * SIGMA), True),
+        (noise(noise_std=1.001 * SIGMA), False),
+    ):
+        options: Any = {"batch_size": 4, "delta": 1e-5, "ledger": ledger, "noise": source}
+        if refused:
+            with pytest.raises(ConfigError, match="is too small for clip 2"):
+                ClippedGaussian(releases, **options)
+        else:
+            ClippedGaussian(releases, **options)
 
 
 def test_noise_does_not_depend_on_how_many_records_came() -> None:
@@ -137,15 +153,15 @@ def test_replies_have_independent_noise() -> None:
     assert np.abs(correlations).max() < 5 / DRAWS**0.5
 
 
-@pytest.mark.parametrize("rows", [3, BATCH])
-def test_division_is_by_the_nominal_batch_size(rows: int) -> None:
+def test_division_is_by_the_nominal_batch_size() -> None:
     """A short batch is divided by B as well, so that each record weighs the same."""
-    values = torch.full((rows,), 1.5)
-    assert quiet().total(values).tolist() == pytest.approx([rows * 1.5 / BATCH])
-    assert NoPrivacy(BATCH).total(values).tolist() == pytest.approx([rows * 1.5 / BATCH])
-    for made in (quiet(), NoPrivacy(BATCH)):
-        each = made.each(torch.ones(rows, 2))
-        assert torch.allclose(each, torch.full((rows, 2), 1 / BATCH))
+    for rows in [3, BATCH]:
+        values = torch.full((rows,), 1.5)
+        assert quiet().total(values).tolist() == pytest.approx([rows * 1.5 / BATCH])
+        assert NoPrivacy(BATCH).total(values).tolist() == pytest.approx([rows * 1.5 / BATCH])
+        for made in (quiet(), NoPrivacy(BATCH)):
+            each = made.each(torch.ones(rows, 2))
+            assert torch.allclose(each, torch.full((rows, 2), 1 / BATCH))
 
 
 def test_values_are_clipped_record_by_record() -> None:
@@ -157,13 +173,13 @@ def test_values_are_clipped_record_by_record() -> None:
     assert torch.allclose(quiet(1).each(vectors), expected)
 
 
-@pytest.mark.parametrize("made", [plan(), NoPrivacy(BATCH)], ids=["gaussian", "none"])
-def test_shapes_and_types(made: Plan) -> None:
-    assert made.total(torch.zeros(5)).shape == (1,)
-    assert made.total(torch.zeros(5, 3)).shape == (3,)
-    assert made.each(torch.zeros(5, 3)).shape == (5, 3)
-    assert made.total(torch.zeros(5)).dtype == torch.float32
-    assert made.each(torch.zeros(5, 3)).dtype == torch.float32
+def test_shapes_and_types() -> None:
+    for made in [plan(), NoPrivacy(BATCH)]:
+        assert made.total(torch.zeros(5)).shape == (1,)
+        assert made.total(torch.zeros(5, 3)).shape == (3,)
+        assert made.each(torch.zeros(5, 3)).shape == (5, 3)
+        assert made.total(torch.zeros(5)).dtype == torch.float32
+        assert made.each(torch.zeros(5, 3)).dtype == torch.float32
 
 
 def test_no_privacy_passes_values_through() -> None:
@@ -186,16 +202,16 @@ def test_clip_fraction() -> None:
     assert made.clip_fraction == pytest.approx(5 / 10)
 
 
-@pytest.mark.parametrize("global_seed", [0, 1])
-def test_global_seeds_do_not_fix_the_noise(global_seed: int) -> None:
-    made = plan()
-    replies = []
-    for _ in range(4):
-        torch.manual_seed(global_seed)
-        replies.append(made.total(torch.zeros(4)).item())
-    assert len(set(replies)) == 4
-    again = plan()
-    assert [again.total(torch.zeros(4)).item() for _ in range(4)] == replies
+def test_global_seeds_do_not_fix_the_noise() -> None:
+    for global_seed in [0, 1]:
+        made = plan()
+        replies = []
+        for _ in range(4):
+            torch.manual_seed(global_seed)
+            replies.append(made.total(torch.zeros(4)).item())
+        assert len(set(replies)) == 4
+        again = plan()
+        assert [again.total(torch.zeros(4)).item() for _ in range(4)] == replies
 
 
 def direction_numbers(seed: int, number: int) -> Tensor:
@@ -265,14 +281,14 @@ def test_charges_do_not_depend_on_values() -> None:
     assert states[0].sum() == 2 * made.releases.cost
 
 
-@pytest.mark.parametrize("batch_size", [1, 64, 10_000])
-def test_charges_do_not_depend_on_the_batch_size(batch_size: int) -> None:
+def test_charges_do_not_depend_on_the_batch_size() -> None:
     """σ is on the sum: dividing it by B buys nothing."""
-    made = plan(batch_size=batch_size)
-    charge(made, 0, 5)
-    assert made.releases.cost == plan().releases.cost
-    assert made.releases.cost == pytest.approx((2 * CLIP / SIGMA) ** 2 / UNIT, rel=1e-9)
-    assert made.state()["spent"].sum() == made.releases.cost
+    for batch_size in [1, 64, 10_000]:
+        made = plan(batch_size=batch_size)
+        charge(made, 0, 5)
+        assert made.releases.cost == plan().releases.cost
+        assert made.releases.cost == pytest.approx((2 * CLIP / SIGMA) ** 2 / UNIT, rel=1e-9)
+        assert made.state()["spent"].sum() == made.releases.cost
 
 
 def test_a_loaded_plan_repeats_no_noise_and_no_charge() -> None:
@@ -341,16 +357,15 @@ def test_only_a_plan_with_noise_mends_embeddings() -> None:
     assert not NoPrivacy(4).tolerant
 
 
-@pytest.mark.parametrize("clients", [1, 7])
-@pytest.mark.parametrize("queries", [1, 100])
-def test_mu_of_all_replies(clients: int, queries: int) -> None:
+def test_mu_of_all_replies() -> None:
     """``μ = 2C√k/σ``, k over all clients; B and D do not enter."""
-    for batch_size, records in ((1, 10), (64, 60_000)):
-        made = plan(batch_size=batch_size, records=records, clients=clients, queries=queries)
-        expected = 2 * CLIP * math.sqrt(clients * queries) / SIGMA
-        assert made.releases.replies_alone_mu == pytest.approx(expected, rel=1e-12)
-        # A charge is rounded up to a whole unit of μ²: by less than 1 in (2C/σ)²/1e-12 = 2e10.
-        assert expected * (1 - 1e-12) <= made.releases.known_mu <= expected * (1 + 1e-10)
+    for queries, clients in product([1, 100], [1, 7]):
+        for batch_size, records in ((1, 10), (64, 60_000)):
+            made = plan(batch_size=batch_size, records=records, clients=clients, queries=queries)
+            expected = 2 * CLIP * math.sqrt(clients * queries) / SIGMA
+            assert made.releases.replies_alone_mu == pytest.approx(expected, rel=1e-12)
+            # A charge is rounded up to a whole unit of μ²: by less than 1 in (2C/σ)²/1e-12 = 2e10.
+            assert expected * (1 - 1e-12) <= made.releases.known_mu <= expected * (1 + 1e-10)
 
 
 def published(figures: dict[str, Any]) -> str:
@@ -394,15 +409,15 @@ def test_statement_with_a_server_trained_on_raw_labels() -> None:
     assert "4.377" not in published(figures)
 
 
-@pytest.mark.parametrize("server_is_private", [True, False])
-def test_statement_without_noise(server_is_private: bool) -> None:
-    statement = NoPrivacy(4).statement(server_is_private=server_is_private)
-    assert statement.guarantee == "none"
-    figures = statement.as_dict()
-    assert figures.pop("words").startswith("No privacy guarantee")
-    assert figures.pop("guarantee") == "none"
-    assert [figures.pop(k) for k in ("covers", "not_covered", "assumptions")] == [[], [], []]
-    assert set(figures.values()) == {None}
+def test_statement_without_noise() -> None:
+    for server_is_private in [True, False]:
+        statement = NoPrivacy(4).statement(server_is_private=server_is_private)
+        assert statement.guarantee == "none"
+        figures = statement.as_dict()
+        assert figures.pop("words").startswith("No privacy guarantee")
+        assert figures.pop("guarantee") == "none"
+        assert [figures.pop(k) for k in ("covers", "not_covered", "assumptions")] == [[], [], []]
+        assert set(figures.values()) == {None}
 
 
 def test_a_statement_is_about_what_may_happen_not_what_did() -> None:
@@ -440,28 +455,26 @@ def test_statement_with_steps_on_secret_samples() -> None:
     assert statement.secret_steps == {"count": 200, "sampling": 0.02, "noise_multiplier": 1.5}
 
 
-@pytest.mark.parametrize(
-    "covers", [("label",), ("label", "columns"), ("label", "columns", "features")]
-)
-def test_the_words_say_what_is_covered(covers: tuple[str, ...]) -> None:
-    statement = plan().statement(server_is_private=True, covers=covers)
-    assert statement.covers == covers
-    for thing in ("label", "columns", "features"):
-        assert (thing in statement.words) == (thing in covers)
+def test_the_words_say_what_is_covered() -> None:
+    for covers in [("label",), ("label", "columns"), ("label", "columns", "features")]:
+        statement = plan().statement(server_is_private=True, covers=covers)
+        assert statement.covers == covers
+        for thing in ("label", "columns", "features"):
+            assert (thing in statement.words) == (thing in covers)
 
 
-@pytest.mark.parametrize("server_is_private", [True, False])
-def test_statement_by_the_published_formula(server_is_private: bool) -> None:
+def test_statement_by_the_published_formula() -> None:
     """What it claims stands under a name of its own, and nowhere as a guarantee."""
-    made = plan(noise_std=16.0, published=0.1, by_formula=True)
-    statement = made.statement(server_is_private=server_is_private)
-    assert statement.guarantee == "published"
-    assert (statement.epsilon, statement.delta, statement.mu) == (None, None, None)
-    assert statement.covers == ()
-    assert statement.epsilon_published == pytest.approx(epsilon_of(0.1, 1e-5))
-    assert statement.replies_alone_epsilon == pytest.approx(4.3771781, abs=1e-7)
-    for word in ("does not hold", "ε = 4.377", f"ε = {epsilon_of(0.1, 1e-5):.4g}"):
-        assert word in statement.words
+    for server_is_private in [True, False]:
+        made = plan(noise_std=16.0, published=0.1, by_formula=True)
+        statement = made.statement(server_is_private=server_is_private)
+        assert statement.guarantee == "published"
+        assert (statement.epsilon, statement.delta, statement.mu) == (None, None, None)
+        assert statement.covers == ()
+        assert statement.epsilon_published == pytest.approx(epsilon_of(0.1, 1e-5))
+        assert statement.replies_alone_epsilon == pytest.approx(4.3771781, abs=1e-7)
+        for word in ("does not hold", "ε = 4.377", f"ε = {epsilon_of(0.1, 1e-5):.4g}"):
+            assert word in statement.words
 
 
 def test_the_published_figure_may_stand_beside_a_guarantee() -> None:
@@ -479,9 +492,8 @@ def test_statements_are_compared_and_written() -> None:
     assert Statement(**{**written, **read}) == statement
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
+def test_nonsense_is_refused() -> None:
+    for key, value in [
         ("clip_norm", 0.0),
         ("clip_norm", math.inf),
         ("clip_norm", -1.0),
@@ -489,11 +501,9 @@ def test_statements_are_compared_and_written() -> None:
         ("noise_std", math.nan),
         ("delta", 0.0),
         ("delta", 1.0),
-    ],
-)
-def test_nonsense_is_refused(key: str, value: float) -> None:
-    with pytest.raises(ConfigError, match=r"privacy\."):
-        plan(**{key: value})
+    ]:
+        with pytest.raises(ConfigError, match=r"privacy\."):
+            plan(**{key: value})
 
 
 def one_sided() -> ServerModel:
@@ -526,26 +536,24 @@ POINTS = {
 }
 
 
-@pytest.mark.parametrize("name", POINTS)
-@pytest.mark.parametrize("stored", ["zeros", "mean"])
-def test_logits_that_overflow_for_one_label_yield_a_finite_reply(name: str, stored: str) -> None:
+def test_logits_that_overflow_for_one_label_yield_a_finite_reply() -> None:
     """Finite embeddings, logits of ±∞ and 0: losses of label 0 are not finite, those of 1 are."""
-    points = torch.tensor(POINTS[name]).view(2, 1, 1).repeat(1, 4, 1)
-    assert bool(points.isfinite().all())
-    for label in (0, 1):
-        assert math.isfinite(reply(points, torch.full((4,), label), stored))
+    for stored, name in product(["zeros", "mean"], POINTS):
+        points = torch.tensor(POINTS[name]).view(2, 1, 1).repeat(1, 4, 1)
+        assert bool(points.isfinite().all())
+        for label in (0, 1):
+            assert math.isfinite(reply(points, torch.full((4,), label), stored))
 
 
-@pytest.mark.parametrize("name", POINTS)
-@pytest.mark.parametrize("stored", ["zeros", "mean"])
-def test_one_label_moves_the_reply_by_its_sensitivity_at_most(name: str, stored: str) -> None:
+def test_one_label_moves_the_reply_by_its_sensitivity_at_most() -> None:
     """From the embeddings to what is sent, with the same noise."""
-    points = torch.linspace(-1, 1, 8).view(2, 4, 1).clone()
-    points[:, 2, 0] = torch.tensor(POINTS[name])
-    labels = torch.tensor([0, 1, 0, 1])
-    other = torch.tensor([0, 1, 1, 1])
-    moved = abs(reply(points, labels, stored) - reply(points, other, stored))
-    assert moved <= 2 * CLIP / BATCH * (1 + 1e-5)
+    for stored, name in product(["zeros", "mean"], POINTS):
+        points = torch.linspace(-1, 1, 8).view(2, 4, 1).clone()
+        points[:, 2, 0] = torch.tensor(POINTS[name])
+        labels = torch.tensor([0, 1, 0, 1])
+        other = torch.tensor([0, 1, 1, 1])
+        moved = abs(reply(points, labels, stored) - reply(points, other, stored))
+        assert moved <= 2 * CLIP / BATCH * (1 + 1e-5)
 
 
 def test_the_overflow_is_real() -> None:

@@ -123,18 +123,18 @@ def test_shapes() -> None:
     assert {r.dtype for r in (noise.sum(8, ones), noise.onto(9, torch.zeros(2)))} == {torch.float64}
 
 
-@pytest.mark.parametrize("operation", ["sum", "each", "onto"])
-def test_the_noise_is_normal_of_the_stated_size(operation: str) -> None:
+def test_the_noise_is_normal_of_the_stated_size() -> None:
     """Kolmogorov–Smirnov on 20,000 numbers; the grid moves the law by 1/s = 1e-8.
 
     A tenth more moves it by 0.024, 3.4 times the distance that 20,000 numbers reach by chance.
     """
-    noise = seeded(1.0, 7.0, 5)
-    zeros = torch.zeros(20_000, dtype=torch.float64)
-    rows = zeros.view(1, -1) if operation == "sum" else zeros.view(-1, 1)
-    released = getattr(noise, operation)(0, rows).flatten().numpy()
-    assert kstest(released / noise.noise_std, "norm").pvalue > 1e-4
-    assert kstest(released / (noise.noise_std * 1.1), "norm").pvalue < 1e-4
+    for operation in ["sum", "each", "onto"]:
+        noise = seeded(1.0, 7.0, 5)
+        zeros = torch.zeros(20_000, dtype=torch.float64)
+        rows = zeros.view(1, -1) if operation == "sum" else zeros.view(-1, 1)
+        released = getattr(noise, operation)(0, rows).flatten().numpy()
+        assert kstest(released / noise.noise_std, "norm").pvalue > 1e-4
+        assert kstest(released / (noise.noise_std * 1.1), "norm").pvalue < 1e-4
 
 
 def test_rows_have_noise_of_their_own() -> None:
@@ -180,17 +180,17 @@ def test_numbers_are_used_once_and_overwritten() -> None:
     assert len(set(everything.tolist())) == everything.size
 
 
-@pytest.mark.parametrize("ahead", [0, 1, 64])
-def test_the_pool_changes_no_law(ahead: int) -> None:
+def test_the_pool_changes_no_law() -> None:
     """Filled or not, asked for few or many: always fresh numbers of the right size."""
-    noise = seeded(1.0, 3000.0, 10, ahead=ahead)  # 2²⁹ steps and more: no two numbers alike
-    parts = []
-    for count in [1, 5, 100, 0, 64, 65] * 15:
-        parts.append(noise.onto(0, torch.zeros(count)))
-        noise.fill()
-    numbers = torch.cat(parts).numpy()
-    assert len(set(numbers.tolist())) == numbers.size
-    assert kstest(numbers / noise.noise_std, "norm").pvalue > 1e-4
+    for ahead in [0, 1, 64]:
+        noise = seeded(1.0, 3000.0, 10, ahead=ahead)  # 2²⁹ steps and more: no two numbers alike
+        parts = []
+        for count in [1, 5, 100, 0, 64, 65] * 15:
+            parts.append(noise.onto(0, torch.zeros(count)))
+            noise.fill()
+        numbers = torch.cat(parts).numpy()
+        assert len(set(numbers.tolist())) == numbers.size
+        assert kstest(numbers / noise.noise_std, "norm").pvalue > 1e-4
 
 
 def test_filling_waits_until_half_is_gone() -> None:
@@ -279,14 +279,11 @@ def test_what_is_charged() -> None:
     assert 0 < epsilon - epsilon_of(mu, 1e-5) < 1e-5
 
 
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
+def test_wrong_arguments() -> None:
+    for arguments, named in [
         ({"clip_norm": 0.0, "noise_std": 1.0}, "privacy.clip is 0"),
         ({"clip_norm": 1.0, "noise_std": math.inf}, "privacy.noise_std is inf"),
         ({"clip_norm": 1.0, "noise_std": 1.0, "ahead": -1}, "numbers drawn ahead is -1"),
-    ],
-)
-def test_wrong_arguments(arguments: dict[str, float], named: str) -> None:
-    with pytest.raises(ConfigError, match=named):
-        SecureNoise(**arguments)  # type: ignore[arg-type]
+    ]:
+        with pytest.raises(ConfigError, match=named):
+            SecureNoise(**arguments)  # type: ignore[arg-type]

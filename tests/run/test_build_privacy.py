@@ -14,11 +14,10 @@ from torch import Tensor, nn
 
 from vertizo.config import schema as config
 from vertizo.core.errors import BudgetError, ConfigError
-from vertizo.methods.base import PRIVATE
+from vertizo.core.names import PRIVATE
 from vertizo.party.private_updates import SeededSampler
 from vertizo.privacy import guarantee
-from vertizo.privacy.accounting import epsilon_of, mu_of
-from vertizo.privacy.ledger import mu_of_units
+from vertizo.privacy.accounting import epsilon_of, mu_of, mu_of_units
 from vertizo.run.experiment import Experiment
 from vertizo.run.federation import Federation, build
 from vertizo.run.lengths import batch_sizes
@@ -28,7 +27,7 @@ GIVEN = {**fed.GAUSSIAN, "privacy.noise_std": 2.0}
 SERVERS: dict[str, dict[str, Any]] = {
     "private-sgd": {"privacy.server_noise_std": 3.0},
     "private-zeroth-order": {"privacy.server_noise_std": 3.0},
-    "secret-sgd": {
+    "poisson-dp-sgd": {
         "privacy.server_noise_std": 3.0,
         "server.secret": {"every": 3, "warm_up": 2, "sampling": 0.3},
     },
@@ -67,7 +66,7 @@ def test_a_whole_run_spends_what_was_foreseen(update: str, timing: str) -> None:
     steps = 0 if update not in updates else queries / (3 if timing == "synchronous" else 1)
     assert releases.known_mu**2 == pytest.approx(queries / 4 + steps * 4 / 9, rel=1e-9)
     rounds = 2 * 4 * (1 if timing == "synchronous" else 3)
-    assert ledger.steps == (2 + rounds // 3 if update == "secret-sgd" else 0)
+    assert ledger.steps == (2 + rounds // 3 if update == "poisson-dp-sgd" else 0)
 
 
 @every_server
@@ -94,20 +93,20 @@ def test_batches_of_any_size_cost_the_same(batch_size: int) -> None:
 @each("update", PRIVATE)
 def test_calibrated_to_epsilon(method: str, update: str) -> None:
     more = {**WANTED, "server.update": update, "privacy.server_share": 0.3}
-    if update == "secret-sgd":
+    if update == "poisson-dp-sgd":
         more["server.secret"] = {"sampling": 0.2, "every": 3}
     statement = fed.build(method, None, more).statement()
     assert statement.guarantee == "simulated"
     assert 0.99 * 2 < statement.epsilon <= 2
     replies = epsilon_of(math.sqrt(0.7) * mu_of(2.0, DELTA), DELTA)
     assert statement.replies_alone_epsilon == pytest.approx(replies, rel=1e-6)
-    assert (statement.secret_steps is not None) == (update == "secret-sgd")
-    assert (statement.server_noise_std is not None) == (update != "secret-sgd")
+    assert (statement.secret_steps is not None) == (update == "poisson-dp-sgd")
+    assert (statement.server_noise_std is not None) == (update != "poisson-dp-sgd")
 
 
 def test_secret_steps_are_on_the_public_schedule() -> None:
     """Before the first query, then by the round counter; whether frames are lost or repeated."""
-    federation = fed.build("dpzv", None, changes("secret-sgd"))
+    federation = fed.build("dpzv", None, changes("poisson-dp-sgd"))
     ledger = ledger_of(federation)
     federation.start(upload_table=True)
     assert (federation.server.round, ledger.steps) == (0, 2)
@@ -123,7 +122,7 @@ def frames(update: str, *, sample: int, rate: float) -> list[Any]:
     more = {"server.optimizer.learning_rate": rate}
     federation = fed.build("dpzv", None, {**changes(update), **more}, observer=tape)
     side: Any = federation.server.side
-    if update == "secret-sgd":
+    if update == "poisson-dp-sgd":
         side.update._sampler = SeededSampler(fed.Stream.from_seed(sample))
     federation.start(upload_table=True)
     fed.go_on(federation)
@@ -132,11 +131,11 @@ def frames(update: str, *, sample: int, rate: float) -> list[Any]:
 
 def test_nothing_tells_the_secret_sample() -> None:
     """Where steps move next to nothing, runs with other samples are alike, frame by frame."""
-    one, two = (frames("secret-sgd", sample=sample, rate=1e-30) for sample in (1, 2))
+    one, two = (frames("poisson-dp-sgd", sample=sample, rate=1e-30) for sample in (1, 2))
     assert one[0] == two[0]
     assert fed.differences(one[1], two[1]) == []
     assert one[2] == two[2]
-    moved = [frames("secret-sgd", sample=sample, rate=0.1)[0] for sample in (1, 2)]
+    moved = [frames("poisson-dp-sgd", sample=sample, rate=0.1)[0] for sample in (1, 2)]
     assert moved[0] != moved[1]  # through the model, and only so
 
 
@@ -342,7 +341,7 @@ def test_an_epsilon_that_cannot_be_had() -> None:
 
 
 def test_the_capacity_is_that_of_the_accounting() -> None:
-    federation = fed.build("dpzv", None, changes("secret-sgd"), of=fed.data(400))
+    federation = fed.build("dpzv", None, changes("poisson-dp-sgd"), of=fed.data(400))
     update: Any = federation.server.side.update
     rows, count = update.sample(0, 400)
     assert rows.numel() == guarantee.capacity(400, 0.3) < 400

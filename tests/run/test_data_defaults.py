@@ -113,7 +113,7 @@ class TestRates:
         assert ratio == pytest.approx(4)
 
     def test_noise_shortens_the_steps_of_a_private_server(self) -> None:
-        quiet, loud = (server_rate("secret-sgd", 100, 0.0, noise, 100) for noise in (1e-9, 1.0))
+        quiet, loud = (server_rate("poisson-dp-sgd", 100, 0.0, noise, 100) for noise in (1e-9, 1.0))
         assert quiet == data_defaults.PRIVATE_RATE
         assert loud == pytest.approx(data_defaults.PRIVATE_WANDERING / 10)
 
@@ -159,7 +159,7 @@ class TestGuarantee:
     def test_of_the_server_only_what_is_missing_is_filled_in(self) -> None:
         tree: dict[str, Any] = {"server": {"model": {"name": "mlp", "hidden": [5]}, "clip": 0.5}}
         config = parse({"privacy": {"epsilon": 1.0}, **tree})
-        assert config.server.update == "secret-sgd"
+        assert config.server.update == "poisson-dp-sgd"
         assert config.server.clip == 0.5
         assert config.server.model.model_dump()["hidden"] == (5,)
         assert config.simulation.table == "upload"

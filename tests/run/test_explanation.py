@@ -73,9 +73,10 @@ def test_an_epsilon_is_put_into_how_often_a_guess_is_right() -> None:
         changes = {**WANTED, "privacy.epsilon": epsilon, "server.update": "none"}
         privacy = fed.build("dpzv", None, changes).privacy()
         words = explain(fed.config("dpzv", None, changes), privacy)
-        text = " ".join(words.protected)
-        (said,) = re.findall(r"right in at most ([\d.]+) % of all cases", text)
-        assert "better than" not in text
+        (said,) = re.findall(r"is right at most ([\d.]+) % of the time", words.promise)
+        assert "better than" not in words.promise
+        assert ("weak promise" in words.promise) == (epsilon >= 3)
+        assert "does not know the seed" in words.promise
         # The likeliest attacker sees one number with noise, whose μ gives this ε at this δ: he is
         # right in Φ(μ/2) of all cases; randomised response, the worst case, in e^ε/(1+e^ε).
         worst = math.exp(privacy["epsilon"]) / (1 + math.exp(privacy["epsilon"]))

@@ -14,9 +14,11 @@ from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError, RunError
 from vertizo.privacy.durable_ledger import DurableLedger
 from vertizo.privacy.epsilon_text import bound_text
+from vertizo.privacy.events import LedgerBudget
 from vertizo.privacy.guarantee import joined_epsilon
+from vertizo.privacy.ledger_witness import Names
 from vertizo.run.experiment import Experiment
-from vertizo.run.ledger_session import budget_for
+from vertizo.run.ledger_session import budget_for, charged_data, names_of
 
 BASE = (
     "seed=0",
@@ -28,7 +30,7 @@ BASE = (
     "privacy.clip=0.5",
     "privacy.epsilon=3",
 )
-SECRET = ("server.update=secret-sgd", "server.secret.every=2", "server.secret.sampling=0.2")
+SECRET = ("server.update=poisson-dp-sgd", "server.secret.every=2", "server.secret.sampling=0.2")
 SAME_BATCH = ("server.update=private-sgd",)
 
 
@@ -157,6 +159,45 @@ def test_secure_noise_cannot_be_resumed(tmp_path: Path) -> None:
     Experiment(secure).run(tmp_path / "run")
     with pytest.raises(RunError, match="which cannot be repeated"):
         Experiment(secure).run(tmp_path / "run", resume=True)
+
+
+def test_a_trace_too_little_for_seeded_noise_is_explained(tmp_path: Path) -> None:
+    """Secure noise for the same ε is slightly larger, so that its ledger falls short by a trace."""
+    path = ledger(tmp_path, "server.update=none", "privacy.noise=secure", runs=1)
+    words = r"has 1 whole replies .* the run needs 2 and is not covered: .* seeded noise is smaller"
+    with pytest.raises(RunError, match=words):
+        run(path, "server.update=none", "privacy.noise=seeded")
+    run(path, "server.update=none", "privacy.noise=secure")
+
+
+def test_another_column_of_identifiers_gives_no_second_budget(tmp_path: Path) -> None:
+    """Nor does none at all; the same rows are found however they are written."""
+    people = [(f"p{n:02}", 900 + n, n % 7, f"{n / 4:.2f}", "ny"[n % 2]) for n in range(40)]
+
+    def names(file: str, head: str, rows: list[tuple[Any, ...]], **data: Any) -> Names:
+        (tmp_path / file).write_text("\n".join([head, *(",".join(map(str, r)) for r in rows)]))
+        settings = {"path": tmp_path / file, "label": "ill", "classes": "[n, y]", **data}
+        given = (f"data.{key}={value}" for key, value in settings.items())
+        config = schema.load(None, ("data.name=table", *given, "data.parties=2"))
+        found = names_of(charged_data(config))
+        assert found is not None
+        return found
+
+    head = "who,number,week,dose,ill"
+    first = names("first.csv", head, people, id="who")
+    rewritten = [(*(r[i] for i in (4, 3, 2, 1)), f" {r[0]}") for r in people]
+    others = [(f"q{n:02}", 300 + n, *people[n][2:]) for n in range(40)]
+    budget = LedgerBudget("people", len(first.keys), 2, share=9, epsilon=1.0, delta=1e-5)
+    DurableLedger.create(tmp_path / "ledger", budget, names=first)
+    for again in (
+        names("first.csv", head, people, id="number"),
+        names("first.csv", head, people),
+        names("second.csv", "ill,dose,week,number,who", rewritten, id="number"),
+    ):
+        with pytest.raises(RunError, match=r"(\d+) of \1 rows have, in every column"):
+            DurableLedger.create(tmp_path / "other", budget, names=again)
+    strangers = names("others.csv", head, others, id="who")
+    DurableLedger.create(tmp_path / "other", budget, names=strangers)
 
 
 def test_a_missing_ledger_leaves_no_run_folder(tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
         "privacy.mechanism=gaussian",
         "privacy.clip=0.5",
         "privacy.epsilon=3",
-        "server.update=secret-sgd",
+        "server.update=poisson-dp-sgd",
         "data.classes=[high, low, middle]",
         "server.secret.sampling=0.2",
     ),

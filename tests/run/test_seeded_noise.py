@@ -26,7 +26,7 @@ PRIVATE: dict[str, Any] = {
     "privacy.mechanism": "gaussian",
     "privacy.clip": 0.5,
     "privacy.epsilon": 1.0,
-    "server.update": "secret-sgd",
+    "server.update": "poisson-dp-sgd",
     "server.clip": 1.0,
     "server.secret": {"sampling": 0.2, "every": 2, "warm_up": 2},
 }

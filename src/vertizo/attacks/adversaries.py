@@ -22,10 +22,10 @@ from torch import Tensor
 
 from vertizo.attacks.transcript import Exchange
 from vertizo.config.architectures import ServerModelConfig
+from vertizo.core.names import Join
 from vertizo.core.randomness import Stream
 from vertizo.methods.base import Method
 from vertizo.models.base import Model
-from vertizo.party.table import Join
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+if TYPE_CHECKING:
+    from vertizo.core.registry import Registry
 
 Kind = Literal["methods", "datasets", "models", "codecs", "attacks"]
 
@@ -23,37 +26,38 @@ def list_(kind: Annotated[Kind, typer.Argument(help="What to list.")]) -> None:
 
 
 def _entries(kind: Kind) -> list[tuple[str, str]]:
-    if kind == "datasets":
-        from vertizo.data.datasets.catalog import CATALOG
-
-        return [(name, entry.summary) for name, entry in CATALOG.items()]
-    if kind == "methods":
-        from vertizo.methods.choice import METHODS
-
-        methods = METHODS.values()
-        return [(_name(method), f"{method.paper}: {_doc(method)}") for method in methods]
     if kind == "attacks":
         from vertizo.attacks.choice import ATTACKS
 
         attacks = ATTACKS.values()
         return [(a.name, f"{a.paper}: {_doc(a)} Adversary: {a.adversary}.") for a in attacks]
-    from vertizo.core.options import options_of
+    builtin: list[tuple[str, str]]
+    registry: Registry[Any]
+    if kind == "datasets":
+        from vertizo.data.datasets.catalog import CATALOG
 
-    if kind == "codecs":
-        from vertizo.protocol.codecs.choice import CodecChoice
+        registry = CATALOG
+        builtin = [(name, entry.summary) for name, entry in CATALOG.items()]
+    elif kind == "methods":
+        from vertizo.methods.choice import METHODS
 
-        return [(_name(codec), _doc(codec)) for codec in options_of(CodecChoice)]
-    from vertizo.config.architectures import ClientModelConfig, ServerModelConfig
+        registry = METHODS
+        builtin = [(name, f"{m.paper}: {_doc(m)}") for name, m in METHODS.items()]
+    elif kind == "codecs":
+        from vertizo.protocol.codecs.catalog import CODECS
 
-    places: dict[str, list[str]] = {}
-    for side, choice in (("client", ClientModelConfig), ("server", ServerModelConfig)):
-        for option in options_of(choice):
-            places.setdefault(_name(option), [_doc(option)]).append(side)
-    return [(name, f"{doc} ({' and '.join(on)})") for name, (doc, *on) in places.items()]
+        registry = CODECS
+        builtin = [(name, _doc(codec)) for name, codec in CODECS.items()]
+    else:
+        from vertizo.config.architectures import CLIENT_MODELS, SERVER_MODELS
 
-
-def _name(option: Any) -> str:
-    return str(option.model_fields["name"].default)
+        registry = CLIENT_MODELS
+        places: dict[str, list[str]] = {}
+        for side, models in (("client", CLIENT_MODELS), ("server", SERVER_MODELS)):
+            for name, option in models.items():
+                places.setdefault(name, [_doc(option)]).append(side)
+        builtin = [(name, f"{doc} ({' and '.join(on)})") for name, (doc, *on) in places.items()]
+    return builtin + [(name, f"by {each.value}") for name, each in registry.offered().items()]
 
 
 def _doc(option: type) -> str:

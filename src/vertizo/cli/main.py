@@ -60,6 +60,7 @@ COMMANDS: Mapping[str, Command | Group] = {
         "attack:attack", "Attack runs and print what an adversary learns, beside a control."
     ),
     "list": Command("listing:list_", "List what you can choose, with one line about each."),
+    "schema": Command("schema:schema", "Print the JSON schema of a kind of file, for editors."),
     "privacy": Group(
         "Plan, explain and measure what is protected.",
         {

@@ -60,6 +60,7 @@ def train(
         from vertizo.config import schema
 
         chosen = schema.load(config, settings or [])
+    from vertizo.core.registry import short
     from vertizo.run import tracking
     from vertizo.run.folder import RunFolder, new_folder
 
@@ -71,7 +72,7 @@ def train(
     else:
         assert chosen is not None
         place = (
-            new_folder(f"{chosen.data.name}-{chosen.method.name}-seed{chosen.seed}")
+            new_folder(f"{short(chosen.data.name)}-{short(chosen.method.name)}-seed{chosen.seed}")
             if out is None
             else nullcontext(out)
         )

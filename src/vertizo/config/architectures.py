@@ -5,13 +5,18 @@ The first line of each option's docstring is what `vertizo list models` shows.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import Field, PositiveInt, Tag, model_validator
+from pydantic import Field, PositiveInt, model_validator
 
-from vertizo.core.options import Options, chosen_by
-from vertizo.models.resnet import Side
-from vertizo.models.text import RANDOM, Family, Pooling, Spec
+from vertizo.core.names import Family, Pooling, Side
+from vertizo.core.options import Chosen, Options
+from vertizo.core.registry import Registry
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from vertizo.models.text import Spec
 
 Device = Literal["cpu", "cuda"]
 
@@ -127,7 +132,7 @@ class _EncoderConfig(Options):
     @model_validator(mode="after")
     def _sizes_are_used(self) -> _EncoderConfig:
         given = next(iter(self.sizes()), None)
-        if self.checkpoint != RANDOM and given is not None:
+        if self.checkpoint != "random" and given is not None:
             raise ValueError(
                 f"{self.side}.model.{given} is set but checkpoint {self.checkpoint!r} has its own; "
                 f"only 'random' takes it"
@@ -136,6 +141,8 @@ class _EncoderConfig(Options):
 
     def spec(self) -> Spec:
         """The encoder that is meant."""
+        from vertizo.models.text import Spec
+
         return Spec(self.checkpoint, **self.sizes())
 
 
@@ -219,34 +226,89 @@ class TextRestConfig(_EncoderConfig):
     """Linear layers between the text's vector and the predictions."""
 
 
-ClientModelConfig = Annotated[
-    Annotated[MlpConfig, Tag("mlp")]
-    | Annotated[CnnConfig, Tag("cnn")]
-    | Annotated[FiltersConfig, Tag("filters")]
-    | Annotated[ResnetConfig, Tag("resnet18")]
-    | Annotated[ResnetStemConfig, Tag("resnet18-stem")]
-    | Annotated[BagConfig, Tag("bag")]
-    | Annotated[TextConfig, Tag("text")]
-    | Annotated[TextEmbeddingsConfig, Tag("text-embeddings")]
-    | Annotated[ModuleConfig, Tag("module")]
-    | Annotated[FunctionConfig, Tag("function")],
-    chosen_by("name", "mlp"),
-]
-EncoderConfig = Annotated[
-    Annotated[EncoderMlpConfig, Tag("mlp")]
-    | Annotated[CnnConfig, Tag("cnn")]
-    | Annotated[FiltersConfig, Tag("filters")]
-    | Annotated[ResnetConfig, Tag("resnet18")]
-    | Annotated[BagConfig, Tag("bag")]
-    | Annotated[TextConfig, Tag("text")]
-    | Annotated[ModuleConfig, Tag("module")],
-    chosen_by("name", "mlp"),
-]
-ServerModelConfig = Annotated[
-    Annotated[ServerMlpConfig, Tag("mlp")]
-    | Annotated[SumConfig, Tag("sum")]
-    | Annotated[ResnetRestConfig, Tag("resnet18-rest")]
-    | Annotated[TextRestConfig, Tag("text-rest")]
-    | Annotated[ModuleConfig, Tag("module")],
-    chosen_by("name", "mlp"),
-]
+class OwnModel(Chosen):
+    """The base of a model of one's own, named by its import path or an entry point.
+
+    Its fields are keys of the section ``model``, beside ``name``.
+    """
+
+    def module(self, shape: tuple[int, ...], outputs: int | None) -> nn.Module:
+        """A module with random first parameters, for rows [batch, *shape].
+
+        Args:
+            shape: of one record's features, or of the joined embeddings.
+            outputs: how many numbers the task needs of a server's model; None for a client's, or
+                for an encoder, whose size is its own.
+        """
+        raise NotImplementedError
+
+
+_OWN = f"{__name__}:OwnModel"
+CLIENT_MODELS: Registry[type[Options]] = Registry(
+    "model",
+    {
+        "mlp": MlpConfig,
+        "cnn": CnnConfig,
+        "filters": FiltersConfig,
+        "resnet18": ResnetConfig,
+        "resnet18-stem": ResnetStemConfig,
+        "bag": BagConfig,
+        "text": TextConfig,
+        "text-embeddings": TextEmbeddingsConfig,
+        "module": ModuleConfig,
+        "function": FunctionConfig,
+    },
+    _OWN,
+)
+ENCODERS: Registry[type[Options]] = Registry(
+    "model",
+    {"mlp": EncoderMlpConfig}
+    | {
+        name: CLIENT_MODELS[name]
+        for name in ("cnn", "filters", "resnet18", "bag", "text", "module")
+    },
+    _OWN,
+)
+SERVER_MODELS: Registry[type[Options]] = Registry(
+    "model",
+    {
+        "mlp": ServerMlpConfig,
+        "sum": SumConfig,
+        "resnet18-rest": ResnetRestConfig,
+        "text-rest": TextRestConfig,
+        "module": ModuleConfig,
+    },
+    _OWN,
+)
+
+if TYPE_CHECKING:
+    ClientModelConfig = (
+        MlpConfig
+        | CnnConfig
+        | FiltersConfig
+        | ResnetConfig
+        | ResnetStemConfig
+        | BagConfig
+        | TextConfig
+        | TextEmbeddingsConfig
+        | ModuleConfig
+        | FunctionConfig
+        | OwnModel
+    )
+    EncoderConfig = (
+        EncoderMlpConfig
+        | CnnConfig
+        | FiltersConfig
+        | ResnetConfig
+        | BagConfig
+        | TextConfig
+        | ModuleConfig
+        | OwnModel
+    )
+    ServerModelConfig = (
+        ServerMlpConfig | SumConfig | ResnetRestConfig | TextRestConfig | ModuleConfig | OwnModel
+    )
+else:
+    ClientModelConfig = CLIENT_MODELS.choice("mlp")
+    EncoderConfig = ENCODERS.choice("mlp")
+    ServerModelConfig = SERVER_MODELS.choice("mlp")

@@ -13,6 +13,7 @@ from pydantic_core import ErrorDetails
 
 from vertizo.core.errors import ConfigError
 from vertizo.core.options import TAGS, Options, members
+from vertizo.core.registry import FOREIGN
 from vertizo.core.suggestions import OFFERED, likeness, nearest, nearest_file, question
 
 Tree = dict[str, Any]
@@ -193,6 +194,10 @@ def _line(error: ErrorDetails, root: type[Options]) -> str:
         return f"{key} is {given!r}; keys and values were expected there"
     if kind == "invalid_key":
         return f"unknown key {key!r}; keys are names"
+    if kind == "not_found":
+        return f"{key}.{context['line']}"
+    if kind == "whole_line":
+        return str(context["line"])
     if kind == "missing":
         return f"{key} is missing"
     if kind == "value_error":
@@ -255,7 +260,10 @@ def _follow(location: Sequence[str | int], root: type[Options]) -> tuple[list[st
     known: list[str] = []
     for part in location:
         fields = getattr(here, "model_fields", {})
-        option = next((option for option in members(here) if _tag(option) == part), None)
+        options = members(here)
+        option = next((option for option in options if _tag(option) == part), None)
+        if options and option is None:
+            option = FOREIGN.get(str(part))
         if part in fields:
             known, here = list(fields), fields[part].annotation
             path.append(str(part))

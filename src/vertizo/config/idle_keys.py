@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from vertizo.core.names import PRIVATE
 from vertizo.data.datasets.catalog import CATALOG
-from vertizo.methods.base import PRIVATE
 
 
 def check_all_used(config: Any) -> None:
@@ -33,8 +33,8 @@ def check_all_used(config: Any) -> None:
         ("server.clip", update in PRIVATE, no_noise),
         (
             "server.secret",
-            update == "secret-sgd",
-            f"server.update is {update!r}; it is for 'secret-sgd'",
+            update == "poisson-dp-sgd",
+            f"server.update is {update!r}; it is for 'poisson-dp-sgd'",
         ),
         ("server.smoothing", estimated, no_direction),
         ("server.directions", estimated, no_direction),

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from vertizo.core.errors import ConfigError
+from vertizo.core.names import PRIVATE, UpdateName
 from vertizo.core.options import Options
-from vertizo.methods.base import PRIVATE, Method, UpdateName
+from vertizo.methods.base import Method
 from vertizo.methods.choice import METHODS
 
 TABLES = (
@@ -31,7 +33,7 @@ TABLE_UNDER_GUARANTEE: dict[str, Any] = {"outputs": 64, "final_relu": True}
 Sections = dict[str, dict[str, Any]]
 
 SECRET: dict[str, Any] = {
-    "update": "secret-sgd",
+    "update": "poisson-dp-sgd",
     "clip": 2.0,
     "secret": {"every": 3, "warm_up": 120, "sampling": 0.05},
     "model": {"name": "mlp", "hidden": [], "last_layer": "zeros"},
@@ -49,7 +51,11 @@ def filled(given: Mapping[str, Any]) -> Mapping[str, Any]:
     """
     chosen = given.get("method", {})
     name = chosen.get("name", "dpzv") if isinstance(chosen, Mapping) else _name(chosen)
-    method = METHODS.get(name) if isinstance(name, str) else None
+    try:
+        method = METHODS.find(name, "method.name") if isinstance(name, str) else None
+        method = type(chosen) if isinstance(chosen, Method) else method
+    except ConfigError:  # which the field's own check says
+        method = None
     if method is None:
         return given
     own: Sections = {
@@ -61,7 +67,7 @@ def filled(given: Mapping[str, Any]) -> Mapping[str, Any]:
     if update is None and _wants_guarantee(given.get("privacy", {})):
         own |= _under_guarantee(method)
         update = own["server"]["update"]
-    if update == "secret-sgd":  # it trains on the table from the start
+    if update == "poisson-dp-sgd":  # it trains on the table from the start
         own["simulation"] = {**own["simulation"], "table": "upload"}
     if has_noised_replies(given.get("privacy", {})):
         noise = {"noise": "secure" if "seed" not in given else "seeded"}
@@ -70,7 +76,7 @@ def filled(given: Mapping[str, Any]) -> Mapping[str, Any]:
     for section, values in own.items():
         result[section] = _with(given.get(section, {}), values)
     if _key(given.get("data", {}), "name", None) in TABLES:
-        private = update == "secret-sgd"
+        private = update == "poisson-dp-sgd"
         model = TABLE_UNDER_GUARANTEE if private else TABLE
         result["client"] = _for_a_table(given.get("client", {}), model)
     codecs = result.get("codecs")
@@ -111,7 +117,7 @@ def has_noised_replies(privacy: Any) -> bool:
 def _under_guarantee(method: type[Method]) -> Sections:
     """How the server is trained where nothing is said of it: under noise, in secret if it can."""
     allowed: list[UpdateName] = [each for each in PRIVATE if each in method.server_updates]
-    if "secret-sgd" not in allowed:
+    if "poisson-dp-sgd" not in allowed:
         return {"server": {"update": allowed[0]}, "privacy": {"server_share": 0.5}}
     return {"server": SECRET, "privacy": {"server_share": SERVER_SHARE}}
 

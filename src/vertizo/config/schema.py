@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from pydantic import Field, PositiveInt, ValidationError, model_validator
 
-from vertizo.config import method_defaults
+from vertizo.config import former_names, method_defaults
 from vertizo.config import tree as config_tree
 from vertizo.config.architectures import (
     ClientModelConfig,
@@ -31,19 +31,16 @@ from vertizo.config.error_lines import explain, write_yaml
 from vertizo.config.idle_keys import check_all_used
 from vertizo.config.links import Links
 from vertizo.core.errors import ConfigError
+from vertizo.core.names import PRIVATE, Join, LawName, Naming, Timing, UpdateName
 from vertizo.core.options import Options
 from vertizo.data.options import DataConfig
-from vertizo.methods.base import PRIVATE, Timing, UpdateName
 from vertizo.methods.choice import MethodConfig
 from vertizo.methods.dpzv import Dpzv
-from vertizo.party.batches import Naming
-from vertizo.party.table import Join
 from vertizo.privacy.options import PrivacyConfig
 from vertizo.protocol.codecs.base import Codec
 from vertizo.protocol.codecs.choice import CodecChoice
 from vertizo.protocol.codecs.feedback import MOST, loss_of
 from vertizo.protocol.codecs.none import NoCompression
-from vertizo.zeroth_order.directions import LawName
 
 
 class OptimizerConfig(Options):
@@ -75,7 +72,7 @@ class ClientConfig(Options):
 
 
 class SecretConfig(Options):
-    """The schedule of a server that trains on secret samples (server.update secret-sgd)."""
+    """The schedule of a server that trains on secret samples (server.update poisson-dp-sgd)."""
 
     every: PositiveInt = 1
     """Rounds between two steps."""
@@ -96,14 +93,14 @@ class ServerConfig(Options):
     """How the model is trained; unset: the method's own way.
 
     sgd, zeroth-order (two-point) and forward-difference train on the raw labels; private-sgd and
-    private-zeroth-order on clipped, noised sums over each query's batch; secret-sgd on such sums
-    over secret samples of the embedding table, between queries; none leaves the model as it was
-    initialised.
+    private-zeroth-order on clipped, noised sums over each query's batch; poisson-dp-sgd on such
+    sums over secret samples of the embedding table, between queries; none leaves the model as it
+    was initialised.
     """
     clip: float = Field(default=1.0, gt=0)
     """C of a private update: the largest norm of one record's gradient, or of its slope."""
     secret: SecretConfig = SecretConfig()
-    """When and on how many records secret-sgd trains."""
+    """When and on how many records poisson-dp-sgd trains."""
     smoothing: float = Field(default=1e-3, gt=0)
     """λ or μ of a zeroth-order update."""
     directions: LawName = "scaled-sphere"
@@ -171,7 +168,9 @@ class ExperimentConfig(Options):
     @classmethod
     def _filled(cls, given: Any) -> Any:
         """What is left out and another key decides: timing, the server's update, the codec."""
-        return method_defaults.filled(given) if isinstance(given, Mapping) else given
+        if not isinstance(given, Mapping):
+            return given
+        return method_defaults.filled(former_names.replaced(given))
 
     @model_validator(mode="after")
     def _fits(self) -> ExperimentConfig:

@@ -137,14 +137,30 @@ def make_absolute(tree: Tree, beside: Path) -> None:
     for side, part in (("client", "model"), ("server", "model"), ("server", "encoder")):
         section = tree.get(side)
         model = section.get(part) if isinstance(section, dict) else None
-        if not isinstance(model, dict):
-            continue
-        _folder(model, "checkpoint", beside)
-        if isinstance(model.get("path"), str):
-            file, _, name = model["path"].rpartition(":")
-            place = _found(file, beside) if file.endswith(".py") else None
-            if place is not None:
-                model["path"] = f"{place}:{name}"
+        if isinstance(model, dict):
+            _folder(model, "checkpoint", beside)
+            _code(model, "path", beside)
+    if isinstance(privacy := tree.get("privacy"), dict):
+        _code(privacy, "mechanism", beside)
+    _names_of_code(tree, beside)
+
+
+def _names_of_code(tree: Tree, beside: Path) -> None:
+    """Make files of code absolute wherever a name chooses an option."""
+    _code(tree, "name", beside)
+    for value in tree.values():
+        for part in value if isinstance(value, list) else [value]:
+            if isinstance(part, dict):
+                _names_of_code(part, beside)
+
+
+def _code(tree: Tree, key: str, beside: Path) -> None:
+    """Make the file absolute in ``file.py:name``."""
+    if isinstance(tree.get(key), str):
+        file, _, name = tree[key].rpartition(":")
+        place = _found(file, beside) if file.endswith(".py") else None
+        if place is not None:
+            tree[key] = f"{place}:{name}"
 
 
 def _found(text: str, beside: Path) -> Path | None:

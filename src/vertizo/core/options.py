@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, get_args
 
-from pydantic import BaseModel, ConfigDict, Discriminator, ValidationInfo, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 TAGS = ("name", "distribution")
@@ -15,7 +23,10 @@ class Options(BaseModel):
     """Public fields, validated once at construction; unknown keys are errors."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", allow_inf_nan=False, ser_json_inf_nan="constants"
+        frozen=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        ser_json_inf_nan="constants",
     )
 
     @field_validator("*", mode="before")
@@ -30,15 +41,60 @@ class Options(BaseModel):
         return value
 
 
-def chosen_by(key: str, default: str) -> Discriminator:
+def texts(options: type[Options]) -> dict[str, str]:
+    """What stands below each field of a class in its source, inherited fields included.
+
+    As of pydantic's `use_attribute_docstrings`, which would read the source of every class whenever
+    it is imported, at twice the cost of all else about it.
+    """
+    from pydantic._internal._docs_extraction import extract_docstrings_from_cls
+
+    found: dict[str, str] = {}
+    for base in reversed(options.__mro__):
+        if issubclass(base, Options):
+            found |= extract_docstrings_from_cls(base, use_inspect=True)
+    return {name: " ".join(text.split()) for name, text in found.items()}
+
+
+class Chosen(Options):
+    """Options that a configuration chooses by their ``name``.
+
+    A built-in class declares its own as a `Literal`. Any other leaves the field alone, and is
+    called by the name that chose it, or else by where it is: ``package.module:Class``.
+    """
+
+    name: Any = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, given: Any) -> Any:
+        if (
+            isinstance(given, dict)
+            and "name" not in given
+            and cls.model_fields["name"].default == ""
+        ):
+            return {**given, "name": f"{cls.__module__}:{cls.__qualname__}"}
+        return given
+
+
+@dataclass(frozen=True)
+class Tagged:
     """Which of several options is meant: what ``key`` says, or ``default`` where it is left out."""
 
-    def tag(value: Any) -> Any:
-        if isinstance(value, dict):
-            return value.get(key, default)
-        return getattr(value, key, None)
+    key: str
+    default: str
+    __name__ = "tag"  # pydantic tells callables by it
 
-    return Discriminator(tag)
+    def __call__(self, value: Any) -> Any:
+        """The option's tag."""
+        if isinstance(value, dict):
+            return value.get(self.key, self.default)
+        return getattr(value, self.key, None)
+
+
+def chosen_by(key: str, default: str) -> Discriminator:
+    """A choice between options: as of a `Tagged`."""
+    return Discriminator(Tagged(key, default))
 
 
 def options_of(choice: Any) -> list[Any]:

@@ -24,9 +24,10 @@ from hashlib import blake2b
 from threading import RLock
 
 import numpy as np
-import torch
 from numpy.random.bit_generator import ISeedSequence
 from numpy.typing import NDArray
+
+from vertizo.core.deferred import torch
 
 _default_generator = RLock()
 

@@ -6,13 +6,16 @@ Each raises the error type of its caller's choice with the name, the value and t
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from vertizo.core import kernels
+from vertizo.core.deferred import torch
 from vertizo.core.errors import ConfigError, NonFiniteError, ShapeError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def positive(name: str, value: float) -> float:

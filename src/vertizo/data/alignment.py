@@ -87,6 +87,23 @@ def known_keys(frame: pl.DataFrame, column: str, source: str) -> list[str | None
     ]
 
 
+def contents_of(frame: pl.DataFrame) -> list[str]:
+    """All of each row as canonical text: columns by their names, numbers alike however written."""
+    columns = [_content(frame[column]) for column in sorted(frame.columns)]
+    return ["\0".join(row) for row in zip(*columns, strict=True)]
+
+
+def _content(values: pl.Series) -> list[str]:
+    import polars as pl
+
+    if values.dtype.is_nested() or values.dtype in (pl.Binary, pl.Object):
+        return [repr(value) for value in values]
+    texts = values.cast(pl.String).str.strip_chars()
+    numbers = texts.cast(pl.Float64, strict=False).cast(pl.String)
+    found = numbers.fill_null(texts).fill_null("").to_list()
+    return [each if each.isascii() else unicodedata.normalize("NFC", each) for each in found]
+
+
 def _texts(values: pl.Series, where: str) -> pl.Series:
     """Text without spaces around it, null where missing; whole numbers as digits."""
     import polars as pl

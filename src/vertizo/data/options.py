@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PositiveInt, model_validator
 
+from vertizo.core.names import SplitName
 from vertizo.core.options import Options
-from vertizo.data.splits import SplitName
 
 
 def _category(value: Any) -> Any:

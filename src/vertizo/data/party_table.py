@@ -18,7 +18,7 @@ from torch import Tensor
 from vertizo.core.errors import ConfigError, DataError
 from vertizo.core.options import Options
 from vertizo.core.randomness import Stream
-from vertizo.data.alignment import align_table, fingerprint, in_order, keys_of
+from vertizo.data.alignment import align_table, contents_of, fingerprint, in_order, keys_of
 from vertizo.data.datasets.files import set_apart
 from vertizo.data.labels import labels_of
 from vertizo.data.options import Category, DataConfig, Delimiter
@@ -196,6 +196,7 @@ def labels(
             {} if prepare is None else {holder: prepare}, options.label, learned, names
         ),
         keys=lambda: [first[place] for place in rows["table"].tolist()],
+        contents=lambda: contents_of(train.frame[rows["table"].tolist()]),
     )
     return data, fingerprint(federation, keys)
 

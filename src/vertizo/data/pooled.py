@@ -51,6 +51,8 @@ class Pooled:
     keys: Callable[[], Sequence[str]] | None = None
     """What tells the training records from all others, in their order: worked out when asked for.
     None where nothing does."""
+    contents: Callable[[], Sequence[str]] | None = None
+    """All that the label holder has in each of their rows, as text; None where that is the key."""
 
     @property
     def kind(self) -> Kind:

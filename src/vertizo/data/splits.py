@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 from torch import Tensor
 
 from vertizo.core.errors import ConfigError
+from vertizo.core.names import SplitName
 from vertizo.core.suggestions import nearest
 from vertizo.data.pooled import Kind, Pooled
 
 __all__ = ["SPLITS", "Piece", "SplitName", "describe", "nearest", "pieces"]
 
-SplitName = Literal["rows", "patches", "halves", "sides", "even", "columns", "segments", "views"]
 SPLITS: tuple[str, ...] = get_args(SplitName)
 """
 rows      horizontal strips of pixels

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from vertizo.core.errors import ConfigError
+from vertizo.core.names import SplitName
 from vertizo.core.randomness import Stream
 from vertizo.data.options import DataConfig
 from vertizo.data.pooled import Pooled
-from vertizo.data.splits import SPLITS, Piece, SplitName, describe, nearest, pieces
+from vertizo.data.splits import SPLITS, Piece, describe, nearest, pieces
 from vertizo.data.tabular.prepared import Preparation
 from vertizo.data.tabular.preprocessing import Bounds, Lists, Preprocessing, check_public
 from vertizo.models.losses import Regression, Task
@@ -63,6 +64,8 @@ class VerticalData:
     keys: Callable[[], list[str]] | None = None
     """What tells the training records from all others, in their order: worked out when asked for.
     None where nothing does."""
+    contents: Callable[[], list[str]] | None = None
+    """All that the label holder has in each of their rows, as text; None where that is the key."""
 
     @property
     def records(self) -> int:
@@ -140,14 +143,21 @@ def cut(pooled: Pooled, options: DataConfig, stream: Stream) -> VerticalData:
         if preparations and pooled.label is not None
         else None,
         notes=pooled.notes,
-        keys=partial(_keys, pooled.keys, chosen["table"]) if pooled.keys is not None else None,
+        keys=_chosen(pooled.keys, chosen["table"]),
+        contents=_chosen(pooled.contents, chosen["table"]),
     )
 
 
-def _keys(everybody: Callable[[], Sequence[str]], ids: Tensor) -> list[str]:
-    """Those of these records."""
-    keys = everybody()
-    return [keys[place] for place in ids.tolist()]
+def _chosen(
+    everybody: Callable[[], Sequence[str]] | None, ids: Tensor
+) -> Callable[[], list[str]] | None:
+    """What is known of everybody, of these records."""
+    return None if everybody is None else partial(_texts_of, everybody, ids)
+
+
+def _texts_of(everybody: Callable[[], Sequence[str]], ids: Tensor) -> list[str]:
+    texts = everybody()
+    return [texts[place] for place in ids.tolist()]
 
 
 def _selected(values: Tensor, ids: Tensor) -> Tensor:

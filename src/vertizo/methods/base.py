@@ -24,37 +24,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal, NamedTuple, cast, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias, cast, get_args
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from vertizo.core.deferred import torch
 from vertizo.core.errors import ConfigError
-from vertizo.core.options import Options
+from vertizo.core.names import LawName, Timing, UpdateName
+from vertizo.core.options import Chosen
 from vertizo.core.randomness import Stream
 from vertizo.models.base import DifferentiableModel, Model, Selected
 from vertizo.models.optimizers import Gradient, Optimizer
 from vertizo.protocol.codecs.base import Codec
 from vertizo.protocol.codecs.none import NoCompression
 from vertizo.protocol.messages import Query
-from vertizo.zeroth_order.directions import Directions, LawName
+from vertizo.zeroth_order.directions import Directions
 
-Timing = Literal["asynchronous", "synchronous"]
-UpdateName = Literal[
-    "sgd",
-    "zeroth-order",
-    "forward-difference",
-    "private-sgd",
-    "private-zeroth-order",
-    "secret-sgd",
-    "none",
-]
-PRIVATE: tuple[UpdateName, ...] = ("private-sgd", "private-zeroth-order", "secret-sgd")
-"""The server updates whose steps carry noise (`vertizo.party.private_updates`)."""
+if TYPE_CHECKING:
+    from torch import Tensor
 
-
-Features = Tensor | Selected
+Features: TypeAlias = "Tensor | Selected"
 """Those of a batch, [batch, …], or rows of a table that `Method.table_of` gave."""
 
 
@@ -123,7 +112,7 @@ class Outcome(NamedTuple):
     """``∂f_i/∂h_m`` of every record there, [batch, d_h]; computed when called."""
 
 
-class Method(Options):
+class Method(Chosen):
     """A method's hyperparameters, and its steps of a round.
 
     Every default is the usual case; a method must say `ask`, `told` and `tell`.
@@ -143,8 +132,6 @@ class Method(Options):
     """Whether modules train in training mode: no losses at several points are compared."""
     up: ClassVar[Codec] = NoCompression()
     """How its queries are coded, unless another codec is chosen."""
-
-    name: Any
 
     @property
     def points(self) -> int:

@@ -2,36 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING
 
-from pydantic import Tag
-
-from vertizo.core.options import chosen_by, options_of
+from vertizo.core.registry import Registry
 from vertizo.methods.base import Method
-from vertizo.methods.cascaded import Cascaded
-from vertizo.methods.compressed_vfl import CompressedVfl
-from vertizo.methods.czofo import Czofo
-from vertizo.methods.dpzv import Dpzv
-from vertizo.methods.fedbcd import FedBcd
-from vertizo.methods.flex_vfl import FlexVfl
-from vertizo.methods.split import Split
-from vertizo.methods.vafl import Vafl
-from vertizo.methods.zoo_vfl import SynZooVfl, ZooVfl
 
-MethodConfig = Annotated[
-    Annotated[Dpzv, Tag("dpzv")]
-    | Annotated[Czofo, Tag("czofo")]
-    | Annotated[Cascaded, Tag("cascaded")]
-    | Annotated[ZooVfl, Tag("zoo-vfl")]
-    | Annotated[SynZooVfl, Tag("syn-zoo-vfl")]
-    | Annotated[Vafl, Tag("vafl")]
-    | Annotated[Split, Tag("split")]
-    | Annotated[CompressedVfl, Tag("compressed-vfl")]
-    | Annotated[FedBcd, Tag("fedbcd")]
-    | Annotated[FlexVfl, Tag("flex-vfl")],
-    chosen_by("name", "dpzv"),
-]
-METHODS: dict[str, type[Method]] = {
-    option.model_fields["name"].default: option for option in options_of(MethodConfig)
-}
+_HERE = "vertizo.methods"
+METHODS: Registry[type[Method]] = Registry(
+    "method",
+    {
+        "dpzv": f"{_HERE}.dpzv:Dpzv",
+        "czofo": f"{_HERE}.czofo:Czofo",
+        "cascaded": f"{_HERE}.cascaded:Cascaded",
+        "zoo-vfl": f"{_HERE}.zoo_vfl:ZooVfl",
+        "syn-zoo-vfl": f"{_HERE}.zoo_vfl:SynZooVfl",
+        "vafl": f"{_HERE}.vafl:Vafl",
+        "split": f"{_HERE}.split:Split",
+        "compressed-vfl": f"{_HERE}.compressed_vfl:CompressedVfl",
+        "fedbcd": f"{_HERE}.fedbcd:FedBcd",
+        "flex-vfl": f"{_HERE}.flex_vfl:FlexVfl",
+    },
+    f"{_HERE}.base:Method",
+)
 """Every method by name."""
+
+if TYPE_CHECKING:
+    MethodConfig = Method
+else:
+    MethodConfig = METHODS.choice("dpzv")

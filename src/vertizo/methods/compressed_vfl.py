@@ -19,7 +19,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from vertizo.methods.base import Timing
+from vertizo.core.names import Timing
 from vertizo.methods.first_order import FirstOrder
 from vertizo.protocol.codecs.base import Codec
 from vertizo.protocol.codecs.uniform import Uniform

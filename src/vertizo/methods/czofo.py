@@ -19,19 +19,21 @@ without a further 1/B, the mean being taken already.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
-from torch import Tensor
 
+from vertizo.core.names import LawName
 from vertizo.core.randomness import Stream
 from vertizo.methods.base import ClientSide, Method, Outcome
 from vertizo.models.base import Points
 from vertizo.models.optimizers import Dense
 from vertizo.protocol.messages import Query
-from vertizo.zeroth_order.directions import LawName
 from vertizo.zeroth_order.estimators import forward_difference
 from vertizo.zeroth_order.record_directions import record_directions
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Czofo(Method):

@@ -22,15 +22,17 @@ are one entry (``clipping: jointly``).
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
+from vertizo.core.deferred import torch
+from vertizo.core.names import LawName
 from vertizo.methods.base import ClientSide, Features, Method, Outcome
-from vertizo.zeroth_order.directions import LawName
 from vertizo.zeroth_order.estimators import Sum, estimate, outputs, readable_table, two_point
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Dpzv(Method):

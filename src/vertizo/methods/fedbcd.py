@@ -17,7 +17,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from vertizo.methods.base import Timing
+from vertizo.core.names import Timing
 from vertizo.methods.first_order import FirstOrder
 
 

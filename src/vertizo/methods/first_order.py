@@ -6,13 +6,14 @@ local steps one exchange serves.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from torch import Tensor
+from typing import TYPE_CHECKING, ClassVar
 
 from vertizo.methods.base import ClientSide, Method, Outcome
 from vertizo.models.base import Points
 from vertizo.models.optimizers import Dense
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class FirstOrder(Method):

@@ -18,7 +18,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, PositiveInt
 
 from vertizo.core.errors import ConfigError
-from vertizo.methods.base import Timing
+from vertizo.core.names import Timing
 from vertizo.methods.first_order import FirstOrder
 
 

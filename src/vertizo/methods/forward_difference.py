@@ -5,18 +5,20 @@ The three differ in how their server is trained and in timing.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import torch
 from pydantic import Field
-from torch import Tensor
 
+from vertizo.core.deferred import torch
+from vertizo.core.names import LawName
 from vertizo.core.randomness import Stream
 from vertizo.methods.base import ClientSide, Features, Method, Outcome
 from vertizo.protocol.messages import Query
-from vertizo.zeroth_order.directions import LawName
 from vertizo.zeroth_order.estimators import estimate, forward_difference, outputs, readable_table
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 ReplyForm = Literal["losses", "difference"]
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from vertizo.methods.base import Timing
+from vertizo.core.names import Timing
 from vertizo.methods.first_order import FirstOrder
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from vertizo.methods.base import Timing, UpdateName
+from vertizo.core.names import Timing, UpdateName
 from vertizo.methods.forward_difference import ForwardDifference, ReplyForm
 
 

@@ -14,18 +14,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
-import torch
-from torch import Tensor
+from vertizo.core.deferred import torch
 
-State = Tensor | dict[str, Any]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+State: TypeAlias = "Tensor | dict[str, Any]"
 """All that makes a model what it is: w, and beside it what training by steps does not move."""
 
 
 def copied(state: State) -> State:
     """A state that stays as it is."""
-    if isinstance(state, Tensor):
+    if isinstance(state, torch.Tensor):
         return state.clone()
     return {name: copied(part) for name, part in state.items()}
 
@@ -78,7 +81,7 @@ class OfParameters:
 
     def load(self, state: State) -> None:
         """Go on from ``state``."""
-        if not isinstance(state, Tensor):
+        if not isinstance(state, torch.Tensor):
             raise TypeError("the state of another kind of model")
         put(self.parameters, state)
 

@@ -7,12 +7,13 @@ every offset. Nothing is shifted, so that the parameters are afterwards what the
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import torch
-from torch import Tensor
-
+from vertizo.core.deferred import torch
 from vertizo.models.linear_stack import LinearStack
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 LARGEST, SMALLEST = 1 << 19, 1 << 16
 """Weights worked on at a time: fewer make products slow, more make buffers large."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-import torch
-from torch import nn
+from vertizo.core.deferred import torch
 
 
 @dataclass(frozen=True)
@@ -24,23 +23,23 @@ class Layer:
         return self.outputs * (self.inputs + self.bias)
 
 
-def layers_of(module: nn.Module) -> tuple[Layer, ...] | None:
+def layers_of(module: torch.nn.Module) -> tuple[Layer, ...] | None:
     """The layers of a module that is such a stack, None for any other module.
 
     Hooks and parametrisations may do anything; a module that has some is no stack.
     """
     if any(map(_is_customised, module.modules())):
         return None
-    parts = list(module) if type(module) is nn.Sequential else [module]
-    if parts and type(parts[0]) is nn.Flatten:
+    parts = list(module) if type(module) is torch.nn.Sequential else [module]
+    if parts and type(parts[0]) is torch.nn.Flatten:
         if (parts[0].start_dim, parts[0].end_dim) != (1, -1):
             return None
         parts = parts[1:]
     layers: list[Layer] = []
     for part in parts:
-        if type(part) is nn.Linear and part.weight.dtype == torch.float32:
+        if type(part) is torch.nn.Linear and part.weight.dtype == torch.float32:
             layers.append(Layer(part.in_features, part.out_features, part.bias is not None, False))
-        elif type(part) is nn.ReLU and layers and not layers[-1].relu:
+        elif type(part) is torch.nn.ReLU and layers and not layers[-1].relu:
             last = layers[-1]
             layers[-1] = Layer(last.inputs, last.outputs, last.bias, relu=True)
         else:
@@ -50,7 +49,7 @@ def layers_of(module: nn.Module) -> tuple[Layer, ...] | None:
     return tuple(layers) if layers and widths_fit and own == sum(x.size for x in layers) else None
 
 
-def _is_customised(module: nn.Module) -> bool:
+def _is_customised(module: torch.nn.Module) -> bool:
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     names = {name for name, _ in module.named_parameters(recurse=False)}
     return any(getattr(module, hook) for hook in hooks) or not names <= {"weight", "bias"}

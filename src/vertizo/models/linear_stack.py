@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from vertizo.core import kernels
+from vertizo.core.deferred import torch
 from vertizo.core.kernels import plain_products
 from vertizo.models.base import (
     HeldGradients,
@@ -41,6 +41,9 @@ ROWS = 4096
 """Records whose gradients are added up by one product."""
 AT_ONCE = 2**24
 """Numbers that may be held at a time where gradients are formed."""
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class LinearStack(OfParameters):

@@ -9,12 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from vertizo.core import kernels
+from vertizo.core.deferred import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def add(vector: Tensor, numbers: Tensor, factor: float) -> None:
@@ -76,7 +79,7 @@ class Optimizer(Protocol):
         """Go on from ``state``."""
 
 
-LARGEST = float(torch.finfo(torch.float32).max)
+LARGEST = float(np.finfo(np.float32).max)
 
 
 class Sgd:

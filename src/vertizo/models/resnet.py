@@ -8,14 +8,13 @@ would mix its records, and no privacy guarantee survives that. The number of par
 from __future__ import annotations
 
 import math
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from vertizo.core.errors import ConfigError
+from vertizo.core.names import Side
 
-Side = Literal["width", "height", "channels"]
 """Along what the clients' feature maps are put together."""
 
 WIDTH = 64

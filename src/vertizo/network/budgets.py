@@ -6,19 +6,19 @@ from dataclasses import replace
 
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError
+from vertizo.core.names import PRIVATE
 from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData
-from vertizo.methods.base import PRIVATE
 from vertizo.network.job import choice_seed, records_of
 from vertizo.network.options import ServeConfig
-from vertizo.privacy.ledger_budget import LedgerBudget
-from vertizo.privacy.ledger_opening import SLACK
-from vertizo.privacy.ledger_register import Register
+from vertizo.privacy.durable_ledger import SLACK
+from vertizo.privacy.events import LedgerBudget
+from vertizo.privacy.ledger_witness import Register
 from vertizo.run.build_parties import make_server, statement_of
 from vertizo.run.build_privacy import choice_of
 from vertizo.run.coverage import covers
 from vertizo.run.data_defaults import complete
-from vertizo.run.ledger_session import budget_of, check_exact
+from vertizo.run.ledger_session import budget_of, check_exact, names_of
 
 USUAL_DIM = 16
 """Numbers of an embedding, where the configuration leaves them to the members."""
@@ -36,16 +36,17 @@ def check_free(config: ExperimentConfig, data: VerticalData, *, trial: bool) -> 
     privacy = config.privacy
     exact = privacy.mechanism == "gaussian" and privacy.accounting != "published"
     charged = exact and config.server.update in (*PRIVATE, "none") and not data.fitted_labels
-    if trial or not charged or privacy.ledger is not None or data.keys is None:
+    names = None if trial or not charged or privacy.ledger is not None else names_of(data)
+    if names is None:
         return
     register = Register()
     with register.locked():
         register.forget_unused()
-        register.check_free(data.keys())
+        register.check_free(names)
 
 
-def budget_for_jobs(config: ServeConfig, runs: int) -> tuple[LedgerBudget, list[str] | None]:
-    """The budget that so many jobs of a label holder need, and its records' keys.
+def budget_for_jobs(config: ServeConfig, runs: int) -> tuple[LedgerBudget, VerticalData]:
+    """The budget that so many jobs of a label holder need, and its records.
 
     How long members' embeddings are is not known before they come. It shows in the ninth digit of
     the noise on secret steps, for which a millionth is set aside.
@@ -79,5 +80,4 @@ def budget_for_jobs(config: ServeConfig, runs: int) -> tuple[LedgerBudget, list[
         least = releases.secret.noise_multiplier * (1 - SLACK / 2)
         secret = replace(releases.secret, noise_multiplier=least)
         releases = replace(releases, secret=secret)
-    keys = None if data.keys is None else data.keys()
-    return budget_of(releases, plain, data, runs), keys
+    return budget_of(releases, plain, data, runs), data

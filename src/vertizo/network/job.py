@@ -24,7 +24,7 @@ from vertizo.run.build_privacy import Charge, choice_of
 from vertizo.run.coverage import assumptions, covers
 from vertizo.run.data_defaults import complete
 from vertizo.run.job import Job
-from vertizo.run.ledger_session import budget_of, charged_to, check_exact
+from vertizo.run.ledger_session import budget_of, charged_to, check_exact, names_of
 from vertizo.run.lengths import planned_rounds, steps_of_client
 
 TRIAL = "No privacy guarantee: this is a trial, in which all noise follows from a public seed."
@@ -194,8 +194,7 @@ def open_job(
         releases = plain.party.side.plan.releases
         assert releases is not None, "what is exact has noise"
         if is_new and not path.exists():
-            keys = None if data.keys is None else data.keys()
-            DurableLedger.create(path, budget_of(releases, config, data, 1), keys=keys)
+            DurableLedger.create(path, budget_of(releases, config, data, 1), names=names_of(data))
     if path is None:
         yield plain
         return

@@ -115,7 +115,7 @@ class ServeConfig(ExperimentConfig):
             raise ValueError(
                 f"federation.absent is 'go-on' and server.update {self.server.update!r}: a round "
                 "without some members would be a whole step of the server, charged in part; use "
-                "'wait', or server.update 'secret-sgd'"
+                "'wait', or server.update 'poisson-dp-sgd'"
             )
         once = self.privacy.mechanism == "embedding-noise" or self.codecs.feedback in ("up", "both")
         if together and once:

@@ -35,14 +35,12 @@ from vertizo.network.transport import Answer, Channel
 from vertizo.party.server import ServerParty
 from vertizo.protocol.messages import Purpose
 from vertizo.run.build_parties import (
-    STAND_INS,
     embedding_noise,
-    for_predicting,
-    in_place_of_tests,
     make_client,
     make_server,
 )
 from vertizo.run.folder import RunFolder
+from vertizo.run.prediction import STAND_INS, for_predicting, in_place_of_tests
 from vertizo.run.traffic import UPLOAD_BYTES
 
 WORDS = "These are predictions; the guarantee of the job is in its summary."

@@ -12,10 +12,16 @@ import os
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
+from vertizo.config.architectures import CLIENT_MODELS, SERVER_MODELS
+from vertizo.config.former_names import today
 from vertizo.config.schema import ExperimentConfig, parse
 from vertizo.core.errors import ConfigError, MalformedError, RefusedError
+from vertizo.data.datasets.catalog import CATALOG
+from vertizo.methods.choice import METHODS
 from vertizo.network.frames import PROTOCOL, Hello, Terms
 from vertizo.network.options import JoinConfig
+from vertizo.privacy.choice import MECHANISMS
+from vertizo.protocol.codecs.catalog import CODECS
 
 LARGEST_DIM = 2**16
 """Numbers of an embedding."""
@@ -25,12 +31,15 @@ SECTIONS = TOLD | {
     *("epochs", "rounds", "batch_size", "method", "client", "codecs", "control", "server"),
     *("simulation", "data", "privacy"),
 }
-HARMLESS = {
+LOADING: dict[str, tuple[object, ...]] = {
     **dict.fromkeys(("path", "test_path", "root", "ledger"), (None,)),
     "checkpoint": ("minilm", "random"),
     "tokenizer": ("hash", "minilm"),
 }
 """Keys that may name files or code, and their values that do not."""
+NAMING = ("name", "mechanism")
+"""Keys that choose by name."""
+KINDS = (METHODS, CODECS, CLIENT_MODELS, SERVER_MODELS, CATALOG, MECHANISMS, ("frame",))
 OWN_WORD = "a label holder may not name code or files; set it in this party's own configuration"
 
 
@@ -85,16 +94,11 @@ def accepted(terms: Terms, config: JoinConfig) -> ExperimentConfig:
         raise MalformedError(f"the terms are no configuration: {error}") from None
     if not isinstance(proposed, dict) or not proposed.keys() <= SECTIONS:
         raise MalformedError("the terms have sections that are none of a member's business")
-    ours = config.federation.trial
-    if terms.trial != ours:
-        wanted = "a trial, in which all secrets follow from a public seed"
-        raise ConfigError(
-            f"federation.trial is {str(ours).lower()} but the label holder runs "
-            f"{wanted if terms.trial else 'no trial'}"
-        )
-    for key, value in config.federation.require.items():
+    _check_trial(terms, config)
+    require = config.federation.require
+    for key, value in require.items():
         found = _at(proposed, key)
-        if found != value:
+        if today(key, found) != today(key, value):
             raise ConfigError(
                 f"federation.require.{key} is {value!r} but the label holder wants {found!r}"
             )
@@ -107,12 +111,13 @@ def accepted(terms: Terms, config: JoinConfig) -> ExperimentConfig:
     if not isinstance(theirs, dict):
         raise MalformedError("the terms' section client is no mapping")
     theirs = {key: value for key, value in theirs.items() if key != "device"}  # of this machine
-    _check_harmless({**proposed, "client": {k: v for k, v in theirs.items() if k not in own}})
-    tree = {key: value for key, value in proposed.items() if key not in TOLD}
-    tree["client"] = {**theirs, **own}
-    if terms.trial:
-        tree["seed"] = terms.choice
-    return parse(tree, "the label holder's terms")
+    theirs_alone = {key: value for key, value in theirs.items() if key not in own}
+    _check_harmless({**proposed, "client": theirs_alone}, required=require)
+    seed = {"seed": terms.choice} if terms.trial else {}
+    client = {"client": {**theirs, **own}}
+    own_tree = {**proposed, **client, **seed}
+    own_tree = {key: value for key, value in own_tree.items() if key not in TOLD}
+    return parse(own_tree, "the label holder's terms")
 
 
 class Told(TypedDict):
@@ -134,16 +139,38 @@ def told(terms: Terms) -> Told:
     }
 
 
-def _check_harmless(tree: Any, place: str = "") -> None:
-    """Refuse whatever would load code or files on this machine."""
+def _check_trial(terms: Terms, config: JoinConfig) -> None:
+    ours = config.federation.trial
+    if terms.trial != ours:
+        wanted = "a trial, in which all secrets follow from a public seed"
+        raise ConfigError(
+            f"federation.trial is {str(ours).lower()} but the label holder runs "
+            f"{wanted if terms.trial else 'no trial'}"
+        )
+
+
+def _check_harmless(tree: Any, place: str = "", *, required: Mapping[str, Any]) -> None:
+    """Refuse whatever would load code or files on this machine, but for what it requires itself."""
+    if isinstance(tree, list):
+        for number, part in enumerate(tree):
+            _check_harmless(part, f"{place}.{number}", required=required)
     if not isinstance(tree, Mapping):
         return
     for key, value in tree.items():
         here = f"{place}.{key}" if place else str(key)
-        harmless = HARMLESS.get(key)
-        if harmless is not None and value not in harmless:
+        if key in NAMING and not _is_ours(value) and value != required.get(here):
+            raise ConfigError(
+                f"the label holder proposes {here} {value!r}, which is no part of vertizo; "
+                f"if you have that code and trust it, set federation.require.{here} to its name"
+            )
+        if key in LOADING and value not in LOADING[key]:
             raise ConfigError(f"the label holder proposes {here} {value!r}; {OWN_WORD}")
-        _check_harmless(value, here)
+        _check_harmless(value, here, required=required)
+
+
+def _is_ours(name: Any) -> bool:
+    """Whether nothing is imported for a name but this package; what is no name is refused later."""
+    return not isinstance(name, str) or any(name in kind for kind in KINDS)
 
 
 def _at(tree: Mapping[str, Any], key: str) -> Any:

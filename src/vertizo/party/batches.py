@@ -6,16 +6,10 @@ replies rests on. Batch number n is a function of the stream and n: nothing need
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 
 from vertizo.core.randomness import Stream
-
-Naming = Literal["sent", "known"]
-"""How a query says which records it is about: by their IDs, or, where both sides know the order of
-records, by the number of a batch."""
 
 
 class Batches:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
@@ -14,10 +13,10 @@ from torch import Tensor
 
 from vertizo.core import kernels, memory
 from vertizo.core.errors import ConfigError
+from vertizo.core.names import Join
 from vertizo.models.base import Points
 from vertizo.party import storage
 
-Join = Literal["concat", "sum", "mean"]
 Array = NDArray[np.float32]
 KEPT_WHEN_FREED = memory.BLOCK
 """Bytes of an array up to which its memory comes back without new pages."""

@@ -12,6 +12,19 @@ from collections.abc import Iterable
 
 from vertizo.core.validate import fraction, non_negative, positive
 
+UNIT = 1e-12
+"""μ² of one unit of spending: whole units make sums of any length exact."""
+
+
+def units(mu: float) -> int:
+    """The spending of a μ-GDP release, in units, rounded up."""
+    return math.ceil(mu * mu / UNIT)
+
+
+def mu_of_units(spent: int) -> float:
+    """μ of that much spending."""
+    return math.sqrt(spent * UNIT)
+
 
 def delta_of(mu: float, epsilon: float) -> float:
     """The smallest δ at which a μ-GDP mechanism is (ε, δ)-DP."""

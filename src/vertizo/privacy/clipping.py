@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -24,3 +26,20 @@ def clip(values: Tensor, clip_norm: float) -> Tensor:
     norm = torch.linalg.vector_norm(finite / largest, dim=1, keepdim=True) * largest
     shrink = clip_norm / norm.clamp_(min=clip_norm)
     return finite.mul(shrink)
+
+
+@dataclass(frozen=True)
+class Clip:
+    """`clip` to one norm, which knows how far one record can move a sum of what it returns."""
+
+    norm: float
+    """C."""
+
+    def __call__(self, values: Tensor) -> Tensor:
+        """As of `clip`."""
+        return clip(values, self.norm)
+
+    @property
+    def sensitivity(self) -> float:
+        """How far replacing one record moves the sum at most: 2C."""
+        return 2 * self.norm

@@ -1,62 +1,65 @@
 """The ledger that belongs to the records: every run, seed and trial on them draws on it.
 
-See docs/privacy.md, Ledger, and docs/mathematics.md, Composition and budgets.
-
-A reply is charged and kept, in one transaction that is on disk, before it leaves. So a server that
-is killed at any moment, and started again, finds each reply that may have left, sends that very
-reply when the query comes again, and charges it once. Spending is made from the log when the ledger
-is opened. It is never part of a checkpoint, and an older copy of the file does not start
-(`vertizo.privacy.ledger_witness`).
-
-What it charges depends on record IDs and public constants, never on a value that is computed from
-labels: what it refuses, and what its file and its summary hold, tells nothing about them beyond the
-replies themselves.
+See docs/privacy.md, Ledger. What it charges depends on record IDs and public constants, never on a
+value that is computed from labels: what it refuses, and what its file and its tally hold, tells
+nothing about them beyond the replies themselves.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from torch import Tensor
 
-from vertizo.core.errors import (
-    BudgetError,
-    ConfigError,
-    ConflictError,
-    RunError,
-    UnknownPartyError,
-    VertizoError,
+from vertizo.core.errors import BudgetError, ConfigError, ConflictError, RunError, VertizoError
+from vertizo.privacy import guarantee, ledger_file
+from vertizo.privacy.epsilon_text import bound_text
+from vertizo.privacy.events import LedgerBudget, SecretSteps
+from vertizo.privacy.ledger import (
+    REPLY,
+    RUN,
+    STEP,
+    Answered,
+    Answers,
+    Entry,
+    Ledger,
+    Row,
+    Tally,
+    check_admissible,
+    digest,
 )
-from vertizo.privacy.events import SecretSteps
-from vertizo.privacy.ledger import Answered, Entry, check_admissible
-from vertizo.privacy.ledger_budget import LedgerBudget, LedgerSummary
-from vertizo.privacy.ledger_file import REPLY, RUN, STEP, LedgerFile, Row, digest
-from vertizo.privacy.ledger_opening import check_constants, last_replies, open_both, tallied
-from vertizo.privacy.ledger_register import Register, Registered, create_registered, stated
-from vertizo.privacy.ledger_tally import Answers, Tally
-from vertizo.privacy.ledger_witness import Witness
+from vertizo.privacy.ledger_file import LedgerFile, opened, tallied
+from vertizo.privacy.ledger_witness import Names, Register, Registered, Witness
+
+SLACK = 1e-6
+"""By which a run's noise on secret steps may be more than its ledger counts, which is safe."""
 
 
-class DurableLedger:
-    """A ledger in a file, open for one run; a `vertizo.privacy.ledger.Ledger`.
+class DurableLedger(Ledger):
+    """A ledger in a file, open for one run; made by `create`, used through `open`.
 
-    Made by `create`, used through `open`. Calls come one at a time. After an error while writing it
-    refuses everything: what is on disk then counts, and `open` reads it.
+    A reply is charged and kept, in one
+    transaction that is on disk, before it leaves. So a server that is killed at any moment, and
+    started again, finds each reply that may have left, sends that very reply when the query comes
+    again, and charges it once. An older copy of the file does not start.
+
+    Calls come one at a time. After an error while writing it refuses everything: what is on disk
+    then counts, and `open` reads it.
     """
 
     def __init__(
         self, file: LedgerFile, tally: Tally, witness: Witness, run: str, replays: bool
     ) -> None:
         self._file = file
-        self._tally = tally
+        self.tally = tally
+        """What all runs have spent; ``print`` it."""
         self._witness = witness
         self._name = run
         self._replays = replays
         self._settled = True
-        self._run = 0
+        self._secret: SecretSteps | None = None
         self._last: dict[int, Answered] = {}
         self._replaying: set[int] = set()
         self._beside: tuple[Registered, ...] = ()
@@ -67,7 +70,7 @@ class DurableLedger:
         budget: LedgerBudget,
         witness_folder: Path | None = None,
         *,
-        keys: Sequence[str] | None = None,
+        names: Names | None = None,
         further: bool = False,
     ) -> None:
         """Make the ledger of a set of records, once, and its witness.
@@ -76,17 +79,30 @@ class DurableLedger:
             path: of the file.
             budget: what all its runs together may spend.
             witness_folder: as of `open`.
-            keys: of the records, in the order of their numbers; None where they have none.
-            further: whether it may be for records that another ledger is for: its ε adds to that
-                one's, and all runs say so.
+            names: of the records; None where nothing tells them apart.
+            further: whether it may be for records of another ledger, whose ε then adds to its own.
 
         Raises:
             ConfigError: the stated ε is below what the budget comes to.
             RunError: there is a file of that name, it cannot be made, or another ledger is for
                 some of the records.
         """
-        budget.check_epsilon()
-        create_registered(path, budget, witness_folder, keys, further=further)
+        found = guarantee.joined_epsilon(budget.mu, budget.secret, budget.delta)
+        if found > budget.epsilon * (1 + 1e-6):  # rounding: of units, and of a root searched for
+            raise ConfigError(
+                f"epsilon {budget.epsilon:g} is stated, but μ = {budget.mu:.6g} for replies and "
+                f"{budget.steps} secret steps come to {found:.6g} at δ = {budget.delta:g}"
+            )
+        if names is None:
+            ledger_file.create(path, budget, witness_folder)
+            return
+        register = Register(witness_folder)
+        with register.locked():
+            register.forget_unused()
+            if not further:
+                register.check_free(names)
+            identity = ledger_file.create(path, budget, witness_folder)
+            register.add(identity, path, budget, names)
 
     @classmethod
     def open(
@@ -106,10 +122,9 @@ class DurableLedger:
             witness_folder: where the witness is kept, apart from the ledger; None for the user's
                 state folder.
             secret: the secret steps that the run will make at most; None for none.
-            replays: the run is a simulation with seeded noise, which after a resumption repeats
-                what it did since its checkpoint, byte for byte. Repeated queries pass `admit`
-                whatever is left, as `commit` finds that they were charged; repeated steps are not
-                charged again. With fresh noise a repeated step is another release: leave it off.
+            replays: whether the noise is seeded, so that a resumed run repeats what it did since
+                its checkpoint, byte for byte. Repeated queries then pass `admit` whatever is left,
+                and repeated steps are free. With fresh noise a repeated step is another release.
 
         Raises:
             RunError: missing, in use, damaged, rolled back, without its witness, or of other
@@ -117,35 +132,32 @@ class DurableLedger:
         """
         if not run.strip() or not run.isprintable():
             raise RunError(f"a run of a ledger is named {run!r}; name it in one line")
-        file, tally, witness = open_both(path, witness_folder, accept=False)
+        ledger = cls(*opened(path, witness_folder, accept=False), run, replays)
         try:
-            ledger = cls(file, tally, witness, run, replays)
             ledger._begin(secret)
         except BaseException:
-            file.close()
-            witness.close()
+            ledger.close()
             raise
         return ledger
 
     @staticmethod
-    def accept(path: Path, witness_folder: Path | None = None) -> LedgerSummary:
+    def accept(path: Path, witness_folder: Path | None = None) -> Tally:
         """Make a witness for a ledger that has none here, as one that was moved from elsewhere.
 
-        Whoever calls it vouches that this copy holds every reply that ever left: that it is the
-        newest there is, and that no other copy is, or will be, in use. Nothing can check that here,
-        and if it is wrong, records are charged less than was spent on them and the stated ε is
-        exceeded. A ledger that its witness contradicts is not accepted.
+        Whoever calls it vouches that this copy is the newest there is, and that no other is or will
+        be in use. Nothing can check that here; if it is wrong, the stated ε is exceeded. A ledger
+        that its witness contradicts is not accepted.
 
         Raises:
             RunError: as `open`, but for a missing or damaged witness.
         """
-        file, tally, witness = open_both(path, witness_folder, accept=True)
+        file, tally, witness = opened(path, witness_folder, accept=True)
         file.close()
         witness.close()
-        return tally.summary(file.identity)
+        return tally
 
     @staticmethod
-    def inspect(path: Path) -> LedgerSummary:
+    def inspect(path: Path) -> Tally:
         """What a ledger has spent, without opening it for a run and without its witness.
 
         Raises:
@@ -153,16 +165,14 @@ class DurableLedger:
         """
         file = LedgerFile(path)
         try:
-            tally, _ = tallied(file, None)
-            return tally.summary(file.identity)
+            return tallied(file, None)[0]
         finally:
             file.close()
 
-    def claim(self, keys: Sequence[str]) -> None:
-        """Find that it is for the records with these keys, in the order of their numbers.
+    def claim(self, names: Names) -> None:
+        """Find that it is for these records; called before anything is charged.
 
-        For the driver to call before anything is charged. A ledger that was moved here is
-        registered for them.
+        A ledger that was moved here is registered for them.
 
         Raises:
             RunError: it is for other records, or it is new here and another ledger is for some.
@@ -170,25 +180,16 @@ class DurableLedger:
         register = Register(self._witness.path.parent)
         with register.locked():
             file = self._file
-            self._beside = register.claim(file.identity, file.path, self.budget, keys)
+            self._beside = register.claim(file.identity, file.path, self.budget, names)
 
     def admit(self, client: int, ids: Tensor, cost: int) -> None:
-        """As of a `vertizo.privacy.ledger.Ledger`.
-
-        Raises:
-            BudgetError, RepeatedRecordError, UnknownRecordError, UnknownPartyError: refused.
-            RunError: writing failed before.
-        """
+        """As of a `Ledger`; RunError if writing failed before."""
         self._check_usable()
-        if client in self._replaying:
-            check_admissible(self._spent(client), client, ids, 0, self.budget.share)
-        else:
-            self._check_charge(client, ids, cost)
+        cost = 0 if client in self._replaying else cost
+        check_admissible(self.tally.charged, client, ids, cost, self.budget.share)
 
     def commit(self, entries: Sequence[Entry]) -> None:
-        """As of a `vertizo.privacy.ledger.Ledger`; all of ``entries`` or none.
-
-        An entry that repeats an earlier one in every byte is charged once.
+        """As of a `Ledger`. An entry that repeats an earlier one in every byte is charged once.
 
         Raises:
             ConflictError: a query number was used for something else, or is below the last one.
@@ -197,40 +198,34 @@ class DurableLedger:
         """
         self._check_usable()
         new: dict[tuple[int, int], Row] = {}
-        last: dict[int, int] = {}
-        charged: list[Entry] = []
-        frames: dict[tuple[int, int], bytes] = {}
+        last: dict[int, Answered] = {}
         try:
             for entry in entries:
                 row = self._row(entry)
-                if self._repeats(entry, row, new, last):
+                if self._repeats(row, new, last):
                     continue
-                self._check_charge(entry.client, entry.ids, entry.cost)
-                self._tally.charge(entry.client, entry.ids.numpy(), entry.cost)
-                charged.append(entry)
-                new[entry.client, entry.number] = row
-                last[entry.client] = entry.number
-                frames[self._run, entry.client] = bytes(entry.reply)
+                share = self.budget.share
+                check_admissible(self.tally.charged, row.client, entry.ids, row.cost, share)
+                self.tally.charge(row)
+                new[row.client, row.number] = row
+                last[row.client] = Answered(row.number, row.query, bytes(entry.reply))
             if new:
+                frames = {(self._run, client): one.reply for client, one in last.items()}
                 self._append(list(new.values()), frames)
-            for entry in charged:
-                row = new[entry.client, entry.number]
-                self._last[entry.client] = Answered(entry.number, row.query, bytes(entry.reply))
+            self._last |= last
             for entry in entries:
                 if entry.number >= self._answers(entry.client).last:
                     self._replaying.discard(entry.client)
         except VertizoError:
-            for entry in charged:
-                self._tally.charge(entry.client, entry.ids.numpy(), -entry.cost)
+            for row in new.values():
+                self.tally.charge(row, -1)
             raise
         except BaseException:
             self._settled = False  # stopped midway, as by Ctrl-C: memory may not match the disk
             raise
 
     def begin_step(self, number: int) -> None:
-        """Charge every record for secret step ``number`` of this run; on disk when it returns.
-
-        Numbers are counted from 0. Steps of all runs together are limited.
+        """As of a `Ledger`; on disk when it returns. Steps of all runs together are limited.
 
         Raises:
             BudgetError: all steps of the ledger were made.
@@ -244,17 +239,17 @@ class DurableLedger:
             return
         if number != self.steps:
             raise ConflictError(f"secret step {number}; {self.steps} is the next one")
-        if self._tally.all_steps >= self.budget.steps:
+        if not self.tally.steps_left:
             raise BudgetError(f"all {self.budget.steps} steps on secret samples were made")
         self._append([Row(STEP, self._run, number=number)], {})
 
     def settle(self) -> None:
-        """The run has repeated what it will repeat: whatever comes now is charged as new."""
+        """As of a `Ledger`."""
         self._replaying.clear()
         self._replays = False
 
     def answered(self, client: int) -> Answered | None:
-        """The last answered query of a client in this run, with the reply as it left."""
+        """As of a `Ledger`, with the reply as it left."""
         return self._last.get(client)
 
     @property
@@ -264,35 +259,28 @@ class DurableLedger:
 
     @property
     def counted(self) -> str:
-        """What its budget is for, in words."""
-        whole = stated(self.budget, self._beside)
-        return f"this run; all runs on the ledger {self._file.path.name!r} together have {whole}"
+        """What its budget is for, in words; with the ledgers beside it, if there are any."""
+        budget, beside = self.budget, self._beside
+        words = f"ε = {bound_text(budget.epsilon)} at δ = {budget.delta:g}"
+        if beside:
+            epsilon = budget.epsilon + sum(other.epsilon for other in beside)
+            delta = budget.delta + sum(other.delta for other in beside)
+            names = ", ".join(repr(Path(other.ledger).name) for other in beside)
+            words += (
+                f", and with those on the ledgers of some of the same records ({names}) "
+                f"ε = {bound_text(epsilon)} at δ = {delta:g}"
+            )
+        return f"this run; all runs on the ledger {self._file.path.name!r} together have {words}"
 
     @property
     def steps(self) -> int:
         """Secret steps charged in this run."""
-        return self._tally.steps[self._run]
-
-    @property
-    def steps_left(self) -> int:
-        """Secret steps that any run may still make."""
-        return self.budget.steps - self._tally.all_steps
+        return self.tally.steps_of[self._run]
 
     @property
     def spent(self) -> int:
         """Units charged to the record that was charged most, over all clients and runs."""
-        return self._tally.most
-
-    def summary(self) -> LedgerSummary:
-        """For people."""
-        return self._tally.summary(self._file.identity)
-
-    def state(self) -> dict[str, Tensor]:
-        """Nothing: what was spent is never part of a checkpoint."""
-        return {}
-
-    def load(self, state: dict[str, Any]) -> None:
-        """Nothing: what was spent stays spent."""
+        return self.tally.spent
 
     def close(self) -> None:
         """Let go of the file and the witness."""
@@ -303,97 +291,88 @@ class DurableLedger:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _begin(self, secret: SecretSteps | None) -> None:
         """Find or note the run, and what was last answered in it."""
-        self._secret = secret
+        tally, self._secret = self.tally, secret
         if secret is not None:
             check_constants(self._file.path, self.budget.secret, secret)
-        replies = last_replies(self._file, self._tally)
-        if self._name not in self._tally.runs:
+        # Of every run: a kept reply that is not the log's is damage.
+        replies = {key: self._kept(answers) for key, answers in tally.answers.items()}
+        if self._name not in tally.runs:
             run = self._file.head.sequence + 1
             self._append([Row(RUN, run, body=self._name.encode())], {})
-        self._run = self._tally.runs[self._name]
+        self._run = tally.runs[self._name]
         wanted = 0 if secret is None else secret.count - self.steps
-        if wanted > self.steps_left:
+        if wanted > tally.steps_left:
             raise RunError(
                 f"{self._file.path}: this run needs {wanted} more secret steps, of which "
-                f"{self.steps_left} are left; it is not covered"
+                f"{tally.steps_left} are left; it is not covered"
             )
-        for (run, client), reply in replies.items():
-            if run == self._run:
-                self._last[client] = reply
+        self._last = {client: one for (run, client), one in replies.items() if run == self._run}
         self._replaying = set(self._last) if self._replays else set()
+
+    def _kept(self, answers: Answers) -> Answered:
+        row = self._file.row(answers.sequences[-1])
+        return Answered(row.number, row.query, self._file.reply_of(row))
 
     def _append(self, rows: list[Row], frames: dict[tuple[int, int], bytes]) -> None:
         self._settled = False
         first = self._file.head.sequence + 1
         self._file.append(rows, frames)
         for sequence, row in enumerate(rows, first):
-            self._tally.note(sequence, row)
+            self.tally.note(sequence, row)
         self._witness.write(self._file.head)
         self._settled = True
 
     def _row(self, entry: Entry) -> Row:
-        return Row(
-            REPLY,
-            self._run,
-            entry.client,
-            entry.number,
-            entry.cost,
-            digest(bytes(entry.query)),
-            digest(bytes(entry.reply)),
-            self._tally.pack(entry.ids.numpy()),
-        )
+        query, reply = digest(bytes(entry.query)), digest(bytes(entry.reply))
+        ids = self.tally.pack(entry.ids.numpy())
+        return Row(REPLY, self._run, entry.client, entry.number, entry.cost, query, reply, ids)
 
     def _repeats(
-        self, entry: Entry, row: Row, new: dict[tuple[int, int], Row], last: dict[int, int]
+        self, row: Row, new: dict[tuple[int, int], Row], last: dict[int, Answered]
     ) -> bool:
         """Whether it was committed before, by an earlier call or earlier in this one."""
-        answers = self._answers(entry.client)
-        if entry.number > last.get(entry.client, answers.last):
+        answers, number = self._answers(row.client), row.number
+        if number > (last[row.client].number if row.client in last else answers.last):
             return False
-        before = new.get((entry.client, entry.number))
-        sequence = answers.row_of(entry.number)
+        before, sequence = new.get((row.client, number)), answers.row_of(number)
         if before is None and sequence is not None:
             before = self._file.row(sequence)
+        query = f"query {number} of client {row.client}"
         if before is None:
-            raise ConflictError(
-                f"query {entry.number} of client {entry.client} comes after a later one"
-            )
+            raise ConflictError(f"{query} comes after a later one")
         if before != row:
             what = "query" if before.query != row.query else "reply"
-            raise ConflictError(
-                f"query {entry.number} of client {entry.client} was answered before, with another "
-                f"{what}"
-            )
+            raise ConflictError(f"{query} was answered before, with another {what}")
         return True
 
     def _answers(self, client: int) -> Answers:
-        return self._tally.answers.get((self._run, client)) or Answers()
-
-    def _check_charge(self, client: int, ids: Tensor, cost: int) -> None:
-        share = self.budget.share
-        if cost < 0:
-            raise ConfigError(f"a reply costs {cost} units; it must be 0 or above")
-        check_admissible(self._spent(client), client, ids, min(cost, share + 1), share)
-
-    def _spent(self, client: int) -> Any:
-        if not 0 <= client < self.budget.clients:
-            raise UnknownPartyError(
-                f"client {client} of a ledger with {self.budget.clients} clients"
-            )
-        return self._tally.spent[client]
+        return self.tally.answers.get((self._run, client)) or Answers()
 
     def _check_usable(self) -> None:
         if not self._settled:
             raise RunError(
                 f"the ledger {self._file.path} was closed, or writing to it failed; open it again"
             )
+
+
+def check_constants(path: Path, agreed: SecretSteps | None, wanted: SecretSteps) -> None:
+    """Raise RunError unless a run's secret steps are of the kind that the ledger is for."""
+    if agreed is None:
+        raise RunError(f"{path} has no secret steps; a run with them needs another ledger")
+    if agreed.sampling != wanted.sampling:
+        raise RunError(
+            f"{path} was made for secret steps with q = {agreed.sampling:g}; the run has "
+            f"{wanted.sampling:g}"
+        )
+    least, found = agreed.noise_multiplier, wanted.noise_multiplier
+    if not least <= found <= least * (1 + SLACK):
+        raise RunError(
+            f"{path} was made for secret steps with z = {least:.9g}; the run has {found:.9g}; use "
+            "the configuration that the ledger was made with, privacy.noise included: secure noise "
+            "is a trace larger than seeded noise"
+        )

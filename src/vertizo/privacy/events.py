@@ -6,12 +6,14 @@ turns it into ε.
 
 from __future__ import annotations
 
+import json
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
+from vertizo.core.errors import ConfigError
 from vertizo.core.validate import fraction, positive
+from vertizo.privacy.accounting import mu_of_units, units
 from vertizo.privacy.grid_accounting import GridCorrection
-from vertizo.privacy.ledger import mu_of_units, units
 
 
 @dataclass(frozen=True)
@@ -130,3 +132,73 @@ class Releases:
 
 MOST_UNITS = 2**62
 """What all queries that name one record may be charged together; ledgers count in 64 bits."""
+
+
+@dataclass(frozen=True)
+class LedgerBudget:
+    """What all runs on a durable ledger may release; fixed before the first query of the first run.
+
+    Two budgets (docs/mathematics.md, Composition and budgets), of which one never pays for the
+    other: ``clients · share`` units of μ² for replies about one record, and the secret steps.
+
+    Args:
+        name: of the records, such as a data set's name.
+        records: D.
+        clients: M. A client has the same index in every run.
+        share: units of μ² that one record may be charged for replies to one client.
+        epsilon: what the whole budget comes to at ``delta``, as stated to the people it protects.
+        delta: δ.
+        secret: ``count`` of all runs together, and the constants of each step; None for none.
+
+    Raises:
+        ConfigError: a number is out of range.
+    """
+
+    name: str
+    records: int
+    clients: int
+    share: int
+    epsilon: float
+    delta: float
+    secret: SecretSteps | None = None
+
+    def __post_init__(self) -> None:
+        if not self.name.strip() or not self.name.isprintable():
+            raise ConfigError(f"a ledger's name is {self.name!r}; name the records in one line")
+        for what, value in (
+            ("records", self.records),
+            ("clients", self.clients),
+            ("a client's share of a record", self.share),
+        ):
+            if type(value) is not int or not 0 < value <= MOST_UNITS:
+                raise ConfigError(f"{what}: {value!r}; it must be a whole number from 1 to 2⁶²")
+        if self.clients * self.share > MOST_UNITS:
+            raise ConfigError(f"{self.clients} clients' shares of {self.share} units pass 2⁶²")
+        positive("epsilon", self.epsilon)
+        fraction("delta", self.delta)
+
+    @property
+    def mu(self) -> float:
+        """μ of all replies that may ever depend on one record."""
+        return mu_of_units(self.clients * self.share)
+
+    @property
+    def steps(self) -> int:
+        """T_s, secret steps of all runs together."""
+        return self.secret.count if self.secret else 0
+
+    def to_json(self) -> str:
+        """As it is kept in the file."""
+        return json.dumps(asdict(self), sort_keys=True, ensure_ascii=False)
+
+    @staticmethod
+    def from_json(text: str) -> LedgerBudget:
+        """What `to_json` wrote.
+
+        Raises:
+            ValueError, TypeError, KeyError, ConfigError: it did not.
+        """
+        fields = json.loads(text)
+        if fields["secret"] is not None:
+            fields["secret"] = SecretSteps(**fields["secret"])
+        return LedgerBudget(**fields)

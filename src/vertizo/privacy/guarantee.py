@@ -15,9 +15,8 @@ from functools import lru_cache
 
 from vertizo.core.errors import ConfigError
 from vertizo.core.validate import fraction, positive
-from vertizo.privacy.accounting import epsilon_of, mu_of
+from vertizo.privacy.accounting import UNIT, epsilon_of, mu_of
 from vertizo.privacy.events import GaussianRelease, Releases, SecretSteps
-from vertizo.privacy.ledger import UNIT
 
 FINE = 1e-4
 """Grid of privacy loss distributions, as a share of ε; what is lost to it is counted as spent."""

@@ -27,9 +27,9 @@ import torch
 from torch import Tensor
 
 from vertizo.core.errors import ConfigError, DataError
+from vertizo.core.names import LawName
 from vertizo.core.randomness import Stream
 from vertizo.core.validate import fraction, positive
-from vertizo.zeroth_order.directions import LawName
 from vertizo.zeroth_order.estimators import forward_difference
 from vertizo.zeroth_order.record_directions import record_directions
 

@@ -1,48 +1,48 @@
 """What each record was charged, and the filter that refuses to go further.
 
-Defined in docs/mathematics.md, Composition and budgets.
+See docs/privacy.md, Ledger, and docs/mathematics.md, Composition and budgets.
 
-The charge depends on record IDs and public constants only, so that a refusal says nothing about the
-data. Each client has a share of its own of every record: none can exhaust a record for the others.
-A query is admitted before anything is computed, and charged, together with its reply, before the
-reply leaves.
+The charge depends on record IDs and public constants only, so that a refusal, a ledger's file and
+what it prints say nothing about the data. Each client has a share of its own of every record: none
+can exhaust a record for the others. A query is admitted before anything is computed, and charged,
+together with its reply, before the reply leaves.
 
-Spending is counted in whole `UNIT`s of μ², the squared parameter of Gaussian differential privacy,
-in which Gaussian releases compose by addition: sums of any length are exact.
+Spending is counted in whole units of μ², the squared parameter of Gaussian differential privacy, in
+which Gaussian releases compose by addition: sums of any length are exact.
 """
 
 from __future__ import annotations
 
 import math
+import struct
+from array import array
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, Protocol, SupportsBytes
+from typing import Any, NamedTuple, Protocol, SupportsBytes
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from vertizo.core.errors import BudgetError, RepeatedRecordError, UnknownRecordError
+from vertizo.core.errors import (
+    BudgetError,
+    ConfigError,
+    RepeatedRecordError,
+    UnknownPartyError,
+    UnknownRecordError,
+)
 from vertizo.core.validate import non_negative
+from vertizo.privacy.accounting import mu_of_units
+from vertizo.privacy.epsilon_text import bound_text
+from vertizo.privacy.events import LedgerBudget
 
-UNIT = 1e-12
-"""μ² of one unit of spending."""
+Ids = np.ndarray[Any, np.dtype[np.int64]]
 
-
-def units(mu: float) -> int:
-    """The spending of a μ-GDP release, in units, rounded up."""
-    return math.ceil(mu * mu / UNIT)
-
-
-def mu_of_units(spent: int) -> float:
-    """μ of that much spending."""
-    return math.sqrt(spent * UNIT)
-
-
-def digest(frame: bytes) -> bytes:
-    """What a ledger keeps of a frame: BLAKE2b, 32 bytes."""
-    return blake2b(frame, digest_size=32).digest()
+RUN, REPLY, STEP = 1, 2, 3
+"""Kinds of rows of a log: a run begins, a reply, a secret step."""
+_FIXED = struct.Struct("<8q")
 
 
 @dataclass(frozen=True)
@@ -75,32 +75,6 @@ class Answered:
 class Ledger(Protocol):
     """Knows what every record was charged, and refuses what would overspend."""
 
-    def admit(self, client: int, ids: Tensor, cost: int) -> None:
-        """Find that these records may each be charged ``cost`` units for a reply to ``client``.
-
-        Changes nothing.
-
-        Raises:
-            BudgetError: some record would be taken past the client's share of it.
-            RepeatedRecordError, UnknownRecordError: the IDs are no set of known records.
-        """
-
-    def commit(self, entries: Sequence[Entry]) -> None:
-        """Charge all of these and keep their replies, or none; then the replies may leave."""
-
-    def begin_step(self, number: int) -> None:
-        """Charge every record for step ``number`` of the server on a secret sample.
-
-        Raises:
-            BudgetError: all steps were made.
-        """
-
-    def settle(self) -> None:
-        """A run that went on has repeated what it will repeat: the rest is charged as new."""
-
-    def answered(self, client: int) -> Answered | None:
-        """The last answered query of a client in this run, if the ledger outlives its process."""
-
     @property
     def counted(self) -> str:
         """What its budget is for, in words."""
@@ -113,14 +87,45 @@ class Ledger(Protocol):
     def spent(self) -> int:
         """Units charged to the record that was charged most, over all clients."""
 
+    def admit(self, client: int, ids: Tensor, cost: int) -> None:
+        """Find that these records may each be charged ``cost`` units for a reply to ``client``.
+
+        Changes nothing.
+
+        Raises:
+            BudgetError: some record would be taken past the client's share of it.
+            RepeatedRecordError, UnknownRecordError: the IDs are no set of known records.
+            UnknownPartyError: there is no such client.
+        """
+
+    def commit(self, entries: Sequence[Entry]) -> None:
+        """Charge all of these and keep their replies, or none; then the replies may leave."""
+
+    def begin_step(self, number: int) -> None:
+        """Charge every record for step ``number``, from 0, of the server on a secret sample.
+
+        Raises:
+            BudgetError: all steps were made.
+        """
+
+    def settle(self) -> None:
+        """A run that went on has repeated what it will repeat: the rest is charged as new."""
+        return
+
+    def answered(self, client: int) -> Answered | None:
+        """The last answered query of a client in this run, if the ledger outlives its process."""
+        return None
+
     def state(self) -> dict[str, Tensor]:
         """What a checkpoint of a simulation must hold; a durable ledger is no part of any."""
+        return {}
 
     def load(self, state: dict[str, Any]) -> None:
         """Go on from ``state``."""
+        return
 
 
-class MemoryLedger:
+class MemoryLedger(Ledger):
     """For simulations, whose guarantee is that of one run.
 
     Args:
@@ -131,12 +136,12 @@ class MemoryLedger:
     """
 
     counted = "this run alone; tuning is not counted"
+    steps = 0
 
     def __init__(self, records: int, clients: int, share: int, steps: int = 0) -> None:
         non_negative("a client's share of a record", share)
         self.share = share
         self._most_steps = steps
-        self._steps = 0
         self._spent = np.zeros((clients, records), np.int64)
 
     @property
@@ -144,14 +149,9 @@ class MemoryLedger:
         """Units charged to the record that was charged most, over all clients."""
         return int(self._spent.sum(0).max(initial=0))
 
-    @property
-    def steps(self) -> int:
-        """Secret steps charged so far."""
-        return self._steps
-
     def admit(self, client: int, ids: Tensor, cost: int) -> None:
         """As of a `Ledger`."""
-        check_admissible(self._spent[client], client, ids, cost, self.share)
+        check_admissible(self._spent, client, ids, cost, self.share)
 
     def commit(self, entries: Sequence[Entry]) -> None:
         """As of a `Ledger`."""
@@ -160,42 +160,39 @@ class MemoryLedger:
 
     def begin_step(self, number: int) -> None:
         """As of a `Ledger`."""
-        check_step(number, self._steps, self._most_steps)
-        self._steps += 1
-
-    def settle(self) -> None:
-        """Nothing is ever repeated."""
-
-    def answered(self, client: int) -> Answered | None:
-        """None: it does not outlive its process."""
-        return None
+        if self.steps >= self._most_steps:
+            raise BudgetError(f"all {self._most_steps} steps on secret samples were made")
+        if number != self.steps:
+            raise BudgetError(f"secret step {number}; {self.steps} is the next one")
+        self.steps += 1
 
     def state(self) -> dict[str, Tensor]:
-        """What a checkpoint of a simulation must hold."""
-        return {"spent": torch.from_numpy(self._spent), "steps": torch.tensor(self._steps)}
+        """As of a `Ledger`."""
+        return {"spent": torch.from_numpy(self._spent), "steps": torch.tensor(self.steps)}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from ``state``."""
+        """As of a `Ledger`."""
         self._spent[...] = state["spent"].numpy()
-        self._steps = int(state["steps"])
+        self.steps = int(state["steps"])
 
 
-def check_admissible(
-    spent: np.ndarray[Any, np.dtype[np.int64]], client: int, ids: Tensor, cost: int, share: int
-) -> None:
+def check_admissible(spent: Ids, client: int, ids: Tensor, cost: int, share: int) -> None:
     """Raise unless each of ``ids`` may be charged ``cost`` more units, of ``share`` in all.
 
-    ``spent`` holds what each record was charged for replies to this client, [records].
-
-    Raises:
-        BudgetError, RepeatedRecordError, UnknownRecordError: see `Ledger.admit`.
+    ``spent`` holds what each record was charged for replies to each client, [clients, records].
     """
+    clients, records = spent.shape
+    if not 0 <= client < clients:
+        raise UnknownPartyError(f"client {client} of a ledger with {clients} clients")
+    if cost < 0:
+        raise ConfigError(f"a reply costs {cost} units; it must be 0 or above")
     rows = ids.numpy()
-    if rows.size and not 0 <= rows.min() <= rows.max() < spent.size:
-        raise UnknownRecordError(f"a record ID outside 0 to {spent.size - 1}")
+    if rows.size and not 0 <= rows.min() <= rows.max() < records:
+        raise UnknownRecordError(f"a record ID outside 0 to {records - 1}")
     if np.unique(rows).size != rows.size:
         raise RepeatedRecordError("a record occurs twice in one batch")
-    over = int(np.count_nonzero(spent.take(rows) + cost > share))
+    cost = min(cost, share + 1)  # no sum passes 64 bits
+    over = int(np.count_nonzero(spent[client].take(rows) + cost > share))
     if over:
         times = f"{share // cost} such replies" if cost else "nothing"
         raise BudgetError(
@@ -204,9 +201,149 @@ def check_admissible(
         )
 
 
-def check_step(number: int, made: int, most: int) -> None:
-    """Raise BudgetError unless secret step ``number`` is the next one, of ``most`` in all."""
-    if made >= most:
-        raise BudgetError(f"all {most} steps on secret samples were made")
-    if number != made:
-        raise BudgetError(f"secret step {number}; {made} is the next one")
+def digest(frame: bytes) -> bytes:
+    """What a ledger keeps of a frame: BLAKE2b, 32 bytes."""
+    return blake2b(frame, digest_size=32).digest()
+
+
+class Row(NamedTuple):
+    """One row of the log, without its place in it."""
+
+    kind: int
+    run: int
+    client: int = 0
+    number: int = 0
+    cost: int = 0
+    query: bytes = b""
+    reply: bytes = b""
+    body: bytes = b""
+
+    def link(self, previous: bytes) -> bytes:
+        """The chain's value after this row, 32 bytes."""
+        kind, run, client, number, cost, query, reply, body = self
+        sizes = len(query), len(reply), len(body)
+        fixed = _FIXED.pack(kind, run, client, number, cost, *sizes)
+        return digest(previous + fixed + query + reply + body)
+
+
+class Answers:
+    """Which queries of one client in one run were answered, and by which rows, both ascending."""
+
+    def __init__(self) -> None:
+        self.numbers, self.sequences = array("q", [-1]), array("q", [0])
+
+    @property
+    def last(self) -> int:
+        """The last query's number, −1 if there is none."""
+        return self.numbers[-1]
+
+    def row_of(self, number: int) -> int | None:
+        """The sequence of the row that answers query ``number`` from 0 on."""
+        place = bisect_left(self.numbers, number)
+        found = 0 < place < len(self.numbers) and self.numbers[place] == number
+        return self.sequences[place] if found else None
+
+
+class Tally:
+    """What a log adds up to; ``print`` it. It follows from record IDs and public constants alone.
+
+    Args:
+        identity: of the ledger.
+        budget: of the ledger.
+    """
+
+    def __init__(self, identity: str, budget: LedgerBudget) -> None:
+        self.identity, self.budget = identity, budget
+        self.charged = np.zeros((budget.clients, budget.records), np.int64)
+        """Units, [clients, records]."""
+        self.runs: dict[str, int] = {}
+        """Sequence of each run's first row, by name."""
+        self.answers: dict[tuple[int, int], Answers] = {}
+        """By run and client."""
+        self.steps_of: dict[int, int] = {}
+        """Secret steps, by run."""
+        self.replies = 0
+        self._packed = np.dtype("<u4" if budget.records <= 2**32 else "<u8")
+
+    @property
+    def spent(self) -> int:
+        """Units charged to the record that was charged most, over all clients."""
+        return int(self.charged.sum(0).max())
+
+    @property
+    def left(self) -> int:
+        """Units that every record still has for every client."""
+        return self.budget.share - int(self.charged.max())
+
+    @property
+    def steps(self) -> int:
+        """Secret steps of all runs."""
+        return sum(self.steps_of.values())
+
+    @property
+    def steps_left(self) -> int:
+        """Secret steps that any run may still make."""
+        return self.budget.steps - self.steps
+
+    def pack(self, ids: Ids) -> bytes:
+        """Record IDs as they are kept: unsigned, little endian, 4 bytes each (8 past 2³²)."""
+        return ids.astype(self._packed).tobytes()
+
+    def charge(self, row: Row, times: int = 1) -> None:
+        """Add what a reply's row costs to each of its records; −1 times undoes it."""
+        ids = np.frombuffer(row.body, self._packed).astype(np.int64)
+        if ids.size and not 0 <= ids.min() <= ids.max() < self.budget.records:
+            raise ValueError("a record is charged that the ledger does not have")
+        np.add.at(self.charged[row.client], ids, times * row.cost)
+
+    def note(self, sequence: int, row: Row) -> None:
+        """Remember a row, but for what it charges; ValueError if it cannot follow the others."""
+        kind, run, client, number, cost, _, _, body = row
+        if kind == REPLY:
+            answers = self.answers.setdefault((run, client), Answers())
+            good = (
+                run in self.steps_of
+                and 0 <= client < self.budget.clients
+                and 0 <= cost <= self.budget.share
+                and number > answers.last
+            )
+            answers.numbers.append(number)
+            answers.sequences.append(sequence)
+            self.replies += 1
+        elif kind == STEP:
+            good = number == self.steps_of.get(run) and self.steps_left > 0
+            self.steps_of[run] = number + 1
+        else:
+            good = kind == RUN and run == sequence and body.decode() not in self.runs
+            self.runs[body.decode()] = sequence
+            self.steps_of[sequence] = 0
+        if not good:
+            raise ValueError(f"entry {sequence} cannot be one of this ledger")
+
+    def __str__(self) -> str:
+        budget, share = self.budget, self.budget.share
+        whole = budget.clients * share
+        lines = [
+            f"{budget.name}: {budget.records} records, {budget.clients} clients, "
+            f"ε = {bound_text(budget.epsilon, 6)} at δ = {budget.delta:g} for all runs together",
+            f"runs: {len(self.runs)} ({', '.join(self.runs) or 'none yet'})",
+            f"replies: {self.replies}; most spent on one record: μ = {mu_of_units(self.spent):.4g} "
+            f"of {budget.mu:.4g} ({_percent(self.spent / whole)} of μ²)",
+        ]
+        lines += [
+            f"client {number}: {_percent(spent.max() / share)} of its share of the record "
+            f"charged most, {_percent(spent.mean() / share)} on average"
+            for number, spent in enumerate(self.charged)
+        ]
+        if budget.secret is not None:
+            secret = budget.secret
+            lines.append(
+                f"secret steps: {self.steps} of {secret.count}, {self.steps_left} left "
+                f"(q = {secret.sampling:g}, z = {secret.noise_multiplier:g})"
+            )
+        return "\n".join(lines)
+
+
+def _percent(part: float) -> str:
+    """Rounded up, so that what is not used up is not called so, nor something nothing."""
+    return f"{math.ceil(part * 1000) / 10:.1f} %"

@@ -1,10 +1,12 @@
-"""The file of a durable ledger: SQLite, append-only, chained by hashes.
+"""The log of a durable ledger on disk, and what is checked when it is opened.
 
-Write-ahead logging with ``synchronous=FULL``: a transaction is on disk when it returns. One process
-at a time has the file. Every row carries a hash of itself and of the row before, back to a first
-value that covers the budget: a row that was changed, left out or added is found when the file is
-next read. The hash has no key. Who can write the file can forge all of it; a forged past is then
-found by the witness, a forged future is not.
+The file is SQLite, append-only, chained by hashes. Write-ahead logging with ``synchronous=FULL``: a
+transaction is on disk when it returns. One process at a time has the file. Every row carries a hash
+of itself and of the row before, back to a first value that covers the budget: a row that was
+changed, left out or added is found when the file is next read. The hash has no key. Who can write
+the file can forge all of it; a forged past is then found by the witness, a forged future is not.
+
+Spending is always added up from the log when a ledger is opened, and then kept in step with it.
 """
 
 from __future__ import annotations
@@ -14,20 +16,18 @@ import secrets
 import sqlite3
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from hashlib import blake2b
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 from vertizo.core.errors import ConfigError, RunError
-from vertizo.privacy.ledger_budget import LedgerBudget
-from vertizo.privacy.ledger_witness import Head, Witness, sync_folder
+from vertizo.privacy.events import LedgerBudget
+from vertizo.privacy.ledger import REPLY, RUN, STEP, Row, Tally, digest
+from vertizo.privacy.ledger_witness import DamagedWitness, Head, Witness, reported, sync_folder
 
 APPLICATION = 0x565A4C47
 """``VZLG``, SQLite's application_id: what `file` and other tools know the file by."""
 VERSION = 1
-RUN, REPLY, STEP = 1, 2, 3
-"""Kinds of rows."""
 
 _SCHEMA = f"""
 PRAGMA application_id = {APPLICATION};
@@ -53,41 +53,10 @@ CREATE TRIGGER log_is_kept BEFORE DELETE ON log
 CREATE TRIGGER log_is_not_changed BEFORE UPDATE ON log
     BEGIN SELECT RAISE(ABORT, 'a ledger only grows'); END;
 """
-_FIXED = struct.Struct("<8q")
-
-
-class Row(NamedTuple):
-    """One row of the log, without its place in it."""
-
-    kind: int
-    run: int
-    client: int = 0
-    number: int = 0
-    cost: int = 0
-    query: bytes = b""
-    reply: bytes = b""
-    body: bytes = b""
-
-    def link(self, previous: bytes) -> bytes:
-        """The chain's value after this row, 32 bytes."""
-        kind, run, client, number, cost, query, reply, body = self
-        sizes = len(query), len(reply), len(body)
-        fixed = _FIXED.pack(kind, run, client, number, cost, *sizes)
-        return blake2b(previous + fixed + query + reply + body, digest_size=32).digest()
 
 
 _COLUMNS = ", ".join(Row._fields)
 _INSERT = f"INSERT INTO log VALUES ({', '.join('?' * (len(Row._fields) + 2))})"
-
-
-def digest(data: bytes) -> bytes:
-    """BLAKE2b, 32 bytes."""
-    return blake2b(data, digest_size=32).digest()
-
-
-def _first(identity: str, budget: str) -> bytes:
-    """The chain's value before any row."""
-    return digest(f"{identity}\n{budget}".encode())
 
 
 def create(path: Path, budget: LedgerBudget, witness_folder: Path | None = None) -> str:
@@ -131,6 +100,11 @@ def create(path: Path, budget: LedgerBudget, witness_folder: Path | None = None)
             for left in ("", "-wal", "-shm"):
                 temporary.with_name(temporary.name + left).unlink(missing_ok=True)
     return identity
+
+
+def _first(identity: str, budget: str) -> bytes:
+    """The chain's value before any row."""
+    return digest(f"{identity}\n{budget}".encode())
 
 
 class LedgerFile:
@@ -184,11 +158,7 @@ class LedgerFile:
         """Where the log ends, once `rows` has been read to its end."""
 
     def rows(self) -> Iterator[tuple[int, bytes, Row]]:
-        """All rows in order: sequence, chain, row, each checked against the chain.
-
-        Raises:
-            RunError: the log is damaged.
-        """
+        """All rows in order: sequence, chain, row, each checked against the chain."""
         last, before = self.head.sequence, self.head.chain
         with _reported(self.path, "read"):
             query = f"SELECT sequence, chain, {_COLUMNS} FROM log ORDER BY sequence"
@@ -210,11 +180,16 @@ class LedgerFile:
             query = f"SELECT {_COLUMNS} FROM log WHERE sequence = ?"
             return Row._make(self._db.execute(query, (sequence,)).fetchone())
 
-    def frames(self) -> dict[tuple[int, int], bytes]:
-        """The last reply's frame, by run and client."""
+    def reply_of(self, row: Row) -> bytes:
+        """The frame of a run's last reply to a client, which that row tells of, as it left."""
         with _reported(self.path, "read"):
-            query = "SELECT run, client, frame FROM reply"
-            return {(run, client): frame for run, client, frame in self._db.execute(query)}
+            query = "SELECT frame FROM reply WHERE run = ? AND client = ?"
+            (frame,) = self._db.execute(query, (row.run, row.client)).fetchone() or (None,)
+        if not isinstance(frame, bytes) or digest(frame) != row.reply:
+            self.damaged(
+                f"the reply to query {row.number} of client {row.client} is not the one kept"
+            )
+        return frame
 
     def append(self, rows: Sequence[Row], frames: Mapping[tuple[int, int], bytes]) -> None:
         """Add rows and replace frames, all or nothing; on disk when it returns.
@@ -247,7 +222,8 @@ class LedgerFile:
 def _reported(path: Path, done: str) -> Iterator[None]:
     """What SQLite and the system complain of, as one line."""
     try:
-        yield
+        with reported(f"the ledger {path} cannot be {done}"):
+            yield
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
@@ -258,5 +234,73 @@ def _reported(path: Path, done: str) -> Iterator[None]:
         raise RunError(f"the ledger {path} cannot be {done}: {words}") from None
     except UnicodeDecodeError:
         raise RunError(f"the ledger {path} is damaged: text in it is none") from None
-    except OSError as error:
-        raise RunError(f"the ledger {path} cannot be {done}: {error.strerror}") from None
+
+
+def tallied(file: LedgerFile, witnessed: Head | None) -> tuple[Tally, bool]:
+    """What the log adds up to, and whether it holds what was witnessed, if it reaches so far."""
+    tally = Tally(file.identity, file.budget)
+    agrees = witnessed is None or witnessed == file.head
+    try:
+        for sequence, chain, row in file.rows():
+            if witnessed is not None and sequence == witnessed.sequence:
+                agrees = chain == witnessed.chain
+            tally.note(sequence, row)
+            if row.kind == REPLY:
+                tally.charge(row)
+        if tally.left < 0 or tally.charged.min() < 0:
+            raise ValueError("a record is charged more than a client's share")
+    except (ValueError, TypeError) as error:
+        file.damaged(str(error))
+    return tally, agrees
+
+
+def opened(
+    path: Path, witness_folder: Path | None, *, accept: bool
+) -> tuple[LedgerFile, Tally, Witness]:
+    """The file, what it adds up to, and the witness, which agrees with it; both are locked.
+
+    Args:
+        path: of the ledger.
+        witness_folder: None for the user's state folder.
+        accept: make a witness if there is none, or a damaged one.
+
+    Raises:
+        RunError: see `vertizo.privacy.durable_ledger.DurableLedger.open`.
+    """
+    with ExitStack() as stack:
+        file = LedgerFile(path)
+        stack.callback(file.close)
+        witness, witnessed = Witness(file.identity, witness_folder), None
+        stack.callback(witness.close)
+        witness.check_apart(path)
+        if witness.exists():
+            try:
+                witnessed = witness.open()
+            except DamagedWitness:
+                if not accept:
+                    raise
+                witness.close()
+        elif not accept:
+            raise RunError(
+                f"the ledger {path} has no witness {witness.path}; if it was moved here, is the "
+                "newest copy and the only one in use, accept it: `vertizo privacy ledger accept "
+                f"{path}`"
+            )
+        tally, agrees = tallied(file, witnessed)
+        if witnessed is None:
+            witness.create(file.head)
+            witness.open()
+        elif file.head.sequence < witnessed.sequence:
+            raise RunError(
+                f"{path} is an older copy of a ledger: it ends with entry {file.head.sequence}, "
+                f"and entry {witnessed.sequence} was written here; put the newest one back"
+            )
+        elif not agrees:
+            raise RunError(
+                f"{path} is another copy than the one that was used here last: its entry "
+                f"{witnessed.sequence} is not the one that {witness.path} tells of"
+            )
+        elif file.head != witnessed:
+            witness.write(file.head)
+        stack.pop_all()
+    return file, tally, witness

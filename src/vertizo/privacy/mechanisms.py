@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import torch
 from torch import Tensor
 
@@ -11,7 +9,7 @@ from vertizo.core.randomness import Stream
 from vertizo.core.validate import positive
 
 
-class NoiseSource(Protocol):
+class NoiseSource:
     """Adds noise that nobody outside the server can foresee.
 
     Releases are numbered by whoever asks; contributions are clipped already, float64.
@@ -21,18 +19,21 @@ class NoiseSource(Protocol):
     is_secret: bool
     """Whether nobody can compute the noise anew."""
     clip_norm: float
-    """C, the largest norm of one contribution."""
+    """C, the largest norm of one record's contribution."""
     noise_std: float
     """σ, of each number of a noised sum."""
 
     def sum(self, release: int, rows: Tensor) -> Tensor:
         """Each record's contribution, [batch, K], → their noised sum, [K]."""
+        return self.onto(release, rows.sum(0))
 
     def each(self, release: int, rows: Tensor) -> Tensor:
         """Each record's contribution, [batch, K], → the same with noise on every number."""
+        return self.onto(release, rows)
 
     def onto(self, release: int, total: Tensor) -> Tensor:
         """A sum whose contributions were never apart, [d], → the same with noise."""
+        raise NotImplementedError
 
     def fill(self) -> None:
         """Draw ahead, where that makes a difference; no query waits now."""
@@ -41,7 +42,7 @@ class NoiseSource(Protocol):
         """Let go of what was drawn ahead; what comes next is drawn anew."""
 
 
-class SeededNoise:
+class SeededNoise(NoiseSource):
     """Noise for simulations: repeatable, and so a secret from nobody who knows the seed.
 
     Args:
@@ -58,21 +59,7 @@ class SeededNoise:
         self.noise_std = positive("privacy.noise_std", noise_std)
         self._stream = stream
 
-    def sum(self, release: int, rows: Tensor) -> Tensor:
-        """As of a `NoiseSource`."""
-        return self.onto(release, rows.sum(0))
-
-    def each(self, release: int, rows: Tensor) -> Tensor:
-        """As of a `NoiseSource`."""
-        return self.onto(release, rows)
-
     def onto(self, release: int, total: Tensor) -> Tensor:
-        """As of a `NoiseSource`."""
+        """As of a `NoiseSource`; the number of the release decides the noise."""
         noise = self._stream.generator(release).standard_normal(tuple(total.shape))
         return total + self.noise_std * torch.from_numpy(noise)
-
-    def fill(self) -> None:
-        """Nothing: a seed knows its numbers."""
-
-    def forget(self) -> None:
-        """Nothing: none was drawn ahead."""

@@ -9,12 +9,13 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from vertizo.core.options import Options
+from vertizo.privacy.choice import MECHANISMS, MechanismName
 
 
 class PrivacyConfig(Options):
     """What carries noise: the server's replies, or the clients' embeddings."""
 
-    mechanism: Literal["none", "gaussian", "embedding-noise"] = "none"
+    mechanism: MechanismName = "none"
     """gaussian: on the server's replies; embedding-noise: on each embedding, by its client; unset:
     gaussian where epsilon or noise_std is given."""
     clip: float | None = Field(default=None, gt=0)
@@ -59,6 +60,8 @@ class PrivacyConfig(Options):
             raise ValueError(
                 f"privacy.{given[0]} is set but privacy.mechanism is 'none'; use 'gaussian'"
             )
+        if self.mechanism not in MECHANISMS:  # somebody's own, which heeds what it likes
+            return self._reply_noise_is_gaussian()
         if self.mechanism != "none":
             if self.clip is None and self.mechanism == "embedding-noise":
                 raise ValueError(
@@ -76,6 +79,9 @@ class PrivacyConfig(Options):
             )
         if self.accounting == "published" and self.epsilon is None:
             raise ValueError("privacy.accounting is 'published', which needs privacy.epsilon")
+        return self._reply_noise_is_gaussian()
+
+    def _reply_noise_is_gaussian(self) -> PrivacyConfig:
         if self.ledger is not None and self.mechanism != "gaussian":
             raise ValueError(
                 f"privacy.ledger is set but privacy.mechanism is {self.mechanism!r}, which charges "

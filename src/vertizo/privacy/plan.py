@@ -13,16 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from vertizo.core.errors import ConfigError
 from vertizo.core.validate import fraction
 from vertizo.privacy import guarantee
 from vertizo.privacy.accounting import epsilon_of
-from vertizo.privacy.clipping import clip
+from vertizo.privacy.clipping import Clip
 from vertizo.privacy.epsilon_text import bound_text
 from vertizo.privacy.events import Releases
 from vertizo.privacy.ledger import Answered, Entry, Ledger
@@ -44,12 +44,12 @@ class Answer:
     reply: Frame
 
 
-class Plan(Protocol):
-    """What per-record values pass through on their way out."""
+class Plan:
+    """What per-record values pass through on their way out; as it is, it charges nothing."""
 
-    releases: Releases | None
+    releases: Releases | None = None
     """All that may depend on one record; None without noise."""
-    tolerant: bool
+    tolerant = False
     """Whether embeddings that are not finite or too large are mended instead of refused."""
 
     def admit(self, client: int, ids: Tensor) -> None:
@@ -67,6 +67,7 @@ class Plan(Protocol):
 
     def answered(self, client: int) -> Answered | None:
         """The last answer to a client, where it is remembered beyond this process."""
+        return None
 
     def settle(self) -> None:
         """What was repeated after a restart is over: whatever comes now is new."""
@@ -74,12 +75,15 @@ class Plan(Protocol):
     @property
     def steps(self) -> int:
         """Secret steps charged so far."""
+        return 0
 
     def total(self, values: Tensor) -> Tensor:
         """Released mean over the batch: [batch] or [batch, K] → [1] or [K]."""
+        raise NotImplementedError
 
     def each(self, values: Tensor) -> Tensor:
         """Released per-record values divided by the batch size: [batch, K] → [batch, K]."""
+        raise NotImplementedError
 
     def statement(
         self,
@@ -95,13 +99,16 @@ class Plan(Protocol):
             covers: what of a training record passes through nothing but this plan and them.
             records: how many training records there are.
         """
+        return Statement("none", "No privacy guarantee: the server's replies carry no noise.")
 
     @property
     def clip_fraction(self) -> float | None:
         """Share of values that the clip changed so far; for the server's own eyes."""
+        return None
 
     def state(self) -> dict[str, Tensor]:
         """What a checkpoint of a simulation must hold."""
+        return {}
 
     def load(self, state: dict[str, Tensor]) -> None:
         """Go on from ``state``."""
@@ -133,36 +140,15 @@ SIMULATED = (
 )
 
 
-class NoPrivacy:
+class NoPrivacy(Plan):
     """Values pass unchanged but for the division.
 
     Args:
         batch_size: nominal B.
     """
 
-    clip_fraction: float | None = None
-    releases: Releases | None = None
-    tolerant = False
-    steps = 0
-
     def __init__(self, batch_size: int) -> None:
         self._batch_size = batch_size
-
-    def admit(self, client: int, ids: Tensor) -> None:
-        """Nothing is refused."""
-
-    def commit(self, answers: Sequence[Answer]) -> None:
-        """Nothing is charged."""
-
-    def begin_step(self, number: int) -> None:
-        """Nothing is charged."""
-
-    def answered(self, client: int) -> Answered | None:
-        """Nothing is remembered."""
-        return None
-
-    def settle(self) -> None:
-        """Nothing is charged."""
 
     def total(self, values: Tensor) -> Tensor:
         """Σ / B."""
@@ -173,26 +159,19 @@ class NoPrivacy:
         """Values / B."""
         return values / self._batch_size
 
-    def statement(
-        self,
-        *,
-        server_is_private: bool,
-        covers: Sequence[str] = ("labels",),
-        records: int | None = None,
-    ) -> Statement:
-        """None."""
-        return Statement("none", "No privacy guarantee: the server's replies carry no noise.")
 
-    def state(self) -> dict[str, Tensor]:
-        """Nothing."""
-        return {}
-
-    def load(self, state: dict[str, Tensor]) -> None:
-        """Nothing."""
-
-
-class ClippedGaussian:
+class ClippedGaussian(Plan):
     """``(Σ clip_C(value_i) + N(0, σ² I)) / B``: DPZV's eq. 8 with a clip that bounds both sides.
+
+    One execution, of which the server party makes the calls and the method the values::
+
+        plan.admit(client, ids)            # or refuse, before anything is computed
+        values = one row a record          # [batch, K], of the method
+        rows = clip(values)                # each to norm C; NaN and infinities become 0
+        noised = Σ rows + N(0, σ² I)       # one record moves the sum by clip.sensitivity
+        reply = noised / B                 # nominal: public and fixed
+        plan.commit([reply's frame])       # charge every record, and keep the frame
+        send the frame                     # only now
 
     σ is the noise on the sum, so that the guarantee does not depend on the batch size. Replacing
     one record moves the sum by at most 2C; a record that is used in k replies has ``μ = 2C√k/σ``,
@@ -224,7 +203,12 @@ class ClippedGaussian:
         self.releases: Releases | None = releases
         self._releases = releases
         self.delta = fraction("privacy.delta", delta)
-        self._reply = releases.reply
+        self._clip = Clip(releases.reply.clip_norm)
+        if self._clip.sensitivity / noise.noise_std > releases.reply.mu * (1 + 1e-12):
+            raise ConfigError(
+                f"noise of σ = {noise.noise_std:g} is too small for clip {self._clip.norm:g}: "
+                f"a reply is counted with μ = {releases.reply.mu:.6g}"
+            )
         self._batch_size = batch_size
         self._ledger = ledger
         self._noise = noise
@@ -264,14 +248,14 @@ class ClippedGaussian:
     def total(self, values: Tensor) -> Tensor:
         """The clipped, noised mean, [K]."""
         self._count(values)
-        rows = clip(values, self._reply.clip_norm).reshape(values.shape[0], -1)
+        rows = self._clip(values).reshape(values.shape[0], -1)
         noised = self._noise.sum(self._next(), rows)
         return (noised / self._batch_size).to(values.dtype)
 
     def each(self, values: Tensor) -> Tensor:
         """Every record's values clipped and noised on their own: no averaging hides them."""
         self._count(values)
-        rows = clip(values.reshape(values.shape[0], -1), self._reply.clip_norm)
+        rows = self._clip(values.reshape(values.shape[0], -1))
         noised = self._noise.each(self._next(), rows)
         return (noised / self._batch_size).to(values.dtype).reshape(values.shape)
 
@@ -282,7 +266,7 @@ class ClippedGaussian:
     def _count(self, values: Tensor) -> None:
         rows = values.reshape(values.shape[0], -1)
         norms = rows.abs().squeeze(1) if rows.shape[1] == 1 else rows.norm(dim=1)
-        self._clipped[0] += (~(norms <= self._reply.clip_norm)).sum()
+        self._clipped[0] += (~(norms <= self._clip.norm)).sum()
         self._clipped[1] += norms.numel()
 
     @property

@@ -31,9 +31,10 @@ import torch
 from torch import Tensor
 
 from vertizo.core.validate import non_negative, positive
-from vertizo.privacy.clipping import clip
+from vertizo.privacy.clipping import Clip
 from vertizo.privacy.discrete_gaussian import DiscreteGaussian, Integers, RandomBytes
 from vertizo.privacy.grid_accounting import GridCorrection
+from vertizo.privacy.mechanisms import NoiseSource
 
 GRID_BITS = 24
 """The grid is finer than the clip by about this many bits: as fine as float32 is at the clip."""
@@ -42,7 +43,7 @@ LARGEST_SUM = 2.0**50
 """Where sums that come without contributions are cut, in grid steps; float64 holds them exactly."""
 
 
-class SecureNoise:
+class SecureNoise(NoiseSource):
     """Sums of clipped contributions, noised; one object for each clip and σ, shared by nobody.
 
     Each method takes the number of the release, as noise that is made from a seed needs it; here it
@@ -71,6 +72,7 @@ class SecureNoise:
         self.name = f"{source}, discrete Gaussian"
         self.is_secret = True
         self.clip_norm = positive("privacy.clip", clip_norm)
+        self._clip = Clip(clip_norm)
         self.grid = grid_for(clip_norm, positive("privacy.noise_std", noise_std))
         self.grid_std = math.ceil(noise_std / self.grid)
         self.noise_std = self.grid_std * self.grid
@@ -81,7 +83,7 @@ class SecureNoise:
     @property
     def sensitivity(self) -> float:
         """How far replacing one record moves `sum`, and one row of `each`: 2C."""
-        return 2 * self.clip_norm
+        return self._clip.sensitivity
 
     def sensitivity_onto(self, numbers: int, error: float = 0.0) -> float:
         """How far replacing one record moves `onto`, at most: ``2C + g√d + error``.
@@ -92,7 +94,7 @@ class SecureNoise:
                 data sets beyond 2C; that is for whoever adds them up to know.
         """
         non_negative("error", error)
-        return 2 * self.clip_norm + self.grid * math.sqrt(numbers) + error
+        return self.sensitivity + self.grid * math.sqrt(numbers) + error
 
     def correction(self, numbers: int) -> GridCorrection:
         """From an accountant of Gaussian noise to this one's.
@@ -133,7 +135,7 @@ class SecureNoise:
         which cutting has nearly always brought below it; a row that is still above counts as 0.
         """
         rows = rows.unsqueeze(1) if rows.dim() == 1 else rows.flatten(1)
-        steps = (clip(rows, self.clip_norm) / self.grid).trunc().to(torch.int64)
+        steps = (self._clip(rows) / self.grid).trunc().to(torch.int64)
         within = (steps * steps).sum(1, keepdim=True) <= self._norm_limit
         return steps * within
 

@@ -22,6 +22,7 @@ from vertizo.config.architectures import (
     FunctionConfig,
     MlpConfig,
     ModuleConfig,
+    OwnModel,
     ResnetConfig,
     ResnetRestConfig,
     ResnetStemConfig,
@@ -41,6 +42,7 @@ from vertizo.models.encoded import EncodedModel
 from vertizo.models.parts import first_line, somebodys_code
 from vertizo.models.torch import wrap
 from vertizo.party.checks import is_bounded
+from vertizo.run.record_mixing import mixes_records
 
 ImageModel = CnnConfig | FiltersConfig | ResnetConfig | ResnetStemConfig
 TextModel = BagConfig | TextConfig | TextEmbeddingsConfig
@@ -107,7 +109,7 @@ def check_reads_tokens(key: str, config: ClientModelConfig | EncoderConfig) -> N
     Raises:
         ConfigError: names ``key`` and the models that do.
     """
-    if not isinstance(config, TextModel | ModuleConfig | FunctionConfig):
+    if not isinstance(config, TextModel | ModuleConfig | FunctionConfig | OwnModel):
         raise ConfigError(
             f"{key} is {config.name!r} but a party's features are tokens of a text; "
             "use 'bag', 'text' or 'text-embeddings'"
@@ -131,6 +133,8 @@ def client_module(
         raise ConfigError(f"{key} is a plain function; a torch.nn.Module is needed here")
     if isinstance(config, ModuleConfig):
         return _user_module(key, config)
+    if isinstance(config, OwnModel):
+        return _own_module(key, config, shape, None)
     if isinstance(config, TextModel) and not tokens:
         raise ConfigError(
             f"{key} is {config.name!r} but a party's features have shape {list(shape)} and are no "
@@ -197,10 +201,21 @@ def _user_module(key: str, config: ModuleConfig) -> nn.Module:
             words = f"{key}.arguments do not fit {config.path}: {first_line(error.__cause__)}"
             raise ConfigError(words) from None
         raise
+    return _checked(module, f"{key}.path is {config.path!r}")
+
+
+def _own_module(
+    key: str, config: OwnModel, shape: tuple[int, ...], outputs: int | None
+) -> nn.Module:
+    with somebodys_code(f"{key}: making {config.name} failed"):
+        module = config.module(shape, outputs)
+    return _checked(module, f"{key}.name is {config.name!r}")
+
+
+def _checked(module: object, words: str) -> nn.Module:
     if not isinstance(module, nn.Module):
         raise ConfigError(
-            f"{key}.path is {config.path!r}, which makes a {type(module).__name__}; "
-            "it must make a torch.nn.Module"
+            f"{words}, which makes a {type(module).__name__}; it must make a torch.nn.Module"
         )
     return module
 
@@ -219,47 +234,9 @@ def embedding_dim(model: Model, sample: Tensor, bound: float, *, first_order: bo
     return int(embeddings.shape[1])
 
 
-def mixes_records(
-    model: Model, inputs: Tensor, sizes: Sequence[int] = (), scale: float = 1000.0
-) -> bool:
-    """Whether a model was seen to compute a record's outputs from other records as well.
-
-    Found by trying, which proves nothing: in batches of each size the first, the middle and the
-    last record are exchanged for another, for zeros and for ``scale`` times themselves in turn, and
-    what the rest yield must stay, bit for bit.
-
-    Args:
-        model: of a client or the server.
-        inputs: of some records that are not all alike, [3 or more, ...]; a first batch, and what
-            larger ones are made of.
-        sizes: of further batches, 2 or more each.
-        scale: 1 where some columns are tokens; integers are all taken for some.
-    """
-    scale = scale if inputs.is_floating_point() else 1.0
-    for size in sorted({len(inputs), *sizes}):
-        batch = inputs[torch.arange(size) % len(inputs)]
-        before = model(batch)
-        tolerance = 0.0 if torch.equal(before, model(batch.clone())) else 1e-4
-        for place in {0, size // 2, size - 1}:
-            others = torch.arange(size) != place
-            for value in (
-                inputs[(place + 1) % len(inputs)],
-                0,
-                (scale * batch[place]).to(inputs.dtype),
-            ):
-                changed = batch.clone()
-                changed[place] = value
-                after = model(changed)
-                if not torch.allclose(
-                    before[others], after[others], tolerance, tolerance, equal_nan=True
-                ):
-                    return True
-    return False
-
-
 def is_foreign(config: ClientModelConfig | EncoderConfig | ServerModelConfig) -> bool:
     """Whether a model is code of the user's, of which nothing is known but what was tried."""
-    return isinstance(config, ModuleConfig | FunctionConfig)
+    return isinstance(config, ModuleConfig | FunctionConfig | OwnModel)
 
 
 @dataclass(frozen=True)
@@ -360,6 +337,8 @@ def server_module(config: ServerModelConfig, width: int, outputs: int) -> nn.Mod
     """
     if isinstance(config, ModuleConfig):
         return _user_module("server.model", config)
+    if isinstance(config, OwnModel):
+        return _own_module("server.model", config, (width,), outputs)
     with named("server.model"):
         if isinstance(config, SumConfig):
             return networks.Sum(width, outputs)

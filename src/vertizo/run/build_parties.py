@@ -20,7 +20,7 @@ from vertizo.core import kernels
 from vertizo.core.errors import ConfigError
 from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData
-from vertizo.methods.base import PRIVATE, ClientSide
+from vertizo.methods.base import ClientSide
 from vertizo.models.base import Model
 from vertizo.models.optimizers import Frozen, Optimizer, RandomUpdates, Sgd
 from vertizo.party.batches import Batches
@@ -36,7 +36,6 @@ from vertizo.privacy.embedding_noise import (
     account,
     noise_std_for_embeddings,
 )
-from vertizo.privacy.options import PrivacyConfig
 from vertizo.privacy.statement import Statement
 from vertizo.protocol import wire
 from vertizo.protocol.codecs.feedback import Feedback, Received
@@ -47,17 +46,15 @@ from vertizo.run.build_models import (
     client_model,
     embedding_dim,
     is_foreign,
-    mixes_records,
     named,
     server_model,
 )
 from vertizo.run.build_privacy import Charge, Protection
 from vertizo.run.lengths import answers_expected, batch_sizes
+from vertizo.run.record_mixing import mixes_records
 from vertizo.zeroth_order.directions import Directions
 from vertizo.zeroth_order.estimators import Along
 
-STAND_INS = 8
-"""Training records of parties that only predict; what is in them is never looked at."""
 FITTED_LABELS = (
     "No privacy guarantee: what the task is, its classes, or the mean and spread that labels are "
     "scaled by were read off the labels, and every reply depends on it; data.classes, or "
@@ -377,25 +374,3 @@ def statement_of(
     if side.method.releases_per_query is None and side.plan.releases is not None:
         statement = statement.without_guarantee(UNDECLARED)
     return statement if noise is None else replace(statement, words=noise.words())
-
-
-def in_place_of_tests(values: Tensor) -> dict[Purpose, Tensor]:
-    """New records in the place of test records, and zeros in that of training records."""
-    training = values.new_zeros((STAND_INS, *values.shape[1:]))
-    return {"table": training, "validation": training[:0], "test": values}
-
-
-def for_predicting(config: ExperimentConfig) -> ExperimentConfig:
-    """Settings for parties that only predict: on the processor, and without noise on replies.
-
-    Noise on embeddings stays, for its clip.
-    """
-    changes: dict[str, object] = {
-        "batch_size": min(config.batch_size, STAND_INS),
-        "client": config.client.model_copy(update={"device": "cpu"}),
-    }
-    if config.privacy.mechanism == "gaussian":
-        changes["privacy"] = PrivacyConfig()
-        if config.server.update in PRIVATE:
-            changes["server"] = config.server.model_copy(update={"update": "sgd"})
-    return config.model_copy(update=changes)

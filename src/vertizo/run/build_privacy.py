@@ -11,9 +11,9 @@ from functools import cached_property
 
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError
+from vertizo.core.names import PRIVATE
 from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData
-from vertizo.methods.base import PRIVATE
 from vertizo.models.base import Model
 from vertizo.models.optimizers import Sgd
 from vertizo.party.private_updates import (
@@ -27,6 +27,7 @@ from vertizo.party.private_updates import (
 from vertizo.party.server_model import FirstOrder, NoUpdate, ServerUpdate, ZerothOrder
 from vertizo.privacy import guarantee
 from vertizo.privacy.accounting import mu_of, published_mu, published_noise_std
+from vertizo.privacy.choice import MECHANISMS
 from vertizo.privacy.discrete_gaussian import RandomBytes
 from vertizo.privacy.events import GaussianRelease, Releases, SecretSteps
 from vertizo.privacy.grid_accounting import GridCorrection
@@ -91,6 +92,10 @@ class Protection:
     def plan(self) -> Plan:
         """What replies pass through."""
         config, privacy, releases = self.config, self.config.privacy, self.releases
+        if privacy.mechanism not in MECHANISMS:
+            own = MECHANISMS.find(privacy.mechanism, "privacy.mechanism")
+            plan: Plan = own(privacy, config.batch_size, self._secrets.child("mechanism"))
+            return plan
         if releases is None or self._reply_noise is None:
             return NoPrivacy(config.batch_size)
         parties, records = len(self.data.parties), self.data.records
@@ -117,7 +122,7 @@ class Protection:
             return None
         server, secret = self._server_noise, None
         step = None if server is None else self._event(server, self._cut_numbers)
-        if step is not None and config.server.update == "secret-sgd":
+        if step is not None and config.server.update == "poisson-dp-sgd":
             # Cutting to a grid may move a sum with the record and one without it alike.
             multiplier = step.noise_std / (step.clip_norm + step.slack)
             secret = SecretSteps(self._secret_steps, config.server.secret.sampling, multiplier)
@@ -153,7 +158,7 @@ class Protection:
         named = len(self.data.parties) * self.config.epochs
         correction = reply.correction(named * self.reply_numbers)
         if isinstance(server, SecureNoise):
-            secret = self.config.server.update == "secret-sgd"
+            secret = self.config.server.update == "poisson-dp-sgd"
             steps = self._secret_steps if secret else math.ceil(named * self._steps_per_query)
             correction += server.correction(steps * self._server_numbers)
         return correction
@@ -252,7 +257,7 @@ class Protection:
             return sigma / privacy.clip, None
         private = update in PRIVATE
         share = privacy.server_share if privacy.server_share is not None else 0.5
-        secret = update == "secret-sgd"
+        secret = update == "poisson-dp-sgd"
         calibrated = guarantee.calibrate(
             privacy.epsilon * (1 if privacy.noise == "seeded" else 1 - GRID_MARGIN),
             privacy.delta,
@@ -286,7 +291,7 @@ class Protection:
         if options.optimizer.learning_rate is not None:
             return options.optimizer.learning_rate
         records: float = self.config.batch_size
-        if options.update == "secret-sgd":
+        if options.update == "poisson-dp-sgd":
             records = options.secret.sampling * self.data.records
         return data_defaults.server_rate(
             options.update,
@@ -299,11 +304,11 @@ class Protection:
     @property
     def _update_steps(self) -> int:
         """Steps of the server's optimiser in the whole run."""
-        return self._secret_steps if self.config.server.update == "secret-sgd" else self._steps
+        return self._secret_steps if self.config.server.update == "poisson-dp-sgd" else self._steps
 
     def schedule(self) -> Schedule | None:
         """Of steps on secret samples."""
-        if self.config.server.update != "secret-sgd":
+        if self.config.server.update != "poisson-dp-sgd":
             return None
         secret = self.config.server.secret
         return Schedule(secret.every, secret.warm_up, self._secret_steps)

@@ -10,8 +10,9 @@ import math
 from typing import Any
 
 from vertizo.config.schema import ExperimentConfig
+from vertizo.core.names import PRIVATE, UpdateName
 from vertizo.data.vertical import VerticalData
-from vertizo.methods.base import PRIVATE, Method, UpdateName
+from vertizo.methods.base import Method
 
 FIRST_ORDER_RATE = 0.1
 """η / (1 − momentum) of gradients that are computed."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vertizo.config.schema import ExperimentConfig
-from vertizo.methods.base import PRIVATE
+from vertizo.core.names import PRIVATE
 from vertizo.privacy.epsilon_text import bound_text, is_bounded
 
 
@@ -18,6 +18,8 @@ class Explanation:
 
     guarantee: str
     """``exact``, ``simulated``, ``published`` or ``none``."""
+    promise: str
+    """What somebody signs, as a success rate."""
     summary: str
     protected: tuple[str, ...]
     not_protected: tuple[str, ...]
@@ -33,10 +35,25 @@ def explain(config: ExperimentConfig, privacy: Mapping[str, Any]) -> Explanation
     """
     return Explanation(
         guarantee=privacy["guarantee"],
+        promise=_promise(privacy),
         summary=privacy["words"],
         protected=tuple(_protected(config, privacy)),
         not_protected=tuple(_not_protected(config, privacy)),
         how=tuple(_how(config, privacy)),
+    )
+
+
+def _promise(privacy: Mapping[str, Any]) -> str:
+    if not is_bounded(privacy):
+        return "No promise: nothing limits what clients learn about the labels."
+    epsilon, delta = privacy["epsilon"], privacy["delta"]
+    right = _right(epsilon, delta)
+    weak = " That is a weak promise." if right > WEAK else ""
+    seed = "" if privacy["guarantee"] == "exact" else ", and does not know the seed of this run,"
+    return (
+        "Somebody who sees everything that all clients see, knows all other training records"
+        f"{seed} and must choose between two equally likely values of one record's label is right "
+        f"at most {_percent(right)} of the time. Guessing is right 50 % of the time.{weak}"
     )
 
 
@@ -47,8 +64,8 @@ def _protected(config: ExperimentConfig, privacy: Mapping[str, Any]) -> list[str
             return []
         return [
             "What one client sends of a record, by itself, against the server: "
-            f"ε = {bound_text(noise['epsilon'])} at δ = {noise['delta']:g}. Not what its model "
-            "carries of that record into the embeddings of others."
+            f"ε = {bound_text(noise['epsilon'])} at δ = {noise['delta']:g}. The client's model may "
+            "carry more of that record into the embeddings of others."
         ]
     epsilon, delta = privacy["epsilon"], privacy["delta"]
     simulated = privacy["guarantee"] == "simulated"
@@ -58,39 +75,42 @@ def _protected(config: ExperimentConfig, privacy: Mapping[str, Any]) -> list[str
         f"at δ = {delta:g}."
         for thing in privacy["covers"]
     ]
-    lines.append(
-        "What that ε means: whoever sees all that clients see, knows all other records, and has to "
-        "say which of two equally likely values a record has, is right in at most "
-        f"{_percent_right(epsilon, delta)} of all cases; a guess is in 50 %."
-    )
     if simulated:
         lines.append(
-            "All that holds if the noise is secret. This run's was made from its seed: against "
-            "whoever knows the seed, nothing is protected. privacy.noise 'secure' makes it exact."
+            "All of this would hold if the noise were secret. This run made its noise from its "
+            "seed: against whoever knows the seed, nothing is protected. privacy.noise 'secure' "
+            "makes it exact."
         )
     against = "labels against all clients together"
     if any("features" in thing for thing in privacy["covers"]):
         against += ", a client's features against all others together"
     lines.append(
-        "That holds whatever clients send in place of what the protocol asks for, and for whatever "
-        f"is computed from what they saw: {against}."
+        "It holds even if clients break the protocol, and for anything computed from what they "
+        f"saw: {against}."
     )
     if not config.method.first_order_client:
         lines.append(
-            "The finished models are made from protected releases: handing them on costs nothing "
-            "more, as to training records' labels."
+            "Passing on the finished models costs training records' labels nothing more: the "
+            "models are made from protected releases."
         )
     return lines
 
 
-def _percent_right(epsilon: float, delta: float) -> str:
-    """How often a test of two equally likely hypotheses is right at most, rounded up.
+WEAK = 0.9
+"""Success rate from which on a promise is called weak."""
+
+
+def _right(epsilon: float, delta: float) -> float:
+    """How often a test of two equally likely hypotheses is right at most.
 
     P(right) = (1 + a − b)/2, where a ≤ e^ε b + δ and 1 − b ≤ e^ε (1 − a) + δ: at most
     (e^ε + δ)/(1 + e^ε).
     """
-    right = (1 + delta * math.exp(-epsilon)) / (1 + math.exp(-epsilon))
-    return f"{math.ceil(1000 * min(right, 1.0) - 1e-9) / 10:g} %"
+    return min((1 + delta * math.exp(-epsilon)) / (1 + math.exp(-epsilon)), 1.0)
+
+
+def _percent(share: float) -> str:
+    return f"{math.ceil(1000 * share - 1e-9) / 10:g} %"
 
 
 def _not_protected(config: ExperimentConfig, privacy: Mapping[str, Any]) -> list[str]:
@@ -110,16 +130,16 @@ def _not_protected(config: ExperimentConfig, privacy: Mapping[str, Any]) -> list
             "and every later reply depends on it."
         )
     lines.append(
-        "Embeddings, which go to the trusted server: nothing hides a client's features from it."
+        "A client's features against the server: it is trusted and reads all embeddings."
         if config.privacy.mechanism != "embedding-noise"
-        else "Labels, against anybody: noise on embeddings does nothing for them."
+        else "Labels, against anybody: noise on embeddings does not protect them."
     )
     own = "the label holder's columns" not in covers
     if own and config.data.label_holder is not None:
         lines.append(
             "The label holder's own columns"
             + (
-                ": they were prepared by statistics of the training records."
+                ": statistics of the training records prepared them."
                 if is_bounded(privacy)
                 else "."
             )
@@ -129,18 +149,14 @@ def _not_protected(config: ExperimentConfig, privacy: Mapping[str, Any]) -> list
     if not any("features" in thing for thing in covers):
         lines.append(f"Clients' features against other clients{_why(config, privacy)}.")
     if config.data.validation > 0:
-        lines.append(
-            "Labels of validation records: they chose the model that is kept, without noise."
-        )
-    lines.append(
-        "Test records, and every other record that was not trained on: nothing is said of them."
-    )
+        lines.append("Labels of validation records: they choose the kept model without noise.")
+    lines.append("Test records, and every other record that was not trained on.")
     lines += [
         "Which records exist and which are in whose batches; sizes and times of messages.",
-        "Predictions that are served later, where they use a record's own columns.",
-        "A person with several records: the bound is for one record, and weakens with each more.",
+        "Later predictions that use a record's own columns.",
+        "A person with several records: the bound is for one record and weakens with each more.",
         "The server's own figures in the run folder (training loss and accuracy, clip fraction): "
-        "they are exact, and belong with the labels.",
+        "they carry no noise; keep them as safe as the labels.",
     ]
     return lines
 
@@ -156,8 +172,8 @@ def _why(config: ExperimentConfig, privacy: Mapping[str, Any]) -> str:
     if config.data.parties == 1:
         return ": there is one client alone"
     reason = (
-        ": columns were prepared by statistics of the training records (data.ranges and "
-        "data.categories give public ones)"
+        ": statistics of the training records prepared columns (data.ranges and data.categories "
+        "give public bounds instead)"
     )
     if config.client.model.name in ("module", "function"):
         reason += ", or the client's model takes records together"

@@ -56,6 +56,6 @@ def batch_sizes(config: ExperimentConfig, records: int, clients: int) -> tuple[i
     others = max(1, config.method.evaluations_per_query * together)
     batches = {min(config.batch_size, records), records % config.batch_size} - {0}
     sizes = {rows * points for rows in batches for points in (1, others)}
-    if config.server.update == "secret-sgd":
+    if config.server.update == "poisson-dp-sgd":
         sizes.add(guarantee.capacity(records, config.server.secret.sampling))
     return tuple(sorted(sizes))

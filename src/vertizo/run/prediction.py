@@ -26,6 +26,7 @@ from torch import Tensor
 
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError, DataError, RefusedError, RunError
+from vertizo.core.names import PRIVATE
 from vertizo.data.tabular.columns import unlike
 from vertizo.data.tabular.frames import Place, row
 from vertizo.data.tabular.prepared import Preparation
@@ -33,14 +34,19 @@ from vertizo.data.vertical import Holding, VerticalData
 from vertizo.models.losses import Classification, Task
 from vertizo.party.metrics import Scores, scores
 from vertizo.privacy.epsilon_text import bound_text, is_bounded
+from vertizo.privacy.options import PrivacyConfig
+from vertizo.protocol.messages import Purpose
 from vertizo.run import checkpoint
-from vertizo.run.build_parties import for_predicting, in_place_of_tests
 from vertizo.run.experiment import Experiment
 from vertizo.run.federation import build
 from vertizo.run.folder import RunFolder
 
 if TYPE_CHECKING:
     import polars as pl
+
+STAND_INS = 8
+"""Training records of parties that only predict; what is in them is never looked at."""
+
 
 FORMATS = (".csv", ".parquet")
 """How names of files of predictions end."""
@@ -328,3 +334,25 @@ def write_file(frame: pl.DataFrame, out: Path) -> None:
     else:
         frame.write_csv(content)
     checkpoint.write_atomically(out, content.getvalue())
+
+
+def in_place_of_tests(values: Tensor) -> dict[Purpose, Tensor]:
+    """New records in the place of test records, and zeros in that of training records."""
+    training = values.new_zeros((STAND_INS, *values.shape[1:]))
+    return {"table": training, "validation": training[:0], "test": values}
+
+
+def for_predicting(config: ExperimentConfig) -> ExperimentConfig:
+    """Settings for parties that only predict: on the processor, and without noise on replies.
+
+    Noise on embeddings stays, for its clip.
+    """
+    changes: dict[str, object] = {
+        "batch_size": min(config.batch_size, STAND_INS),
+        "client": config.client.model_copy(update={"device": "cpu"}),
+    }
+    if config.privacy.mechanism == "gaussian":
+        changes["privacy"] = PrivacyConfig()
+        if config.server.update in PRIVATE:
+            changes["server"] = config.server.model_copy(update={"update": "sgd"})
+    return config.model_copy(update=changes)

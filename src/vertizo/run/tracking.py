@@ -7,6 +7,7 @@ and writes no evaluation twice.
 ``tensorboard=DIR``      event files, in a folder of the run's own below DIR
 ``mlflow=DIR``           an SQLite store ``DIR/mlflow.db``, with files in ``DIR/artifacts``
 ``mlflow=URI``           a tracking server or store, e.g. ``http://…`` or ``sqlite:///…``
+``package.mod:C=PLACE``  a `Tracker` of one's own, made as ``C(place, tracked)``
 =======================  ==============================================================
 """
 
@@ -25,8 +26,8 @@ from typing import Any, Protocol
 
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError, RunError
+from vertizo.core.registry import Registry, short
 
-KINDS = ("tensorboard", "mlflow")
 EXPERIMENT = "vertizo"
 """What all runs belong to in MLflow."""
 RUN_TAG = "vertizo.run"
@@ -46,7 +47,7 @@ class Tracked:
         """For people."""
         config = self.config
         control = "" if config.control == "none" else f"-{config.control}"
-        return f"{config.data.name}-{config.method.name}-seed{config.seed}{control}"
+        return f"{short(config.data.name)}-{short(config.method.name)}-seed{config.seed}{control}"
 
 
 class Tracker(Protocol):
@@ -114,7 +115,7 @@ def opened(targets: Sequence[str], tracked: Tracked) -> Iterator[Trackers | None
     """Trackers by what they were asked for, closed at the end; None for none.
 
     Args:
-        targets: ``tensorboard=DIR``, ``mlflow=DIR`` or ``mlflow=URI``.
+        targets: as in the table above.
         tracked: the run.
 
     Raises:
@@ -141,18 +142,20 @@ def check(targets: Sequence[str]) -> None:
     """
     for spec in targets:
         kind, _, place = spec.partition("=")
-        if kind not in KINDS or not place.strip():
+        if not TRACKERS.knows(kind) or not place.strip():
             raise ConfigError(
                 f"--track {spec} is not understood; write tensorboard=DIR, mlflow=DIR or mlflow=URI"
             )
         try:
             if kind == "tensorboard":
                 import torch.utils.tensorboard  # noqa: F401
-            else:
+            elif kind == "mlflow":
                 _import_mlflow()
                 if "://" not in place or place.startswith("sqlite"):
                     import alembic  # noqa: F401
                     import sqlalchemy  # noqa: F401
+            else:
+                TRACKERS.find(kind, "--track")
         except ImportError:
             raise ConfigError(
                 f"--track {spec} needs packages that are not here; pip install 'vertizo[tracking]'"
@@ -163,9 +166,7 @@ def _make(spec: str, tracked: Tracked) -> Tracker:
     check([spec])
     kind, _, place = spec.partition("=")
     with _named(spec):
-        return (
-            TensorBoard(Path(place), tracked) if kind == "tensorboard" else MlFlow(place, tracked)
-        )
+        return TRACKERS.find(kind, "--track")(place, tracked)
 
 
 def figures(row: Mapping[str, Any]) -> dict[str, float]:
@@ -190,12 +191,12 @@ class TensorBoard:
     """Event files.
 
     Args:
-        folder: of many runs.
+        place: folder of many runs.
         tracked: the run.
     """
 
-    def __init__(self, folder: Path, tracked: Tracked) -> None:
-        self._folder = folder / f"{tracked.title}-{tracked.name[:8]}"
+    def __init__(self, place: str, tracked: Tracked) -> None:
+        self._folder = Path(place) / f"{tracked.title}-{tracked.name[:8]}"
         self._config = tracked.config
         self._writer: Any = None
         self._last = 0
@@ -304,6 +305,11 @@ class MlFlow:
         now = int(1000 * time.time())
         points = [Metric(name, value, now, step) for name, value in values.items()]
         self._client.log_batch(self._run, metrics=points)
+
+
+TRACKERS: Registry[Callable[[str, Tracked], Tracker]] = Registry(
+    "tracker", {"tensorboard": TensorBoard, "mlflow": MlFlow}
+)
 
 
 def _import_mlflow() -> None:

@@ -32,19 +32,21 @@ import math
 from collections.abc import Iterator
 from functools import cache
 from statistics import NormalDist
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from vertizo.core import kernels
+from vertizo.core.deferred import torch
 from vertizo.core.errors import ConfigError
+from vertizo.core.names import LawName
 from vertizo.core.randomness import Stream, generator
 from vertizo.models.optimizers import add, is_plain
 
-LawName = Literal["sphere", "scaled-sphere", "gaussian", "rademacher", "coordinate"]
+if TYPE_CHECKING:
+    from torch import Tensor
+
 LAWS: tuple[str, ...] = get_args(LawName)
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)

@@ -32,19 +32,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from vertizo.core.deferred import torch
 from vertizo.models import blockwise
 from vertizo.models.base import Model, Selected
 from vertizo.models.linear_stack import LinearStack
 from vertizo.zeroth_order.directions import Direction, Directions
 
-Losses = TypeVar("Losses", float, Tensor, NDArray[np.float32])
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Losses = TypeVar("Losses", float, "Tensor", NDArray[np.float32])
 
 
 def two_point(plus: Losses, minus: Losses, smoothing: float) -> Losses:

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from vertizo.core.deferred import torch
+from vertizo.core.names import LawName
 from vertizo.core.randomness import generator
-from vertizo.zeroth_order.directions import FLOAT32_MAX, LawName, drawn
+from vertizo.zeroth_order.directions import FLOAT32_MAX, drawn
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 TINY = np.float32(1 / FLOAT32_MAX)
 REMEMBERED = 2**20

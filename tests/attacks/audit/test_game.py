@@ -156,7 +156,7 @@ def test_clients_that_follow_the_protocol_show_less_than_malicious_ones():
 
 def _keeps_its_promise(player, trials):
     """For each way of updating privately: against what sees the replies, or the final model."""
-    for update in ("private-sgd", "private-zeroth-order", "secret-sgd"):
+    for update in ("private-sgd", "private-zeroth-order", "poisson-dp-sgd"):
         setting = _setting(update=update)
         found = audit(setting, player(setting), trials=trials)
         assert found.guarantee == "simulated", update
@@ -185,7 +185,7 @@ def test_a_server_whose_gradients_escape_the_clip_is_caught(monkeypatch):
         return torch.stack(sums).sum(0)
 
     monkeypatch.setattr(private_updates, "clipped_gradient", unclipped)
-    for update in ("private-sgd", "secret-sgd"):
+    for update in ("private-sgd", "poisson-dp-sgd"):
         setting = _setting(update=update)
         found = audit(setting, FinalModel(setting), trials=60)
         assert found.epsilon_exact == pytest.approx(1.0, abs=1e-3), update

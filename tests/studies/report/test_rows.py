@@ -80,7 +80,7 @@ def test_epsilon_so_far_is_that_of_what_was_charged() -> None:
 
 def test_steps_before_the_first_query_are_spent() -> None:
     secret = ("server.secret.sampling=0.2", "server.secret.warm_up=4", "server.secret.every=2")
-    result = ran(*EXACT, "server.update=secret-sgd", *secret)
+    result = ran(*EXACT, "server.update=poisson-dp-sgd", *secret)
     spent = [row["epsilon"] for row in result.metrics]
     assert 0 < spent[0] < spent[-1]
     assert spent == sorted(spent)

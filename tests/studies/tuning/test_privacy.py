@@ -31,7 +31,7 @@ from vertizo.studies.tuning.trial import without_tests
 SMALL = ("seed=0", "data.limit=60", "data.parties=2", "batch_size=18", "epochs=2")
 NOISE = ("privacy.mechanism=gaussian", "privacy.clip=0.5", "privacy.epsilon=3")
 EXACT = (*SMALL, *NOISE, "server.update=none")
-SECRET = (*SMALL, *NOISE, "server.update=secret-sgd", "server.secret.sampling=0.2")
+SECRET = (*SMALL, *NOISE, "server.update=poisson-dp-sgd", "server.secret.sampling=0.2")
 DELTA = 1e-5
 SPACE = ("client.optimizer.learning_rate=1e-3..1e-1:log", "privacy.clip=0.1..1:log")
 
@@ -245,7 +245,7 @@ def test_every_trial_draws_on_the_ledger(base: tuple[str, ...], tmp_path: Path) 
     assert found.privacy.ledger == str(path)
     assert "all runs that draw on it together" in " ".join(found.privacy.words)
     assert search(own, tmp_path / "s", pruner="none").best == found.best  # nothing is left to do
-    assert DurableLedger.inspect(path) == summary
+    assert str(DurableLedger.inspect(path)) == str(summary)
     with pytest.raises(RunError, match="can pay for no trial"):
         search(own, tmp_path / "other")
     assert not (tmp_path / "other").exists()
@@ -282,7 +282,7 @@ def test_a_search_stops_in_order_when_the_ledger_is_spent(tmp_path: Path) -> Non
     assert (tmp_path / "s/best.yaml").is_file()
     spent = DurableLedger.inspect(path)
     assert len(spent.runs) == 3
-    assert min(client.left for client in spent.clients) >= 0
+    assert spent.left >= 0
 
 
 @pytest.mark.parametrize(
@@ -309,4 +309,4 @@ def test_looking_at_a_plan_opens_no_ledger(tmp_path: Path) -> None:
     path = ledger(tmp_path, 1)
     own = settings(*EXACT, f"privacy.ledger={path}")
     unledgered(own, Experiment(own).data())
-    assert DurableLedger.inspect(path).runs == ()
+    assert not DurableLedger.inspect(path).runs

@@ -151,7 +151,7 @@ def test_rates_that_the_program_chooses_are_searched_around_what_it_chose() -> N
         # With noise that is given, another clip would be another ε.
         ((*NOISE, "privacy.noise_std=3"), {"batch_size"}, {"privacy.clip"}),
         (
-            (*NOISE, "privacy.epsilon=3", "server.update=secret-sgd"),
+            (*NOISE, "privacy.epsilon=3", "server.update=poisson-dp-sgd"),
             {"server.clip", "privacy.clip"},
             {"batch_size"},
         ),

@@ -12,7 +12,7 @@ from vertizo.attacks.audit.adversaries import Adversary, Honest, Malicious, Meas
 from vertizo.attacks.audit.final_model import FinalModel
 from vertizo.attacks.audit.setting import Setting
 from vertizo.config.schema import ExperimentConfig
-from vertizo.methods.base import PRIVATE
+from vertizo.core.names import PRIVATE
 from vertizo.run.experiment import Experiment
 
 

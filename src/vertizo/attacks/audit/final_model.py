@@ -51,7 +51,7 @@ class FinalModel(Scripted):
         parts = dict(zip(self._clients, torch.split(row, list(dims)), strict=True))
         if setting.config.simulation.table == "upload":
             self._uploads = [self._upload(client, part) for client, part in parts.items()]
-        steps_follow = setting.config.server.update == "secret-sgd" and (
+        steps_follow = setting.config.server.update == "poisson-dp-sgd" and (
             setting.config.server.secret.every <= setting.reference.total_rounds
         )
         for epoch in range(setting.config.epochs):

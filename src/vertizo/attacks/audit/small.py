@@ -13,8 +13,8 @@ import torch
 
 from vertizo.config import schema as configuration
 from vertizo.config.schema import ExperimentConfig
+from vertizo.core.names import PRIVATE, UpdateName
 from vertizo.data.vertical import VerticalData
-from vertizo.methods.base import PRIVATE, UpdateName
 from vertizo.models.losses import Classification
 from vertizo.privacy.accounting import noise_std_for
 
@@ -79,9 +79,9 @@ def config(
             "server": {
                 "model": model or {"name": "mlp", "hidden": [8]},
                 "update": update,
-                **({"secret": SECRET} if update == "secret-sgd" else {}),
+                **({"secret": SECRET} if update == "poisson-dp-sgd" else {}),
             },
-            "simulation": {"table": "upload" if update == "secret-sgd" else "zeros"},
+            "simulation": {"table": "upload" if update == "poisson-dp-sgd" else "zeros"},
             "privacy": privacy,
         }
     )

@@ -41,7 +41,8 @@ def explain(
         return
     console = Console()
     console.print(f"[bold]Guarantee: {words.guarantee}[/bold]", highlight=False)
-    console.print(words.summary, highlight=False, markup=False)
+    for paragraph in (words.promise, words.summary):
+        console.print(paragraph, highlight=False, markup=False)
     for title, lines in (
         ("Protected", words.protected),
         ("Not protected", words.not_protected),

@@ -38,17 +38,17 @@ def create(
         job = load_serve(config, settings or [])
         from vertizo.network.budgets import budget_for_jobs
 
-        budget, keys = budget_for_jobs(job, runs)
+        budget, data = budget_for_jobs(job, runs)
     else:
         chosen = schema.load(config, settings or [])
         from vertizo.run.ledger_session import budget_for, charged_data
 
         data = charged_data(chosen)
         budget = budget_for(chosen, data, runs)
-        keys = None if data.keys is None else data.keys()
     from vertizo.privacy.durable_ledger import DurableLedger
+    from vertizo.run.ledger_session import names_of
 
-    DurableLedger.create(ledger, budget, keys=keys, further=further)
+    DurableLedger.create(ledger, budget, names=names_of(data), further=further)
     typer.echo(DurableLedger.inspect(ledger))
     typer.echo(f"use it with --set privacy.ledger={ledger}")
 
@@ -56,15 +56,13 @@ def create(
 def show(ledger: Ledger) -> None:
     """Print how much of the budget is spent and left."""
     from vertizo.privacy.durable_ledger import DurableLedger
-    from vertizo.privacy.epsilon_text import bound_text
-    from vertizo.privacy.ledger_register import Register
+    from vertizo.privacy.ledger_witness import Register
 
     summary = DurableLedger.inspect(ledger)
     typer.echo(summary)
     for other in Register().beside(summary.identity):
         typer.echo(
-            f"some of these records are charged to {other.ledger} as well: "
-            f"ε = {bound_text(other.epsilon, 6)} at δ = {other.delta:g} more"
+            f"some of these records are charged to {other.ledger} as well: {other.states} more"
         )
 
 

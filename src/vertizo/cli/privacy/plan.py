@@ -16,7 +16,7 @@ from vertizo.core.errors import ConfigError
 if TYPE_CHECKING:
     from vertizo.privacy.budget import Budget, Federation
 
-Server = Literal["none", "private-sgd", "private-zeroth-order", "secret-sgd"]
+Server = Literal["none", "private-sgd", "private-zeroth-order", "poisson-dp-sgd"]
 
 
 def plan(
@@ -35,9 +35,9 @@ def plan(
         typer.Option(
             metavar="HOW",
             help="Training of the server model: none, private-sgd, private-zeroth-order or "
-            "secret-sgd.",
+            "poisson-dp-sgd.",
         ),
-    ] = "secret-sgd",
+    ] = "poisson-dp-sgd",
     server_share: Annotated[
         float, typer.Option(help="Share of the budget (of μ²) for the server's updates.")
     ] = 0.5,
@@ -52,9 +52,9 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Compute the noise for an ε, and the ε of the published formula's noise."""
-    secret = server == "secret-sgd"
+    secret = server == "poisson-dp-sgd"
     if not secret and (steps is not None or sampling is not None):
-        raise ConfigError(f"--steps and --sampling are for --server secret-sgd, not {server!r}")
+        raise ConfigError(f"--steps and --sampling are for --server poisson-dp-sgd, not {server!r}")
     from vertizo.privacy import budget
 
     federation = budget.Federation(records, clients, epochs, batch, clip, releases)

@@ -8,10 +8,15 @@ shows in no digit.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
+
+from vertizo.core.deferred import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Numbers = NDArray[np.float32]
 LINE = 64

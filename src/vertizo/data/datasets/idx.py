@@ -99,6 +99,10 @@ def loader(published: IdxSet) -> Callable[[Path | None, DataConfig], Pooled]:
     return load
 
 
+mnist = loader(MNIST)
+fashion_mnist = loader(FASHION_MNIST)
+
+
 def folder_of(wanted: IdxSet, root: Path | None, *, cache: Path) -> Path:
     """The folder that holds all four files, filled by download if need be.
 

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from vertizo.core.errors import ConfigError, DataError
-from vertizo.data.alignment import known_keys
+from vertizo.data.alignment import contents_of, known_keys
 from vertizo.data.datasets.files import set_apart
 from vertizo.data.labels import TaskName, labels_of
 from vertizo.data.options import DataConfig
@@ -42,7 +42,8 @@ def load(_: Path | None, options: DataConfig) -> Pooled:
     test = None
     if options.test_path is not None:
         test = source_of(options.test_path, options.delimiter)
-    return replace(own(options.path.stem, train, test, options), keys=partial(_keys, options))
+    pooled = own(options.path.stem, train, test, options)
+    return replace(pooled, keys=partial(_keys, options), contents=partial(_contents, options))
 
 
 def _keys(options: DataConfig) -> list[str]:
@@ -63,9 +64,19 @@ def _keys(options: DataConfig) -> list[str]:
         key or "\0".join(map(repr, values))
         for key, values in zip(known, table.frame.iter_rows(), strict=True)
     ]
-    if options.test_path is None:
-        keys = [keys[place] for place in set_apart(len(keys), options.test)[0].tolist()]
-    return keys
+    return _to_train_on(keys, options)
+
+
+def _contents(options: DataConfig) -> list[str]:
+    """All that is in each training record's row, in the file read again."""
+    assert options.path is not None, "a table has a path"
+    return _to_train_on(contents_of(source_of(options.path, options.delimiter).frame), options)
+
+
+def _to_train_on(rows: list[str], options: DataConfig) -> list[str]:
+    if options.test_path is not None:
+        return rows
+    return [rows[place] for place in set_apart(len(rows), options.test)[0].tolist()]
 
 
 def own(name: str, train: Source, test: Source | None, options: DataConfig) -> Pooled:

@@ -8,11 +8,12 @@ axis is one row.
 from __future__ import annotations
 
 import math
-from typing import Literal, Protocol
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from vertizo.core.errors import MalformedError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Scale = Literal["array", "record"]
 """What one scale is for: each point of a query (else the whole array), or each row."""

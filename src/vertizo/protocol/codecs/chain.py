@@ -5,16 +5,18 @@ Bytes: the places that each selecting codec chose, in order, then the last codec
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import model_validator
-from torch import Tensor
 
 from vertizo.core.options import Options
 from vertizo.protocol.codecs.base import check_size
-from vertizo.protocol.codecs.basic import BasicCodec
+from vertizo.protocol.codecs.catalog import BasicCodec
 from vertizo.protocol.codecs.top_k import TopK
 from vertizo.protocol.codecs.uniform import Uniform
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Chain(Options):

@@ -13,11 +13,14 @@ Both need a codec that loses less than it is given, which `loss_of` measures.
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
+from vertizo.core.deferred import torch
 from vertizo.core.randomness import Stream
 from vertizo.protocol.codecs.base import Codec
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MOST = 0.9
 """Share of an array's square that a codec may lose for feedback to settle."""

@@ -11,11 +11,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cache
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
+from vertizo.core.deferred import torch
 from vertizo.core.errors import MalformedError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _RISE = math.sqrt(3) / 2
 """Distance of two rows."""

@@ -14,17 +14,19 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from vertizo.core.deferred import torch
 from vertizo.core.options import Options
 from vertizo.core.randomness import Stream
 from vertizo.protocol.codecs.base import Scale, check_size, groups_of, rows_of
 from vertizo.protocol.codecs.hexagonal import Hexagonal
 from vertizo.protocol.codecs.packing import pack, pack_floats, packed_size, unpack, unpack_floats
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _PERIOD = 2**16
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from vertizo.core.deferred import torch
 from vertizo.core.options import Options
 from vertizo.protocol.codecs.base import check_size
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FloatName = Literal["float32", "float16", "bfloat16"]
 

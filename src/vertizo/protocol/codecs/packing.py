@@ -6,14 +6,16 @@ whole is bit ``j mod 8``, from the lowest, of byte ``⌊j / 8⌋``. Bits after t
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from vertizo.core.deferred import torch
 from vertizo.core.errors import MalformedError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Whole = np.ndarray[Any, np.dtype[np.unsignedinteger[Any]]]
 

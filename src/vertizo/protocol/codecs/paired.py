@@ -11,16 +11,17 @@ then those of the scaled differences.
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-import torch
-from torch import Tensor
-
+from vertizo.core.deferred import torch
 from vertizo.core.options import Options
 from vertizo.protocol.codecs.base import Scale, check_size
-from vertizo.protocol.codecs.basic import RoundingCodec
+from vertizo.protocol.codecs.catalog import RoundingCodec
 from vertizo.protocol.codecs.packing import pack_floats, unpack_floats
 from vertizo.protocol.codecs.uniform import Uniform
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Paired(Options):

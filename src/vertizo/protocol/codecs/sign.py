@@ -6,14 +6,15 @@ Bytes: each group's mean absolute value (float32), then one bit a number, set wh
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-import torch
-from torch import Tensor
-
+from vertizo.core.deferred import torch
 from vertizo.core.options import Options
 from vertizo.protocol.codecs.base import Scale, check_size, groups_of
 from vertizo.protocol.codecs.packing import pack, pack_floats, packed_size, unpack, unpack_floats
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Sign(Options):

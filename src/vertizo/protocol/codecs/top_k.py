@@ -8,18 +8,20 @@ bitmap where they are equal), and nothing where all are kept; all rows follow wi
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
-import torch
 from pydantic import Field
-from torch import Tensor
 
+from vertizo.core.deferred import torch
 from vertizo.core.errors import MalformedError
 from vertizo.core.options import Options
 from vertizo.protocol.codecs.base import check_size, rows_of
 from vertizo.protocol.codecs.none import NoCompression
 from vertizo.protocol.codecs.packing import pack, packed_size, unpack
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _VALUES = NoCompression()
 

@@ -7,14 +7,15 @@ Bytes: low and high of every group (float32, alternating), then the levels of al
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-import torch
-from torch import Tensor
-
+from vertizo.core.deferred import torch
 from vertizo.core.options import Options
 from vertizo.protocol.codecs.base import Scale, check_size, groups_of
 from vertizo.protocol.codecs.packing import pack, pack_floats, packed_size, unpack, unpack_floats
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Uniform(Options):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from vertizo.config.schema import ExperimentConfig
-from vertizo.methods.base import PRIVATE
+from vertizo.core.names import PRIVATE
 from vertizo.models.optimizers import Frozen
 from vertizo.run.federation import Federation
 from vertizo.studies.tuning.space import Choices, Domain, Range
@@ -42,7 +42,7 @@ def default_space(config: ExperimentConfig, federation: Federation) -> dict[str,
         space["privacy.clip"] = around(config.privacy.clip)
         if update in PRIVATE:
             space["server.clip"] = around(config.server.clip)
-    if update != "secret-sgd":  # there it decides how many secret steps are released
+    if update != "poisson-dp-sgd":  # there it decides how many secret steps are released
         size, most = config.batch_size, federation.data.records
         sizes = [n for n in (size // 2, size, 2 * size) if 0 < n <= most]
         if len(sizes) > 1:

@@ -79,7 +79,7 @@ class Plan:
         if key in ("privacy.clip", "server.clip"):
             return config.privacy.epsilon is not None and not secure
         if key == "batch_size":
-            return config.server.update != "secret-sgd"
+            return config.server.update != "poisson-dp-sgd"
         section, _, last = key.rpartition(".")
         return last in FREE and section.split(".")[0] in ("client", "server", "method")
 

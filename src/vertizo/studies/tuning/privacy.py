@@ -167,7 +167,7 @@ def affordable_trials(path: Path, plan: Plan, numbers: Sequence[int]) -> int:
             f"privacy.ledger {path} is for {theirs[1]} records of {theirs[0]} and {theirs[2]} "
             f"clients; this search has {ours[1]} of {ours[0]} and {ours[2]}"
         )
-    units, steps = min(client.left for client in summary.clients), summary.steps_left
+    units, steps = summary.left, summary.steps_left
     for count, number in enumerate(numbers):
         try:
             releases = plan.planned(number).releases

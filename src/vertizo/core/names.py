@@ -1,0 +1,44 @@
+"""Names that a configuration chooses among, apart from what they stand for.
+
+The schema needs the names alone; what stands behind them imports PyTorch.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Timing = Literal["asynchronous", "synchronous"]
+"""Whether each client goes its own pace, or all in step."""
+
+LawName = Literal["sphere", "scaled-sphere", "gaussian", "rademacher", "coordinate"]
+"""Laws of random directions (`vertizo.zeroth_order.directions`)."""
+
+UpdateName = Literal[
+    "sgd",
+    "zeroth-order",
+    "forward-difference",
+    "private-sgd",
+    "private-zeroth-order",
+    "poisson-dp-sgd",
+    "none",
+]
+"""Ways to train the server model (`vertizo.party.server_model`, `vertizo.party.private_updates`)."""
+PRIVATE: tuple[UpdateName, ...] = ("private-sgd", "private-zeroth-order", "poisson-dp-sgd")
+"""Those whose steps carry noise (`vertizo.party.private_updates`)."""
+
+Join = Literal["concat", "sum", "mean"]
+"""How the clients' embeddings become the server model's input."""
+
+Naming = Literal["sent", "known"]
+"""How a query says which records it is about: by their IDs, or, where both sides know the order of
+records, by the number of a batch."""
+
+Side = Literal["width", "height", "channels"]
+"""Along what the clients' maps of an image are put together (`vertizo.models.resnet`)."""
+
+Family = Literal["bert", "distilbert"]
+Pooling = Literal["mean", "cls"]
+"""How a text's vectors become one: the mean over its tokens, or the first token's."""
+
+SplitName = Literal["rows", "patches", "halves", "sides", "even", "columns", "segments", "views"]
+"""Ways to cut a record between parties (`vertizo.data.splits`)."""

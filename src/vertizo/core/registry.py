@@ -1,0 +1,183 @@
+"""What a configuration chooses by name: built in, of an installed package, or by import path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Annotated, Any, Generic, TypeVar, Union
+
+from pydantic import (
+    GetJsonSchemaHandler,
+    PlainSerializer,
+    SerializationInfo,
+    Tag,
+    TypeAdapter,
+    WrapValidator,
+)
+from pydantic_core import CoreSchema, PydanticCustomError
+
+from vertizo.core.errors import ConfigError
+from vertizo.core.imports import load_object
+from vertizo.core.options import Chosen, Options, chosen_by
+from vertizo.core.suggestions import nearest
+
+T = TypeVar("T")
+
+FOREIGN: dict[str, Any] = {}
+"""Everything that was found outside the package, by the name that it was asked for."""
+
+
+@dataclass(frozen=True)
+class WithElsewhere:
+    """Lets a JSON schema take names that are not built in, with any keys beside them."""
+
+    registry: Registry[Any]
+
+    def __get_pydantic_json_schema__(
+        self, core: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        names = [{"pattern": ":"}, {"enum": list(self.registry.offered())}]
+        elsewhere = {
+            "required": ["name"],
+            "properties": {"name": {"type": "string", "anyOf": names}},
+        }
+        known = handler(core)
+        return {**known, "oneOf": [*known["oneOf"], {"type": "object", **elsewhere}]}
+
+
+def short(name: str) -> str:
+    """What a name is called where it may be no path: its last part."""
+    return name.rpartition(":")[2]
+
+
+class Registry(Mapping[str, T], Generic[T]):
+    """Things of one kind by name; as a mapping it holds those that are built in.
+
+    `find` also takes what an installed package offers as an entry point, and import paths,
+    ``package.module:name`` or ``file.py:name``. Nothing is imported before it is asked for.
+
+    Args:
+        kind: what one of them is called; entry points are in the group ``vertizo.<kind>s``.
+        builtin: name → the thing itself, or where it is: ``module:name``.
+        base: what classes from elsewhere must derive from; None for any object.
+    """
+
+    def __init__(
+        self, kind: str, builtin: Mapping[str, T | str], base: type | str | None = None
+    ) -> None:
+        self.kind, self._builtin, self._base = kind, dict(builtin), base
+        self._foreign: dict[str, T] = {}
+        self._adapters: dict[str, TypeAdapter[Any]] = {}
+
+    def __getitem__(self, name: str) -> T:
+        there = self._builtin[name]
+        if isinstance(there, str):
+            self._builtin[name] = there = _at(there)
+        return there
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._builtin
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._builtin)
+
+    def __len__(self) -> int:
+        return len(self._builtin)
+
+    def offered(self) -> dict[str, EntryPoint]:
+        """What installed packages offer, by name; a name that is built in stays what it is."""
+        found = entry_points(group=f"vertizo.{self.kind}s")
+        return {each.name: each for each in found if each.name not in self}
+
+    def knows(self, name: str) -> bool:
+        """Whether a name may be looked up; imports nothing."""
+        return name in self or ":" in name or name in self.offered()
+
+    def find(self, name: str, key: str) -> T:
+        """What a name stands for, which may import somebody's code: names of one's own only.
+
+        Raises:
+            ConfigError: names ``key``, the name and what would be right.
+        """
+        if name in self:
+            return self[name]
+        if name not in self._foreign:
+            path = name
+            if ":" not in name:
+                offered = self.offered()
+                if name not in offered:
+                    raise ConfigError(f"{key} is {self.unknown(name)}")
+                path = offered[name].value
+            self._foreign[name] = self._checked(load_object(key, path), f"{key} is {name!r}")
+            FOREIGN[name] = self._foreign[name]
+        return self._foreign[name]
+
+    def unknown(self, name: str) -> str:
+        """The end of a complaint about a name that stands for nothing."""
+        known = [*self, *self.offered()]
+        return f"{name!r}{nearest(name, known) or ';'} known are {', '.join(map(repr, known))}"
+
+    def _checked(self, found: Any, words: str) -> T:
+        base = _at(self._base) if isinstance(self._base, str) else self._base
+        if base is not None and not (isinstance(found, type) and issubclass(found, base)):
+            raise ConfigError(
+                f"{words}, which is no {base.__name__}; derive a class from "
+                f"{base.__module__}.{base.__name__}"
+            )
+        if isinstance(found, type) and issubclass(found, Chosen) and _has_name(found):
+            raise ConfigError(f"{words}, which declares a name of its own; leave that field out")
+        result: T = found
+        return result
+
+    # A choice between options classes.
+
+    def choice(self, default: str, only: tuple[str, ...] = ()) -> Any:
+        """The type of a field whose key ``name`` says which of the classes it holds.
+
+        Args:
+            default: what is meant where ``name`` is left out.
+            only: the built-in names that may be chosen; empty for all.
+        """
+        options = [Annotated[self[name], Tag(name)] for name in only or self]
+        return Annotated[
+            Union[tuple(options)],  # noqa: UP007 - made at run time
+            chosen_by("name", default),
+            WrapValidator(self._chosen),
+            PlainSerializer(_written),
+            WithElsewhere(self),
+        ]
+
+    def _chosen(self, value: Any, builtin: Callable[[Any], Any]) -> Any:
+        """Validate by the class that is named, where it is not built in."""
+        name = value.get("name") if isinstance(value, Mapping) else getattr(value, "name", None)
+        if not isinstance(name, str) or name in self:
+            return builtin(value)
+        if not self.knows(name) and not self.offered():
+            return builtin(value)  # which says what there is
+        if isinstance(value, Options):
+            self._checked(type(value), f"name is {name!r}")
+            return value
+        if name not in self._adapters:
+            try:
+                option: Any = self.find(name, "name")
+            except ConfigError as error:
+                raise PydanticCustomError("not_found", "{line}", {"line": str(error)}) from None
+            # Of two, so that errors have the option's name in their place as those of others do.
+            union = Union[Annotated[option, Tag(name)], Annotated[None, Tag("")]]  # noqa: UP007
+            self._adapters[name] = TypeAdapter(Annotated[union, chosen_by("name", name)])
+        return self._adapters[name].validate_python(value)
+
+
+def _written(option: Options, info: SerializationInfo) -> dict[str, Any]:
+    return option.model_dump(mode=info.mode)
+
+
+def _has_name(option: type[Chosen]) -> bool:
+    return bool(option.model_fields["name"].default)
+
+
+def _at(path: str) -> Any:
+    module, _, name = path.partition(":")
+    return getattr(import_module(module), name)

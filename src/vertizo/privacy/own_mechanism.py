@@ -1,0 +1,58 @@
+"""The base of a mechanism of one's own, named by its import path or an entry point."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vertizo.core.randomness import Stream
+from vertizo.privacy.options import PrivacyConfig
+from vertizo.privacy.plan import NoPrivacy
+from vertizo.privacy.statement import Statement
+
+
+class OwnMechanism(NoPrivacy):
+    """Passes values on unchanged; override `total` and `each` to change what leaves the server.
+
+    Nobody has accounted for it, so that its runs have no guarantee.
+
+    Args:
+        options: the section ``privacy``; ``clip``, ``noise_std``, ``epsilon`` and ``delta`` are
+            the mechanism's to heed.
+        batch_size: nominal B, by which releases are divided.
+        stream: its randomness.
+    """
+
+    def __init__(self, options: PrivacyConfig, batch_size: int, stream: Stream) -> None:
+        super().__init__(batch_size)
+        self.options = options
+        self.batch_size = batch_size
+        self._stream = stream
+        self._made = torch.zeros((), dtype=torch.int64)
+
+    def generator(self) -> np.random.Generator:
+        """Fresh randomness for one release; a run that is resumed goes on with the next."""
+        self._made += 1
+        return self._stream.generator(int(self._made) - 1)
+
+    def statement(
+        self,
+        *,
+        server_is_private: bool,
+        covers: Sequence[str] = ("labels",),
+        records: int | None = None,
+    ) -> Statement:
+        """None: a mechanism of one's own is not accounted."""
+        name = self.options.mechanism
+        return Statement("none", f"No privacy guarantee: privacy.mechanism {name!r} declares none.")
+
+    def state(self) -> dict[str, Tensor]:
+        """How many releases were made."""
+        return {"made": self._made}
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        """Go on from there."""
+        self._made.copy_(state["made"])

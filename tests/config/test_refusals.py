@@ -1,0 +1,411 @@
+"""Configurations that are refused: one line for every mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+from tests.config.test_schema import FIRST_ORDER, IN_STEP, LOSSES, ONE_POINT, PAIRS
+
+from vertizo.config import schema
+from vertizo.core.errors import ConfigError
+from vertizo.core.names import PRIVATE
+from vertizo.methods.choice import METHODS
+
+JARGON = (
+    "Input should",
+    "input should",
+    "Value error",
+    "after validation",
+    "dictionary",
+    "instance of",
+    "uple",
+    "[key]",
+    "<class",
+    "pydantic",
+    "Keys should",
+    "unable to",
+    "None is None",
+    "NoneType",
+    "object at 0x",
+)
+"""Words of the machinery; a person reads none of them."""
+
+
+Refuses = Callable[..., None]
+
+
+@pytest.fixture
+def refuses(tmp_path: Path) -> Refuses:
+    """Holds what is refused against the words that its one line must have.
+
+    A row is a YAML text (or bytes, or overrides without a file), then words.
+    """
+    path = tmp_path / "run.yaml"
+
+    def call(rows: Iterable[tuple[str | bytes | tuple[str, ...], *tuple[str, ...]]]) -> None:
+        for given, *words in rows:
+            source, overrides = "--set", given if isinstance(given, tuple) else ()
+            if not isinstance(given, tuple):
+                source = str(path)
+                path.write_bytes(given if isinstance(given, bytes) else given.encode())
+            try:
+                schema.load(None if isinstance(given, tuple) else path, overrides)
+            except ConfigError as error:
+                line = str(error)
+            else:
+                pytest.fail(f"not refused: {given!r}")
+            assert "\n" not in line, given
+            assert line.startswith((source, "--set")), line
+            line = line.removeprefix(source)
+            assert not [word for word in JARGON if word in line], line
+            missing = [word for word in words if word not in line]
+            assert not missing, f"{given!r}: {line}"
+
+    return call
+
+
+def _rows(table: str) -> list[tuple[str, ...]]:
+    """Rows of ``YAML | words | words``."""
+    rows = [line.replace("\\n", "\n").split(" | ") for line in table.splitlines()]
+    return [tuple(row) for row in rows]
+
+
+UNKNOWN = """\
+epoch: 3\\nsede: 1 | 'epoch' | 1 more
+server: {model: {name: mlp, outputs: 3}} | server.model.outputs
+epoch: 3 | 'epoch' | 'epochs'
+zzz: 3 | 'zzz' | seed, epochs
+data: {nmae: mnist} | 'data.nmae' | 'name'
+data: {qq: 1} | 'data.qq' | root
+method: {name: dpzv, smothing: 1} | 'method.smothing' | 'smoothing'
+method: {smothing: 1} | 'method.smothing' | 'smoothing'
+method: {name: cascaded, smothing: 1} | 'method.smothing' | 'smoothing'
+client: {modle: {}} | 'client.modle' | 'model'
+client: {model: {hiden: [3]}} | 'client.model.hiden' | 'hidden'
+client: {model: {name: cnn, chanels: [3]}} | 'client.model.chanels' | 'channels'
+client: {optimizer: {lerning_rate: 1}} | 'client.optimizer.lerning_rate' | 'learning_rate'
+server: {jion: sum} | 'server.jion' | 'join'
+server: {model: {hiden: [3]}} | 'server.model.hiden' | 'hidden'
+server: {optimizer: {momentun: 0}} | 'server.optimizer.momentun' | 'momentum'
+privacy: {epsilonn: 1} | 'privacy.epsilonn' | 'epsilon'
+codecs: {upp: {}} | 'codecs.upp' | 'up'
+codecs: {up: {dtyp: float16}} | 'codecs.up.dtyp' | 'dtype'
+simulation: {timming: 1} | 'simulation.timming' | 'timing'
+simulation: {delay: {maen: 1}} | 'simulation.delay.maen' | 'mean'
+simulation: {delay: {distribution: log-normal, sigmma: 1}} | 'simulation.delay.sigmma' | 'sigma'
+"""
+
+
+def test_unknown_keys_are_named_in_full_and_a_near_one_is_offered(
+    refuses: Refuses, tmp_path: Path
+) -> None:
+    refuses((text, "unknown key", *words) for text, *words in _rows(UNKNOWN))
+    with pytest.raises(ConfigError, match=r"unknown key 'method.smoothing'") as caught:
+        schema.parse({"method": {"name": "vafl", "smoothing": 0.1}})
+    assert "did you mean" not in str(caught.value)  # it is of another method
+
+
+VALUES = """\
+epochs: 0 | epochs is 0 | greater than 0
+epochs: -3 | epochs is -3 | greater than 0
+epochs: many | epochs is 'many' | integer
+epochs: 1.5 | epochs is 1.5 | integer
+epochs: [1] | epochs is [1] | integer
+epochs: {a: 1} | epochs is {'a': 1} | integer
+epochs: .inf | epochs is inf | number
+seed: -1 | seed is -1 | 0
+batch_size: 0 | batch_size is 0 | greater than 0
+rounds: 0 | rounds is 0 | greater than 0
+evaluate_every: 0 | evaluate_every is 0 | greater than 0
+checkpoint_seconds: -1 | checkpoint_seconds is -1 | 0
+threads: 0 | threads is 0 | greater than 0
+control: off | control is False | 'none', 'frozen' or 'random'
+data: {validation: 1} | data.validation is 1 | less than 1
+data: {validation: -0.1} | data.validation is -0.1 | 0
+data: {limit: 1} | data.limit is 1 | 2
+data: {parties: 0} | data.parties is 0 | greater than 0
+data: {split: row} | data.split is 'row' | 'rows'
+data: {name: 3} | data.name is 3 | string
+data: {root: [a]} | data.root is ['a'] | path
+data: {columns: {a: x}} | data.columns.a is 'x' | list
+data: {columns: [a]} | data.columns is ['a'] | keys and values
+data: {columns: {a: [1]}} | data.columns.a.0 is 1 | string
+data: {columns: {1: [x]}} | data.columns | 1 | string
+method: {smoothing: 0} | method.smoothing is 0 | greater than 0
+method: {name: dpzv, smoothing: .nan} | method.smoothing is nan | finite
+method: {directions: ball} | method.directions is 'ball' | 'sphere'
+client: {model: {hidden: [8, 0]}} | client.model.hidden.1 is 0 | greater than 0
+client: {model: {hidden: 8}} | client.model.hidden is 8 | list
+client: {model: {name: cnn, channels: []}} | client.model.channels is [] | 1
+client: {model: {outputs: 0}} | client.model.outputs is 0 | greater than 0
+client: {model: {final_relu: maybe}} | client.model.final_relu is 'maybe' | boolean
+client: {optimizer: {learning_rate: 0}} | client.optimizer.learning_rate is 0 | 0
+client: {optimizer: {learning_rate: fast}} | learning_rate is 'fast' | number
+client: {optimizer: {momentum: 1}} | client.optimizer.momentum is 1 | less than 1
+server: {update: adam} | server.update is 'adam' | 'poisson-dp-sgd' or 'none'
+server: {join: max} | server.join is 'max' | 'concat', 'sum' or 'mean'
+server: {embedding_bound: 0} | server.embedding_bound is 0 | greater than 0
+privacy: {mechanism: laplace} | 'laplace' | 'none', 'gaussian' or 'embedding-noise'
+privacy: {accounting: rdp} | privacy.accounting is 'rdp' | 'exact' or 'published'
+method: {num_directions: 0} | method.num_directions is 0 | greater than 0
+method: {clipping: all} | method.clipping is 'all' | 'each' or 'jointly'
+method: {name: czofo, num_directions: 0} | method.num_directions is 0 | greater than 0
+method: {name: czofo, scalars: all} | method.scalars is 'all' | 'batch' or 'record'
+method: {name: zoo-vfl, reply: loss} | method.reply is 'loss' | 'losses' or 'difference'
+method: {name: fedbcd, local_steps: 0} | method.local_steps is 0 | greater than 0
+method: {name: flex-vfl, local_steps: [2, 0]} | method.local_steps.1 is 0 | greater than 0
+method: {name: flex-vfl, local_steps: 2} | method.local_steps is 2 | list
+codecs: {feedback: yes} | codecs.feedback is True | 'none', 'up', 'down' or 'both'
+privacy: {delta: 1} | privacy.delta is 1 | less than 1
+privacy: {clip: -5} | privacy.clip is -5 | greater than 0
+codecs: {up: {dtype: int8}} | codecs.up.dtype is 'int8' | 'float32'
+codecs: {down: {name: top_k}} | codecs.down.name is 'top_k' | 'none'
+simulation: {timing: async} | simulation.timing is 'async' | 'asynchronous'
+simulation: {table: ones} | simulation.table is 'ones' | 'zeros' or 'upload'
+simulation: {drop: 1} | simulation.drop is 1 | less than 1
+simulation: {bandwidth: 0} | simulation.bandwidth is 0 | greater than 0
+simulation: {timeout: 0} | simulation.timeout is 0 | greater than 0
+simulation: {delay: {mean: 0}} | simulation.delay.mean is 0 | greater than 0
+simulation: {delay: {distribution: trace, seconds: []}} | simulation.delay.seconds | 1
+simulation: {delay: {distribution: trace, seconds: [2, -1]}} | seconds.1 is -1 | greater than 0
+simulation: {stragglers: {0: 0}} | simulation.stragglers.0 is 0 | greater than 0
+simulation: {stragglers: {bank: 2}} | simulation.stragglers | 'bank' | integer
+simulation: {stragglers: [3]} | simulation.stragglers is [3] | keys and values
+epochs: true | epochs is True
+seed: false | seed is False
+client: {optimizer: {learning_rate: true}} | learning_rate is True
+threads: 1000000 | threads is 1000000
+method: {name: dpvz} | method.name is 'dpvz' | did you mean 'dpzv' | cascaded | vafl
+method: {name: true} | method.name is True | dpzv
+client: {model: {name: resnet}} | client.model.name is 'resnet' | mlp | cnn
+server: {model: {name: cnn}} | server.model.name is 'cnn' | mlp | module
+simulation: {delay: {distribution: weibull}} | is 'weibull' | constant | log-normal | trace
+method: {name: null} | method.name is | 'dpzv'
+method: {name: ''} | method.name is | 'dpzv'
+method: {name: [dpzv]} | method.name is | 'dpzv'
+method: {name: {a: 1}} | method.name is | 'dpzv'
+client: {model: {name: module}} | client.model.path is missing
+client: {model: {name: function}} | client.model.path is missing
+client: {model: {name: function, path: 'a:b'}} | client.model.num_parameters is missing
+server: {model: {name: module}} | server.model.path is missing
+simulation: {delay: {distribution: trace}} | simulation.delay.seconds is missing
+"""
+SECTIONS = "data method client client.model server.model codecs.up simulation.delay"
+
+
+def test_values_are_shown_with_what_would_be_right(refuses: Refuses) -> None:
+    refuses(_rows(VALUES))
+
+
+def test_a_value_where_keys_belong(refuses: Refuses) -> None:
+    for key in [*SECTIONS.split(), "simulation", "server", "codecs"]:
+        *outer, last = key.split(".")
+        before = "".join(f"{name}: {{" for name in outer)
+        for value in ("dpzv", "3", "null", "[a]"):
+            text = f"{before}{last}: {value}" + "}" * len(outer)
+            refuses([(text, f"{key} is", "keys and values")])
+    refuses((f"method: {value}", "method") for value in ("{name: nobody}", "{name: [split]}"))
+
+
+def test_what_is_no_configuration(refuses: Refuses, tmp_path: Path) -> None:
+    refuses(
+        [
+            ("epochs: 1\n  data: 2\n", "not YAML", "line 2"),
+            ("epochs: [1\n", "not YAML", "line"),
+            ("\tepochs: 1\n", "not YAML", "line 1"),
+            ("seed: 1\nepochs: *x\n", "not YAML", "line 2"),
+            ("a: 1\n---\nb: 2\n", "not YAML", "line 2"),
+            ("epochs: !!python/object:os.system 1\n", "not YAML", "line 1"),
+            ("- epochs: 1\n", "list", "keys and values"),
+            ("epochs\n", "keys and values"),
+            ("3\n", "keys and values"),
+            (b"\xff\xfe\x00\x01", "not a text file"),
+            (b"epochs: 1\x00\n", "not"),
+            ("1: 2\n", "1"),
+            ("null: 2\n", "unknown key"),
+            ("seed: 2024-13-45\n", "2024-13-45"),
+            ("epochs: 2\nseed: 1\nepochs: 3\n", "epochs", "line 3"),
+            ("data: {limit: 9, name: digits, limit: 8}\n", "limit", "line 1"),
+            ("seed: 1\nepochs: {{ epochs }}\n", "line 2"),
+            ("data:\n  ? [a, b]\n  : 3\n", "line 2"),
+            ("data: {1: 2}\n", "data", "1"),
+            ("client: &c {model: *c}\n", "not YAML", "line 1"),
+        ]
+    )
+    for path in (tmp_path / "absent.yaml", tmp_path, tmp_path / "a" / "b.yaml"):
+        with pytest.raises(ConfigError) as caught:
+            schema.load(path)
+        assert str(caught.value).startswith(f"{path}: ")
+        assert "\n" not in str(caught.value)
+
+
+def test_overrides(refuses: Refuses) -> None:
+    malformed = ["epochs", "=3", "epochs:3", "", ".=3", "data..name=x", "data.=3", ".epochs=3"]
+    refuses(((override,), override, "key=value") for override in malformed)
+    no_yaml = [f"seed={value}" for value in ("[1", "{a", "'x", "a: b: c")]
+    refuses(((override,), override) for override in no_yaml)
+    refuses(
+        [
+            (("epoch=3",), "'epoch'", "'epochs'"),
+            (("data.name.first=3",), "data.name"),
+            (("method=vafl",), "method is 'vafl'", "keys and values"),
+            (("epochs=",), "epochs is None", "integer"),
+            (("method.name=",), "method.name is", "'dpzv'"),
+            (("client.model.name=module",), "client.model.path is missing"),
+            (("seed=2024-13-45",), "seed", "2024-13-45"),
+            (("simulation.delay.name=constant",), "simulation.delay.name"),
+            (("method.distribution=constant",), "method.distribution"),
+            (("client.name=3",), "client.name"),
+            (("epochs={{ epochs }}",), "epochs={{ epochs }}"),
+        ]
+    )
+
+
+def test_a_wrong_override_of_a_right_file_names_the_key(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("epochs: 3")
+    with pytest.raises(ConfigError, match="seed is -1"):
+        schema.load(path, ["seed=-1"])
+    with pytest.raises(ConfigError, match=r"^here: epochs is 0"):
+        schema.parse({"epochs": 0}, "here")
+
+
+def _privacy(keys: str, update: str = "", method: str = "dpzv") -> str:
+    server = f"\nserver: {{update: {update}}}" if update else ""
+    return f"method: {{name: {method}}}\nprivacy: {{{keys}}}{server}"
+
+
+GAUSSIAN, EMBEDDING = "mechanism: gaussian, clip: 1", "mechanism: embedding-noise, clip: 1"
+
+
+def test_privacy_that_does_not_fit_together(refuses: Refuses) -> None:
+    needed = ("privacy.mechanism", "'gaussian'")
+    refuses(
+        [
+            (_privacy("clip: 1"), "privacy.clip", *needed),
+            (_privacy("mechanism: none, noise_std: 1"), "privacy.noise_std", *needed),
+            (_privacy("mechanism: none, epsilon: 1"), "privacy.epsilon", *needed),
+            (
+                _privacy("mechanism: embedding-noise, noise_std: 1"),
+                *("privacy.mechanism 'embedding-noise'", "privacy.clip"),
+            ),
+            (_privacy("accounting: published"), "'published'", "is 'none'", "'gaussian'"),
+            (_privacy("mechanism: none, noise: secure"), "privacy.noise is 'secure'", "'none'"),
+            (
+                _privacy(f"{EMBEDDING}, noise_std: 1, noise: secure"),
+                *("privacy.noise is 'secure'", "privacy.mechanism is 'embedding-noise'"),
+            ),
+            (
+                _privacy(f"{GAUSSIAN}, epsilon: 1, server_noise_std: 1", "private-sgd"),
+                *("privacy.epsilon", "privacy.server_noise_std", "both set"),
+            ),
+        ]
+    )
+    for carried in (GAUSSIAN, EMBEDDING):
+        name = carried.split(",")[0].removeprefix("mechanism: ")
+        for more in ("", ", noise_std: 1, epsilon: 1"):
+            both = ("exactly one", "privacy.noise_std", "privacy.epsilon")
+            refuses([(_privacy(carried + more), f"{name!r}", *both)])
+        published = _privacy(f"{carried}, noise_std: 1, accounting: published")
+        refuses([(published, "privacy.accounting is 'published'", "needs privacy.epsilon")])
+    for key in ("server_share: 0.5", "server_noise_std: 1"):
+        text = _privacy(f"{GAUSSIAN}, noise_std: 1, {key}", "sgd")
+        refuses([(text, f"privacy.{key.split(':')[0]}", "server.update 'sgd'", "'private-sgd'")])
+    for more in ("", ", server_noise_std: 1, server_share: 0.5"):
+        text = _privacy(f"{GAUSSIAN}, noise_std: 1{more}", "private-sgd")
+        refuses([(text, "privacy.server_noise_std", "privacy.server_share")])
+
+
+def test_servers_that_do_not_fit_the_privacy(refuses: Refuses) -> None:
+    for update in ("sgd", "zeroth-order", "forward-difference"):
+        method = "zoo-vfl" if update == "forward-difference" else "dpzv"
+        text = _privacy(f"{GAUSSIAN}, epsilon: 2", update, method)
+        words = ("privacy.epsilon is 2.0", f"server.update {update!r}", "raw labels")
+        ways = ("privacy.noise_std", "server.update to", *map(repr, (*PRIVATE, "none")))
+        refuses([(text, *words, *ways)])
+    for update in PRIVATE:
+        text = _privacy(f"{GAUSSIAN}, epsilon: 1, accounting: published", update)
+        words = ("privacy.accounting is 'published'", f"server.update {update!r}", "'sgd'")
+        refuses([(text, *words)])
+        for mechanism in ("none", "embedding-noise"):
+            more = ", clip: 1, noise_std: 1" if mechanism != "none" else ""
+            text = _privacy(f"mechanism: {mechanism}{more}", update)
+            is_so = f"privacy.mechanism is {mechanism!r}"
+            refuses([(text, f"server.update is {update!r}", is_so)])
+
+
+def test_what_a_method_cannot(refuses: Refuses) -> None:
+    for method in FIRST_ORDER:
+        text = f"method: {{name: {method}}}\nclient: {{model: {{name: function, path: "
+        others = ("'dpzv'", "'cascaded'", "'zoo-vfl'")
+        text += "'rules.py:apply', num_parameters: 3}}"
+        refuses([(text, f"{method!r}", "client.model", "rules.py:apply", *others)])
+    for method in IN_STEP:
+        text = f"method: {{name: {method}}}\nsimulation: {{timing: asynchronous}}"
+        words = ("simulation.timing is 'asynchronous'", "leave simulation.timing out")
+        refuses([(text, *words, f"method {method!r} is synchronous")])
+    for method in ("zoo-vfl", "syn-zoo-vfl"):  # by gradients they would be VFL-Cascaded
+        text = f"method: {{name: {method}}}\nserver: {{update: sgd}}"
+        ways = "forward-difference or zeroth-order or private-zeroth-order or none"
+        words = ("server.update is 'sgd'", "leave server.update out", "'cascaded'")
+        refuses([(text, *words, f"method {method!r} trains its server by {ways}")])
+
+
+def _coded(method: str, codecs: str) -> str:
+    return f"method: {{name: {method}}}\ncodecs: {{{codecs}}}"
+
+
+def test_codecs_that_do_not_fit_the_method(refuses: Refuses) -> None:
+    for method in METHODS:
+        whose, down = f"method {method!r}", _coded(method, "down: {name: paired}")
+        refuses([(down, "codecs.down is 'paired'", f"replies of {whose}", "'uniform'")])
+        up = _coded(method, "up: {name: paired}")
+        if method in ONE_POINT:
+            refuses([(up, "codecs.up is 'paired'", whose, "one embedding", "'uniform'")])
+        for name in ("uniform", "top-k", "sign") if method in PAIRS else ():
+            words = (f"codecs.up is {name!r}", whose, "method.smoothing", "'paired'")
+            refuses([(_coded(method, f"up: {{name: {name}}}"), *words)])
+        for feedback in ("down", "both") if method in (*PAIRS, "czofo") else ():
+            words = (f"codecs.feedback is {feedback!r}", whose, "'up' or 'none'")
+            refuses([(_coded(method, f"feedback: {feedback}"), *words)])
+        for name in ("top-k", "sign") if method in LOSSES else ():
+            ways = ("method.reply to 'difference'", "'none' with float32, or 'uniform'")
+            text = _coded(method, f"down: {{name: {name}}}")
+            refuses([(text, f"codecs.down is {name!r}", whose, "two losses", *ways)])
+        for dtype in ("float16", "bfloat16") if method in LOSSES else ():
+            text = _coded(method, f"down: {{dtype: {dtype}}}")
+            words = (f"codecs.down is 'none' with {dtype}", "'none' with float32")
+            refuses([(text, *words, whose, "two losses")])
+    refuses(
+        [
+            (
+                "codecs: {up: {name: chain, codecs: [{name: paired}, {name: uniform}]}}",
+                *("'paired'", "known are", "'top-k'", "'uniform'"),
+            ),
+            (
+                "codecs: {up: {name: paired, midpoint: {bist: 4}}}",
+                *("'codecs.up.midpoint.bist'", "'bits'"),
+            ),
+            (
+                _coded("vafl", "feedback: up, up: {name: uniform, bits: 1}"),
+                *("codecs.feedback is 'up'", "codecs.up 'uniform'", "%", "'sign'"),
+            ),
+            # Slopes of each record belong to other directions in each query, and do not add up.
+            (
+                "method: {name: czofo, scalars: record}\ncodecs: {feedback: down}",
+                *("codecs.feedback is 'down'", "method 'czofo'", "'up' or 'none'"),
+            ),
+        ]
+    )
+
+
+def test_zeros_that_end_a_text_must_arrive_as_zeros(refuses: Refuses) -> None:
+    for text, word in (
+        ("method: {name: czofo}", "'czofo' perturbs"),
+        (_coded("vafl", "up: {name: uniform}"), "'uniform' rounds"),
+        (_privacy(f"{EMBEDDING}, noise_std: 1"), "'embedding-noise' changes"),
+    ):
+        whole = f"client: {{model: {{name: text-embeddings}}}}\n{text}"
+        refuses([(whole, "'text-embeddings'", word, "use client.model 'text'")])

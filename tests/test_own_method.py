@@ -1,0 +1,93 @@
+"""The page on writing a method: its code, in a folder of its own, through all five commands."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+from vertizo.__main__ import main
+from vertizo.run.loop import Training
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "own-method.md").read_text(encoding="utf-8")
+
+
+def block(language: str) -> str:
+    found = re.search(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+def vertizo(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", shlex.split(line))
+    with pytest.raises(SystemExit) as done:
+        main()
+    assert not done.value.code, line
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder outside the repository, with the page's files."""
+    (tmp_path / "my_method.py").write_text(block("python"))
+    (tmp_path / "run.yaml").write_text(block("yaml"))
+    shutil.copy(ROOT / "examples" / "loans.csv", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(__import__("sys").modules, "my_method", raising=False)
+    return tmp_path
+
+
+def test_the_pages_commands(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for line in block("sh").splitlines():
+        vertizo(line, monkeypatch)
+    summary = json.loads((folder / "runs/sign/summary.json").read_text())
+    assert summary["method"] == "my_method:SignVfl"
+    assert summary["privacy"]["guarantee"] == "none"
+    assert "my_method:SignVfl" in (folder / "runs/sign/report.html").read_text()
+    with (folder / "predictions.csv").open() as file, (folder / "loans.csv").open() as records:
+        assert len(list(csv.reader(file))) == len(list(csv.reader(records)))
+
+
+def test_a_run_that_stopped_goes_on_to_the_same_end(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vertizo("vertizo train run.yaml --out whole --set seed=1", monkeypatch)
+    evaluate, seen = Training._evaluate, []
+
+    def stop_later(self: Training) -> None:
+        evaluate(self)
+        seen.append(1)
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Training, "_evaluate", stop_later)
+        patch.setattr(
+            "sys.argv",
+            shlex.split(
+                "vertizo train run.yaml --out part --set seed=1 --set checkpoint_seconds=0"
+            ),
+        )
+        with pytest.raises(SystemExit) as done:
+            main()
+    assert done.value.code == 130
+    vertizo("vertizo train --resume part", monkeypatch)
+    ends = [json.loads((folder / each / "summary.json").read_text()) for each in ("whole", "part")]
+    assert ends[0]["test_accuracy"] == ends[1]["test_accuracy"]
+    assert ends[0]["test_loss"] == ends[1]["test_loss"]
+
+
+def test_noise_gives_a_method_that_declares_nothing_no_guarantee(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = "--set privacy.noise_std=1 --set seed=0 --set server.update=none"
+    vertizo(f"vertizo train run.yaml --out noised {more}", monkeypatch)
+    summary = json.loads((folder / "noised/summary.json").read_text())
+    assert summary["privacy"]["guarantee"] == "none"
+    assert summary["privacy"].get("epsilon") is None
