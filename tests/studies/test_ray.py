@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.studies.conftest import TINY, timeless
 
 from vertizo.core.errors import ConfigError, RunError
 from vertizo.run.experiment import Experiment
@@ -25,9 +26,6 @@ from vertizo.studies.ray import connected, gather
 pytestmark = pytest.mark.processes
 
 pytest.importorskip("ray")
-
-TINY = ("data.limit=60", "batch_size=9", "epochs=2")
-CLOCK = {"seconds", "rounds_per_second", "peak_memory_mib"}
 
 
 @pytest.fixture(scope="module")
@@ -44,10 +42,6 @@ def planned(
     runs = comparison.plan(configs, seeds, folder, controls=False)
     comparison.check(runs)
     return runs
-
-
-def timeless(summary: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in summary.items() if key not in CLOCK}
 
 
 def in_folder(folder: Path) -> set[str]:
@@ -76,7 +70,10 @@ class TestRuns:
         assert standings[-1].finished == standings[-1].total == 2
         targets = [0.2, 0.5]
         tables = [
-            [figures(row) for row in comparison.rows(runs, summaries, targets, "validation")]
+            [
+                timeless(row.as_dict())
+                for row in comparison.rows(runs, summaries, targets, "validation")
+            ]
             for runs, summaries in ((here, wanted), (there, found))
         ]
         assert tables[0] == tables[1]
@@ -116,10 +113,6 @@ class TestRuns:
 
 def metrics(run: Run) -> list[dict[str, Any]]:
     return RunFolder(run.folder).metrics()
-
-
-def figures(row: comparison.Row) -> dict[str, Any]:
-    return {key: value for key, value in row.as_dict().items() if key not in CLOCK}
 
 
 def square(number: int) -> int:

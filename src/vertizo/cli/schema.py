@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Union
 
 import typer
 
@@ -31,10 +31,15 @@ def made(kind: Kind) -> dict[str, Any]:
 
 
 def _study() -> dict[str, Any]:
-    from vertizo.config.json_schema import generated
-    from vertizo.studies.reproduction.study import KINDS, Study
+    from pydantic import Tag
 
-    found = generated(Study, "Vertizo study")
+    from vertizo.config.json_schema import generated
+    from vertizo.core.options import chosen_by
+    from vertizo.studies.reproduction.study import KINDS
+
+    tagged = tuple(Annotated[options, Tag(kind)] for kind, options in KINDS.items())
+    study: Any = Annotated[Union[tagged], chosen_by("kind", "table")]  # noqa: UP007
+    found = generated(study, "Vertizo study")
     quick = {"type": "object", "description": "What its quick form changes."}
     for option in set(KINDS.values()):
         found["$defs"][option.__name__]["properties"]["quick"] = quick

@@ -22,7 +22,7 @@ UpdateName = Literal[
     "poisson-dp-sgd",
     "none",
 ]
-"""Ways to train the server model (`vertizo.party.server_model`, `vertizo.party.private_updates`)."""
+"""Ways to train the server model (`vertizo.party.server_model` and its private siblings)."""
 PRIVATE: tuple[UpdateName, ...] = ("private-sgd", "private-zeroth-order", "poisson-dp-sgd")
 """Those whose steps carry noise (`vertizo.party.private_updates`)."""
 

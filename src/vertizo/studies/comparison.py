@@ -23,10 +23,11 @@ from vertizo.core.errors import ConfigError, Interrupted, RunError
 from vertizo.run import checkpoint
 from vertizo.run.experiment import Experiment
 from vertizo.run.folder import RunFolder
-from vertizo.studies.engines import Engine, Run
+from vertizo.studies.engines import Engine, Forgive, Run, nothing_is_forgiven, share_done
 
 Measure = Literal["validation", "train"]
-CONTROLS = ("frozen", "random")
+CONTROLS = {"frozen": "frozen clients", "random": "random updates"}
+"""The runs that an accuracy is held against, and what they are called."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,10 @@ def check(runs: Sequence[Run]) -> list[str]:
 
 
 def execute(
-    runs: Sequence[Run], engine: Engine, progress: Callable[[Standing], None] | None = None
+    runs: Sequence[Run],
+    engine: Engine,
+    progress: Callable[[Standing], None] | None = None,
+    forgive: Forgive = nothing_is_forgiven,
 ) -> dict[Run, dict[str, Any]]:
     """Make all runs that are not finished, and return every run's summary.
 
@@ -107,6 +111,7 @@ def execute(
         runs: from `plan`.
         engine: makes them.
         progress: called about twice a second.
+        forgive: whether the others go on after one failed, whose summary is then empty.
 
     Raises:
         UserError: a run failed; the others that were going are finished first.
@@ -114,12 +119,12 @@ def execute(
     """
     summaries = {run: known for run in runs if (known := _summary(run)) is not None}
     try:
-        with closing(engine.make([run for run in runs if run not in summaries])) as made:
+        with closing(engine.make([run for run in runs if run not in summaries], forgive)) as made:
             for run in made:
                 if run is not None:
                     summaries[run] = _summary(run) or {}
                 elif progress is not None:
-                    shares = [_share(run) for run in runs]
+                    shares = [share_done(run.folder, run.config) for run in runs]
                     progress(Standing(shares.count(1.0), len(runs), sum(shares) / len(runs)))
     except KeyboardInterrupt:
         raise Interrupted("stopped") from None
@@ -129,15 +134,6 @@ def execute(
 def _summary(run: Run) -> dict[str, Any] | None:
     folder = RunFolder(run.folder)
     return folder.summary() if (run.folder / "config.yaml").is_file() else None
-
-
-def _share(run: Run) -> float:
-    """How much of a run is done, by the last evaluation it wrote."""
-    folder = RunFolder(run.folder)
-    if folder.summary_file.is_file():
-        return 1.0
-    rows = folder.metrics()
-    return min(0.999, rows[-1]["epoch"] / run.config.epochs) if rows else 0.0
 
 
 def bytes_to(
@@ -177,18 +173,19 @@ class Row:
 
     def as_dict(self) -> dict[str, Any]:
         """For ``comparison.json``."""
-        keys = [k for k in self.summaries[0] if k.startswith("test_")]
-        keys += ["bytes_up", "bytes_down", "bytes_table", "rounds", "epochs", "seconds"]
-        keys += ["peak_memory_mib"]
-        found: dict[str, Any] = {"seeds": [summary["seed"] for summary in self.summaries]}
-        found.update({key: self.figures(key) for key in keys})
-        found["controls"] = {
-            control: {key: self.figures(key, control) for key in keys if key.startswith("test_")}
-            for control in self.controls
+        scores = [key for key in self.summaries[0] if key.startswith("test_")]
+        sizes = ["bytes_up", "bytes_down", "bytes_table", "rounds", "epochs", "seconds"]
+        keys = [*scores, *sizes, "peak_memory_mib"]
+        return {
+            "seeds": [summary["seed"] for summary in self.summaries],
+            **{key: self.figures(key) for key in keys},
+            "controls": {
+                control: {key: self.figures(key, control) for key in scores}
+                for control in self.controls
+            },
+            "bytes_to": {f"{100 * t:g} %": list(each) for t, each in self.bytes_to.items()},
+            "privacy": self.summaries[0]["privacy"]["guarantee"],
         }
-        found["bytes_to"] = {f"{100 * t:g} %": list(each) for t, each in self.bytes_to.items()}
-        found["privacy"] = self.summaries[0]["privacy"]["guarantee"]
-        return found
 
 
 def rows(

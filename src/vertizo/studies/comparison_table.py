@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vertizo.run.summary_figures import size_text
-from vertizo.studies.comparison import Row, mean_and_spread
+from vertizo.studies.comparison import CONTROLS, Row, mean_and_spread
 
-CONTROLS = {"frozen": "frozen clients", "random": "random updates"}
-"""Names of the runs that an accuracy is compared with."""
 QUALITY = (
     ("test_accuracy", "test accuracy %", 100.0),
     ("test_auc", "AUC", 1.0),

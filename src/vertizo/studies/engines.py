@@ -1,20 +1,14 @@
-"""Where the runs of a comparison are made: in processes of this machine, or on a Ray cluster.
+"""Where runs are made: in processes of this machine, or on a Ray cluster.
 
 Either way a run's folder is here when it is finished.
 """
 
 from __future__ import annotations
 
-import itertools
-import multiprocessing
 import os
 import signal
 import tempfile
-import threading
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
@@ -26,6 +20,7 @@ from vertizo.data.datasets.catalog import ROOT_VARIABLE
 from vertizo.run import checkpoint
 from vertizo.run.experiment import Experiment
 from vertizo.run.folder import RunFolder
+from vertizo.studies.processes import processes
 from vertizo.studies.ray import gather
 
 EngineName = Literal["local", "ray"]
@@ -45,105 +40,64 @@ class Run:
     folder: Path
 
 
+Forgive = Callable[[Run, UserError], bool]
+"""Whether the others go on after a run failed so."""
+
+
+def nothing_is_forgiven(run: Run, error: UserError) -> bool:
+    """The usual `Forgive`: any failure ends the whole."""
+    return False
+
+
 class Engine(Protocol):
     """Makes runs."""
 
-    def make(self, runs: Sequence[Run]) -> Made:
+    def make(self, runs: Sequence[Run], forgive: Forgive = nothing_is_forgiven) -> Made:
         """Begin runs, or go on with them, each in its folder.
 
         Yields:
             Each run as it ends, and None about twice a second.
 
         Raises:
-            UserError: a run failed; the others that were going are finished first.
+            UserError: a run failed unforgiven; the others that were going are finished first.
         """
+
+
+def share_done(folder: Path, config: ExperimentConfig) -> float:
+    """How much of a run is done, in [0, 1], by the last evaluation it wrote."""
+    place = RunFolder(folder)
+    if place.summary_file.is_file():
+        return 1.0
+    rows = place.metrics()
+    return min(0.999, rows[-1]["epoch"] / config.epochs) if rows else 0.0
 
 
 @dataclass(frozen=True)
 class Processes:
-    """Runs in processes of this machine."""
+    """Runs in processes of this machine; see `vertizo.studies.processes.processes`."""
 
     jobs: int
-    """At a time."""
     reused: bool = False
-    """Whether a process makes one run after another, which saves the seconds that starting one
-    takes; else every run has its own, and so a peak memory of its own."""
 
-    def make(self, runs: Sequence[Run]) -> Made:
-        """As of an `Engine`; what was going when it ends early can be gone on with."""
-        # spawn: a forked child would share the parent's threads and its memory's high-water mark
-        context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(
-            self.jobs,
-            mp_context=context,
-            initializer=end_with_parent,
-            max_tasks_per_child=None if self.reused else 1,
-        ) as pool:
-            waiting, going = iter(runs), dict[Future[None], Run]()
-            try:
-                while True:
-                    # The pool would begin what it has queued even when it is told to stop.
-                    with ctrl_c_waits():
-                        for run in itertools.islice(waiting, self.jobs - len(going)):
-                            going[pool.submit(_in_child, run)] = run
-                    if not going:
-                        return
-                    done, _ = wait(going, timeout=0.5, return_when=FIRST_COMPLETED)
-                    for future in done:
-                        run = going.pop(future)
-                        future.result()
-                        yield run
+    def make(self, runs: Sequence[Run], forgive: Forgive = nothing_is_forgiven) -> Made:
+        """See `Engine`; what was going when it ends early can be gone on with."""
+        with processes(self.jobs, reused=self.reused) as pool:
+            for ended in pool.make((run, _in_child, (run.config, run.folder)) for run in runs):
+                if ended is None:
                     yield None
-            except BrokenProcessPool:
-                raise RunError(
-                    "the process of a run was killed, by lack of memory perhaps; the same command "
-                    "goes on with what is not finished"
-                ) from None
-            except BaseException:
-                pool.shutdown(wait=True, cancel_futures=True)
-                raise
+                    continue
+                run, future = ended
+                try:
+                    future.result()
+                except UserError as error:
+                    if not forgive(run, error):
+                        raise
+                yield run
 
 
-@contextmanager
-def ctrl_c_waits() -> Iterator[None]:
-    """Hold Ctrl-C back in this process, and in the children and threads that begin inside.
-
-    Children inherit the signal mask and lift it when they can stop in order. This process replaces
-    its handler as well: one of its other threads may take the signal, which the mask of this one
-    does not hinder, and a child whose beginning is broken off finds half of what it was to read.
-    """
-    held_back: list[int] = []
-    before = signal.getsignal(signal.SIGINT)
-    # only the main thread may set handlers, and only it would be interrupted
-    replaced = threading.current_thread() is threading.main_thread() and callable(before)
-    if replaced:
-        signal.signal(signal.SIGINT, lambda number, _: held_back.append(number))
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
-        if replaced:
-            signal.signal(signal.SIGINT, before)
-        if held_back:
-            signal.raise_signal(signal.SIGINT)
-
-
-def end_with_parent() -> None:
-    """Let this child end at once when its parent is killed: nobody would gather its work."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def follow() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=follow, name="end-with-parent", daemon=True).start()
-
-
-def _in_child(run: Run) -> None:
+def _in_child(config: ExperimentConfig, folder: Path) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
-    _begin_or_go_on(run.config, run.folder)
+    _begin_or_go_on(config, folder)
 
 
 def _begin_or_go_on(config: ExperimentConfig, folder: Path) -> None:
@@ -164,8 +118,8 @@ class RayCluster:
     jobs: int | None = None
     """At a time; None for as many as there are cores for."""
 
-    def make(self, runs: Sequence[Run]) -> Made:
-        """As of an `Engine`."""
+    def make(self, runs: Sequence[Run], forgive: Forgive = nothing_is_forgiven) -> Made:
+        """See `Engine`."""
         if not runs:
             return
         charged = next((run for run in runs if run.config.privacy.ledger is not None), None)
@@ -192,12 +146,13 @@ class RayCluster:
             if ended is None:
                 yield None
                 continue
-            place, outcome = ended
-            if isinstance(outcome, UserError):
+            run, outcome = runs[ended[0]], ended[1]
+            if not isinstance(outcome, UserError):
+                _put(run.folder, outcome)
+            elif not forgive(run, outcome):
                 problems.append(outcome)
                 continue
-            _put(runs[place].folder, outcome)
-            yield runs[place]
+            yield run
         if problems:
             raise problems[0]
 

@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from vertizo.core.errors import ConfigError, RunError
+from vertizo.studies.processes import KILLED
 
 LOCAL = "local"
 """In place of an address: a cluster of this machine alone, which ends with the calls."""
@@ -145,7 +146,4 @@ def _result(ray: Any, reference: Any) -> Any:
         raise
     except ray.exceptions.RayError as error:
         first = (str(error).splitlines() or [""])[0]
-        raise RunError(
-            "the process of a run was killed, by lack of memory perhaps; the same command goes on "
-            f"with what is not finished ({type(error).__name__}: {first})"
-        ) from None
+        raise RunError(f"{KILLED} ({type(error).__name__}: {first})") from None

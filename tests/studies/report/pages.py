@@ -1,4 +1,4 @@
-"""Small runs, and pages as trees of elements."""
+"""Pages as trees of elements."""
 
 from __future__ import annotations
 
@@ -6,24 +6,9 @@ from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
 
-from vertizo.config import schema
-from vertizo.run.experiment import Experiment
 from vertizo.studies.report import read, render
 
-TINY = ("data.limit=60", "batch_size=9", "epochs=3")
 VOID = {"meta", "input", "br", "link", "hr", "img"}
-EXACT = (
-    "privacy.mechanism=gaussian",
-    "privacy.clip=0.5",
-    "privacy.epsilon=3",
-    "server.update=none",
-)
-
-
-def ran(out: Path, *overrides: str) -> Path:
-    """A small run in a folder."""
-    Experiment(schema.load(None, (*TINY, *overrides))).run(out)
-    return out
 
 
 @dataclass

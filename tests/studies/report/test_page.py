@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.studies.report.pages import EXACT, Element, page_of, parsed, ran
+from tests.studies.conftest import EXACT, ran
+from tests.studies.report.pages import Element, page_of, parsed
 
 from vertizo.studies.report import read, render
 
@@ -33,23 +34,17 @@ def section(page: Element, name: str) -> Element:
 
 
 class TestForm:
-    def test_landmarks_and_headings(self, everything: Element) -> None:
+    def test_landmarks_headings_and_links(self, everything: Element) -> None:
         assert everything.one("html").attributes["lang"] == "en"
-        for tag in ("header", "main", "footer", "h1", "title"):
+        for tag in ("header", "main", "footer", "h1", "title", "nav"):
             assert len(everything.all(tag)) == 1, tag
-        assert len(everything.all("nav")) == 1
         assert everything.one("nav").attributes["aria-label"]
         for each in everything.all("section"):
-            title = everything.one("h2", id=each.attributes["aria-labelledby"] or "")
-            assert title.text
-
-    def test_links_lead_somewhere_on_the_page(self, everything: Element) -> None:
+            assert everything.one("h2", id=each.attributes["aria-labelledby"] or "").text
         ids = {e.attributes["id"] for tag in ("section", "main") for e in everything.all(tag)}
         links = [link.attributes["href"] for link in everything.all("a")]
         assert len(links) >= 8
         assert {f"#{name}" for name in ids} >= set(links)
-
-    def test_ids_are_unique(self, everything: Element) -> None:
         found: list[str] = []
 
         def walk(element: Element) -> None:
@@ -60,19 +55,16 @@ class TestForm:
         walk(everything)
         assert len(found) == len(set(found)) > 20
 
-    def test_tables_have_captions_and_scopes(self, everything: Element) -> None:
+    def test_tables_and_figures_are_for_everybody(self, everything: Element) -> None:
         tables = everything.all("table")
         assert len(tables) >= 8
         for table in tables:
             assert table.one("caption").text
-            heads = table.all("th")
-            assert all(head.attributes["scope"] in ("col", "row") for head in heads)
+            assert all(head.attributes["scope"] in ("col", "row") for head in table.all("th"))
             width = len(table.one("thead").one("tr").children)
             for row in table.one("tbody").all("tr"):
                 assert len(row.children) == width
                 assert row.children[0].has("scope", "row")
-
-    def test_figures_have_words_and_tables(self, everything: Element) -> None:
         figures = everything.all("div", class_="figure")
         assert len(figures) >= 2
         for figure in figures:
@@ -186,7 +178,6 @@ class TestContent:
         assert texts[0] == (comparison / "vafl" / "seed0" / "config.yaml").read_text()
         assert "vertizo compare --methods vafl,dpzv" in configuration.text
 
-    def test_a_title_of_ones_own(self, comparison: Path) -> None:
         page = parsed(render(read([comparison]), "Öl & <Gas>"))
         assert page.one("h1").text == "Öl & <Gas>"
         assert page.one("title").text == "Öl & <Gas> – Vertizo report"
@@ -244,12 +235,10 @@ class TestAttacks:
         assert control.text == f"{figure['accuracy']['control']:.3f}"
         assert "no proof of privacy" in section(everything, "attacks").text
 
-    def test_attacks_alone(self, attacks: Path) -> None:
+    def test_attacks_alone(self, attacks: Path, tmp_path: Path) -> None:
         page = page_of(attacks)
         assert page.one("h1").text == "Attacks"
         assert not page.all("section", id="curves")
-
-    def test_what_could_not_be_tried(self, tmp_path: Path) -> None:
         result = {"attack": "x", "method": "dpzv", "noise": True, "figures": {}}
         content = {"results": [{**result, "not_applicable": f"because {HOSTILE}"}]}
         (tmp_path / "attacks.json").write_text(json.dumps(content))
@@ -264,10 +253,26 @@ def altered(folder: Path, name: str, **changes: Any) -> None:
     (folder / name).write_text(json.dumps(kept))
 
 
+def copied(source: Path, folder: Path, *controls: str) -> Path:
+    """A run's folder somewhere else, with those of its controls in it."""
+    shutil.copytree(source, folder)
+    for control in controls:
+        place = source.with_name(f"{source.name}-{control}")
+        shutil.copytree(place, folder / "controls" / control)
+    return folder
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def write_rows(folder: Path, rows: list[dict[str, Any]]) -> None:
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
 class TestOddFolders:
-    def test_names_are_text(self, private: Path, tmp_path: Path) -> None:
-        folder = tmp_path / f"a{HOSTILE.replace('/', '')}"
-        shutil.copytree(private, folder)
+    def test_names_are_text(self, private: Path, comparison: Path, tmp_path: Path) -> None:
+        folder = copied(private, tmp_path / f"a{HOSTILE.replace('/', '')}")
         altered(
             folder,
             "summary.json",
@@ -285,19 +290,14 @@ class TestOddFolders:
         (table,) = section(page, "timing").all("table", class_="timeline")
         names = [row.children[0].text for row in table.one("tbody").all("tr")]
         assert names == [HOSTILE, "'\"", "</svg>", "b"]
-
-    def test_a_label_cannot_leave_the_readings(self, comparison: Path, tmp_path: Path) -> None:
-        folder = tmp_path / "compared"
         label = "a<!--<script>&amp;'"
-        shutil.copytree(comparison / "dpzv" / "seed0", folder / label / "seed0")
-        page = page_of(folder)
-        script = section(page, "curves").one("script", class_="readings")
+        copied(comparison / "dpzv" / "seed0", tmp_path / "compared" / label / "seed0")
+        script = section(page_of(tmp_path / "compared"), "curves").one("script", class_="readings")
         readings = json.loads("".join(p for p in script.pieces if isinstance(p, str)))
-        assert readings["names"] == [label]
+        assert readings["names"] == [label], "a label cannot leave the readings"
 
     def test_an_unfinished_run(self, private: Path, tmp_path: Path) -> None:
-        folder = tmp_path / "run"
-        shutil.copytree(private, folder)
+        folder = copied(private, tmp_path / "run")
         (folder / "summary.json").unlink()
         lines = (folder / "metrics.jsonl").read_text().splitlines()
         (folder / "metrics.jsonl").write_text("\n".join([*lines[:3], lines[3][:20]]))
@@ -308,105 +308,81 @@ class TestOddFolders:
         assert "No run on digits is finished." in section(page, "methods").text
         assert "statement is made at the end" in section(page, "privacy").text
         assert section(page, "curves").all("path", class_="line")
-
-    def test_a_run_that_has_only_begun(self, private: Path, tmp_path: Path) -> None:
-        shutil.copytree(private, tmp_path / "run")
-        for name in ("summary.json", "metrics.jsonl"):
-            (tmp_path / "run" / name).unlink()
-        page = page_of(tmp_path / "run")
+        (folder / "metrics.jsonl").unlink()
+        page = page_of(folder)
         assert "There are no evaluations yet." in section(page, "curves").text
         assert "before its first evaluation" in section(page, "overview").text
 
-    def test_rows_of_an_older_version(self, comparison: Path, tmp_path: Path) -> None:
-        folder = tmp_path / "run"
-        shutil.copytree(comparison / "dpzv" / "seed0", folder)
+    def test_older_versions(self, private: Path, comparison: Path, tmp_path: Path) -> None:
+        folder = copied(comparison / "dpzv" / "seed0", tmp_path / "rows")
         new = {"queries", "staleness_mean", "staleness_max"}
-        rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-        old = [{key: value for key, value in row.items() if key not in new} for row in rows]
-        (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in old))
+        old = [{k: v for k, v in row.items() if k not in new} for row in rows_of(folder)]
+        write_rows(folder, old)
         page = page_of(folder)
         assert "do not say whose queries" in section(page, "timing").text
         assert not section(page, "timing").all("table", class_="timeline")
         assert section(page, "curves").all("path", class_="line")
-
-    @pytest.mark.parametrize(
-        "row",
-        [
-            "[]",
-            '"text"',
-            '{"round": "1"}',
-            '{"round": 99, "validation_loss": NaN, "queries": {}}',
-            '{"round": 99, "validation_loss": 1e400, "bytes_up": "x"}',
-            '{"round": true}',
-        ],
-    )
-    def test_rows_that_make_no_sense(self, comparison: Path, tmp_path: Path, row: str) -> None:
-        folder = tmp_path / "run"
-        shutil.copytree(comparison / "dpzv" / "seed0", folder)
-        with (folder / "metrics.jsonl").open("a") as file:
-            file.write(row + "\n")
-        assert section(page_of(folder), "curves").all("path", class_="line")
-
-    def test_older_summaries(self, private: Path, tmp_path: Path) -> None:
-        shutil.copytree(private, tmp_path / "run")
+        folder = copied(private, tmp_path / "summary")
         privacy = {"guarantee": "exact", "words": "So it is.", "epsilon": 3.0, "delta": 1e-5}
-        altered(tmp_path / "run", "summary.json", privacy=privacy, staleness=None, best=None)
-        text = section(page_of(tmp_path / "run"), "privacy").text
+        altered(folder, "summary.json", privacy=privacy, staleness=None, best=None)
+        text = section(page_of(folder), "privacy").text
         assert "So it is." in text
         assert "of an older version" in text
 
-    def test_a_run_without_test_records(self, private: Path, tmp_path: Path) -> None:
-        shutil.copytree(private, tmp_path / "run")
-        file = tmp_path / "run" / "summary.json"
-        summary = json.loads(file.read_text())
-        left = {k: v for k, v in summary.items() if not k.startswith("test_")}
-        left["best"] = {"validation_accuracy": 0.875, "validation_loss": 1.5, "round": 9}
-        file.write_text(json.dumps(left))
-        page = page_of(tmp_path / "run")
-        assert "87.50 %" in section(page, "overview").text
-        assert "Validation accuracy" in section(page, "overview").text
+    def test_rows_that_make_no_sense(self, comparison: Path, tmp_path: Path) -> None:
+        source = comparison / "dpzv" / "seed0"
+        for number, row in enumerate(
+            (
+                "[]",
+                '"text"',
+                '{"round": "1"}',
+                '{"round": 99, "validation_loss": NaN, "queries": {}}',
+                '{"round": 99, "validation_loss": 1e400, "bytes_up": "x"}',
+                '{"round": true}',
+            )
+        ):
+            folder = copied(source, tmp_path / f"run{number}")
+            with (folder / "metrics.jsonl").open("a") as file:
+                file.write(row + "\n")
+            assert section(page_of(folder), "curves").all("path", class_="line"), row
 
-    def test_controls_of_runs_in_one_folder(self, comparison: Path, tmp_path: Path) -> None:
-        for run in ("one", "two"):
-            shutil.copytree(comparison / "dpzv" / "seed0", tmp_path / "runs" / run)
-            for control in ("frozen", "random"):
-                source = comparison / "dpzv" / f"seed0-{control}"
-                shutil.copytree(source, tmp_path / "runs" / run / "controls" / control)
-        page = page_of(tmp_path / "runs")
-        cards = section(page, "overview").all("li", class_="card")
+    def test_a_run_without_test_records(self, private: Path, tmp_path: Path) -> None:
+        folder = copied(private, tmp_path / "run")
+        tested = json.loads((folder / "summary.json").read_text())
+        best = {"validation_accuracy": 0.875, "validation_loss": 1.5, "round": 9}
+        gone = {key: None for key in tested if key.startswith("test_")}
+        altered(folder, "summary.json", **gone, best=best)
+        overview = section(page_of(folder), "overview").text
+        assert "87.50 %" in overview
+        assert "Validation accuracy" in overview
+
+    def test_controls_are_beside_their_runs(self, comparison: Path, tmp_path: Path) -> None:
+        source = comparison / "dpzv" / "seed0"
+        for name in ("one", "two"):
+            copied(source, tmp_path / "runs" / name, "frozen", "random")
+        cards = section(page_of(tmp_path / "runs"), "overview").all("li", class_="card")
         assert len(cards) == 2
         assert not any("unfinished" in card.text for card in cards)
-
-    def test_controls_of_one_run(self, comparison: Path, tmp_path: Path) -> None:
-        folder = tmp_path / "run"
-        shutil.copytree(comparison / "dpzv" / "seed0", folder)
-        for control in ("frozen", "random"):
-            source = comparison / "dpzv" / f"seed0-{control}"
-            shutil.copytree(source, folder / "controls" / control)
-        page = page_of(folder)
+        page = page_of(tmp_path / "runs" / "one")
         assert len(section(page, "overview").all("li", class_="card")) == 1
         first = section(page, "curves").all("figure", class_="plot")[0]
         assert len(first.all("path", class_="line")) == 3
         assert "1 seed, no spread" in section(page, "overview").text
-
-    def test_runs_of_one_method_are_told_apart(self, comparison: Path) -> None:
-        one, two = comparison / "dpzv" / "seed0", comparison / "dpzv" / "seed0-frozen"
-        page = page_of(one, two)
+        page = page_of(source, comparison / "dpzv" / "seed0-frozen")
         assert len(section(page, "overview").all("li", class_="card")) == 1, "one and its control"
-        other = page_of(one, comparison / "vafl" / "seed0")
+        other = page_of(source, comparison / "vafl" / "seed0")
         assert other.one("h1").text == "dpzv, vafl on digits"
 
     def test_a_served_job(self, private: Path, tmp_path: Path) -> None:
         """Rows of served jobs: closing ones are of the test records, and of the best parameters."""
-        folder = tmp_path / "hospital"
-        shutil.copytree(private, folder)
+        folder = copied(private, tmp_path / "hospital")
         (folder / "federation.json").write_text("{}")
-        rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        rows = rows_of(folder)
         for number, row in enumerate(rows):
             row.update(number=number, model="now")
             row.pop("virtual_seconds")
         rows.append({**rows[-1], "model": "best", "validation_loss": 0.0, "round": 1000})
-        (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_rows(folder, rows)
         page = page_of(folder)
         assert "ledger.sqlite" in section(page, "privacy").text
         assert "seconds, 0 to" in section(page, "timing").one("table", class_="timeline").text

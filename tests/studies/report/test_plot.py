@@ -12,7 +12,6 @@ import pytest
 
 from vertizo.studies.report import clients, curves, measures, plot, read
 from vertizo.studies.report.curves import Drawing, Line, Point
-from vertizo.studies.report.reading import Run
 from vertizo.studies.report.variants import Study, Variant, studies
 
 ACCURACY = measures.Measure("validation_accuracy", "Validation accuracy", "%", 100, 2)
@@ -71,10 +70,7 @@ def test_an_unfinished_seed_is_by_itself(study: Study) -> None:
     whole, part = (line.points["validation_loss"] for line in found.lines)
     assert (len(whole), len(part)) == (4, 2)
     assert whole[0].spread is None
-
-
-def test_rounds_that_one_seed_lacks_are_left_out(study: Study) -> None:
-    first, second = study.variants[0].runs
+    # Rounds that one seed lacks are left out.
     variant = Variant("a", (first, replace(second, rows=second.rows[::2])), {})
     found = curves.drawing(Study("digits", (variant,)), measures.CURVES)
     assert found is not None
@@ -84,7 +80,7 @@ def test_rounds_that_one_seed_lacks_are_left_out(study: Study) -> None:
 
 def line(*points: tuple[float, float]) -> Line:
     made = tuple(Point({"round": x}, y, None) for x, y in points)
-    return Line("a", 0, "none", 1, {ACCURACY.key: made}, None)
+    return Line("a", 0, "none", 1, {ACCURACY.key: made})
 
 
 def test_positions() -> None:
@@ -102,13 +98,13 @@ def test_positions() -> None:
     assert found.strokes[0].band is None
 
 
-@pytest.mark.parametrize("points", [[(0.0, 0.5)], [(0.0, 0.5), (10.0, 0.5)]])
-def test_one_point_and_a_flat_line_can_be_drawn(points: list[tuple[float, float]]) -> None:
-    drawing = Drawing((line(*points),), (ACCURACY,), (ROUND,))
-    found = plot.plot(drawing, ACCURACY, ROUND)
-    assert found is not None
-    assert "nan" not in found.strokes[0].path
-    assert len(found.upright) > 1
+def test_one_point_and_a_flat_line_can_be_drawn() -> None:
+    for points in ([(0.0, 0.5)], [(0.0, 0.5), (10.0, 0.5)]):
+        drawing = Drawing((line(*points),), (ACCURACY,), (ROUND,))
+        found = plot.plot(drawing, ACCURACY, ROUND)
+        assert found is not None
+        assert "nan" not in found.strokes[0].path
+        assert len(found.upright) > 1
 
 
 def test_long_lines_are_thinned() -> None:
@@ -121,18 +117,15 @@ def test_long_lines_are_thinned() -> None:
     assert (len(chosen), chosen[0].mean, chosen[-1].mean) == (9, 0.0, 0.9999)
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "found"),
-    [
+def test_ticks_are_round() -> None:
+    for low, high, found in (
         (0, 1, [0, 0.2, 0.4, 0.6, 0.8, 1]),
         (0.48, 1.02, [0.5, 0.6, 0.7, 0.8, 0.9, 1.0]),
         (0, 10080, [0, 2000, 4000, 6000, 8000, 10000]),
         (-3, 2, [-3, -2, -1, 0, 1, 2]),
         (1, 1, [1]),
-    ],
-)
-def test_ticks_are_round(low: float, high: float, found: list[float]) -> None:
-    assert [tick for tick, _ in plot.ticks(low, high)] == pytest.approx(found)
+    ):
+        assert [tick for tick, _ in plot.ticks(low, high)] == pytest.approx(found)
 
 
 def test_epsilons_of_other_things_have_axes_of_their_own(private: Path) -> None:
@@ -157,22 +150,19 @@ def test_bars_say_who_was_answered_when(study: Study) -> None:
     run = study.variants[1].runs[0]
     found = clients.timeline(run)
     assert found is not None
-    assert [client.answered for client in found.clients] == run.rows[-1]["queries"]
-    assert sum(client.share for client in found.clients) == pytest.approx(1)
-    assert [bool(client.note) for client in found.clients] == [False, True, False, False]
-    assert "6 times slower" in found.clients[1].note
-    for client in found.clients:
-        assert sum(width for _, width, _ in client.bars) == pytest.approx(1000, abs=0.5)
-    area = [sum(w * h for _, w, h in client.bars) for client in found.clients]
-    answered = [client.answered for client in found.clients]
+    assert [client["answered"] for client in found["clients"]] == run.rows[-1]["queries"]
+    assert sum(client["share"] for client in found["clients"]) == pytest.approx(1)
+    assert [bool(client["note"]) for client in found["clients"]] == [False, True, False, False]
+    assert "6 times slower" in found["clients"][1]["note"]
+    for client in found["clients"]:
+        assert sum(width for _, width, _ in client["bars"]) == pytest.approx(1000, abs=0.5)
+    area = [sum(w * h for _, w, h in client["bars"]) for client in found["clients"]]
+    answered = [client["answered"] for client in found["clients"]]
     scaled = [a / n for a, n in zip(area, answered, strict=True)]
     assert scaled == pytest.approx([scaled[0]] * 4, rel=0.01), "bars of one scale"
-    early = [client.bars[0][2] for client in found.clients]
+    early = [client["bars"][0][2] for client in found["clients"]]
     assert early[1] < 0.6 * min(early[0], early[2], early[3])
-
-
-@pytest.mark.parametrize("queries", [None, [], "1", [1.5, 2], [-1, 3]])
-def test_rows_that_do_not_say_it(study: Study, queries: Any) -> None:
-    run: Run = study.variants[0].runs[0]
-    rows = tuple({**row, "queries": queries} for row in run.rows)
-    assert clients.timeline(replace(run, rows=rows)) is None
+    queries: Any
+    for queries in (None, [], "1", [1.5, 2], [-1, 3]):  # rows that do not say it
+        rows = tuple({**row, "queries": queries} for row in run.rows)
+        assert clients.timeline(replace(run, rows=rows)) is None

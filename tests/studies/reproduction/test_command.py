@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from vertizo.cli.main import main
 from vertizo.studies.reproduction import plots, study
 
 OWN = """
@@ -38,75 +36,44 @@ quick:
 Call = Callable[..., tuple[int, str, str]]
 
 
-@pytest.fixture
-def call(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Call:
-    """The program with arguments: its exit code, output and errors."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "100")
+@pytest.fixture(autouse=True)
+def _own(tmp_path: Path) -> None:
     (tmp_path / "own.yaml").write_text(OWN)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["vertizo", "reproduce", *arguments])
-        capfd.readouterr()
-        code = 0
-        try:
-            main()
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else 0
-        return code, *capfd.readouterr()
-
-    return run
 
 
 def test_the_list(call: Call) -> None:
-    code, out, errors = call("--list")
+    code, out, errors = call("reproduce", "--list")
     assert (code, errors) == (0, "")
     for name in study.names():
         assert name in out
-    code, out, _ = call("--list", "--json")
+    _, out, _ = call("reproduce", "--list", "--json")
     assert [entry["name"] for entry in json.loads(out)] == study.names()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ((), "--list"),
-        (("cascaded-tabel2",), "did you mean 'cascaded-table2'"),
-        (("cascaded-table2", "--set", "epoch=3"), "unknown key 'epoch'"),
-        (("cascaded-table2", "--seeds", "0"), "--seeds"),
-        (
-            ("cascaded-table2", "--engine", "cloud"),
-            "'--engine': 'cloud' is not one of 'local', 'ray'",
-        ),
-        (("cascaded-table2", "--ray-address", "a:1"), "--ray-address a:1 is for --engine ray"),
-        (("nowhere.yaml",), "nowhere.yaml"),
-    ],
-)
 def test_what_is_wrong_is_one_line_and_leaves_nothing(
-    call: Call, tmp_path: Path, arguments: tuple[str, ...], words: str
-) -> None:
-    code, out, errors = call(*arguments)
-    assert (code, out) == (2, "")
-    assert errors.count("\n") == 1
-    assert words in errors
-    assert [path.name for path in tmp_path.iterdir()] == ["own.yaml"]
-
-
-def test_missing_data_is_one_line(
     call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VERTIZO_DATA", str(tmp_path / "missing"))
-    code, _, errors = call("cascaded-table2", "--quick")
-    assert code == 2
-    assert errors.count("\n") == 1
-    assert "VERTIZO_DATA" in errors
+    for command, words in (
+        ("", "--list"),
+        ("cascaded-tabel2", "did you mean 'cascaded-table2'"),
+        ("cascaded-table2 --set epoch=3", "unknown key 'epoch'"),
+        ("cascaded-table2 --seeds 0", "--seeds"),
+        ("cascaded-table2 --engine cloud", "'--engine': 'cloud' is not one of 'local', 'ray'"),
+        ("cascaded-table2 --ray-address a:1", "--ray-address a:1 is for --engine ray"),
+        ("nowhere.yaml", "nowhere.yaml"),
+        ("cascaded-table2 --quick", "VERTIZO_DATA"),
+    ):
+        code, out, errors = call("reproduce", *command.split())
+        assert (code, out) == (2, ""), command
+        assert errors.count("\n") == 1, command
+        assert words in errors
+        assert [path.name for path in tmp_path.iterdir()] == ["own.yaml"]
 
 
 @pytest.mark.processes
 def test_a_whole_study(call: Call, tmp_path: Path) -> None:
-    code, out, errors = call("own.yaml", "--jobs", "1")
+    code, out, errors = call("reproduce", "own.yaml", "--jobs", "1")
     assert (code, errors) == (0, "")
     folder = tmp_path / "runs" / "reproduce-own"
     content = json.loads((folder / "own.json").read_text())
@@ -129,12 +96,12 @@ def test_a_whole_study(call: Call, tmp_path: Path) -> None:
 
     stamps = {path: path.stat().st_mtime_ns for path in folder.rglob("summary.json")}
     assert len(stamps) == 8
-    code, again, _ = call("own.yaml", "--json")
+    code, again, _ = call("reproduce", "own.yaml", "--json")
     assert code == 0
     assert {path: path.stat().st_mtime_ns for path in stamps} == stamps
     assert json.loads(again)["figures"] == content["figures"]
 
-    code, out, _ = call("own.yaml", "--quick")
+    code, out, _ = call("reproduce", "own.yaml", "--quick")
     assert code == 0
     assert "Reduced: one seed" in out
     assert "One seed: no spread." in out

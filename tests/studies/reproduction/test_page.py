@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -32,10 +33,9 @@ def test_the_page_shows_what_was_measured() -> None:
     )
 
 
-@pytest.mark.parametrize("name", study.names())
-def test_results_are_of_the_study_as_it_is(name: str) -> None:
+def test_results_are_of_the_study_as_it_is() -> None:
     """What was measured is what the study says, row by row and column by column."""
-    for quick in (False, True):
+    for name, quick in itertools.product(study.names(), (False, True)):
         file = RESULTS / f"{name}{'-quick' if quick else ''}.json"
         if not file.is_file():
             continue
@@ -64,8 +64,5 @@ def test_a_result_as_markdown(tmp_path: Path) -> None:
     text = page.measured(tmp_path)
     assert "Reduced" not in text
     assert "results/dpzv-table1.svg" in text
-
-
-def test_a_page_without_markers(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="has no lines"):
         page.updated("# Page", tmp_path)

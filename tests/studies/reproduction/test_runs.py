@@ -11,10 +11,10 @@ import pytest
 from vertizo.core.errors import ConfigError, Interrupted, RunError
 from vertizo.run.experiment import Experiment
 from vertizo.run.folder import RunFolder
+from vertizo.studies.engines import Forgive, Run
 from vertizo.studies.engines import Made as Making
-from vertizo.studies.engines import Run
 from vertizo.studies.reproduction import grid
-from vertizo.studies.reproduction.runs import FAILED, Forgiving, Order, configure, make
+from vertizo.studies.reproduction.runs import FAILED, Order, configure, make
 from vertizo.studies.reproduction.study import GridConfig
 
 Study = Callable[..., GridConfig]
@@ -26,20 +26,22 @@ class Here:
     """An engine that makes runs in this process, and may be told to fail."""
 
     diverges: str = ""
+    problem: str = "training diverged in round 3: the loss is nan; lower the rate"
     stops_at: str = ""
     made: list[str] = field(default_factory=list)
 
-    def make(self, runs: Sequence[Run]) -> Making:
+    def make(self, runs: Sequence[Run], forgive: Forgive) -> Making:
         for run in runs:
             if run.label == self.stops_at:
                 self.stops_at = ""
                 raise KeyboardInterrupt
             if run.label == self.diverges:
                 RunFolder(run.folder).create(run.config)
-                RunFolder(run.folder).append_metrics({"round": 0})
-                raise RunError("training diverged in round 3: the loss is nan; lower the rate")
-            self.made.append(run.label)
-            Experiment(run.config).run(run.folder)
+                if not forgive(run, RunError(self.problem)):
+                    raise RunError(self.problem)
+            else:
+                self.made.append(run.label)
+                Experiment(run.config).run(run.folder)
             yield run
 
 
@@ -72,15 +74,10 @@ def test_a_run_that_diverges_is_a_result_and_the_others_go_on(
     assert engine.made == ["split"]
 
 
-def test_another_failure_is_raised(tmp_path: Path) -> None:
-    class Broken:
-        def make(self, runs: Sequence[Run]) -> Making:
-            raise RunError("the disk is full")
-            yield
-
-    run = Run("a", "none", configure("x", [{}]), tmp_path / "a")
+def test_another_failure_is_raised(grid_study: Study, tmp_path: Path) -> None:
+    order = Order(tmp_path, Here(diverges="vafl", problem="the disk is full"))
     with pytest.raises(RunError, match="the disk is full"):
-        list(Forgiving(Broken()).make([run]))
+        make(grid.cases(grid_study(), order), order)
 
 
 def test_a_folder_of_other_runs_is_refused(grid_study: Study, tmp_path: Path) -> None:
@@ -91,31 +88,16 @@ def test_a_folder_of_other_runs_is_refused(grid_study: Study, tmp_path: Path) ->
         make(grid.cases(grid_study(), other), other)
 
 
-class TestConfigure:
-    def test_later_trees_replace_keys_and_null_takes_them_away(self) -> None:
-        found = configure(
-            "x",
-            [
-                {"epochs": 2, "privacy": {"mechanism": "gaussian", "clip": 1.0, "noise_std": 1.0}},
-                {
-                    "method": {"name": "czofo", "num_directions": 7},
-                    "client": {"model": {"outputs": 9}},
-                },
-                {"method": {"smoothing": 0.01}, "privacy": None},
-            ],
-            ["epochs=5"],
-        )
-        assert found.method.num_directions == 7  # type: ignore[union-attr]
-        assert found.method.smoothing == 0.01  # type: ignore[union-attr]
-        assert found.privacy.mechanism == "none"
-        assert found.epochs == 5
-
-    def test_another_method_forgets_the_first_ones_keys(self) -> None:
-        found = configure(
-            "x", [{"method": {"name": "czofo", "num_directions": 7}}, {"method": {"name": "vafl"}}]
-        )
-        assert found.method.name == "vafl"
-
-    def test_what_is_wrong_names_the_study(self) -> None:
-        with pytest.raises(ConfigError, match="Table 9: unknown key 'epoch'"):
-            configure("Table 9", [{"epoch": 2}])
+def test_later_trees_replace_keys_and_null_takes_them_away() -> None:
+    first = {"epochs": 2, "privacy": {"mechanism": "gaussian", "clip": 1.0, "noise_std": 1.0}}
+    second = {"method": {"name": "czofo", "num_directions": 7}, "client": {"model": {"outputs": 9}}}
+    third = {"method": {"smoothing": 0.01}, "privacy": None}
+    found = configure("x", [first, second, third], ["epochs=5"])
+    assert found.method.num_directions == 7  # type: ignore[union-attr]
+    assert found.method.smoothing == 0.01  # type: ignore[union-attr]
+    assert found.privacy.mechanism == "none"
+    assert found.epochs == 5
+    # Another method forgets the first one's keys.
+    assert configure("x", [second, {"method": {"name": "vafl"}}]).method.name == "vafl"
+    with pytest.raises(ConfigError, match="Table 9: unknown key 'epoch'"):
+        configure("Table 9", [{"epoch": 2}])

@@ -9,9 +9,9 @@ import pytest
 
 from vertizo.core.errors import ConfigError, RunError
 from vertizo.studies.comparison import Standing
-from vertizo.studies.reproduction import memory
-from vertizo.studies.reproduction.attack import attack_trial
-from vertizo.studies.reproduction.runs import configure
+from vertizo.studies.reproduction import kinds, memory
+from vertizo.studies.reproduction.kinds import attack_trial
+from vertizo.studies.reproduction.runs import Order, configure
 from vertizo.studies.reproduction.study import AttackConfig, MemoryConfig
 from vertizo.studies.reproduction.tasks import Task, results
 
@@ -24,9 +24,9 @@ SUM = {
 }
 
 
-def trial(name: str, seed: int, *, attack: str = "direct-client") -> Task:
+def trial(seed: int, attack: str = "direct-client") -> Task:
     config = configure("x", [SUM, {"method": {"name": "vafl"}, "seed": seed}])
-    return Task(name, attack_trial, (attack, (), config.model_dump(mode="json")))
+    return Task("a", attack_trial, (attack, (), config.model_dump(mode="json")))
 
 
 @pytest.mark.processes
@@ -38,18 +38,15 @@ def test_figures_are_kept_and_not_made_again(tmp_path: Path) -> None:
     assert standings[-1] == Standing(2, 2, 1.0)
     tasks[0].file(tmp_path).write_text('{"kept": 1}')
     assert results(tasks, tmp_path, 2) == {"a": {"kept": 1}, "b": {"x": 2}}
-
-
-def test_other_arguments_are_another_task(tmp_path: Path) -> None:
-    assert trial("a", 0).file(tmp_path) != trial("a", 1).file(tmp_path)
-    assert trial("a", 0).file(tmp_path) == trial("a", 0).file(tmp_path)
+    others = {trial(seed).file(tmp_path) for seed in (0, 1, 0)}
+    assert len(others) == 2, "other arguments are another task"
 
 
 def test_a_trial_of_an_attack() -> None:
-    found = attack_trial(*trial("a", 0).arguments)
+    found = attack_trial(*trial(0).arguments)
     assert found["figures"]["accuracy"]["trials"] == [1.0]
     with pytest.raises(ConfigError, match="there is no attack 'direct'"):
-        attack_trial(*trial("a", 0, attack="direct").arguments)
+        attack_trial(*trial(0, "direct").arguments)
 
 
 @pytest.mark.processes
@@ -59,48 +56,29 @@ def test_a_task_that_fails_leaves_what_is_finished(tmp_path: Path) -> None:
         results([good, bad], tmp_path, 1)
     assert good.file(tmp_path).is_file()
     assert not bad.file(tmp_path).is_file()
-
-
-@pytest.mark.processes
-def test_a_process_that_was_killed_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="was killed"):
         results([Task("a", os._exit, (9,))], tmp_path, 1)  # type: ignore[arg-type]
 
 
-class TestStudiesAreChecked:
-    def test_an_unknown_attack_or_figure(self) -> None:
-        from vertizo.studies.reproduction.attack import run
-        from vertizo.studies.reproduction.runs import Order
-
-        order = Order(Path("nowhere"), None)  # type: ignore[arg-type]
-        keys = {
-            "title": "x",
-            "paper": "x",
-            "settings": SUM,
-            "rows": {"a": {"words": "a", "methods": ["vafl"]}},
-        }
-        for column, words in (
-            ({"words": "x", "attack": "direct"}, "there is no attack 'direct'"),
-            ({"words": "x", "attack": "membership", "figure": "y"}, "has no figure 'y'"),
-        ):
-            study = AttackConfig.model_validate({**keys, "columns": {"c": column}})
-            with pytest.raises(ConfigError, match=words):
-                run(study, order)
-
-    def test_an_unknown_method_of_a_memory_study(self, tmp_path: Path) -> None:
-        from vertizo.studies.reproduction.runs import Order
-
-        order = Order(tmp_path, None)  # type: ignore[arg-type]
-        study = MemoryConfig.model_validate(
-            {
-                "title": "x",
-                "paper": "x",
-                "methods": {"dpzvv": "x"},
-                "rows": {"a": {"words": "a", "client": {}, "batch": [2, 3]}},
-            }
-        )
-        with pytest.raises(ConfigError, match="there is no method 'dpzvv'"):
-            memory.run(study, order)
+def test_a_study_of_what_there_is_not(tmp_path: Path) -> None:
+    order = Order(tmp_path, None)  # type: ignore[arg-type]
+    keys = {
+        "title": "x",
+        "paper": "x",
+        "settings": SUM,
+        "rows": {"a": {"words": "a", "methods": ["vafl"]}},
+    }
+    for column, words in (
+        ({"words": "x", "attack": "direct"}, "there is no attack 'direct'"),
+        ({"words": "x", "attack": "membership", "figure": "y"}, "has no figure 'y'"),
+    ):
+        study = AttackConfig.model_validate({**keys, "columns": {"c": column}})
+        with pytest.raises(ConfigError, match=words):
+            kinds.run(study, order)
+    rows = {"a": {"words": "a", "client": {}, "batch": [2, 3]}}
+    keys = {"title": "x", "paper": "x", "methods": {"dpzvv": "x"}, "rows": rows}
+    with pytest.raises(ConfigError, match="there is no method 'dpzvv'"):
+        kinds.run(MemoryConfig.model_validate(keys), order)
 
 
 @pytest.mark.skipif(not memory.PEAK_RESET.exists(), reason="peak memory is measured on Linux")

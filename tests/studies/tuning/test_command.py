@@ -9,12 +9,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-
-from vertizo.cli.main import main
 
 SMALL = (
     *("--set", "data.limit=60", "--set", "data.parties=2"),
@@ -27,93 +24,52 @@ EXACT = (
 )
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How a command ended."""
-
-    code: int
-    out: str
-    err: str
+Call = Callable[..., tuple[int, str, str]]
 
 
-Call = Callable[..., Outcome]
-
-
-@pytest.fixture
-def tune(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Call:
-    """``vertizo tune`` with these arguments, in a folder of the test's own."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("FORCE_COLOR", raising=False)
+def test_the_table(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-
-    def call(*arguments: str) -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["vertizo", "tune", *SMALL, *arguments])
-        capfd.readouterr()
-        code = 0
-        try:
-            main()
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else 0
-        return Outcome(code, *capfd.readouterr())
-
-    return call
-
-
-def test_the_table(tune: Call) -> None:
-    result = tune("--search", RATE, "--trials", "3", "--pruner", "none", *EXACT)
-    assert (result.code, result.err) == (0, "")
+    command = ("tune", *SMALL, "--search", RATE, "--trials", "4", "--pruner", "none", *EXACT)
+    code, out, errors = call(*command)
+    assert (code, errors) == (0, "")
     folder = Path("runs/tune-digits-dpzv")
     found = json.loads((folder / "results.json").read_text())
     for words in (
         "configured",
         "validation accuracy",
-        "trials: 3 of 3 (3 finished)",
+        "trials: 4 of 4 (4 finished)",
         f"test, of trial {found['best']['trial']}: loss {found['test']['loss']:.4f}",
-        "All 3 trials together: ε = ",
+        "All 4 trials together: ε = ",
         "by itself: ε = 3 at δ = 1e-05",
         f"best configuration: {folder}/best.yaml",
     ):
-        assert words in result.out
-    assert "…" not in result.out
-    assert max(map(len, result.out.split("privacy:")[0].splitlines())) <= 100
-    again = tune("--search", RATE, "--trials", "3", "--pruner", "none", *EXACT, "--json")
-    assert json.loads(again.out) == found
-
-
-def test_a_narrow_terminal_has_fewer_columns(tune: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    command = ("--search", RATE, "--trials", "4", "--pruner", "none")
-    wide = tune(*command).out
+        assert words in out
+    assert "…" not in out
+    assert max(map(len, out.split("privacy:")[0].splitlines())) <= 100
+    assert json.loads(call(*command, "--json")[1]) == found
     monkeypatch.setenv("COLUMNS", "64")
-    narrow = tune(*command).out
-    assert wide.splitlines()[2].count("trial") > narrow.splitlines()[2].count("trial") >= 1
+    narrow = call(*command)[1]
+    assert out.splitlines()[2].count("trial") > narrow.splitlines()[2].count("trial") >= 1
     assert "…" not in narrow
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("--search", "batch_sze=1..2"), ["'batch_sze'", "'batch_size'"]),
-        (("--trials", "0"), ["--trials"]),
-        (("--pruner", "best"), ["--pruner best", "median, halving, none"]),
-        (("--objective", "f1"), ["--objective f1", "accuracy"]),
-        (("--total-epsilon", "-1"), ["--total-epsilon"]),
-        (("--total-epsilon", "2"), ["--total-epsilon", "privacy.epsilon"]),
-        (("--set", "data.validation=0"), ["data.validation is 0"]),
-        (("--set", "privacy.ledger=x"), ["privacy.ledger"]),
-    ],
-)
-def test_what_is_wrong_is_one_line_and_leaves_nothing(
-    tune: Call, arguments: tuple[str, ...], words: list[str], tmp_path: Path
-) -> None:
-    result = tune(*arguments)
-    assert result.code == 2
-    assert result.out == ""
-    assert result.err.count("\n") == 1
-    for word in words:
-        assert word in result.err
-    assert list(tmp_path.iterdir()) == []
+def test_what_is_wrong_is_one_line_and_leaves_nothing(call: Call, tmp_path: Path) -> None:
+    for option, value, *words in (
+        ("--search", "batch_sze=1..2", "'batch_sze'", "'batch_size'"),
+        ("--trials", "0", "--trials"),
+        ("--pruner", "best", "--pruner best", "median, halving, none"),
+        ("--objective", "f1", "--objective f1", "accuracy"),
+        ("--total-epsilon", "-1", "--total-epsilon"),
+        ("--total-epsilon", "2", "--total-epsilon", "privacy.epsilon"),
+        ("--set", "data.validation=0", "data.validation is 0"),
+        ("--set", "privacy.ledger=x", "privacy.ledger"),
+    ):
+        code, out, errors = call("tune", *SMALL, option, value)
+        assert (code, out) == (2, ""), option
+        assert errors.count("\n") == 1
+        for word in words:
+            assert word in errors
+        assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from tests.studies.conftest import settings
 
-from vertizo.config import schema
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError, RunError
 from vertizo.privacy.accounting import epsilon_of, mu_of
@@ -34,15 +34,6 @@ EXACT = (*SMALL, *NOISE, "server.update=none")
 SECRET = (*SMALL, *NOISE, "server.update=poisson-dp-sgd", "server.secret.sampling=0.2")
 DELTA = 1e-5
 SPACE = ("client.optimizer.learning_rate=1e-3..1e-1:log", "privacy.clip=0.1..1:log")
-
-
-@pytest.fixture(autouse=True)
-def _state_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-
-
-def settings(*overrides: str) -> ExperimentConfig:
-    return schema.load(None, overrides)
 
 
 def search(
@@ -80,7 +71,7 @@ def test_a_raw_server_or_the_published_formula_guarantee_nothing_either() -> Non
     assert "does not hold" in published.words[0]
 
 
-def test_all_trials_together_are_root_n_times_one(tmp_path: Path) -> None:
+def test_all_trials_together_are_root_n_times_one_with_noise_of_their_own(tmp_path: Path) -> None:
     found = search(settings(*EXACT), tmp_path / "s", trials=5, pruner="none").privacy
     data = Experiment(settings(*EXACT)).data()
     releases = build(settings(*EXACT), data).releases
@@ -99,6 +90,17 @@ def test_all_trials_together_are_root_n_times_one(tmp_path: Path) -> None:
     kept = json.loads((tmp_path / "s/results.json").read_text())["privacy"]
     assert kept["epsilon_together"] == found.epsilon_together
     assert kept["epsilon_of_chosen"] == found.epsilon_of_chosen
+    # Every trial has noise of its own.
+    noises = []
+    for number in range(3):
+        own = RunFolder(tmp_path / f"s/trials/00{number}").config()
+        plan = build(own, data).server.side.plan
+        assert plan.releases is not None
+        noise = torch.stack([plan.total(torch.zeros(18)) for _ in range(200)]).flatten()
+        noises.append(noise / plan.releases.reply.noise_std)
+    together = torch.corrcoef(torch.stack(noises))
+    assert float((together - torch.eye(3)).abs().max()) < 0.3  # four standard deviations
+    assert float(noises[0].std() / noises[1].std()) == pytest.approx(1, abs=0.3)
 
 
 def test_trials_that_were_not_made_count_as_well(tmp_path: Path) -> None:
@@ -112,23 +114,6 @@ def test_trials_that_were_not_made_count_as_well(tmp_path: Path) -> None:
     assert len(found.records) == 1
     assert found.privacy.epsilon_together == cost_of(plan_of(*EXACT), 9, 0).epsilon_together
     assert found.privacy.trials == 9
-
-
-def test_trials_have_noise_of_their_own(tmp_path: Path) -> None:
-    search(settings(*EXACT), tmp_path / "s")
-    data = Experiment(settings(*EXACT)).data()
-    found = []
-    for number in range(3):
-        own = RunFolder(tmp_path / f"s/trials/00{number}").config()
-        plan = build(own, data).server.side.plan
-        releases = plan.releases
-        assert releases is not None
-        zeros = torch.zeros(18)
-        noise = torch.stack([plan.total(zeros) for _ in range(200)]).flatten()
-        found.append(noise / releases.reply.noise_std)
-    together = torch.corrcoef(torch.stack(found))
-    assert float((together - torch.eye(3)).abs().max()) < 0.3  # four standard deviations
-    assert float(found[0].std() / found[1].std()) == pytest.approx(1, abs=0.3)
 
 
 def test_secure_noise_is_counted_as_what_it_is(tmp_path: Path) -> None:
@@ -194,36 +179,29 @@ def test_one_trial_without_a_guarantee_leaves_none() -> None:
     assert "leaves none for the search" in found.words[0]
 
 
-@pytest.mark.parametrize("base", [EXACT, SECRET], ids=["replies", "secret steps as well"])
-def test_a_total_epsilon_is_kept(base: tuple[str, ...], tmp_path: Path) -> None:
-    found = search(settings(*base), tmp_path / "s", total_epsilon=2.0)
-    assert found.privacy.epsilon_together is not None
-    assert 1.98 < found.privacy.epsilon_together <= 2.0
-    each = RunFolder(tmp_path / "s/trials/001").config().privacy.epsilon
-    assert each is not None
-    if base is EXACT:
-        assert mu_of(each, DELTA) == pytest.approx(mu_of(2.0, DELTA) / math.sqrt(3), rel=1e-3)
+def test_a_total_epsilon_is_kept(tmp_path: Path) -> None:
+    for name, base in (("exact", EXACT), ("secret", SECRET)):
+        found = search(settings(*base), tmp_path / name, total_epsilon=2.0)
+        assert found.privacy.epsilon_together is not None
+        assert 1.98 < found.privacy.epsilon_together <= 2.0
+        each = RunFolder(tmp_path / name / "trials/001").config().privacy.epsilon
+        assert each is not None
+        if base is EXACT:
+            share = mu_of(2.0, DELTA) / math.sqrt(3)
+            assert mu_of(each, DELTA) == pytest.approx(share, rel=1e-3)
     with pytest.raises(RunError, match="another"):
-        search(settings(*base), tmp_path / "s", total_epsilon=2.0, trials=4)
+        search(settings(*EXACT), tmp_path / "exact", total_epsilon=2.0, trials=4)
 
 
-@pytest.mark.parametrize(
-    ("overrides", "more", "words"),
-    [
-        (SMALL, {"search": SPACE[:1]}, "needs privacy.epsilon"),
-        (EXACT, {"search": ("privacy.epsilon=1,2",)}, "leave --search privacy.epsilon out"),
-        (
-            (*SMALL, *NOISE, "privacy.accounting=published"),
-            {"search": SPACE[:1]},
-            "needs an exact guarantee",
-        ),
-    ],
-)
-def test_a_total_epsilon_needs_a_guarantee(
-    overrides: tuple[str, ...], more: dict[str, Any], words: str, tmp_path: Path
-) -> None:
-    with pytest.raises(ConfigError, match=words):
-        search(settings(*overrides), tmp_path / "s", total_epsilon=1.0, **more)
+def test_a_total_epsilon_needs_a_guarantee(tmp_path: Path) -> None:
+    published = (*SMALL, *NOISE, "privacy.accounting=published")
+    for base, space, words in (
+        (SMALL, SPACE[:1], "needs privacy.epsilon"),
+        (EXACT, ("privacy.epsilon=1,2",), "leave --search privacy.epsilon out"),
+        (published, SPACE[:1], "needs an exact guarantee"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            search(settings(*base), tmp_path / "s", total_epsilon=1.0, search=space)
     assert not (tmp_path / "s").exists()
 
 
@@ -233,22 +211,26 @@ def ledger(folder: Path, runs: int, base: tuple[str, ...] = EXACT) -> Path:
     return path
 
 
-@pytest.mark.parametrize("base", [EXACT, SECRET], ids=["replies", "secret steps as well"])
-def test_every_trial_draws_on_the_ledger(base: tuple[str, ...], tmp_path: Path) -> None:
-    path = ledger(tmp_path, 3, base)
-    own = settings(*base, f"privacy.ledger={path}")
-    found = search(own, tmp_path / "s", pruner="none")
-    summary = DurableLedger.inspect(path)
-    names = {RunFolder(tmp_path / f"s/trials/00{n}").run_name() for n in range(3)}
-    assert set(summary.runs) == names
-    assert found.privacy.epsilon_together == summary.budget.epsilon
-    assert found.privacy.ledger == str(path)
-    assert "all runs that draw on it together" in " ".join(found.privacy.words)
-    assert search(own, tmp_path / "s", pruner="none").best == found.best  # nothing is left to do
-    assert str(DurableLedger.inspect(path)) == str(summary)
-    with pytest.raises(RunError, match="can pay for no trial"):
-        search(own, tmp_path / "other")
-    assert not (tmp_path / "other").exists()
+def test_every_trial_draws_on_the_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, base in (("exact", EXACT), ("secret", SECRET)):
+        place = tmp_path / name
+        place.mkdir()
+        monkeypatch.setenv("XDG_STATE_HOME", str(place / "state"))
+        path = ledger(place, 3, base)
+        own = settings(*base, f"privacy.ledger={path}")
+        found = search(own, place / "s", pruner="none")
+        summary = DurableLedger.inspect(path)
+        names = {RunFolder(place / f"s/trials/00{n}").run_name() for n in range(3)}
+        assert set(summary.runs) == names
+        assert found.privacy.epsilon_together == summary.budget.epsilon
+        assert found.privacy.ledger == str(path)
+        assert "all runs that draw on it together" in " ".join(found.privacy.words)
+        again = search(own, place / "s", pruner="none")  # nothing is left to do
+        assert again.best == found.best
+        assert str(DurableLedger.inspect(path)) == str(summary)
+        with pytest.raises(RunError, match="can pay for no trial"):
+            search(own, place / "other")
+        assert not (place / "other").exists()
 
 
 def test_a_search_that_the_ledger_cannot_pay_for_is_refused_before_it_begins(
@@ -285,28 +267,14 @@ def test_a_search_stops_in_order_when_the_ledger_is_spent(tmp_path: Path) -> Non
     assert spent.left >= 0
 
 
-@pytest.mark.parametrize(
-    ("more", "words"),
-    [
-        ({"jobs": 2}, "one run at a time"),
-        ({"total_epsilon": 1.0}, "no privacy.ledger"),
-    ],
-)
-def test_what_does_not_go_with_a_ledger(more: dict[str, Any], words: str, tmp_path: Path) -> None:
-    own = settings(*EXACT, f"privacy.ledger={ledger(tmp_path, 3)}")
-    with pytest.raises(ConfigError, match=words):
-        search(own, tmp_path / "s", **more)
-
-
-def test_a_ledger_of_other_records_is_refused(tmp_path: Path) -> None:
+def test_what_does_not_go_with_a_ledger(tmp_path: Path) -> None:
     path = ledger(tmp_path, 3)
-    own = settings(*EXACT, "data.limit=50", f"privacy.ledger={path}")
-    with pytest.raises(ConfigError, match=r"54 records .* this search has 45"):
-        search(own, tmp_path / "s")
-
-
-def test_looking_at_a_plan_opens_no_ledger(tmp_path: Path) -> None:
-    path = ledger(tmp_path, 1)
     own = settings(*EXACT, f"privacy.ledger={path}")
+    with pytest.raises(ConfigError, match="one run at a time"):
+        search(own, tmp_path / "s", jobs=2)
+    with pytest.raises(ConfigError, match=r"no privacy.ledger"):
+        search(own, tmp_path / "s", total_epsilon=1.0)
+    with pytest.raises(ConfigError, match=r"54 records .* this search has 45"):
+        search(settings(*EXACT, "data.limit=50", f"privacy.ledger={path}"), tmp_path / "s")
     unledgered(own, Experiment(own).data())
-    assert not DurableLedger.inspect(path).runs
+    assert not DurableLedger.inspect(path).runs, "looking at a plan opens no ledger"

@@ -12,9 +12,16 @@ from vertizo.config import schema
 from vertizo.core.errors import ConfigError
 from vertizo.data.vertical import VerticalData
 from vertizo.run.experiment import Experiment
-from vertizo.studies.tuning.defaults import default_space
 from vertizo.studies.tuning.plan import unledgered
-from vertizo.studies.tuning.space import Choices, Domain, Range, configured, parse_space, value_at
+from vertizo.studies.tuning.space import (
+    Choices,
+    Domain,
+    Range,
+    configured,
+    default_space,
+    parse_space,
+    value_at,
+)
 
 SMALL = ("data.limit=60", "data.parties=2", "batch_size=9", "epochs=2")
 NOISE = ("privacy.mechanism=gaussian", "privacy.clip=0.5", "server.update=none")
@@ -24,85 +31,75 @@ def tree(*settings: str) -> dict[str, Any]:
     return schema.load(None, (*SMALL, *settings)).model_dump(mode="json")
 
 
-@pytest.mark.parametrize(
-    ("text", "domain"),
-    [
-        ("batch_size=8..64", Range(8, 64, whole=True)),
-        ("batch_size=8..64:log", Range(8, 64, log=True, whole=True)),
-        ("batch_size=16,32,64", Choices(("16", "32", "64"))),
-        ("client.optimizer.learning_rate=1e-4..1e-1:log", Range(1e-4, 1e-1, log=True)),
-        ("client.optimizer.learning_rate=1..2", Range(1, 2)),
-        ("method.directions=sphere,gaussian", Choices(("sphere", "gaussian"))),
-        ("server.model.hidden=[8],[16, 8],[]", Choices(("[8]", "[16, 8]", "[]"))),
-    ],
-)
-def test_a_domain_is_read_as_it_is_written(text: str, domain: Domain) -> None:
-    ((_, found),) = parse_space([text], tree()).items()
-    assert found == domain
+DOMAINS: dict[str, Domain] = {
+    "batch_size=8..64": Range(8, 64, whole=True),
+    "batch_size=8..64:log": Range(8, 64, log=True, whole=True),
+    "batch_size=16,32,64": Choices(("16", "32", "64")),
+    "client.optimizer.learning_rate=1e-4..1e-1:log": Range(1e-4, 1e-1, log=True),
+    "client.optimizer.learning_rate=1..2": Range(1, 2),
+    "method.directions=sphere,gaussian": Choices(("sphere", "gaussian")),
+    "server.model.hidden=[8],[16, 8],[]": Choices(("[8]", "[16, 8]", "[]")),
+}
+WRONG = {
+    "batch_size": ["key=low..high"],
+    "=1..2": ["key=low..high"],
+    "client.optimizer.learnin_rate=1..2": ["unknown key", "client.optimizer.learning_rate"],
+    "zzz=1..2": ["unknown key 'zzz'"],
+    "batch_size=32": ["two or more"],
+    "batch_size=32,32": ["two or more"],
+    "batch_size=32,": ["two or more"],
+    "batch_size=64..8": ["64 is not below 8"],
+    "batch_size=0..8": ["batch_size is 0", "greater than 0"],
+    "batch_size=8,x": ["batch_size is 'x'", "integer"],
+    "batch_size=1..nan": ["no range"],
+    "batch_size=a..b": ["no range"],
+    "client.optimizer.momentum=0.5..1": ["client.optimizer.momentum is 1.0", "less than 1"],
+    "method.smoothing=0..1:log": ["begins above 0"],
+    "method.smoothing=0.1..1:lin": ["'lin' is unknown"],
+    "seed=1,2": ["seed is not searched", "luck"],
+    "data.limit=50,60": ["data is not searched"],
+    "privacy.delta=1e-5,1e-4": ["privacy.delta is not searched"],
+    "method.name=dpzv,vafl": ["method.name is not searched", "compare"],
+}
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("batch_size", ["key=low..high"]),
-        ("=1..2", ["key=low..high"]),
-        ("client.optimizer.learnin_rate=1..2", ["unknown key", "client.optimizer.learning_rate"]),
-        ("zzz=1..2", ["unknown key 'zzz'"]),
-        ("batch_size=32", ["two or more"]),
-        ("batch_size=32,32", ["two or more"]),
-        ("batch_size=32,", ["two or more"]),
-        ("batch_size=64..8", ["64 is not below 8"]),
-        ("batch_size=0..8", ["batch_size is 0", "greater than 0"]),
-        ("batch_size=8,x", ["batch_size is 'x'", "integer"]),
-        ("batch_size=1..nan", ["no range"]),
-        ("batch_size=a..b", ["no range"]),
-        ("client.optimizer.momentum=0.5..1", ["client.optimizer.momentum is 1.0", "less than 1"]),
-        ("method.smoothing=0..1:log", ["begins above 0"]),
-        ("method.smoothing=0.1..1:lin", ["'lin' is unknown"]),
-        ("seed=1,2", ["seed is not searched", "luck"]),
-        ("data.limit=50,60", ["data is not searched"]),
-        ("privacy.delta=1e-5,1e-4", ["privacy.delta is not searched"]),
-        ("method.name=dpzv,vafl", ["method.name is not searched", "compare"]),
-    ],
-)
-def test_what_is_wrong_is_one_line(text: str, words: list[str]) -> None:
-    with pytest.raises(ConfigError) as caught:
-        parse_space([text], tree())
-    line = str(caught.value)
-    assert "\n" not in line
-    assert text in line
-    for word in words:
-        assert word in line
+def test_a_domain_is_read_as_it_is_written() -> None:
+    for text, domain in DOMAINS.items():
+        ((_, found),) = parse_space([text], tree()).items()
+        assert found == domain
 
 
-def test_a_key_is_named_once() -> None:
+def test_what_is_wrong_is_one_line() -> None:
+    for text, words in WRONG.items():
+        with pytest.raises(ConfigError) as caught:
+            parse_space([text], tree())
+        line = str(caught.value)
+        assert "\n" not in line
+        for word in (text, *words):
+            assert word in line
     with pytest.raises(ConfigError, match="named twice"):
         parse_space(["batch_size=8,9", "batch_size=10,11"], tree())
 
 
-@pytest.mark.parametrize(
-    "domain",
-    [
+def test_draws_lie_inside_and_reach_everywhere() -> None:
+    choices = Choices(("a", "b", "c"))
+    assert {choices.draw(np.random.default_rng(i)) for i in range(300)} == set(choices.values)
+    for domain in (
         Range(1e-4, 1e-1, log=True),
         Range(-2.0, 3.0),
         Range(1, 3, whole=True),
         Range(1, 3, log=True, whole=True),
-        Choices(("a", "b", "c")),
-    ],
-)
-def test_draws_lie_inside_and_reach_everywhere(domain: Domain) -> None:
-    drawn = [domain.draw(np.random.default_rng(i)) for i in range(300)]
-    assert drawn == [domain.draw(np.random.default_rng(i)) for i in range(300)]
-    if isinstance(domain, Choices):
-        assert set(drawn) == set(domain.values)
-        return
-    values = [float(text) for text in drawn]
-    assert domain.low <= min(values) <= max(values) <= domain.high
-    if domain.whole:
-        assert set(values) == {1.0, 2.0, 3.0}
-    middle = math.sqrt(domain.low * domain.high) if domain.log else (domain.low + domain.high) / 2
-    if not domain.whole:
-        assert 0.4 < sum(value < middle for value in values) / 300 < 0.6
+    ):
+        drawn = [domain.draw(np.random.default_rng(i)) for i in range(300)]
+        assert drawn == [domain.draw(np.random.default_rng(i)) for i in range(300)]
+        values = [float(text) for text in drawn]
+        assert domain.low <= min(values) <= max(values) <= domain.high
+        low, high = domain.low, domain.high
+        middle = math.sqrt(low * high) if domain.log else (low + high) / 2
+        if domain.whole:
+            assert set(values) == {1.0, 2.0, 3.0}
+        else:
+            assert 0.4 < sum(value < middle for value in values) / 300 < 0.6, domain
 
 
 def test_values_take_their_places() -> None:
@@ -137,29 +134,25 @@ def test_rates_that_the_program_chooses_are_searched_around_what_it_chose() -> N
     assert space["client.optimizer.momentum"] == Choices(("0.0", "0.5", "0.7", "0.9", "0.95"))
 
 
-@pytest.mark.parametrize(
-    ("settings", "there", "absent"),
-    [
+def test_what_is_searched_depends_on_the_method() -> None:
+    by_epsilon = (*NOISE, "privacy.epsilon=3")
+    for settings, there, absent in (
         (("method.name=vafl",), {"client.optimizer.learning_rate"}, {"method.smoothing"}),
         (("control=frozen",), {"server.optimizer.momentum"}, {"client.optimizer.momentum"}),
         (("server.update=zeroth-order",), {"server.smoothing"}, {"privacy.clip"}),
         (
-            (*NOISE, "privacy.epsilon=3"),
+            by_epsilon,
             {"privacy.clip", "batch_size"},
             {"server.optimizer.learning_rate", "server.clip"},
         ),
         # With noise that is given, another clip would be another ε.
         ((*NOISE, "privacy.noise_std=3"), {"batch_size"}, {"privacy.clip"}),
         (
-            (*NOISE, "privacy.epsilon=3", "server.update=poisson-dp-sgd"),
+            (*by_epsilon, "server.update=poisson-dp-sgd"),
             {"server.clip", "privacy.clip"},
             {"batch_size"},
         ),
-    ],
-)
-def test_what_is_searched_depends_on_the_method(
-    settings: tuple[str, ...], there: set[str], absent: set[str]
-) -> None:
-    space, _ = space_of(*settings)
-    assert there <= space.keys()
-    assert not absent & space.keys()
+    ):
+        space, _ = space_of(*settings)
+        assert there <= space.keys(), settings
+        assert not absent & space.keys(), settings

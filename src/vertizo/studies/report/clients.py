@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -15,37 +13,12 @@ MOST_CLIENTS = 40
 MOST_BARS = 120
 
 
-@dataclass(frozen=True)
-class ClientLine:
-    """One client."""
+def timeline(run: Run) -> dict[str, Any] | None:
+    """The clients of one run; None where its rows do not say who was answered.
 
-    name: str
-    answered: int
-    share: float
-    """Of all answers, in [0, 1]."""
-    bars: tuple[tuple[float, float, float], ...]
-    """(left, width, height) of each stretch of time, thousandths; the height says how many answers
-    a second, where the busiest stretch of any client has 1000."""
-    note: str
-    """Whether it was configured to be slow."""
-
-
-@dataclass(frozen=True)
-class Timeline:
-    """All clients of one run."""
-
-    run: Run
-    clock: str
-    """What time is."""
-    end: float
-    across: tuple[Tick, ...]
-    clients: tuple[ClientLine, ...]
-    hidden: int
-    """Clients that are not shown."""
-
-
-def timeline(run: Run) -> Timeline | None:
-    """Of one run; None where its rows do not say who was answered."""
+    The ``bars`` of a client are (left, width, height) of each stretch of time, in thousandths: the
+    height says how many answers a second, where the busiest stretch of any client has 1000.
+    """
     clock = "seconds" if run.served else "virtual_seconds"
     rows = [
         (time, [int(count) for count in row["queries"]])
@@ -56,35 +29,38 @@ def timeline(run: Run) -> Timeline | None:
         return None
     rows = _merged(rows)
     end, last = rows[-1]
-    total = sum(last) or 1
+    spans = [(start, stop) for (start, _), (stop, _) in pairwise(rows)]
     rates = [
         [(after - before) / max(stop - start, 1e-12) for after, before in zip(b, a, strict=True)]
         for (start, a), (stop, b) in pairwise(rows)
     ]
     highest = max(max(stretch) for stretch in rates) or 1.0
-    spans = [(start, stop) for (start, _), (stop, _) in pairwise(rows)]
-    names = _names(run, len(last))
     slow = run.config.simulation.stragglers if not run.served else {}
-    clients = tuple(
-        ClientLine(
-            names[client],
-            last[client],
-            last[client] / total,
-            tuple(
+    clients = [
+        {
+            "name": name,
+            "answered": last[client],
+            "share": last[client] / (sum(last) or 1),
+            "bars": [
                 (
                     round(1000 * start / end, 1),
                     round(1000 * (stop - start) / end, 1),
                     round(1000 * stretch[client] / highest, 1),
                 )
                 for (start, stop), stretch in zip(spans, rates, strict=True)
-            ),
-            f"straggler, {slow[client]:g} times slower" if client in slow else "",
-        )
-        for client in range(min(len(last), MOST_CLIENTS))
-    )
-    across = tuple(Tick(100 * tick / end, f"{tick:,g}") for tick, _ in ticks(0.0, end, 4))
-    words = "seconds" if run.served else "seconds of the virtual clock"
-    return Timeline(run, words, end, across, clients, len(last) - len(clients))
+            ],
+            "note": f"straggler, {slow[client]:g} times slower" if client in slow else "",
+        }
+        for client, name in enumerate(_names(run, len(last))[:MOST_CLIENTS])
+    ]
+    return {
+        "run": run,
+        "clock": "seconds" if run.served else "seconds of the virtual clock",
+        "end": end,
+        "across": [Tick(100 * tick / end, f"{tick:,g}") for tick, _ in ticks(0.0, end, 4)],
+        "clients": clients,
+        "hidden": len(last) - len(clients),
+    }
 
 
 def _counts(value: Any) -> bool:
@@ -106,8 +82,7 @@ def _merged(rows: list[tuple[float, list[int]]]) -> list[tuple[float, list[int]]
 
 def _names(run: Run, clients: int) -> list[str]:
     """Of the parties, by index."""
-    summary: Mapping[str, Any] = run.summary or {}
-    parties = summary.get("parties")
+    parties = (run.summary or {}).get("parties")
     if isinstance(parties, list) and len(parties) == clients:
         return [str(name) for name in parties]
     return [f"client {index}" for index in range(clients)]

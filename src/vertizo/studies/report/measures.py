@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,12 +28,14 @@ class Measure:
         """Its name and unit."""
         return f"{self.name}, {self.unit}" if self.unit else self.name
 
-    def text(self, value: float, spread: float | None = None) -> str:
-        """A figure, with its standard deviation where there is one."""
+    def bare(self, value: float, spread: float | None = None) -> str:
+        """A figure without its unit, with its standard deviation where there is one."""
         words = f"{value * self.scale:.{self.digits}f}"
-        if spread is not None:
-            words += f" ± {spread * self.scale:.{self.digits}f}"
-        return f"{words} {self.unit}".rstrip()
+        return words if spread is None else f"{words} ± {spread * self.scale:.{self.digits}f}"
+
+    def text(self, value: float, spread: float | None = None) -> str:
+        """A figure with its unit."""
+        return f"{self.bare(value, spread)} {self.unit}".rstrip()
 
 
 def _scores(purpose: str) -> tuple[Measure, ...]:
@@ -72,69 +74,51 @@ class Axis:
     key: str
     name: str
     """Of the switch."""
-    title: Callable[[float], str]
-    """Under the axis, for its largest value."""
-    divisor: Callable[[float], float]
-    """What values are divided by, for the largest one."""
-    value: Callable[[Mapping[str, Any], float], float | None]
-    """Of a row; the second argument is the bytes that filled the table beforehand."""
+    head: str
+    """In a table."""
+    title: str
+    """Under the axis, with UNIT for its unit."""
+    columns: tuple[str, ...]
+    """Of a row, which are added."""
+    units: tuple[tuple[str, float, float], ...] = (("", 1.0, 0.0),)
+    """Name, size, and the least largest value that it is used for; the largest unit first."""
+
+    def unit(self, largest: float) -> tuple[str, float]:
+        """Title, and what values are divided by, for the largest one."""
+        name, size, _ = next(unit for unit in self.units if largest >= unit[2])
+        return self.title.replace("UNIT", name), size
+
+    def value(self, row: Mapping[str, Any], table: float) -> float | None:
+        """Where a row is; ``table`` are the bytes that filled the table beforehand."""
+        values = [number(row, column) for column in self.columns]
+        known = [value for value in values if value is not None]
+        if len(known) < len(values):
+            return None
+        return sum(known) + (table if self.key == "bytes" else 0.0)
 
 
-def _bytes(row: Mapping[str, Any], table: float) -> float | None:
-    up, down = number(row, "bytes_up"), number(row, "bytes_down")
-    return None if up is None or down is None else up + down + table
-
-
-def _size(largest: float) -> tuple[float, str]:
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if largest >= size:
-            return size, unit
-    return 1.0, "bytes"
-
-
-def _time(largest: float) -> tuple[float, str]:
-    for unit, size in (("hours", 3600.0), ("minutes", 60.0)):
-        if largest >= 3 * size:
-            return size, unit
-    return 1.0, "seconds"
-
-
+SIZES = (("GB", 1e9, 1e9), ("MB", 1e6, 1e6), ("kB", 1e3, 1e3), ("bytes", 1.0, 0.0))
+TIMES = (("hours", 3600.0, 10800.0), ("minutes", 60.0, 180.0), ("seconds", 1.0, 0.0))
 AXES = (
-    Axis("round", "rounds", lambda _: "rounds", lambda _: 1.0, lambda row, _: number(row, "round")),
+    Axis("round", "rounds", "round", "rounds", ("round",)),
     Axis(
-        "bytes",
-        "bytes",
-        lambda most: f"{_size(most)[1]} sent, both directions",
-        lambda most: _size(most)[0],
-        _bytes,
+        "bytes", "bytes", "bytes", "UNIT sent, both directions", ("bytes_up", "bytes_down"), SIZES
     ),
-    Axis(
-        "seconds",
-        "seconds",
-        lambda most: f"{_time(most)[1]} of this machine",
-        lambda most: _time(most)[0],
-        lambda row, _: number(row, "seconds"),
-    ),
+    Axis("seconds", "seconds", "seconds", "UNIT of this machine", ("seconds",), TIMES),
     Axis(
         "virtual",
         "virtual clock",
-        lambda _: "seconds of the virtual clock",
-        lambda _: 1.0,
-        lambda row, _: number(row, "virtual_seconds"),
+        "virtual clock, s",
+        "seconds of the virtual clock",
+        ("virtual_seconds",),
     ),
 )
-EPSILON = Axis(
-    "epsilon",
-    "ε spent",
-    lambda _: "ε spent",
-    lambda _: 1.0,
-    lambda row, _: number(row, "epsilon"),
-)
 
 
-def present(measures: Sequence[Measure], keys: set[str]) -> list[Measure]:
-    """Those that there are figures of."""
-    return [measure for measure in measures if measure.key in keys]
+def epsilon_axis(place: int, coverage: str, *, alone: bool) -> Axis:
+    """The axis of ε's that are about the same; ``alone`` where there is no other such axis."""
+    name = "ε spent" if alone else f"ε spent, {coverage}"
+    return Axis(f"epsilon{place}", name, name, f"ε spent so far ({coverage})", ("epsilon",))
 
 
 def size(mean: float, spread: float | None = None) -> str:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -13,62 +12,16 @@ from typing import TYPE_CHECKING, Any
 from vertizo.core.errors import ConfigError, RunError
 from vertizo.core.version import VERSION
 from vertizo.run import checkpoint
-from vertizo.studies.report import (
-    attacked,
-    clients,
-    curves,
-    measures,
-    plot,
-    settings,
-    statements,
-    tables,
-)
+from vertizo.studies.report import curves, measures, plot, statements, tables
+from vertizo.studies.report.clients import timeline
 from vertizo.studies.report.reading import Material
-from vertizo.studies.report.variants import Study, Variant, studies
+from vertizo.studies.report.variants import Study, studies
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 NAME = "report.html"
 """What a report is called where no other name is given."""
-
-
-@dataclass(frozen=True)
-class Figure:
-    """Plots of the same lines, one of which is shown at a time."""
-
-    name: str
-    drawing: curves.Drawing
-    plots: tuple[plot.Plot, ...]
-    readings: Mapping[str, Any]
-    words: Mapping[str, str]
-    """By measure."""
-    table: Mapping[str, Any]
-    looks: tuple[Mapping[str, Any], ...]
-
-    @property
-    def choices(self) -> tuple[tuple[str, str, list[tuple[str, str]]], ...]:
-        """What can be switched: its key, what to call it, and what there is to choose from."""
-        shown = {each.measure.key: each.measure.name for each in self.plots}
-        axes = {each.axis.key: each.axis.name for each in self.plots}
-        return ("measure", "Show", list(shown.items())), ("axis", "Against", list(axes.items()))
-
-
-@dataclass(frozen=True)
-class Part:
-    """All about one data set."""
-
-    study: Study
-    headlines: Sequence[tables.Headline]
-    curves: Figure | None
-    methods: tables.Table | None
-    timing: Figure | None
-    timelines: Sequence[tuple[str, clients.Timeline]]
-    without_times: Sequence[str]
-    """Variants whose rows do not say who was answered when."""
-    statements: Sequence[statements.Privacy]
-    unfinished: Sequence[str]
-    differences: settings.Differences | None
 
 
 def render(material: Material, title: str | None = None) -> str:
@@ -80,18 +33,20 @@ def render(material: Material, title: str | None = None) -> str:
     """
     environment = _environment()
     found = studies(material.runs)
-    parts = [_part(study, place) for place, study in enumerate(found)]
-    files = {name: _file(environment, name) for name in ("page.css", "page.js")}
+    assert environment.loader is not None
+    style, script = (
+        environment.loader.get_source(environment, name)[0] for name in ("page.css", "page.js")
+    )
     return environment.get_template("page.html").render(
         title=title or _title(found),
-        parts=parts,
-        attacks=[attacked.table(each) for each in material.attacks],
+        parts=[_part(study, place) for place, study in enumerate(found)],
+        attacks=[tables.attacks(each) for each in material.attacks],
         commands=material.commands,
         differ=statements.differ(found),
         has_noise=statements.has_noise(found),
-        style=files["page.css"],
-        script=files["page.js"],
-        policy=policy(files["page.css"], files["page.js"]),
+        style=style,
+        script=script,
+        policy=policy(style, script),
         version=VERSION,
         made_by=sorted({str((run.summary or {}).get("version", "")) for run in material.runs}),
     )
@@ -116,14 +71,11 @@ def write(material: Material, out: Path, title: str | None = None) -> None:
 
 def policy(style: str, script: str) -> str:
     """What a browser may do with the page: draw it, run this very script, and nothing else."""
+    own, ours = (b64encode(sha256(t.encode()).digest()).decode() for t in (style, script))
     return (
-        f"default-src 'none'; style-src 'sha256-{_digest(style)}'; "
-        f"script-src 'sha256-{_digest(script)}'; base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; style-src 'sha256-{own}'; script-src 'sha256-{ours}'; "
+        "base-uri 'none'; form-action 'none'"
     )
-
-
-def _digest(text: str) -> str:
-    return b64encode(sha256(text.encode()).digest()).decode()
 
 
 def _title(found: Sequence[Study]) -> str:
@@ -137,25 +89,21 @@ def _title(found: Sequence[Study]) -> str:
     return "; ".join(words) + (" and more" if len(found) > 3 else "")
 
 
-def _part(study: Study, place: int) -> Part:
-    with_times = [(v.name, made) for v in study.variants if (made := _timeline(v)) is not None]
-    known = {name for name, _ in with_times}
-    return Part(
-        study=study,
-        headlines=tables.headlines(study),
-        curves=_figure(study, measures.CURVES, f"curves{place}", measures.AXES[0].key),
-        methods=tables.methods(study),
-        timing=_figure(study, measures.TIMING, f"timing{place}", "virtual", of_time=True),
-        timelines=with_times,
-        without_times=[v.name for v in study.variants if v.name not in known],
-        statements=statements.statements(study),
-        unfinished=[v.name for v in study.variants if v.privacy is None],
-        differences=settings.differences(study.variants),
-    )
-
-
-def _timeline(variant: Variant) -> clients.Timeline | None:
-    return clients.timeline(variant.example)
+def _part(study: Study, place: int) -> dict[str, Any]:
+    """All about one data set, for the template."""
+    timelines = [(variant.name, timeline(variant.example)) for variant in study.variants]
+    return {
+        "study": study,
+        "headlines": tables.headlines(study),
+        "curves": _figure(study, measures.CURVES, f"curves{place}", "round"),
+        "methods": tables.methods(study),
+        "timing": _figure(study, measures.TIMING, f"timing{place}", "virtual", of_time=True),
+        "timelines": [(name, found) for name, found in timelines if found],
+        "without_times": [name for name, found in timelines if not found],
+        "statements": statements.statements(study),
+        "unfinished": [v.name for v in study.variants if v.privacy is None],
+        "differences": tables.differences(study.variants),
+    }
 
 
 def _figure(
@@ -165,24 +113,31 @@ def _figure(
     first: str,
     *,
     of_time: bool = False,
-) -> Figure | None:
+) -> dict[str, Any] | None:
+    """Plots of the same lines, one of which is shown at a time; None without any."""
     drawing = curves.drawing(study, chosen, of_time=of_time)
     if drawing is None:
         return None
     axes = sorted(drawing.axes, key=lambda axis: axis.key != first)
-    made = [plot.plot(drawing, measure, axis) for measure in drawing.measures for axis in axes]
-    plots = tuple(each for each in made if each is not None)
+    made = (plot.plot(drawing, measure, axis) for measure in drawing.measures for axis in axes)
+    plots = [each for each in made if each is not None]
     if not plots:
         return None
-    return Figure(
-        name=name,
-        drawing=drawing,
-        plots=plots,
-        readings=plot.readings(drawing, plots),
-        words={m.key: plot.describe(drawing, m) for m in drawing.measures},
-        table=plot.table(drawing),
-        looks=tuple(plot.look(line) for line in drawing.lines),
-    )
+    shown = {each.measure.key: each.measure.name for each in plots}
+    against = {each.axis.key: each.axis.name for each in plots}
+    return {
+        "name": name,
+        "drawing": drawing,
+        "plots": plots,
+        "choices": [
+            ("measure", "Show", list(shown.items())),
+            ("axis", "Against", list(against.items())),
+        ],
+        "readings": plot.readings(drawing, plots),
+        "words": {m.key: plot.describe(drawing, m) for m in drawing.measures},
+        "table": plot.table(drawing),
+        "looks": [plot.look(line) for line in drawing.lines],
+    }
 
 
 @cache
@@ -197,9 +152,3 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-
-
-def _file(environment: Environment, name: str) -> str:
-    assert environment.loader is not None
-    source, _, _ = environment.loader.get_source(environment, name)
-    return source

@@ -18,6 +18,8 @@ MARKS = 7
 """Marks on a line."""
 MOST_POINTS = 4000
 """Of all lines of one figure."""
+MOST_WORDS = 8
+"""Lines that are put into words."""
 COLOURS = 7
 SHAPES = 8
 
@@ -41,6 +43,8 @@ class Stroke:
     band: str | None
     """Around the mean, one standard deviation to either side."""
     marks: tuple[tuple[float, float], ...]
+    readings: tuple[tuple[int, str], ...]
+    """Where its points are, and what a pointer reads there."""
 
 
 @dataclass(frozen=True)
@@ -65,81 +69,61 @@ def plot(drawing: Drawing, measure: Measure, axis: Axis) -> Plot | None:
     shown = drawing.shown(measure, axis)
     if not shown:
         return None
-    lines = [(place, thinned(points, most_points(len(shown)))) for place, points in shown]
+    most = max(40, MOST_POINTS // len(shown))  # so that a figure does not grow without end
+    lines = [(place, thinned(points, most)) for place, points in shown]
     right = max(point.at[axis.key] for _, points in lines for point in points) or 1.0
-    low, high = _limits(lines, measure)
-    frame = _Frame(axis.key, right, low, high)
-    divisor = axis.divisor(right)
-    strokes = tuple(
-        Stroke(
-            place,
-            frame.path(points),
-            frame.band(points) if drawing.lines[place].control == "none" else None,
-            frame.marks(points, place),
+    low, high = _limits([point for _, points in lines for point in points], measure)
+    title, divisor = axis.unit(right)
+
+    def y(value: float) -> float:
+        share = (high - value) / (high - low)
+        return round(min(max(1000 * share, -100.0), 1100.0), 1)
+
+    def stroke(place: int, points: Sequence[Point]) -> Stroke:
+        xs = [round(1000 * point.at[axis.key] / right, 1) for point in points]
+        ys = [y(point.mean) for point in points]
+        band = None
+        if drawing.lines[place].control == "none" and any(p.spread is not None for p in points):
+            above = [(x, y(p.mean + (p.spread or 0.0))) for x, p in zip(xs, points, strict=True)]
+            below = [(x, y(p.mean - (p.spread or 0.0))) for x, p in zip(xs, points, strict=True)]
+            band = f"{_path([*above, *reversed(below)])}Z"
+        chosen = list(range(len(points)))
+        if len(points) > MARKS:  # a few, at other places than those of its neighbours
+            step, shift = (len(points) - 1) / MARKS, (place % 4) / 4
+            chosen = [round((k + shift) * step) for k in range(MARKS)]
+        marks = tuple((xs[k] / 10, ys[k] / 10) for k in chosen)
+        readings = tuple(
+            (round(1000 * p.at[axis.key] / right), measure.text(p.mean, p.spread)) for p in points
         )
-        for place, points in lines
-    )
-    with_measure = sum(measure.key in line.points for line in drawing.lines)
+        return Stroke(place, _path(list(zip(xs, ys, strict=True))), band, marks, readings)
+
     scale = measure.scale
     return Plot(
         measure=measure,
         axis=axis,
-        title=axis.title(right),
+        title=title,
         across=tuple(
             Tick(1000 * tick * divisor / right, _text(tick, step))
             for tick, step in ticks(0.0, right / divisor)
         ),
         upright=tuple(
-            Tick(frame.y(tick / scale), _text(tick, step))
+            Tick(y(tick / scale), _text(tick, step))
             for tick, step in ticks(low * scale, high * scale)
         ),
-        strokes=strokes,
+        strokes=tuple(stroke(place, points) for place, points in lines),
         largest=right / divisor,
-        left_out=with_measure - len(shown),
+        left_out=sum(measure.key in line.points for line in drawing.lines) - len(shown),
     )
 
 
-@dataclass(frozen=True)
-class _Frame:
-    """From figures to thousandths."""
-
-    axis: str
-    right: float
-    low: float
-    high: float
-
-    def x(self, point: Point) -> float:
-        return round(1000 * point.at[self.axis] / self.right, 1)
-
-    def y(self, value: float) -> float:
-        share = (self.high - value) / (self.high - self.low)
-        return round(min(max(1000 * share, -100.0), 1100.0), 1)
-
-    def path(self, points: Sequence[Point]) -> str:
-        return "M" + "L".join(f"{self.x(p):g} {self.y(p.mean):g}" for p in points)
-
-    def band(self, points: Sequence[Point]) -> str | None:
-        if all(point.spread is None for point in points):
-            return None
-        above = [f"{self.x(p):g} {self.y(p.mean + (p.spread or 0.0)):g}" for p in points]
-        below = [f"{self.x(p):g} {self.y(p.mean - (p.spread or 0.0)):g}" for p in points]
-        return "M" + "L".join([*above, *reversed(below)]) + "Z"
-
-    def marks(self, points: Sequence[Point], place: int) -> tuple[tuple[float, float], ...]:
-        """A few along the line, at other places than those of its neighbours."""
-        if len(points) <= MARKS:
-            chosen = list(points)
-        else:
-            step = (len(points) - 1) / MARKS
-            shift = (place % 4) / 4
-            chosen = [points[round((k + shift) * step)] for k in range(MARKS)]
-        return tuple((self.x(p) / 10, self.y(p.mean) / 10) for p in chosen)
+def _path(points: Sequence[tuple[float, float]]) -> str:
+    return "M" + "L".join(f"{x:g} {y:g}" for x, y in points)
 
 
-def _limits(lines: Sequence[tuple[int, Sequence[Point]]], measure: Measure) -> tuple[float, float]:
+def _limits(points: Sequence[Point], measure: Measure) -> tuple[float, float]:
     """The vertical range: all means and bands, and a little air."""
-    low = min(p.mean - (p.spread or 0.0) for _, points in lines for p in points)
-    high = max(p.mean + (p.spread or 0.0) for _, points in lines for p in points)
+    low = min(p.mean - (p.spread or 0.0) for p in points)
+    high = max(p.mean + (p.spread or 0.0) for p in points)
     if measure.unit == "%" or measure.name.endswith(("AUC", "precision")):  # shares
         high = min(high, 1.0)
     if measure.from_zero:
@@ -182,26 +166,14 @@ def look(line: Line) -> dict[str, Any]:
 def readings(drawing: Drawing, plots: Sequence[Plot]) -> dict[str, Any]:
     """What a pointer over a figure reads: for each line [place, which text] of every point."""
     texts: dict[str, int] = {}
-    found: dict[str, dict[str, list[list[int]]]] = {}
-    for each in plots:
-        axis, shown = each.axis.key, drawing.shown(each.measure, each.axis)
-        right = max(p.at[axis] for _, points in shown for p in points) or 1.0
-        found[f"{each.measure.key} {axis}"] = {
-            str(line): [
-                [
-                    round(1000 * p.at[axis] / right),
-                    texts.setdefault(each.measure.text(p.mean, p.spread), len(texts)),
-                ]
-                for p in thinned(points, most_points(len(shown)))
-            ]
-            for line, points in shown
+    found = {
+        f"{each.measure.key} {each.axis.key}": {
+            str(stroke.line): [[x, texts.setdefault(t, len(texts))] for x, t in stroke.readings]
+            for stroke in each.strokes
         }
+        for each in plots
+    }
     return {"names": [line.name for line in drawing.lines], "texts": list(texts), "plots": found}
-
-
-def most_points(lines: int) -> int:
-    """Of each line, so that a figure does not grow without end."""
-    return max(40, MOST_POINTS // lines)
 
 
 def describe(drawing: Drawing, measure: Measure) -> str:
@@ -218,23 +190,16 @@ def describe(drawing: Drawing, measure: Measure) -> str:
     return words
 
 
-MOST_WORDS = 8
-"""Lines that are put into words."""
-
-
 def _course(points: Sequence[Point], measure: Measure) -> str:
     first, last = points[0], points[-1]
     end = measure.text(last.mean, last.spread)
     if "round" in last.at:
         end += f" in round {count(last.at['round'])}"
-    if len(points) == 1:
-        return f"has {end}"
-    return f"goes from {measure.text(first.mean)} to {end}"
+    return f"goes from {measure.text(first.mean)} to {end}" if len(points) > 1 else f"has {end}"
 
 
 def table(drawing: Drawing, rows: int = 9) -> dict[str, Any]:
     """Evenly chosen evaluations of every line: the figure's other form."""
-    heads = [_axis_heading(axis) for axis in drawing.axes]
     body = []
     for line in drawing.lines:
         by_round: dict[float, dict[str, Point]] = {}
@@ -250,16 +215,8 @@ def table(drawing: Drawing, rows: int = 9) -> dict[str, Any]:
                 {
                     "name": line.name,
                     "places": ["" if place is None else short(place) for place in places],
-                    "figures": [
-                        "" if p is None else m.text(p.mean, p.spread).removesuffix(f" {m.unit}")
-                        for m, p in figures
-                    ],
+                    "figures": ["" if p is None else m.bare(p.mean, p.spread) for m, p in figures],
                 }
             )
+    heads = [axis.head for axis in drawing.axes]
     return {"axes": heads, "measures": [m.heading for m in drawing.measures], "rows": body}
-
-
-def _axis_heading(axis: Axis) -> str:
-    return {"round": "round", "virtual": "virtual clock, s", "seconds": "seconds"}.get(
-        axis.key, axis.name
-    )

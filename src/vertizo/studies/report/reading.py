@@ -104,12 +104,12 @@ def _read_one(path: Path, material: Material) -> None:
                 material.runs.append(_run(place, None))
         return
     order = _comparison(path, material)
-    found_runs = [_run(config.parent, _label(path, config)) for config in _below(path, "run_name")]
-    if len(material.runs) + len(found_runs) > MOST_RUNS:
-        raise RunError(f"{path} holds {len(found_runs)} runs; a report has at most {MOST_RUNS}")
-    place_of = {label: place for place, label in enumerate(order)}
-    found_runs.sort(key=lambda run: (place_of.get(run.label or "", len(order)), str(run.path)))
-    material.runs += found_runs
+    runs = [_run(name.parent, _label(path, name)) for name in _below(path, "run_name")]
+    if len(material.runs) + len(runs) > MOST_RUNS:
+        raise RunError(f"{path} holds {len(runs)} runs; a report has at most {MOST_RUNS}")
+    places = {label: place for place, label in enumerate(order)}
+    runs.sort(key=lambda run: (places.get(run.label or "", len(order)), str(run.path)))
+    material.runs += runs
 
 
 def _below(path: Path, name: str) -> Iterator[Path]:
@@ -147,12 +147,8 @@ def _attacks(file: Path) -> Attacks:
         isinstance(one, Mapping) and isinstance(one.get("figures"), Mapping) for one in results
     ):
         raise RunError(f"{file}: there are no results of attacks in it")
-    return Attacks(
-        file.parent,
-        str(content.get("command", "")),
-        str(content.get("version", "")),
-        tuple(results),
-    )
+    command, version = (str(content.get(key, "")) for key in ("command", "version"))
+    return Attacks(file.parent, command, version, tuple(results))
 
 
 def _json(file: Path) -> dict[str, Any]:
@@ -168,7 +164,12 @@ def _json(file: Path) -> dict[str, Any]:
 def _run(path: Path, label: str | None) -> Run:
     folder = RunFolder(path)
     config, summary = folder.config(), folder.summary()
-    if summary is not None and not _is_summary(summary):
+    usual = summary is None or (
+        isinstance(summary, Mapping)
+        and isinstance(summary.get("privacy"), Mapping)
+        and {"method", "dataset"} <= summary.keys()
+    )
+    if not usual:
         raise RunError(
             f"{folder.summary_file}: these are no closing figures of a run; of a job of real "
             "parties, report the label holder's folder"
@@ -180,14 +181,6 @@ def _run(path: Path, label: str | None) -> Run:
         raise RunError(f"{folder.metrics_file} cannot be used: {error}") from None
     served = (path / "federation.json").is_file()
     return Run(path, config, yaml, tuple(_usable(rows)), summary, label, served)
-
-
-def _is_summary(summary: Any) -> bool:
-    return (
-        isinstance(summary, Mapping)
-        and isinstance(summary.get("privacy"), Mapping)
-        and {"method", "dataset"} <= summary.keys()
-    )
 
 
 def _usable(rows: Sequence[Any]) -> Iterator[Row]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from vertizo.privacy.epsilon_text import is_bounded
-from vertizo.run.explanation import Explanation, explain
+from vertizo.run.explanation import explain
 from vertizo.studies.report.measures import short
 from vertizo.studies.report.reading import number
 from vertizo.studies.report.variants import Study, Variant
@@ -32,6 +31,11 @@ FIGURES = (
     ("replies_alone_epsilon", "ε of the replies alone (no guarantee by itself)"),
     ("epsilon_published", "ε by the published formula (does not hold)"),
 )
+STEPS = (
+    ("count", "steps of the server on secret samples"),
+    ("sampling", "probability that a record is in a secret sample"),
+    ("noise_multiplier", "noise multiplier of such a step"),
+)
 TITLES = {
     "exact": "Exact guarantee",
     "simulated": "Simulated: what secret noise would guarantee",
@@ -40,94 +44,67 @@ TITLES = {
 }
 
 
-@dataclass(frozen=True)
-class Privacy:
-    """What holds for some variants, which share it to the last figure."""
-
-    names: tuple[str, ...]
-    guarantee: str
-    title: str
-    explanation: Explanation | None
-    words: str
-    figures: tuple[tuple[str, str], ...]
-    ledger: str | None
-    """The file that the runs draw on; None for a ledger of their own, in memory."""
-
-
-def statements(study: Study) -> list[Privacy]:
-    """Of every finished variant."""
-    found: dict[object, tuple[list[str], Privacy]] = {}
+def statements(study: Study) -> list[dict[str, Any]]:
+    """Of every finished variant; those that share one to the last figure are named together."""
+    found: list[dict[str, Any]] = []
     for variant in study.variants:
-        privacy = variant.privacy
-        if privacy is None:
+        if variant.privacy is None:
             continue
-        made = _statement(variant, privacy)
-        key = made.words, made.explanation, made.figures, made.ledger
-        found.setdefault(key, ([], made))[0].append(variant.name)
-    return [
-        Privacy(tuple(names), p.guarantee, p.title, p.explanation, p.words, p.figures, p.ledger)
-        for names, p in found.values()
-    ]
+        made = _statement(variant, variant.privacy)
+        same = next((one for one in found if {**one, "names": []} == made), None)
+        if same is None:
+            found.append(made)
+        (same or made)["names"].append(variant.name)
+    return found
 
 
-def _statement(variant: Variant, privacy: Mapping[str, Any]) -> Privacy:
+def _statement(variant: Variant, privacy: Mapping[str, Any]) -> dict[str, Any]:
     run = variant.example
     guarantee = str(privacy.get("guarantee", "none"))
-    explanation = explain(run.config, privacy) if privacy.keys() >= NEEDED else None
+    # None for a ledger of the run's own, in memory
     ledger = run.config.privacy.ledger
     if ledger is None and run.served and guarantee == "exact":
         ledger = run.path / "ledger.sqlite"
-    return Privacy(
-        names=(),
-        guarantee=guarantee,
-        title=TITLES.get(guarantee, guarantee),
-        explanation=explanation,
-        words=str(privacy.get("words", "")),
-        figures=tuple(_figures(privacy)),
-        ledger=None if ledger is None else str(ledger),
-    )
+    return {
+        "names": [],
+        "guarantee": guarantee,
+        "title": TITLES.get(guarantee, guarantee),
+        "explanation": explain(run.config, privacy) if privacy.keys() >= NEEDED else None,
+        "words": str(privacy.get("words", "")),
+        "figures": _figures(privacy),
+        "ledger": None if ledger is None else str(ledger),
+    }
 
 
 def _figures(privacy: Mapping[str, Any]) -> list[tuple[str, str]]:
+    steps = privacy.get("secret_steps")
+    sources = (privacy, FIGURES), (steps if isinstance(steps, Mapping) else {}, STEPS)
     lines = [
         (words, short(value))
-        for key, words in FIGURES
-        if (value := number(privacy, key)) is not None
+        for source, figures in sources
+        for key, words in figures
+        if (value := number(source, key)) is not None
     ]
-    secret = privacy.get("secret_steps")
-    if isinstance(secret, Mapping):
-        for key, words in (
-            ("count", "steps of the server on secret samples"),
-            ("sampling", "probability that a record is in a secret sample"),
-            ("noise_multiplier", "noise multiplier of such a step"),
-        ):
-            value = number(secret, key)
-            if value is not None:
-                lines.append((words, short(value)))
-    for key, words in (("noise_source", "noise"), ("counted", "counted")):
-        if privacy.get(key):
-            lines.append((words, str(privacy[key])))
-    return lines
+    texts = (("noise_source", "noise"), ("counted", "counted"))
+    return [*lines, *((words, str(privacy[key])) for key, words in texts if privacy.get(key))]
 
 
 def differ(found: Sequence[Study]) -> bool:
     """Whether guarantees are about different things, so that their ε are not comparable."""
     about = set()
-    for study in found:
-        for variant in study.variants:
-            privacy = variant.privacy
-            if privacy is not None and is_bounded(privacy):
-                covers = privacy.get("covers")
-                things = tuple(map(str, covers)) if isinstance(covers, list) else ()
-                kind = privacy.get("guarantee"), privacy.get("delta"), privacy.get("counted")
-                about.add((things, *kind))
+    for privacy in _all(found):
+        if is_bounded(privacy):
+            covers = privacy.get("covers")
+            things = tuple(map(str, covers)) if isinstance(covers, list) else ()
+            about.add((things, *(privacy.get(key) for key in ("guarantee", "delta", "counted"))))
     return len(about) > 1
 
 
 def has_noise(found: Sequence[Study]) -> bool:
     """Whether some run was made under noise, so that its exact figures are to be kept."""
-    return any(
-        variant.privacy is not None and number(variant.privacy, "noise_std") is not None
-        for study in found
-        for variant in study.variants
-    )
+    return any(number(privacy, "noise_std") is not None for privacy in _all(found))
+
+
+def _all(found: Sequence[Study]) -> list[Mapping[str, Any]]:
+    every = (variant.privacy for study in found for variant in study.variants)
+    return [privacy for privacy in every if privacy is not None]

@@ -16,6 +16,8 @@ from vertizo.studies.comparison import Measure, bytes_to
 Metrics = Sequence[Mapping[str, Any]]
 SIZES = {"MB": 1e6, "GB": 1e9}
 Size = Literal["MB", "GB"]
+ENDLESS = 1e6
+"""From this ε on nobody would call it one: noise of next to nothing, for the clip alone."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +28,13 @@ class Finished:
     metrics: Metrics
     folder: Path = Path()
 
+    @property
+    def table(self) -> int:
+        """Bytes that filled the table before the first round."""
+        return int(self.summary.get("bytes_table", 0))
 
-class _Figure(Options):
+
+class Figure(Options):
     """One number of a run."""
 
     digits: ClassVar[int] = 2
@@ -39,90 +46,78 @@ class _Figure(Options):
     @property
     def unit(self) -> str:
         """What the number counts."""
-        return ""
+        return str(getattr(self, "in_", ""))
 
     def read(self, run: Finished) -> float | None:
         """The number; None where the run has none."""
         raise NotImplementedError  # abstract
 
 
-class TestAccuracy(_Figure):
-    """Accuracy on the test records, of the model that is kept."""
+class _Share(Figure):
+    """A figure in percent."""
 
-    __test__ = False  # pytest would take it for a test
     of_controls: ClassVar[bool] = True
-
-    name: Literal["test-accuracy"] = "test-accuracy"
 
     @property
     def unit(self) -> str:
-        """Percent."""
         return "%"
 
     def read(self, run: Finished) -> float | None:
-        """From the summary."""
-        return _percent(run.summary.get("test_accuracy"))
+        found = self.share(run)
+        return None if found is None else 100 * found
+
+    def share(self, run: Finished) -> float | None:
+        raise NotImplementedError  # abstract
 
 
-class TestLoss(_Figure):
+class _TestAccuracy(_Share):
+    """Accuracy on the test records, of the model that is kept."""
+
+    name: Literal["test-accuracy"] = "test-accuracy"
+
+    def share(self, run: Finished) -> float | None:
+        return run.summary.get("test_accuracy")
+
+
+class _TestLoss(Figure):
     """Loss on the test records, of the model that is kept."""
 
-    __test__ = False
     digits: ClassVar[int] = 4
     of_controls: ClassVar[bool] = True
-
     name: Literal["test-loss"] = "test-loss"
 
     def read(self, run: Finished) -> float | None:
-        """From the summary."""
         return run.summary.get("test_loss")
 
 
-class AtEpoch(_Figure):
+class _AtEpoch(_Share):
     """A figure of the evaluation that first reached an epoch; the last one without."""
-
-    of_controls: ClassVar[bool] = True
 
     name: Literal["at-epoch"] = "at-epoch"
     epoch: float | None = Field(default=None, ge=0)
     of: Literal["accuracy", "train_accuracy"] = "accuracy"
 
-    @property
-    def unit(self) -> str:
-        """Percent."""
-        return "%"
-
-    def read(self, run: Finished) -> float | None:
-        """From the evaluations."""
+    def share(self, run: Finished) -> float | None:
         rows = [r for r in run.metrics if self.epoch is None or r["epoch"] >= self.epoch - 1e-9]
-        if not rows:
-            return None
-        return _percent(value_of(rows[-1 if self.epoch is None else 0], self.of))
+        return value_of(rows[-1 if self.epoch is None else 0], self.of) if rows else None
 
 
-class BytesTo(_Figure):
+class _BytesTo(Figure):
     """Bytes in both directions until an accuracy was first reached."""
 
     is_goal: ClassVar[bool] = True
-
     name: Literal["bytes-to"] = "bytes-to"
     accuracy: float = Field(gt=0, lt=1)
     by: Measure = "validation"
     """train: the running accuracy between two evaluations."""
     in_: Size = Field(default="MB", alias="in")
 
-    @property
-    def unit(self) -> str:
-        """Of the size."""
-        return self.in_
-
     def read(self, run: Finished) -> float | None:
-        """None where it was never reached."""
-        found = bytes_to(run.metrics, self.accuracy, self.by, run.summary.get("bytes_table", 0))
+        found = bytes_to(run.metrics, self.accuracy, self.by, run.table)
         return None if found is None else found / SIZES[self.in_]
 
 
-class Bytes(_Figure):
+class _Bytes(Figure):
     """Bytes that were sent, in the paper's number of epochs: they are the same in each."""
 
     name: Literal["bytes"] = "bytes"
@@ -131,89 +126,64 @@ class Bytes(_Figure):
     """Unset: those of the run."""
     in_: Size = Field(default="MB", alias="in")
 
-    @property
-    def unit(self) -> str:
-        """Of the size."""
-        return self.in_
-
     def read(self, run: Finished) -> float | None:
-        """From the summary."""
         ways = ("up", "down") if self.way == "both" else (self.way,)
         sent = sum(run.summary[f"bytes_{way}"] for way in ways)
         scale = 1.0 if self.epochs is None else self.epochs / run.summary["epochs"]
-        table = run.summary.get("bytes_table", 0) if self.way != "down" else 0
+        table = run.table if self.way != "down" else 0
         return float(sent * scale + table) / SIZES[self.in_]
 
 
-class AccuracyAt(_Figure):
+class _AccuracyAt(_Share):
     """The best accuracy of all evaluations before so many bytes were sent."""
-
-    of_controls: ClassVar[bool] = True
 
     name: Literal["accuracy-at"] = "accuracy-at"
     megabytes: float = Field(gt=0)
 
-    @property
-    def unit(self) -> str:
-        """Percent."""
-        return "%"
-
-    def read(self, run: Finished) -> float | None:
-        """None where nothing was evaluated by then."""
-        table = run.summary.get("bytes_table", 0)
+    def share(self, run: Finished) -> float | None:
         found = [
             value
             for row in run.metrics
-            if row["bytes_up"] + row["bytes_down"] + table <= self.megabytes * 1e6
+            if row["bytes_up"] + row["bytes_down"] + run.table <= self.megabytes * 1e6
             and (value := value_of(row, "accuracy")) is not None
         ]
-        return _percent(max(found)) if found else None
+        return max(found, default=None)
 
 
-class RoundsTo(_Figure):
+class _RoundsTo(Figure):
     """Rounds until an accuracy was first reached."""
 
     digits: ClassVar[int] = 0
     is_goal: ClassVar[bool] = True
-
     name: Literal["rounds-to"] = "rounds-to"
     accuracy: float = Field(gt=0, lt=1)
 
     def read(self, run: Finished) -> float | None:
-        """None where it was never reached."""
         return rounds_to(run.metrics, self.accuracy)
 
 
-class Clipped(_Figure):
+class _Clipped(_Share):
     """Share of values that the clip cut."""
 
+    of_controls: ClassVar[bool] = False
     name: Literal["clipped"] = "clipped"
 
-    @property
-    def unit(self) -> str:
-        """Percent."""
-        return "%"
-
-    def read(self, run: Finished) -> float | None:
-        """From the summary."""
-        return _percent(run.summary.get("clip_fraction"))
+    def share(self, run: Finished) -> float | None:
+        return run.summary.get("clip_fraction")
 
 
 FigureChoice = Annotated[
-    Annotated[TestAccuracy, Tag("test-accuracy")]
-    | Annotated[TestLoss, Tag("test-loss")]
-    | Annotated[AtEpoch, Tag("at-epoch")]
-    | Annotated[BytesTo, Tag("bytes-to")]
-    | Annotated[Bytes, Tag("bytes")]
-    | Annotated[AccuracyAt, Tag("accuracy-at")]
-    | Annotated[RoundsTo, Tag("rounds-to")]
-    | Annotated[Clipped, Tag("clipped")],
+    Annotated[_TestAccuracy, Tag("test-accuracy")]
+    | Annotated[_TestLoss, Tag("test-loss")]
+    | Annotated[_AtEpoch, Tag("at-epoch")]
+    | Annotated[_BytesTo, Tag("bytes-to")]
+    | Annotated[_Bytes, Tag("bytes")]
+    | Annotated[_AccuracyAt, Tag("accuracy-at")]
+    | Annotated[_RoundsTo, Tag("rounds-to")]
+    | Annotated[_Clipped, Tag("clipped")],
     chosen_by("name", "test-accuracy"),
 ]
-
-
-ENDLESS = 1e6
-"""From this ε on nobody would call it one: noise of next to nothing, for the clip alone."""
+USUAL = _TestAccuracy()
 
 
 def value_of(row: Mapping[str, Any], key: str) -> float | None:
@@ -252,7 +222,3 @@ def held(summary: Mapping[str, Any]) -> str | None:
 def _short(value: float) -> str:
     """A number that may be large, in few characters."""
     return f"{value:.3g}" if value < 1000 else f"{value:,.0f}" if value < 1e6 else f"{value:.1e}"
-
-
-def _percent(value: float | None) -> float | None:
-    return None if value is None else 100 * value

@@ -3,18 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from vertizo.studies.comparison import CONTROLS
 from vertizo.studies.reproduction.figures import Finished, held, value_of
-from vertizo.studies.reproduction.outcome import Grid, Line, Outcome, Picture, Point, text_of
+from vertizo.studies.reproduction.outcome import (
+    Grid,
+    Line,
+    Outcome,
+    Picture,
+    Point,
+    published_line,
+    text_of,
+)
 from vertizo.studies.reproduction.runs import Case, Made, Order, configure, make
 from vertizo.studies.reproduction.study import ColumnConfig, GridConfig, PanelConfig, Published
 
-CONTROL_WORDS = {"frozen": "frozen clients", "random": "random updates"}
 MOST_POINTS = 100
 """Of a curve; more are not told apart in a picture."""
+X_WORDS = {
+    "epoch": "epochs",
+    "round": "rounds",
+    "megabytes": "MB, both directions",
+    "megabytes-up": "MB to the server",
+    "megabytes-down": "MB to the clients",
+}
+Y_WORDS = {
+    "accuracy": "accuracy, validation (%)",
+    "train_accuracy": "running accuracy, training (%)",
+    "loss": "loss, validation",
+    "train_loss": "running loss, training",
+}
 
 
 @dataclass(frozen=True)
@@ -23,42 +43,36 @@ class Cell:
 
     row: str
     column: str
-    values: tuple[float, ...]
+    values: list[float]
     """Of the seeds that have one."""
-    seeds: int
+    seeds: int = 0
     """How many were run."""
-    diverged: int
-    controls: Mapping[str, tuple[float, ...]]
-    published: Published | None
-    skip: str | None
-    holds: str | None
+    diverged: int = 0
+    published: Published | None = None
+    skip: str | None = None
+    holds: str | None = None
     """The ε that a noised run has in truth."""
+    controls: Mapping[str, list[float]] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON, without what is not there."""
-        found: dict[str, Any] = {"row": self.row, "column": self.column}
-        found["values"] = list(self.values)
-        for key in ("seeds", "diverged", "published", "skip", "holds"):
-            value = getattr(self, key)
-            if value:
-                found[key] = value
-        if self.controls:
-            found["controls"] = {key: list(each) for key, each in self.controls.items()}
-        return found
+        return {key: value for key, value in asdict(self).items() if value or key == "values"}
+
+
+Cells = Mapping[tuple[str, str], Cell]
+"""By row and column."""
 
 
 def run(study: GridConfig, order: Order) -> Outcome:
-    """Make the runs and read the figures.
-
-    Raises:
-        UserError: what cannot be run; one line.
-        Interrupted: stopped; what is finished is kept.
-    """
+    """Make the runs and read the figures."""
     made = make(cases(study, order), order)
     cells = {(row, column): _cell(study, row, column, made) for row, column in _places(study)}
+    pictures = [_curves(study, panel, made) for panel in study.panels]
+    if study.kind == "sweep":
+        pictures.insert(0, _sweep(study, cells))
     return Outcome(
         grids=(_grid(study, cells),),
-        pictures=tuple(_pictures(study, cells, made)),
+        pictures=tuple(pictures),
         notes=tuple(_notes(study, cells)),
         figures={"cells": [cell.as_dict() for cell in cells.values()]},
     )
@@ -74,9 +88,9 @@ def cases(study: GridConfig, order: Order) -> list[Case]:
         line = study.rows[row]
         trees = [study.settings, line.settings]
         if label != row:
-            trees.append(study.columns[_runs_column(study, column)].settings)
-            own = line.cells.get(_runs_column(study, column))
-            trees += [own.settings] if own is not None else []
+            column = _runs_column(study, column)
+            own = line.cells.get(column)
+            trees += [study.columns[column].settings, *([own.settings] if own else [])]
         config = configure(f"{study.paper}, {label}", trees, order.overrides)
         seeds = order.seeds or line.seeds or study.seeds
         found[label] = Case(label, config, seeds, line.controls)
@@ -115,58 +129,47 @@ def _cell(study: GridConfig, row: str, column: str, made: Mapping[str, Made]) ->
         published = line.published.get(column)
     reason = _skipped(study, row, column)
     if reason is not None:
-        return Cell(row, column, (), 0, 0, {}, published, reason, None)
+        return Cell(row, column, [], published=published, skip=reason)
     found = made[label_of(study, row, column)]
 
-    def values(runs: tuple[Finished | None, ...]) -> tuple[float, ...]:
+    def values(runs: tuple[Finished | None, ...]) -> list[float]:
         read = (figure.read(each) for each in runs if each is not None)
-        return tuple(value for value in read if value is not None)
+        return [value for value in read if value is not None]
 
-    first = next(iter(found.finished), None)
+    controls = found.controls if figure.of_controls else {}
     return Cell(
         row=row,
         column=column,
         values=values(found.runs),
+        published=published,
         seeds=len(found.runs),
         diverged=found.runs.count(None),
-        controls={c: values(runs) for c, runs in found.controls.items()}
-        if figure.of_controls
-        else {},
-        published=published,
-        skip=None,
-        holds=None if first is None else held(first.summary),
+        controls={control: values(runs) for control, runs in controls.items()},
+        holds=held(found.finished[0].summary) if found.finished else None,
     )
 
 
-def _grid(study: GridConfig, cells: Mapping[tuple[str, str], Cell]) -> Grid:
+def _grid(study: GridConfig, cells: Cells) -> Grid:
     """A line for what was measured, then what it is held against."""
-    lines = []
+    lines: list[tuple[str, ...]] = []
     for row, line in study.rows.items():
-        own = [cells[row, column] for column in study.columns]
-        lines.append((line.words, *(_measured(study.columns[c.column], c) for c in own)))
-        if any(cell.published is not None for cell in own):
-            lines.append(("  published", *(_published(cell.published) for cell in own)))
+        own = [(column, cells[row, name]) for name, column in study.columns.items()]
+        lines.append((line.words, *(_measured(column, cell) for column, cell in own)))
+        known = {c.column: c.published for _, c in own if c.published is not None}
+        texts = {k: v if isinstance(v, str) else f"{v:,g}" for k, v in known.items()}
+        lines += published_line(texts, study.columns)
         for control in CONTROLS:
-            if any(cell.controls.get(control) for cell in own):
-                texts = (
-                    text_of(cell.controls.get(control, ()), _digits(study.columns[cell.column]))
-                    for cell in own
-                )
-                lines.append((f"  {CONTROL_WORDS[control]}", *texts))
-        if len({cell.holds for cell in own}) > 1:
-            lines.append(("  ε that holds", *(cell.holds or "–" for cell in own)))
-    headings = tuple(heading(column) for column in study.columns.values())
+            each = [(column, cell.controls.get(control, [])) for column, cell in own]
+            if any(values for _, values in each):
+                found = (text_of(values, column.figure.digits) for column, values in each)
+                lines.append((f"  {CONTROLS[control]}", *found))
+        if len({cell.holds for _, cell in own}) > 1:
+            lines.append(("  ε that holds", *(cell.holds or "–" for _, cell in own)))
+    headings = tuple(
+        f"{column.words}, {column.figure.unit}" if column.figure.unit else column.words
+        for column in study.columns.values()
+    )
     return Grid(study.title, headings, tuple(lines))
-
-
-def heading(column: ColumnConfig) -> str:
-    """What stands above a column, with its unit."""
-    unit = column.figure.unit
-    return f"{column.words}, {unit}" if unit else column.words
-
-
-def _digits(column: ColumnConfig) -> int:
-    return column.figure.digits
 
 
 def _measured(column: ColumnConfig, cell: Cell) -> str:
@@ -175,28 +178,18 @@ def _measured(column: ColumnConfig, cell: Cell) -> str:
     if cell.diverged == cell.seeds:
         return "diverged"
     missing = "reached" if column.figure.is_goal else ""
-    text = text_of(cell.values, _digits(column), missing, cell.seeds - cell.diverged)
+    text = text_of(cell.values, column.figure.digits, missing, cell.seeds - cell.diverged)
     return text if not cell.diverged else f"{text} ({cell.diverged} of {cell.seeds} diverged)"
 
 
-def _published(value: Published | None) -> str:
-    if value is None:
-        return "–"
-    return value if isinstance(value, str) else f"{value:,g}"
-
-
-def _notes(study: GridConfig, cells: Mapping[tuple[str, str], Cell]) -> Iterator[str]:
-    """Why some were not run, each reason once."""
+def _notes(study: GridConfig, cells: Cells) -> Iterator[str]:
+    """Why some were not run, each reason once; and the ε that hold."""
     reasons: dict[str, list[str]] = {}
     for cell in cells.values():
         if cell.skip is not None:
-            row, column = study.rows[cell.row].words, study.columns[cell.column].words
-            if study.rows[cell.row].skip:
-                where = row
-            elif study.columns[cell.column].skip:
-                where = column
-            else:
-                where = f"{row}, {column}"
+            row, column = study.rows[cell.row], study.columns[cell.column]
+            both = f"{row.words}, {column.words}"
+            where = row.words if row.skip else column.words if column.skip else both
             reasons.setdefault(cell.skip, []).append(where)
     for reason, places in reasons.items():
         yield f"Not run: {'; '.join(dict.fromkeys(places))}: {reason}"
@@ -213,16 +206,7 @@ def _notes(study: GridConfig, cells: Mapping[tuple[str, str], Cell]) -> Iterator
         )
 
 
-def _pictures(
-    study: GridConfig, cells: Mapping[tuple[str, str], Cell], made: Mapping[str, Made]
-) -> Iterator[Picture]:
-    if study.kind == "sweep":
-        yield _sweep(study, cells)
-    for panel in study.panels:
-        yield _curves(study, panel, made)
-
-
-def _sweep(study: GridConfig, cells: Mapping[tuple[str, str], Cell]) -> Picture:
+def _sweep(study: GridConfig, cells: Cells) -> Picture:
     """A line for each row over the axis, and a dashed one where the paper has numbers."""
     places = {key: column for key, column in study.columns.items() if column.at is not None}
     lines = []
@@ -238,22 +222,17 @@ def _sweep(study: GridConfig, cells: Mapping[tuple[str, str], Cell]) -> Picture:
         )
         if known:
             lines.append(Line(f"{line.words}, published", known, published=True))
-    first = next(iter(places.values()))
+    figure = next(iter(places.values())).figure
+    words = figure.name.replace("-", " ")
     ticks = {column.at or 0.0: column.tick or f"{column.at or 0.0:g}" for column in places.values()}
-    named = any(column.tick for column in places.values())
     return Picture(
         study.title,
         study.axis,
-        _y_words(first),
+        f"{words} ({figure.unit})" if figure.unit else words,
         tuple(lines),
         log_x=study.log_x,
-        ticks=ticks if named else {},
+        ticks=ticks if any(column.tick for column in places.values()) else {},
     )
-
-
-def _y_words(column: ColumnConfig) -> str:
-    words = column.figure.name.replace("-", " ")
-    return f"{words} ({column.figure.unit})" if column.figure.unit else words
 
 
 def _curves(study: GridConfig, panel: PanelConfig, made: Mapping[str, Made]) -> Picture:
@@ -265,20 +244,8 @@ def _curves(study: GridConfig, panel: PanelConfig, made: Mapping[str, Made]) -> 
             points = _curve(panel, made[label_of(study, row, column)].finished)
             if points:
                 lines.append(Line(study.rows[row].words, points))
-    words = {
-        "accuracy": "accuracy, validation (%)",
-        "train_accuracy": "running accuracy, training (%)",
-        "loss": "loss, validation",
-        "train_loss": "running loss, training",
-    }
-    x = {
-        "epoch": "epochs",
-        "round": "rounds",
-        "megabytes": "MB, both directions",
-        "megabytes-up": "MB to the server",
-        "megabytes-down": "MB to the clients",
-    }[panel.x]
-    return Picture(panel.words, x, words[panel.y], tuple(lines), log_x=panel.log_x, markers=False)
+    x, y = X_WORDS[panel.x], Y_WORDS[panel.y]
+    return Picture(panel.words, x, y, tuple(lines), log_x=panel.log_x, markers=False)
 
 
 def _curve(panel: PanelConfig, runs: list[Finished]) -> tuple[Point, ...]:
@@ -288,16 +255,13 @@ def _curve(panel: PanelConfig, runs: list[Finished]) -> tuple[Point, ...]:
     scale = 100.0 if "accuracy" in panel.y else 1.0
     count = min(len(run.metrics) for run in runs)
     step = max(1, -(-count // MOST_POINTS))
-    chosen = sorted({*range(0, count, step), count - 1})
     points = []
-    for place in chosen:
+    for place in sorted({*range(0, count, step), count - 1}):
         rows = [run.metrics[place] for run in runs]
-        values = [value_of(row, panel.y) for row in rows]
-        if any(value is None for value in values):
-            continue
+        values = [value for row in rows if (value := value_of(row, panel.y)) is not None]
         x = sum(_x(panel, row) for row in rows) / len(rows)
-        if not panel.log_x or x > 0:
-            points.append(Point.of(x, [scale * value for value in values if value is not None]))
+        if len(values) == len(rows) and (not panel.log_x or x > 0):
+            points.append(Point.of(x, [scale * value for value in values]))
     return tuple(points)
 
 

@@ -1,17 +1,41 @@
-"""What each kind of study does."""
+"""What each kind of study does; here those of attacks and of VFL-CZOFO's intrinsic figures."""
 
 from __future__ import annotations
 
-from vertizo.studies.reproduction import attack, grid, intrinsic, memory, scaling
-from vertizo.studies.reproduction.outcome import Outcome
-from vertizo.studies.reproduction.runs import Order
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from vertizo.attacks.choice import ATTACKS
+from vertizo.attacks.runner import Laboratory
+from vertizo.attacks.runner import make as make_attack
+from vertizo.config import schema as configuration
+from vertizo.core.errors import ConfigError, RunError
+from vertizo.run.folder import RunFolder
+from vertizo.studies.intrinsic import intrinsic
+from vertizo.studies.reproduction import grid, memory, scaling
+from vertizo.studies.reproduction.outcome import Grid, Outcome, published_line, text_of
+from vertizo.studies.reproduction.runs import Case, Order, Tree, configure, make
 from vertizo.studies.reproduction.study import (
     AnyStudy,
+    AttackColumnConfig,
     AttackConfig,
     GridConfig,
     IntrinsicConfig,
+    MemoryConfig,
     ScalingConfig,
 )
+from vertizo.studies.reproduction.tasks import Task, results
+
+INTRINSIC = {
+    "variance": "σ²",
+    "largest_gradient": "largest gradient seen",
+    "step_epsilon": "ε of a step",
+    "epsilon_as_printed": "ε of all, as printed",
+    "epsilon_as_cited": "ε of all, as cited",
+    "total_delta": "δ of all",
+}
 
 
 def run(study: AnyStudy, order: Order) -> Outcome:
@@ -21,12 +45,121 @@ def run(study: AnyStudy, order: Order) -> Outcome:
         UserError: what cannot be run; one line.
         Interrupted: stopped; what is finished is kept.
     """
-    if isinstance(study, GridConfig):
-        return grid.run(study, order)
-    if isinstance(study, ScalingConfig):
-        return scaling.run(study, order)
-    if isinstance(study, AttackConfig):
-        return attack.run(study, order)
-    if isinstance(study, IntrinsicConfig):
-        return intrinsic.run(study, order)
-    return memory.run(study, order)
+    return RUN[type(study)](study, order)
+
+
+def run_attacks(study: AttackConfig, order: Order) -> Outcome:
+    """Try every attack on every method, with every seed: beside what is found without a message.
+
+    Raises:
+        ConfigError: an attack or a figure that there is not, or one that does not fit.
+    """
+    seeds = order.seeds or study.seeds
+    for column in study.columns.values():
+        _check(column)
+    methods = [method for row in study.rows.values() for method in row.methods]
+    tasks = {
+        (method, name, seed): task_of(study, order, method, name, seed)
+        for method in methods
+        for name in study.columns
+        for seed in range(seeds)
+    }
+    done = results(list(tasks.values()), order.folder, order.jobs, order.report)
+    lines, figures = [], []
+    for row in study.rows.values():
+        for method in row.methods:
+            cells = []
+            for name, column in study.columns.items():
+                each = [done[tasks[method, name, seed].name] for seed in range(seeds)]
+                found = [one["figures"][column.figure] for one in each]
+                values = [100 * value for one in found for value in one["trials"]]
+                controls = [100 * value for one in found for value in one["controls"]]
+                cells.append(f"{text_of(values, 1)} ({text_of(controls[:1], 1)})")
+                figures.append(
+                    {"method": method, "column": name, "values": values, "controls": controls}
+                )
+            lines.append((f"{row.words}: {method}", *cells))
+        lines += published_line(row.published, study.columns)
+    headings = tuple(f"{column.words}, %" for column in study.columns.values())
+    note = "In brackets: what an attacker who saw no message finds."
+    grid = Grid(study.title, headings, tuple(lines))
+    return Outcome((grid,), notes=(note,), figures={"cells": figures})
+
+
+def _check(column: AttackColumnConfig) -> None:
+    if column.attack not in ATTACKS:
+        raise ConfigError(f"there is no attack {column.attack!r}; known are {', '.join(ATTACKS)}")
+    known = ATTACKS[column.attack].figures
+    if column.figure not in known:
+        raise ConfigError(
+            f"attack {column.attack!r} has no figure {column.figure!r}; known are "
+            f"{', '.join(known)}"
+        )
+
+
+def task_of(study: AttackConfig, order: Order, method: str, name: str, seed: int) -> Task:
+    """One attack, method and seed."""
+    column = study.columns[name]
+    trees = [study.settings, {"method": {"name": method}, "seed": seed}]
+    config = configure(study.paper, trees, order.overrides)
+    options = tuple(f"{key}={value}" for key, value in column.options.items())
+    return Task(
+        f"{column.attack}-{column.figure}-{method}-seed{seed}",
+        attack_trial,
+        (column.attack, options, config.model_dump(mode="json")),
+    )
+
+
+def attack_trial(attack: str, options: tuple[str, ...], tree: Tree) -> dict[str, Any]:
+    """One attack on one run, in a process of its own."""
+    config = configuration.parse(tree)
+    trials = Laboratory().trials(make_attack(attack, options), lambda _: config, [config.seed])
+    return trials.as_dict()
+
+
+def run_intrinsic(study: IntrinsicConfig, order: Order) -> Outcome:
+    """Train, measure on the models that are left, and put the figures into the theorem.
+
+    Raises:
+        RunError: a run diverged.
+    """
+    cases = []
+    for label, row in study.rows.items():
+        trees = [study.settings, row.settings]
+        config = configure(f"{study.paper}, {label}", trees, order.overrides)
+        cases.append(Case(label, config, order.seeds or study.seeds))
+    made = make(cases, order)
+    lost = next((label for label, found in made.items() if None in found.runs), None)
+    if lost is not None:
+        raise RunError(f"{study.paper}, {lost}: training diverged; there is nothing to measure")
+    tasks = {
+        label: [
+            Task(f"{label}-{place}", measured, (str(each.folder), study.repeats))
+            for place, each in enumerate(found.finished)
+        ]
+        for label, found in made.items()
+    }
+    every = [task for own in tasks.values() for task in own]
+    done = results(every, order.folder, order.jobs, order.report)
+    lines, figures = [], []
+    for label, row in study.rows.items():
+        found = [done[task.name] for task in tasks[label]]
+        lines.append((row.words, *(text_of([e[key] for e in found], 4) for key in INTRINSIC)))
+        lines += published_line(row.published, INTRINSIC, "g")
+        figures.append({"row": label, "seeds": found})
+    grid = Grid(study.title, tuple(INTRINSIC.values()), tuple(lines))
+    return Outcome((grid,), figures={"cells": figures})
+
+
+def measured(folder: str, repeats: int) -> dict[str, Any]:
+    """The figures of one run, in a process of its own."""
+    return asdict(intrinsic(RunFolder(Path(folder)), repeats=repeats))
+
+
+RUN: dict[type[AnyStudy], Callable[[Any, Order], Outcome]] = {
+    GridConfig: grid.run,
+    ScalingConfig: scaling.run,
+    AttackConfig: run_attacks,
+    IntrinsicConfig: run_intrinsic,
+    MemoryConfig: memory.run,
+}

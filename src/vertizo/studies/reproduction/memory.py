@@ -11,7 +11,6 @@ import ctypes
 import gc
 import math
 from pathlib import Path
-from typing import Any
 
 import torch
 from pydantic import TypeAdapter, ValidationError
@@ -25,12 +24,19 @@ from vertizo.methods.base import ClientSide
 from vertizo.methods.choice import METHODS
 from vertizo.models.optimizers import Sgd
 from vertizo.run import build_models
-from vertizo.studies.reproduction.outcome import Grid, Line, Outcome, Picture, Point, text_of
-from vertizo.studies.reproduction.runs import Order
+from vertizo.studies.reproduction.outcome import (
+    Grid,
+    Line,
+    Outcome,
+    Picture,
+    Point,
+    published_line,
+    text_of,
+)
+from vertizo.studies.reproduction.runs import Order, Tree
 from vertizo.studies.reproduction.study import MemoryConfig
 from vertizo.studies.reproduction.tasks import Task, results
 
-Tree = dict[str, Any]
 INFERENCE = "inference"
 ROUNDS = 2
 PEAK_RESET = Path("/proc/self/clear_refs")
@@ -41,8 +47,7 @@ def run(study: MemoryConfig, order: Order) -> Outcome:
     """Measure every method on every model.
 
     Raises:
-        UserError: a model that cannot be made, or no Linux; one line.
-        Interrupted: stopped; what is finished is kept.
+        UserError: a model or a method that there is not, or no Linux; one line.
     """
     seeds = order.seeds or study.seeds
     names = {INFERENCE: "inference alone", **study.methods}
@@ -72,10 +77,7 @@ def run(study: MemoryConfig, order: Order) -> Outcome:
             points[method].append(Point.of(place, ratios))
             figures.append({"row": label, "method": method, "weights": weights, "ratios": ratios})
         lines.append((row.words, f"{weights:,.0f}", *cells))
-        if row.published:
-            lines.append(
-                ("  published", "–", *(str(row.published.get(method, "–")) for method in names))
-            )
+        lines += published_line(row.published, ("", *names))
     headings = ("model, MiB", *(f"{words}, × model" for words in names.values()))
     picture = Picture(
         study.title,
@@ -86,7 +88,8 @@ def run(study: MemoryConfig, order: Order) -> Outcome:
         bars=True,
         ticks={float(place): label for place, label in enumerate(study.rows)},
     )
-    return Outcome((Grid(study.title, headings, tuple(lines)),), (picture,), (), {"cells": figures})
+    grid = Grid(study.title, headings, tuple(lines))
+    return Outcome((grid,), (picture,), figures={"cells": figures})
 
 
 def peak(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,14 +27,12 @@ class Grid:
 
 @dataclass(frozen=True)
 class Point:
-    """Mean and spread of a figure at one place."""
+    """Mean, least and largest of a figure's seeds at one place."""
 
     x: float
     y: float
     low: float
-    """Least of the seeds."""
     high: float
-    """Largest of the seeds."""
 
     @classmethod
     def of(cls, x: float, values: Sequence[float]) -> Point:
@@ -74,9 +72,9 @@ class Outcome:
     """All of a study."""
 
     grids: tuple[Grid, ...]
-    pictures: tuple[Picture, ...]
-    notes: tuple[str, ...]
-    figures: Mapping[str, Any]
+    pictures: tuple[Picture, ...] = ()
+    notes: tuple[str, ...] = ()
+    figures: Mapping[str, Any] = field(default_factory=dict)
     """Every seed's numbers, for JSON."""
 
 
@@ -86,44 +84,54 @@ def write(folder: Path, name: str, content: Mapping[str, Any]) -> Path:
     Raises:
         RunError: it cannot be written.
     """
-    text = _compact(content) + "\n"
+    text = json.dumps(content, indent=1, ensure_ascii=False)
+    # a line for each entry, and lists of numbers on one line
+    text = re.sub(
+        r"\[\s+([-\d.eE+,\s]+?)\s+\]", lambda found: f"[{' '.join(found[1].split())}]", text
+    )
     place = folder / f"{name}.json"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        checkpoint.write_atomically(place, text.encode())
+        checkpoint.write_atomically(place, f"{text}\n".encode())
     except OSError as error:
         raise RunError(f"{folder} cannot be written: {error.strerror}") from None
     return place
 
 
-def _compact(content: Mapping[str, Any]) -> str:
-    """JSON with a line for each entry, and lists of numbers on one line."""
-    text = json.dumps(content, indent=1, ensure_ascii=False)
-    return re.sub(
-        r"\[\s+([-\d.eE+,\s]+?)\s+\]", lambda found: f"[{' '.join(found[1].split())}]", text
-    )
-
-
 def as_dict(outcome: Outcome) -> dict[str, Any]:
-    """For JSON."""
+    """For JSON; of each point of a picture's lines x, mean, least and largest."""
+    pictures = [
+        {
+            "title": picture.title,
+            "x": picture.x,
+            "y": picture.y,
+            "lines": {
+                line.words: [
+                    [float(f"{value:.5g}") for value in (point.x, point.y, point.low, point.high)]
+                    for point in line.points
+                ]
+                for line in picture.lines
+            },
+        }
+        for picture in outcome.pictures
+    ]
     return {
         "tables": [asdict(grid) for grid in outcome.grids],
         "notes": list(outcome.notes),
         "figures": dict(outcome.figures),
-        "pictures": [_picture(picture) for picture in outcome.pictures],
+        "pictures": pictures,
     }
 
 
-def _picture(picture: Picture) -> dict[str, Any]:
-    """Its lines: x, mean, least and largest of each point."""
-    lines = {
-        line.words: [
-            [float(f"{value:.5g}") for value in (point.x, point.y, point.low, point.high)]
-            for point in line.points
-        ]
-        for line in picture.lines
-    }
-    return {"title": picture.title, "x": picture.x, "y": picture.y, "lines": lines}
+def published_line(
+    published: Mapping[str, float | str], keys: Iterable[str], form: str = ""
+) -> list[tuple[str, ...]]:
+    """The line below a measured one: the paper's figures or words; none where it has neither."""
+    if not published:
+        return []
+    values = [published.get(key, "–") for key in keys]
+    texts = (value if isinstance(value, str) else f"{value:{form}}" for value in values)
+    return [("  published", *texts)]
 
 
 def text_of(values: Sequence[float], digits: int, missing: str = "", total: int = 0) -> str:
@@ -138,11 +146,8 @@ def text_of(values: Sequence[float], digits: int, missing: str = "", total: int 
     text = number(mean, digits)
     if spread is not None:
         text = f"{text} ± {spread:,.{digits}f}"
-    return (
-        text
-        if not missing or len(values) >= total
-        else (f"{text} ({len(values)} of {total} {missing})")
-    )
+    some = missing and len(values) < total
+    return f"{text} ({len(values)} of {total} {missing})" if some else text
 
 
 def number(value: float, digits: int) -> str:

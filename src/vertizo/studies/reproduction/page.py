@@ -26,17 +26,13 @@ def measured(results: Path) -> str:
     """
     parts = []
     for name in names():
-        found = next((file for file in _files(results, name) if file.is_file()), None)
+        files = (results / f"{name}.json", results / f"{name}-quick.json")
+        found = next((file for file in files if file.is_file()), None)
         if found is None:
             parts.append(f"### {name}\n\nNot measured yet.\n")
         else:
             parts.append(_section(json.loads(found.read_text("utf-8")), found))
     return "\n".join(parts)
-
-
-def _files(results: Path, name: str) -> Iterator[Path]:
-    yield results / f"{name}.json"
-    yield results / f"{name}-quick.json"
 
 
 def _section(content: Mapping[str, Any], file: Path) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from vertizo.core.errors import RunError
 from vertizo.run import checkpoint
-from vertizo.studies.reproduction.outcome import Line, Picture
+from vertizo.studies.reproduction.outcome import Picture
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#999999")
 """Okabe and Ito's: told apart by most people who see colours otherwise."""
@@ -66,10 +66,19 @@ def _one(axes: Any, picture: Picture) -> None:
     for place, line in enumerate(picture.lines):
         name = line.words.removesuffix(", published")
         colour = colours.setdefault(name, COLOURS[len(colours) % len(COLOURS)])
-        if picture.bars:
-            _bars(axes, line, colour, place, len(picture.lines))
-        else:
-            _line(axes, line, colour, markers=picture.markers)
+        x, y = [point.x for point in line.points], [point.y for point in line.points]
+        if picture.bars:  # one at each place, beside those of the other lines
+            width = 0.8 / len(picture.lines)
+            shift = (place - (len(picture.lines) - 1) / 2) * width
+            axes.bar([at + shift for at in x], y, width, color=colour, label=line.words)
+            continue
+        style = {"linestyle": "--", "marker": "x"} if line.published else {"marker": "o"}
+        if not picture.markers and len(x) > 1:
+            style.pop("marker", None)
+        axes.plot(x, y, color=colour, label=line.words, linewidth=1.3, markersize=3.5, **style)
+        low, high = [p.low for p in line.points], [p.high for p in line.points]
+        if low != high:
+            axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
     if picture.log_x:
         axes.set_xscale("log")
     if picture.log_y:
@@ -83,29 +92,3 @@ def _one(axes: Any, picture: Picture) -> None:
     axes.grid(alpha=0.3, linewidth=0.5)
     if picture.lines:
         axes.legend(fontsize=7, framealpha=0.8)
-
-
-def _bars(axes: Any, line: Line, colour: str, place: int, count: int) -> None:
-    """One bar at each place, beside those of the other lines."""
-    width = 0.8 / count
-    x = [point.x + (place - (count - 1) / 2) * width for point in line.points]
-    axes.bar(x, [point.y for point in line.points], width, color=colour, label=line.words)
-
-
-def _line(axes: Any, line: Line, colour: str, *, markers: bool) -> None:
-    x = [point.x for point in line.points]
-    style = {"linestyle": "--", "marker": "x"} if line.published else {"marker": "o"}
-    if not markers and len(x) > 1:
-        style.pop("marker", None)
-    axes.plot(
-        x,
-        [point.y for point in line.points],
-        color=colour,
-        label=line.words,
-        linewidth=1.3,
-        markersize=3.5,
-        **style,
-    )
-    low, high = [p.low for p in line.points], [p.high for p in line.points]
-    if any(a < b for a, b in zip(low, high, strict=True)):
-        axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,16 +11,14 @@ from vertizo.config import schema as configuration
 from vertizo.config import tree as config_tree
 from vertizo.config.error_lines import override
 from vertizo.config.schema import ExperimentConfig
-from vertizo.core.errors import RunError
+from vertizo.core.errors import UserError
 from vertizo.run.folder import RunFolder
 from vertizo.studies import comparison
 from vertizo.studies.comparison import Standing
 from vertizo.studies.engines import Engine, Run
-from vertizo.studies.engines import Made as Making
 from vertizo.studies.reproduction.figures import Finished
 
 Tree = dict[str, Any]
-Report = Callable[[Standing], None]
 FAILED = "diverged.txt"
 """In the folder of a run that diverged: the line that says so."""
 
@@ -37,7 +34,7 @@ class Order:
     """Unset: the study's own number."""
     overrides: tuple[str, ...] = ()
     """``key=value``, applied to every configuration last."""
-    report: Report | None = None
+    report: Callable[[Standing], None] | None = None
     jobs: int = 1
     """Tasks at a time, of what is no training run."""
 
@@ -94,74 +91,46 @@ def _without_nulls(tree: Tree) -> Tree:
     }
 
 
-def plan(cases: Sequence[Case], folder: Path) -> list[Run]:
-    """All runs of all cases."""
-    return [
-        run
-        for case in cases
-        for run in comparison.plan(
-            {case.label: case.config}, case.seeds, folder, controls=case.controls
-        )
-    ]
-
-
 def make(cases: Sequence[Case], order: Order) -> dict[str, Made]:
     """Make what is not finished, and read everything back: label → what became of it.
+
+    A run that diverges is a result: it is noted, the others go on, and it is not tried again.
 
     Raises:
         UserError: a case cannot start, or a run failed otherwise than by diverging.
         Interrupted: stopped; what is finished is kept.
     """
-    runs = plan(cases, order.folder)
+    runs = [
+        run
+        for case in cases
+        for run in comparison.plan(
+            {case.label: case.config}, case.seeds, order.folder, controls=case.controls
+        )
+    ]
     comparison.check(runs)
-    comparison.execute(runs, Forgiving(order.engine), order.report)
+    left = [run for run in runs if not (run.folder / FAILED).is_file()]
+    comparison.execute(left, order.engine, order.report, _noted)
     found = {}
     for case in cases:
         own = [run for run in runs if run.label == case.label]
-        found[case.label] = Made(
-            runs=tuple(_read(run) for run in own if run.control == "none"),
-            controls={
-                control: tuple(_read(run) for run in own if run.control == control)
-                for control in comparison.CONTROLS
-                if case.controls
-            },
-            config=case.config,
+        kinds = comparison.CONTROLS if case.controls else ()
+        plain, *controls = (
+            tuple(_read(run) for run in own if run.control == kind) for kind in ("none", *kinds)
         )
+        found[case.label] = Made(plain, dict(zip(kinds, controls, strict=True)), case.config)
     return found
+
+
+def _noted(run: Run, error: UserError) -> bool:
+    """Keep that a run diverged; another failure ends the study."""
+    if "diverged" not in str(error):
+        return False
+    run.folder.mkdir(parents=True, exist_ok=True)
+    (run.folder / FAILED).write_text(f"{error}\n", encoding="utf-8")
+    return True
 
 
 def _read(run: Run) -> Finished | None:
     folder = RunFolder(run.folder)
     summary = folder.summary()
     return None if summary is None else Finished(summary, folder.metrics(), run.folder)
-
-
-@dataclass(frozen=True)
-class Forgiving:
-    """An engine for which a run that diverges is a result: it is noted, and the others go on."""
-
-    engine: Engine
-
-    def make(self, runs: Sequence[Run]) -> Making:
-        """As of an `Engine`."""
-        left = [run for run in runs if not (run.folder / FAILED).is_file()]
-        while left:
-            started = time.time()
-            try:
-                yield from self.engine.make(left)
-                return
-            except RunError as error:
-                if "diverged" not in str(error):
-                    raise
-                left = [run for run in left if not RunFolder(run.folder).summary_file.is_file()]
-                failed = [run for run in left if _touched(run, started)] or left
-                for run in failed:
-                    run.folder.mkdir(parents=True, exist_ok=True)
-                    (run.folder / FAILED).write_text(f"{error}\n", encoding="utf-8")
-                left = [run for run in left if run not in failed]
-
-
-def _touched(run: Run, since: float) -> bool:
-    """Whether a run was gone on with; engines wait for those that were going."""
-    file = RunFolder(run.folder).metrics_file
-    return file.is_file() and file.stat().st_mtime >= since - 1

@@ -7,8 +7,8 @@ counts, as a person would choose it: with one rate for all, a curve would show t
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from vertizo.studies.reproduction.figures import rounds_to
@@ -16,28 +16,10 @@ from vertizo.studies.reproduction.outcome import Grid, Line, Outcome, Picture, P
 from vertizo.studies.reproduction.runs import Case, Made, Order, configure, make
 from vertizo.studies.reproduction.study import ScalingAxisConfig, ScalingConfig
 
-
-@dataclass(frozen=True)
-class Growth:
-    """A method's rounds over the sizes of one axis."""
-
-    axis: str
-    method: str
-    sizes: tuple[int, ...]
-    rounds: tuple[tuple[float, ...], ...]
-    """For each size, those of all seeds at the best rate; empty where no rate took all there."""
-    rates: tuple[float | None, ...]
-    """The best at each size."""
-
-    @property
-    def exponent(self) -> float | None:
-        """s where rounds grow as size^s, fitted to the sizes at which the accuracy was reached."""
-        known = [
-            (size, sum(each) / len(each))
-            for size, each in zip(self.sizes, self.rounds, strict=True)
-            if each
-        ]
-        return slope(known)
+Growth = dict[str, Any]
+"""A method's rounds over the sizes of one axis: ``sizes``, and for each size ``rounds`` (those of
+all seeds at the best rate; empty where no rate took all there) and ``rates`` (the best). ``power``
+is the s of rounds that grow as size^s, fitted to the sizes at which the accuracy was reached."""
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float | None:
@@ -48,25 +30,17 @@ def slope(points: Sequence[tuple[float, float]]) -> float | None:
     """
     if len({x for x, _ in points}) < 2:
         return None
-    logs = [(math.log(x), math.log(max(y, 1.0))) for x, y in points]
-    x_mean = sum(x for x, _ in logs) / len(logs)
-    y_mean = sum(y for _, y in logs) / len(logs)
-    spread = sum((x - x_mean) ** 2 for x, _ in logs)
-    return sum((x - x_mean) * (y - y_mean) for x, y in logs) / spread
+    x, y = ([math.log(value) for value in values] for values in zip(*points, strict=True))
+    return statistics.linear_regression(x, y).slope
 
 
 def run(study: ScalingConfig, order: Order) -> Outcome:
-    """Make all runs and count rounds.
-
-    Raises:
-        UserError: what cannot be run; one line.
-        Interrupted: stopped; what is finished is kept.
-    """
+    """Make all runs and count rounds."""
     made = make(list(cases(study, order).values()), order)
-    growths = [growth(study, axis, method, made) for axis in study.axes for method in study.methods]
-    grids, pictures = [], []
+    growths, grids, pictures = list[Growth](), [], []
     for name, axis in study.axes.items():
-        own = [each for each in growths if each.axis == name]
+        own = [growth(study, name, method, made) for method in study.methods]
+        growths += own
         grids.append(_grid(study, axis, own))
         pictures.append(_picture(study, axis, own))
     note = (
@@ -74,8 +48,7 @@ def run(study: ScalingConfig, order: Order) -> Outcome:
         "Rates that the papers prove are upper bounds on gradients' norms; 'proved' is the power "
         "of the size with which rounds would grow if they were tight."
     )
-    figures = {"growths": [_as_dict(each) for each in growths]}
-    return Outcome(tuple(grids), tuple(pictures), (note,), figures)
+    return Outcome(tuple(grids), tuple(pictures), (note,), {"growths": growths})
 
 
 def cases(study: ScalingConfig, order: Order) -> dict[tuple[str, str, int, float], Case]:
@@ -86,13 +59,8 @@ def cases(study: ScalingConfig, order: Order) -> dict[tuple[str, str, int, float
             for place, size in enumerate(axis.settings):
                 for rate in method.rates:
                     label = label_of(axis_name, method_name, place, rate)
-                    trees = [
-                        study.settings,
-                        axis.shared,
-                        method.settings,
-                        size,
-                        {"client": {"optimizer": {"learning_rate": rate}}},
-                    ]
+                    own = {"client": {"optimizer": {"learning_rate": rate}}}
+                    trees = [study.settings, axis.shared, method.settings, size, own]
                     config = configure(f"{study.paper}, {label}", trees, order.overrides)
                     seeds = order.seeds or study.seeds
                     found[axis_name, method_name, place, rate] = Case(label, config, seeds)
@@ -108,30 +76,35 @@ def growth(study: ScalingConfig, axis: str, method: str, made: Mapping[str, Made
     """The fewest rounds at each size."""
     sizes, rounds, rates = [], [], []
     for place in range(len(study.axes[axis].settings)):
-        best: tuple[float, ...] = ()
-        best_rate = None
-        size = 0
+        best, best_rate, size = list[float](), None, 0
         for rate in study.methods[method].rates:
             found = made[label_of(axis, method, place, rate)]
             size = size_of(study.axes[axis], found) or size
             taken = [rounds_to(each.metrics, study.axes[axis].target) for each in found.finished]
-            known = tuple(each for each in taken if each is not None)
+            known = [each for each in taken if each is not None]
             if len(known) == len(found.runs) and (not best or sum(known) < sum(best)):
                 best, best_rate = known, rate
         sizes.append(size)
         rounds.append(best)
         rates.append(best_rate)
-    return Growth(axis, method, tuple(sizes), tuple(rounds), tuple(rates))
+    reached = [(s, statistics.fmean(r)) for s, r in zip(sizes, rounds, strict=True) if r]
+    return {
+        "axis": axis,
+        "method": method,
+        "sizes": sizes,
+        "rounds": rounds,
+        "rates": rates,
+        "power": slope(reached),
+    }
 
 
 def size_of(axis: ScalingAxisConfig, found: Made) -> int:
     """What grows along an axis, of one case; 0 where none of its runs came to an end."""
     if axis.size == "embedding":
         return int(getattr(found.config.client.model, "outputs", 0))
-    summary = next((run.summary for run in found.finished), None)
-    if summary is None:
+    if not found.finished:
         return 0
-    parameters = summary["parameters"]
+    parameters = found.finished[0].summary["parameters"]
     return int(parameters["server"] if axis.size == "server" else parameters["clients"][0])
 
 
@@ -139,52 +112,26 @@ def _grid(study: ScalingConfig, axis: ScalingAxisConfig, own: Sequence[Growth]) 
     """A line for each method, a column for each size, then how rounds grow."""
     lines = []
     for each in own:
-        cells = [text_of(rounds, 0) if rounds else "not reached" for rounds in each.rounds]
-        measured = each.exponent
-        power = "–" if measured is None else f"{measured:.2f}"
-        theory = axis.exponents.get(each.method)
-        lines.append(
-            (
-                study.methods[each.method].words,
-                *cells,
-                power,
-                "–" if theory is None else f"{theory:g}",
-                axis.theory.get(each.method, "–"),
-            )
+        method, measured = each["method"], each["power"]
+        proved = axis.exponents.get(method)
+        ends = (
+            "–" if measured is None else f"{measured:.2f}",
+            "–" if proved is None else f"{proved:g}",
+            axis.theory.get(method, "–"),
         )
-    sizes = max((each.sizes for each in own), key=max)
+        cells = (text_of(rounds, 0, "reached") for rounds in each["rounds"])
+        lines.append((study.methods[method].words, *cells, *ends))
+    sizes = max((each["sizes"] for each in own), key=max)
     headings = (*(f"{size:,}" for size in sizes), "power", "proved", "rate in the paper")
-    title = f"Rounds to {100 * axis.target:g} % by {axis.words}"
-    return Grid(title, headings, tuple(lines))
+    return Grid(f"Rounds to {100 * axis.target:g} % by {axis.words}", headings, tuple(lines))
 
 
 def _picture(study: ScalingConfig, axis: ScalingAxisConfig, own: Sequence[Growth]) -> Picture:
     lines = []
     for each in own:
-        points = tuple(
-            Point.of(size, rounds)
-            for size, rounds in zip(each.sizes, each.rounds, strict=True)
-            if rounds
-        )
+        places = zip(each["sizes"], each["rounds"], strict=True)
+        points = tuple(Point.of(size, rounds) for size, rounds in places if rounds)
         if points:
-            lines.append(Line(study.methods[each.method].words, points))
-    return Picture(
-        f"Rounds to {100 * axis.target:g} %",
-        axis.words,
-        "rounds",
-        tuple(lines),
-        log_x=True,
-        log_y=True,
-    )
-
-
-def _as_dict(each: Growth) -> dict[str, Any]:
-    """For JSON."""
-    return {
-        "axis": each.axis,
-        "method": each.method,
-        "sizes": list(each.sizes),
-        "rounds": [list(rounds) for rounds in each.rounds],
-        "rates": list(each.rates),
-        "power": each.exponent,
-    }
+            lines.append(Line(study.methods[each["method"]].words, points))
+    title = f"Rounds to {100 * axis.target:g} %"
+    return Picture(title, axis.words, "rounds", tuple(lines), log_x=True, log_y=True)

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from copy import deepcopy
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal, get_args
 
-from pydantic import Field, PositiveInt, Tag, ValidationError, model_validator
+from pydantic import Field, PositiveInt, ValidationError, model_validator
 
 from vertizo.config.error_lines import explain, read_yaml
 from vertizo.config.tree import LABEL
 from vertizo.core.errors import ConfigError
-from vertizo.core.options import Options, chosen_by
+from vertizo.core.options import Options
 from vertizo.data.splits import nearest
-from vertizo.studies.reproduction.figures import FigureChoice, TestAccuracy
+from vertizo.studies.reproduction.figures import USUAL, FigureChoice
 
 Tree = dict[str, Any]
 FOLDER = Path(__file__).with_name("studies")
@@ -36,14 +36,20 @@ class CellConfig(Options):
     """Why it is not run."""
 
 
-class RowConfig(Options):
-    """One line of a table, or one curve."""
+class _Row(Options):
+    """One line of a table."""
 
     words: str
-    """What it is called; unset settings are the study's."""
-    settings: Tree = Field(default_factory=dict)
+    """What it is called."""
     published: dict[str, Published] = Field(default_factory=dict)
-    """Column → figure."""
+    """Column → what the paper has there."""
+
+
+class RowConfig(_Row):
+    """One line of a table, or one curve."""
+
+    settings: Tree = Field(default_factory=dict)
+    """Unset ones are the study's."""
     cells: dict[str, CellConfig] = Field(default_factory=dict)
     """Column → what is different there."""
     controls: bool = False
@@ -59,7 +65,7 @@ class ColumnConfig(Options):
 
     words: str
     settings: Tree = Field(default_factory=dict)
-    figure: FigureChoice = TestAccuracy()
+    figure: FigureChoice = USUAL
     runs: str | None = None
     """The column whose runs it reads; unset: its own."""
     skip: str | None = None
@@ -117,20 +123,15 @@ class GridConfig(_Study):
         named = {
             name: row for row, line in self.rows.items() for name in (*line.published, *line.cells)
         }
-        for column in self.columns.values():
-            if column.runs is not None:
-                named.setdefault(column.runs, "columns")
-        for panel in self.panels:
-            if panel.column is not None:
-                named.setdefault(panel.column, "panels")
-            for row in panel.rows or ():
-                if row not in self.rows:
-                    raise ValueError(f"panels name the row {row!r}{nearest(row, list(self.rows))}")
-        for name, where in named.items():
-            if name not in self.columns:
-                raise ValueError(
-                    f"{where} names the column {name!r}{nearest(name, list(self.columns))}"
-                )
+        named = {**{c.runs: "columns" for c in self.columns.values() if c.runs}, **named}
+        named = {**{p.column: "panels" for p in self.panels if p.column}, **named}
+        rows = {row: "panels" for panel in self.panels for row in panel.rows or ()}
+        for what, asked, known in (("row", rows, self.rows), ("column", named, self.columns)):
+            for name, where in asked.items():
+                if name not in known:
+                    raise ValueError(
+                        f"{where} names the {what} {name!r}{nearest(name, list(known))}"
+                    )
         if self.kind == "sweep" and all(column.at is None for column in self.columns.values()):
             raise ValueError("kind is 'sweep' but no column says at which place of the axis it is")
         if self.kind == "curves" and not self.panels:
@@ -174,13 +175,10 @@ class ScalingConfig(_Study):
     axes: dict[str, ScalingAxisConfig] = Field(min_length=1)
 
 
-class AttackRowConfig(Options):
-    """Methods that the paper puts into one line."""
+class AttackRowConfig(_Row):
+    """Methods that the paper puts into one line; its figures are successes in %."""
 
-    words: str
     methods: list[str] = Field(min_length=1)
-    published: dict[str, Published] = Field(default_factory=dict)
-    """Column → success in %."""
 
 
 class AttackColumnConfig(Options):
@@ -201,13 +199,10 @@ class AttackConfig(_Study):
     columns: dict[str, AttackColumnConfig] = Field(min_length=1)
 
 
-class IntrinsicRowConfig(Options):
+class IntrinsicRowConfig(_Row):
     """One setting whose estimator is looked at."""
 
-    words: str
     settings: Tree = Field(default_factory=dict)
-    published: dict[str, Published] = Field(default_factory=dict)
-    """Figure → value."""
 
 
 class IntrinsicConfig(_Study):
@@ -219,18 +214,15 @@ class IntrinsicConfig(_Study):
     repeats: PositiveInt = 100
 
 
-class MemoryRowConfig(Options):
-    """A model and what is sent through it."""
+class MemoryRowConfig(_Row):
+    """A model and what is sent through it; published is memory over the model's, by method."""
 
-    words: str
     client: Tree
     """The ``client`` section of a configuration."""
     batch: list[PositiveInt] = Field(min_length=2)
     """Shape of the features, records first."""
     tokens: int | None = None
     """For texts: their number of different tokens; features are then token numbers."""
-    published: dict[str, Published] = Field(default_factory=dict)
-    """Method → memory over that of the model."""
 
 
 class MemoryConfig(_Study):
@@ -242,25 +234,11 @@ class MemoryConfig(_Study):
     rows: dict[str, MemoryRowConfig] = Field(min_length=1)
 
 
-Study = Annotated[
-    Annotated[GridConfig, Tag("table")]
-    | Annotated[GridConfig, Tag("curves")]
-    | Annotated[GridConfig, Tag("sweep")]
-    | Annotated[ScalingConfig, Tag("scaling")]
-    | Annotated[AttackConfig, Tag("attack")]
-    | Annotated[IntrinsicConfig, Tag("intrinsic")]
-    | Annotated[MemoryConfig, Tag("memory")],
-    chosen_by("kind", "table"),
-]
 AnyStudy = GridConfig | ScalingConfig | AttackConfig | IntrinsicConfig | MemoryConfig
 KINDS: dict[str, type[AnyStudy]] = {
-    "table": GridConfig,
-    "curves": GridConfig,
-    "sweep": GridConfig,
-    "scaling": ScalingConfig,
-    "attack": AttackConfig,
-    "intrinsic": IntrinsicConfig,
-    "memory": MemoryConfig,
+    kind: config
+    for config in (GridConfig, ScalingConfig, AttackConfig, IntrinsicConfig, MemoryConfig)
+    for kind in get_args(config.model_fields["kind"].annotation)
 }
 
 
@@ -287,7 +265,7 @@ def load(name: str, *, quick: bool = False) -> AnyStudy:
         if not smaller:
             raise ConfigError(f"{name} has no quick form; leave --quick out")
         small = changed(tree, smaller)
-        tree = _pruned(small, _columns(tree) - _columns(small))
+        tree = _pruned(small, tree.get("columns"))
     kind = tree.get("kind", "table")
     if kind not in KINDS:
         raise ConfigError(f"{_path(name)}: kind is {kind!r}; known are {', '.join(KINDS)}")
@@ -297,18 +275,15 @@ def load(name: str, *, quick: bool = False) -> AnyStudy:
         raise ConfigError(f"{_path(name)}: {explain(error, KINDS[kind])}") from None
 
 
-def _columns(tree: Tree) -> set[str]:
-    columns = tree.get("columns", {})
-    return set(columns) if isinstance(columns, dict) else set()
-
-
-def _pruned(tree: Tree, gone: set[str]) -> Tree:
+def _pruned(tree: Tree, before: Any) -> Tree:
     """A tree whose rows say nothing about columns that the quick form does without."""
-    rows = tree.get("rows", {})
-    for row in rows.values() if isinstance(rows, dict) else ():
-        for key in ("published", "cells"):
-            if isinstance(row.get(key), dict):
-                row[key] = {name: value for name, value in row[key].items() if name not in gone}
+    columns, rows = tree.get("columns"), tree.get("rows")
+    if isinstance(before, dict) and isinstance(columns, dict) and isinstance(rows, dict):
+        gone = before.keys() - columns.keys()
+        for row in rows.values():
+            for key in ("published", "cells"):
+                if isinstance(row.get(key), dict):
+                    row[key] = {name: each for name, each in row[key].items() if name not in gone}
     return tree
 
 
@@ -328,10 +303,8 @@ def changed(tree: Tree, own: Tree, *, keep_nulls: bool = False) -> Tree:
         keep = keep_nulls or key in ("settings", "quick")
         if value is None and not keep_nulls:
             result.pop(key, None)
-        elif isinstance(value, dict) and isinstance(there, dict):
-            result[key] = changed(there, value, keep_nulls=keep)
         elif isinstance(value, dict):
-            result[key] = changed({}, value, keep_nulls=keep)
+            result[key] = changed(there if isinstance(there, dict) else {}, value, keep_nulls=keep)
         else:
             result[key] = deepcopy(value)
     return result

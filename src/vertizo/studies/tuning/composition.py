@@ -21,17 +21,17 @@ from vertizo.privacy.guarantee import joined_epsilon
 
 ALIKE = 1e-9
 """Relative difference that rounding alone may make between equal releases."""
+MOST_LOSS = 5.0
+"""Natural logarithm of how much less a trial may get than its share of Gaussian noise."""
 
 
 def together(trials: Sequence[Releases], delta: float) -> float:
-    """ε of several runs on the same records, at δ; infinite where none can be shown.
-
-    Args:
-        trials: what each may release about a record.
-        delta: δ.
-    """
+    """ε of runs that may release this of the same records; infinite where none can be shown."""
     mu = compose(trial.known_mu for trial in trials)
-    secret = _merged([trial.secret for trial in trials if trial.secret is not None])
+    counts: Counter[tuple[float, float]] = Counter()  # steps of one kind are counted together
+    for steps in (trial.secret for trial in trials if trial.secret is not None):
+        counts[steps.sampling, steps.noise_multiplier] += steps.count
+    secret = tuple(SecretSteps(count, q, z) for (q, z), count in sorted(counts.items()))
     grids = [trial.grid for trial in trials if trial.grid is not None]
 
     def gaussian(at: float) -> float:
@@ -43,14 +43,6 @@ def together(trials: Sequence[Releases], delta: float) -> float:
     for other in grids[1:]:
         grid += other
     return grid.epsilon(gaussian, delta)
-
-
-def _merged(secret: Sequence[SecretSteps]) -> tuple[SecretSteps, ...]:
-    """Steps of one kind counted together."""
-    counts: Counter[tuple[float, float]] = Counter()
-    for steps in secret:
-        counts[steps.sampling, steps.noise_multiplier] += steps.count
-    return tuple(SecretSteps(count, q, z) for (q, z), count in sorted(counts.items()))
 
 
 def are_alike(one: Releases, other: Releases) -> bool:
@@ -78,13 +70,9 @@ def share_of(total: float, delta: float, trials: int) -> float:
 def calibrate(
     total: float, delta: float, trials: int, planned: Callable[[float], Sequence[Releases]]
 ) -> float:
-    """The largest ε of each trial at which all of them stay within ``total``.
+    """The largest ε of each trial at which all of them, at δ, stay within ``total``.
 
-    Args:
-        total: ε of all together.
-        delta: δ.
-        trials: how many.
-        planned: ε of each → what the trials then release.
+    ``planned`` says what the trials release when each has an ε.
 
     Raises:
         ConfigError: no ε is small enough, or it leaves nothing to train with.
@@ -109,7 +97,3 @@ def calibrate(
     epsilon = math.exp(found)
     unit = 10.0 ** (math.floor(math.log10(epsilon)) - 4)
     return float(f"{math.floor(epsilon / unit) * unit:.4e}")  # five digits, never more
-
-
-MOST_LOSS = 5.0
-"""Natural logarithm of how much less a trial may get than its share of Gaussian noise."""

@@ -16,7 +16,6 @@ from vertizo.models.losses import Classification
 from vertizo.party.metrics import quality
 
 ObjectiveName = Literal["accuracy", "auc", "average_precision", "loss", "rmse"]
-SMALLER_IS_BETTER = ("loss", "rmse")
 
 
 @dataclass(frozen=True)
@@ -31,18 +30,14 @@ class Standing:
 
 @dataclass(frozen=True)
 class Objective:
-    """A figure on the validation records.
-
-    Args:
-        name: of the figure.
-    """
+    """A figure on the validation records."""
 
     name: ObjectiveName
 
     @property
     def maximised(self) -> bool:
         """Whether more is better."""
-        return self.name not in SMALLER_IS_BETTER
+        return self.name not in ("loss", "rmse")
 
     def standing(self, rows: Sequence[Mapping[str, Any]]) -> Standing | None:
         """Of the model that a run keeps; None while nothing was evaluated after the start."""

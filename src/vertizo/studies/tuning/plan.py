@@ -15,7 +15,7 @@ from typing import Any
 
 from vertizo.config.schema import ExperimentConfig
 from vertizo.config.tree import Tree
-from vertizo.core.errors import RunError
+from vertizo.core.errors import ConfigError, RunError
 from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData
 from vertizo.privacy.events import Releases
@@ -38,19 +38,14 @@ class Planned:
 
 @dataclass(frozen=True)
 class Plan:
-    """All trials of a search, as far as they are fixed beforehand.
-
-    Args:
-        base: the configuration that is searched around, as a tree.
-        data: its records.
-        space: what is searched.
-        seed: of the search.
-    """
+    """All trials of a search, as far as they are fixed beforehand."""
 
     base: Tree
+    """The configuration that is searched around."""
     data: VerticalData
     space: Space
     seed: int
+    """Of the search."""
 
     @cached_property
     def config(self) -> ExperimentConfig:
@@ -74,12 +69,11 @@ class Plan:
         return tuple(key for key in self.space if not self._is_free(key))
 
     def _is_free(self, key: str) -> bool:
-        config = self.config
-        secure = config.privacy.noise == "secure"
+        privacy = self.config.privacy
         if key in ("privacy.clip", "server.clip"):
-            return config.privacy.epsilon is not None and not secure
+            return privacy.epsilon is not None and privacy.noise != "secure"
         if key == "batch_size":
-            return config.server.update != "poisson-dp-sgd"
+            return self.config.server.update != "poisson-dp-sgd"
         section, _, last = key.rpartition(".")
         return last in FREE and section.split(".")[0] in ("client", "server", "method")
 
@@ -91,11 +85,7 @@ class Plan:
         return {key: self.space[key].draw(generator) for key in self.beforehand}
 
     def settings(self, number: int, values: Mapping[str, str]) -> ExperimentConfig:
-        """The configuration of a trial; its noise is its own, as of every configuration.
-
-        Args:
-            number: of the trial.
-            values: that it has in place of the configured ones.
+        """The configuration of a trial with these values in place of the configured ones.
 
         Raises:
             ConfigError: they do not fit.
@@ -109,9 +99,21 @@ class Plan:
             ConfigError: what was drawn for it does not fit.
         """
         drawn = self.drawn(number)
-        if not drawn:
-            return self.first
-        return self._planned(configured(self.base, drawn, f"trial {number}"))
+        return self._planned(self.settings(number, drawn)) if drawn else self.first
+
+    def all_planned(self, trials: int) -> list[Planned]:
+        """What every trial may release; one whose values do not fit releases nothing.
+
+        Raises:
+            ConfigError: the configured one does not fit.
+        """
+        found = [self.first]
+        for number in range(1, trials):
+            try:
+                found.append(self.planned(number))
+            except ConfigError:
+                continue
+        return found
 
     def check(self, number: int, config: ExperimentConfig) -> None:
         """Find that a trial releases what was planned, and nothing else.

@@ -15,7 +15,7 @@ from vertizo.privacy.guarantee import LARGEST_EPSILON
 from vertizo.privacy.statement import Guarantee
 from vertizo.run.ledger_session import records_name
 from vertizo.studies.tuning.composition import together
-from vertizo.studies.tuning.plan import Plan, Planned
+from vertizo.studies.tuning.plan import Plan
 
 VALIDATION = (
     "Validation records chose the trial, and the model within it, without noise: they are not "
@@ -45,31 +45,10 @@ class Cost:
         return {**asdict(self), "words": list(self.words), "covers": list(self.covers)}
 
 
-def planned_trials(plan: Plan, trials: int) -> list[Planned]:
-    """What every trial may release, but for those whose values do not fit, which release nothing.
-
-    Raises:
-        ConfigError: the configured one does not fit.
-    """
-    found = [plan.first]
-    for number in range(1, trials):
-        try:
-            found.append(plan.planned(number))
-        except ConfigError:
-            continue
-    return found
-
-
 def cost_of(plan: Plan, trials: int, chosen: int) -> Cost:
-    """What a search of so many trials costs.
-
-    Args:
-        plan: of the search.
-        trials: planned, whether they were all made or not.
-        chosen: the best one's number.
-    """
+    """What a search costs whose best trial has a number, and that planned so many trials."""
     ledger, delta = plan.config.privacy.ledger, plan.config.privacy.delta
-    planned = planned_trials(plan, trials)
+    planned = plan.all_planned(trials)
     statements = [each.statement for each in planned]
     for statement in statements:
         if not statement.is_bounded:
@@ -126,12 +105,7 @@ def cost_of(plan: Plan, trials: int, chosen: int) -> Cost:
 
 
 def check_ledger(plan: Plan, begun: Sequence[int], trials: int) -> None:
-    """Refuse a search that its ledger cannot pay for; nothing where it has none.
-
-    Args:
-        plan: of the search.
-        begun: numbers of trials that were begun before.
-        trials: planned.
+    """Refuse a search whose ledger cannot pay for the planned trials that are not begun.
 
     Raises:
         ConfigError: the ledger is for other records, or for other secret steps.

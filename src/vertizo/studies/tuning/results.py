@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +13,7 @@ from vertizo.run.folder import RunFolder
 from vertizo.run.prediction import Predictor
 from vertizo.studies.tuning.plan import Plan
 from vertizo.studies.tuning.privacy import Cost, cost_of
-from vertizo.studies.tuning.study import Record
-from vertizo.studies.tuning.workers import Setting
+from vertizo.studies.tuning.study import Record, Study
 
 BEST, RESULTS = "best.yaml", "results.json"
 
@@ -63,58 +62,39 @@ class Results:
         }
 
 
-def ranked(records: Sequence[Record], setting: Setting) -> list[Record]:
-    """Trials that ran to their ends, the best first; of equals, the one with the lower loss."""
-    keyed = [
-        (*setting.objective.better_first(record.standing), record.number, record)
-        for record in records
-        if record.outcome == "finished" and record.standing is not None
-    ]
-    return [record for *_, record in sorted(keyed, key=lambda each: each[:3])]
+def conclude(plan: Plan, study: Study, trials: int, write: Callable[[str, str], None]) -> Results:
+    """Sum a search of planned trials up, and test the best, whose summary then has test figures.
 
-
-def conclude(
-    plan: Plan, setting: Setting, trials: int, write: Callable[[str, str], None]
-) -> Results:
-    """Sum a search up, and test the best trial, whose summary then has its test figures.
-
-    Args:
-        plan: of the search.
-        setting: of the search.
-        trials: planned.
-        write: writes a file of the search's folder, by its name.
+    ``write`` takes the name and the text of a file of the search's folder.
 
     Raises:
         RunError: no trial ran to its end.
     """
-    study = setting.study()
-    records = study.records()
-    found = ranked(records, setting)
-    if not found:
-        raise RunError(f"none of {len(records)} trials ran to its end{_why(records)}")
-    best = found[0]
+    records, ranked = study.records(), study.ranked()
+    if not ranked:
+        why = (f": trial {r.number} {r.outcome}, {r.reason}" for r in records if r.reason)
+        raise RunError(
+            f"none of {len(records)} trials ran to its end{next(why, '')}; search lower learning "
+            "rates, or allow more time"
+        )
+    best = ranked[0]
     config = plan.settings(best.number, best.values)
     write(BEST, config.to_yaml())
     results = Results(
         dataset=plan.data.name,
         method=config.method.name,
-        objective=setting.objective.name,
+        objective=study.objective.name,
         validation=plan.data.labels["validation"].shape[0],
         planned=trials,
         records=tuple(records),
-        ranked=tuple(found),
+        ranked=tuple(ranked),
         configured={key: str(plan.configured_value(key)) for key in plan.space},
         importances=study.importances(),
-        test=_tested(RunFolder(setting.folder_of(best.number))),
+        test=_tested(RunFolder(study.folder_of(best.number))),
         privacy=cost_of(plan, max(trials, len(records)), best.number),
     )
     write(RESULTS, json.dumps(results.as_dict(), indent=2, ensure_ascii=False))
     return results
-
-
-def _why(records: Sequence[Record]) -> str:
-    reason = next((f": trial {r.number} {r.outcome}, {r.reason}" for r in records if r.reason), "")
-    return f"{reason}; search lower learning rates, or allow more time"
 
 
 def _tested(folder: RunFolder) -> dict[str, float]:
@@ -122,11 +102,6 @@ def _tested(folder: RunFolder) -> dict[str, float]:
     summary = folder.summary() or {}
     if "test_loss" not in summary:
         scores = Predictor(folder.path).test().scores or {}
-        figures = {f"test_{name}": value for name, value in scores.items()}
-        summary = {**summary, **figures}
+        summary = {**summary, **{f"test_{name}": value for name, value in scores.items()}}
         folder.write_summary(summary)
-    return {
-        name.removeprefix("test_"): value
-        for name, value in summary.items()
-        if name.startswith("test_")
-    }
+    return {k.removeprefix("test_"): v for k, v in summary.items() if k.startswith("test_")}

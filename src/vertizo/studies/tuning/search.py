@@ -17,27 +17,28 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
 from vertizo.config.schema import ExperimentConfig
 from vertizo.config.tree import Tree
-from vertizo.core.errors import ConfigError, RunError
+from vertizo.core.errors import ConfigError, Interrupted, RunError
 from vertizo.data.vertical import VerticalData
 from vertizo.privacy.events import Releases
 from vertizo.run import checkpoint
 from vertizo.run.experiment import Experiment
 from vertizo.run.folder import RunFolder
+from vertizo.studies.engines import share_done
+from vertizo.studies.processes import CONTEXT, Inline, Pool, processes
 from vertizo.studies.tuning.composition import calibrate
-from vertizo.studies.tuning.defaults import default_space
 from vertizo.studies.tuning.objective import choose
 from vertizo.studies.tuning.plan import Plan, unledgered
-from vertizo.studies.tuning.privacy import affordable_trials, check_ledger, planned_trials
-from vertizo.studies.tuning.results import Results, conclude, ranked
-from vertizo.studies.tuning.space import Choices, configured, parse_space, value_at
-from vertizo.studies.tuning.study import FILE, Begun, PrunerName, Record, Study, library
-from vertizo.studies.tuning.trial import Ended, without_tests
-from vertizo.studies.tuning.workers import Inline, Setting, Task, Workers, pool
+from vertizo.studies.tuning.privacy import affordable_trials, check_ledger
+from vertizo.studies.tuning.results import Results, conclude
+from vertizo.studies.tuning.space import Choices, configured, default_space, parse_space, value_at
+from vertizo.studies.tuning.study import FILE, PrunerName, Record, Study, library
+from vertizo.studies.tuning.trial import Ended, run_trial, without_tests
 
 SETTINGS = "tune.json"
 Show = Callable[["Standing"], None]
@@ -45,28 +46,25 @@ Show = Callable[["Standing"], None]
 
 @dataclass(frozen=True)
 class Options:
-    """How a search is made.
-
-    Args:
-        trials: how many, the configured one included.
-        search: ``key=spec`` of each key; none for the usual space of the method.
-        objective: see `vertizo.studies.tuning.objective`; None for the usual one.
-        pruner: see `vertizo.studies.tuning.study.Study`.
-        seed: of what is proposed; every trial's run has the configured seed.
-        jobs: trials at a time.
-        timeout: seconds after which no trial is begun any more; None for no limit.
-        total_epsilon: ε of all trials together, which each trial's is calibrated to; None to leave
-            each trial the configured one.
-    """
+    """How a search is made."""
 
     trials: int = 30
+    """How many, the configured one included."""
     search: tuple[str, ...] = ()
+    """``key=spec`` of each key; none for the usual space of the method."""
     objective: str | None = None
+    """See `vertizo.studies.tuning.objective`; None for the usual one."""
     pruner: PrunerName = "median"
+    """See `vertizo.studies.tuning.study.Study`."""
     seed: int = 0
+    """Of what is proposed; every trial's run has the configured seed."""
     jobs: int = 1
+    """Trials at a time."""
     timeout: float | None = None
+    """Seconds after which no trial is begun any more; None for no limit."""
     total_epsilon: float | None = None
+    """ε of all trials together, which each trial's is calibrated to; None to leave each trial the
+    configured one."""
 
 
 @dataclass(frozen=True)
@@ -85,11 +83,7 @@ def tune(
 ) -> Results:
     """Search around a configuration, or go on with a search; the best is tested once, at the end.
 
-    Args:
-        config: what is searched around; trial 0.
-        folder: of the search.
-        options: how.
-        show: called as it gets on.
+    The configuration is trial 0; ``show`` is called as the search gets on.
 
     Raises:
         ConfigError, DataError: something does not fit; nothing was written.
@@ -103,7 +97,7 @@ def tune(
     search.check()
     with search.opened():
         search.run(show)
-        return search.conclude()
+        return conclude(search.plan, search.study, options.trials, search.write)
 
 
 def _resolved(config: ExperimentConfig) -> Tree:
@@ -122,7 +116,6 @@ class _Search:
     def __init__(self, base: Tree, data: VerticalData, folder: Path, options: Options) -> None:
         self._folder = folder
         self._options = options
-        self._data = data
         objective = choose(options.objective, data)
         if options.search:
             space = parse_space(options.search, base)
@@ -130,9 +123,10 @@ class _Search:
             space = default_space(configured(base, {}), unledgered(configured(base, {}), data))
         plan = Plan(base, data, space, options.seed)
         if options.total_epsilon is not None:
-            plan = replace(plan, base=_calibrated(base, plan, options))
+            plan = replace(plan, base=_calibrated(plan, options.total_epsilon, options.trials))
         self.plan = plan
-        self.setting = Setting(folder, space, objective, options.seed, options.pruner)
+        self._spent = False
+        self.study = Study(folder, space, objective, options.seed, options.pruner)
 
     def check(self) -> None:
         """Find that the search can be made, before anything is written."""
@@ -147,20 +141,19 @@ class _Search:
                     "privacy.ledger needs a configuration with an exact guarantee; this one has "
                     f"{self.plan.first.statement.guarantee!r}: {self.plan.first.statement.words}"
                 )
-        planned_trials(self.plan, self._options.trials)
-        found = self._settings()
-        known = self._known()
-        if known is not None:
-            for key, value in found.items():
-                if known.get(key) != value:
-                    raise RunError(
-                        f"{self._folder} holds a search with another {key} "
-                        f"{_difference(known.get(key), value)}; name another --out"
-                    )
-        begun = self.setting.study().records() if (self._folder / FILE).is_file() else []
+        self.plan.all_planned(self._options.trials)
+        found, known = self._settings(), self._known()
+        for key, value in found.items():
+            if known is not None and known.get(key) != value:
+                raise RunError(
+                    f"{self._folder} holds a search with another {key} "
+                    f"{_difference(known.get(key), value)}; name another --out"
+                )
+        begun = self.study.records() if (self._folder / FILE).is_file() else []
         check_ledger(self.plan, [record.number for record in begun], self._options.trials)
 
     def _known(self) -> dict[str, Any] | None:
+        """The settings of the search in the folder; None for a new or an empty one."""
         path = self._folder / SETTINGS
         try:
             if self._folder.exists() and not self._folder.is_dir():
@@ -187,9 +180,9 @@ class _Search:
         return {
             "configuration": json.loads(json.dumps(config)),
             "space": {key: str(domain) for key, domain in self.plan.space.items()},
-            "objective": self.setting.objective.name,
-            "pruner": self.setting.pruner,
-            "seed": self.setting.seed,
+            "objective": self.study.objective.name,
+            "pruner": self.study.pruner,
+            "seed": self.study.seed,
             "total_epsilon": total,
             # The share of each trial was found for so many.
             **({} if total is None else {"trials": self._options.trials}),
@@ -198,57 +191,65 @@ class _Search:
     @contextmanager
     def opened(self) -> Iterator[None]:
         """The folder, made and held against other processes."""
-        place = RunFolder(self._folder)
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RunError(f"{self._folder} cannot be written: {error.strerror}") from None
-        with place.locked():
-            self._write(SETTINGS, json.dumps(self._settings(), indent=2, ensure_ascii=False))
+        with RunFolder(self._folder).locked():
+            self.write(SETTINGS, json.dumps(self._settings(), indent=2, ensure_ascii=False))
             yield
 
-    def _write(self, name: str, text: str) -> None:
+    def write(self, name: str, text: str) -> None:
+        """Write a file of the folder."""
         checkpoint.write_atomically(self._folder / name, f"{text.rstrip()}\n".encode())
 
     def run(self, show: Show | None) -> None:
-        """Make all trials that are left."""
-        study = self.setting.study()
+        """Make all trials that are left: here, or several at a time in processes."""
         if self._options.jobs > 1:
-            with pool(self.setting, self._options.jobs) as workers:
-                self._drive(study, workers, show)
-        else:
+            stop = CONTEXT.Event()
+            with processes(
+                self._options.jobs,
+                reused=True,
+                stop=stop.set,
+                begin=_begin,
+                arguments=(replace(self.study), stop),
+            ) as pool:
+                self._drive(pool, _in_child, show)
+            return
 
-            def shown(share: float) -> None:
-                if show is not None:
-                    show(self._standing(study, share))
+        def make(number: int, config: ExperimentConfig) -> Ended:
+            watch = self.study.watched(number)
+            if show is not None:
+                watch.share = lambda done: show(self._standing(done))
+            place, objective = self.study.folder_of(number), self.study.objective
+            return run_trial(config, self.plan.data, place, objective, watch)
 
-            self._drive(study, Inline(self.setting, study, self._data, shown), show)
+        self._drive(Inline(), make, show)
 
-    def _drive(self, study: Study, workers: Workers, show: Show | None) -> None:
-        """Keep the workers busy until no trial is left."""
+    def _drive(
+        self,
+        pool: Pool[tuple[int, ExperimentConfig]],
+        make: Callable[[int, ExperimentConfig], Ended],
+        show: Show | None,
+    ) -> None:
+        """Make trials until none is left, and keep how they ended."""
+        for done in pool.make((task, make, task) for task in self._tasks()):
+            if done is not None:
+                (number, _), future = done
+                ended: Ended = future.result()
+                self.study.end(number, ended)
+                self._spent = self._spent or ended.outcome == "out of budget"
+            elif show is not None:
+                places = [(self.study.folder_of(n), config) for n, config in pool.going.values()]
+                show(self._standing(sum(share_done(*place) for place in places)))
+
+    def _tasks(self) -> Iterator[tuple[int, ExperimentConfig]]:
+        """The trials to make, or to go on with; one whose values do not fit ends at once."""
         timeout = self._options.timeout
         until = math.inf if timeout is None else time.monotonic() + timeout
-        waiting = study.unfinished()
-        going, closed = 0, False
-        while going or not closed:
-            while going < workers.room and not closed:
-                task = self._next(study, waiting, until)
-                if task is None:
-                    closed = True
-                    break
-                workers.start(task)
-                going += 1
-            for number, ended in workers.ended():
-                study.end(number, ended)
-                going -= 1
-                closed = closed or ended.outcome == "out of budget"
-            if show is not None:
-                show(self._standing(study, workers.share()))
-
-    def _next(self, study: Study, waiting: list[Begun], until: float) -> Task | None:
-        """The next trial to make, or to go on with; one whose values do not fit ends at once."""
-        while True:
-            number = study.next_number()
+        waiting = self.study.unfinished()
+        while not self._spent:
+            number = self.study.next_number()
             if waiting:
                 begun = waiting.pop(0)
             elif (
@@ -256,18 +257,17 @@ class _Search:
                 or time.monotonic() >= until
                 or not self._affordable(number)
             ):
-                return None
+                return
             else:
-                begun = study.propose(
-                    self._configured() if number == 0 else self.plan.drawn(number)
-                )
+                drawn = self.plan.drawn(number) if number else self._configured()
+                begun = self.study.propose(drawn)
             try:
                 config = self.plan.settings(begun.number, begun.values)
                 self.plan.check(begun.number, config)
             except ConfigError as error:
-                study.end(begun.number, Ended("failed", reason=str(error)))
-                continue
-            return Task(begun.number, config)
+                self.study.end(begun.number, Ended("failed", reason=str(error)))
+            else:
+                yield begun.number, config
 
     def _affordable(self, number: int) -> bool:
         """Whether a ledger can still pay for a trial; other runs may have drawn on it."""
@@ -291,26 +291,40 @@ class _Search:
             found[key] = texts[0]
         return found
 
-    def _standing(self, study: Study, going: float) -> Standing:
-        records = study.records()
-        ended = sum(record.outcome != "begun" for record in records)
+    def _standing(self, going: float) -> Standing:
+        """With how many trials' worth of those that are going is done."""
+        ended = sum(record.outcome != "begun" for record in self.study.records())
         total = self._options.trials
-        best = next(iter(ranked(records, self.setting)), None)
+        best = next(iter(self.study.ranked()), None)
         return Standing(ended, total, min(1.0, (ended + going) / total), best)
 
-    def conclude(self) -> Results:
-        """Write what was found, and test the best."""
-        return conclude(self.plan, self.setting, self._options.trials, self._write)
+
+_kept: dict[str, Any] = {}
+"""What a process keeps from one trial to the next: the study, its stop event, and the data."""
 
 
-def _calibrated(base: Tree, plan: Plan, options: Options) -> Tree:
+def _begin(study: Study, stop: Event) -> None:
+    _kept.update(study=study, stop=stop)
+
+
+def _in_child(number: int, config: ExperimentConfig) -> Ended:
+    study: Study = _kept["study"]
+    if _kept["stop"].is_set():
+        raise Interrupted("stopped")
+    if "data" not in _kept:
+        _kept["data"] = without_tests(Experiment(config).data())
+    watch = study.watched(number)
+    watch.stop = _kept["stop"]
+    return run_trial(config, _kept["data"], study.folder_of(number), study.objective, watch)
+
+
+def _calibrated(plan: Plan, total: float, trials: int) -> Tree:
     """The configuration with the ε of each trial at which all of them stay within the total.
 
     Raises:
         ConfigError: it has no ε that could be set, or none is small enough.
     """
-    total, privacy = options.total_epsilon, plan.config.privacy
-    assert total is not None
+    privacy = plan.config.privacy
     wanted = "--total-epsilon sets privacy.epsilon of each trial"
     if privacy.mechanism != "gaussian" or privacy.epsilon is None or privacy.ledger is not None:
         raise ConfigError(
@@ -322,10 +336,10 @@ def _calibrated(base: Tree, plan: Plan, options: Options) -> Tree:
         raise ConfigError(f"{wanted}; leave --search {min(noise)} out")
 
     def with_share(epsilon: float) -> Tree:
-        return {**base, "privacy": {**base["privacy"], "epsilon": epsilon}}
+        return {**plan.base, "privacy": {**plan.base["privacy"], "epsilon": epsilon}}
 
     def releases(epsilon: float) -> list[Releases]:
-        planned = planned_trials(replace(plan, base=with_share(epsilon)), options.trials)
+        planned = replace(plan, base=with_share(epsilon)).all_planned(trials)
         for each in planned:
             if not each.statement.is_bounded or each.releases is None:
                 raise ConfigError(
@@ -333,15 +347,14 @@ def _calibrated(base: Tree, plan: Plan, options: Options) -> Tree:
                 )
         return [each.releases for each in planned if each.releases is not None]
 
-    return with_share(calibrate(total, privacy.delta, options.trials, releases))
+    return with_share(calibrate(total, privacy.delta, trials, releases))
 
 
 def _difference(known: Any, wanted: Any) -> str:
     """What it has and what was asked for; of two mappings, the first key that differs."""
     path = ""
     while isinstance(known, dict) and isinstance(wanted, dict):
-        keys = [key for key in {**known, **wanted} if known.get(key) != wanted.get(key)]
-        key = keys[0]
+        key = next(key for key in {**known, **wanted} if known.get(key) != wanted.get(key))
         path, known, wanted = f"{path}.{key}", known.get(key), wanted.get(key)
     where = f"({path.lstrip('.')}) " if path else ""
     return f"{where}than {wanted!r}: {known!r}"

@@ -18,9 +18,13 @@ from vertizo.config.error_lines import override
 from vertizo.config.schema import ExperimentConfig, parse
 from vertizo.config.tree import Tree
 from vertizo.core.errors import ConfigError
+from vertizo.core.names import PRIVATE
 from vertizo.core.options import Options
 from vertizo.core.suggestions import nearest
+from vertizo.models.optimizers import Frozen
+from vertizo.run.federation import Federation
 
+MOMENTA = (0.0, 0.5, 0.9, 0.95)
 FORM = "write key=low..high, key=low..high:log or key=value,value,…"
 UNSEARCHABLE = {
     "data": "trials on other records cannot be compared",
@@ -41,18 +45,12 @@ UNSEARCHABLE = {
 
 @dataclass(frozen=True)
 class Range:
-    """All numbers from ``low`` to ``high``.
-
-    Args:
-        low: the least.
-        high: the greatest.
-        log: whether they are drawn evenly on a logarithmic scale.
-        whole: whether they are whole numbers.
-    """
+    """All numbers, or all whole numbers, from ``low`` to ``high``."""
 
     low: float
     high: float
     log: bool = False
+    """Whether they are drawn evenly on a logarithmic scale."""
     whole: bool = False
 
     def text(self, value: float) -> str:
@@ -86,11 +84,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Choices:
-    """A few values.
-
-    Args:
-        values: as they are written.
-    """
+    """A few values, as they are written."""
 
     values: tuple[str, ...]
 
@@ -139,11 +133,7 @@ def value_at(config: ExperimentConfig, key: str) -> Any:
 
 
 def parse_space(texts: Sequence[str], base: Tree) -> dict[str, Domain]:
-    """A space as people write it, ``key=spec``, tried on a configuration.
-
-    Args:
-        texts: one for each key.
-        base: the configuration that is searched around, as a tree.
+    """A space as people write it, ``key=spec``, tried on the configuration that is searched around.
 
     Raises:
         ConfigError: one line that names the key, what was written and what would be right.
@@ -227,3 +217,60 @@ def _parts(spec: str) -> Iterator[str]:
         else:
             part += letter
     yield part.strip()
+
+
+def default_space(config: ExperimentConfig, federation: Federation) -> dict[str, Domain]:
+    """What is searched where nothing is named: what a method has to be told, around what it is.
+
+    Rates, smoothing and clips on a logarithmic scale; momentum and the batch by a few values.
+
+    Args:
+        config: what it is searched around.
+        federation: made of it; knows rates that the configuration leaves to the program.
+    """
+    space: dict[str, Domain] = {}
+    if not all(isinstance(optimizer, Frozen) for optimizer in federation.optimizers):
+        _add_optimizer(space, "client", config, federation.learning_rates)
+        smoothing = getattr(config.method, "smoothing", None)
+        if smoothing is not None:
+            space["method.smoothing"] = around(smoothing)
+    update = config.server.update
+    if update != "none":
+        rate = federation.server.side.learning_rate
+        _add_optimizer(space, "server", config, [] if rate is None else [rate])
+    if update in ("zeroth-order", "forward-difference", "private-zeroth-order"):
+        space["server.smoothing"] = around(config.server.smoothing)
+    if config.privacy.epsilon is not None and config.privacy.clip is not None:
+        # The noise follows the clip, so that ε stays.
+        space["privacy.clip"] = around(config.privacy.clip)
+        if update in PRIVATE:
+            space["server.clip"] = around(config.server.clip)
+    if update != "poisson-dp-sgd":  # there it decides how many secret steps are released
+        size, most = config.batch_size, federation.data.records
+        sizes = [n for n in (size // 2, size, 2 * size) if 0 < n <= most]
+        if len(sizes) > 1:
+            space["batch_size"] = Choices(tuple(map(str, sizes)))
+    return space
+
+
+def around(value: float) -> Range:
+    """From a tenth of it to ten times as much."""
+    return Range(_short(value / 10), _short(value * 10), log=True)
+
+
+def _add_optimizer(
+    space: dict[str, Domain], side: str, config: ExperimentConfig, rates: list[float]
+) -> None:
+    options = config.client.optimizer if side == "client" else config.server.optimizer
+    rate = options.learning_rate
+    if rate is None and rates:  # each party has its own: their geometric mean
+        rate = math.exp(math.fsum(math.log(each) for each in rates) / len(rates))
+    if rate is not None:
+        space[f"{side}.optimizer.learning_rate"] = around(rate)
+    momenta = sorted({*MOMENTA, options.momentum})
+    space[f"{side}.optimizer.momentum"] = Choices(tuple(map(repr, momenta)))
+
+
+def _short(value: float) -> float:
+    """Three digits, as people would write it."""
+    return float(f"{value:.3g}")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from multiprocessing.synchronize import Event
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import BudgetError, ConfigError, NonFiniteError, RunError
@@ -15,9 +16,11 @@ from vertizo.run.experiment import Experiment, Progress
 from vertizo.run.folder import RunFolder
 from vertizo.studies.tuning.objective import Objective, Standing
 
+if TYPE_CHECKING:
+    import optuna
+
 STAGES = 20
 """Parts of a run; trials are compared at the ends of these, whatever their batches' size."""
-
 Outcome = Literal["finished", "stopped early", "diverged", "failed", "out of budget"]
 
 
@@ -31,20 +34,31 @@ class Ended:
     reason: str = ""
 
 
-class Watch(Protocol):
-    """Sees a trial get on."""
+class Watch:
+    """Sees a trial get on, tells Optuna, and may stop the trial."""
+
+    def __init__(self, trial: optuna.Trial) -> None:
+        self._trial = trial
+        # A trial that goes on tells again what it told before.
+        self._told = set(trial.storage.get_trial(trial._trial_id).intermediate_values)
+        self.share: Callable[[float], None] = lambda done: None
+        """Called with how much of it is done, from 0 to 1."""
+        self.stop: Event | None = None
+        """Set when the whole search is being stopped."""
 
     def stage(self, number: int, value: float) -> None:
         """What the trial is worth after so many of `STAGES`."""
+        if number not in self._told:
+            self._told.add(number)
+            self._trial.report(value, number)
 
     def is_hopeless(self) -> bool:
-        """Whether it is to be stopped, by what was told of it so far."""
+        """Whether the pruner would stop it, by what was told of it so far."""
+        return bool(self._trial.should_prune())
 
     def must_stop(self) -> bool:
-        """Whether the whole search is being stopped, so that the trial leaves a checkpoint."""
-
-    def share(self, done: float) -> None:
-        """How much of it is done, from 0 to 1."""
+        """Whether it is to leave a checkpoint and stop, because the search is being stopped."""
+        return self.stop is not None and self.stop.is_set()
 
 
 class _Hopeless(Exception):  # noqa: N818 - it is no error
@@ -69,14 +83,7 @@ def run_trial(
     objective: Objective,
     watch: Watch,
 ) -> Ended:
-    """Make a trial's run in its folder, or go on with it.
-
-    Args:
-        config: of the trial.
-        data: without test records.
-        folder: of the run.
-        objective: what it is worth.
-        watch: sees it get on, and may stop it.
+    """Make a trial's run on data without test records in its folder, or go on with it.
 
     Raises:
         UserError: what no other trial would do better: a folder or a ledger that cannot be used.

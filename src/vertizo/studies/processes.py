@@ -1,0 +1,150 @@
+"""Calls in processes of this machine, for the runs of comparisons, of searches and of studies."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any, Generic, TypeVar
+
+from vertizo.core.errors import RunError
+
+KILLED = (
+    "the process of a run was killed, by lack of memory perhaps; the same command goes on with "
+    "what is not finished"
+)
+CONTEXT = multiprocessing.get_context("spawn")
+"""A forked child would share the parent's threads and its memory's high-water mark."""
+Key = TypeVar("Key")
+
+
+class Pool(Generic[Key]):
+    """Calls that are going, each with a key; from `processes`."""
+
+    def __init__(self, executor: ProcessPoolExecutor, room: int) -> None:
+        self._executor = executor
+        self.room = room
+        self.going: dict[Future[Any], Key] = {}
+
+    def start(self, key: Key, function: Callable[..., Any], *arguments: Any) -> None:
+        """Begin a call. Its process holds Ctrl-C back until the call unblocks it."""
+        with ctrl_c_waits():
+            self.going[self._executor.submit(function, *arguments)] = key
+
+    def make(
+        self, calls: Iterable[tuple[Key, Callable[..., Any], tuple[Any, ...]]]
+    ) -> Iterator[tuple[Key, Future[Any]] | None]:
+        """Make calls, each of which is asked for when a process is free.
+
+        An executor would begin what it has queued even when it is told to stop.
+
+        Yields:
+            (key, what came of it) of each call as it ends, and None about twice a second.
+        """
+        waiting = iter(calls)
+        while True:
+            for key, function, arguments in islice(waiting, self.room - len(self.going)):
+                self.start(key, function, *arguments)
+            if not self.going:
+                return
+            done, _ = wait(self.going, timeout=0.5, return_when=FIRST_COMPLETED)
+            for future in done:
+                yield self.going.pop(future), future
+            yield None
+
+
+class Inline(Pool[Key]):
+    """Calls in this process, each made as it is started."""
+
+    def __init__(self) -> None:
+        self.going, self.room = {}, 1
+
+    def start(self, key: Key, function: Callable[..., Any], *arguments: Any) -> None:
+        """Make the call now."""
+        future: Future[Any] = Future()
+        future.set_result(function(*arguments))
+        self.going[future] = key
+
+
+@contextmanager
+def processes(
+    jobs: int,
+    *,
+    reused: bool = False,
+    stop: Callable[[], None] = lambda: None,
+    begin: Callable[..., None] | None = None,
+    arguments: tuple[Any, ...] = (),
+) -> Iterator[Pool[Any]]:
+    """Processes that end with this one.
+
+    Args:
+        jobs: calls at a time.
+        reused: whether a process makes one call after another, which saves the seconds that
+            starting one takes; else each has its own, and so a peak memory of its own.
+        stop: called when it ends early, before waiting for the calls that are going.
+        begin: called with ``arguments`` at the start of each process.
+        arguments: of ``begin``.
+
+    Raises:
+        RunError: a process was killed.
+    """
+    with ProcessPoolExecutor(
+        jobs,
+        mp_context=CONTEXT,
+        initializer=_begin,
+        initargs=(begin, arguments),
+        max_tasks_per_child=None if reused else 1,
+    ) as executor:
+        try:
+            yield Pool(executor, jobs)
+        except BrokenProcessPool:
+            raise RunError(KILLED) from None
+        except BaseException:
+            stop()
+            executor.shutdown(wait=True, cancel_futures=True)
+            raise
+
+
+def _begin(then: Callable[..., None] | None, arguments: tuple[Any, ...]) -> None:
+    """End this process at once when its parent is killed: nobody would gather its work."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def follow() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=follow, name="end-with-parent", daemon=True).start()
+    if then is not None:
+        then(*arguments)
+
+
+@contextmanager
+def ctrl_c_waits() -> Iterator[None]:
+    """Hold Ctrl-C back in this process, and in the children and threads that begin inside.
+
+    Children inherit the signal mask and lift it when they can stop in order. This process replaces
+    its handler as well: one of its other threads may take the signal, which the mask of this one
+    does not hinder, and a child whose beginning is broken off finds half of what it was to read.
+    """
+    held_back: list[int] = []
+    before = signal.getsignal(signal.SIGINT)
+    # only the main thread may set handlers, and only it would be interrupted
+    replaced = threading.current_thread() is threading.main_thread() and callable(before)
+    if replaced:
+        signal.signal(signal.SIGINT, lambda number, _: held_back.append(number))
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+        if replaced:
+            signal.signal(signal.SIGINT, before)
+        if held_back:
+            signal.raise_signal(signal.SIGINT)

@@ -1,0 +1,100 @@
+"""Shared by all tests of studies: the command line, and small runs that are made once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vertizo.cli.main import main
+from vertizo.config import schema
+from vertizo.config.schema import ExperimentConfig
+from vertizo.run.experiment import Experiment
+from vertizo.studies import comparison
+from vertizo.studies.engines import Processes, Run
+
+TINY = ("data.limit=60", "batch_size=9", "epochs=3")
+EXACT = (
+    "privacy.mechanism=gaussian",
+    "privacy.clip=0.5",
+    "privacy.epsilon=3",
+    "server.update=none",
+)
+CLOCK = {"seconds", "rounds_per_second", "peak_memory_mib"}
+
+
+def settings(*overrides: str) -> ExperimentConfig:
+    """A configuration of nothing but these."""
+    return schema.load(None, overrides)
+
+
+def timeless(figures: dict[str, Any]) -> dict[str, Any]:
+    """Figures without those that differ from one run to the next."""
+    return {key: value for key, value in figures.items() if key not in CLOCK}
+
+
+def ran(out: Path, *overrides: str) -> Path:
+    """A small run in a folder."""
+    Experiment(settings(*TINY, *overrides)).run(out)
+    return out
+
+
+Said = tuple[int, str, str]
+
+
+@pytest.fixture
+def call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Callable[..., Said]:
+    """The program with these arguments, in the test's folder: exit code, output, errors."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def run(*arguments: str | Path) -> Said:
+        monkeypatch.setattr(sys, "argv", ["vertizo", *map(str, arguments)])
+        capfd.readouterr()
+        code = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 0
+        return code, *capfd.readouterr()
+
+    return run
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A comparison that came to its end."""
+
+    folder: Path
+    runs: list[Run]
+    summaries: dict[Run, dict[str, Any]]
+    standings: list[comparison.Standing]
+    rows: list[comparison.Row]
+
+
+@pytest.fixture(scope="session")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Compared:
+    """Two methods, two seeds each, with their controls; one client is slow."""
+    folder = tmp_path_factory.mktemp("studies") / "compared"
+    own = (*TINY, "simulation.stragglers={1: 6}")
+    configs = comparison.configurations(None, own, ["vafl", "dpzv"])  # not as in the alphabet
+    runs = comparison.plan(configs, 2, folder, controls=True)
+    comparison.check(runs)
+    standings: list[comparison.Standing] = []
+    summaries = comparison.execute(runs, Processes(2, reused=True), standings.append)
+    rows = comparison.rows(runs, summaries, [0.0001, 1.0], "validation")
+    comparison.write(folder, rows, {"command": "vertizo compare --methods vafl,dpzv"})
+    return Compared(folder, runs, summaries, standings, rows)
+
+
+@pytest.fixture(scope="session")
+def private(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run under seeded noise."""
+    return ran(tmp_path_factory.mktemp("studies") / "private", *EXACT)
