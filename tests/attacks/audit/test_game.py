@@ -19,7 +19,7 @@ from vertizo.cli.privacy.audit import audit as command
 from vertizo.config.schema import parse
 from vertizo.core.errors import ConfigError
 from vertizo.party import private_updates
-from vertizo.privacy import plan
+from vertizo.privacy import clipping
 from vertizo.privacy.mechanisms import SeededNoise
 from vertizo.protocol import wire
 
@@ -101,7 +101,7 @@ def test_a_server_with_too_little_noise_or_one_sided_clipping_is_caught(monkeypa
     def one_sided(values, clip_norm):
         return values.to(torch.float64).clamp(max=clip_norm)
 
-    for place, name, wrong in ((SeededNoise, "onto", onto), (plan, "clip", one_sided)):
+    for place, name, wrong in ((SeededNoise, "onto", onto), (clipping, "clip", one_sided)):
         with monkeypatch.context() as patch:
             patch.setattr(place, name, wrong)
             setting = _setting("exact")
