@@ -31,6 +31,7 @@ from vertizo.config.schema import parse
 from vertizo.core.memory import keep_freed_memory
 from vertizo.core.randomness import Stream
 from vertizo.data import vertical
+from vertizo.data.options import DataConfig
 from vertizo.data.vertical import Pooled
 from vertizo.models.losses import Classification
 from vertizo.party import storage
@@ -72,15 +73,8 @@ def made(records: int) -> Federation:
     rows, tests = torch.randn(records, CLIENTS * COLUMNS), 1_000
     labels = (rows[:, 0] > 0).long()
     pooled = Pooled("noise", rows, labels, rows[:tests], labels[:tests], Classification(2))
-    data = vertical.cut(
-        pooled,
-        split="even",
-        parties=CLIENTS,
-        columns=None,
-        validation=0.0,
-        limit=None,
-        stream=Stream.from_seed(0),
-    )
+    options = DataConfig(split="even", parties=CLIENTS, validation=0.0)
+    data = vertical.cut(pooled, options, Stream.from_seed(0))
     config = parse(
         {
             "batch_size": HOUSE_BATCH,

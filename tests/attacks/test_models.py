@@ -7,26 +7,15 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.attacks.trials import LABORATORY, tried
 
 from vertizo.attacks import arena
-from vertizo.attacks.base import Attack
-from vertizo.attacks.completion import ModelCompletion, few_of_each
+from vertizo.attacks.completion import ModelCompletion, complete, few_of_each
 from vertizo.attacks.inversion import FeatureInversion, decode, last_embeddings
 from vertizo.attacks.membership import MembershipInference, confidence
-from vertizo.attacks.runner import Laboratory
-from vertizo.attacks.scores import Measurement
 from vertizo.attacks.settings import setting
 from vertizo.attacks.transcript import Exchange
 from vertizo.core.randomness import Stream
-
-LABORATORY = Laboratory()
-
-
-def tried(attack: Attack, method: str, *overrides: str, seed: int = 0) -> dict[str, Measurement]:
-    config = setting(attack.setting, method, overrides=overrides, seed=seed)
-    data = LABORATORY.data(config)
-    assert attack.unfit(config, data) is None
-    return attack.trial(config, data)
 
 
 class TestCompletion:
@@ -61,8 +50,6 @@ class TestCompletion:
         assert sorted(labels[chosen].tolist()) == [0, 0, 1, 1, 2]
 
     def test_the_clients_model_is_left_as_it_was(self) -> None:
-        from vertizo.attacks.completion import complete
-
         config = setting("trained", "vafl", overrides=["rounds=4"])
         ground = arena.train(config, LABORATORY.data(config))
         client = ground.client()
@@ -73,22 +60,23 @@ class TestCompletion:
 
 
 class TestInversion:
-    @pytest.mark.parametrize("method", ["vafl", "dpzv"])
-    def test_embeddings_give_features_away_whatever_trains_them(self, method: str) -> None:
-        found = tried(FeatureInversion(), method, "epochs=4")
-        decoder, coalition = found["decoder"], found["coalition"]
-        assert decoder.value < 0.5 < decoder.control < 1  # the mean is 1, class means are control
-        assert coalition.value < 0.7 * coalition.control
+    def test_embeddings_give_features_away_whatever_trains_them(self) -> None:
+        for method in ("vafl", "dpzv"):
+            found = tried(FeatureInversion(), method, "epochs=4")
+            decoder, coalition = found["decoder"], found["coalition"]
+            # The mean is 1, class means are the control.
+            assert decoder.value < 0.5 < decoder.control < 1, method
+            assert coalition.value < 0.7 * coalition.control, method
 
-    def test_noise_on_embeddings_takes_some_back(self) -> None:
-        noise = ("privacy.mechanism=embedding-noise", "privacy.clip=1.0", "privacy.noise_std=2.0")
-        plain = tried(FeatureInversion(), "dpzv", "epochs=2")["decoder"]
-        noised = tried(FeatureInversion(), "dpzv", "epochs=2", *noise)["decoder"]
-        assert noised.value > plain.value + 0.3
+    def test_noise_on_embeddings_takes_some_back_and_on_replies_none(self) -> None:
+        def decoder(mechanism: str, clip: str, noise_std: str) -> float:
+            noise = f"mechanism={mechanism}", f"clip={clip}", f"noise_std={noise_std}"
+            overrides = ["epochs=2", *(f"privacy.{each}" for each in noise)]
+            return tried(FeatureInversion(), "dpzv", *overrides)["decoder"].value
 
-    def test_noise_on_replies_does_not(self) -> None:
-        noise = ("privacy.mechanism=gaussian", "privacy.clip=4.0", "privacy.noise_std=8.0")
-        assert tried(FeatureInversion(), "dpzv", "epochs=2", *noise)["decoder"].value < 0.5
+        plain = tried(FeatureInversion(), "dpzv", "epochs=2")["decoder"].value
+        assert decoder("embedding-noise", "1.0", "2.0") > plain + 0.3
+        assert decoder("gaussian", "4.0", "8.0") < 0.5
 
     def test_a_linear_map_of_full_rank_is_undone(self) -> None:
         rng = torch.Generator().manual_seed(0)

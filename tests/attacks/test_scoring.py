@@ -4,44 +4,32 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.attacks.trials import LABORATORY, tried
 
 from vertizo.attacks.matching import GradientMatching
-from vertizo.attacks.runner import Laboratory
-from vertizo.attacks.scores import Measurement
 from vertizo.attacks.scoring import ReplyScoring, dealt_anew, direction_scores, norm_scores
 from vertizo.attacks.settings import setting
 from vertizo.attacks.transcript import Exchange
 from vertizo.core.randomness import Stream
 
-LABORATORY = Laboratory()
-
-
-def tried(
-    method: str, *overrides: str, noise: bool = False, seed: int = 0
-) -> dict[str, Measurement]:
-    config = setting("binary", method, noise=noise, overrides=overrides, seed=seed)
-    data = LABORATORY.data(config)
-    assert ReplyScoring().unfit(config, data) is None
-    return ReplyScoring().trial(config, data)
+SCORING = ReplyScoring()
+MATCHING = GradientMatching(exchanges=1, steps=60)
 
 
 class TestScoring:
-    def test_the_direction_of_a_gradient_is_the_label(self) -> None:
-        found = tried("vafl")
-        assert found["direction"].value > 0.99
-        assert abs(found["direction"].control - 0.5) < 0.15
-
-    def test_noise_lowers_it(self) -> None:
-        plain, noised = tried("vafl"), tried("vafl", noise=True)
-        assert noised["direction"].value < plain["direction"].value - 0.2
+    def test_the_direction_of_a_gradient_is_the_label_unless_there_is_noise(self) -> None:
+        plain = tried(SCORING, "vafl")["direction"]
+        assert plain.value > 0.99
+        assert abs(plain.control - 0.5) < 0.15
+        assert tried(SCORING, "vafl", noise=True)["direction"].value < plain.value - 0.2
 
     def test_a_scalar_of_a_batch_has_no_direction_of_a_record(self) -> None:
         """Nothing near the first-order attack; what is left is held against dealt replies."""
-        values = [tried("dpzv", seed=seed)["direction"].value for seed in (0, 1, 2)]
+        values = [tried(SCORING, "dpzv", seed=seed)["direction"].value for seed in (0, 1, 2)]
         assert sum(values) / 3 < 0.75
 
     def test_many_slopes_have(self) -> None:
-        assert tried("czofo")["direction"].value > 0.7
+        assert tried(SCORING, "czofo")["direction"].value > 0.7
 
     def test_means_over_exchanges(self) -> None:
         ids = torch.tensor([1, 0])
@@ -68,38 +56,24 @@ class TestScoring:
 
     def test_ten_classes_are_refused(self) -> None:
         config = setting("sum", "vafl")
-        assert "two" in str(ReplyScoring().unfit(config, LABORATORY.data(config)))
+        assert "two" in str(SCORING.unfit(config, LABORATORY.data(config)))
 
 
 class TestMatching:
-    def of(
-        self, place: str, method: str, *overrides: str, noise: bool = False
-    ) -> dict[str, Measurement]:
-        config = setting(place, method, noise=noise, overrides=overrides)
-        data = LABORATORY.data(config)
-        attack = GradientMatching(exchanges=1, steps=60)
-        assert attack.unfit(config, data) is None
-        return attack.trial(config, data)
-
-    @pytest.mark.parametrize("method", ["vafl", "split", "compressed-vfl"])
-    def test_a_sum_gives_label_and_embedding_away(self, method: str) -> None:
-        found = self.of("sum", method)
-        assert found["accuracy"].value >= 0.99
-        assert found["others"].value < 0.1
+    def test_a_sum_gives_label_and_embedding_away(self) -> None:
+        for method in ("vafl", "split", "compressed-vfl"):
+            found = tried(MATCHING, method)
+            assert found["accuracy"].value >= 0.99, method
+            assert found["others"].value < 0.1, method
+        assert tried(MATCHING, "vafl", noise=True)["accuracy"].value < 0.5
 
     def test_a_hidden_layer_is_searched_through(self) -> None:
         """32 equations for each record and one of 10 labels: most are found, by far not by luck."""
-        found = self.of("trained", "vafl", "epochs=1")
-        assert found["accuracy"].value > found["accuracy"].control + 0.4
+        score = tried(MATCHING, "vafl", "epochs=1", place="trained")["accuracy"]
+        assert score.value > score.control + 0.4
 
-    def test_slopes_of_each_record_can_be_matched(self) -> None:
-        found = self.of("sum", "czofo", "method.scalars=record")
-        assert found["accuracy"].value >= 0.99
-
-    def test_noise_lowers_it(self) -> None:
-        assert self.of("sum", "vafl", noise=True)["accuracy"].value < 0.5
-
-    @pytest.mark.parametrize("method", ["dpzv", "cascaded", "zoo-vfl", "syn-zoo-vfl", "czofo"])
-    def test_scalars_of_a_batch_cannot_be_matched(self, method: str) -> None:
-        config = setting("sum", method)
-        assert "scalars" in str(GradientMatching().unfit(config, LABORATORY.data(config)))
+    def test_slopes_of_each_record_can_be_matched_and_scalars_of_a_batch_cannot(self) -> None:
+        assert tried(MATCHING, "czofo", "method.scalars=record")["accuracy"].value >= 0.99
+        for method in ("dpzv", "cascaded", "zoo-vfl", "syn-zoo-vfl", "czofo"):
+            config = setting("sum", method)
+            assert "scalars" in str(MATCHING.unfit(config, LABORATORY.data(config))), method

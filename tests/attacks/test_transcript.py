@@ -2,52 +2,56 @@
 
 from __future__ import annotations
 
-import pytest
+from functools import cache
+
 import torch
+from tests.attacks.trials import LABORATORY
 
 from vertizo.attacks import arena
-from vertizo.attacks.runner import Laboratory
 from vertizo.attacks.settings import setting
-from vertizo.attacks.transcript import Reader, Transcript
+from vertizo.attacks.transcript import Exchange, Reader, Transcript
 from vertizo.config.schema import ExperimentConfig
 
 SMALL = ("data.limit=60", "batch_size=16")
 
 
-def trained(method: str, *overrides: str, latest: int | None = None) -> arena.Arena:
+@cache
+def trained(
+    method: str, *overrides: str, latest: int | None = None, watch_server: bool = False
+) -> arena.Arena:
     config = setting("sum", method, overrides=(*SMALL, *overrides))
-    return arena.train(config, Laboratory().data(config), latest=latest)
+    data = LABORATORY.data(config)
+    return arena.train(config, data, latest=latest, watch_server=watch_server)
 
 
-def reader(ground: arena.Arena) -> Reader:
-    return Reader.of(ground.config, ground.data.records)
+def exchanges(ground: arena.Arena, client: int | None = None) -> list[Exchange]:
+    return Reader.of(ground.config, ground.data.records).exchanges(ground.transcript, client)
 
 
-@pytest.mark.parametrize("method", ["dpzv", "vafl", "split", "czofo", "syn-zoo-vfl"])
-def test_every_answered_query_is_an_exchange(method: str) -> None:
-    ground = trained(method, "epochs=2")
-    found = reader(ground).exchanges(ground.transcript)
-    per_client = 2 * -(-60 // 16)
-    assert [(e.client, e.number) for e in found] == [
-        (client, number) for client in (0, 1) for number in range(per_client)
-    ]
-    for each in found:
-        batch = each.ids.numel()
-        assert each.embeddings.shape == (ground.config.method.points, batch, 10)
-        assert each.values.shape == ground.config.method.reply_shape(batch, 10)
+def test_every_answered_query_is_an_exchange() -> None:
+    for method in ("dpzv", "vafl", "split", "czofo", "syn-zoo-vfl"):
+        ground = trained(method, "epochs=2")
+        found = exchanges(ground)
+        assert [(e.client, e.number) for e in found] == [
+            (client, number) for client in (0, 1) for number in range(2 * -(-60 // 16))
+        ], method
+        for each in found:
+            batch = each.ids.numel()
+            assert each.embeddings.shape == (ground.config.method.points, batch, 10), method
+            assert each.values.shape == ground.config.method.reply_shape(batch, 10), method
 
 
 def test_embeddings_are_those_that_reached_the_server() -> None:
     ground = trained("vafl")
     table = ground.federation.server.side.table.values
-    for each in reader(ground).exchanges(ground.transcript, 1):
+    for each in exchanges(ground, 1):
         assert torch.equal(table[each.ids, 10:], each.embeddings[0])
 
 
 def test_differences_of_error_feedback_are_added_up() -> None:
     overrides = ("epochs=3", "codecs.up.name=uniform", "codecs.up.bits=8", "codecs.feedback=up")
     ground = trained("vafl", *overrides, latest=1)  # all are needed: none may be forgotten
-    found = reader(ground).exchanges(ground.transcript, 0)
+    found = exchanges(ground, 0)
     assert len(found) == 3 * 4
     table = ground.federation.server.side.table.values
     for each in found[-4:]:
@@ -57,13 +61,13 @@ def test_differences_of_error_feedback_are_added_up() -> None:
 def test_a_frame_that_was_sent_again_is_one_exchange() -> None:
     ground = trained("cascaded", "epochs=3", "simulation.drop=0.3", "simulation.timeout=1")
     assert ground.federation.simulator.traffic.lost > 0
-    numbers = [e.number for e in reader(ground).exchanges(ground.transcript, 0)]
+    numbers = [e.number for e in exchanges(ground, 0)]
     assert numbers == list(range(12))
 
 
 def test_only_the_latest_are_kept_if_that_is_asked() -> None:
     ground = trained("split", "epochs=4", latest=3)
-    numbers = [e.number for e in reader(ground).exchanges(ground.transcript, 1)]
+    numbers = [e.number for e in exchanges(ground, 1)]
     assert numbers == [13, 14, 15]
     assert ground.transcript.frames_seen > len(ground.transcript.frames())
 
@@ -78,8 +82,7 @@ def test_a_client_has_its_own_exchanges_only() -> None:
 
 def test_watching_notes_what_a_query_was_answered_with() -> None:
     """The reply of VAFL is the gradient at the noted weights and rows."""
-    config = setting("sum", "vafl", overrides=SMALL)
-    ground = arena.train(config, Laboratory().data(config), watch_server=True)
+    ground = trained("vafl", watch_server=True)
     truth, head = ground.data.labels["table"], ground.federation.server.side.model
     for each in ground.client().exchanges:
         bias = ground.watched.parameters[each.number]

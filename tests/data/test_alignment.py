@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.data.refusals import refused
 
 from vertizo.core.errors import ConfigError, DataError
 from vertizo.data.alignment import TableToAlign, align_table, in_order, keys_of
@@ -67,16 +68,11 @@ def test_what_is_no_column_of_identifiers() -> None:
         (table(["1", "1.0"]), "the key '1' in 2 rows: row 1 and row 2; each record"),
         (table([]), "has no rows"),
     ):
-        with pytest.raises(DataError) as caught:
-            keys_of(frame, "id", "loans.csv")
-        line = str(caught.value)
-        assert words in line
+        line = refused([words], DataError, keys_of, frame, "id", "loans.csv")
         assert line.startswith("loans.csv")
-        assert "\n" not in line
-    with pytest.raises(DataError, match=r"column 'ids' of identifiers; did you mean 'id'\?"):
-        keys_of(table([1]), "ids")
-    with pytest.raises(DataError, match="'customer' of identifiers; it has id, x"):
-        keys_of(table([1]), "customer")
+    words = "column 'ids' of identifiers; did you mean 'id'?"
+    refused([words], DataError, keys_of, table([1]), "ids")
+    refused(["'customer' of identifiers; it has id, x"], DataError, keys_of, table([1]), "customer")
 
 
 def test_rows_come_in_canonical_order_with_their_values() -> None:

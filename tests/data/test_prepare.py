@@ -28,9 +28,8 @@ def test_a_named_record_is_itself_without_a_column_and_coded_otherwise() -> None
     """Or leaving out a column would make strangers of people that a ledger is charged for."""
 
     def keys(**changes: Any) -> list[str]:
-        found = prepare(DataConfig(name="breast-cancer", **changes), Stream.from_seed(0)).keys
-        assert found is not None
-        return found()
+        options = DataConfig(name="breast-cancer", **changes)
+        return prepare(options, Stream.from_seed(0)).keys()
 
     people = keys()
     assert len(set(people)) == len(people)

@@ -166,16 +166,8 @@ def made(*overrides: str, data: VerticalData | None = None) -> Federation:
 
 
 def cut(settings: schema.ExperimentConfig) -> VerticalData:
-    options = settings.data
-    return vertical.cut(
-        load_data(options.name),
-        split=options.split,
-        parties=options.parties,
-        columns=options.columns,
-        validation=options.validation,
-        limit=options.limit,
-        stream=Stream.from_seed(settings.seed),
-    )
+    pooled = load_data(settings.data.name)
+    return vertical.cut(pooled, settings.data, Stream.from_seed(settings.seed))
 
 
 def refusal(*overrides: str) -> str:

@@ -43,7 +43,7 @@ def prepare(options: DataConfig, stream: Stream) -> VerticalData:
         pooled = _fewer_tests(pooled, options.test_limit)
     if pooled.keys is None:
         pooled = replace(pooled, keys=partial(_contents, options))
-    return _cut(pooled, options, stream)
+    return _with_every_class(vertical.cut(pooled, options, stream), options)
 
 
 def _contents(options: DataConfig) -> list[str]:
@@ -73,24 +73,7 @@ def prepare_frame(frame: pl.DataFrame, options: DataConfig, stream: Stream) -> V
         ConfigError, DataError: one line that says what does not fit.
     """
     pooled = tables.own(options.name, Source("X", frame), Source("X", frame.clear()), options)
-    return _cut(pooled, options, stream)
-
-
-def _cut(pooled: Pooled, options: DataConfig, stream: Stream) -> VerticalData:
-    data = vertical.cut(
-        pooled,
-        split=options.split,
-        parties=options.parties,
-        columns=options.columns,
-        validation=options.validation,
-        limit=options.limit,
-        stream=stream,
-        ranges=options.ranges,
-        categories=options.categories,
-        label_holder=options.label_holder,
-        label_range=options.label_range,
-    )
-    return _with_every_class(data, options)
+    return _with_every_class(vertical.cut(pooled, options, stream), options)
 
 
 def _with_every_class(data: VerticalData, options: DataConfig) -> VerticalData:

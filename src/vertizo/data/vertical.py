@@ -13,6 +13,7 @@ from torch import Tensor
 from vertizo.core.errors import ConfigError
 from vertizo.core.names import SplitName
 from vertizo.core.randomness import Stream
+from vertizo.data.options import DataConfig
 from vertizo.data.pooled import Pooled
 from vertizo.data.splits import SPLITS, Piece, describe, nearest, pieces
 from vertizo.data.tabular.prepared import Preparation
@@ -76,54 +77,34 @@ class VerticalData:
         return tuple(self.features[party]["table"].shape[1:])
 
 
-def cut(
-    pooled: Pooled,
-    *,
-    split: SplitName | None,
-    parties: int | None,
-    columns: Mapping[str, Sequence[str]] | None,
-    validation: float,
-    limit: int | None,
-    stream: Stream,
-    ranges: Bounds | None = None,
-    categories: Lists | None = None,
-    label_holder: str | None = None,
-    label_range: Sequence[float] | None = None,
-) -> VerticalData:
+def cut(pooled: Pooled, options: DataConfig, stream: Stream) -> VerticalData:
     """Set validation records aside and give every party its part of the features.
 
     The parties of a raw table then prepare their own columns, fitted on their own training rows.
 
     Args:
         pooled: the whole data set.
-        split: how; None for the usual one of that kind of data.
-        parties: how many; None for as many as the split itself says.
-        columns: party name → column names, for ``columns``.
-        validation: share of the training records kept for validation, in [0, 1).
-        limit: use at most so many training records; None for all.
+        options: how it is cut, and which public constants take the place of fitted statistics.
         stream: randomness of the choice of validation records.
-        ranges: for raw tables, column → public bounds in place of fitted statistics.
-        categories: for raw tables, column → public list in place of those that occur.
-        label_holder: the party that holds the labels, and is no client.
-        label_range: for regressions, public bounds that labels are scaled by in place of the
-            training labels' mean and standard deviation.
 
     Raises:
         ConfigError: the split or another key does not fit the data, naming both.
     """
-    ranges, categories = ranges or {}, categories or {}
-    names, parts = pieces(pooled, split, parties, columns)
-    _check_holder(label_holder, names)
+    ranges, categories, label_range = options.ranges, options.categories, options.label_range
+    names, parts = pieces(pooled, options.split, options.parties, options.columns)
+    _check_holder(options.label_holder, names)
     if pooled.levels is not None:
         check_public(pooled.name, pooled.columns or (), pooled.levels, ranges, categories)
     elif ranges or categories:
         key = "ranges" if ranges else "categories"
         raise ConfigError(f"data.{key} is set but {describe(pooled)} without raw columns")
 
-    chosen = choose(pooled.train.shape[0], validation, limit, stream)
+    chosen = choose(pooled.train.shape[0], options.validation, options.limit, stream)
     fits_something = pooled.levels is not None or isinstance(pooled.task, Regression)
     if fits_something and not chosen["table"].numel():
-        raise ConfigError(f"data.validation is {validation}, which leaves no record to train on")
+        raise ConfigError(
+            f"data.validation is {options.validation}, which leaves no record to train on"
+        )
     labels: dict[Purpose, Tensor] = {"test": pooled.test_labels}
     for purpose, ids in chosen.items():
         labels[purpose] = pooled.train_labels.index_select(0, ids)
@@ -144,7 +125,7 @@ def cut(
         preparations[name] = prepare
         holdings.append(holding)
         fitted += [name] * prepare.fitted
-    clients = [holding for holding in holdings if holding.name != label_holder]
+    clients = [holding for holding in holdings if holding.name != options.label_holder]
     task = learned_task(pooled.name, pooled.task, labels["table"], label_range)
     return VerticalData(
         name=pooled.name,
@@ -154,7 +135,7 @@ def cut(
         labels=labels,
         fitted_scaling=bool(fitted),
         cardinalities=_cardinalities(clients),
-        own=next((holding for holding in holdings if holding.name == label_holder), None),
+        own=next((holding for holding in holdings if holding.name == options.label_holder), None),
         fitted=tuple(fitted),
         fitted_labels=pooled.fitted_labels or (task is not pooled.task and label_range is None),
         class_names=pooled.class_names,

@@ -18,22 +18,12 @@ from vertizo.core.errors import ConfigError
 from vertizo.privacy.accounting import epsilon_of
 
 
-@pytest.mark.parametrize(("hits", "trials"), [(0, 20), (3, 20), (20, 20), (1, 500), (499, 500)])
-def test_rates_are_those_of_clopper_and_pearson(hits, trials):
-    for error in (0.025, 0.005):
-        low, high = binomtest(hits, trials).proportion_ci(1 - 2 * error, method="exact")
-        assert float(rate_at_least(hits, trials, error)) == pytest.approx(low, abs=1e-9)
-        assert float(rate_at_most(hits, trials, error)) == pytest.approx(high, abs=1e-9)
-
-
-def _violations(repetitions, draw, truth, trials, delta):
-    """How often the bound exceeds the truth, and its median."""
-    generator = np.random.default_rng(7)
-    found = []
-    for _ in range(repetitions):
-        world0, world1 = draw(generator, trials)
-        found.append(lower_bound(world0, world1, delta=delta, confidence=0.9).epsilon)
-    return sum(bound > truth for bound in found), float(np.median(found))
+def test_rates_are_those_of_clopper_and_pearson():
+    for hits, trials in ((0, 20), (3, 20), (20, 20), (1, 500), (499, 500)):
+        for error in (0.025, 0.005):
+            low, high = binomtest(hits, trials).proportion_ci(1 - 2 * error, method="exact")
+            assert float(rate_at_least(hits, trials, error)) == pytest.approx(low, abs=1e-9)
+            assert float(rate_at_most(hits, trials, error)) == pytest.approx(high, abs=1e-9)
 
 
 def _most(repetitions, rate):
@@ -41,28 +31,27 @@ def _most(repetitions, rate):
     return repetitions * rate + 4 * math.sqrt(repetitions * rate * (1 - rate))
 
 
-def test_the_bound_on_a_gaussian_mechanism_exceeds_the_truth_no_more_often_than_stated():
-    def draw(generator, trials):
-        return generator.standard_normal(trials), 1 + generator.standard_normal(trials)
+def test_the_bound_exceeds_the_truth_no_more_often_than_stated():
+    def gaussian(generator):
+        return generator.standard_normal(1000), 1 + generator.standard_normal(1000)
 
-    truth = epsilon_of(1.0, 1e-3)
-    wrong, median = _violations(200, draw, truth, 1000, 1e-3)
-    assert wrong <= _most(200, 0.1)
-    assert 0.25 * truth < median < truth
+    def randomised_response(generator):
+        # One event attains ε, so that the confidence is really used up: ln(0.75/0.25) = 1.0986.
+        flips = generator.random(1000) < 0.25, generator.random(1000) < 0.75
+        return [flip.astype(float) for flip in flips]
 
-
-def test_the_bound_on_randomised_response_exceeds_the_truth_no_more_often_than_stated():
-    # Here one event attains ε, so that the confidence is really used up: ln(0.75/0.25) = 1.0986.
-    def draw(generator, trials):
-        return (
-            (generator.random(trials) < 0.25).astype(float),
-            (generator.random(trials) < 0.75).astype(float),
-        )
-
-    truth = math.log(3)
-    wrong, median = _violations(400, draw, truth, 1000, 0.0)
-    assert wrong <= _most(400, 0.1)
-    assert 0.8 * truth < median < truth
+    for repetitions, draw, delta, truth, least in (
+        (200, gaussian, 1e-3, epsilon_of(1.0, 1e-3), 0.25),
+        (400, randomised_response, 0.0, math.log(3), 0.8),
+    ):
+        generator = np.random.default_rng(7)
+        found = [
+            lower_bound(*draw(generator), delta=delta, confidence=0.9).epsilon
+            for _ in range(repetitions)
+        ]
+        wrong = sum(bound > truth for bound in found)
+        assert wrong <= _most(repetitions, 0.1), draw.__name__
+        assert least * truth < float(np.median(found)) < truth, draw.__name__
 
 
 def test_without_the_other_half_the_bound_would_be_wrong_too_often():
@@ -88,7 +77,9 @@ def test_either_world_may_be_the_one_that_stands_out():
     assert all(bound.epsilon > 2 for bound in ways)
 
 
-def test_delta_is_subtracted():
+def test_delta_is_subtracted_and_equal_worlds_show_nothing():
+    same = np.arange(100.0)
+    assert lower_bound(same, same, delta=1e-5).epsilon == 0.0
     world0, world1 = np.zeros(1000), np.ones(1000)
     bounds = [lower_bound(world0, world1, delta=delta) for delta in (0.0, 0.5)]
     assert bounds[0].hits == 500
@@ -96,11 +87,6 @@ def test_delta_is_subtracted():
     ratio = math.exp(bounds[1].epsilon - bounds[0].epsilon)
     low = float(rate_at_least(500, 500, 0.025))
     assert ratio == pytest.approx((low - 0.5) / low)
-
-
-def test_equal_worlds_show_nothing():
-    same = np.arange(100.0)
-    assert lower_bound(same, same, delta=1e-5).epsilon == 0.0
 
 
 def test_several_numbers_are_weighed_by_what_they_tell():
@@ -116,13 +102,10 @@ def test_several_numbers_are_weighed_by_what_they_tell():
     assert lower_bound(seen0, seen1, delta=0.0).epsilon > 1.5
 
 
-def test_too_few_trials_are_refused():
-    few = np.zeros(FEWEST - 1)
+def test_too_few_trials_and_impossible_confidences_are_refused():
+    few, enough = np.zeros(FEWEST - 1), np.zeros(20)
     with pytest.raises(ConfigError, match=f"trials is {FEWEST - 1}; use at least {FEWEST}"):
         lower_bound(few, few, delta=0.0)
-
-
-@pytest.mark.parametrize("confidence", [0.0, 1.0, 95.0])
-def test_a_confidence_lies_between_0_and_1(confidence):
-    with pytest.raises(ConfigError, match="confidence"):
-        lower_bound(np.zeros(20), np.zeros(20), delta=0.0, confidence=confidence)
+    for confidence in (0.0, 1.0, 95.0):
+        with pytest.raises(ConfigError, match="confidence"):
+            lower_bound(enough, enough, delta=0.0, confidence=confidence)

@@ -16,6 +16,7 @@ from vertizo.attacks.audit.final_model import FinalModel
 from vertizo.attacks.audit.game import audit
 from vertizo.attacks.audit.setting import Setting
 from vertizo.cli.privacy.audit import audit as command
+from vertizo.config.schema import parse
 from vertizo.core.errors import ConfigError
 from vertizo.party import private_updates
 from vertizo.privacy import clipping
@@ -77,7 +78,7 @@ def test_trials_differ_in_noise_and_in_nothing_else_that_matters():
     assert float(player.observe(0, 4)[0]) in seen
 
 
-def test_published_noise_gives_away_more_than_it_claims():
+def test_published_noise_gives_away_more_than_it_claims_and_exact_noise_does_not():
     setting = _setting("published")
     found = audit(setting, Malicious(setting), trials=400)
     assert found.epsilon_claimed == pytest.approx(1.0)
@@ -85,9 +86,6 @@ def test_published_noise_gives_away_more_than_it_claims():
     assert found.epsilon_claimed < found.bound.epsilon < found.epsilon_exact
     assert found.refutes_claim
     assert not found.refutes_accountant
-
-
-def test_exact_noise_keeps_its_promise():
     setting = _setting("exact")
     found = audit(setting, Malicious(setting), trials=400)
     assert found.epsilon_claimed == found.epsilon_exact == pytest.approx(1.0)
@@ -95,28 +93,22 @@ def test_exact_noise_keeps_its_promise():
     assert not found.refutes_claim
 
 
-def test_a_server_with_too_little_noise_is_caught(monkeypatch):
+def test_a_server_with_too_little_noise_or_one_sided_clipping_is_caught(monkeypatch):
     def onto(self, release, total):
         noise = self._stream.generator(release).standard_normal(tuple(total.shape))
         return total + 0.1 * self.noise_std * torch.from_numpy(noise)
 
-    monkeypatch.setattr(SeededNoise, "onto", onto)
-    setting = _setting("exact")
-    found = audit(setting, Malicious(setting), trials=100)
-    assert found.guarantee == "simulated"
-    assert found.epsilon_exact == pytest.approx(1.0)
-    assert found.refutes_accountant
-
-
-def test_a_server_that_clips_one_side_only_is_caught(monkeypatch):
     def one_sided(values, clip_norm):
         return values.to(torch.float64).clamp(max=clip_norm)
 
-    monkeypatch.setattr(clipping, "clip", one_sided)
-    setting = _setting("exact")
-    found = audit(setting, Malicious(setting), trials=100)
-    assert found.epsilon_exact == pytest.approx(1.0)
-    assert found.refutes_accountant
+    for place, name, wrong in ((SeededNoise, "onto", onto), (clipping, "clip", one_sided)):
+        with monkeypatch.context() as patch:
+            patch.setattr(place, name, wrong)
+            setting = _setting("exact")
+            found = audit(setting, Malicious(setting), trials=100)
+        assert found.guarantee == "simulated", name
+        assert found.epsilon_exact == pytest.approx(1.0), name
+        assert found.refutes_accountant, name
 
 
 def test_a_raw_label_server_gives_away_more_than_its_replies_alone():
@@ -126,6 +118,7 @@ def test_a_raw_label_server_gives_away_more_than_its_replies_alone():
     assert found.epsilon_exact is None
     assert found.epsilon_replies == pytest.approx(1.0)
     assert found.bound.epsilon > 1.5
+    assert audit(setting, FinalModel(setting), trials=60).bound.epsilon > 1.5
 
 
 def test_other_records_tell_nothing_where_the_server_model_does_not_move():
@@ -152,40 +145,35 @@ def test_clients_that_follow_the_protocol_know_the_likelihood_of_what_they_see()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("noise", ["published", "exact"])
-def test_clients_that_follow_the_protocol_show_less_than_malicious_ones(noise):
-    setting = _setting(noise)
-    honest = audit(setting, Honest(setting), trials=300)
-    malicious = audit(setting, Malicious(setting), trials=300)
-    assert honest.bound.epsilon <= malicious.bound.epsilon
-    assert not honest.refutes_accountant
+def test_clients_that_follow_the_protocol_show_less_than_malicious_ones():
+    for noise in ("published", "exact"):
+        setting = _setting(noise)
+        honest = audit(setting, Honest(setting), trials=300)
+        malicious = audit(setting, Malicious(setting), trials=300)
+        assert honest.bound.epsilon <= malicious.bound.epsilon, noise
+        assert not honest.refutes_accountant, noise
+
+
+def _keeps_its_promise(player, trials):
+    """For each way of updating privately: against what sees the replies, or the final model."""
+    for update in ("private-sgd", "private-zeroth-order", "poisson-dp-sgd"):
+        setting = _setting(update=update)
+        found = audit(setting, player(setting), trials=trials)
+        assert found.guarantee == "simulated", update
+        assert found.epsilon_exact == pytest.approx(1.0, abs=1e-3), update
+        assert found.bound.epsilon < found.epsilon_exact, update
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("update", ["private-sgd", "private-zeroth-order", "poisson-dp-sgd"])
-def test_private_servers_keep_their_promise(update):
-    setting = _setting(update=update)
-    found = audit(setting, Measuring(setting), trials=400)
-    assert found.guarantee == "simulated"
-    assert found.bound.epsilon < found.epsilon_exact == pytest.approx(1.0, abs=1e-3)
+def test_private_servers_keep_their_promise():
+    _keeps_its_promise(Measuring, 400)
 
 
-@pytest.mark.parametrize("update", ["private-sgd", "private-zeroth-order", "poisson-dp-sgd"])
-def test_who_is_given_the_final_model_learns_no_more_than_is_promised(update):
-    setting = _setting(update=update)
-    found = audit(setting, FinalModel(setting), trials=150)
-    assert found.guarantee == "simulated"
-    assert found.bound.epsilon < found.epsilon_exact == pytest.approx(1.0, abs=1e-3)
+def test_who_is_given_the_final_model_learns_no_more_than_is_promised():
+    _keeps_its_promise(FinalModel, 150)
 
 
-def test_a_raw_label_server_gives_itself_away_by_its_final_model():
-    setting = _setting(update="sgd")
-    found = audit(setting, FinalModel(setting), trials=60)
-    assert found.bound.epsilon > 1.5
-
-
-@pytest.mark.parametrize("update", ["private-sgd", "poisson-dp-sgd"])
-def test_a_server_whose_gradients_escape_the_clip_is_caught(monkeypatch, update):
+def test_a_server_whose_gradients_escape_the_clip_is_caught(monkeypatch):
     """By its final model: the replies are what they should be."""
 
     def unclipped(evaluation, clip_norm, count=None):
@@ -197,51 +185,43 @@ def test_a_server_whose_gradients_escape_the_clip_is_caught(monkeypatch, update)
         return torch.stack(sums).sum(0)
 
     monkeypatch.setattr(private_updates, "clipped_gradient", unclipped)
-    setting = _setting(update=update)
-    found = audit(setting, FinalModel(setting), trials=60)
-    assert found.epsilon_exact == pytest.approx(1.0, abs=1e-3)
-    assert found.refutes_accountant
+    for update in ("private-sgd", "poisson-dp-sgd"):
+        setting = _setting(update=update)
+        found = audit(setting, FinalModel(setting), trials=60)
+        assert found.epsilon_exact == pytest.approx(1.0, abs=1e-3), update
+        assert found.refutes_accountant, update
 
 
-def test_a_final_model_that_is_the_first_tells_nothing():
+def test_what_the_game_is_not_for_is_refused():
     with pytest.raises(ConfigError, match="'none'; there is no trained model to be given"):
         FinalModel(_setting())
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"method": {"name": "vafl"}}, "'vafl'; the audit's game is about replies of 'dpzv'"),
-        ({"simulation": {"timing": "synchronous"}}, "which takes 'asynchronous'"),
-        (
-            {"privacy": {"mechanism": "embedding-noise", "clip": 1.0, "noise_std": 1.0}},
-            "protects no label",
-        ),
-    ],
-)
-def test_what_the_game_is_not_for_is_refused(change, message):
-    from vertizo.config import schema as configuration
-
-    with pytest.raises(ConfigError, match=message):
-        Setting(configuration.parse(change), small.data())
-
-
-def test_a_record_that_is_not_there_is_refused():
     with pytest.raises(ConfigError, match="record is 100; there are 100 training records, from 0"):
         _setting(record=100)
+    protected = {"mechanism": "embedding-noise", "clip": 1.0, "noise_std": 1.0}
+    for change, message in (
+        ({"method": {"name": "vafl"}}, "'vafl'; the audit's game is about replies of 'dpzv'"),
+        ({"simulation": {"timing": "synchronous"}}, "which takes 'asynchronous'"),
+        ({"privacy": protected}, "protects no label"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            Setting(parse(change), small.data())
+
+
+def _command(overrides, confidence=0.95, record=0, as_json=False):
+    command(
+        *(None, overrides),
+        trials=20,
+        honest_trials=0,
+        confidence=confidence,
+        probes=4,
+        record=record,
+        as_json=as_json,
+    )
 
 
 def test_the_command_prints_figures_for_programs(capsys):
-    command(
-        None,
-        ["data.limit=64", "batch_size=16", "epochs=1", "server.update=none", "data.parties=2"],
-        trials=20,
-        honest_trials=0,
-        confidence=0.9,
-        probes=4,
-        record=1,
-        as_json=True,
-    )
+    small_run = ["data.limit=64", "batch_size=16", "epochs=1", "server.update=none"]
+    _command([*small_run, "data.parties=2"], confidence=0.9, record=1, as_json=True)
     [found] = json.loads(capsys.readouterr().out)
     assert found["adversary"] == "malicious"
     assert found["guarantee"] == "none"
@@ -251,16 +231,7 @@ def test_the_command_prints_figures_for_programs(capsys):
 
 def test_the_command_prints_a_table_for_people(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "160")
-    command(
-        None,
-        [],
-        trials=20,
-        honest_trials=0,
-        confidence=0.95,
-        probes=4,
-        record=0,
-        as_json=False,
-    )
+    _command([])
     said = capsys.readouterr().out
     for words in ("published noise", "exact plan", "raw-label server", "7.294", "no bound"):
         assert words in said

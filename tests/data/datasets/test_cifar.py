@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import pickle
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from PIL import Image
+from tests.data.refusals import refused
 
 from vertizo.core.errors import DataError
 from vertizo.data.datasets import catalog, cifar
@@ -77,35 +77,28 @@ def jpeg(folder: Path, count: int = 6, **changes: Any) -> Path:
     return folder
 
 
-def refusal(root: Path) -> str:
-    with pytest.raises(DataError) as caught:
-        catalog.load("cifar-10", root)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+def refuse(root: Path, *words: str) -> None:
+    refused(words, DataError, catalog.load, "cifar-10", root)
 
 
-@pytest.mark.parametrize(
-    ("write", "folder"), [(binary, "cifar-10-batches-bin"), (python, "cifar-10-batches-py")]
-)
-@pytest.mark.parametrize("outer", [".", "cifar-10", "cifar10"])
-def test_batches(write: Callable[[Path], Path], folder: str, outer: str, tmp_path: Path) -> None:
-    write(tmp_path / outer / folder)
-    pooled = catalog.load("cifar-10", tmp_path)
-    assert pooled.name == "cifar-10"
-    assert pooled.train.shape == (5 * COUNT, 3, 32, 32)
-    assert pooled.test.shape == (COUNT, 3, 32, 32)
-    assert pooled.class_names == cifar.CLASSES
+def test_batches(tmp_path: Path) -> None:
     pixels, labels = batch(5)
-    assert pooled.test_labels.tolist() == labels.tolist()
     expected = torch.from_numpy(pixels.reshape(-1, 3, 32, 32) / 255)
-    for channel, (mean, spread) in enumerate(zip(cifar.MEANS, cifar.SPREADS, strict=True)):
-        wanted = ((expected[:, channel] - mean) / spread).float()
-        torch.testing.assert_close(pooled.test[:, channel], wanted)
-    assert pooled.train_labels[:COUNT].tolist() == batch(0)[1].tolist()
-
-
-def test_files_directly_in_the_root(tmp_path: Path) -> None:
-    assert catalog.load("cifar-10", binary(tmp_path)).name == "cifar-10"
+    for write, folder in ((binary, "cifar-10-batches-bin"), (python, "cifar-10-batches-py")):
+        for outer in (".", "cifar-10", "cifar10"):
+            root = tmp_path / f"{folder} {outer}"
+            write(root / outer / folder)
+            pooled = catalog.load("cifar-10", root)
+            assert pooled.name == "cifar-10"
+            assert pooled.train.shape == (5 * COUNT, 3, 32, 32)
+            assert pooled.test.shape == (COUNT, 3, 32, 32)
+            assert pooled.class_names == cifar.CLASSES
+            assert pooled.test_labels.tolist() == labels.tolist()
+            for channel, (mean, spread) in enumerate(zip(cifar.MEANS, cifar.SPREADS, strict=True)):
+                wanted = ((expected[:, channel] - mean) / spread).float()
+                torch.testing.assert_close(pooled.test[:, channel], wanted)
+            assert pooled.train_labels[:COUNT].tolist() == batch(0)[1].tolist()
+    assert catalog.load("cifar-10", binary(tmp_path)).name == "cifar-10"  # directly in the root
 
 
 def test_jpeg_goes_by_another_name(tmp_path: Path) -> None:
@@ -124,19 +117,13 @@ def test_lossless_forms_go_first(tmp_path: Path) -> None:
     assert catalog.load("cifar-10", tmp_path).name == "cifar-10"
 
 
-def test_a_truncated_binary_batch(tmp_path: Path) -> None:
+def test_damaged_binary_batches(tmp_path: Path) -> None:
     content = (binary(tmp_path) / BINARY[1]).read_bytes()
     binary(tmp_path, data_batch_2=content[:-1])
-    text = refusal(tmp_path)
-    for word in ("data_batch_2.bin", str(len(content) - 1), "3073"):
-        assert word in text
-
-
-def test_a_label_beyond_the_classes(tmp_path: Path) -> None:
-    content = bytearray((binary(tmp_path) / BINARY[0]).read_bytes())
-    content[0] = 10
-    binary(tmp_path, data_batch_1=bytes(content))
-    assert "label 10; there are 0 to 9" in refusal(tmp_path)
+    refuse(tmp_path, "data_batch_2.bin", str(len(content) - 1), "3073")
+    content = (binary(tmp_path) / BINARY[0]).read_bytes()
+    binary(tmp_path, data_batch_1=bytes([10]) + content[1:])
+    refuse(tmp_path, "label 10; there are 0 to 9")
 
 
 class _Evil:
@@ -149,47 +136,38 @@ class _EvilArray:
         return np.load, ("evil.npy",)
 
 
-@pytest.mark.parametrize("content", [_Evil(), {b"data": _EvilArray()}, {b"labels": print}])
-def test_a_pickle_that_would_run_something(
-    content: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pickle_that_would_run_something(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    python(tmp_path, data_batch_1=content)
-    text = refusal(tmp_path)
-    assert "data_batch_1" in text
-    assert "it asks for" in text
-    assert not (tmp_path / "evil").exists()
+    for content in (_Evil(), {b"data": _EvilArray()}, {b"labels": print}):
+        refuse(python(tmp_path, data_batch_1=content), "data_batch_1", "it asks for")
+        assert not (tmp_path / "evil").exists()
 
 
-@pytest.mark.parametrize(
-    ("content", "word"),
-    [
+def test_a_pickle_of_something_else(tmp_path: Path) -> None:
+    data, labels = np.zeros((COUNT, 3072), np.uint8), [0] * COUNT
+    rows: list[tuple[Any, str]] = [
         ([1, 2], "list"),
-        ({b"labels": [0] * COUNT}, "data"),
-        ({b"data": np.zeros((COUNT, 3), np.uint8), b"labels": [0] * COUNT}, "data"),
-        ({b"data": np.zeros((COUNT, 3072)), b"labels": [0] * COUNT}, "data"),
-        ({b"data": np.zeros((COUNT, 3072), np.uint8)}, "labels"),
-        ({b"data": np.zeros((COUNT, 3072), np.uint8), b"labels": [0]}, "1 labels"),
-        ({b"data": np.zeros((COUNT, 3072), np.uint8), b"labels": ["a"] * COUNT}, "labels"),
-        ({b"data": np.zeros((COUNT, 3072), np.uint8), b"labels": [11] * COUNT}, "label 11"),
-    ],
-)
-def test_a_pickle_of_something_else(content: Any, word: str, tmp_path: Path) -> None:
-    python(tmp_path, data_batch_3=content)
-    text = refusal(tmp_path)
-    assert "data_batch_3" in text
-    assert word in text
-
-
-def test_half_a_pickle(tmp_path: Path) -> None:
+        ({b"labels": labels}, "data"),
+        ({b"data": data[:, :3], b"labels": labels}, "data"),
+        ({b"data": data.astype(float), b"labels": labels}, "data"),
+        ({b"data": data}, "labels"),
+        ({b"data": data, b"labels": [0]}, "1 labels"),
+        ({b"data": data, b"labels": ["a"] * COUNT}, "labels"),
+        ({b"data": data, b"labels": [11] * COUNT}, "label 11"),
+    ]
+    for number, (content, word) in enumerate(rows):
+        refuse(python(tmp_path / f"cifar-{number}", data_batch_3=content), "data_batch_3", word)
     path = python(tmp_path) / "test_batch"
     path.write_bytes(path.read_bytes()[:-100])
-    assert "test_batch is not a readable Python batch" in refusal(tmp_path)
+    refuse(tmp_path, "test_batch is not a readable Python batch")
 
 
-@pytest.mark.parametrize(
-    ("changes", "word"),
-    [
+def test_wrong_jpeg_files(tmp_path: Path) -> None:
+    stream = io.BytesIO()
+    Image.new("RGB", (16, 16)).save(stream, "JPEG")
+    body = np.frombuffer(stream.getvalue(), np.uint8)
+    small = {"header": body[:0], "body": body, "offsets": [0, len(body)], "labels": [0]}
+    rows: list[tuple[dict[str, Any], str]] = [
         ({"labels": None}, "does not have labels"),
         ({"labels": np.arange(5)}, "6 records but 5 labels"),
         ({"labels": np.full(6, 10)}, "label 10"),
@@ -198,28 +176,13 @@ def test_half_a_pickle(tmp_path: Path) -> None:
         ({"offsets": np.zeros(0, np.int64), "labels": np.zeros(0, np.int64)}, "no records"),
         ({"header": np.zeros(8)}, "header"),
         ({"header": np.zeros(8, np.uint8)}, "image 0 is damaged: no JPEG"),
-    ],
-)
-def test_wrong_jpeg_files(changes: dict[str, Any], word: str, tmp_path: Path) -> None:
-    jpeg(tmp_path, **changes)
-    text = refusal(tmp_path)
-    assert word in text
-    assert cifar.JPEG_FILES[0] in text
-
-
-def test_images_of_another_size(tmp_path: Path) -> None:
-    stream = io.BytesIO()
-    Image.new("RGB", (16, 16)).save(stream, "JPEG")
-    body = np.frombuffer(stream.getvalue(), np.uint8)
-    changes = {"header": body[:0], "body": body, "offsets": [0, len(body)]}
-    jpeg(tmp_path, count=1, **changes)
-    assert "RGB of (16, 16); RGB of 32×32 is expected" in refusal(tmp_path)
-
-
-@pytest.mark.parametrize("content", [b"", b"hello", b"PK\x03\x04 and no more"])
-def test_no_npz_file(content: bytes, tmp_path: Path) -> None:
-    (jpeg(tmp_path) / cifar.JPEG_FILES[0]).write_bytes(content)
-    assert "not a readable npz file" in refusal(tmp_path)
+        (small, "RGB of (16, 16); RGB of 32×32 is expected"),
+    ]
+    for changes, word in rows:
+        refuse(jpeg(tmp_path, **changes), word, cifar.JPEG_FILES[0])
+    for content in (b"", b"hello", b"PK\x03\x04 and no more"):
+        (jpeg(tmp_path) / cifar.JPEG_FILES[0]).write_bytes(content)
+        refuse(tmp_path, "not a readable npz file")
 
 
 def test_the_jpeg_files_that_were_found() -> None:

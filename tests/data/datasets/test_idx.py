@@ -6,7 +6,10 @@ import gzip
 import re
 import socket
 import struct
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +18,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
+from tests.data.datasets.idx_files import PUBLISHED, encoded, put, small_set
+from tests.data.refusals import refused
 
 from vertizo.core.errors import DataError
 from vertizo.data.datasets import idx
-from vertizo.data.datasets.idx import IdxFile, IdxSet
 
-FILE = IdxFile("x.gz", "")
+FILE = "x.gz"
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "cut off": lambda whole: whole[: len(whole) // 2],
     "not gzip": lambda whole: b"hello" + whole,
@@ -31,22 +35,6 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-def one_line(error: BaseException) -> str:
-    text = str(error)
-    assert text
-    assert "\n" not in text
-    return text
-
-
-@pytest.fixture
-def nobody() -> str:
-    """The address of a mirror that does not answer."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    return f"http://127.0.0.1:{port}/"
-
-
 class TestRead:
     @settings(max_examples=30, deadline=None)
     @given(
@@ -54,18 +42,13 @@ class TestRead:
         packed=st.booleans(),
     )
     def test_reads_what_was_written(
-        self,
-        array: np.ndarray,
-        packed: bool,
-        idx_bytes: Callable[[np.ndarray], bytes],
-        tmp_path_factory: pytest.TempPathFactory,
+        self, array: np.ndarray, packed: bool, tmp_path_factory: pytest.TempPathFactory
     ) -> None:
         folder = tmp_path_factory.mktemp("idx")
-        content = idx_bytes(array)
-        if packed:
-            (folder / "x.gz").write_bytes(gzip.compress(content))
-        else:
-            (folder / "x").write_bytes(content)
+        content = encoded(array)
+        (folder / ("x.gz" if packed else "x")).write_bytes(
+            gzip.compress(content) if packed else content
+        )
         found = idx.read(folder, FILE)
         assert found.dtype == np.uint8
         assert found.shape == array.shape
@@ -93,217 +76,202 @@ class TestRead:
         try:
             found = idx.read(folder, FILE)
         except DataError as error:
-            refusal = one_line(error)
-            assert str(folder / "x") in refusal
+            line = str(error)
+            assert "\n" not in line
+            assert str(folder / "x") in line
         else:
             assert content.endswith(found.tobytes())
 
-    @pytest.mark.parametrize(
-        ("content", "words"),
-        [
-            pytest.param(b"", ["not an IDX file"], id="empty"),
-            pytest.param(b"\x89PNG\r\n", ["not an IDX file", "PNG"], id="a picture"),
-            pytest.param(b"\0\0\x0d\x01\0\0\0\x01\0\0\0\0", ["not an IDX file"], id="floats"),
-            pytest.param(b"\0\0\x08\x00", ["not an IDX file"], id="no sides"),
-            pytest.param(b"\0\0\x08\x03\0\0", [], id="cut in the header"),
-            pytest.param(b"\0\0\x08\x01\0\0\0\x05abcd", ["4 bytes", "(5,)"], id="too short"),
-            pytest.param(b"\0\0\x08\x01\0\0\0\x05abcdef", ["6 bytes", "(5,)"], id="too long"),
-        ],
-    )
-    @pytest.mark.parametrize("packed", [False, True])
-    def test_a_damaged_file_is_named(
-        self, content: bytes, words: list[str], packed: bool, tmp_path: Path
-    ) -> None:
-        path = tmp_path / ("x.gz" if packed else "x")
-        path.write_bytes(gzip.compress(content) if packed else content)
-        with pytest.raises(DataError) as caught:
-            idx.read(tmp_path, FILE)
-        text = one_line(caught.value)
-        for word in [str(path), *words]:
-            assert word in text
-        assert re.search(r"-\d+ bytes", text) is None
+    def test_a_damaged_file_is_named(self, tmp_path: Path) -> None:
+        contents: list[tuple[bytes, list[str]]] = [
+            (b"", ["not an IDX file"]),
+            (b"\x89PNG\r\n", ["not an IDX file", "PNG"]),
+            (b"\0\0\x0d\x01\0\0\0\x01\0\0\0\0", ["not an IDX file"]),  # floats
+            (b"\0\0\x08\x00", ["not an IDX file"]),  # no sides
+            (b"\0\0\x08\x03\0\0", []),  # cut in the header
+            (b"\0\0\x08\x01\0\0\0\x05abcd", ["4 bytes", "(5,)"]),
+            (b"\0\0\x08\x01\0\0\0\x05abcdef", ["6 bytes", "(5,)"]),
+        ]
+        whole = gzip.compress(encoded(np.arange(256, dtype=np.uint8).repeat(9)), mtime=0)
+        for number, (content, words) in enumerate(contents):
+            for name, written in (("x", content), ("x.gz", gzip.compress(content))):
+                path = tmp_path / f"{number} {name}" / name
+                path.parent.mkdir()
+                path.write_bytes(written)
+                line = refused([str(path), *words], DataError, idx.read, path.parent, FILE)
+                assert re.search(r"-\d+ bytes", line) is None
+        for how, damage in DAMAGES.items():
+            path = tmp_path / how / "x.gz"
+            path.parent.mkdir()
+            path.write_bytes(damage(whole))
+            refused([str(path)], DataError, idx.read, path.parent, FILE)
 
-    @pytest.mark.parametrize("how", DAMAGES)
-    def test_a_damaged_archive_is_named(
-        self, how: str, tmp_path: Path, idx_bytes: Callable[[np.ndarray], bytes]
-    ) -> None:
-        whole = gzip.compress(idx_bytes(np.arange(256, dtype=np.uint8).repeat(9)), mtime=0)
-        path = tmp_path / "x.gz"
-        path.write_bytes(DAMAGES[how](whole))
-        with pytest.raises(DataError) as caught:
-            idx.read(tmp_path, FILE)
-        assert str(path) in one_line(caught.value)
-
-    def test_a_missing_file_is_named(self, tmp_path: Path) -> None:
-        with pytest.raises(DataError, match="is missing") as caught:
-            idx.read(tmp_path, FILE)
-        assert str(tmp_path / "x.gz") in one_line(caught.value)
-
-    def test_a_folder_is_no_file(self, tmp_path: Path) -> None:
+    def test_a_missing_file_is_named_and_a_folder_is_no_file(self, tmp_path: Path) -> None:
+        refused(["is missing", str(tmp_path / "x.gz")], DataError, idx.read, tmp_path, FILE)
         (tmp_path / "x.gz").mkdir()
-        with pytest.raises(DataError):
-            idx.read(tmp_path, FILE)
+        refused([], DataError, idx.read, tmp_path, FILE)
 
 
-class TestFind:
-    @pytest.mark.parametrize("packed", [True, False])
-    @pytest.mark.parametrize("inner", ["", "small"])
-    def test_files_are_found_in_the_folder_or_in_its_subfolder(
-        self,
-        packed: bool,
-        inner: str,
-        tmp_path: Path,
-        put: Callable[..., Path],
-        small_set: Callable[..., IdxSet],
-    ) -> None:
-        folder = put(tmp_path / inner, packed=packed)
-        before = sorted(folder.iterdir())
-        assert idx.folder_of(small_set(), tmp_path, cache=tmp_path / "cache") == folder
-        assert sorted(folder.iterdir()) == before
-        assert not (tmp_path / "cache").exists()
+def test_files_are_found_in_the_folder_or_in_its_subfolder(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    for packed in (True, False):
+        for inner in ("", "small"):
+            root = tmp_path / f"{packed} {inner}"
+            folder = put(root / inner, packed=packed)
+            before = sorted(folder.iterdir())
+            assert idx.folder_of(small_set(), root, cache=cache) == folder
+            assert sorted(folder.iterdir()) == before
+    assert not cache.exists()
+    assert put(cache / "small") == idx.folder_of(small_set(), None, cache=cache)
 
-    def test_the_cache_is_used_without_a_root(
-        self, tmp_path: Path, put: Callable[..., Path], small_set: Callable[..., IdxSet]
-    ) -> None:
-        folder = put(tmp_path / "cache" / "small")
-        assert idx.folder_of(small_set(), None, cache=tmp_path / "cache") == folder
+
+@dataclass
+class Mirror:
+    """A web server on 127.0.0.1 that serves ``files`` by name and answers 404 for others."""
+
+    url: str
+    files: dict[str, bytes] = field(default_factory=PUBLISHED.copy)
+    announced: dict[str, int] = field(default_factory=dict)
+    """Lengths that are announced instead of the true ones."""
+    nonsense: set[str] = field(default_factory=set)
+    """Names that are answered with what is not HTTP."""
+    asked: list[str] = field(default_factory=list)
+
+    def damage(self, fault: str, name: str) -> None:
+        if fault == "other content":
+            self.files[name] += b"\0"
+        elif fault == "absent":
+            del self.files[name]
+        elif fault == "cut off":
+            self.announced[name] = len(self.files[name]) + 100
+        else:
+            self.nonsense.add(name)
+
+
+@pytest.fixture
+def mirrors(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Mirror]]:
+    """Makes mirrors of the four small files."""
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.setenv(name, "127.0.0.1")
+    servers: list[ThreadingHTTPServer] = []
+
+    def make() -> Mirror:
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                name = self.path.rpartition("/")[2]
+                mirror.asked.append(name)
+                if name in mirror.nonsense:
+                    self.wfile.write(b"hello\r\n\r\n")
+                    return
+                if name not in mirror.files:
+                    self.send_error(404)
+                    return
+                body = mirror.files[name]
+                self.send_response(200)
+                self.send_header("Content-Length", str(mirror.announced.get(name, len(body))))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: Any) -> None:
+                pass
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        servers.append(server)
+        mirror = Mirror(f"http://127.0.0.1:{server.server_address[1]}/")
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}).start()
+        return mirror
+
+    yield make
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture
+def mirror(mirrors: Callable[[], Mirror]) -> Mirror:
+    return mirrors()
+
+
+@pytest.fixture
+def nobody() -> str:
+    """The address of a mirror that does not answer."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    return f"http://127.0.0.1:{port}/"
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 class TestDownload:
     def test_files_come_from_the_mirror_and_are_found_afterwards(
-        self,
-        tmp_path: Path,
-        mirrors: Callable[..., Any],
-        published: dict[str, bytes],
-        small_set: Callable[..., IdxSet],
+        self, tmp_path: Path, mirror: Mirror
     ) -> None:
-        mirror = mirrors(published)
-        folder = idx.folder_of(small_set(mirror.url), None, cache=tmp_path / "deep" / "cache")
-        assert folder == tmp_path / "deep" / "cache" / "small"
-        assert {path.name: path.read_bytes() for path in folder.iterdir()} == published
-        assert sorted(mirror.asked) == sorted(published)
-        assert idx.folder_of(small_set(mirror.url), None, cache=folder.parent) == folder
-        assert len(mirror.asked) == 4
+        cache = tmp_path / "deep" / "cache"
+        for _ in range(2):
+            folder = idx.folder_of(small_set(mirror.url), None, cache=cache)
+            assert folder == cache / "small"
+            assert contents(folder) == PUBLISHED
+            assert sorted(mirror.asked) == sorted(PUBLISHED)
 
-    def test_only_what_is_missing_is_fetched(
-        self,
-        tmp_path: Path,
-        mirrors: Callable[..., Any],
-        published: dict[str, bytes],
-        put: Callable[..., Path],
-        small_set: Callable[..., IdxSet],
-    ) -> None:
-        mirror = mirrors(published)
+    def test_only_what_is_missing_is_fetched(self, tmp_path: Path, mirror: Mirror) -> None:
         folder = put(tmp_path / "small", packed=False)
         (folder / "t10k-labels-idx1-ubyte").unlink()
-        assert idx.folder_of(small_set(mirror.url), tmp_path, cache=tmp_path / "cache") == folder
+        found = idx.folder_of(small_set(mirror.url), tmp_path, cache=tmp_path / "cache")
+        assert found == folder
         assert mirror.asked == ["t10k-labels-idx1-ubyte.gz"]
 
-    @pytest.mark.parametrize("fault", ["other content", "absent", "cut off", "not http"])
     def test_a_bad_mirror_is_passed_over(
-        self,
-        fault: str,
-        tmp_path: Path,
-        mirrors: Callable[..., Any],
-        published: dict[str, bytes],
-        small_set: Callable[..., IdxSet],
+        self, tmp_path: Path, nobody: str, mirrors: Callable[[], Mirror]
     ) -> None:
-        bad, good = mirrors(published), mirrors(published)
         name = "train-labels-idx1-ubyte.gz"
-        if fault == "other content":
-            bad.files[name] += b"\0"
-        elif fault == "absent":
-            del bad.files[name]
-        elif fault == "cut off":
-            bad.announced[name] = len(published[name]) + 100
-        else:
-            bad.nonsense.add(name)
-        folder = idx.folder_of(small_set(bad.url, good.url), None, cache=tmp_path)
-        assert {path.name: path.read_bytes() for path in folder.iterdir()} == published
-        assert good.asked == [name]
+        for fault in ("other content", "absent", "cut off", "not http"):
+            bad, good = mirrors(), mirrors()
+            bad.damage(fault, name)
+            folder = idx.folder_of(small_set(bad.url, good.url), None, cache=tmp_path / fault)
+            assert contents(folder) == PUBLISHED, fault
+            assert good.asked == [name], fault
+        folder = idx.folder_of(small_set(nobody, mirrors().url), None, cache=tmp_path / "nobody")
+        assert contents(folder) == PUBLISHED
 
-    def test_a_mirror_that_does_not_answer_is_passed_over(
-        self,
-        nobody: str,
-        tmp_path: Path,
-        mirrors: Callable[..., Any],
-        published: dict[str, bytes],
-        small_set: Callable[..., IdxSet],
-    ) -> None:
-        folder = idx.folder_of(small_set(nobody, mirrors(published).url), None, cache=tmp_path)
-        assert len(list(folder.iterdir())) == 4
-
-    def test_no_mirror_at_all_says_what_to_put_where(
-        self, nobody: str, tmp_path: Path, small_set: Callable[..., IdxSet]
-    ) -> None:
-        with pytest.raises(DataError) as caught:
-            idx.folder_of(small_set(nobody), tmp_path, cache=tmp_path / "cache")
-        text = one_line(caught.value)
-        for file in small_set().files:
-            assert file.name in text
-        for word in ("small", str(tmp_path / "small"), "data.root", "VERTIZO_DATA", "refused"):
-            assert word in text
+    def test_no_mirror_at_all_says_what_to_put_where(self, tmp_path: Path, nobody: str) -> None:
+        words = ["small", str(tmp_path / "small"), "data.root", "VERTIZO_DATA", "refused"]
+        refused(
+            [*words, *PUBLISHED],
+            DataError,
+            *(idx.folder_of, small_set(nobody), tmp_path),
+            cache=tmp_path / "cache",
+        )
         assert list(tmp_path.rglob("*")) == []
 
-    @pytest.mark.parametrize("fault", ["other content", "cut off"])
     def test_nothing_half_written_stays(
-        self,
-        fault: str,
-        tmp_path: Path,
-        mirrors: Callable[..., Any],
-        published: dict[str, bytes],
-        small_set: Callable[..., IdxSet],
+        self, tmp_path: Path, mirrors: Callable[[], Mirror]
     ) -> None:
-        mirror = mirrors(published)
         name = "t10k-images-idx3-ubyte.gz"
-        if fault == "other content":
-            mirror.files[name] = b"an error page"
-        else:
-            mirror.announced[name] = len(published[name]) + 1
-        with pytest.raises(DataError) as caught:
-            idx.folder_of(small_set(mirror.url), None, cache=tmp_path)
-        text = one_line(caught.value)
-        assert name in text
-        assert mirror.url in text or fault == "cut off"
-        for path in (tmp_path / "small").iterdir():
-            assert path.read_bytes() == published[path.name]
+        for fault in ("other content", "cut off"):
+            mirror, cache = mirrors(), tmp_path / fault
+            mirror.damage(fault, name)
+            words = [name] if fault == "cut off" else [name, mirror.url]
+            refused(words, DataError, idx.folder_of, small_set(mirror.url), None, cache=cache)
+            assert contents(cache / "small").items() <= PUBLISHED.items(), fault
 
     def test_only_what_is_still_missing_is_asked_of_the_reader(
-        self,
-        tmp_path: Path,
-        mirrors: Callable[..., Any],
-        published: dict[str, bytes],
-        small_set: Callable[..., IdxSet],
+        self, tmp_path: Path, mirror: Mirror
     ) -> None:
-        mirror = mirrors(published)
-        del mirror.files["t10k-labels-idx1-ubyte.gz"]
-        with pytest.raises(DataError) as caught:
-            idx.folder_of(small_set(mirror.url), None, cache=tmp_path)
-        wanted = str(caught.value).rpartition("put")[2]
+        mirror.damage("absent", "t10k-labels-idx1-ubyte.gz")
+        line = refused([], DataError, idx.folder_of, small_set(mirror.url), None, cache=tmp_path)
+        wanted = line.rpartition("put")[2]
         assert "t10k-labels-idx1-ubyte.gz" in wanted
         assert "train-images-idx3-ubyte.gz" not in wanted
 
-    def test_a_folder_that_cannot_be_written_is_named(
-        self,
-        tmp_path: Path,
-        mirrors: Callable[..., Any],
-        published: dict[str, bytes],
-        small_set: Callable[..., IdxSet],
-    ) -> None:
+    def test_a_place_that_cannot_be_written_is_named(self, tmp_path: Path, mirror: Mirror) -> None:
         (tmp_path / "cache").write_text("a file")
-        with pytest.raises(DataError, match="cannot be written") as caught:
-            idx.folder_of(small_set(mirrors(published).url), None, cache=tmp_path / "cache")
-        assert str(tmp_path / "cache" / "small") in one_line(caught.value)
-
-    def test_a_file_that_cannot_be_put_in_place_leaves_no_other(
-        self,
-        tmp_path: Path,
-        mirrors: Callable[..., Any],
-        published: dict[str, bytes],
-        small_set: Callable[..., IdxSet],
-    ) -> None:
+        files, cache = small_set(mirror.url), tmp_path / "cache"
+        words = ["cannot be written", str(cache / "small")]
+        refused(words, DataError, idx.folder_of, files, None, cache=cache)
         in_the_way = tmp_path / "small" / "train-images-idx3-ubyte.gz"
         in_the_way.mkdir(parents=True)
-        with pytest.raises(DataError, match="cannot be written"):
-            idx.folder_of(small_set(mirrors(published).url), tmp_path, cache=tmp_path / "cache")
+        refused(["cannot be written"], DataError, idx.folder_of, files, tmp_path, cache=cache)
         assert list(in_the_way.parent.iterdir()) == [in_the_way]

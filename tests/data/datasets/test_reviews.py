@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.data.refusals import refused
 
 from vertizo.core.errors import ConfigError, DataError
 from vertizo.data.datasets import catalog, reviews, tokens
@@ -88,27 +89,21 @@ class TestCheckpoint:
         made.save_pretrained(tmp_path)
         assert tokens.encoder(str(tmp_path), 5, 2)(["a film"]).tolist() == [[2, 1, 5, 3, 0]]
 
-    @pytest.mark.parametrize(
-        ("name", "message"),
-        [
-            (
-                "nobody/has-this",
-                "data.tokenizer is 'nobody/has-this': checkpoint 'nobody/has-this' is neither a "
-                "folder of a model nor in the Hugging Face cache; fetch it first (hf download "
-                "nobody/has-this), or use 'minilm' or 'random'",
-            ),
-            ("random", "data.tokenizer is 'random': a random model has no tokenizer; use 'hash'"),
-        ],
-    )
-    def test_refused(self, name: str, message: str) -> None:
+    def test_refused(self) -> None:
         pytest.importorskip("transformers")
-        with pytest.raises(ConfigError) as caught:
-            tokens.encoder(name, 5, 9)
-        assert str(caught.value) == message
+        name = "nobody/has-this"
+        message = (
+            f"data.tokenizer is {name!r}: checkpoint {name!r} is neither a folder of a model nor "
+            f"in the Hugging Face cache; fetch it first (hf download {name}), or use 'minilm' or "
+            "'random'"
+        )
+        assert refused([], ConfigError, tokens.encoder, name, 5, 9) == message
+        message = "data.tokenizer is 'random': a random model has no tokenizer; use 'hash'"
+        assert refused([], ConfigError, tokens.encoder, "random", 5, 9) == message
 
     def test_a_vocabulary_of_padding_alone(self) -> None:
-        with pytest.raises(ConfigError, match=r"^data.vocabulary is 1; hashed words need at least"):
-            tokens.encoder("hash", 5, 1)
+        line = refused([], ConfigError, tokens.encoder, "hash", 5, 1)
+        assert line.startswith("data.vocabulary is 1; hashed words need at least")
 
 
 def test_imdb(tmp_path: Path) -> None:
@@ -145,42 +140,26 @@ def test_amazon_is_divided_without_a_text_on_both_sides(tmp_path: Path) -> None:
     assert len({tuple(row) for row in more.test.tolist()}) == 45
 
 
-class TestWrongFiles:
-    def test_missing(self, tmp_path: Path) -> None:
-        with pytest.raises(DataError) as caught:
-            catalog.load("imdb", tmp_path)
-        assert str(caught.value) == (
-            f"imdb: its files are not in {tmp_path / 'imdb'}; put imdb-train.csv.xz, "
-            "imdb-test.csv.xz there, or set data.root or VERTIZO_DATA to the folder that has them"
-        )
+def test_wrong_files(tmp_path: Path) -> None:
+    def refusal() -> str:
+        return refused([], DataError, catalog.load, "imdb", tmp_path)
 
-    def test_a_wrong_label(self, tmp_path: Path) -> None:
-        imdb(tmp_path, [*ROWS, ("2", "so so")])
-        with pytest.raises(DataError) as caught:
-            catalog.load("imdb", tmp_path)
-        assert str(caught.value) == (
-            f"{tmp_path / 'imdb' / 'imdb-train.csv.xz'}: review 4 has the label '2' and a text; "
-            "it must have 0 or 1, and a text"
-        )
-
-    def test_no_reviews(self, tmp_path: Path) -> None:
-        imdb(tmp_path, [])
-        with pytest.raises(DataError, match=r"imdb-train.csv.xz: 0 reviews; there must be"):
-            catalog.load("imdb", tmp_path)
-
-    @pytest.mark.parametrize("damage", ["text", "cut", "bytes"])
-    def test_damaged(self, tmp_path: Path, damage: str) -> None:
-        file = imdb(tmp_path) / "imdb" / "imdb-train.csv.xz"
-        whole = file.read_bytes()
-        content = {
-            "text": b"label,text",
-            "cut": whole[:-20],
-            "bytes": lzma.compress(b"l\n\xff\xfe"),
-        }
-        file.write_bytes(content[damage])
-        with pytest.raises(DataError) as caught:
-            catalog.load("imdb", tmp_path)
-        assert str(caught.value) == f"{file}: damaged, or no CSV file compressed by xz"
+    folder = tmp_path / "imdb"
+    assert refusal() == (
+        f"imdb: its files are not in {folder}; put imdb-train.csv.xz, "
+        "imdb-test.csv.xz there, or set data.root or VERTIZO_DATA to the folder that has them"
+    )
+    imdb(tmp_path, [*ROWS, ("2", "so so")])
+    file = folder / "imdb-train.csv.xz"
+    assert refusal() == (
+        f"{file}: review 4 has the label '2' and a text; it must have 0 or 1, and a text"
+    )
+    imdb(tmp_path, [])
+    assert refusal().startswith(f"{file}: 0 reviews; there must be")
+    imdb(tmp_path)
+    for content in (b"label,text", file.read_bytes()[:-20], lzma.compress(b"l\n\xff\xfe")):
+        file.write_bytes(content)
+        assert refusal() == f"{file}: damaged, or no CSV file compressed by xz", content
 
 
 ROOT = os.environ.get(catalog.ROOT_VARIABLE, "")
@@ -189,24 +168,24 @@ real = pytest.mark.skipif(not (Path(ROOT) / "imdb").is_dir(), reason="needs the 
 
 @real
 @pytest.mark.slow
-@pytest.mark.parametrize("tokenizer", ["hash", "minilm"])
-def test_all_of_imdb_within_a_minute(tokenizer: str) -> None:
-    started = time.process_time()
-    pooled = catalog.load("imdb", None, DataConfig(name="imdb", tokenizer=tokenizer))
-    assert time.process_time() - started < 60
-    assert pooled.train.shape == pooled.test.shape == (25_000, 128)
-    assert int(pooled.train_labels.sum()) == int(pooled.test_labels.sum()) == 12_500
-    assert (pooled.train[:, 0] != 0).all()
+def test_all_of_imdb_within_a_minute() -> None:
+    for tokenizer in ("hash", "minilm"):
+        started = time.process_time()
+        pooled = catalog.load("imdb", None, DataConfig(name="imdb", tokenizer=tokenizer))
+        assert time.process_time() - started < 60, tokenizer
+        assert pooled.train.shape == pooled.test.shape == (25_000, 128)
+        assert int(pooled.train_labels.sum()) == int(pooled.test_labels.sum()) == 12_500
+        assert (pooled.train[:, 0] != 0).all()
 
 
 @real
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "count"), [("amazon-domains", 8000), ("amazon-polarity", 3204)])
-def test_all_of_amazon(name: str, count: int) -> None:
-    pooled = catalog.load(name)
-    assert len(pooled.train) + len(pooled.test) == count
-    assert abs(len(pooled.test) / count - 0.2) < 0.01
-    assert abs(float(pooled.test_labels.float().mean()) - 0.5) < 0.05
+def test_all_of_amazon() -> None:
+    for name, count in (("amazon-domains", 8000), ("amazon-polarity", 3204)):
+        pooled = catalog.load(name)
+        assert len(pooled.train) + len(pooled.test) == count
+        assert abs(len(pooled.test) / count - 0.2) < 0.01
+        assert abs(float(pooled.test_labels.float().mean()) - 0.5) < 0.05
 
 
 def test_a_title_comes_first(tmp_path: Path) -> None:

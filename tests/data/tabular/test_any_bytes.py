@@ -25,11 +25,10 @@ CONTENTS = st.one_of(
     st.lists(PIECES, max_size=30).map(lambda parts: b"a,y\n" + b"".join(parts)),
     st.lists(st.lists(PIECES, max_size=4).map(b",".join), max_size=9).map(b"\n".join),
 )
+ONE_FOLDER = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-@settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(parent=ONE_FOLDER, max_examples=300)
 @given(content=CONTENTS, packs=st.booleans())
 def test_any_bytes_are_a_table_or_refused_in_a_line(
     content: bytes, packs: bool, tmp_path: Path
@@ -66,9 +65,7 @@ def plain(value: str | None) -> str | None:
     return None if text in frames.MISSING else text
 
 
-@settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(parent=ONE_FOLDER, max_examples=150)
 @given(content=CONTENTS)
 def test_any_table_is_cut_or_refused_in_a_line(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "any.csv"

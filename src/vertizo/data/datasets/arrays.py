@@ -1,15 +1,17 @@
-"""Arrays from an ``.npz`` file, checked for their keys and shapes."""
+"""Arrays from files, checked for their keys and shapes; pixels as numbers for a model."""
 
 from __future__ import annotations
 
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from vertizo.core.errors import DataError
 
@@ -67,3 +69,18 @@ def check_labels(path: Path, labels: NDArray[Any], images: int, classes: int) ->
         worst = labels.min() if labels.min() < 0 else labels.max()
         raise DataError(f"{path}: label {worst}; there are 0 to {classes - 1}")
     return labels.astype(np.int64)
+
+
+def scaled(pixels: NDArray[np.uint8], means: Sequence[float], spreads: Sequence[float]) -> Tensor:
+    """Levels 0 to 255 to ``(p/255 − mean)/spread`` of each channel, float32 of the same shape.
+
+    Args:
+        pixels: [records, channels, height, width].
+        means: of each channel, public constants.
+        spreads: likewise.
+    """
+    result = torch.empty(pixels.shape, dtype=torch.float32)
+    for channel, (mean, spread) in enumerate(zip(means, spreads, strict=True)):
+        levels = (np.arange(256, dtype=np.float32) / np.float32(255) - mean) / spread
+        np.take(levels.astype(np.float32), pixels[:, channel], out=result[:, channel].numpy())
+    return result

@@ -110,12 +110,12 @@ CATALOG: Registry[Entry] = Registry(
         ),
         "mnist": Entry(
             "70,000 digits of 28×28 pixels; found in data.root or downloaded (11 MB)",
-            "datasets.idx_images:mnist",
+            "datasets.idx:mnist",
             needs_files=True,
         ),
         "fashion-mnist": Entry(
             "70,000 pieces of clothing of 28×28 pixels; found in data.root or downloaded (30 MB)",
-            "datasets.idx_images:fashion_mnist",
+            "datasets.idx:fashion_mnist",
             needs_files=True,
         ),
         "cifar-10": Entry(

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from vertizo.core.errors import DataError
 from vertizo.data.datasets import arrays, files
-from vertizo.data.datasets.pixels import scaled
 from vertizo.data.options import DataConfig
 from vertizo.data.pooled import Pooled
 from vertizo.models.losses import Classification
@@ -29,21 +28,9 @@ BATCH = 10_000
 PIXELS = 3 * 32 * 32
 MEANS, SPREADS = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 """Of red, green and blue; the constants in general use for CIFAR-10."""
-CLASSES = (
-    "airplane",
-    "automobile",
-    "bird",
-    "cat",
-    "deer",
-    "dog",
-    "frog",
-    "horse",
-    "ship",
-    "truck",
-)
+CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 HOMES = ("cifar-10", "cifar10")
 JPEG_FILES = ("cifar10-train-jpeg.npz", "cifar10-test-jpeg.npz")
-NUMBERS = range(1, 6)
 
 Batch = tuple[NDArray[np.uint8], NDArray[np.int64]]
 """Pixels [records, 3, 32, 32] and labels [records]."""
@@ -55,17 +42,11 @@ def load(root: Path | None, _: DataConfig) -> Pooled:
     Raises:
         DataError: none of them is there, or a file is damaged.
     """
+    batches = [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]
+    binary = [f"{name}.bin" for name in batches]
     forms: list[tuple[str, list[str], Callable[[Path], Batch]]] = [
-        (
-            "cifar-10-batches-bin",
-            [*(f"data_batch_{number}.bin" for number in NUMBERS), "test_batch.bin"],
-            binary_batch,
-        ),
-        (
-            "cifar-10-batches-py",
-            [*(f"data_batch_{number}" for number in NUMBERS), "test_batch"],
-            python_batch,
-        ),
+        ("cifar-10-batches-bin", binary, binary_batch),
+        ("cifar-10-batches-py", batches, python_batch),
         ("", list(JPEG_FILES), jpegs),
     ]
     for folder, names, read in forms:
@@ -82,13 +63,13 @@ def _pooled(name: str, train: list[Batch], test: Batch) -> Pooled:
     pixels = torch.empty(sum(len(images) for images, _ in train), 3, 32, 32)
     start = 0
     for images, _ in train:
-        pixels[start : start + len(images)] = scaled(images, MEANS, SPREADS)
+        pixels[start : start + len(images)] = arrays.scaled(images, MEANS, SPREADS)
         start += len(images)
     return Pooled(
         name=name,
         train=pixels,
         train_labels=torch.from_numpy(np.concatenate([labels for _, labels in train])),
-        test=scaled(test[0], MEANS, SPREADS),
+        test=arrays.scaled(test[0], MEANS, SPREADS),
         test_labels=torch.from_numpy(test[1]),
         task=Classification(len(CLASSES)),
         class_names=CLASSES,

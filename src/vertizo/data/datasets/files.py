@@ -39,6 +39,18 @@ def missing(name: str, root: Path | None, folder: str, names: Sequence[str]) -> 
     )
 
 
+def folder_of(name: str, root: Path | None, folder: str, names: Sequence[str]) -> Path:
+    """What `find` finds.
+
+    Raises:
+        DataError: nothing; says what to put where.
+    """
+    found = find(root, [folder], names)
+    if found is None:
+        raise missing(name, root, folder, names)
+    return found
+
+
 def set_apart(records: int, share: float | None) -> tuple[Tensor, Tensor]:
     """IDs of training and of test records, both ascending, by a shuffle.
 

@@ -11,95 +11,99 @@ import struct
 import urllib.error
 import urllib.request
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from vertizo.core.errors import DataError
+from vertizo.data.datasets import arrays, files
+from vertizo.data.options import DataConfig
+from vertizo.data.pooled import Pooled
+from vertizo.models.losses import Classification
 
 TIMEOUT = 20.0
 """Seconds that a mirror may stay silent."""
 
-
-@dataclass(frozen=True)
-class IdxFile:
-    """One published file."""
-
-    name: str
-    sha256: str
-    """Of the gzipped file."""
+FILES = (
+    "train-images-idx3-ubyte.gz",
+    "train-labels-idx1-ubyte.gz",
+    "t10k-images-idx3-ubyte.gz",
+    "t10k-labels-idx1-ubyte.gz",
+)
+"""Of every data set: images and labels, to train on and for testing."""
+CLASSES = 10
 
 
 @dataclass(frozen=True)
 class IdxSet:
-    """The four files of one data set."""
+    """Where one data set is published; its files are in a folder of its name."""
 
     name: str
-    folder: str
     mirrors: tuple[str, ...]
-    train_images: IdxFile
-    train_labels: IdxFile
-    test_images: IdxFile
-    test_labels: IdxFile
-
-    @property
-    def files(self) -> tuple[IdxFile, ...]:
-        """All four."""
-        return (self.train_images, self.train_labels, self.test_images, self.test_labels)
+    sha256: tuple[str, ...]
+    """Of each of `FILES`, gzipped."""
+    mean: float
+    """Of the pixels, as a share of the brightest; a public constant."""
+    spread: float
+    """Their standard deviation, likewise."""
 
 
 MNIST = IdxSet(
-    name="mnist",
-    folder="mnist",
-    mirrors=(
+    "mnist",
+    (
         "https://ossci-datasets.s3.amazonaws.com/mnist/",
         "https://storage.googleapis.com/cvdf-datasets/mnist/",
     ),
-    train_images=IdxFile(
-        "train-images-idx3-ubyte.gz",
+    (
         "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-    ),
-    train_labels=IdxFile(
-        "train-labels-idx1-ubyte.gz",
         "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-    ),
-    test_images=IdxFile(
-        "t10k-images-idx3-ubyte.gz",
         "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-    ),
-    test_labels=IdxFile(
-        "t10k-labels-idx1-ubyte.gz",
         "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
     ),
+    mean=0.1307,
+    spread=0.3081,
 )
-
 FASHION_MNIST = IdxSet(
-    name="fashion-mnist",
-    folder="fashion-mnist",
-    mirrors=("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",),
-    train_images=IdxFile(
-        "train-images-idx3-ubyte.gz",
+    "fashion-mnist",
+    ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",),
+    (
         "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
-    ),
-    train_labels=IdxFile(
-        "train-labels-idx1-ubyte.gz",
         "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
-    ),
-    test_images=IdxFile(
-        "t10k-images-idx3-ubyte.gz",
         "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
-    ),
-    test_labels=IdxFile(
-        "t10k-labels-idx1-ubyte.gz",
         "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
     ),
+    mean=0.2860,
+    spread=0.3530,
 )
 
 
-def folder_of(files: IdxSet, root: Path | None, *, cache: Path) -> Path:
+def loader(published: IdxSet) -> Callable[[Path | None, DataConfig], Pooled]:
+    """What loads such a set; pixels become ``(p/255 − mean)/spread``."""
+
+    def load(root: Path | None, _: DataConfig) -> Pooled:
+        folder = folder_of(published, root, cache=files.cache())
+
+        def half(images: str, labels: str) -> tuple[Tensor, Tensor]:
+            pixels, classes = _read(folder, images, sides=3), _read(folder, labels, sides=1)
+            checked = arrays.check_labels(folder / labels, classes, len(pixels), CLASSES)
+            scaled = arrays.scaled(pixels[:, np.newaxis], [published.mean], [published.spread])
+            return scaled, torch.from_numpy(checked)
+
+        return Pooled(published.name, *half(*FILES[:2]), *half(*FILES[2:]), Classification(CLASSES))
+
+    return load
+
+
+mnist = loader(MNIST)
+fashion_mnist = loader(FASHION_MNIST)
+
+
+def folder_of(wanted: IdxSet, root: Path | None, *, cache: Path) -> Path:
     """The folder that holds all four files, filled by download if need be.
 
     ``root`` may hold them in a folder of the set's name, or directly. Without a root, a download
@@ -109,50 +113,49 @@ def folder_of(files: IdxSet, root: Path | None, *, cache: Path) -> Path:
         DataError: the files are nowhere and cannot be had; says what to put where.
     """
     home = root if root is not None else cache
-    candidates = [home / files.folder, home]
-    for folder in candidates:
-        if all(_present(folder, file) is not None for file in files.files):
+    target = home / wanted.name
+    for folder in (target, home):
+        if not _absent(folder):
             return folder
-    target = candidates[0]
-    for file in files.files:
-        if _present(target, file) is not None:
+    for name, sha256 in zip(FILES, wanted.sha256, strict=True):
+        if _present(target, name) is not None:
             continue
-        problem = _download(file, files.mirrors, target)
+        problem = _download(name, sha256, wanted.mirrors, target)
         if problem is not None:
             raise DataError(
-                f"{files.name}: {file.name} is not in {target} and could not be downloaded "
-                f"({problem}); put {', '.join(_missing(target, files))} there, or set data.root or "
+                f"{wanted.name}: {name} is not in {target} and could not be downloaded "
+                f"({problem}); put {', '.join(_absent(target))} there, or set data.root or "
                 "VERTIZO_DATA to the folder that has them"
             )
     return target
 
 
-def _missing(folder: Path, files: IdxSet) -> list[str]:
-    return [file.name for file in files.files if _present(folder, file) is None]
+def _absent(folder: Path) -> list[str]:
+    return [name for name in FILES if _present(folder, name) is None]
 
 
-def _present(folder: Path, file: IdxFile) -> Path | None:
+def _present(folder: Path, file: str) -> Path | None:
     """The file, gzipped or unpacked."""
-    for name in (file.name, file.name.removesuffix(".gz")):
+    for name in (file, file.removesuffix(".gz")):
         if (folder / name).is_file():
             return folder / name
     return None
 
 
-def _download(file: IdxFile, mirrors: Sequence[str], target: Path) -> str | None:
+def _download(name: str, sha256: str, mirrors: Sequence[str], target: Path) -> str | None:
     """Fetch a file into ``target``; None, or why it could not be had."""
     problem = "no mirror is known"
     for mirror in mirrors:
         try:
-            with urllib.request.urlopen(mirror + file.name, timeout=TIMEOUT) as response:
+            with urllib.request.urlopen(mirror + name, timeout=TIMEOUT) as response:
                 content: bytes = response.read()
         except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
             problem = str(getattr(error, "reason", None) or error or type(error).__name__)
             continue
-        if hashlib.sha256(content).hexdigest() != file.sha256:
+        if hashlib.sha256(content).hexdigest() != sha256:
             problem = f"{mirror} has another file under that name"
             continue
-        return _put(content, target, file.name)
+        return _put(content, target, name)
     return problem
 
 
@@ -170,15 +173,24 @@ def _put(content: bytes, target: Path, name: str) -> str | None:
     return None
 
 
-def read(folder: Path, file: IdxFile) -> NDArray[np.uint8]:
+def _read(folder: Path, name: str, *, sides: int) -> NDArray[np.uint8]:
+    values = read(folder, name)
+    if values.ndim != sides:
+        raise DataError(
+            f"{folder / name} holds an array of {values.ndim} sides; it must have {sides}"
+        )
+    return values
+
+
+def read(folder: Path, name: str) -> NDArray[np.uint8]:
     """The array of one file, of the shape that its header says.
 
     Raises:
         DataError: not an IDX file of bytes, or of another length than announced.
     """
-    path = _present(folder, file)
+    path = _present(folder, name)
     if path is None:
-        raise DataError(f"{folder / file.name} is missing")
+        raise DataError(f"{folder / name} is missing")
     try:
         content = path.read_bytes()
         if path.suffix == ".gz":

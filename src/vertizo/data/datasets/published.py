@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vertizo.core.errors import DataError
 from vertizo.data.datasets import files
@@ -12,6 +13,9 @@ from vertizo.data.pooled import Pooled
 from vertizo.data.tabular import frames
 from vertizo.data.tabular.columns import Source
 from vertizo.data.tabular.tables import pool
+
+if TYPE_CHECKING:
+    import polars as pl
 
 ADULT = [
     "age",
@@ -72,7 +76,7 @@ def adult(root: Path | None, options: DataConfig) -> Pooled:
     """UCI Adult: does a person earn more than 50,000 dollars a year? Official split."""
     import polars as pl
 
-    folder = _folder("adult", root, ["adult.data", "adult.test"])
+    folder = files.folder_of("adult", root, "adult", ["adult.data", "adult.test"])
     sources = []
     for name, skip in (("adult.data", 0), ("adult.test", 1)):
         frame = frames.csv_text(folder / name, ",", names=ADULT, skip=skip)
@@ -96,10 +100,8 @@ def bank_marketing(root: Path | None, options: DataConfig) -> Pooled:
     The length of the call, ``duration``, is known only once the answer is, and nearly gives it
     away; it is left out unless data.columns gives it to a party.
     """
-    folder = _folder("bank-marketing", root, ["bank-additional-full.csv"])
-    path = folder / "bank-additional-full.csv"
-    frame = frames.csv_text(path, ";")
-    _has(frame.columns, path, ["y", "duration", *chain(*BANK_PARTIES.values())])
+    columns = ["y", "duration", *chain(*BANK_PARTIES.values())]
+    path, frame = _frame("bank-marketing", root, "bank-additional-full.csv", ";", columns)
     if not any("duration" in wanted for wanted in (options.columns or {}).values()):
         frame = frame.drop("duration")
         options = options.model_copy(
@@ -118,11 +120,9 @@ def bank_marketing(root: Path | None, options: DataConfig) -> Pooled:
 
 def credit_default(root: Path | None, options: DataConfig) -> Pooled:
     """UCI Default of Credit Card Clients: is the next payment missed?"""
-    folder = _folder("credit-default", root, ["credit-default.csv"])
-    path = folder / "credit-default.csv"
-    frame = frames.csv_text(path, ",")
     label = "default.payment.next.month"
-    _has(frame.columns, path, ["ID", label, *chain(*CREDIT_PARTIES.values())])
+    columns = ["ID", label, *chain(*CREDIT_PARTIES.values())]
+    path, frame = _frame("credit-default", root, "credit-default.csv", ",", columns)
     return pool(
         "credit-default",
         Source(str(path), frame.drop("ID")),
@@ -135,15 +135,13 @@ def credit_default(root: Path | None, options: DataConfig) -> Pooled:
     )
 
 
-def _folder(name: str, root: Path | None, wanted: list[str]) -> Path:
-    folder = files.find(root, [name], wanted)
-    if folder is None:
-        raise files.missing(name, root, name, wanted)
-    return folder
-
-
-def _has(columns: list[str], path: Path, wanted: list[str]) -> None:
-    """Refuse another file under a published name."""
-    for column in wanted:
-        if column not in columns:
+def _frame(
+    name: str, root: Path | None, file: str, delimiter: str, columns: list[str]
+) -> tuple[Path, pl.DataFrame]:
+    """The published table and its path; another file under that name is refused."""
+    path = files.folder_of(name, root, name, [file]) / file
+    frame = frames.csv_text(path, delimiter)
+    for column in columns:
+        if column not in frame.columns:
             raise DataError(f"{path} does not have the column {column!r}; it is another file")
+    return path, frame

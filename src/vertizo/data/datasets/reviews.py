@@ -38,9 +38,7 @@ def imdb(root: Path | None, options: DataConfig) -> Pooled:
         DataError: a file is missing or damaged, naming it.
     """
     names = ["imdb-train.csv.xz", "imdb-test.csv.xz"]
-    folder = files.find(root, ["imdb"], names)
-    if folder is None:
-        raise files.missing("imdb", root, "imdb", names)
+    folder = files.folder_of("imdb", root, "imdb", names)
     train, test = (read(folder / name) for name in names)
     return _pooled("imdb", train, test, options)
 
@@ -52,9 +50,7 @@ def amazon(name: str, file: str) -> Callable[[Path | None, DataConfig], Pooled]:
     """
 
     def load(root: Path | None, options: DataConfig) -> Pooled:
-        folder = files.find(root, ["amazon-reviews"], [file])
-        if folder is None:
-            raise files.missing(name, root, "amazon-reviews", [file])
+        folder = files.folder_of(name, root, "amazon-reviews", [file])
         texts, labels = read(folder / file)
         group = {text: index for index, text in enumerate(dict.fromkeys(texts))}
         for_test = set(files.set_apart(len(group), options.test)[1].tolist())

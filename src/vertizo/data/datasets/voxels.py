@@ -47,10 +47,8 @@ def load(root: Path | None, _: DataConfig) -> Pooled:
     Raises:
         DataError: the file is missing or damaged.
     """
-    folder = files.find(root, ["modelnet10"], [FILE])
-    if folder is None:
-        raise files.missing("modelnet10", root, "modelnet10", [FILE])
-    path, cube = folder / FILE, (None, SIDE, SIDE, SIDE)
+    path = files.folder_of("modelnet10", root, "modelnet10", [FILE]) / FILE
+    cube = (None, SIDE, SIDE, SIDE)
     stored = arrays.read(
         path, {"x_train": cube, "y_train": (None,), "x_test": cube, "y_test": (None,)}
     )
