@@ -36,6 +36,7 @@ class Cutter:
     def __exit__(self, *error: object) -> None:
         self._stopped.set()
         self._listener.close()
+        self._threads[0].join(10)  # whose last connection may just have come
         with self._lock:
             for one in self._open:
                 shut(one)

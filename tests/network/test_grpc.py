@@ -145,8 +145,12 @@ class Proxy:
         while self.connections < 1000:
             try:
                 near, _ = self._listener.accept()
+            except OSError:
+                return
+            try:
                 far = socket.create_connection(("127.0.0.1", self.target))
             except OSError:
+                near.close()
                 return
             self.connections += 1
             self._pairs.append((near, far))
@@ -173,6 +177,7 @@ class Proxy:
     def close(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        self._threads[0].join(5)  # whose last pair may just have come
         for pair in self._pairs:
             for end in pair:
                 with suppress(OSError):
