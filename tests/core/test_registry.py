@@ -8,13 +8,14 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
+from torch import Tensor
 
 from vertizo.cli import listing
 from vertizo.config import schema
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core import registry
 from vertizo.core.errors import ConfigError
-from vertizo.methods.base import Method
+from vertizo.methods.base import ClientSide, Features, Method, Outcome
 from vertizo.run.experiment import Experiment
 
 CODE = """
@@ -23,6 +24,7 @@ import torch
 from torch import nn
 from vertizo.config.architectures import OwnModel
 from vertizo.data.datasets.bundled import digits
+from vertizo.methods.base import Method
 from vertizo.methods.first_order import FirstOrder
 from vertizo.core.options import Chosen
 from vertizo.privacy.own_mechanism import OwnMechanism
@@ -84,6 +86,14 @@ def numbers(root, options):
     return digits(root, options)
 
 
+class Idle(Method):
+    pass
+
+
+class Shapeless(OwnModel):
+    pass
+
+
 NOTHING = 3
 """
 
@@ -122,6 +132,15 @@ def test_a_method_of_ones_own_in_python() -> None:
     class Mine(Method):
         """Not in any file."""
 
+        def ask(self, side: ClientSide, number: int, features: Features) -> Tensor:
+            raise AssertionError
+
+        def told(self, outcome: Outcome) -> Tensor:
+            raise AssertionError
+
+        def tell(self, side: ClientSide, number: int, features: Features, values: Tensor) -> None:
+            raise AssertionError
+
     made = ExperimentConfig(method=Mine())
     assert made.method.name.endswith(":test_a_method_of_ones_own_in_python.<locals>.Mine")
     assert made.simulation.timing == "asynchronous"
@@ -132,6 +151,10 @@ def test_what_does_not_fit_is_one_line(code: str) -> None:
         (f"method.name={code}:Nine", "brought.py has no 'Nine'"),
         (f"method.name={code}:NOTHING", "which is no Method; derive a class from"),
         (f"method.name={code}:Wide", "which is no Method"),
+        (f"method.name={code}:Idle", "which does not define ask, tell, told"),
+        (f"client.model.name={code}:Shapeless", "which does not define module"),
+        (f"server.model.name={code}:Shapeless", "which does not define module"),
+        (f"codecs.up.name={code}:Wide", "which does not define decode, encode, keeps_differences"),
         ("method.name=vertizo.methods.vafl:Vafl", "declares a name of its own"),
         ("method.name=absent.py:Mine", "there is no file absent.py"),
         ("method.name=vaffl", "did you mean 'vafl'"),

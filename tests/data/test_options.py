@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+from pydantic import ValidationError
 from tests.data.refusals import refused
 
 from vertizo.config.error_lines import write_yaml
@@ -76,3 +78,10 @@ def test_a_complete_configuration_reads_itself() -> None:
     again = parse(config.model_dump(mode="json"))
     assert again == config
     assert "'no'" in write_yaml(config.model_dump(mode="json"))
+
+
+def test_truth_in_place_of_a_name_is_told_by_its_key() -> None:
+    """YAML reads yes and no without quotes as true and false."""
+    for key, value in (("classes", [False, True]), ("categories", {"member": [False, True]})):
+        with pytest.raises(ValidationError, match=f"data.{key} has true or false"):
+            DataConfig.model_validate({"name": "table", "path": "x", "label": "y", key: value})

@@ -5,6 +5,7 @@ The first line of each option's docstring is what `vertizo list models` shows.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveInt, model_validator
@@ -232,6 +233,7 @@ class OwnModel(Chosen):
     Its fields are keys of the section ``model``, beside ``name``.
     """
 
+    @abstractmethod
     def module(self, shape: tuple[int, ...], outputs: int | None) -> nn.Module:
         """A module with random first parameters, for rows [batch, *shape].
 
@@ -240,7 +242,6 @@ class OwnModel(Chosen):
             outputs: how many numbers the task needs of a server's model; None for a client's, or
                 for an encoder, whose size is its own.
         """
-        raise NotImplementedError
 
 
 _OWN = f"{__name__}:OwnModel"

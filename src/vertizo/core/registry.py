@@ -62,12 +62,18 @@ class Registry(Mapping[str, T], Generic[T]):
         kind: what one of them is called; entry points are in the group ``vertizo.<kind>s``.
         builtin: name → the thing itself, or where it is: ``module:name``.
         base: what classes from elsewhere must derive from; None for any object.
+        protocol: whose members they must have besides.
     """
 
     def __init__(
-        self, kind: str, builtin: Mapping[str, T | str], base: type | str | None = None
+        self,
+        kind: str,
+        builtin: Mapping[str, T | str],
+        base: type | str | None = None,
+        protocol: type | None = None,
     ) -> None:
         self.kind, self._builtin, self._base = kind, dict(builtin), base
+        self._members = [name for name in vars(protocol or object) if not name.startswith("_")]
         self._foreign: dict[str, T] = {}
         self._adapters: dict[str, TypeAdapter[Any]] = {}
 
@@ -126,6 +132,13 @@ class Registry(Mapping[str, T], Generic[T]):
                 f"{words}, which is no {base.__name__}; derive a class from "
                 f"{base.__module__}.{base.__name__}"
             )
+        fields = getattr(found, "model_fields", {})
+        missing = {
+            name for name in self._members if name not in fields and not hasattr(found, name)
+        }
+        missing |= getattr(found, "__abstractmethods__", frozenset())
+        if missing:
+            raise ConfigError(f"{words}, which does not define {', '.join(sorted(missing))}")
         if isinstance(found, type) and issubclass(found, Chosen) and _has_name(found):
             raise ConfigError(f"{words}, which declares a name of its own; leave that field out")
         result: T = found

@@ -6,18 +6,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PositiveInt, model_validator
+from pydantic import BeforeValidator, Field, PositiveInt, ValidationInfo, model_validator
 
 from vertizo.core.names import SplitName
 from vertizo.core.options import Options
 
 
-def _category(value: Any) -> Any:
+def _category(value: Any, info: ValidationInfo) -> Any:
     """A category as text; YAML makes truth of yes and no, which cannot be undone."""
     if isinstance(value, bool):
         raise ValueError(
-            "data.categories has true or false, which is how YAML reads yes and no without quotes; "
-            "put categories in quotes"
+            f"data.{info.field_name} has true or false, which is how YAML reads yes and no without "
+            "quotes; put them in quotes"
         )
     if isinstance(value, float) and value.is_integer():
         value = int(value)

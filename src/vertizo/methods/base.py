@@ -21,6 +21,7 @@ Symbols, as in the papers: ``w_m`` client parameters, ``w_0`` server parameters,
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -208,6 +209,7 @@ class Method(Chosen):
             partial(self.ask, side), partial(self.tell, side), partial(self.table_of, side)
         )
 
+    @abstractmethod
     def ask(self, side: ClientSide, number: int, features: Any) -> Tensor:
         """Embeddings of a batch, [points, batch, d_h], as query ``number``.
 
@@ -216,7 +218,6 @@ class Method(Chosen):
             number: the client's own count of its queries, from 0.
             features: of the batch, [batch, …]; a `Selected` where `table_of` gave a table.
         """
-        raise NotImplementedError  # abstract
 
     def stored(self, embeddings: Tensor) -> Tensor:
         """What the server's table keeps of [points, batch, d_h]: their mean, [batch, d_h]."""
@@ -235,21 +236,21 @@ class Method(Chosen):
         """
         return query.embeddings if len(query.embeddings) > 1 else None
 
+    @abstractmethod
     def told(self, outcome: Outcome) -> Tensor:
         """What each record adds to the reply, [batch] or [batch, columns].
 
         The privacy plan clips each row, adds them up or not (`reply_is_per_record`), adds noise,
         and divides by B.
         """
-        raise NotImplementedError  # abstract
 
+    @abstractmethod
     def tell(self, side: ClientSide, number: int, features: Any, values: Tensor) -> None:
         """Move ``side.model`` by the reply to query ``number``, which was about ``features``.
 
         Works even where `ClientSide.taken` gives nothing: a client that was restarted in between
         goes on.
         """
-        raise NotImplementedError  # abstract
 
     def table_of(self, side: ClientSide, features: Tensor) -> Tensor | None:
         """The training records as a table [records, …] that `ask` and `tell` read rows of where

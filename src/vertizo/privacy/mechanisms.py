@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import torch
 from torch import Tensor
 
@@ -9,7 +11,7 @@ from vertizo.core.randomness import Stream
 from vertizo.core.validate import positive
 
 
-class NoiseSource:
+class NoiseSource(ABC):
     """Adds noise that nobody outside the server can foresee.
 
     Releases are numbered by whoever asks; contributions are clipped already, float64.
@@ -31,14 +33,14 @@ class NoiseSource:
         """Each record's contribution, [batch, K], → the same with noise on every number."""
         return self.onto(release, rows)
 
+    @abstractmethod
     def onto(self, release: int, total: Tensor) -> Tensor:
         """A sum whose contributions were never apart, [d], → the same with noise."""
-        raise NotImplementedError
 
-    def fill(self) -> None:
+    def fill(self) -> None:  # noqa: B027 - may do nothing
         """Draw ahead, where that makes a difference; no query waits now."""
 
-    def forget(self) -> None:
+    def forget(self) -> None:  # noqa: B027 - may do nothing
         """Let go of what was drawn ahead; what comes next is drawn anew."""
 
 

@@ -11,6 +11,7 @@ batch then weighs each of its records like any other record.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
@@ -44,14 +45,18 @@ class Answer:
     reply: Frame
 
 
-class Plan:
-    """What per-record values pass through on their way out; as it is, it charges nothing."""
+class Plan(ABC):
+    """What per-record values pass through on their way out.
+
+    Every plan must say how it charges and what it releases; the rest has harmless defaults.
+    """
 
     releases: Releases | None = None
     """All that may depend on one record; None without noise."""
     tolerant = False
     """Whether embeddings that are not finite or too large are mended instead of refused."""
 
+    @abstractmethod
     def admit(self, client: int, ids: Tensor) -> None:
         """Find that these records may be charged for one reply to ``client``; nothing changes.
 
@@ -59,9 +64,11 @@ class Plan:
             BudgetError: a record would be charged too often.
         """
 
+    @abstractmethod
     def commit(self, answers: Sequence[Answer]) -> None:
         """Charge the records of all these and keep the replies: then they may leave."""
 
+    @abstractmethod
     def begin_step(self, number: int) -> None:
         """Charge every record for step ``number`` of the server on a secret sample."""
 
@@ -69,7 +76,7 @@ class Plan:
         """The last answer to a client, where it is remembered beyond this process."""
         return None
 
-    def settle(self) -> None:
+    def settle(self) -> None:  # noqa: B027 - may do nothing
         """What was repeated after a restart is over: whatever comes now is new."""
 
     @property
@@ -77,13 +84,13 @@ class Plan:
         """Secret steps charged so far."""
         return 0
 
+    @abstractmethod
     def total(self, values: Tensor) -> Tensor:
         """Released mean over the batch: [batch] or [batch, K] → [1] or [K]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def each(self, values: Tensor) -> Tensor:
         """Released per-record values divided by the batch size: [batch, K] → [batch, K]."""
-        raise NotImplementedError
 
     def statement(
         self,
@@ -110,7 +117,7 @@ class Plan:
         """What a checkpoint of a simulation must hold."""
         return {}
 
-    def load(self, state: dict[str, Tensor]) -> None:
+    def load(self, state: dict[str, Tensor]) -> None:  # noqa: B027 - may do nothing
         """Go on from ``state``."""
 
 
@@ -141,7 +148,7 @@ SIMULATED = (
 
 
 class NoPrivacy(Plan):
-    """Values pass unchanged but for the division.
+    """Values pass unchanged but for the division, and nothing is charged.
 
     Args:
         batch_size: nominal B.
@@ -149,6 +156,15 @@ class NoPrivacy(Plan):
 
     def __init__(self, batch_size: int) -> None:
         self._batch_size = batch_size
+
+    def admit(self, client: int, ids: Tensor) -> None:
+        """Always."""
+
+    def commit(self, answers: Sequence[Answer]) -> None:
+        """Charge nothing."""
+
+    def begin_step(self, number: int) -> None:
+        """Charge nothing."""
 
     def total(self, values: Tensor) -> Tensor:
         """Σ / B."""

@@ -112,14 +112,15 @@ class TestCreditDefault:
 
 
 def test_the_published_files() -> None:
-    root = Path(os.environ.get("VERTIZO_DATA", "nowhere"))
+    root, seen = Path(os.environ.get("VERTIZO_DATA", "nowhere")), 0
     for name, train, test, ones, columns, parties in (
         ("adult", 32561, 16281, 7841 + 3846, 14, ["demographics", "work", "finances"]),
         ("bank-marketing", 32950, 8238, 4640, 19, ["client", "contact", "economy"]),
         ("credit-default", 24000, 6000, 6636, 23, ["demographics", "bills", "payments"]),
     ):
         if not (root / name).is_dir():
-            pytest.skip(f"VERTIZO_DATA has no {name}")
+            continue
+        seen += 1
         pooled = load(name, root)
         assert pooled.train.shape == (train, columns)
         assert pooled.test.shape == (test, columns)
@@ -133,3 +134,5 @@ def test_the_published_files() -> None:
                 assert torch.isfinite(values).all()
         shares = [labels.float().mean() for labels in (pooled.test_labels, pooled.train_labels)]
         assert abs(float(shares[0] - shares[1])) < 0.01
+    if not seen:
+        pytest.skip("VERTIZO_DATA has none of them")

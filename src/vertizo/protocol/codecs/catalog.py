@@ -19,7 +19,8 @@ CODECS: Registry[type[Codec]] = Registry(
         "paired": f"{_HERE}.paired:Paired",
         "chain": f"{_HERE}.chain:Chain",
     },
-    "vertizo.core.options:Chosen",
+    base="vertizo.core.options:Chosen",
+    protocol=Codec,
 )
 _BASIC = ("none", "uniform", "top-k", "sign", "lattice")
 
