@@ -6,7 +6,6 @@ Either way a run's folder is here when it is finished.
 from __future__ import annotations
 
 import os
-import signal
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -59,7 +58,7 @@ class Engine(Protocol):
             Each run as it ends, and None about twice a second.
 
         Raises:
-            UserError: a run failed unforgiven; the others that were going are finished first.
+            UserError: a run failed unforgiven; the others leave checkpoints.
         """
 
 
@@ -82,7 +81,9 @@ class Processes:
     def make(self, runs: Sequence[Run], forgive: Forgive = nothing_is_forgiven) -> Made:
         """See `Engine`; what was going when it ends early can be gone on with."""
         with processes(self.jobs, reused=self.reused) as pool:
-            for ended in pool.make((run, _in_child, (run.config, run.folder)) for run in runs):
+            for ended in pool.make(
+                (run, _begin_or_go_on, (run.config, run.folder)) for run in runs
+            ):
                 if ended is None:
                     yield None
                     continue
@@ -93,11 +94,6 @@ class Processes:
                     if not forgive(run, error):
                         raise
                 yield run
-
-
-def _in_child(config: ExperimentConfig, folder: Path) -> None:
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
-    _begin_or_go_on(config, folder)
 
 
 def _begin_or_go_on(config: ExperimentConfig, folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import multiprocessing
 import os
 import signal
@@ -11,6 +12,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from itertools import islice
+from multiprocessing.connection import Connection
+from multiprocessing.connection import wait as wait_for
 from typing import Any, Generic, TypeVar
 
 from vertizo.core.errors import RunError
@@ -33,9 +36,9 @@ class Pool(Generic[Key]):
         self.going: dict[Future[Any], Key] = {}
 
     def start(self, key: Key, function: Callable[..., Any], *arguments: Any) -> None:
-        """Begin a call. Its process holds Ctrl-C back until the call unblocks it."""
-        with ctrl_c_waits():
-            self.going[self._executor.submit(function, *arguments)] = key
+        """Begin a call. Ctrl-C reaches its process through this one alone (`processes`)."""
+        with _ctrl_c_waits():
+            self.going[self._executor.submit(_make, function, *arguments)] = key
 
     def make(
         self, calls: Iterable[tuple[Key, Callable[..., Any], tuple[Any, ...]]]
@@ -77,59 +80,107 @@ def processes(
     jobs: int,
     *,
     reused: bool = False,
-    stop: Callable[[], None] = lambda: None,
     begin: Callable[..., None] | None = None,
     arguments: tuple[Any, ...] = (),
 ) -> Iterator[Pool[Any]]:
     """Processes that end with this one.
 
+    Whatever ends it early interrupts the calls that are going, each once: a run leaves a
+    checkpoint then. A second Ctrl-C kills them.
+
     Args:
         jobs: calls at a time.
         reused: whether a process makes one call after another, which saves the seconds that
             starting one takes; else each has its own, and so a peak memory of its own.
-        stop: called when it ends early, before waiting for the calls that are going.
         begin: called with ``arguments`` at the start of each process.
         arguments: of ``begin``.
 
     Raises:
         RunError: a process was killed.
     """
-    with ProcessPoolExecutor(
-        jobs,
-        mp_context=CONTEXT,
-        initializer=_begin,
-        initargs=(begin, arguments),
-        max_tasks_per_child=None if reused else 1,
-    ) as executor:
+    reader, writer = CONTEXT.Pipe(duplex=False)
+    with (
+        reader,
+        writer,
+        ProcessPoolExecutor(
+            jobs,
+            mp_context=CONTEXT,
+            initializer=_begin,
+            initargs=(reader, begin, arguments),
+            max_tasks_per_child=None if reused else 1,
+        ) as executor,
+    ):
         try:
             yield Pool(executor, jobs)
         except BrokenProcessPool:
             raise RunError(KILLED) from None
         except BaseException:
-            stop()
-            executor.shutdown(wait=True, cancel_futures=True)
+            writer.close()
+            try:
+                executor.shutdown(wait=True, cancel_futures=True)
+            except KeyboardInterrupt:
+                for child in multiprocessing.active_children():
+                    child.kill()
+                raise
             raise
 
 
-def _begin(then: Callable[..., None] | None, arguments: tuple[Any, ...]) -> None:
-    """End this process at once when its parent is killed: nobody would gather its work."""
+class _Call:
+    """The call that this process makes, which its parent may interrupt."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._going = self._stopped = False
+
+    def make(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        with self._lock:
+            if self._stopped:
+                raise KeyboardInterrupt
+            self._going = True
+        try:
+            return function(*arguments)
+        finally:
+            with self._lock:
+                self._going = False
+
+    def stop(self) -> None:
+        with self._lock:
+            self._stopped = True
+            if self._going:
+                _thread.interrupt_main()
+
+
+_call = _Call()
+
+
+def _make(function: Callable[..., Any], *arguments: Any) -> Any:
+    return _call.make(function, *arguments)
+
+
+def _begin(stop: Connection, then: Callable[..., None] | None, arguments: tuple[Any, ...]) -> None:
+    """Heed the parent: its pipe closes when it stops.
+
+    When it is killed, this process ends at once: nobody would gather its work.
+    """
     parent = multiprocessing.parent_process()
     assert parent is not None
 
     def follow() -> None:
+        wait_for([stop])
+        _call.stop()
         parent.join()
         os._exit(1)
 
-    threading.Thread(target=follow, name="end-with-parent", daemon=True).start()
+    threading.Thread(target=follow, name="heed-parent", daemon=True).start()
     if then is not None:
         then(*arguments)
 
 
 @contextmanager
-def ctrl_c_waits() -> Iterator[None]:
+def _ctrl_c_waits() -> Iterator[None]:
     """Hold Ctrl-C back in this process, and in the children and threads that begin inside.
 
-    Children inherit the signal mask and lift it when they can stop in order. This process replaces
+    Children inherit the signal mask, for good. This process replaces
     its handler as well: one of its other threads may take the signal, which the mask of this one
     does not hinder, and a child whose beginning is broken off finds half of what it was to read.
     """

@@ -36,9 +36,6 @@ class Told:
     def is_hopeless(self) -> bool:
         return self.stages[-1][0] >= self._hopeless if self.stages else False
 
-    def must_stop(self) -> bool:
-        return False
-
     def share(self, done: float) -> None:
         assert 0 <= done <= 1
 

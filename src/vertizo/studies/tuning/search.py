@@ -17,20 +17,19 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
 from vertizo.config.schema import ExperimentConfig
 from vertizo.config.tree import Tree
-from vertizo.core.errors import ConfigError, Interrupted, RunError
+from vertizo.core.errors import ConfigError, RunError
 from vertizo.data.vertical import VerticalData
 from vertizo.privacy.events import Releases
 from vertizo.run import checkpoint
 from vertizo.run.experiment import Experiment
 from vertizo.run.folder import RunFolder
 from vertizo.studies.engines import share_done
-from vertizo.studies.processes import CONTEXT, Inline, Pool, processes
+from vertizo.studies.processes import Inline, Pool, processes
 from vertizo.studies.tuning.composition import calibrate
 from vertizo.studies.tuning.objective import choose
 from vertizo.studies.tuning.plan import Plan, unledgered
@@ -206,14 +205,8 @@ class _Search:
     def run(self, show: Show | None) -> None:
         """Make all trials that are left: here, or several at a time in processes."""
         if self._options.jobs > 1:
-            stop = CONTEXT.Event()
-            with processes(
-                self._options.jobs,
-                reused=True,
-                stop=stop.set,
-                begin=_begin,
-                arguments=(replace(self.study), stop),
-            ) as pool:
+            jobs, study = self._options.jobs, replace(self.study)
+            with processes(jobs, reused=True, begin=_begin, arguments=(study,)) as pool:
                 self._drive(pool, _in_child, show)
             return
 
@@ -300,21 +293,18 @@ class _Search:
 
 
 _kept: dict[str, Any] = {}
-"""What a process keeps from one trial to the next: the study, its stop event, and the data."""
+"""What a process keeps from one trial to the next: the study and the data."""
 
 
-def _begin(study: Study, stop: Event) -> None:
-    _kept.update(study=study, stop=stop)
+def _begin(study: Study) -> None:
+    _kept["study"] = study
 
 
 def _in_child(number: int, config: ExperimentConfig) -> Ended:
     study: Study = _kept["study"]
-    if _kept["stop"].is_set():
-        raise Interrupted("stopped")
     if "data" not in _kept:
         _kept["data"] = without_tests(Experiment(config).data())
     watch = study.watched(number)
-    watch.stop = _kept["stop"]
     return run_trial(config, _kept["data"], study.folder_of(number), study.objective, watch)
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -43,8 +41,6 @@ class Watch:
         self._told = set(trial.storage.get_trial(trial._trial_id).intermediate_values)
         self.share: Callable[[float], None] = lambda done: None
         """Called with how much of it is done, from 0 to 1."""
-        self.stop: Event | None = None
-        """Set when the whole search is being stopped."""
 
     def stage(self, number: int, value: float) -> None:
         """What the trial is worth after so many of `STAGES`."""
@@ -55,10 +51,6 @@ class Watch:
     def is_hopeless(self) -> bool:
         """Whether the pruner would stop it, by what was told of it so far."""
         return bool(self._trial.should_prune())
-
-    def must_stop(self) -> bool:
-        """Whether it is to leave a checkpoint and stop, because the search is being stopped."""
-        return self.stop is not None and self.stop.is_set()
 
 
 class _Hopeless(Exception):  # noqa: N818 - it is no error
@@ -136,11 +128,5 @@ def _reporting(place: RunFolder, objective: Objective, watch: Watch) -> Callable
             if now is not None and stage < STAGES and watch.is_hopeless():
                 raise _Hopeless
         read = max(read, len(rows))
-        if watch.must_stop():
-            # The run's own handler writes a checkpoint. Asked for twice it would not: the signal is
-            # held back in this process, so that one from the terminal and this one are one.
-            signal.raise_signal(signal.SIGINT)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
-            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
 
     return report
