@@ -189,8 +189,8 @@ def replay_job(
             continue
         todo = frames.decode(first)
         assert isinstance(todo, frames.Send), todo
-        count = len(data.labels[todo.purpose])
-        upload = Upload(k, todo.purpose, torch.arange(count), torch.zeros(1, count, DIM))
+        count = len(data.labels[todo.purpose.own])
+        upload = Upload(k, todo.purpose.own, torch.arange(count), torch.zeros(1, count, DIM))
         channel.ask(wire.encode(upload, NoCompression()))
         channel.ask(frames.encode(frames.Sent(terms.job, todo.purpose, todo.number)))
 

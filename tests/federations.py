@@ -65,7 +65,7 @@ def data(
     rule = torch.randn(parties * torch.Size(shape).numel(), CLASSES, generator=generator)
     features: list[dict[Any, Tensor]] = [{} for _ in range(parties)]
     labels: dict[Any, Tensor] = {}
-    for purpose, rows in (("table", records), ("validation", held_out), ("test", held_out)):
+    for purpose, rows in (("train", records), ("validation", held_out), ("test", held_out)):
         values = torch.randn(parties, rows, *shape, generator=generator)
         for party, own in zip(features, values, strict=True):
             party[purpose] = own.contiguous()
@@ -86,7 +86,7 @@ def two_bits(records: int) -> VerticalData:
     lines = torch.tensor([[1.0, -1.0, 1.0, -1.0], [1.0, 1.0, -1.0, -1.0]])
     features: tuple[dict[Any, Tensor], ...] = ({}, {})
     labels: dict[Any, Tensor] = {}
-    for purpose, rows in (("table", records), ("validation", 4), ("test", 400)):
+    for purpose, rows in (("train", records), ("validation", 4), ("test", 400)):
         values = torch.randn(2, rows, 4, generator=generator)
         sides = [(own @ line > 0).long() for own, line in zip(values, lines, strict=True)]
         labels[purpose] = 2 * sides[0] + sides[1]
@@ -386,8 +386,8 @@ class Twins:
         as_sent: Callable[[Tensor], Tensor] = Tensor.clone,
     ) -> tuple[list[Tensor], list[Tensor]]:
         """One synchronous round: what each client sends, and the gradient each is told."""
-        labels, nominal = self.data.labels["table"][ids], SMALL["batch_size"]
-        inputs = [own["table"][ids].double() for own in self.data.features]
+        labels, nominal = self.data.labels["train"][ids], SMALL["batch_size"]
+        inputs = [own["train"][ids].double() for own in self.data.features]
         with torch.no_grad():
             sent = [as_sent(f(x)) for f, x in zip(self.clients, inputs, strict=True)]
         leaves = [h.clone().requires_grad_(True) for h in sent]

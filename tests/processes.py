@@ -316,7 +316,7 @@ class Job:
         config = self.config.experiment()
         federation = build(config, prepare(config.data, record_choice(config)))
         if config.simulation.table == "upload":
-            federation.simulator.upload("table", federation.data.records)
+            federation.simulator.upload("train", federation.data.records)
         return federation
 
     def replayed(self) -> Federation:

@@ -147,10 +147,10 @@ def as_vertical(data: Records, classes: int) -> VerticalData:
         task=Classification(classes),
         parties=tuple(f"client{m}" for m in range(len(data.features))),
         features=tuple(
-            {"table": each, "validation": each[:10], "test": each[:10]} for each in data.features
+            {"train": each, "validation": each[:10], "test": each[:10]} for each in data.features
         ),
         labels={
-            "table": data.labels,
+            "train": data.labels,
             "validation": data.labels[:10],
             "test": data.labels[:10],
         },

@@ -121,7 +121,7 @@ def test_the_curious_client_does_not_look_at_its_features() -> None:
     config = setting("sum", "cascaded", overrides=["data.limit=100"])
     data = LABORATORY.data(config)
     blind = [dict(own) for own in data.features]
-    blind[0]["table"] = torch.zeros_like(blind[0]["table"])
+    blind[0]["train"] = torch.zeros_like(blind[0]["train"])
     other = replace(data, features=tuple(blind))
     attack = DirectCurious()
     assert attack.trial(config, data)["accuracy"] == attack.trial(config, other)["accuracy"]

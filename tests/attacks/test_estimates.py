@@ -23,7 +23,7 @@ def first_exchange(method: str, *overrides: str) -> tuple[Exchange, Tensor, Tens
     client = ground.client()
     exchange = client.exchanges[0]
     rows = ground.watched.rows[0]
-    ones = torch.nn.functional.one_hot(data.labels["table"][exchange.ids], 10)
+    ones = torch.nn.functional.one_hot(data.labels["train"][exchange.ids], 10)
     truth = torch.softmax(rows[:, :10] + rows[:, 10:], 1) - ones
     return exchange, record_gradients(exchange, client.public, client.shared), truth
 

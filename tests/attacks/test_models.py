@@ -55,7 +55,7 @@ class TestCompletion:
         client = ground.client()
         before = client.model.parameters.clone()
         ids = torch.arange(30)
-        complete(client, ids, ground.data.labels["table"][ids], Stream.from_seed(0), 5)
+        complete(client, ids, ground.data.labels["train"][ids], Stream.from_seed(0), 5)
         assert torch.equal(client.model.parameters, before)
 
 

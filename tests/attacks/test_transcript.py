@@ -76,14 +76,14 @@ def test_a_client_has_its_own_exchanges_only() -> None:
     ground = trained("dpzv")
     client = ground.client(1)
     assert {e.client for e in client.exchanges} == {1}
-    assert torch.equal(client.features, ground.data.features[1]["table"])
+    assert torch.equal(client.features, ground.data.features[1]["train"])
     assert {e.client for e in ground.eavesdropper().exchanges} == {0, 1}
 
 
 def test_watching_notes_what_a_query_was_answered_with() -> None:
     """The reply of VAFL is the gradient at the noted weights and rows."""
     ground = trained("vafl", watch_server=True)
-    truth, head = ground.data.labels["table"], ground.federation.server.side.model
+    truth, head = ground.data.labels["train"], ground.federation.server.side.model
     for each in ground.client().exchanges:
         bias = ground.watched.parameters[each.number]
         rows = ground.watched.rows[each.number]

@@ -124,7 +124,7 @@ def test_any_differentiable_module_may_be_the_server(
     changes = {**large_steps(method), "server.model": model}
     federation = federations.build(method, timing, changes)
     options = federations.config(method, timing).method
-    side, labels = federation.server.side, federation.data.labels["table"]
+    side, labels = federation.server.side, federation.data.labels["train"]
     start = side.model.parameters.clone().double()
     clients = askers(timing)
     ids = federations.query(federations.ask(federation, clients[0]), up(method)).ids
@@ -435,7 +435,7 @@ def spied(
 
 
 def relabelled(data: VerticalData, record: int) -> VerticalData:
-    labels = data.labels["table"].clone()
+    labels = data.labels["train"].clone()
     labels[record] = (labels[record] + 1) % 3
     changed = {**data.labels, "table": labels}
     return VerticalData(
@@ -542,9 +542,9 @@ def test_a_query_is_all_that_a_client_says_of_its_features(
     frame = federations.ask(first, 0)
     asked = federations.query(frame, up(method)).ids
     absent = next(record for record in range(29) if record not in asked)
-    data.features[0]["table"][absent] += 100
+    data.features[0]["train"][absent] += 100
     assert federations.ask(federations.build(method, of=data), 0) == frame
-    data.features[0]["table"][int(asked[0])] += 100
+    data.features[0]["train"][int(asked[0])] += 100
     assert federations.ask(federations.build(method, of=data), 0) != frame
 
 

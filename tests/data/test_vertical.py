@@ -71,7 +71,7 @@ def cut(
     return vertical.cut(pooled, DataConfig.model_construct(**settings), stream)
 
 
-def parts(data: VerticalData, purpose: Any = "table") -> list[Tensor]:
+def parts(data: VerticalData, purpose: Any = "train") -> list[Tensor]:
     return [own[purpose] for own in data.features]
 
 
@@ -113,7 +113,7 @@ class TestPieces:
             refuse(["data.parties"], pooled, split, asked)
             return
         data = cut(pooled, split, asked, validation=0.3)
-        whole = {"table": 6, "validation": 3, "test": 3}
+        whole = {"train": 6, "validation": 3, "test": 3}
         for purpose, records in whole.items():
             pieces = parts(data, purpose)
             assert len(pieces) == len(data.parties)
@@ -264,7 +264,7 @@ class TestValidation:
     ) -> None:
         pooled = images(2, 2, records=30)
         data = cut(pooled, "rows", 2, validation=share, limit=limit, stream=Stream.from_seed(seed))
-        training, validation = (set(data.labels[p].tolist()) for p in ("table", "validation"))
+        training, validation = (set(data.labels[p].tolist()) for p in ("train", "validation"))
         used = min(limit or 30, 30)
         assert not training & validation
         assert len(training) + len(validation) == used
@@ -272,7 +272,7 @@ class TestValidation:
         assert training | validation <= set(range(30))
         assert data.labels["test"].tolist() == [30, 31, 32]
         assert data.records == len(training)
-        for purpose in ("table", "validation", "test"):
+        for purpose in ("train", "validation", "test"):
             whole = torch.cat(parts(data, purpose), 2)
             source = torch.cat([pooled.train, pooled.test])
             assert torch.equal(whole, source[data.labels[purpose]])
@@ -282,18 +282,18 @@ class TestValidation:
             cut(images(records=40), validation=0.5, stream=Stream.from_seed(seed)).labels
             for seed in (1, 1, 2)
         )
-        for purpose in ("validation", "table"):
+        for purpose in ("validation", "train"):
             assert first[purpose].tolist() == again[purpose].tolist()
         assert first["validation"].tolist() != other["validation"].tolist()
 
     def test_a_limit_beyond_the_records_changes_nothing(self) -> None:
         all_, limited = (cut(images(), validation=0.3, limit=limit) for limit in (None, 10**6))
-        assert all_.labels["table"].tolist() == limited.labels["table"].tolist()
+        assert all_.labels["train"].tolist() == limited.labels["train"].tolist()
 
     def test_all_parties_hold_the_same_records_in_the_same_order(self) -> None:
         data = cut(table(4, records=20), "even", 4, validation=0.25)
         records = [(piece[:, 0] // 4).long().tolist() for piece in parts(data)]
-        assert records == [data.labels["table"].tolist()] * 4
+        assert records == [data.labels["train"].tolist()] * 4
 
     def test_facts_are_carried_over(self) -> None:
         data = cut(table())
@@ -334,7 +334,7 @@ def test_fewer_parties_than_views_hold_several_as_channels() -> None:
         data = cut(photographs(), parties=len(channels), validation=0.3)
         shapes = [data.shape(party) for party in range(len(channels))]
         assert shapes == [(count, 2, 3) for count in channels]
-        whole = photographs().train.flatten(1, 2)[data.labels["table"]]
+        whole = photographs().train.flatten(1, 2)[data.labels["train"]]
         assert torch.equal(torch.cat(parts(data), 1), whole)
     pieces = parts(cut(photographs(), "even", 2))
     assert torch.equal(torch.cat(pieces, 1), photographs().train.flatten(1))
@@ -347,7 +347,7 @@ class TestLabelHolder:
         assert data.parties == ("party0", "party1", "party3")
         assert data.own.name == "party2"
         assert whole.own is None
-        for purpose in ("table", "validation", "test"):
+        for purpose in ("train", "validation", "test"):
             own, *others = (whole.features[party][purpose] for party in (2, 0, 1, 3))
             assert torch.equal(data.own.values[purpose], own)
             for ours, theirs in zip(parts(data, purpose), others, strict=True):
@@ -370,7 +370,7 @@ class TestLabels:
     def test_a_regression_is_scaled_by_the_labels_trained_on(self) -> None:
         labels = torch.arange(12.0) * 1000
         data = cut(self.regression(labels), validation=0.3)
-        used = data.labels["table"].double()
+        used = data.labels["train"].double()
         assert isinstance(data.task, Regression)
         assert data.task.mean == pytest.approx(used.mean().item())
         assert data.task.spread == pytest.approx(used.std(unbiased=False).item())

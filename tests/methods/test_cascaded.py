@@ -35,7 +35,7 @@ def test_rounds_by_hand(federations: SimpleNamespace, timing: str, join: str) ->
     changes = {**LARGE, "server.optimizer.momentum": momentum, "server.join": join}
     federation = federations.build("cascaded", timing, changes)
     side = federation.server.side
-    labels = federation.data.labels["table"]
+    labels = federation.data.labels["train"]
     width = 3 * dim if join == "concat" else dim
     velocity = torch.zeros_like(side.model.parameters, dtype=torch.float64)
     order = [0, 1, 2] if timing == "synchronous" else [2]

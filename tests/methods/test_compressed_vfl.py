@@ -44,7 +44,7 @@ def test_rounds_by_hand(
         queries = [federations.query(frame, Uniform(bits=bits)) for frame in frames]
         ids = queries[0].ids
         plain = [
-            f(own["table"][ids].double()).detach()
+            f(own["train"][ids].double()).detach()
             for f, own in zip(copies.clients, federation.data.features, strict=True)
         ]
         sent, gradients = copies.round(ids, [steps] * 3, steps, quantised(bits))

@@ -61,7 +61,7 @@ def test_rounds_by_hand(
         "client.optimizer.momentum": momentum,
     }
     federation = federations.build("czofo", timing, changes)
-    side, labels = federation.server.side, federation.data.labels["table"]
+    side, labels = federation.server.side, federation.data.labels["train"]
     width = side.table.width
     velocity = torch.zeros_like(side.model.parameters, dtype=torch.float64)
     velocities = [torch.zeros_like(m.parameters, dtype=torch.float64) for m in federation.models]
@@ -106,7 +106,7 @@ def test_rounds_by_hand(
                 for i in range(ids.numel())
             ]
             own = federations.twin(federation.models[client].parameters, [federations.COLUMNS, dim])
-            h = own(federation.data.features[client]["table"][ids].double())
+            h = own(federation.data.features[client]["train"][ids].double())
             h.backward(factor / Q * torch.stack(rows))
             gradient = torch.cat([w.grad.flatten() for w in own.parameters()])
             velocities[client] = momentum * velocities[client] + gradient
@@ -231,7 +231,7 @@ def test_no_direction_is_ever_sent(federations: SimpleNamespace) -> None:
             assert message.values.shape == (Q,)
     first = federations.build("czofo", changes=options())
     query = federations.query(federations.ask(first, 0))
-    plain = first.models[0](first.data.features[0]["table"][query.ids])
+    plain = first.models[0](first.data.features[0]["train"][query.ids])
     assert torch.allclose(query.embeddings[0], plain, atol=1e-6)
     held = federations.client_holds(federation, 0)
     assert set(held["party"]) == {"answered", "ids", "batch", "frame", "known"}

@@ -49,7 +49,7 @@ def test_rounds_by_hand(federations: SimpleNamespace, timing: str, momentum: flo
     changes = {**LARGE, "server.optimizer.momentum": momentum}
     federation = federations.build("dpzv", timing, changes)
     side, nominal, rate = federation.server.side, 8, 0.1
-    labels = federation.data.labels["table"]
+    labels = federation.data.labels["train"]
     order = [0, 1, 2] if timing == "synchronous" else [1]
     velocity = torch.zeros_like(side.model.parameters, dtype=torch.float64)
     sizes = set()
@@ -235,7 +235,7 @@ def test_the_clip_bounds_each_records_slope_on_both_sides(federations: SimpleNam
     query = replace(query, embeddings=torch.cat([shifts, -shifts]))
     rows = torch.zeros(2, 8, plain.server.side.table.width)
     rows[..., : federations.DIM] = query.embeddings
-    labels = plain.data.labels["table"][query.ids]
+    labels = plain.data.labels["train"][query.ids]
     server = server_twin(federations, plain)
     plus, minus = (losses(server, point, labels).detach() for point in rows)
     slopes = (plus - minus) / (2 * SMOOTHING)
@@ -265,7 +265,7 @@ def test_rounds_of_several_directions_by_hand(
     if clipping == "jointly":
         changes |= federations.HARDLY_ANY
     federation = federations.build("dpzv", timing, changes)
-    side, labels, dim = federation.server.side, federation.data.labels["table"], federations.DIM
+    side, labels, dim = federation.server.side, federation.data.labels["train"], federations.DIM
     order = [0, 1, 2] if timing == "synchronous" else [1]
     for round_ in range(6):
         server = server_twin(federations, federation)
@@ -356,7 +356,7 @@ def test_directions_that_are_not_kept_give_the_same_update(
         monkeypatch.setattr("vertizo.zeroth_order.directions.KEEP_UP_TO", limit)
         federation = federations.build("dpzv", changes={**SEVERAL, **momentum})
         model, half = federation.models[0], federation.clients[0]._pair
-        features = federation.data.features[0]["table"][:5]
+        features = federation.data.features[0]["train"][:5]
         for number in range(3):
             half.tell(number, features, torch.tensor([0.5, -1.0, 2.0]))
         parameters = model.parameters.clone()
@@ -380,7 +380,7 @@ def slopes_of(federations: SimpleNamespace) -> tuple[Any, Tensor]:
     query = replace(query, embeddings=torch.randn(2 * K, 8, 3, generator=generator))
     rows = torch.zeros(2 * K, 8, plain.server.side.table.width)
     rows[..., :3] = query.embeddings
-    labels = plain.data.labels["table"][query.ids]
+    labels = plain.data.labels["train"][query.ids]
     server = server_twin(federations, plain)
     at = torch.stack([losses(server, point, labels).detach() for point in rows])
     return query, ((at[::2] - at[1::2]) / (2 * SMOOTHING)).t()

@@ -75,14 +75,14 @@ def test_asynchronous_rounds_by_hand(federations: SimpleNamespace, client: str, 
     data = data_for(federations, client)
     changes = {"client.model": CLIENTS[client], "server.join": name}
     federation = federations.build("vafl", changes=changes, of=data)
-    side, labels, dim = federation.server.side, data.labels["table"], federations.DIM
+    side, labels, dim = federation.server.side, data.labels["train"], federations.DIM
     for m in (0, 2, 1, 1, 0, 0, 0, 2):
         server, own = server_twin(federations, federation), client_twins(federation, client)[m]
         frame = federations.ask(federation, m)
         query = federations.query(frame)
         ids = query.ids
         parts = [part.double() for part in side.table.values[ids].split(dim, 1)]
-        parts[m] = own(data.features[m]["table"][ids].double())
+        parts[m] = own(data.features[m]["train"][ids].double())
         parts[m].retain_grad()
         assert query.embeddings.shape == (1, ids.numel(), dim)
         assert torch.allclose(query.embeddings[0].double(), parts[m].detach(), atol=1e-5)
@@ -128,10 +128,10 @@ def test_synchronous_rounds_are_centralised_sgd(
         ids = federations.query(federations.ask(federation, 0)).ids
         optimizer.zero_grad()
         parts = [
-            module(own["table"][ids].double())
+            module(own["train"][ids].double())
             for module, own in zip(clients, data.features, strict=True)
         ]
-        losses = F.cross_entropy(server(torch.cat(parts, 1)), data.labels["table"][ids])
+        losses = F.cross_entropy(server(torch.cat(parts, 1)), data.labels["train"][ids])
         (losses * ids.numel() / NOMINAL).backward()
         optimizer.step()
         if not federation.simulator.step():

@@ -49,7 +49,7 @@ def test_rounds_by_hand(
         "server.directions": law,
     }
     federation = federations.build(method, timing, changes)
-    side, labels = federation.server.side, federation.data.labels["table"]
+    side, labels = federation.server.side, federation.data.labels["train"]
     size = side.model.parameters.numel()
     widths = [3 * dim, federations.HIDDEN, federations.CLASSES]
     directions = server_directions(law, size)
@@ -195,7 +195,7 @@ def test_a_difference_is_clipped_record_by_record(
             table[other.ids, 3 * other.client : 3 * other.client + 3] = other.embeddings[0]
         rows = table[query.ids].expand(2, -1, -1).clone()
         rows[..., :3] = shift
-        labels = federation.data.labels["table"][query.ids]
+        labels = federation.data.labels["train"][query.ids]
         widths = [9, federations.HIDDEN, federations.CLASSES]
         server = federations.twin(federation.server.side.model.parameters, widths)
         plain, moved = (

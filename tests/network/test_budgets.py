@@ -124,7 +124,7 @@ def test_a_table_is_known_by_its_keys(tmp_path: Path) -> None:
     assert keys == sorted(keys)
     assert set(keys) < set(people)
     ills = dict(zip(people[::-1], [n % 2 for n in range(60)], strict=True))
-    assert found.labels["table"].tolist() == [ills[key] for key in keys]
+    assert found.labels["train"].tolist() == [ills[key] for key in keys]
     budget, records = budget_for_jobs(config, 1)
     names = names_of(records)
     assert names is not None

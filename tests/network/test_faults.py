@@ -202,7 +202,7 @@ def replayed(config: Any, order: list[bytes]) -> Federation:
     experiment = config.experiment()
     federation = build(experiment, prepare(experiment.data, record_choice(experiment)))
     if experiment.simulation.table == "upload":
-        federation.simulator.upload("table", federation.data.records)
+        federation.simulator.upload("train", federation.data.records)
     server, clients = federation.server, federation.clients
     server.train_between_queries()
     codec = experiment.codecs.up
@@ -327,7 +327,7 @@ def begun(tmp_path: Path) -> Iterator[tuple[FederationService, Federation]]:
     federation = build(experiment, prepare(experiment.data, record_choice(experiment)))
     with FederationService(config) as service:
         for client, member in enumerate(dep.MEMBERS):
-            counts = [len(federation.data.labels[p]) for p in ("table", "validation", "test")]
+            counts = [len(federation.data.labels[p]) for p in ("train", "validation", "test")]
             ready = frames.Ready(service._archive.run, 4, tuple(counts), b"", False, False)
             assert client < 4
             service.ask(member, frames.encode(ready), lambda answer: None)

@@ -20,7 +20,7 @@ from vertizo.network.serving import FederationService
 from vertizo.privacy.durable_ledger import DurableLedger
 from vertizo.protocol import wire
 from vertizo.protocol.codecs.none import NoCompression
-from vertizo.protocol.messages import Batch, Query, Reply, Upload
+from vertizo.protocol.messages import Batch, Query, Reply, Upload, WirePurpose
 
 CODEC = NoCompression()
 POINTS, DIM = 2, 4
@@ -44,13 +44,13 @@ def upload_all(service: FederationService) -> None:
     rows = service._archive.records.counts[0]
     for client, member in enumerate(dep.MEMBERS):
         answer_to(service, member, table(client, rows))
-        sent = frames.Sent(service._archive.run, "table", 0)
+        sent = frames.Sent(service._archive.run, WirePurpose.train, 0)
         service.ask(member, frames.encode(sent), lambda answer: None)
 
 
 def table(client: int, rows: int) -> bytes:
     values = torch.ones(1, rows, DIM)
-    return wire.encode(Upload(client, "table", torch.arange(rows), values), CODEC)
+    return wire.encode(Upload(client, "train", torch.arange(rows), values), CODEC)
 
 
 def query(client: int, number: int, first: int = 0, count: int = 32) -> bytes:
@@ -182,7 +182,7 @@ def test_a_table_is_taken_in_while_tables_are_wanted_and_not_later(tmp_path: Pat
         before = service.state.job.party.side.table.values.clone()
         rows = service._archive.records.counts[0]
         other = wire.encode(
-            Upload(0, "table", torch.arange(rows), torch.zeros(1, rows, DIM)), CODEC
+            Upload(0, "train", torch.arange(rows), torch.zeros(1, rows, DIM)), CODEC
         )
         found = frames.decode(answer_to(service, "north", other))
         assert isinstance(found, frames.Refusal | frames.Noted)
@@ -394,7 +394,7 @@ def test_a_label_holder_that_never_stops_asking_for_uploads_is_no_crash(tmp_path
     class Endless(Lying):
         def ask(self, frame: bytes) -> bytes:
             if frame[:2] == b"VC" and isinstance(frames.decode(frame), frames.Sent | frames.Ready):
-                return self._change(frames.encode(frames.Send("test", 1, "now")))
+                return self._change(frames.encode(frames.Send(WirePurpose.test, 1, "now")))
             if frame[:2] == b"VZ":
                 return frames.encode(frames.Noted())
             return super().ask(frame)

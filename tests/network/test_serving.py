@@ -23,6 +23,7 @@ from vertizo.network.joining import Member
 from vertizo.network.options import JoinConfig, ServeConfig, load_join, load_serve
 from vertizo.network.predicting import NewRecords, PredictingService, help_predict
 from vertizo.network.serving import FederationService
+from vertizo.protocol.messages import WirePurpose
 
 
 class MuteError(Exception):
@@ -493,7 +494,9 @@ def test_a_table_is_not_uploaded_twice(tmp_path: Path) -> None:
             asked.append(frame)
             answer = super().ask(frame)
             return (
-                answer + frames.encode(frames.Send("table", 0, "now")) if len(asked) > 6 else answer
+                answer + frames.encode(frames.Send(WirePurpose.train, 0, "now"))
+                if len(asked) > 6
+                else answer
             )
 
     with FederationService(config) as service:

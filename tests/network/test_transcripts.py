@@ -123,7 +123,7 @@ def test_the_same_order_of_messages_gives_the_same_transcript(name: str, tmp_pat
     federation = simulated(tmp_path, keys)
     server, clients = federation.server, federation.clients
     if federation.server.side.update.__class__.__name__ == "SecretSgd":
-        federation.simulator.upload("table", federation.data.records)
+        federation.simulator.upload("train", federation.data.records)
     server.train_between_queries()
     announced: dict[int, bytes] = {}
     waiting: dict[int, bytes] = {}

@@ -212,7 +212,7 @@ def bad_queries(
         "a reply": (fed.encoded(Reply(1, query.number, torch.zeros(1))), MalformedError),
         "a batch": (fed.encoded(Batch(query.number, ids_alone)), MalformedError),
         "an upload": (
-            fed.encoded(Upload(1, "table", ids_alone, torch.zeros(1, 4, dim))),
+            fed.encoded(Upload(1, "train", ids_alone, torch.zeros(1, 4, dim))),
             MalformedError,
         ),
         "an earlier query, changed": (
@@ -493,7 +493,7 @@ def test_once_accepted_no_label_keeps_a_query_from_a_finite_reply(
 ) -> None:
     """Embeddings that overflow the logits for some labels only: the reply must not tell which."""
     data = fed.data()
-    data.labels["table"].fill_(label)
+    data.labels["train"].fill_(label)
     changes = {**fed.GAUSSIAN, "server.embedding_bound": 3e38, "server.update": "none"}
     federation = fed.build(method, changes={**changes, **more}, of=data)
     query = fed.query(fed.ask(federation, 0))
@@ -807,7 +807,7 @@ def test_synchronous_rounds_do_not_depend_on_who_comes_first() -> None:
         assert fed.differences(replies[0][1]["parameters"], replies[1][1]["parameters"]) == []
 
 
-def good_upload(federation: Federation, purpose: Any = "table") -> Upload:
+def good_upload(federation: Federation, purpose: Any = "train") -> Upload:
     message = wire.decode(federation.clients[1].upload(purpose, 2, 9), fed.CODEC)
     assert isinstance(message, Upload)
     return message
@@ -840,15 +840,15 @@ def test_bad_uploads_are_refused_and_change_nothing() -> None:
     for bad in (frame[:-1], frame + b"\0", b"", fed.ask(federation, 1), b"x" * 100):
         with refused(federation, WireError):
             federation.server.receive_upload(bad)
-    for purpose in ("table", "validation", "test"):
+    for purpose in ("train", "validation", "test"):
         with refused(federation, RefusedError):
             federation.server.logits(purpose)
 
 
 def test_an_upload_fills_the_table() -> None:
     federation = fed.build()
-    federation.server.receive_upload(federation.clients[1].upload("table", 2, 9))
-    features = federation.data.features[1]["table"]
+    federation.server.receive_upload(federation.clients[1].upload("train", 2, 9))
+    features = federation.data.features[1]["train"]
     expected = torch.zeros(RECORDS, 9)
     expected[2:9, 3:6] = federation.models[1](features[2:9])
     assert torch.allclose(federation.server.side.table.values, expected)
@@ -856,7 +856,7 @@ def test_an_upload_fills_the_table() -> None:
 
 def test_mutated_uploads_are_refused_or_uploads_of_their_own() -> None:
     federation = Kind("dpzv", "asynchronous", "none").under_way()
-    frame = bytes(federation.clients[1].upload("table", 2, 9))
+    frame = bytes(federation.clients[1].upload("train", 2, 9))
     before = fed.server_holds(federation)
 
     @given(mutated=mutations(frame))

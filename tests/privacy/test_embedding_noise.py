@@ -172,7 +172,7 @@ def test_the_clients_own_gradient_is_untouched() -> None:
     for changes in ({}, fed.EMBEDDING_NOISE):
         federation = fed.build("vafl", changes=changes)
         half, model = federation.clients[0]._pair, federation.models[0]
-        features = federation.data.features[0]["table"][:8]
+        features = federation.data.features[0]["train"][:8]
         half.ask(0, features)
         half.tell(0, features, inside(8, 3))
         models.append(model.parameters)
@@ -304,15 +304,15 @@ def test_uploads_for_the_table_carry_noise_and_those_for_scores_do_not() -> None
         assert isinstance(message, Upload)
         return message.embeddings[0]
 
-    for purpose in ("table", "validation", "test"):
+    for purpose in ("train", "validation", "test"):
         h = model(federation.data.features[1][purpose])
         clipped = h * (0.5 / h.norm(dim=1, keepdim=True).clamp(min=0.5))
         seen = uploaded(purpose, 0, len(h))
-        assert torch.allclose(seen, clipped, atol=1e-6) == (purpose != "table")
+        assert torch.allclose(seen, clipped, atol=1e-6) == (purpose != "train")
         assert torch.equal(seen, uploaded(purpose, 0, len(h)))
-    h = model(federation.data.features[1]["table"])
+    h = model(federation.data.features[1]["train"])
     clipped = h * (0.5 / h.norm(dim=1, keepdim=True).clamp(min=0.5))
-    first, second = uploaded("table", 0, 14), uploaded("table", 14, 28)
+    first, second = uploaded("train", 0, 14), uploaded("train", 14, 28)
     assert not torch.allclose(first - clipped[:14], second - clipped[14:28])
 
 

@@ -32,7 +32,7 @@ record_ids = st.sampled_from(WIDTH_EDGES) | st.integers(0, 2**63 - 1)
 clients = st.sampled_from([0, 127, 128, 2**31 - 1]) | st.integers(0, 2**31 - 1)
 numbers = st.sampled_from([0, 2**32, 2**63 - 1]) | st.integers(0, 2**63 - 1)
 floats = st.floats(width=32)
-purposes = st.sampled_from(["table", "validation", "test"])
+purposes = st.sampled_from(["train", "validation", "test"])
 
 
 @st.composite

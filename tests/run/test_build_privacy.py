@@ -143,7 +143,7 @@ def test_nothing_tells_the_secret_sample() -> None:
 @each("label", [0, 1, 2])
 def test_overflow_for_some_labels_leaves_all_finite(update: str, label: int) -> None:
     data = fed.data()
-    data.labels["table"].fill_(label)
+    data.labels["train"].fill_(label)
     federation = fed.build("dpzv", None, changes(update, server__embedding_bound=3e38), of=data)
     query = fed.query(fed.ask(federation, 0))
     h = query.embeddings
@@ -183,10 +183,10 @@ def test_replacing_a_record_leaves_the_others_alone(method: str, what: str) -> N
     asked = fed.query(fed.ask(fed.build(method, None, changes("private-sgd")), 0))
     record = int(asked.ids[3])
     if what == "label":
-        other.labels["table"][record] = (other.labels["table"][record] + 1) % 3
+        other.labels["train"][record] = (other.labels["train"][record] + 1) % 3
     else:
         for party in other.features:
-            party["table"][record] = 5.0
+            party["train"][record] = 5.0
     one, two = (answers(data, method, "private-sgd") for data in (plain, other))
     kept = [row for row in range(8) if row != 3]
     if what == "label":

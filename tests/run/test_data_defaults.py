@@ -31,14 +31,14 @@ def people(records: int, columns: int = 4, parties: int = 2, seed: int = 0) -> V
     names = tuple(f"party{index}" for index in range(parties))
     features = tuple(
         {
-            "table": torch.randn((records, columns), generator=generator),
+            "train": torch.randn((records, columns), generator=generator),
             "validation": torch.randn((5, columns), generator=generator),
             "test": torch.randn((5, columns), generator=generator),
         }
         for _ in names
     )
     labels = {
-        "table": torch.randint(0, 2, (records,), generator=generator),
+        "train": torch.randint(0, 2, (records,), generator=generator),
         "validation": torch.tensor([0, 1, 0, 1, 0]),
         "test": torch.tensor([0, 1, 0, 1, 1]),
     }

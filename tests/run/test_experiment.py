@@ -608,7 +608,7 @@ def own_data(records: int = 30) -> VerticalData:
     generator = torch.Generator().manual_seed(0)
     values = {
         purpose: torch.randn(count, 5, generator=generator)
-        for purpose, count in (("table", records), ("validation", 10), ("test", 20))
+        for purpose, count in (("train", records), ("validation", 10), ("test", 20))
     }
     return VerticalData(
         name="own",

@@ -133,10 +133,10 @@ def test_ids_are_the_same_records_in_every_run(tmp_path: Path) -> None:
         Experiment(tiny("server.update=none", f"privacy.ledger={path}", f"seed={seed}")).data()
         for seed in (0, 1)
     )
-    assert torch.equal(one.features[0]["table"], two.features[0]["table"])
-    assert torch.equal(one.labels["table"], two.labels["table"])
+    assert torch.equal(one.features[0]["train"], two.features[0]["train"])
+    assert torch.equal(one.labels["train"], two.labels["train"])
     free = Experiment(tiny("server.update=none", "seed=1")).data()
-    assert not torch.equal(one.features[0]["table"], free.features[0]["table"])
+    assert not torch.equal(one.features[0]["train"], free.features[0]["train"])
 
 
 @each(

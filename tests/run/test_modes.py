@@ -258,9 +258,9 @@ def test_a_baseline_trains_as_pytorch_does() -> None:
     for round_ in range(4):
         assert federation.server.batches is not None
         ids = federation.server.batches.ids(round_)
-        embeddings = [plain(data.features[m]["table"][ids]) for m, plain in enumerate(plains[:-1])]
+        embeddings = [plain(data.features[m]["train"][ids]) for m, plain in enumerate(plains[:-1])]
         logits = plains[-1](torch.cat(embeddings, 1))
-        labels = data.labels["table"][ids]
+        labels = data.labels["train"][ids]
         loss = nn.functional.cross_entropy(logits, labels, reduction="sum") / 20
         optimizer.zero_grad()
         loss.backward()

@@ -80,13 +80,13 @@ def test_split_learning_is_gradient_descent_on_the_joined_model(join: str) -> No
     both = joined_module(federation, 6 if join == "concat" else 3, 4, [5, 3])
     federation.start(upload_table=False)
     federations.go_on(federation, 1)
-    parts = [client(own["table"]) for client, own in zip(clients, data.features, strict=False)]
+    parts = [client(own["train"]) for client, own in zip(clients, data.features, strict=False)]
     joined = torch.cat(parts, 1) if join == "concat" else sum(parts)
     joined = joined / 2 if join == "mean" else joined
     assert data.own is not None
     assert isinstance(joined, Tensor)
-    rows = torch.cat([joined, both["encoder"](data.own.values["table"])], 1)
-    nn.functional.cross_entropy(both["top"](rows), data.labels["table"]).backward()
+    rows = torch.cat([joined, both["encoder"](data.own.values["train"])], 1)
+    nn.functional.cross_entropy(both["top"](rows), data.labels["train"]).backward()
     for module, found, rate in [
         *((c, m.parameters, 0.05) for c, m in zip(clients, federation.models, strict=True)),
         (both, federation.server.side.model.parameters, 0.1),

@@ -200,7 +200,7 @@ def test_traffic_is_what_the_observer_saw(
 def test_uploads_are_counted_apart(federations: SimpleNamespace, timing: str) -> None:
     federation = federations.build("dpzv", timing)
     start = [model.parameters.clone() for model in federation.models]
-    size = sum(len(party.upload("table", 0, RECORDS)) for party in federation.clients)
+    size = sum(len(party.upload("train", 0, RECORDS)) for party in federation.clients)
     federation.start(upload_table=True)
     traffic = federation.simulator.traffic
     assert traffic.table == size
@@ -208,7 +208,7 @@ def test_uploads_are_counted_apart(federations: SimpleNamespace, timing: str) ->
     assert (traffic.up, traffic.evaluation) == (0, 0)
     expected = torch.cat(
         [
-            model(own["table"])
+            model(own["train"])
             for model, own in zip(federation.models, federation.data.features, strict=True)
         ],
         1,

@@ -71,7 +71,7 @@ def test_each_client_is_measured_at_its_own_embeddings(
     assert federation is not None
     wanted = []
     for model, client in zip(federation.models, federation.clients, strict=True):
-        wanted.append(model(federation.data.features[client.index]["table"][client.batches.ids(0)]))
+        wanted.append(model(federation.data.features[client.index]["train"][client.batches.ids(0)]))
 
     def check(losses: Any, embeddings: Tensor, gradients: Tensor, **more: Any) -> Frozen:
         torch.testing.assert_close(embeddings, wanted.pop(0))

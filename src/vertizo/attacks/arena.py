@@ -87,7 +87,7 @@ class Arena:
         return CuriousClient(
             public=self.public(),
             index=index,
-            features=self.data.features[index]["table"],
+            features=self.data.features[index]["train"],
             exchanges=self._reader().exchanges(self.transcript, index),
             model=self.federation.models[index],
             shared=_root(self.config).child("shared", index),
@@ -98,14 +98,14 @@ class Arena:
         return CuriousServer(
             public=self.public(),
             exchanges=self._reader().exchanges(self.transcript),
-            labels=self.data.labels["table"],
+            labels=self.data.labels["train"],
             known=known,
             known_features={m: self.columns(m)[ids] for m, ids in known.items()},
         )
 
     def columns(self, client: int) -> Tensor:
         """A client's training features as rows of float32, [D, columns]."""
-        return self.data.features[client]["table"].flatten(1).to(torch.float32)
+        return self.data.features[client]["train"].flatten(1).to(torch.float32)
 
     def released(self, population: Tensor) -> ReleasedModel:
         """Whoever is given the trained model, and has some test records ``population`` [rows]."""

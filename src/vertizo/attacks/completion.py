@@ -128,7 +128,7 @@ class ModelCompletion(Attack):
             return f"{data.name} is a regression; the attack is for classes"
         if config.client.model.name == "function":
             return "client.model is a plain function, which the attack cannot train further"
-        if not data.features[arena.CURIOUS]["table"].is_floating_point():
+        if not data.features[arena.CURIOUS]["train"].is_floating_point():
             return "the client's features are tokens, which the attack does not train on"
         if self.per_class * data.task.outputs >= data.records:
             return (
@@ -139,7 +139,7 @@ class ModelCompletion(Attack):
 
     def trial(self, config: ExperimentConfig, data: VerticalData) -> dict[str, Measurement]:
         """One honest run; the attacker and its control see the same labels."""
-        truth, stream = data.labels["table"], self.stream(config)
+        truth, stream = data.labels["train"], self.stream(config)
         ids = few_of_each(truth, self.per_class, stream.child("few"))
         ground = arena.train(config, data, latest=1)
         client = ground.client()

@@ -143,7 +143,7 @@ class DirectCurious(Attack):
 
         ground = arena.train(config, data, intruder=intruder)
         guesses = read_labels(ground.client())
-        return {"accuracy": guesses.score(data.labels["table"], ground.label_mu)}
+        return {"accuracy": guesses.score(data.labels["train"], ground.label_mu)}
 
 
 class DirectEavesdropper(Attack):
@@ -166,7 +166,7 @@ class DirectEavesdropper(Attack):
         """One run of honest clients."""
         ground = arena.train(config, data)
         listener, stream = ground.eavesdropper(), self.stream(config)
-        truth, mu = data.labels["table"], ground.label_mu
+        truth, mu = data.labels["train"], ground.label_mu
         return {
             "accuracy": overhear_labels(listener, stream.child("read")).score(truth, mu),
             "guessed": overhear_guessing(listener, stream.child("guess")).score(truth, mu),

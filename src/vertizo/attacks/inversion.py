@@ -133,7 +133,7 @@ class FeatureInversion(Attack):
 
     def unfit(self, config: ExperimentConfig, data: VerticalData) -> str | None:
         """Needs numeric features, and records beyond the known ones."""
-        if not data.features[arena.CURIOUS]["table"].is_floating_point():
+        if not data.features[arena.CURIOUS]["train"].is_floating_point():
             return "the client's features are tokens, which the attack does not reconstruct"
         if self.known >= data.records:
             return f"attack.known is {self.known}; there are {data.records} training records"

@@ -161,7 +161,7 @@ class GradientMatching(Attack):
             truth.append(_true_others(ground.watched.rows[exchange.number], ground))
         right, answer = torch.cat(guessed), torch.cat(truth)
         error = relative_error(right, answer, answer.mean(0))
-        score = Guesses.joined(guesses).score(data.labels["table"], ground.label_mu)
+        score = Guesses.joined(guesses).score(data.labels["train"], ground.label_mu)
         return {"accuracy": score, "others": Measurement(error, 1.0, answer.shape[0])}
 
 

@@ -93,7 +93,7 @@ class MembershipInference(Attack):
             return (
                 f"{data.name} has {data.labels['test'].numel()} test records; it takes 4 at least"
             )
-        if any(not own["table"].is_floating_point() for own in data.features):
+        if any(not own["train"].is_floating_point() for own in data.features):
             return "features are tokens, which the reference model does not read"
         return None
 
@@ -104,8 +104,8 @@ class MembershipInference(Attack):
         order = torch.from_numpy(self.stream(config).generator().permutation(rows))
         own, outside = order[: rows // 2], order[rows // 2 :]
         model = ground.released(own)
-        features = [torch.cat([party["table"], party["test"][outside]]) for party in data.features]
-        labels = torch.cat([data.labels["table"], data.labels["test"][outside]])
+        features = [torch.cat([party["train"], party["test"][outside]]) for party in data.features]
+        labels = torch.cat([data.labels["train"], data.labels["test"][outside]])
         member = torch.arange(len(labels)) < data.records
         loss, calibrated = loss_scores(model, features, labels), None
         if own.numel() and len(set(data.labels["test"][own].tolist())) > 1:

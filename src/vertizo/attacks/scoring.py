@@ -106,7 +106,7 @@ class ReplyScoring(Attack):
 
     def trial(self, config: ExperimentConfig, data: VerticalData) -> dict[str, Measurement]:
         """One honest run; the control reads replies dealt anew."""
-        truth, stream = data.labels["table"], self.stream(config)
+        truth, stream = data.labels["train"], self.stream(config)
         rare = int(torch.bincount(truth, minlength=2).argmin())
         positive = truth == rare
         known = int(positive.nonzero()[int(stream.generator().integers(int(positive.sum())))])

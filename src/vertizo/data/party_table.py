@@ -94,7 +94,7 @@ class Held:
     """A feature holder's records."""
 
     values: Mapping[Purpose, Tensor]
-    """[records, ...], by purpose; training records under ``table``."""
+    """[records, ...], by purpose; training records under ``train``."""
     cardinalities: tuple[int, ...]
     """Number of categories of each of the first columns."""
     fitted: bool
@@ -173,7 +173,7 @@ def labels(
     check_public(train.name, columns, levels, options.ranges, options.categories)
     rows, first = _rows(choice, raw), keys[1 : 1 + train.frame.height]
     by_purpose = {p: _of(raw_labels, p)[ids] for p, ids in rows.items()}
-    learned = learned_task(options.path.stem, raw_task, by_purpose["table"], options.label_range)
+    learned = learned_task(options.path.stem, raw_task, by_purpose["train"], options.label_range)
     classified = isinstance(raw_task, Classification)
     holder = options.label_holder or "label holder"
     own, prepare = None, None
@@ -195,8 +195,8 @@ def labels(
         preparation=Preparation(
             {} if prepare is None else {holder: prepare}, options.label, learned, names
         ),
-        keys=lambda: [first[place] for place in rows["table"].tolist()],
-        contents=lambda: contents_of(train.frame[rows["table"].tolist()]),
+        keys=lambda: [first[place] for place in rows["train"].tolist()],
+        contents=lambda: contents_of(train.frame[rows["train"].tolist()]),
     )
     return data, fingerprint(federation, keys)
 
@@ -250,7 +250,7 @@ def _aligned(source: Source, id_: str, keys: Sequence[str]) -> Source:
 
 def _rows(choice: Choice, raw: Sequence[Tensor]) -> dict[Purpose, Tensor]:
     rows = choice.rows(len(raw[0]), len(raw[1]) if len(raw) > 1 else None)
-    if not rows["table"].numel():
+    if not rows["train"].numel():
         raise ConfigError(
             f"data.validation is {choice.validation}, which leaves no record to train on"
         )

@@ -85,7 +85,7 @@ def _with_every_class(data: VerticalData, options: DataConfig) -> VerticalData:
     if not isinstance(data.task, Classification) or not data.records:
         return data
     names = data.class_names or tuple(map(str, range(data.task.outputs)))
-    there = set(data.labels["table"].tolist())
+    there = set(data.labels["train"].tolist())
     if len(there) == 1:
         few = "" if options.limit is None else f"; data.limit is {options.limit}"
         raise DataError(

@@ -30,7 +30,7 @@ class Holding:
 
     name: str
     values: Mapping[Purpose, Tensor]
-    """[records, ...], by purpose; training records under ``table``."""
+    """[records, ...], by purpose; training records under ``train``."""
     cardinalities: tuple[int, ...] = ()
     """Number of categories of each of the first columns, which then hold codes from 0."""
 
@@ -43,7 +43,7 @@ class VerticalData:
     task: Task
     parties: tuple[str, ...]
     features: tuple[Mapping[Purpose, Tensor], ...]
-    """Each party's own features, by purpose; training records under ``table``."""
+    """Each party's own features, by purpose; training records under ``train``."""
     labels: Mapping[Purpose, Tensor]
     fitted_scaling: bool
     """Whether some party's features depend on statistics of the training records."""
@@ -70,11 +70,11 @@ class VerticalData:
     @property
     def records(self) -> int:
         """D, the number of training records."""
-        return self.labels["table"].shape[0]
+        return self.labels["train"].shape[0]
 
     def shape(self, party: int) -> tuple[int, ...]:
         """Shape of one record's features at one party."""
-        return tuple(self.features[party]["table"].shape[1:])
+        return tuple(self.features[party]["train"].shape[1:])
 
 
 def cut(pooled: Pooled, options: DataConfig, stream: Stream) -> VerticalData:
@@ -101,7 +101,7 @@ def cut(pooled: Pooled, options: DataConfig, stream: Stream) -> VerticalData:
 
     chosen = choose(pooled.train.shape[0], options.validation, options.limit, stream)
     fits_something = pooled.levels is not None or isinstance(pooled.task, Regression)
-    if fits_something and not chosen["table"].numel():
+    if fits_something and not chosen["train"].numel():
         raise ConfigError(
             f"data.validation is {options.validation}, which leaves no record to train on"
         )
@@ -126,7 +126,7 @@ def cut(pooled: Pooled, options: DataConfig, stream: Stream) -> VerticalData:
         holdings.append(holding)
         fitted += [name] * prepare.fitted
     clients = [holding for holding in holdings if holding.name != options.label_holder]
-    task = learned_task(pooled.name, pooled.task, labels["table"], label_range)
+    task = learned_task(pooled.name, pooled.task, labels["train"], label_range)
     return VerticalData(
         name=pooled.name,
         task=task,
@@ -143,8 +143,8 @@ def cut(pooled: Pooled, options: DataConfig, stream: Stream) -> VerticalData:
         if preparations and pooled.label is not None
         else None,
         notes=pooled.notes,
-        keys=_chosen(pooled.keys, chosen["table"]),
-        contents=_chosen(pooled.contents, chosen["table"]),
+        keys=_chosen(pooled.keys, chosen["train"]),
+        contents=_chosen(pooled.contents, chosen["train"]),
     )
 
 
@@ -182,7 +182,7 @@ def choose(
     if limit is not None:
         order = order[:limit]
     held_out = round(validation * order.numel())
-    return {"table": order[held_out:].sort()[0], "validation": order[:held_out].sort()[0]}
+    return {"train": order[held_out:].sort()[0], "validation": order[:held_out].sort()[0]}
 
 
 def hold(
@@ -194,7 +194,7 @@ def hold(
     categories: Lists,
 ) -> tuple[Holding, Preprocessing]:
     """What a party makes of its columns of a raw table, fitted on its own training rows."""
-    prepare = Preprocessing(values["table"].numpy(), columns, levels, ranges, categories)
+    prepare = Preprocessing(values["train"].numpy(), columns, levels, ranges, categories)
     prepared = {purpose: prepare(whole.numpy()) for purpose, whole in values.items()}
     return Holding(name, prepared, prepare.cardinalities), prepare
 

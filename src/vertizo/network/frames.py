@@ -29,7 +29,7 @@ import msgspec
 
 from vertizo.core.errors import MalformedError, TruncatedError
 from vertizo.protocol import wire
-from vertizo.protocol.messages import Purpose
+from vertizo.protocol.messages import WirePurpose
 
 PROTOCOL = 1
 HEADER = struct.Struct("<2sBBI")
@@ -96,7 +96,7 @@ class Sent(_Frame, frozen=True, tag=5):
     """All pieces of an upload are there."""
 
     job: Name
-    purpose: Purpose
+    purpose: WirePurpose
     number: Count
 
 
@@ -107,7 +107,7 @@ class Go(_Frame, frozen=True, tag=6):
 class Send(_Frame, frozen=True, tag=7):
     """Upload the embeddings of one partition, and remember the parameters they were made with."""
 
-    purpose: Purpose
+    purpose: WirePurpose
     number: Count
     """Of the evaluation."""
     model: Literal["now", "best"]

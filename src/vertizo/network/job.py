@@ -42,7 +42,7 @@ class Records:
     def counts(self) -> tuple[int, int, int]:
         """For training, validation and test."""
         labels = self.data.labels
-        return len(labels["table"]), len(labels["validation"]), len(labels["test"])
+        return len(labels["train"]), len(labels["validation"]), len(labels["test"])
 
     def check_same(self, member: str, ready: Ready) -> None:
         """Raise RefusedError unless a member has these records, in this order."""

@@ -142,7 +142,7 @@ class Member:
         self.settings = accepted(self.terms, self._config)
         table = self._records(self.settings, self.terms)
         self._rows = {purpose: len(rows) for purpose, rows in table.values.items()}
-        records = self._rows["table"]
+        records = self._rows["train"]
         check_sizes(self.settings, records)
         self._noise = embedding_noise(self.settings, records)
         self._uses = torch.zeros(records, dtype=torch.int32)
@@ -250,7 +250,7 @@ class Member:
             RunError: the label holder refuses, or cannot be reached.
         """
         torch.set_num_threads(self.settings.threads)
-        party, total = self.made.party, steps_of_client(self.settings, self._rows["table"])
+        party, total = self.made.party, steps_of_client(self.settings, self._rows["train"])
         # An open query comes first: what is done next must be done with what it is answered.
         ask = frames.encode(self._ready) if party.open_ids is None else bytes(party.ask())
         with understood(), np.errstate(all="ignore"):
@@ -355,16 +355,16 @@ class Member:
         The table is only uploaded before the first query, where it was agreed on: with noise, its
         release is accounted once, and must not be made of other parameters.
         """
-        model, party = self.made.model, self.made.party
+        model, party, purpose = self.made.model, self.made.party, todo.purpose.own
         agreed = self.settings.simulation.table == "upload" and not party.answered
-        if todo.purpose == "table" and not (agreed and party.open_ids is None):
+        if purpose == "train" and not (agreed and party.open_ids is None):
             raise RefusedError("a table upload in the middle of the job, which was not agreed on")
         now = copied(model.state())
         if todo.model == "best":
             model.load(self._folder.best())
-        elif todo.purpose != "table":
+        elif purpose != "train":
             self._folder.consider(todo.number, now)
-        for _, piece in pieces(self.made, todo.purpose, self._rows[todo.purpose]):
+        for _, piece in pieces(self.made, purpose, self._rows[purpose]):
             expect(self._ask(piece), Noted)
         model.load(now)
         return self._ask(frames.encode(Sent(self.terms.job, todo.purpose, todo.number)))

@@ -33,7 +33,7 @@ from vertizo.network.liveness import Liveness
 from vertizo.network.options import JoinConfig, ServeConfig
 from vertizo.network.transport import Answer, Channel
 from vertizo.party.server import ServerParty
-from vertizo.protocol.messages import Purpose
+from vertizo.protocol.messages import Purpose, WirePurpose
 from vertizo.run.build_parties import (
     embedding_noise,
     make_client,
@@ -260,7 +260,7 @@ class PredictingService:
         if len(self._ready) < len(self.members):
             return
         if client not in self._sent:
-            self._pending.pop(client)(frames.encode(Send("test", 0, "best")))
+            self._pending.pop(client)(frames.encode(Send(WirePurpose.test, 0, "best")))
         elif self.is_complete:
             self._told.add(client)
             self._pending.pop(client)(frames.encode(Done(WORDS, None)))
@@ -336,8 +336,8 @@ def help_predict(
         todo = one(channel, ask, (Send, Done))
         if isinstance(todo, Done):
             return rows
-        if todo.purpose != "test":
-            raise DataError(f"the label holder wants {todo.purpose!r} records, not new ones")
+        if todo.purpose is not WirePurpose.test:
+            raise DataError(f"the label holder wants {todo.purpose.name!r} records, not new ones")
         for sent, piece in pieces(made, "test", rows):
             one(channel, piece, Noted)
             progress(sent / rows)

@@ -36,6 +36,7 @@ from vertizo.network.transport import Answer, Rest
 from vertizo.party.checks import Vetted
 from vertizo.party.server import Replies
 from vertizo.protocol import wire
+from vertizo.protocol.messages import WirePurpose
 from vertizo.run.job_state import JobState
 from vertizo.run.traffic import UPLOAD_BYTES, Traffic
 
@@ -262,7 +263,7 @@ class FederationService:
 
     def _sent(self, client: int, sent: Sent) -> None:
         state = self._state
-        if state.completes(client, sent.purpose, sent.number):
+        if state.completes(client, sent.purpose.own, sent.number):
             self._archive.append(SENT, b"%d" % client)
             state.answered(client)
             self._archive.score()
@@ -313,9 +314,9 @@ class FederationService:
             return [frames.encode(Done(job.statement.words, best))]
         wanted = state.wants(client)
         if wanted is not None and state.phase == "uploading":
-            return [frames.encode(Send(wanted, 0, "now"))]
+            return [frames.encode(Send(WirePurpose[wanted], 0, "now"))]
         if wanted is not None:
-            send = Send(wanted, evaluations.number, evaluations.model)
+            send = Send(WirePurpose[wanted], evaluations.number, evaluations.model)
             keep = [] if best is None else [frames.encode(Keep(best))]
             return [*keep, frames.encode(send)]
         if state.phase != "training":

@@ -24,7 +24,7 @@ from vertizo.protocol.messages import Purpose, Query
 from vertizo.protocol.wire import Frame
 
 Partition = Mapping[Purpose, Tensor]
-"""Features or labels by purpose: ``table`` holds the training records."""
+"""Features or labels by purpose: ``train`` holds the training records."""
 LARGEST = float(np.finfo(np.float32).max)
 
 

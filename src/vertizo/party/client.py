@@ -60,7 +60,7 @@ class ClientParty:
     Args:
         index: which client it is, from 0.
         pair: how it asks and is told (`vertizo.methods.base.Method.client`).
-        features: its own columns, by purpose; training records under ``table``.
+        features: its own columns, by purpose; training records under ``train``.
         embed: embeddings at the current parameters, no graph.
         batches: its own order of records.
         up, down: codecs of queries and of replies.
@@ -103,7 +103,7 @@ class ClientParty:
         self._encode = encode
         self._order: wire.Order | None = self._named if known else None
         self._open: OpenQuery | None = None
-        self._selected_from = pair.table_of(features["table"]) if "table" in features else None
+        self._selected_from = pair.table_of(features["train"]) if "train" in features else None
         self._table: NDArray[Any] | None = None
         self._buffer: NDArray[Any] = np.empty(0)
 
@@ -153,9 +153,9 @@ class ClientParty:
         if self._selected_from is not None:
             return Selected(self._selected_from, ids)
         if self._table is None:
-            self._table = np.ascontiguousarray(self._features["table"].numpy())
+            self._table = np.ascontiguousarray(self._features["train"].numpy())
             shape = (self.batches.size, *self._table.shape[1:])
-            self._buffer = torch.empty(shape, dtype=self._features["table"].dtype).numpy()
+            self._buffer = torch.empty(shape, dtype=self._features["train"].dtype).numpy()
         wanted = ids.numpy()
         rows = self._buffer[: wanted.size]
         kernels.gather(rows, self._table, wanted, len(self._table))
@@ -279,7 +279,7 @@ class ClientParty:
         """
         embeddings = self._embed(self._features[purpose][start:stop])
         if self._noise is not None:  # the table's count as releases; the others carry no noise
-            if purpose == "table":
+            if purpose == "train":
                 embeddings = self._noise.release_upload(start, embeddings)
             else:
                 embeddings = self._noise.clipped(embeddings)

@@ -320,10 +320,10 @@ class ServerParty:
         self._uploads.check(upload, rows)
         if wanted not in (None, upload.purpose):
             raise ConflictError(f"an upload for {upload.purpose} where one for {wanted} is wanted")
-        if upload.purpose == "table" and self.round:
+        if upload.purpose == "train" and self.round:
             raise ConflictError(f"a table upload after round {self.round}; it comes first")
         is_new = self._uploads.note(upload, rows)
-        if upload.purpose == "table":
+        if upload.purpose == "train":
             self.side.table.store(upload.client, upload.ids, upload.embeddings[0], self.round)
         else:
             self._uploads.put(upload, rows)

@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from enum import Enum
+from typing import TYPE_CHECKING, Literal, cast
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-Purpose = Literal["table", "validation", "test"]
+Purpose = Literal["train", "validation", "test"]
+
+
+class WirePurpose(Enum):
+    """A `Purpose` in a frame, which says ``table`` of the training records."""
+
+    train = "table"
+    validation = "validation"
+    test = "test"
+
+    @property
+    def own(self) -> Purpose:
+        """What it is called everywhere else."""
+        return cast("Purpose", self.name)
 
 
 @dataclass(frozen=True)

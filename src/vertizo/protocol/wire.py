@@ -27,7 +27,7 @@ from torch import Tensor
 
 from vertizo.core import kernels
 from vertizo.core.errors import MalformedError, OversizedError, TruncatedError
-from vertizo.protocol.messages import Batch, Message, Purpose, Query, Reply, Upload
+from vertizo.protocol.messages import Batch, Message, Query, Reply, Upload, WirePurpose
 
 VERSION = 1
 HEADER = struct.Struct("<2sBBI")
@@ -73,7 +73,7 @@ class _Reply(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields
 
 class _Upload(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True, tag=3):
     client: Small
-    purpose: Purpose
+    purpose: WirePurpose
     id_width: Small
     ids: memoryview
     shape: tuple[Small, Small, Small]
@@ -151,7 +151,7 @@ def size(message: Message) -> int:
             bare = _Reply(client, number, tuple(values.shape), NOTHING)
             added = 0, values.nbytes
         case Upload(client, purpose, ids, embeddings):
-            bare = _Upload(client, purpose, 0, NOTHING, _three(embeddings), NOTHING)
+            bare = _Upload(client, WirePurpose[purpose], 0, NOTHING, _three(embeddings), NOTHING)
             added = _width(ids) * len(ids), embeddings.nbytes
         case Batch(number, ids, batch):
             bare = _Batch(number, 0, NOTHING)
@@ -177,7 +177,7 @@ def _struct_of(message: Message, codec: ArrayCodec) -> _Body:
         case Upload(client, purpose, ids, embeddings):
             width, packed = _pack_ids(ids)
             data = codec.encode(embeddings)
-            return _Upload(client, purpose, width, packed, _three(embeddings), data)
+            return _Upload(client, WirePurpose[purpose], width, packed, _three(embeddings), data)
         case Batch(number, ids, batch):
             width, packed = _pack_ids(ids) if batch is None else (0, _pack_number(batch))
             return _Batch(number, width, packed)
@@ -228,7 +228,7 @@ def decode(
             found = _unpack_ids(ids, width)
             embeddings = _array(codec, data, shape, max_body)
             _same_rows(found, shape[1])
-            return Upload(client, purpose, found, embeddings)
+            return Upload(client, purpose.own, found, embeddings)
         case _Batch(number, width, ids):
             batch = None if width else _unpack_number(ids)
             found = _unpack_ids(ids, width) if batch is None else _named(order, None, batch)

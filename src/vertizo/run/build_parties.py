@@ -133,7 +133,7 @@ def make_client(
     Raises:
         ConfigError: the model does not fit the features.
     """
-    table = features["table"]
+    table = features["train"]
     records = table.shape[0]
     why = modes.why_client_evaluates(config, noised=noised)
     model = client_model(
@@ -268,14 +268,14 @@ def make_server(
     encoded = None
     if data.own is not None:
         own = _flattened(data.own.values)
-        features = data.own.values["table"]
+        features = data.own.values["train"]
         encoded = OwnFeatures(
             options.encoder,
             tuple(features.shape[1:]),
             data.own.cardinalities,
             tokens=not features.is_floating_point(),
         )
-    table = EmbeddingTable(data.records, dims, options.join, own.get("table"))
+    table = EmbeddingTable(data.records, dims, options.join, own.get("train"))
     why = modes.why_server_evaluates(config)
     model = server_model(
         options.model,
@@ -307,7 +307,7 @@ def make_server(
         method=method,
         model=ServerModel(model, data.task),
         table=table,
-        labels=data.labels["table"],
+        labels=data.labels["train"],
         plan=protection.plan(),
         update=protection.update(model),
         shared=shared,

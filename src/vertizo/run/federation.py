@@ -63,7 +63,7 @@ class Federation:
     def start(self, *, upload_table: bool) -> None:
         """Begin a new run."""
         if upload_table:
-            self.simulator.upload("table", self.data.records)
+            self.simulator.upload("train", self.data.records)
         self.simulator.start()
 
     def statement(self) -> Statement:

@@ -207,7 +207,7 @@ class JobState:
     def wants(self, client: int) -> Purpose | None:
         """The partition that a client is to upload now; None for none."""
         if self.phase == "uploading":
-            return "table" if client in self._uploading else None
+            return "train" if client in self._uploading else None
         return self.evaluations.purpose if client in self.evaluations.waiting else None
 
     def completes(self, client: int, purpose: Purpose, number: int) -> bool:
@@ -225,7 +225,7 @@ class JobState:
 
         It is asked for again where a server that was restarted has not seen all of it.
         """
-        if not self.job.party.has_uploaded(client, "table"):
+        if not self.job.party.has_uploaded(client, "train"):
             return False
         self._uploading.discard(client)
         if self.phase == "uploading" and not self._uploading:

@@ -339,7 +339,7 @@ def write_file(frame: pl.DataFrame, out: Path) -> None:
 def in_place_of_tests(values: Tensor) -> dict[Purpose, Tensor]:
     """New records in the place of test records, and zeros in that of training records."""
     training = values.new_zeros((STAND_INS, *values.shape[1:]))
-    return {"table": training, "validation": training[:0], "test": values}
+    return {"train": training, "validation": training[:0], "test": values}
 
 
 def for_predicting(config: ExperimentConfig) -> ExperimentConfig:

@@ -19,6 +19,7 @@ from vertizo.config.links import Links
 from vertizo.core.randomness import Stream
 from vertizo.party.client import ClientParty
 from vertizo.party.server import ServerParty
+from vertizo.protocol.messages import Purpose
 from vertizo.protocol.wire import Frame
 from vertizo.run.traffic import Traffic, rows_at_once
 
@@ -166,13 +167,13 @@ class Simulator:
         heapq.heappush(self._events, (self.now + delay, self._sequence, index))
         self._sequence += 1
 
-    def upload(self, purpose: Literal["table", "validation", "test"], rows: int) -> None:
+    def upload(self, purpose: Purpose, rows: int) -> None:
         """Every client uploads its embeddings of one partition; the bytes are counted apart."""
         for client in self.clients:
             at_once = rows_at_once(self.server.side.table.dims[client.index])
             for start in range(0, rows, at_once):
                 frame = client.upload(purpose, start, min(start + at_once, rows))
-                if purpose == "table":
+                if purpose == "train":
                     self.traffic.table += len(frame)
                 else:
                     self.traffic.evaluation += len(frame)

@@ -62,7 +62,7 @@ def _at(federation: Federation, method: Czofo, stream: Stream, repeats: int) -> 
     """One measurement for each client, all tables filled with what the models now yield."""
     side = federation.server.side
     for m, model in enumerate(federation.models):
-        features = federation.data.features[m]["table"]
+        features = federation.data.features[m]["train"]
         for start in range(0, len(features), AT_ONCE):
             embeddings = model(features[start : start + AT_ONCE])
             ids = torch.arange(start, start + len(embeddings))

@@ -94,7 +94,7 @@ class TestBreastCancer:
         assert data.records == 410
         assert data.fitted == ("mean", "error", "worst")
         for raw, own in zip(values.split(10, 1), data.features, strict=True):
-            scaled = own["table"]
+            scaled = own["train"]
             torch.testing.assert_close(scaled.mean(0), torch.zeros(10), atol=1e-4, rtol=0)
             spread = scaled.std(0, unbiased=False)
             torch.testing.assert_close(spread, torch.ones(10), atol=1e-4, rtol=0)

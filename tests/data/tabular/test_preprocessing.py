@@ -127,7 +127,7 @@ def vertical_data(train: pl.DataFrame, test: pl.DataFrame, **more: Any) -> Verti
 
 
 def training(data: VerticalData) -> list[Tensor]:
-    return [own["table"] for own in data.features]
+    return [own["train"] for own in data.features]
 
 
 WILD = {"age": 1e30, "job": "0 astronaut", "city": "Aarhus", "debt": -1e30, "same": 4.0}
@@ -152,7 +152,7 @@ class TestWhatIsFitted:
     def test_a_wild_test_row_changes_no_training_number(self, before: VerticalData) -> None:
         after = vertical_data(frame(), wild(frame(10), [2], list(WILD)))
         for one, other in zip(before.features, after.features, strict=True):
-            assert torch.equal(one["table"], other["table"])
+            assert torch.equal(one["train"], other["train"])
             assert torch.equal(one["validation"], other["validation"])
             same = torch.arange(10) != 2
             assert torch.equal(one["test"][same], other["test"][same])
@@ -160,12 +160,12 @@ class TestWhatIsFitted:
         assert before.cardinalities == after.cardinalities
 
     def test_wild_validation_rows_change_no_training_number(self, before: VerticalData) -> None:
-        used = {tuple(row) for row in before.features[0]["table"].tolist()}
+        used = {tuple(row) for row in before.features[0]["train"].tolist()}
         held_out = Stream.from_seed(3).generator().permutation(40)[:10].tolist()
         after = vertical_data(wild(frame(), held_out, list(WILD)), frame(10))
         assert len(used) == 30
         for one, other in zip(before.features, after.features, strict=True):
-            assert torch.equal(one["table"], other["table"])
+            assert torch.equal(one["train"], other["train"])
             assert torch.equal(one["test"], other["test"])
             assert not torch.equal(one["validation"], other["validation"])
         assert before.cardinalities == after.cardinalities
@@ -179,9 +179,9 @@ class TestWhatIsFitted:
         after = vertical_data(
             wild(frame(), list(range(0, 40, 3)), PARTIES["b"]), wild(frame(10), [1], PARTIES["b"])
         )
-        for purpose in ("table", "validation", "test"):
+        for purpose in ("train", "validation", "test"):
             assert torch.equal(before.features[0][purpose], after.features[0][purpose])
-        assert not torch.equal(before.features[1]["table"], after.features[1]["table"])
+        assert not torch.equal(before.features[1]["train"], after.features[1]["train"])
 
     def test_public_constants_leave_every_other_row_alone(self) -> None:
         """What exact privacy of the features needs: one record changes its own row only."""
@@ -207,7 +207,7 @@ class TestWhatIsFitted:
         data = vertical_data(frame(), frame(10), label_holder="a")
         assert data.own.cardinalities == (3,)
         assert data.cardinalities == ((4,),)
-        assert torch.equal(data.own.values["table"], before.features[0]["table"])
+        assert torch.equal(data.own.values["train"], before.features[0]["train"])
         assert data.fitted == ("a", "b")
 
     def test_cardinalities_are_empty_where_nobody_has_categories(self) -> None:

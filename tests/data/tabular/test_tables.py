@@ -127,7 +127,7 @@ class TestCsv:
     def test_a_column_without_values(self, write: Write) -> None:
         path = write("a,b,y\n,1,p\n,2,q\n,3,q\n,4,p\n,5,p\n")
         data = made(path, parties=2, validation=0)
-        assert data.features[0]["table"].tolist() == [[0, 1]] * 4
+        assert data.features[0]["train"].tolist() == [[0, 1]] * 4
 
     def test_a_hundred_thousand_different_texts(self, write: Write) -> None:
         path = write("id,a,y\n" + "".join(f"u{i},{i},{i % 2}\n" for i in range(20_000)))
@@ -207,7 +207,7 @@ class TestTask:
         found = made(path, parties=2, classes=["yes", "no", "perhaps"])
         assert (found.fitted_labels, found.class_names) == (False, ("yes", "no", "perhaps"))
         assert found.task.outputs == 3
-        assert found.labels["table"].unique().tolist() == [0, 1]
+        assert found.labels["train"].unique().tolist() == [0, 1]
         words = ["'no'", "data.classes", "'perhaps'"]
         refuse(words, path, parties=2, classes=["yes", "perhaps"])
         numbers = write("a,b,y\n" + "1,2,0\n3,4,1\n" * 9)

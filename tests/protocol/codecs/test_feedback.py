@@ -175,7 +175,7 @@ def error_of_the_table(feedback: str, method: str, up: dict[str, Any]) -> float:
         changes["method.smoothing"] = 1e-4
     federation, _ = fed.ran(method, changes=changes)
     pairs = zip(federation.models, federation.data.features, strict=True)
-    wanted = torch.cat([model(own["table"]) for model, own in pairs], 1)
+    wanted = torch.cat([model(own["train"]) for model, own in pairs], 1)
     return float((federation.server.side.table.values - wanted).norm() / wanted.norm())
 
 
@@ -261,7 +261,7 @@ def test_noise_is_added_before_anything_is_coded() -> None:
     frame = fed.ask(federation, 0)
     codec = fed.config("vafl", changes=changes).codecs.up
     query = fed.query(frame, codec)
-    plain = federation.models[0](federation.data.features[0]["table"][query.ids])
+    plain = federation.models[0](federation.data.features[0]["train"][query.ids])
     released = client._noise.release(0, plain.unsqueeze(0))
     assert torch.equal(query.embeddings, coded(codec, released))
     known = client.state()["known"]["rows"][query.ids]

@@ -127,7 +127,7 @@ def test_the_label_holders_own_test_records_are_left_out_as_well() -> None:
     blind = without_tests(data)
     assert blind.own is not None
     assert blind.own.values["test"].shape[0] == 0
-    assert torch.equal(blind.own.values["table"], data.own.values["table"])
+    assert torch.equal(blind.own.values["train"], data.own.values["train"])
 
 
 def test_one_seed_is_one_search(made: tuple[Path, Results], tmp_path: Path) -> None:

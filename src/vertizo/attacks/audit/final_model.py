@@ -73,7 +73,7 @@ class FinalModel(Scripted):
         """The client's part of the table: the record's as it was found, zeros elsewhere."""
         rows = torch.zeros(1, self._setting.data.records, len(part))
         rows[0, self._setting.record] = part
-        upload = Upload(client, "table", torch.arange(rows.shape[1]), rows)
+        upload = Upload(client, "train", torch.arange(rows.shape[1]), rows)
         return wire.encode(upload, self._setting.config.codecs.up)
 
     def _store(self, client: int, ids: Tensor, part: Tensor) -> None:

@@ -120,7 +120,7 @@ class Setting:
 
     def labels_of(self, ids: Tensor, world: World) -> Tensor:
         """Labels of those records in that world, [batch]."""
-        return self._worlds[world].labels["table"].index_select(0, ids)
+        return self._worlds[world].labels["train"].index_select(0, ids)
 
     def slopes(
         self, side: ServerSide, client: int, ids: Tensor, points: Tensor, world: World
@@ -169,7 +169,7 @@ def _calibrated(config: ExperimentConfig, statement: Statement) -> ExperimentCon
 
 
 def _two_labels(data: VerticalData, record: int) -> tuple[float, float]:
-    labels = data.labels["table"]
+    labels = data.labels["train"]
     if isinstance(data.task, Regression):
         low, high = float(labels.min()), float(labels.max())
         if low == high:
@@ -180,6 +180,6 @@ def _two_labels(data: VerticalData, record: int) -> tuple[float, float]:
 
 
 def _with_label(data: VerticalData, record: int, label: float) -> VerticalData:
-    labels = data.labels["table"].clone()
+    labels = data.labels["train"].clone()
     labels[record] = label
-    return replace(data, labels={**data.labels, "table": labels})
+    return replace(data, labels={**data.labels, "train": labels})

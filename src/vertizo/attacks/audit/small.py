@@ -31,7 +31,7 @@ def data() -> VerticalData:
     generator = torch.Generator().manual_seed(0)
     features: tuple[dict[Any, torch.Tensor], ...] = tuple({} for _ in range(CLIENTS))
     labels: dict[Any, torch.Tensor] = {}
-    for purpose, rows in (("table", RECORDS), ("validation", 0), ("test", BATCH)):
+    for purpose, rows in (("train", RECORDS), ("validation", 0), ("test", BATCH)):
         values = torch.randn(CLIENTS, rows, 4, generator=generator)
         for own, held in zip(values, features, strict=True):
             held[purpose] = own.contiguous()
