@@ -32,6 +32,8 @@ class MlpConfig(Options):
     """Embedding size d_h; unset: 3, for tables 16, or 64 under an exact guarantee."""
     final_relu: bool = False
     """ReLU after the last layer as well; unset: for tables under an exact guarantee."""
+    last_layer: Literal["random", "zeros"] = "random"
+    """How the last layer begins; zeros: with the same embedding for every record."""
 
 
 class EncoderMlpConfig(MlpConfig):

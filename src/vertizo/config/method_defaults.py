@@ -30,6 +30,11 @@ TABLE: dict[str, Any] = {"outputs": 16}
 TABLE_UNDER_GUARANTEE: dict[str, Any] = {"outputs": 64, "final_relu": True}
 """The same where the server must be linear, as one that learns under noise is."""
 
+NEWTON: dict[str, Any] = {"learning_rate": 1.0, "momentum": 0.0, "decay": "none"}
+"""A client's optimiser where replies are steps."""
+BIAS_SHARE = 0.15
+"""Of the budget, for the bias of a sum."""
+
 Sections = dict[str, dict[str, Any]]
 
 SECRET: dict[str, Any] = {
@@ -63,9 +68,13 @@ def filled(given: Mapping[str, Any]) -> Mapping[str, Any]:
         "server": {"update": method.server_update},
         "codecs": {"up": method.up},
     }
+    if method.additive:
+        own["server"] |= {"model": {"name": "sum"}}
+        own["client"] = {"optimizer": NEWTON}
     update = _key(given.get("server", {}), "update", None)
     if update is None and _wants_guarantee(given.get("privacy", {})):
-        own |= _under_guarantee(method)
+        for section, values in _under_guarantee(method).items():
+            own[section] = {**own.get(section, {}), **values}
         update = own["server"]["update"]
     if update == "poisson-dp-sgd":  # it trains on the table from the start
         own["simulation"] = {**own["simulation"], "table": "upload"}
@@ -75,7 +84,7 @@ def filled(given: Mapping[str, Any]) -> Mapping[str, Any]:
     result = dict(given)
     for section, values in own.items():
         result[section] = _with(given.get(section, {}), values)
-    if _key(given.get("data", {}), "name", None) in TABLES:
+    if _key(given.get("data", {}), "name", None) in TABLES and not method.additive:
         private = update == "poisson-dp-sgd"
         model = TABLE_UNDER_GUARANTEE if private else TABLE
         result["client"] = _for_a_table(given.get("client", {}), model)
@@ -116,6 +125,8 @@ def has_noised_replies(privacy: Any) -> bool:
 
 def _under_guarantee(method: type[Method]) -> Sections:
     """How the server is trained where nothing is said of it: under noise, in secret if it can."""
+    if method.additive:
+        return {"server": {"update": "private-sgd"}, "privacy": {"server_share": BIAS_SHARE}}
     allowed: list[UpdateName] = [each for each in PRIVATE if each in method.server_updates]
     if "poisson-dp-sgd" not in allowed:
         return {"server": {"update": allowed[0]}, "privacy": {"server_share": 0.5}}

@@ -31,7 +31,16 @@ from vertizo.config.error_lines import explain, write_yaml
 from vertizo.config.idle_keys import check_all_used
 from vertizo.config.links import Links
 from vertizo.core.errors import ConfigError
-from vertizo.core.names import PRIVATE, Join, LawName, Naming, Timing, UpdateName
+from vertizo.core.names import (
+    PRIVATE,
+    HeadName,
+    Join,
+    LawName,
+    Naming,
+    PretrainName,
+    Timing,
+    UpdateName,
+)
 from vertizo.core.options import Options
 from vertizo.data.options import DataConfig
 from vertizo.methods.choice import MethodConfig
@@ -65,6 +74,11 @@ class ClientConfig(Options):
     """Every client's model and optimiser."""
 
     model: ClientModelConfig = MlpConfig()
+    pretrain: PretrainName = "none"
+    """What a client makes of its own features without labels, in front of its model: principal
+    components, the same with variance 1, or closeness to centroids."""
+    components: PositiveInt = 64
+    """Numbers that client.pretrain makes, at most."""
     optimizer: OptimizerConfig = OptimizerConfig()
     device: Device = "cpu"
     """Where the model lives. cuda: its parameters and arithmetic are on the graphics card; batches
@@ -107,6 +121,10 @@ class ServerConfig(Options):
     """Law of a zeroth-order update."""
     join: Join = "concat"
     """How the clients' embeddings become the server model's input."""
+    final_head: HeadName = "private"
+    """A second model, fitted on the raw labels after the last reply, on one last upload of the
+    embeddings and on own columns; it and its predictions must stay with the label holder. private:
+    none."""
     embedding_bound: float = Field(default=1e6, gt=0)
     """Largest absolute value accepted in an embedding."""
 

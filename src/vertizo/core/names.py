@@ -29,6 +29,14 @@ PRIVATE: tuple[UpdateName, ...] = ("private-sgd", "private-zeroth-order", "poiss
 Join = Literal["concat", "sum", "mean"]
 """How the clients' embeddings become the server model's input."""
 
+HeadName = Literal["private", "logistic", "boosting"]
+"""What predicts at the end: the server's model, or one fitted on raw labels after the last reply
+(`vertizo.party.final_head`)."""
+
+PretrainName = Literal["none", "pca", "whiten", "kmeans"]
+"""What a client makes of its features before training, without labels
+(`vertizo.models.pretrained`)."""
+
 Naming = Literal["sent", "known"]
 """How a query says which records it is about: by their IDs, or, where both sides know the order of
 records, by the number of a batch."""

@@ -111,6 +111,17 @@ class Outcome(NamedTuple):
     """Of every record at the table's own embeddings, [batch]."""
     gradient: Callable[[], Tensor]
     """``∂f_i/∂h_m`` of every record there, [batch, d_h]; computed when called."""
+    query: Query | None = None
+    """What was asked."""
+
+
+class Answered(NamedTuple):
+    """What becomes of a release: post-processing, which costs nothing."""
+
+    values: Tensor
+    """Of the reply."""
+    moved: Tensor | None = None
+    """Where the client's embeddings are once it has heard, [batch, d_h], if that can be said."""
 
 
 class Method(Chosen):
@@ -133,6 +144,12 @@ class Method(Chosen):
     """Whether modules train in training mode: no losses at several points are compared."""
     up: ClassVar[Codec] = NoCompression()
     """How its queries are coded, unless another codec is chosen."""
+
+    additive: ClassVar[bool] = False
+    """Whether embeddings are shares of the prediction, so that a server needs no more than their
+    sum."""
+    sweeps: int | None = None
+    """Queries of each client, each about all records, unless batches are chosen; None for none."""
 
     @property
     def points(self) -> int:
@@ -243,6 +260,16 @@ class Method(Chosen):
         The privacy plan clips each row, adds them up or not (`reply_is_per_record`), adds noise,
         and divides by B.
         """
+
+    def answered(self, query: Query, released: Tensor, noise_std: float) -> Answered:
+        """The reply, made of what was released of `told` and of public things only.
+
+        Args:
+            query: as it came.
+            released: by the privacy plan.
+            noise_std: of each of its numbers, which is public.
+        """
+        return Answered(released)
 
     @abstractmethod
     def tell(self, side: ClientSide, number: int, features: Any, values: Tensor) -> None:

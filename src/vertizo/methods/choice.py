@@ -21,6 +21,7 @@ METHODS: Registry[type[Method]] = Registry(
         "compressed-vfl": f"{_HERE}.compressed_vfl:CompressedVfl",
         "fedbcd": f"{_HERE}.fedbcd:FedBcd",
         "flex-vfl": f"{_HERE}.flex_vfl:FlexVfl",
+        "tangent": f"{_HERE}.tangent:Tangent",
     },
     f"{_HERE}.base:Method",
 )

@@ -108,6 +108,32 @@ class LinearStack(OfParameters):
             ids = EVERY
         return torch.from_numpy(values.reshape(len(offsets), batch, -1))
 
+    def tangents(self, directions: Tensor, inputs: Tensor) -> Tensor:
+        """Derivatives of the outputs along rows of ``directions`` [K, d], [K, batch, outputs].
+
+        Forward mode, layer by layer: ``ẏ = ẋ Wᵀ + x Ẇᵀ + ḃ``, masked as the ReLU masks y.
+        """
+        rows, count = self.rows(inputs), len(directions)
+        moved: Tensor | None = None
+        for layer, first in zip(self.layers, self.first, strict=True):
+            size = layer.inputs * layer.outputs
+            here = self.parameters[first : first + layer.size]
+            there = directions[:, first : first + layer.size]
+            shape = layer.outputs, layer.inputs
+            change = torch.matmul(rows, there[:, :size].reshape(count, *shape).mT)
+            rows_after = rows @ here[:size].view(shape).t()
+            if moved is not None:
+                change += moved @ here[:size].view(shape).t()
+            if layer.bias:
+                change += there[:, size:].unsqueeze(1)
+                rows_after += here[size:]
+            if layer.relu:
+                change *= rows_after > 0
+                rows_after = rows_after.clamp(min=0)
+            rows, moved = rows_after, change
+        assert moved is not None, "a stack has a layer"
+        return moved.reshape(count, len(inputs), -1)
+
     def table_of(self, features: Tensor) -> Tensor | None:
         """Records as rows of which `along` takes `Selected` ones; None where each is several."""
         fits = features.is_contiguous() and features.dtype == torch.float32

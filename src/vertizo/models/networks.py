@@ -172,17 +172,21 @@ class Sum(nn.Module):
     VFL-CZOFO's server for CIFAR-10 is the plain sum and has nothing to train. The bias, zero at
     first, is the least that can be trained; with ``server.update: none`` this is the plain sum.
 
+    For two classes an embedding may also be one number, the log-odds of the second.
+
     Args:
         width: of the joined embeddings: outputs, or a multiple of it if they are concatenated.
         outputs: how many the task needs.
+        parts: embeddings that are concatenated.
 
     Raises:
         ConfigError: the width is no multiple of the outputs.
     """
 
-    def __init__(self, width: int, outputs: int) -> None:
+    def __init__(self, width: int, outputs: int, parts: int | None = None) -> None:
         super().__init__()
-        if width % outputs:
+        self._each = 1 if outputs == 2 and width == parts else outputs
+        if width % self._each:
             raise ConfigError(
                 f"sum adds up embeddings of {outputs} numbers each, as many as the task needs; "
                 f"the joined embeddings have {width}"
@@ -191,7 +195,10 @@ class Sum(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         """[batch, clients · outputs] to [batch, outputs]."""
-        return rows.reshape(len(rows), -1, self.bias.numel()).sum(1) + self.bias
+        total = rows.reshape(len(rows), -1, self._each).sum(1)
+        if self._each < self.bias.numel():
+            total = torch.cat([-total / 2, total / 2], 1)
+        return total + self.bias
 
 
 class Bag(nn.Module):

@@ -152,6 +152,22 @@ class TorchModel:
         """Outputs at ``w + offset · direction``, [offsets, batch, outputs]."""
         return in_turn(self, direction, offsets, inputs)
 
+    def tangents(self, directions: Tensor, inputs: Tensor) -> Tensor:
+        """Derivatives of the outputs along rows of ``directions`` [K, d], [K, batch, outputs]."""
+        rows = self._there(inputs)
+        at = {name: weight.detach() for name, weight in self._weights.items()}
+        sizes = [weight.numel() for weight in at.values()]
+
+        def outputs(weights: dict[str, Tensor]) -> Tensor:
+            return self._run(weights, rows)
+
+        found = []
+        for direction in self._there(directions):
+            parts = zip(at.items(), direction.split(sizes), strict=True)
+            along = {name: part.view_as(weight) for (name, weight), part in parts}
+            found.append(to_processor(torch.func.jvp(outputs, (at,), (along,))[1].detach()))
+        return torch.stack(found)
+
     def forward(self, points: Points, number: int = 0) -> tuple[Tensor, Pullback]:
         """Outputs at every point, with a graph for the last only."""
         rows = self._there(points.rows.detach())

@@ -19,8 +19,10 @@ from vertizo.core.errors import (
     RunError,
     UnknownPartyError,
 )
+from vertizo.core.names import HeadName
 from vertizo.party.batches import Batches
 from vertizo.party.checks import Partition, Peer, QueryChecks, Vetted
+from vertizo.party.final_head import FinalHead
 from vertizo.party.metrics import Scores, scores
 from vertizo.party.private_updates import Schedule, SecretSgd
 from vertizo.party.server_model import ServerSide, TrainingMeter
@@ -95,6 +97,8 @@ class ServerParty:
         self._known = known
         self._order: wire.Order | None = self._named if known else None
         self._steps = 0
+        self._is_final = False
+        self._tested: Tensor | None = None
         self._peers = [Peer() for _ in range(self.clients)]
         self._open: list[Query] = []
         dims, points = side.table.dims, side.method.points
@@ -320,14 +324,19 @@ class ServerParty:
         self._uploads.check(upload, rows)
         if wanted not in (None, upload.purpose):
             raise ConflictError(f"an upload for {upload.purpose} where one for {wanted} is wanted")
-        if upload.purpose == "train" and self.round:
+        if upload.purpose == "train" and self.round and not self._is_final:
             raise ConflictError(f"a table upload after round {self.round}; it comes first")
         is_new = self._uploads.note(upload, rows)
-        if upload.purpose == "train":
+        if upload.purpose == "train" and not self._is_final:
             self.side.table.store(upload.client, upload.ids, upload.embeddings[0], self.round)
         else:
             self._uploads.put(upload, rows)
         return is_new
+
+    def await_final(self) -> None:
+        """Take training records' embeddings once more from now on, aside from the table."""
+        self._is_final = True
+        self._uploads.forget("train")
 
     def has_uploaded(self, client: int, purpose: Purpose) -> bool:
         """Whether all of a client's embeddings of a partition came, since they were last used."""
@@ -335,14 +344,30 @@ class ServerParty:
 
     def logits(self, purpose: Purpose) -> Tensor:
         """Logits of the uploaded records; the upload is used up."""
-        joined = self.side.table.combine(self._uploads.take(purpose))
-        if self._own is not None:
-            joined = torch.cat([joined, self._own[purpose]], 1)
-        return self.side.model.logits(joined)
+        return self._logits(purpose, self._uploads.take(purpose))
+
+    def _logits(self, purpose: Purpose, rows: Tensor) -> Tensor:
+        return self.side.model.logits(self._with_own(purpose, self.side.table.combine(rows)))
+
+    def _with_own(self, purpose: Purpose, rows: Tensor) -> Tensor:
+        """Rows with the label holder's own features behind them."""
+        return rows if self._own is None else torch.cat([rows, self._own[purpose]], 1)
 
     def score(self, purpose: Purpose) -> Scores:
         """Quality of predictions for the uploaded records; stays with the server."""
-        return scores(self.side.model.task, self.logits(purpose), self._labels[purpose])
+        rows = self._uploads.take(purpose)
+        if purpose == "test":
+            self._tested = self._with_own(purpose, rows)
+        return scores(self.side.model.task, self._logits(purpose, rows), self._labels[purpose])
+
+    def score_head(self, kind: HeadName) -> Scores:
+        """Fit a head on the raw labels of the records uploaded last, and score the tests by it."""
+        assert self._tested is not None, "they were scored before"
+        task, labels = self.side.model.task, self._labels
+        head = FinalHead(
+            kind, self._with_own("train", self._uploads.take("train")), labels["train"], task
+        )
+        return scores(task, head.logits(self._tested), labels["test"])
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint must hold, beside the server model's parameters."""

@@ -333,8 +333,11 @@ class ServerSide:
         for query, count in zip(queries, evaluated, strict=True):
             first, last = last, last + count
             gradient = partial(self._gradient, evaluation, query.client)
-            told = method.told(Outcome(evaluation.losses[first:last], plain, gradient))
-            replies.append(Reply(query.client, query.number, self._released(told)))
+            told = method.told(Outcome(evaluation.losses[first:last], plain, gradient, query))
+            answer = method.answered(query, self._released(told), self.plan.noise_std)
+            replies.append(Reply(query.client, query.number, answer.values))
+            if answer.moved is not None:
+                self.table.store(query.client, ids, answer.moved, round_)
         self.meter.add(evaluation)
         for step in range(self._steps):
             if step:

@@ -72,8 +72,12 @@ class Uploads:
         if rows is None or bool(rows.isnan().any()):
             raise RefusedError(f"some client has not uploaded its {purpose} embeddings")
         del self._rows[purpose]
-        self._there = {key: there for key, there in self._there.items() if key[1] != purpose}
+        self.forget(purpose)
         return rows
+
+    def forget(self, purpose: Purpose) -> None:
+        """What came of a partition is asked for again."""
+        self._there = {key: there for key, there in self._there.items() if key[1] != purpose}
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint must hold; the table's rows are the table's."""

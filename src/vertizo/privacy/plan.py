@@ -53,6 +53,8 @@ class Plan(ABC):
 
     releases: Releases | None = None
     """All that may depend on one record; None without noise."""
+    noise_std = 0.0
+    """Of each number of a released mean."""
     tolerant = False
     """Whether embeddings that are not finite or too large are mended instead of refused."""
 
@@ -226,6 +228,7 @@ class ClippedGaussian(Plan):
                 f"a reply is counted with μ = {releases.reply.mu:.6g}"
             )
         self._batch_size = batch_size
+        self.noise_std = noise.noise_std / batch_size
         self._ledger = ledger
         self._noise = noise
         self._published = published

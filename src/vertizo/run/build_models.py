@@ -40,6 +40,7 @@ from vertizo.models.array import ArrayModel
 from vertizo.models.base import DifferentiableModel, Model, Points
 from vertizo.models.encoded import EncodedModel
 from vertizo.models.parts import first_line, somebodys_code
+from vertizo.models.pretrained import Preparation, Pretrained
 from vertizo.models.torch import wrap
 from vertizo.party.checks import is_bounded
 from vertizo.run.record_mixing import mixes_records
@@ -57,6 +58,7 @@ def client_model(
     tokens: bool = False,
     device: Device = "cpu",
     training: Stream | None = None,
+    front: Preparation | None = None,
 ) -> Model:
     """The model that turns one party's features into embeddings.
 
@@ -68,6 +70,7 @@ def client_model(
         tokens: whether the features are token ids.
         device: where it lives; its first parameters are drawn on the processor for any.
         training: randomness of a module in training (dropout); None for evaluation mode always.
+        front: prepares the features; the first outputs of a linear model are what it yields.
 
     Raises:
         ConfigError: it cannot be made, or does not fit the features.
@@ -82,10 +85,22 @@ def client_model(
             )
         initial = stream.generator().standard_normal(config.num_parameters) * config.initial_std
         return ArrayModel(function, torch.from_numpy(initial).to(torch.float32))
+    if front is not None:
+        shape, cardinalities = (front.components,), ()
     with stream.torch_default():
         module = client_module("client.model", config, shape, cardinalities, tokens=tokens)
+    if front is not None and _is_linear(config):
+        (linear,) = (part for part in module.modules() if isinstance(part, nn.Linear))
+        nn.init.eye_(linear.weight)
+        nn.init.zeros_(linear.bias)
     with named("client.model"):
-        return wrap(module, device, training)
+        model = wrap(module, device, training)
+    return model if front is None else Pretrained(front, model)
+
+
+def _is_linear(config: ClientModelConfig) -> bool:
+    """Whether a model with `client.pretrain` begins as what that yields."""
+    return isinstance(config, MlpConfig) and not config.hidden and config.last_layer == "random"
 
 
 def _check_device(device: Device, config: ClientModelConfig) -> None:
@@ -182,8 +197,10 @@ def _module(
     inputs = int(torch.Size(shape).numel())
     hidden, outputs, final_relu = config.hidden, config.outputs, config.final_relu
     if cardinalities:
-        return networks.TableNet(inputs, cardinalities, hidden, outputs, final_relu=final_relu)
-    return networks.mlp(inputs, hidden, outputs, final_relu=final_relu)
+        net = networks.TableNet(inputs, cardinalities, hidden, outputs, final_relu=final_relu)
+    else:
+        net = networks.mlp(inputs, hidden, outputs, final_relu=final_relu)
+    return _begun(net, config.last_layer)
 
 
 def _user_module(key: str, config: ModuleConfig) -> nn.Module:
@@ -261,6 +278,7 @@ def server_model(
     own: OwnFeatures | None = None,
     training: Stream | None = None,
     sizes: Sequence[int] = (),
+    parts: int | None = None,
 ) -> DifferentiableModel:
     """The model that turns joined embeddings into predictions.
 
@@ -273,13 +291,14 @@ def server_model(
         own: the label holder's features, which follow the embeddings in each row; None for none.
         training: randomness of a module in training (dropout); None for evaluation mode always.
         sizes: of the batches that it will see, at which a model of the user's is tried.
+        parts: embeddings that are concatenated in a row.
 
     Raises:
         ConfigError: it cannot be made, does not fit, or mixes records.
     """
     with stream.torch_default():
         if own is None:
-            module = server_module(config, width, outputs)
+            module = server_module(config, width, outputs, parts)
             with named("server.model"):
                 model = wrap(module, training=training)
         else:
@@ -329,7 +348,9 @@ def _with_encoder(
         )
 
 
-def server_module(config: ServerModelConfig, width: int, outputs: int) -> nn.Module:
+def server_module(
+    config: ServerModelConfig, width: int, outputs: int, parts: int | None = None
+) -> nn.Module:
     """A module that predicts from rows of ``width`` numbers, with random first parameters.
 
     Raises:
@@ -341,7 +362,7 @@ def server_module(config: ServerModelConfig, width: int, outputs: int) -> nn.Mod
         return _own_module("server.model", config, (width,), outputs)
     with named("server.model"):
         if isinstance(config, SumConfig):
-            return networks.Sum(width, outputs)
+            return networks.Sum(width, outputs, parts)
         if isinstance(config, ResnetRestConfig):
             return resnet.rest(
                 width,
@@ -354,11 +375,16 @@ def server_module(config: ServerModelConfig, width: int, outputs: int) -> nn.Mod
         if isinstance(config, TextRestConfig):
             return text.TextRest(config.spec(), width, config.pooling, config.hidden, outputs)
         module = networks.mlp(width, config.hidden, outputs, final_relu=False)
-        if config.last_layer == "zeros":
-            *_, last = module.modules()
-            for part in last.parameters():
-                nn.init.zeros_(part)
-        return module
+        return _begun(module, config.last_layer)
+
+
+def _begun(module: nn.Module, last_layer: str) -> nn.Module:
+    """The module, its last layer as it is to begin."""
+    if last_layer == "zeros":
+        last = [part for part in module.modules() if isinstance(part, nn.Linear)][-1]
+        for part in last.parameters():
+            nn.init.zeros_(part)
+    return module
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from vertizo.data.vertical import VerticalData
 from vertizo.methods.base import ClientSide
 from vertizo.models.base import Model
 from vertizo.models.optimizers import Frozen, Optimizer, RandomUpdates, Sgd
+from vertizo.models.pretrained import Preparation
 from vertizo.party.batches import Batches
 from vertizo.party.client import ClientParty
 from vertizo.party.server import ServerParty
@@ -136,6 +137,16 @@ def make_client(
     table = features["train"]
     records = table.shape[0]
     why = modes.why_client_evaluates(config, noised=noised)
+    front = None
+    if config.client.pretrain != "none":
+        with named("client.pretrain"):
+            front = Preparation(
+                config.client.pretrain,
+                table,
+                cardinalities,
+                config.client.components,
+                root.child("client", index, "pretrain").seed() % 2**32,
+            )
     model = client_model(
         config.client.model,
         tuple(table.shape[1:]),
@@ -144,6 +155,7 @@ def make_client(
         tokens=not table.is_floating_point(),
         device=config.client.device,
         training=root.child("client", index, "training") if why is None else None,
+        front=front,
     )
     dim = embedding_dim(
         model,
@@ -286,6 +298,7 @@ def make_server(
         own=encoded,
         training=stream.child("training") if why is None else None,
         sizes=batch_sizes(config, data.records, len(dims)),
+        parts=len(dims) if options.join == "concat" else 1,
     )
     _check_own(model, table.width, own)
     synchronous = config.simulation.timing == "synchronous"

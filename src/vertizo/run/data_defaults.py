@@ -9,10 +9,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from vertizo.config.architectures import MlpConfig
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.names import PRIVATE, UpdateName
 from vertizo.data.vertical import VerticalData
 from vertizo.methods.base import Method
+from vertizo.methods.tangent import Tangent
+from vertizo.privacy.accounting import mu_of
 
 FIRST_ORDER_RATE = 0.1
 """η / (1 − momentum) of gradients that are computed."""
@@ -32,6 +35,13 @@ ROUNDS = 3000
 EPOCHS = (5, 120)
 """At least and at most so many."""
 BATCH_SIZE = 64
+
+TANGENT_CLIP = 0.5
+"""C of tangent queries, whose rows have length 1 on average; slopes of a log-odds are below 1."""
+TANGENTS = (8, 96)
+"""At least and at most so many directions of a tangent query."""
+TANGENTS_PER_SIGNAL = 0.003
+"""Directions for each μ n: every one has to rise above the noise."""
 
 TYPICAL_COLUMNS = 10
 """Of a client whose columns are nobody else's knowledge."""
@@ -97,6 +107,13 @@ def complete(config: ExperimentConfig, data: VerticalData) -> ExperimentConfig:
     given, privacy = config.model_fields_set, config.privacy
     chosen: dict[str, Any] = {}
     private = privacy.mechanism == "gaussian"
+    method = config.method
+    if method.additive:
+        chosen |= _additive(config, data)
+    if method.sweeps is not None:
+        chosen |= {} if "batch_size" in given else {"batch_size": data.records}
+        chosen |= {} if "epochs" in given else {"epochs": method.sweeps}
+        given = given | chosen.keys()
     if "batch_size" not in given:
         wanted = BATCH_SIZE
         if private:
@@ -110,8 +127,27 @@ def complete(config: ExperimentConfig, data: VerticalData) -> ExperimentConfig:
         wanted = PRIVATE_EPOCHS if private else round(ROUNDS / per_epoch)
         chosen["epochs"] = min(max(wanted, least), most)
     if private and privacy.clip is None:
-        chosen["privacy"] = privacy.model_copy(update={"clip": reply_clip(data)})
+        clip = TANGENT_CLIP if method.name == "tangent" else reply_clip(data)
+        chosen["privacy"] = privacy.model_copy(update={"clip": clip})
     return config.model_copy(update=chosen) if chosen else config
+
+
+def _additive(config: ExperimentConfig, data: VerticalData) -> dict[str, Any]:
+    """Clients whose embeddings are as many numbers as predictions take, and K of their queries."""
+    chosen: dict[str, Any] = {}
+    model, method = config.client.model, config.method
+    if isinstance(model, MlpConfig) and "outputs" not in model.model_fields_set:
+        outputs = 1 if data.task.outputs == 2 else data.task.outputs
+        model = model.model_copy(update={"outputs": outputs})
+        chosen["client"] = config.client.model_copy(update={"model": model})
+    if isinstance(method, Tangent) and "num_directions" not in method.model_fields_set:
+        wanted = TANGENTS[1]
+        if config.privacy.epsilon is not None and config.privacy.mechanism == "gaussian":
+            mu = mu_of(config.privacy.epsilon, config.privacy.delta)
+            wanted = round(TANGENTS_PER_SIGNAL * mu * data.records)
+        count = min(max(wanted, TANGENTS[0]), TANGENTS[1])
+        chosen["method"] = method.model_copy(update={"num_directions": count})
+    return chosen
 
 
 def reply_clip(data: VerticalData) -> float:

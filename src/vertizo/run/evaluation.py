@@ -10,6 +10,7 @@ from typing import Any
 from vertizo.core.errors import NonFiniteError, RunError
 from vertizo.core.version import VERSION
 from vertizo.models.losses import Classification
+from vertizo.party.final_head import WORDS
 from vertizo.party.metrics import Scores
 from vertizo.protocol.messages import Purpose
 from vertizo.run.job import Job
@@ -25,6 +26,8 @@ def score(job: Job, purpose: Purpose) -> Scores:
     """
     if not len(job.data.labels[purpose]):
         return {}
+    if purpose == "train":
+        return job.party.score_head(job.config.server.final_head)
     scores = job.party.score(purpose)
     if not math.isfinite(scores["loss"]):
         raise NonFiniteError(f"the {purpose} loss is {scores['loss']}")
@@ -67,7 +70,17 @@ def evaluation_row(
     row["queries"] = [party.next_number(client) for client in range(party.clients)]
     row["staleness_mean"] = mean
     row["staleness_max"] = None if mean is None else staleness.recent_largest
-    return row | {f"{purpose}_{name}": value for name, value in scores.items()}
+    of = "test" if purpose == "train" else purpose
+    return row | {f"{of}_{name}": value for name, value in scores.items()}
+
+
+def _head(state: JobState) -> dict[str, Any]:
+    """The section ``raw_head`` of a summary, where a second head was wanted."""
+    kind, row = state.job.config.server.final_head, state.scores.get("head")
+    if kind == "private":
+        return {}
+    tested = {name: value for name, value in (row or {}).items() if name.startswith("test_")}
+    return {"raw_head": {"kind": kind, **tested, "words": WORDS}}
 
 
 def summary_of(state: JobState, traffic: Traffic, seconds: float) -> dict[str, Any]:
@@ -95,6 +108,7 @@ def summary_of(state: JobState, traffic: Traffic, seconds: float) -> dict[str, A
         **(tested(model) or {}),
         "last": tested("last"),
         "best": state.evaluations.best,
+        **_head(state),
         "bytes_up": traffic.up,
         "bytes_down": traffic.down,
         "bytes_table": traffic.table,

@@ -261,9 +261,13 @@ class JobState:
         if purpose == "validation":
             self.evaluations.begin("test")
             return
-        self.scores["last" if model == "now" else "best"] = row
-        if model == "now" and self.evaluations.best is not None:
+        name = "head" if purpose == "train" else "last" if model == "now" else "best"
+        self.scores[name] = row
+        if name == "last" and self.evaluations.best is not None:
             self.evaluations.begin("test", "best")
+        elif name != "head" and row is not None and self.job.config.server.final_head != "private":
+            self.job.party.await_final()
+            self.evaluations.begin("train", model)
         else:
             self.phase = "done"
 

@@ -1,0 +1,138 @@
+"""Tangent queries: K slopes of every record in one release, answered with a Newton step.
+
+docs/mathematics.md, Tangent queries. ``J_i`` [d_h × d] is the Jacobian of record i's embedding,
+``S`` [d × K] the client's directions, which depend on no label.
+
+1. The client sends ``h_i`` and the tangents ``U_i = J_i S`` [d_h × K] of every record of its batch,
+   which is the whole table.
+2. The server takes ``s_i = U_iᵀ ∂f_i/∂h_i``, clips each record's K numbers jointly to norm C and
+   releases their noised mean ``a``: one release, whatever K is.
+3. It answers with the damped Newton step ``v = a H / (H² + σ²/τ²)``, where ``H`` is about the
+   curvature along each direction, ``mean_i ‖U_i‖² / η``, and σ the noise of ``a``: the posterior
+   mean where steps have a normal prior of variance τ². All in it is public or released already.
+   It moves its own copy of the embeddings by ``U_i v``, so that the next client's slopes know.
+4. The client steps ``w_m ← w_m − S v``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import Field, PositiveInt
+
+from vertizo.core.deferred import torch
+from vertizo.core.errors import ConfigError
+from vertizo.core.names import Timing
+from vertizo.methods.base import Answered, ClientSide, Features, Method, Outcome
+from vertizo.models.base import DifferentiableModel, Selected
+from vertizo.models.optimizers import Dense
+from vertizo.zeroth_order.tangents import principal, tangents
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from vertizo.protocol.messages import Query
+
+
+class Tangent(Method):
+    """K slopes of every record in one release, answered with a damped Newton step."""
+
+    paper: ClassVar[str] = "tangent queries (docs/mathematics.md); after DP-AggZO"
+    timings: ClassVar[tuple[Timing, ...]] = ("asynchronous",)
+    additive: ClassVar[bool] = True
+
+    name: Literal["tangent"] = "tangent"
+    num_directions: PositiveInt = 16
+    """K, directions of one query, clipped and charged together; unset: by ε and the records."""
+    directions: Literal["principal", "orthonormal"] = "principal"
+    """principal: the directions in which the client's embeddings vary most, which it computes from
+    its features; orthonormal: random ones, where features are to stay covered."""
+    whitening: float = Field(default=0.5, ge=0, le=1)
+    """α: principal directions of variance Λ are scaled by Λ^(−α/2)."""
+    sweeps: PositiveInt = 4
+    """Queries of each client, each about all records; epochs and batch_size take its place."""
+    damping: float = Field(default=5.0, gt=0)
+    """η, by which steps are longer than gradient steps of unit curvature."""
+    spread: float = Field(default=2.0, gt=0)
+    """τ, how large a coefficient of a step is expected to be, where there is noise."""
+
+    @property
+    def points(self) -> int:
+        """The embedding, and its tangents."""
+        return 1 + self.num_directions
+
+    @property
+    def evaluations_per_query(self) -> int:
+        """None beside the table's own."""
+        return 0
+
+    @property
+    def releases_per_query(self) -> int:
+        """One: a record's K numbers are clipped together."""
+        return 1
+
+    def reply_shape(self, batch: int, embedding_dim: int) -> tuple[int, ...]:
+        """A coefficient for each direction."""
+        return (self.num_directions,)
+
+    def estimated_dimensions(self, parameters: int, embedding_dim: int, batch_size: int) -> float:
+        """None: slopes are exact."""
+        return 0.0
+
+    def ask(self, side: ClientSide, number: int, features: Features) -> Tensor:
+        """``h`` and ``U``, [1 + K, batch, d_h]."""
+        assert not isinstance(features, Selected)
+        chosen = self._chosen(side, number, features)
+        side.pending = number, chosen
+        return torch.cat(
+            [side.model(features).unsqueeze(0), tangents(side.model, features, chosen)]
+        )
+
+    def stored(self, embeddings: Tensor) -> Tensor:
+        """The embeddings themselves."""
+        return embeddings[0]
+
+    def evaluated(self, query: Query, shared: object) -> None:
+        """Nothing: slopes are taken where the table is."""
+
+    def told(self, outcome: Outcome) -> Tensor:
+        """``s_i``, [batch, K]."""
+        assert outcome.query is not None
+        return torch.einsum("knd,nd->nk", outcome.query.embeddings[1:], outcome.gradient())
+
+    def answered(self, query: Query, released: Tensor, noise_std: float) -> Answered:
+        """The step that the client is to make, and where its embeddings then are."""
+        embedded, along = query.embeddings[0], query.embeddings[1:]
+        bound = along.square().sum(2).mean(1) / self.damping
+        divisor = bound.square() + (noise_std / self.spread) ** 2
+        step = torch.where(divisor > 0, released * bound / divisor, 0.0)
+        return Answered(step, embedded - torch.einsum("knd,k->nd", along, step))
+
+    def tell(self, side: ClientSide, number: int, features: Features, values: Tensor) -> None:
+        """``w_m ← w_m − S v``."""
+        assert not isinstance(features, Selected)
+        chosen = side.taken(number)
+        if chosen is None:
+            chosen = self._chosen(side, number, features)
+        side.step(Dense(values @ chosen))
+
+    def _chosen(self, side: ClientSide, number: int, features: Tensor) -> Tensor:
+        """``Sᵀ``, [K, d]; rows of zeros where there are fewer parameters."""
+        size, model = side.model.parameters.numel(), side.model
+        count = min(self.num_directions, size)
+        chosen = torch.zeros(self.num_directions, size)
+        generator = torch.Generator().manual_seed(side.stream.child("tangents").seed(number) >> 1)
+        if self.directions == "orthonormal":
+            drawn = torch.linalg.qr(torch.randn(size, count, generator=generator)).Q.t()
+            chosen[:count] = drawn * (size / count) ** 0.5
+            return chosen
+        if not isinstance(model, DifferentiableModel):
+            raise ConfigError(
+                f"method.directions is 'principal', which needs a differentiable client model, not "
+                f"{type(model).__name__}; use 'orthonormal'"
+            )
+        values, vectors = principal(model, features, count, generator)
+        scaled = values.clamp(min=1e-12) ** (-self.whitening / 2)
+        length = (values * scaled.square()).sum().sqrt()  # a record's tangents then have length 1
+        chosen[:count] = (scaled / length).unsqueeze(1) * vectors
+        return chosen

@@ -1,0 +1,148 @@
+"""What a client can make of its features without any label, in front of its model.
+
+Fitted on its own training records before the first query; no other party hears of it. Categories
+become one column each. Defined in docs/mathematics.md, Label-free preparation.
+
+========  ==========================================================================
+pca       the principal components of largest variance
+whiten    the same, each with variance 1
+kmeans    ``max(0, mean_k d_k − d_k)`` of the distances to centroids (Coates and Ng)
+========  ==========================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vertizo.core.errors import ConfigError
+from vertizo.core.names import PretrainName
+from vertizo.models.base import DifferentiableModel, Points, Pullback, Selected, State
+
+SAMPLE = 20_000
+"""Records that centroids are fitted on, at most."""
+FLAT = 1e-6
+"""Share of the largest variance below which a component is left out."""
+
+
+class Preparation(nn.Module):
+    """Features [batch, ...] to [batch, components].
+
+    Args:
+        kind: see above.
+        features: of the training records, [records, ...]; codes of categories first.
+        cardinalities: of those categories.
+        components: at most so many.
+        seed: of the centroids' choice.
+
+    Raises:
+        ConfigError: there is nothing to fit, or the features are tokens.
+    """
+
+    def __init__(
+        self,
+        kind: PretrainName,
+        features: Tensor,
+        cardinalities: Sequence[int],
+        components: int,
+        seed: int,
+    ) -> None:
+        super().__init__()
+        if not features.is_floating_point():
+            raise ConfigError(f"{kind!r} is for numbers and categories, not for tokens; use 'none'")
+        self._kind = kind
+        self._cardinalities = tuple(cardinalities)
+        rows = self._numbers(features).double()
+        self.register_buffer("centre", rows.mean(0).float())
+        centred = rows - rows.mean(0)
+        if kind == "kmeans":
+            chosen = _centroids(centred[:SAMPLE].float(), components, seed)
+            self.register_buffer("basis", chosen)
+        else:
+            values, vectors = torch.linalg.eigh(centred.t() @ centred / max(1, len(rows)))
+            order = values.argsort(descending=True)[:components]
+            values, vectors = values[order].clamp(min=0), vectors[:, order]
+            keep = values > FLAT * values[:1].clamp(min=1e-12)
+            scale = values.clamp(min=1e-12) ** -0.5 if kind == "whiten" else torch.ones_like(values)
+            self.register_buffer("basis", (vectors * (scale * keep)).t().float())
+        self.components = len(self.get_buffer("basis"))
+
+    def _numbers(self, features: Tensor) -> Tensor:
+        """Rows of numbers, categories as one column each."""
+        rows, count = features.flatten(1), len(self._cardinalities)
+        parts = [
+            F.one_hot(rows[:, place].nan_to_num(0).clamp(0, k - 1).long(), k).to(rows.dtype)
+            for place, k in enumerate(self._cardinalities)
+        ]
+        return torch.cat([*parts, rows[:, count:]], 1)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """[batch, ...] to [batch, components]."""
+        centred = self._numbers(features) - self.get_buffer("centre")
+        basis = self.get_buffer("basis")
+        if self._kind != "kmeans":
+            return centred @ basis.t()
+        far = torch.cdist(centred, basis)
+        return (far.mean(1, keepdim=True) - far).clamp(min=0)
+
+
+def _centroids(rows: Tensor, count: int, seed: int) -> Tensor:
+    from sklearn.cluster import MiniBatchKMeans
+
+    fitted = MiniBatchKMeans(min(count, len(rows)), random_state=seed, n_init=3).fit(rows.numpy())
+    return torch.from_numpy(fitted.cluster_centers_).float()
+
+
+class Pretrained:
+    """A model behind a `Preparation`, which training does not move; a `DifferentiableModel`."""
+
+    def __init__(self, front: Preparation, model: DifferentiableModel) -> None:
+        self._front, self._model = front, model
+        self.parameters = model.parameters
+
+    def _prepared(self, inputs: Tensor | Selected) -> Tensor:
+        rows = inputs.gathered() if isinstance(inputs, Selected) else inputs
+        with torch.no_grad():
+            return self._front(rows)
+
+    def state(self) -> State:
+        """The model's, and what its inputs are prepared by."""
+        return {"front": dict(self._front.state_dict()), "model": self._model.state()}
+
+    def load(self, state: State) -> None:
+        """Go on from ``state``."""
+        if isinstance(state, Tensor):
+            raise TypeError("the state of a model without client.pretrain")
+        own = dict(self._front.state_dict())
+        if {name: part.shape for name, part in own.items()} != {
+            name: part.shape for name, part in state["front"].items()
+        }:
+            raise ValueError("prepared from other features")
+        self._front.load_state_dict(state["front"])
+        self._model.load(state["model"])
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """Outputs at the current parameters, [batch, outputs]."""
+        return self._model(self._prepared(inputs))
+
+    def along(self, direction: Tensor, offsets: Sequence[float], inputs: Tensor) -> Tensor:
+        """Outputs at ``w + offset · direction``, [offsets, batch, outputs]."""
+        return self._model.along(direction, offsets, self._prepared(inputs))
+
+    def tangents(self, directions: Tensor, inputs: Tensor) -> Tensor:
+        """Derivatives of the outputs along rows of ``directions`` [K, d], [K, batch, outputs]."""
+        from vertizo.zeroth_order.tangents import tangents
+
+        return tangents(self._model, self._prepared(inputs), directions)
+
+    def forward(self, points: Points, number: int = 0) -> tuple[Tensor, Pullback]:
+        """Outputs, and the pullback to the parameters."""
+        assert not points.shifts, "clients have none"
+        return self._model.forward(Points(self._prepared(points.rows)), number)
+
+    def settle(self) -> None:
+        """The model's."""
+        self._model.settle()
