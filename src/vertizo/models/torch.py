@@ -165,7 +165,10 @@ class TorchModel:
         for direction in self._there(directions):
             parts = zip(at.items(), direction.split(sizes), strict=True)
             along = {name: part.view_as(weight) for (name, weight), part in parts}
-            found.append(to_processor(torch.func.jvp(outputs, (at,), (along,))[1].detach()))
+            with warnings.catch_warnings():  # of what PyTorch imports for it the first time
+                warnings.simplefilter("ignore", DeprecationWarning)
+                moved = torch.func.jvp(outputs, (at,), (along,))[1]
+            found.append(to_processor(moved.detach()))
         return torch.stack(found)
 
     def forward(self, points: Points, number: int = 0) -> tuple[Tensor, Pullback]:
