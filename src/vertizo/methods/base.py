@@ -180,6 +180,11 @@ class Method(Chosen):
         return None
 
     @property
+    def mixes_features(self) -> bool:
+        """Whether a client's features of one record reach, without noise, messages about others."""
+        return self.first_order_client
+
+    @property
     def reply_is_per_record(self) -> bool:
         """Whether a reply holds every record's own values, or else their sum over the batch."""
         return False

@@ -8,8 +8,8 @@ docs/mathematics.md, Tangent queries. ``J_i`` [d_h × d] is the Jacobian of reco
 2. The server takes ``s_i = U_iᵀ ∂f_i/∂h_i``, clips each record's K numbers jointly to norm C and
    releases their noised mean ``a``: one release, whatever K is.
 3. It answers with the damped Newton step ``v = a H / (H² + σ²/τ²)``, where ``H`` is about the
-   curvature along each direction, ``mean_i ‖U_i‖² / η``, and σ the noise of ``a``: the posterior
-   mean where steps have a normal prior of variance τ². All in it is public or released already.
+   curvature along each direction, ``mean_i ‖U_i‖² / η`` or public, and σ the noise of ``a``: the
+   posterior mean where steps have a normal prior of variance τ². All in it is known or released.
    It moves its own copy of the embeddings by ``U_i v``, so that the next client's slopes know.
 4. The client steps ``w_m ← w_m − S v``.
 """
@@ -71,6 +71,11 @@ class Tangent(Method):
         """One: a record's K numbers are clipped together."""
         return 1
 
+    @property
+    def mixes_features(self) -> bool:
+        """Principal directions, and curvatures along them, are of all records together."""
+        return self.directions == "principal"
+
     def reply_shape(self, batch: int, embedding_dim: int) -> tuple[int, ...]:
         """A coefficient for each direction."""
         return (self.num_directions,)
@@ -103,9 +108,12 @@ class Tangent(Method):
     def answered(self, query: Query, released: Tensor, noise_std: float) -> Answered:
         """The step that the client is to make, and where its embeddings then are."""
         embedded, along = query.embeddings[0], query.embeddings[1:]
-        bound = along.square().sum(2).mean(1) / self.damping
-        divisor = bound.square() + (noise_std / self.spread) ** 2
-        step = torch.where(divisor > 0, released * bound / divisor, 0.0)
+        if self.directions == "principal":
+            curvature = along.square().sum(2).mean(1) / self.damping
+        else:  # what a row of length 1 has on average, so that no record's features are in it
+            curvature = torch.full((len(along),), 1 / (len(along) * self.damping))
+        divisor = curvature.square() + (noise_std / self.spread) ** 2
+        step = torch.where(divisor > 0, released * curvature / divisor, 0.0)
         return Answered(step, embedded - torch.einsum("knd,k->nd", along, step))
 
     def tell(self, side: ClientSide, number: int, features: Features, values: Tensor) -> None:
@@ -124,7 +132,7 @@ class Tangent(Method):
         generator = torch.Generator().manual_seed(side.stream.child("tangents").seed(number) >> 1)
         if self.directions == "orthonormal":
             drawn = torch.linalg.qr(torch.randn(size, count, generator=generator)).Q.t()
-            chosen[:count] = drawn * (size / count) ** 0.5
+            chosen[:count] = drawn / count**0.5  # for standardised inputs, length 1 as well
             return chosen
         if not isinstance(model, DifferentiableModel):
             raise ConfigError(

@@ -199,7 +199,7 @@ def make_client(
     foreign = is_foreign(config.client.model)
     sizes = (min(config.batch_size, records),) if foreign else ()
     with named("client.model"):
-        mixes = mixes_records(model, table[:5], sizes)
+        mixes = front is not None or mixes_records(model, table[:5], sizes)
     notes = (*modes.notes("client.model", model, why), *kernels.notes())
     return MadeClient(party, model, optimizer, rate, dim, mixes, notes)
 

@@ -30,7 +30,7 @@ def covers(config: ExperimentConfig, data: VerticalData, *, models_mix: bool) ->
     things = ["labels"]
     if data.own is not None and data.own.name not in data.fitted:
         things.append("the label holder's columns")
-    mixes = models_mix or config.method.first_order_client or config.codecs.up.mixes_records
+    mixes = models_mix or config.method.mixes_features or config.codecs.up.mixes_records
     if not mixes and not set(data.parties) & set(data.fitted) and len(data.parties) > 1:
         things.append(FEATURES)
     return tuple(things)

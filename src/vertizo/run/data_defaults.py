@@ -140,12 +140,10 @@ def _additive(config: ExperimentConfig, data: VerticalData) -> dict[str, Any]:
         outputs = 1 if data.task.outputs == 2 else data.task.outputs
         model = model.model_copy(update={"outputs": outputs})
         chosen["client"] = config.client.model_copy(update={"model": model})
-    if isinstance(method, Tangent) and "num_directions" not in method.model_fields_set:
-        wanted = TANGENTS[1]
-        if config.privacy.epsilon is not None and config.privacy.mechanism == "gaussian":
-            mu = mu_of(config.privacy.epsilon, config.privacy.delta)
-            wanted = round(TANGENTS_PER_SIGNAL * mu * data.records)
-        count = min(max(wanted, TANGENTS[0]), TANGENTS[1])
+    privacy, known = config.privacy, "num_directions" in method.model_fields_set
+    if isinstance(method, Tangent) and not known and privacy.epsilon is not None:
+        wanted = TANGENTS_PER_SIGNAL * mu_of(privacy.epsilon, privacy.delta) * data.records
+        count = min(max(round(wanted), TANGENTS[0]), TANGENTS[1])
         chosen["method"] = method.model_copy(update={"num_directions": count})
     return chosen
 
