@@ -58,7 +58,7 @@ class Engine(Protocol):
             Each run as it ends, and None about twice a second.
 
         Raises:
-            UserError: a run failed unforgiven; the others leave checkpoints.
+            UserError: a run failed unforgiven; the others that were going are finished first.
         """
 
 
