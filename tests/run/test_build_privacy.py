@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -208,68 +208,45 @@ def test_a_run_that_was_stopped_goes_on_bit_by_bit(update: str, timing: str) -> 
     assert fed.differences(fed.copied(whole.state()), fed.copied(resumed.state())) == []
 
 
-class TestCovers:
-    def found(self, method: str = "dpzv", data: Any = None, **more: Any) -> tuple[str, ...]:
-        federation = fed.build(method, None, changes("none", **more), of=data)
-        covers: tuple[str, ...] = federation.statement().covers
-        return covers
+def covered(method: str = "dpzv", data: Any = None, **more: Any) -> tuple[bool, bool]:
+    """Whether labels are covered, and features."""
+    covers = fed.build(method, None, changes("none", **more), of=data).statement().covers
+    return covers[0].startswith("label"), any("features" in thing for thing in covers)
 
-    def test_labels_and_features(self) -> None:
-        covers = self.found()
-        assert covers[0].startswith("label")
-        assert any("features" in thing for thing in covers)
 
-    @each("method", ["vafl", "cascaded", "czofo"])
-    def test_gradients_carry_features(self, method: str) -> None:
-        config = fed.config(method, None, changes("none"))
-        covers = self.found(method)
-        assert covers[0].startswith("label")
-        first_order = config.method.first_order_client
-        assert any("features" in thing for thing in covers) != first_order
-
-    def test_fitted_columns_do_too(self) -> None:
-        data = fed.data()
-        fitted = replace(data, fitted=(data.parties[1],))
-        (only,) = self.found(data=fitted)
-        assert only.startswith("label")
-
-    def test_codecs_that_scale_records_together(self) -> None:
-        for scale, mixes in (("array", True), ("record", False)):
-            config = fed.config("vafl", None, {"codecs.up": {"name": "uniform", "scale": scale}})
-            assert config.codecs.up.mixes_records == mixes
-        paired = {"name": "paired"}
-        assert fed.config("dpzv", None, {"codecs.up": paired}).codecs.up.mixes_records
-        (only,) = self.found(codecs__up=paired)
-        assert only.startswith("label")
+def test_labels_are_covered_and_features_where_nothing_carries_them() -> None:
+    data = fed.data()
+    assert covered() == (True, True)
+    assert covered(data=replace(data, fitted=(data.parties[1],))) == (True, False)
+    for method in ("vafl", "cascaded", "czofo"):
+        first_order = fed.config(method).method.first_order_client
+        assert covered(method) == (True, not first_order)
+    for scale, mixes in (("array", True), ("record", False)):
+        up = {"name": "uniform", "scale": scale}
+        assert fed.config("vafl", None, {"codecs.up": up}).codecs.up.mixes_records == mixes
+    assert covered(codecs__up={"name": "paired"}) == (True, False)
 
 
 def plain_server() -> nn.Module:
     return nn.Sequential(nn.Linear(9, 3), nn.Tanh())
 
 
-class TestModelsOfTheUser:
-    """What is rested on and cannot be proved is said."""
+def test_what_is_rested_on_and_cannot_be_proved_is_said() -> None:
+    """A server model of the user's is named; ours are not, nor where nothing is guaranteed."""
+    foreign = {"server.model": {"name": "module", "path": f"{__file__}:plain_server"}}
 
-    FOREIGN: ClassVar = {"name": "module", "path": f"{__file__}:plain_server"}
+    def statement(**more: Any) -> Any:
+        return fed.build("dpzv", None, {**GIVEN, "server.update": "none", **more}).statement()
 
-    def statement(self, **more: Any) -> Any:
-        options = {key.replace("__", "."): value for key, value in more.items()}
-        return fed.build("dpzv", None, {**GIVEN, "server.update": "none", **options}).statement()
-
-    def test_a_server_model_is_named(self) -> None:
-        statement = self.statement(server__model=self.FOREIGN)
-        assert statement.is_bounded
-        (only,) = statement.assumptions
-        assert only == f"server.model ({__file__}:plain_server) treats each record by itself"
-        assert f"Assumed, tried but not proved: {only}." in statement.words
-        assert statement.as_dict()["assumptions"] == [only]
-
-    def test_ours_are_not(self) -> None:
-        assert self.statement().assumptions == ()
-
-    def test_nothing_is_assumed_where_nothing_is_guaranteed(self) -> None:
-        statement = self.statement(server__model=self.FOREIGN, server__update="sgd")
-        assert (statement.guarantee, statement.assumptions) == ("none", ())
+    stated = statement(**foreign)
+    assert stated.is_bounded
+    (only,) = stated.assumptions
+    assert only == f"server.model ({__file__}:plain_server) treats each record by itself"
+    assert f"Assumed, tried but not proved: {only}." in stated.words
+    assert stated.as_dict()["assumptions"] == [only]
+    assert statement().assumptions == ()
+    raw = statement(**foreign, **{"server.update": "sgd"})
+    assert (raw.guarantee, raw.assumptions) == ("none", ())
 
 
 @each(
@@ -348,37 +325,36 @@ def test_the_capacity_is_that_of_the_accounting() -> None:
     assert 0 < count < rows.numel()
 
 
-COVERED = {
-    "as it comes": ((), {"label holder": False, "features": True}),
-    "own columns": (("data.label_holder=party0",), {"label holder": True, "features": True}),
-    "own columns, fitted": (
-        ("data.name=breast-cancer", "data.label_holder=mean"),
-        {"label holder": False, "features": False},
-    ),
-    "fitted columns": (("data.name=breast-cancer",), {"label holder": False, "features": False}),
-    "gradients of its own": (("method.name=vafl",), {"label holder": False, "features": False}),
-    "codes that span records": (
-        ("codecs.up.name=paired",),
-        {"label holder": False, "features": False},
-    ),
-    "nobody else": (("data.parties=1",), {"label holder": False, "features": False}),
-}
+ASKED = (
+    *("data.limit=100", "epochs=1", "batch_size=20", "server.update=private-sgd"),
+    *(f"{key}={value}" for key, value in WANTED.items()),
+)
 
 
-@each("name", COVERED)
-def test_what_is_covered(name: str) -> None:
+def covers_of(*overrides: str) -> tuple[str, ...]:
+    chosen = config.load(None, (*ASKED, *overrides))
+    covers: tuple[str, ...] = build(chosen, Experiment(chosen).data()).statement().covers
+    return covers
+
+
+@each(
+    "overrides, holders, features",
+    [
+        ((), False, True),
+        (("data.label_holder=party0",), True, True),
+        (("data.name=breast-cancer", "data.label_holder=mean"), False, False),  # fitted columns
+        (("data.name=breast-cancer",), False, False),
+        (("method.name=vafl",), False, False),  # gradients of its own
+        (("codecs.up.name=paired",), False, False),  # codes that span records
+        (("data.parties=1",), False, False),  # nobody else
+    ],
+)
+def test_what_is_covered(overrides: tuple[str, ...], holders: bool, features: bool) -> None:
     """Labels always; columns and features where nothing fits them or carries them elsewhere."""
-    overrides, expected = COVERED[name]
-    settings = (
-        *("data.limit=100", "epochs=1", "batch_size=20", "server.update=private-sgd"),
-        *(f"{key}={value}" for key, value in WANTED.items()),
-        *overrides,
-    )
-    chosen = config.load(None, settings)
-    covers = build(chosen, Experiment(chosen).data()).statement().covers
+    covers = covers_of(*overrides)
     assert "labels" in covers
-    for word, is_so in expected.items():
-        assert any(word in thing for thing in covers) is is_so
+    assert any("label holder" in thing for thing in covers) is holders
+    assert any("features" in thing for thing in covers) is features
 
 
 class Standardised(torch.nn.Module):
@@ -395,6 +371,4 @@ class Standardised(torch.nn.Module):
 
 def test_features_are_not_covered_by_models_that_take_records_together() -> None:
     model = f"client.model={{name: module, path: '{__file__}:Standardised'}}"
-    settings = ("data.limit=100", "epochs=1", "batch_size=20", "server.update=private-sgd", model)
-    chosen = config.load(None, (*settings, *(f"{key}={value}" for key, value in WANTED.items())))
-    assert build(chosen, Experiment(chosen).data()).statement().covers == ("labels",)
+    assert covers_of(model) == ("labels",)

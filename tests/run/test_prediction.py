@@ -21,7 +21,7 @@ from vertizo.data.tabular.frames import read
 from vertizo.party.metrics import Scores
 from vertizo.run.experiment import Experiment
 from vertizo.run.folder import RunFolder
-from vertizo.run.prediction import Predictor, predict
+from vertizo.run.prediction import Predictor, coverage_of, predict
 
 ROWS = 80
 TINY = ("epochs=2", "batch_size=9", "data.validation=0.2", "data.name=table", "data.label=y")
@@ -136,7 +136,7 @@ def test_predictions_are_those_that_the_run_was_scored_by(
     trained: Callable[..., Path], tmp_path: Path, name: str
 ) -> None:
     run = trained(*SETTINGS[name])
-    found = Predictor(run).predict(held_out(tmp_path / "gone.csv"))
+    found = Predictor.load(run).predict(held_out(tmp_path / "gone.csv"))
     assert found.scores is not None
     assert found.scored == found.frame.height == 16
     assert_same(found.scores, run)
@@ -147,7 +147,7 @@ def test_predictions_are_those_that_the_run_was_scored_by(
 def test_a_regression_in_the_labels_own_units(trained: Callable[..., Path], tmp_path: Path) -> None:
     frame = people().with_columns(pl.col("debt").fill_null(5000.0) + 10_000)
     run = trained(*REGRESSION, frame=frame)
-    found = Predictor(run).predict(held_out(tmp_path / "gone.csv"), id_column="who")
+    found = Predictor.load(run).predict(held_out(tmp_path / "gone.csv"), id_column="who")
     assert found.scores is not None
     assert_same(found.scores, run)
     assert found.frame.columns == ["who", "prediction"]
@@ -162,7 +162,7 @@ def test_a_regression_in_the_labels_own_units(trained: Callable[..., Path], tmp_
 def test_the_runs_own_test_records(tmp_path: Path, settings: tuple[str, ...]) -> None:
     overrides = ("data.limit=60", "batch_size=9", "epochs=2", *settings)
     Experiment(schema.load(None, overrides)).run(tmp_path / "run")
-    found = Predictor(tmp_path / "run").test()
+    found = Predictor.load(tmp_path / "run").test()
     assert found.scores is not None
     assert_same(found.scores, tmp_path / "run")
     names = (RunFolder(tmp_path / "run").summary() or {})["classes"] or list("0123456789")
@@ -221,10 +221,10 @@ class TestNewRecords:
         run, fresh = trained(), people(20, 5)
         known = pl.int_range(pl.len()) < 6
         some = fresh.with_columns(pl.when(known).then(pl.col("y")).alias("y"))
-        found, first = Predictor(run).predict(some), Predictor(run).predict(fresh[:6])
+        found, first = Predictor.load(run).predict(some), Predictor.load(run).predict(fresh[:6])
         assert (found.scored, found.frame.height) == (6, 20)
         assert found.scores == pytest.approx(first.scores)
-        none = Predictor(run).predict(fresh.with_columns(pl.lit(None).alias("y")))
+        none = Predictor.load(run).predict(fresh.with_columns(pl.lit(None).alias("y")))
         assert (none.scores, none.scored) == (None, 0)
 
     @pytest.mark.parametrize(
@@ -267,13 +267,13 @@ class TestNewRecords:
 class TestRefusedFolders:
     def test_an_empty_one(self, tmp_path: Path) -> None:
         with pytest.raises(RunError, match="holds no run"):
-            Predictor(tmp_path)
+            Predictor.load(tmp_path)
 
     def test_an_unfinished_one(self, trained: Callable[..., Path]) -> None:
         run = trained()
         (run / "summary.json").unlink()
         with pytest.raises(RunError, match="unfinished"):
-            Predictor(run)
+            Predictor.load(run)
 
     def test_new_records_of_images(self, tmp_path: Path) -> None:
         overrides = ("data.limit=60", "batch_size=9", "epochs=1")
@@ -295,12 +295,12 @@ class TestRefusedFolders:
     ) -> None:
         run = trained()
         with pytest.raises(DataError, match="missing"):
-            Predictor(run).test()
+            Predictor.load(run).test()
         people(ROWS, 9).write_csv(tmp_path / "people.csv")
         with pytest.raises(RunError, match="not those that"):
-            Predictor(run).test()
+            Predictor.load(run).test()
         shutil.copy(tmp_path / "gone.csv", tmp_path / "people.csv")
-        assert_same(Predictor(run).test().scores or {}, run)
+        assert_same(Predictor.load(run).test().scores or {}, run)
 
     def test_a_run_is_not_gone_on_with_on_other_records(
         self, trained: Callable[..., Path], tmp_path: Path
@@ -317,13 +317,13 @@ class TestRefusedFolders:
 
 
 def test_what_the_guarantee_says_of_predictions(trained: Callable[..., Path]) -> None:
-    assert "no guarantee covers them" in Predictor(trained()).coverage()
+    assert "no guarantee covers them" in coverage_of(Predictor.load(trained()).summary["privacy"])
 
 
 def test_what_an_exact_guarantee_says_of_predictions(trained: Callable[..., Path]) -> None:
     run = trained(*SETTINGS["private server"])
     assert json.loads((run / "summary.json").read_text())["privacy"]["guarantee"] == "exact"
-    assert "ε 3" in Predictor(run).coverage()
+    assert "ε 3" in coverage_of(Predictor.load(run).summary["privacy"])
 
 
 def test_training_leaves_no_trace_in_what_is_predicted_from(

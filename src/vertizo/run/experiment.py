@@ -39,9 +39,7 @@ class Experiment:
     >>> result.summary["method"], result.summary["privacy"]["guarantee"]
     ('dpzv', 'none')
 
-    Args:
-        config: validated and complete.
-        data: already cut data; None loads what the configuration names.
+    Without ``data``, already cut, what the configuration names is loaded.
     """
 
     def __init__(
@@ -161,7 +159,7 @@ class Experiment:
             tracking.opened(() if over else track, Tracked(name, self.config)) as tracker,
         ):
             federation = build(self.config, self.data(), observer=observer, charge=charge)
-            training = Training(self.config, federation, folder, progress, tracker)
+            training = Training(federation, folder, progress, tracker)
             if folder is None:
                 yield training
                 return

@@ -19,20 +19,68 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
+from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConflictError, RefusedError, RunError, WireError
+from vertizo.data.vertical import VerticalData
 from vertizo.party.checks import Vetted
 from vertizo.party.metrics import quality
-from vertizo.party.server import Replies
+from vertizo.party.server import Replies, ServerParty
+from vertizo.privacy.statement import Statement
 from vertizo.protocol import wire
 from vertizo.protocol.messages import Purpose
-from vertizo.run.job import Job
+from vertizo.run.lengths import planned_rounds, steps_of_client
 
 Phase = Literal["uploading", "training", "closing", "done"]
 Which = Literal["now", "best"]
 Row = dict[str, Any]
 """One evaluation's figures."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """The label holder's side of a run, simulated or served, made and ready to begin."""
+
+    config: ExperimentConfig
+    """Complete."""
+    data: VerticalData
+    party: ServerParty
+    statement: Statement
+    """What the whole run guarantees."""
+    is_charged: bool = False
+    """Whether it is charged to a ledger that outlives the process."""
+
+    @cached_property
+    def rounds(self) -> int:
+        """Server steps in all."""
+        return planned_rounds(self.config, self.data)
+
+    @cached_property
+    def queries(self) -> int:
+        """Of each client, in all."""
+        return steps_of_client(self.config, self.data.records)
+
+    @property
+    def synchronous(self) -> bool:
+        """Whether all clients go in step."""
+        return self.config.simulation.timing == "synchronous"
+
+    @property
+    def rounds_per_epoch(self) -> int:
+        """Server steps in which every client passes over its records once."""
+        return self.queries // self.config.epochs * (1 if self.synchronous else self.party.clients)
+
+    @property
+    def evaluate_every(self) -> int:
+        """Server steps between two evaluations."""
+        return self.config.evaluate_every or self.rounds_per_epoch
+
+    @property
+    def progress(self) -> Purpose:
+        """The partition that is scored on the way."""
+        return "validation" if len(self.data.labels["validation"]) else "test"
 
 
 @dataclass
@@ -68,12 +116,9 @@ class Evaluations:
     def state(self) -> dict[str, Any]:
         """What a checkpoint must hold, beside the embeddings that came."""
         under_way = None if self.purpose is None else [self.purpose, self.model]
-        return {
-            "number": self.number,
-            "under_way": under_way,
-            "waiting": sorted(self.waiting),
-            "best": self.best,
-        }
+        waiting = sorted(self.waiting)
+        here = {"number": self.number, "under_way": under_way, "waiting": waiting}
+        return here | {"best": self.best}
 
     def load(self, state: dict[str, Any]) -> None:
         """Go on from ``state``."""
@@ -87,11 +132,7 @@ class Evaluations:
 
 
 class JobState:
-    """Where one job stands.
-
-    Args:
-        job: with its party as it was made.
-    """
+    """Where one job stands, whose party is as it was made at first."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -122,8 +163,7 @@ class JobState:
         """Find whether a member's query can be taken in; nothing changes.
 
         Raises:
-            WireError, RefusedError: as of `vertizo.party.ServerParty.vet`, or it is one more than
-                the member has in this job.
+            WireError, RefusedError: as of `ServerParty.vet`, or the member has no more queries.
         """
         vetted = self.job.party.vet(frame, client)
         if isinstance(vetted, Vetted) and vetted.query.number >= self.job.queries:
@@ -136,7 +176,7 @@ class JobState:
         """Take in a query that was vetted, and say what to answer to whom.
 
         Raises:
-            RunError: its answer could not be charged; nothing goes on from here.
+            RunError: its answer could not be charged; the job ends here.
         """
         return self._step(lambda: self.job.party.take(vetted))
 
@@ -144,7 +184,7 @@ class JobState:
         """Make the steps that are due, once the answers have left and before anything is asked.
 
         Raises:
-            RunError: a step cannot be charged; nothing goes on from here.
+            RunError: a step cannot be charged; the job ends here.
         """
         if not self.is_due:
             return
@@ -155,11 +195,7 @@ class JobState:
         self.is_due = False
 
     def again(self, frame: bytes) -> Replies:
-        """Take in what was taken in before this process began; what was answered to whom.
-
-        Raises:
-            RunError: it does not follow from the state.
-        """
+        """Take in what was taken in before this process began, or raise RunError; the answers."""
         try:
             if not wire.is_upload(frame):
                 return self._step(lambda: self.job.party.receive(frame))

@@ -12,10 +12,11 @@ clients answer for it, and the step waits for the slowest.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from vertizo.config.links import Links
+from vertizo.config.schema import SimulationConfig
 from vertizo.core.randomness import Stream
 from vertizo.party.client import ClientParty
 from vertizo.party.server import ServerParty
@@ -61,26 +62,19 @@ class LinkDraws:
 
 
 class Simulator:
-    """Clients and server on a virtual clock.
+    """Clients, in order of their index, and server on a virtual clock.
 
-    Args:
-        clients: in order of their index.
-        server: asynchronous, or with batches of its own for synchronous rounds.
-        links: delays and losses.
-        stream: randomness of the links.
-        queries_per_client: each client stops after so many; None for no end of its own.
-        observer: sees every frame.
+    The stream is the randomness of the links; each client stops after ``queries_per_client``.
     """
 
     def __init__(
         self,
-        clients: Sequence[ClientParty],
+        clients: list[ClientParty],
         server: ServerParty,
-        links: Links,
+        links: SimulationConfig,
         stream: Stream,
         *,
-        synchronous: bool,
-        queries_per_client: int | None = None,
+        queries_per_client: int,
         observer: Observer | None = None,
     ) -> None:
         self.clients = clients
@@ -89,7 +83,7 @@ class Simulator:
         self.traffic = Traffic()
         self.activations = [0] * len(clients)
         """Answered queries of every client."""
-        self._synchronous = synchronous
+        self._synchronous = links.timing == "synchronous"
         self._links = links
         self._limit = queries_per_client
         self._observer = observer
@@ -110,8 +104,7 @@ class Simulator:
     def step(self) -> bool:
         """Go on until the server has made one more step; False when no client has work left.
 
-        Raises:
-            RefusedError: a party refused a message: here that means training diverged.
+        Raises RefusedError if a party refused a message: here that means training diverged.
         """
         before = self.server.round
         while self._events and self.server.round == before:
@@ -134,7 +127,7 @@ class Simulator:
     def _begin(self, index: int, after: float = 0.0) -> None:
         """A client makes its next query, which will be at the server after its delay."""
         client = self.clients[index]
-        if self._limit is not None and client.answered >= self._limit:
+        if client.answered >= self._limit:
             return
         announcement = self.server.announce(index) if self._synchronous else None
         if announcement is not None:

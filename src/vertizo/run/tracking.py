@@ -36,10 +36,9 @@ RUN_TAG = "vertizo.run"
 
 @dataclass(frozen=True)
 class Tracked:
-    """The run that is written about."""
+    """The run that is written about; its name is of it alone, and the same when it resumes."""
 
     name: str
-    """Of this run alone; the same when it goes on."""
     config: ExperimentConfig
 
     @property
@@ -67,35 +66,16 @@ class Tracker(Protocol):
 
 
 class Trackers:
-    """Several as one.
+    """Several trackers, by what each was asked for by (``--track``)."""
 
-    Args:
-        parts: what each was asked for by, and itself.
-    """
+    def __init__(self, parts: Mapping[str, Tracker] | None = None) -> None:
+        self._parts = parts or {}
 
-    def __init__(self, parts: Sequence[tuple[str, Tracker]]) -> None:
-        self._parts = parts
-
-    def _tell(self, what: Callable[[Tracker], None]) -> None:
-        for spec, part in self._parts:
+    def tell(self, what: Callable[[Tracker], None]) -> None:
+        """Call something of each."""
+        for spec, part in self._parts.items():
             with _named(spec):
                 what(part)
-
-    def begin(self, round_: int | None) -> None:
-        """As of a `Tracker`."""
-        self._tell(lambda part: part.begin(round_))
-
-    def row(self, row: Mapping[str, Any]) -> None:
-        """As of a `Tracker`."""
-        self._tell(lambda part: part.row(row))
-
-    def end(self, summary: Mapping[str, Any]) -> None:
-        """As of a `Tracker`."""
-        self._tell(lambda part: part.end(summary))
-
-    def close(self, *, finished: bool) -> None:
-        """As of a `Tracker`."""
-        self._tell(lambda part: part.close(finished=finished))
 
 
 @contextmanager
@@ -111,35 +91,24 @@ def _named(spec: str) -> Iterator[None]:
 
 
 @contextmanager
-def opened(targets: Sequence[str], tracked: Tracked) -> Iterator[Trackers | None]:
-    """Trackers by what they were asked for, closed at the end; None for none.
-
-    Args:
-        targets: as in the table above.
-        tracked: the run.
+def opened(targets: Sequence[str], tracked: Tracked) -> Iterator[Trackers]:
+    """Trackers by what they were asked for (the table above), closed at the end.
 
     Raises:
         ConfigError: an unknown kind, or a package is missing.
         RunError: a tracker failed.
     """
-    if not targets:
-        yield None
-        return
-    trackers = Trackers([(spec, _make(spec, tracked)) for spec in dict.fromkeys(targets)])
+    trackers = Trackers({spec: _make(spec, tracked) for spec in dict.fromkeys(targets)})
     try:
         yield trackers
     except BaseException:
-        trackers.close(finished=False)
+        trackers.tell(lambda part: part.close(finished=False))
         raise
-    trackers.close(finished=True)
+    trackers.tell(lambda part: part.close(finished=True))
 
 
 def check(targets: Sequence[str]) -> None:
-    """Find what is wrong with the targets before anything is begun.
-
-    Raises:
-        ConfigError: an unknown kind, no place, or a package is missing.
-    """
+    """Raise ConfigError for an unknown kind, no place, or a missing package, before all begins."""
     for spec in targets:
         kind, _, place = spec.partition("=")
         if not TRACKERS.knows(kind) or not place.strip():
@@ -188,12 +157,7 @@ def figures(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 class TensorBoard:
-    """Event files.
-
-    Args:
-        place: folder of many runs.
-        tracked: the run.
-    """
+    """Event files in a folder of many runs."""
 
     def __init__(self, place: str, tracked: Tracked) -> None:
         self._folder = Path(place) / f"{tracked.title}-{tracked.name[:8]}"
@@ -205,10 +169,9 @@ class TensorBoard:
         """As of a `Tracker`."""
         from torch.utils.tensorboard import SummaryWriter
 
-        # What an earlier process wrote of later rounds is passed over by whoever reads the files.
-        purged = None if round_ is None else round_ + 1
         make: Any = SummaryWriter
-        self._writer = make(str(self._folder), purge_step=purged)
+        # What an earlier process wrote of later rounds is passed over by whoever reads the files.
+        self._writer = make(str(self._folder), purge_step=None if round_ is None else round_ + 1)
 
     def row(self, row: Mapping[str, Any]) -> None:
         """As of a `Tracker`."""
@@ -221,7 +184,7 @@ class TensorBoard:
         """As of a `Tracker`."""
         for name, value in _closing(summary).items():
             self._writer.add_scalar(name, value, summary["rounds"])
-        for name, text in _texts(self._config, summary).items():
+        for name, _, text in _texts(self._config, summary):
             indented = "".join(f"    {line}\n" for line in text.splitlines())  # code, in Markdown
             self._writer.add_text(name, indented, summary["rounds"])
 
@@ -232,12 +195,7 @@ class TensorBoard:
 
 
 class MlFlow:
-    """A run of MLflow's.
-
-    Args:
-        place: folder, or address of a store.
-        tracked: the run.
-    """
+    """A run of MLflow's, in a folder or at the address of a store."""
 
     def __init__(self, place: str, tracked: Tracked) -> None:
         _import_mlflow()
@@ -261,10 +219,8 @@ class MlFlow:
         """As of a `Tracker`."""
         client, tracked = self._client, self._tracked
         known = client.get_experiment_by_name(EXPERIMENT)
-        if known is None:
-            experiment = client.create_experiment(EXPERIMENT, artifact_location=self._artifacts)
-        else:
-            experiment = known.experiment_id
+        experiment = known and known.experiment_id
+        experiment = experiment or client.create_experiment(EXPERIMENT, self._artifacts)
         asked = f"tags.`{RUN_TAG}` = '{tracked.name}'"
         runs = [] if round_ is None else client.search_runs([experiment], asked, max_results=1)
         if runs:
@@ -289,9 +245,8 @@ class MlFlow:
     def end(self, summary: Mapping[str, Any]) -> None:
         """As of a `Tracker`."""
         self._log(_closing(summary), summary["rounds"])
-        names = {"configuration": "config.yaml", "summary": "summary.json"}
-        for name, text in _texts(self._tracked.config, summary).items():
-            self._client.log_text(self._run, text, names[name])
+        for _, file, text in _texts(self._tracked.config, summary):
+            self._client.log_text(self._run, text, file)
         self._client.set_tag(self._run, "vertizo.guarantee", summary["privacy"]["guarantee"])
 
     def close(self, *, finished: bool) -> None:
@@ -307,11 +262,6 @@ class MlFlow:
         self._client.log_batch(self._run, metrics=points)
 
 
-TRACKERS: Registry[Callable[[str, Tracked], Tracker]] = Registry(
-    "tracker", {"tensorboard": TensorBoard, "mlflow": MlFlow}
-)
-
-
 def _import_mlflow() -> None:
     """MLflow, which would tell its makers of being used; nothing here may."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -321,18 +271,20 @@ def _import_mlflow() -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
+TRACKERS: Registry[Callable[[str, Tracked], Tracker]] = Registry(
+    "tracker", {"tensorboard": TensorBoard, "mlflow": MlFlow}
+)
+
+
 def _closing(summary: Mapping[str, Any]) -> dict[str, float]:
     """Figures of the summary that no evaluation has."""
     chosen = {key: value for key, value in summary.items() if key.startswith("test_")}
-    for key in ("rounds_per_second", "peak_memory_mib"):
-        chosen[key] = summary.get(key)
-    epsilon = summary["privacy"].get("epsilon")
-    closing = {f"final/{key}": value for key, value in chosen.items()}
-    return figures(closing | {"final/epsilon": epsilon})
+    chosen |= {key: summary.get(key) for key in ("rounds_per_second", "peak_memory_mib")}
+    chosen["epsilon"] = summary["privacy"].get("epsilon")
+    return figures({f"final/{key}": value for key, value in chosen.items()})
 
 
-def _texts(config: ExperimentConfig, summary: Mapping[str, Any]) -> dict[str, str]:
-    return {
-        "configuration": config.to_yaml(),
-        "summary": json.dumps(summary, indent=2, ensure_ascii=False),
-    }
+def _texts(config: ExperimentConfig, summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Names, files and contents."""
+    text = json.dumps(summary, indent=2, ensure_ascii=False)
+    return [("configuration", "config.yaml", config.to_yaml()), ("summary", "summary.json", text)]

@@ -75,7 +75,7 @@ def estimator(**changed: Any) -> VerticalClassifier:
 
 
 def assert_same(run: Path, fitted: VerticalEstimator, rows: Any) -> None:
-    predictor, folder = Predictor(run), RunFolder(run)
+    predictor, folder = Predictor.load(run), RunFolder(run)
     theirs, ours = predictor.parameters, fitted.result_.parameters
     assert torch.equal(theirs["server"], ours["server"])
     for one, other in zip(theirs["clients"], ours["clients"], strict=True):
