@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from tests import federations
+from tests import federations as fed
 from tests.rows import each
 from torch import Tensor, nn
 
@@ -50,8 +50,8 @@ def changes(method: str) -> dict[str, Any]:
 @each("method", METHODS)
 def test_every_method_learns_from_both(method: str) -> None:
     """A client decides one bit of the label, the label holder the other: alone each gets half."""
-    data = half_own(federations.two_bits(160))
-    federation, _ = federations.ran(method, None, changes(method), of=data)
+    data = half_own(fed.two_bits(160))
+    federation, _ = fed.ran(method, None, changes(method), of=data)
     federation.simulator.upload("test", 400)
     assert federation.server.score("test")["accuracy"] > 0.7
 
@@ -69,17 +69,17 @@ def joined_module(federation: Federation, width: int, own: int, sizes: list[int]
 
 @each("join", ["concat", "sum", "mean"])
 def test_split_learning_is_gradient_descent_on_the_joined_model(join: str) -> None:
-    data = half_own(federations.data(24, 3))
+    data = half_own(fed.data(24, 3))
     settings = {
         "batch_size": 24,
         "server.join": join,
         "server.encoder": {"name": "mlp", "outputs": 4, "final_relu": False},
     }
-    federation = federations.build("split", None, settings, of=data)
-    clients = [federations.twin(m.parameters, [4, 3]).float() for m in federation.models]
+    federation = fed.build("split", None, settings, of=data)
+    clients = [fed.twin(m.parameters, [4, 3]).float() for m in federation.models]
     both = joined_module(federation, 6 if join == "concat" else 3, 4, [5, 3])
     federation.start(upload_table=False)
-    federations.go_on(federation, 1)
+    fed.go_on(federation, 1)
     parts = [client(own["train"]) for client, own in zip(clients, data.features, strict=False)]
     joined = torch.cat(parts, 1) if join == "concat" else sum(parts)
     joined = joined / 2 if join == "mean" else joined
@@ -98,11 +98,11 @@ def test_split_learning_is_gradient_descent_on_the_joined_model(join: str) -> No
 
 @each("update", ["zeroth-order", "forward-difference", "none"])
 def test_the_encoder_is_trained_by_whatever_trains_the_server(update: str) -> None:
-    data = half_own(federations.data(24, 3))
-    federation = federations.build("dpzv", None, {"server.update": update}, of=data)
+    data = half_own(fed.data(24, 3))
+    federation = fed.build("dpzv", None, {"server.update": update}, of=data)
     before = federation.server.side.model.parameters.clone()
     federation.start(upload_table=False)
-    federations.go_on(federation, 5)
+    fed.go_on(federation, 5)
     moved = federation.server.side.model.parameters != before
     encoder = 4 * 16 + 16
     assert moved[-encoder:].any() == moved[:-encoder].any() == (update != "none")
@@ -110,11 +110,11 @@ def test_the_encoder_is_trained_by_whatever_trains_the_server(update: str) -> No
 
 def test_own_features_cost_no_bytes_and_are_told_to_nobody() -> None:
     """Frames are the same in number and size, and no query changes with the label holder's own."""
-    base = half_own(federations.data(24, 3))
+    base = half_own(fed.data(24, 3))
     assert base.own is not None
     other = Holding("own", {p: torch.randn_like(v) for p, v in base.own.values.items()})
     tapes = [
-        federations.ran("dpzv", None, {"control": "frozen"}, of=data)[1]
+        fed.ran("dpzv", None, {"control": "frozen"}, of=data)[1]
         for data in (base, replace(base, own=other), replace(base, own=None))
     ]
     sizes = [[len(frame) for *_, frame in tape.seen] for tape in tapes]
@@ -145,7 +145,7 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
 @each("settings, words", REFUSED)
 def test_what_does_not_fit_is_refused(settings: dict[str, Any], words: list[str]) -> None:
     with pytest.raises(ConfigError) as error:
-        federations.build("dpzv", None, settings, of=half_own(federations.data(24, 3)))
+        fed.build("dpzv", None, settings, of=half_own(fed.data(24, 3)))
     assert "\n" not in str(error.value)
     for word in words:
         assert word in str(error.value)
@@ -161,12 +161,12 @@ class TestFittedLabels:
     }
 
     def data(self, *, fitted: bool) -> VerticalData:
-        data = federations.data(24, 3)
+        data = fed.data(24, 3)
         labels = {purpose: values.float() for purpose, values in data.labels.items()}
         return replace(data, task=Regression(1.0, 0.5), labels=labels, fitted_labels=fitted)
 
     def test_noise_alone_gives_none(self) -> None:
-        build: Callable[..., Federation] = federations.build
+        build: Callable[..., Federation] = fed.build
         settings = {**self.CHANGES, "privacy.noise_std": 3.0}
         found = {
             fitted: build("dpzv", None, settings, of=self.data(fitted=fitted))
@@ -178,7 +178,7 @@ class TestFittedLabels:
         assert "label_range" in statement.words
 
     def test_a_target_is_refused(self) -> None:
-        config = federations.config("dpzv", None, {**self.CHANGES, "privacy.epsilon": 1.0})
+        config = fed.config("dpzv", None, {**self.CHANGES, "privacy.epsilon": 1.0})
         build_federation(config, self.data(fitted=False))
         with pytest.raises(ConfigError, match=r"epsilon is 1.0 .* data.label_range"):
             build_federation(config, self.data(fitted=True))

@@ -38,18 +38,8 @@ from vertizo.privacy.embedding_noise import (
 from vertizo.protocol import wire
 from vertizo.protocol.codecs.feedback import Feedback, Received
 from vertizo.protocol.messages import Purpose
+from vertizo.run import build_models as models
 from vertizo.run import data_defaults
-from vertizo.run.build_models import (
-    Foreign,
-    OwnFeatures,
-    client_model,
-    embedding_dim,
-    mixes_records,
-    mode_notes,
-    named,
-    server_model,
-    why_evaluates,
-)
 from vertizo.run.build_privacy import Charge, Protection
 from vertizo.run.lengths import answers_expected, batch_sizes
 from vertizo.zeroth_order.directions import Directions
@@ -113,8 +103,8 @@ def make_client(
     """
     table, method, codecs, options = features["train"], config.method, config.codecs, config.client
     records, stream = len(table), root.child("client", index)
-    why = why_evaluates(config, noised=noised)
-    model = client_model(
+    why = models.why_evaluates(config, noised=noised)
+    model = models.client_model(
         options.model,
         tuple(table.shape[1:]),
         root.child("client", index, "model"),
@@ -124,7 +114,7 @@ def make_client(
         training=root.child("client", index, "training") if why is None else None,
     )
     bound = config.server.embedding_bound
-    dim = embedding_dim(model, table[:2], bound, first_order=method.first_order_client)
+    dim = models.embedding_dim(model, table[:2], bound, first_order=method.first_order_client)
     rate, momentum = options.optimizer.learning_rate, options.optimizer.momentum
     if rate is None:
         size = model.parameters.numel()
@@ -151,10 +141,10 @@ def make_client(
         encode=encode,
         known=codecs.ids == "known",
     )
-    sizes = (min(config.batch_size, records),) if isinstance(options.model, Foreign) else ()
-    with named("client.model"):
-        mixes = mixes_records(model, table[:5], sizes)
-    notes = (*mode_notes("client.model", model, why), *kernels.notes())
+    sizes = (min(config.batch_size, records),) if isinstance(options.model, models.Foreign) else ()
+    with models.named("client.model"):
+        mixes = models.mixes_records(model, table[:5], sizes)
+    notes = (*models.mode_notes("client.model", model, why), *kernels.notes())
     return MadeClient(party, model, optimizer, rate, dim, mixes, notes)
 
 
@@ -225,10 +215,10 @@ def make_server(
         own = {purpose: rows.flatten(1).float() for purpose, rows in data.own.values.items()}
         features = data.own.values["train"]
         shape, tokens = tuple(features.shape[1:]), not features.is_floating_point()
-        encoded = OwnFeatures(options.encoder, shape, data.own.cardinalities, tokens)
+        encoded = models.OwnFeatures(options.encoder, shape, data.own.cardinalities, tokens)
     table = EmbeddingTable(data.records, dims, options.join, own.get("train"))
-    why = why_evaluates(config, server=True)
-    model = server_model(
+    why = models.why_evaluates(config, server=True)
+    model = models.server_model(
         options.model,
         table.width,
         data.task.outputs,
@@ -253,7 +243,7 @@ def make_server(
         update=protection.update(),
         shared=shared,
         learning_rate=protection.learning_rate,
-        notes=(*mode_notes("server.model", model, why), *kernels.notes()),
+        notes=(*models.mode_notes("server.model", model, why), *kernels.notes()),
     )
     feedback = config.codecs.feedback
     return ServerParty(

@@ -16,14 +16,7 @@ from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData
 from vertizo.models.base import Model
 from vertizo.models.optimizers import Sgd
-from vertizo.party.private_updates import (
-    PrivateSgd,
-    PrivateZerothOrder,
-    Schedule,
-    SecretSgd,
-    SeededSampler,
-    SystemSampler,
-)
+from vertizo.party import private_updates as private
 from vertizo.party.server_model import FirstOrder, NoUpdate, ServerUpdate, ZerothOrder
 from vertizo.privacy import guarantee
 from vertizo.privacy.accounting import mu_of, published_mu, published_noise_std
@@ -238,7 +231,7 @@ class Protection:
             mu, sampling = mu_of(privacy.epsilon, privacy.delta), config.batch_size / data.records
             sigma = published_noise_std(privacy.clip, mu, self._published_rounds, sampling)
             return sigma / privacy.clip, None
-        private, secret = config.server.update in PRIVATE, self._is_secret
+        noised, secret = config.server.update in PRIVATE, self._is_secret
         share = privacy.server_share if privacy.server_share is not None else 0.5
         calibrated = guarantee.calibrate(
             privacy.epsilon * (1 if privacy.noise == "seeded" else 1 - GRID_MARGIN),
@@ -246,8 +239,8 @@ class Protection:
             clients=len(data.parties),
             queries=config.epochs,
             per_query=self._per_query,
-            server_share=share if private else 0.0,
-            steps_per_query=self._steps_per_query if private and not secret else None,
+            server_share=share if noised else 0.0,
+            steps_per_query=self._steps_per_query if noised and not secret else None,
             secret_steps=self._secret_steps if secret else 0,
             sampling=config.server.secret.sampling if secret else None,
         )
@@ -272,12 +265,12 @@ class Protection:
         steps = self._update_steps
         return data_defaults.server_rate(options.update, parameters, sgd.momentum, added, steps)
 
-    def schedule(self) -> Schedule | None:
+    def schedule(self) -> private.Schedule | None:
         """Of steps on secret samples."""
         secret = self.config.server.secret
         if not self._is_secret:
             return None
-        return Schedule(secret.every, secret.warm_up, self._secret_steps)
+        return private.Schedule(secret.every, secret.warm_up, self._secret_steps)
 
     def update(self) -> ServerUpdate:
         """How the server model is trained; ConfigError where the model does not admit it."""
@@ -296,17 +289,19 @@ class Protection:
         noise = self._server_noise
         assert noise is not None
         if options.update == "private-zeroth-order":
-            return PrivateZerothOrder(sgd, noise, batch_size, directions, options.smoothing)
+            return private.PrivateZerothOrder(sgd, noise, batch_size, directions, options.smoothing)
         if options.update == "private-sgd":
-            return PrivateSgd(sgd, noise, batch_size)
+            return private.PrivateSgd(sgd, noise, batch_size)
         stream, sampling = self._secrets.child("secret samples"), options.secret.sampling
         seeded = self.config.privacy.noise == "seeded"
-        return SecretSgd(
+        return private.SecretSgd(
             sgd,
             noise,
             sampling=sampling,
             capacity=guarantee.capacity(self.data.records, sampling),
-            sampler=SeededSampler(stream) if seeded else SystemSampler(self.random_bytes),
+            sampler=private.SeededSampler(stream)
+            if seeded
+            else private.SystemSampler(self.random_bytes),
         )
 
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, Literal
 
 from vertizo.config.schema import ExperimentConfig
@@ -39,7 +38,7 @@ Row = dict[str, Any]
 """One evaluation's figures."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Job:
     """The label holder's side of a run, simulated or served, made and ready to begin."""
 
@@ -52,35 +51,20 @@ class Job:
     is_charged: bool = False
     """Whether it is charged to a ledger that outlives the process."""
 
-    @cached_property
-    def rounds(self) -> int:
+    def __post_init__(self) -> None:
+        config, records = self.config, self.data.records
+        self.synchronous = config.simulation.timing == "synchronous"
+        self.rounds = planned_rounds(config, self.data)
         """Server steps in all."""
-        return planned_rounds(self.config, self.data)
-
-    @cached_property
-    def queries(self) -> int:
+        self.queries = steps_of_client(config, records)
         """Of each client, in all."""
-        return steps_of_client(self.config, self.data.records)
-
-    @property
-    def synchronous(self) -> bool:
-        """Whether all clients go in step."""
-        return self.config.simulation.timing == "synchronous"
-
-    @property
-    def rounds_per_epoch(self) -> int:
+        per_query = 1 if self.synchronous else self.party.clients
+        self.rounds_per_epoch = self.queries // config.epochs * per_query
         """Server steps in which every client passes over its records once."""
-        return self.queries // self.config.epochs * (1 if self.synchronous else self.party.clients)
-
-    @property
-    def evaluate_every(self) -> int:
-        """Server steps between two evaluations."""
-        return self.config.evaluate_every or self.rounds_per_epoch
-
-    @property
-    def progress(self) -> Purpose:
+        self.evaluate_every = config.evaluate_every or self.rounds_per_epoch
+        validates = len(self.data.labels["validation"]) > 0
+        self.progress: Purpose = "validation" if validates else "test"
         """The partition that is scored on the way."""
-        return "validation" if len(self.data.labels["validation"]) else "test"
 
 
 @dataclass
@@ -162,8 +146,7 @@ class JobState:
     def vet(self, frame: bytes, client: int) -> Vetted | Replies:
         """Find whether a member's query can be taken in; nothing changes.
 
-        Raises:
-            WireError, RefusedError: as of `ServerParty.vet`, or the member has no more queries.
+        Raises as `ServerParty.vet`, and ConflictError if the member has no such query in this job.
         """
         vetted = self.job.party.vet(frame, client)
         if isinstance(vetted, Vetted) and vetted.query.number >= self.job.queries:
@@ -175,16 +158,14 @@ class JobState:
     def take(self, vetted: Vetted) -> Replies:
         """Take in a query that was vetted, and say what to answer to whom.
 
-        Raises:
-            RunError: its answer could not be charged; the job ends here.
+        Raises RunError if its answer could not be charged: the job ends here.
         """
         return self._step(lambda: self.job.party.take(vetted))
 
     def tend(self) -> None:
         """Make the steps that are due, once the answers have left and before anything is asked.
 
-        Raises:
-            RunError: a step cannot be charged; the job ends here.
+        Raises RunError if a step cannot be charged: the job ends here.
         """
         if not self.is_due:
             return

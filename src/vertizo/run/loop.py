@@ -86,17 +86,11 @@ class Training:
 
     def run(self, *, resume: bool) -> Result:
         """Train, from the start or the last checkpoint, and sum up."""
-        with stop_requests(signal.SIGINT) as stopped, self._explained():
-            self._begin(resume=resume)
-            self._train(stopped)
-            return self._end(stopped)
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """What ends training is said in words that help."""
         try:
-            with np.errstate(all="ignore"):
-                yield
+            with stop_requests(signal.SIGINT) as stopped, np.errstate(all="ignore"):
+                self._begin(resume=resume)
+                self._train(stopped)
+                return self._end(stopped)
         except BudgetError as error:
             raise RunError(f"the privacy budget ended the run: {error}") from None
         except NonFiniteError as error:
@@ -169,15 +163,11 @@ class Training:
     def _where(self) -> Progress:
         meter, traffic = self._job.party.side.meter, self.federation.simulator.traffic
         scores = self._state.last
-        return Progress(
-            round=self._job.party.round,
-            total=self._job.rounds,
-            seconds=self._seconds,
-            megabytes=(traffic.up + traffic.down) / 1e6,
-            loss=meter.loss / meter.records if meter.records else None,
-            accuracy=scores.get("validation_accuracy", scores.get("test_accuracy")),
-            epsilon=self._job.statement.epsilon,
-        )
+        loss = meter.loss / meter.records if meter.records else None
+        accuracy = scores.get("validation_accuracy", scores.get("test_accuracy"))
+        here, megabytes = self._job.party.round, (traffic.up + traffic.down) / 1e6
+        of_all = self._job.statement.epsilon
+        return Progress(here, self._job.rounds, self._seconds, megabytes, loss, accuracy, of_all)
 
     def _evaluate(self) -> None:
         """Score the evaluation under way; what is on the way is also a row of the metrics."""

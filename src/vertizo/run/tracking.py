@@ -31,7 +31,7 @@ from vertizo.core.registry import Registry, short
 EXPERIMENT = "vertizo"
 """What all runs belong to in MLflow."""
 RUN_TAG = "vertizo.run"
-"""Tag by which a run is found again."""
+"""By which a run is found again."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ def figures(row: Mapping[str, Any]) -> dict[str, float]:
     return numbers
 
 
-class TensorBoard:
+class _TensorBoard:
     """Event files in a folder of many runs."""
 
     def __init__(self, place: str, tracked: Tracked) -> None:
@@ -166,7 +166,6 @@ class TensorBoard:
         self._last = 0
 
     def begin(self, round_: int | None) -> None:
-        """As of a `Tracker`."""
         from torch.utils.tensorboard import SummaryWriter
 
         make: Any = SummaryWriter
@@ -174,14 +173,12 @@ class TensorBoard:
         self._writer = make(str(self._folder), purge_step=None if round_ is None else round_ + 1)
 
     def row(self, row: Mapping[str, Any]) -> None:
-        """As of a `Tracker`."""
         self._last = row["round"]
         for name, value in figures(row).items():
             self._writer.add_scalar(name, value, self._last)
         self._writer.flush()
 
     def end(self, summary: Mapping[str, Any]) -> None:
-        """As of a `Tracker`."""
         for name, value in _closing(summary).items():
             self._writer.add_scalar(name, value, summary["rounds"])
         for name, _, text in _texts(self._config, summary):
@@ -189,12 +186,11 @@ class TensorBoard:
             self._writer.add_text(name, indented, summary["rounds"])
 
     def close(self, *, finished: bool) -> None:
-        """As of a `Tracker`."""
         if self._writer is not None:
             self._writer.close()
 
 
-class MlFlow:
+class _MlFlow:
     """A run of MLflow's, in a folder or at the address of a store."""
 
     def __init__(self, place: str, tracked: Tracked) -> None:
@@ -203,20 +199,17 @@ class MlFlow:
 
         self._tracked = tracked
         self._artifacts: str | None = None
-        if "://" in place:
-            uri = place
-        else:
+        if "://" not in place:
             folder = Path(place).resolve()
             folder.mkdir(parents=True, exist_ok=True)
-            uri = f"sqlite:///{folder / 'mlflow.db'}"
+            place = f"sqlite:///{folder / 'mlflow.db'}"
             self._artifacts = (folder / "artifacts").as_uri()
-        self._client: Any = MlflowClient(tracking_uri=uri)
+        self._client: Any = MlflowClient(tracking_uri=place)
         self._run = ""
         self._known = -1
         """The last round whose evaluation is in the store."""
 
     def begin(self, round_: int | None) -> None:
-        """As of a `Tracker`."""
         client, tracked = self._client, self._tracked
         known = client.get_experiment_by_name(EXPERIMENT)
         experiment = known and known.experiment_id
@@ -238,19 +231,16 @@ class MlFlow:
             client.log_param(self._run, key, value)
 
     def row(self, row: Mapping[str, Any]) -> None:
-        """As of a `Tracker`."""
         if row["round"] > self._known:
             self._log(figures(row), row["round"])
 
     def end(self, summary: Mapping[str, Any]) -> None:
-        """As of a `Tracker`."""
         self._log(_closing(summary), summary["rounds"])
         for _, file, text in _texts(self._tracked.config, summary):
             self._client.log_text(self._run, text, file)
         self._client.set_tag(self._run, "vertizo.guarantee", summary["privacy"]["guarantee"])
 
     def close(self, *, finished: bool) -> None:
-        """As of a `Tracker`."""
         if self._run:
             self._client.set_terminated(self._run, "FINISHED" if finished else "KILLED")
 
@@ -272,7 +262,7 @@ def _import_mlflow() -> None:
 
 
 TRACKERS: Registry[Callable[[str, Tracked], Tracker]] = Registry(
-    "tracker", {"tensorboard": TensorBoard, "mlflow": MlFlow}
+    "tracker", {"tensorboard": _TensorBoard, "mlflow": _MlFlow}
 )
 
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import polars as pl
 
+from vertizo import VerticalClassifier
+
+TINY: dict[str, Any] = {"method": "vafl", "epochs": 3, "batch_size": 20, "random_state": 0}
 PARTIES = {"bank": ["age", "job"], "shop": ["city", "debt"]}
 
 
@@ -24,3 +29,8 @@ def people(rows: int = 120, seed: int = 0) -> pl.DataFrame:
             "amount": 100 + 10 * score,
         }
     )
+
+
+def classifier(**changed: Any) -> VerticalClassifier:
+    """A small one, on these parties."""
+    return VerticalClassifier(**{"parties": PARTIES, **TINY, **changed})
