@@ -291,24 +291,19 @@ def test_batch_sizes_are_those_that_the_server_model_sees(
 BY_FORMULA = {**WANTED, "privacy.accounting": "published", "server.update": "sgd"}
 
 
-class TestPublished:
-    def test_is_named_so_and_guarantees_nothing(self) -> None:
-        statement = fed.build("dpzv", None, BY_FORMULA).statement()
-        assert statement.guarantee == "published"
-        assert (statement.epsilon, statement.delta, statement.mu) == (None, None, None)
-        assert statement.epsilon_published == pytest.approx(2.0, rel=1e-9)
-        true = mu_of(2.0, DELTA) * math.sqrt(29 / 8)
-        assert statement.replies_alone_epsilon == pytest.approx(epsilon_of(true, DELTA), rel=1e-9)
-
-    def test_beside_the_exact_one(self) -> None:
-        statement = fed.build("dpzv", None, {**WANTED, "server.update": "none"}).statement()
-        assert statement.guarantee == "simulated"
-        assert statement.epsilon == pytest.approx(2.0, rel=1e-6)
-        assert 0 < statement.epsilon_published < 2
-
-    def test_a_server_on_raw_labels_has_no_guarantee(self) -> None:
-        statement = fed.build("dpzv", None, {**GIVEN, "server.update": "sgd"}).statement()
-        assert (statement.guarantee, statement.epsilon, statement.covers) == ("none", None, ())
+def test_a_published_epsilon_is_named_so_and_guarantees_nothing() -> None:
+    statement = fed.build("dpzv", None, BY_FORMULA).statement()
+    assert statement.guarantee == "published"
+    assert (statement.epsilon, statement.delta, statement.mu) == (None, None, None)
+    assert statement.epsilon_published == pytest.approx(2.0, rel=1e-9)
+    true = mu_of(2.0, DELTA) * math.sqrt(29 / 8)
+    assert statement.replies_alone_epsilon == pytest.approx(epsilon_of(true, DELTA), rel=1e-9)
+    statement = fed.build("dpzv", None, {**WANTED, "server.update": "none"}).statement()
+    assert statement.guarantee == "simulated"
+    assert statement.epsilon == pytest.approx(2.0, rel=1e-6)
+    assert 0 < statement.epsilon_published < 2
+    statement = fed.build("dpzv", None, {**GIVEN, "server.update": "sgd"}).statement()
+    assert (statement.guarantee, statement.epsilon, statement.covers) == ("none", None, ())
 
 
 def test_an_epsilon_that_cannot_be_had() -> None:

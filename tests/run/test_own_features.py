@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -20,7 +19,6 @@ from vertizo.methods.choice import METHODS
 from vertizo.models.losses import Regression
 from vertizo.run.experiment import Experiment
 from vertizo.run.federation import Federation
-from vertizo.run.federation import build as build_federation
 
 
 def half_own(data: VerticalData) -> VerticalData:
@@ -151,34 +149,19 @@ def test_what_does_not_fit_is_refused(settings: dict[str, Any], words: list[str]
         assert word in str(error.value)
 
 
-class TestFittedLabels:
-    """Regression labels scaled by their own mean: no guarantee, and none is printed."""
-
-    CHANGES: ClassVar[dict[str, Any]] = {
-        "server.update": "none",
-        "privacy.mechanism": "gaussian",
-        "privacy.clip": 1.0,
-    }
-
-    def data(self, *, fitted: bool) -> VerticalData:
-        data = fed.data(24, 3)
-        labels = {purpose: values.float() for purpose, values in data.labels.items()}
-        return replace(data, task=Regression(1.0, 0.5), labels=labels, fitted_labels=fitted)
-
-    def test_noise_alone_gives_none(self) -> None:
-        build: Callable[..., Federation] = fed.build
-        settings = {**self.CHANGES, "privacy.noise_std": 3.0}
-        found = {
-            fitted: build("dpzv", None, settings, of=self.data(fitted=fitted))
-            for fitted in (True, False)
-        }
-        assert found[False].statement().guarantee == "simulated"
-        statement = found[True].statement()
-        assert (statement.guarantee, statement.epsilon, statement.mu) == ("none", None, None)
-        assert "label_range" in statement.words
-
-    def test_a_target_is_refused(self) -> None:
-        config = fed.config("dpzv", None, {**self.CHANGES, "privacy.epsilon": 1.0})
-        build_federation(config, self.data(fitted=False))
-        with pytest.raises(ConfigError, match=r"epsilon is 1.0 .* data.label_range"):
-            build_federation(config, self.data(fitted=True))
+def test_regression_labels_scaled_by_their_own_mean_have_no_guarantee() -> None:
+    """None is printed with noise alone, and a target is refused."""
+    base = fed.data(24, 3)
+    labels = {purpose: values.float() for purpose, values in base.labels.items()}
+    scaled = replace(base, task=Regression(1.0, 0.5), labels=labels, fitted_labels=False)
+    fitted = replace(scaled, fitted_labels=True)
+    private = {"server.update": "none", "privacy.mechanism": "gaussian", "privacy.clip": 1.0}
+    noised = {**private, "privacy.noise_std": 3.0}
+    assert fed.build("dpzv", None, noised, of=scaled).statement().guarantee == "simulated"
+    statement = fed.build("dpzv", None, noised, of=fitted).statement()
+    assert (statement.guarantee, statement.epsilon, statement.mu) == ("none", None, None)
+    assert "label_range" in statement.words
+    asked = {**private, "privacy.epsilon": 1.0}
+    fed.build("dpzv", None, asked, of=scaled)
+    with pytest.raises(ConfigError, match=r"epsilon is 1.0 .* data.label_range"):
+        fed.build("dpzv", None, asked, of=fitted)

@@ -79,14 +79,15 @@ def assumptions(
 
     The server's models decide about all that is covered, a client's about features alone.
     """
-    models: dict[str, object] = {"server.model": config.server.model}
-    if FEATURES in covers and not served:
-        models["client.model"] = config.client.model
-    if data.own is not None:
-        models["server.encoder"] = config.server.encoder
+    features = FEATURES in covers
+    models = (
+        ("client.model", config.client.model, features and not served),
+        ("server.encoder", config.server.encoder, data.own is not None),
+        ("server.model", config.server.model, True),
+    )
     things = tuple(
         f"{key} ({getattr(model, 'path', '')}) treats each record by itself"
-        for key, model in sorted(models.items())
-        if isinstance(model, Foreign)
+        for key, model, decides in models
+        if decides and isinstance(model, Foreign)
     )
-    return (*things, MEMBERS_OWN) if FEATURES in covers and served else things
+    return (*things, MEMBERS_OWN) if features and served else things

@@ -144,13 +144,6 @@ def budget_of(
     secret = releases.secret and replace(releases.secret, count=releases.secret.count * runs)
     grid = releases.grid and releases.grid.times(runs)
     whole = replace(releases, queries=releases.queries * runs, secret=secret, grid=grid)
-    delta = config.privacy.delta
-    return LedgerBudget(
-        name=records_name(config, data),
-        records=data.records,
-        clients=len(data.parties),
-        share=whole.share,
-        epsilon=guarantee.epsilon(whole, delta),
-        delta=delta,
-        secret=secret,
-    )
+    delta, name, clients = config.privacy.delta, records_name(config, data), len(data.parties)
+    epsilon = guarantee.epsilon(whole, delta)
+    return LedgerBudget(name, data.records, clients, whole.share, epsilon, delta, secret)

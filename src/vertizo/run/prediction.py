@@ -61,9 +61,8 @@ class Predictions:
     """The record's own ID or its number from 1, the predicted class by its name and a probability
     of each class, or the predicted value in the label's units."""
     scores: Scores | None
-    """Of the records whose label is known (`vertizo.party.metrics.scores`); None if none is."""
+    """Of the records whose label is known, which are ``scored`` many; None if none is."""
     scored: int
-    """How many these are."""
 
 
 @dataclass(frozen=True)
@@ -178,18 +177,18 @@ class Predictor:
 
 def coverage_of(privacy: Mapping[str, Any]) -> str:
     """What the guarantee of a run, the section ``privacy`` of its summary, says of predictions."""
-    if is_bounded(privacy):
-        what = ", ".join(privacy["covers"]) or "labels"
-        simulated = ", if that noise were secret," if privacy["guarantee"] == "simulated" else ""
+    learnt, guarantee = "predictions show what the models have learnt", privacy["guarantee"]
+    if not is_bounded(privacy):
         return (
-            "predictions show what the models have learnt; the server model was trained "
-            f"through noise, so that{simulated} ε {bound_text(privacy['epsilon'], 3)}, "
-            f"δ {privacy['delta']:g} for {what} holds with them as well, and for nothing else"
+            f"{learnt}; this run's statement is {guarantee!r}, so that no guarantee covers them, "
+            "least of all on training records"
         )
+    what = ", ".join(privacy["covers"]) or "labels"
+    simulated = ", if that noise were secret," if guarantee == "simulated" else ""
     return (
-        "predictions show what the models have learnt; this run's statement is "
-        f"{privacy['guarantee']!r}, so that no guarantee covers them, least of all on training "
-        "records"
+        f"{learnt}; the server model was trained through noise, so that{simulated} "
+        f"ε {bound_text(privacy['epsilon'], 3)}, δ {privacy['delta']:g} for {what} holds with them "
+        "as well, and for nothing else"
     )
 
 
@@ -290,10 +289,9 @@ def for_predicting(config: ExperimentConfig) -> ExperimentConfig:
 
     Noise on embeddings stays, for its clip.
     """
-    changes: dict[str, object] = {
-        "batch_size": min(config.batch_size, STAND_INS),
-        "client": config.client.model_copy(update={"device": "cpu"}),
-    }
+    client = config.client.model_copy(update={"device": "cpu"})
+    batch_size = min(config.batch_size, STAND_INS)
+    changes: dict[str, object] = {"batch_size": batch_size, "client": client}
     if config.privacy.mechanism == "gaussian":
         changes["privacy"] = PrivacyConfig()
         if config.server.update in PRIVATE:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,9 @@ import numpy as np
 import polars as pl
 import pytest
 from tests.rows import each
-from tests.run.estimators.people import PARTIES, TINY, classifier, people
+from tests.run.estimators.people import PARTIES, TINY, call, classifier, people
 
 from vertizo import Privacy, VerticalClassifier, VerticalRegressor
-from vertizo.cli.main import main
 from vertizo.core.errors import RunError
 
 WRONG = {"epsilon": -1}
@@ -32,13 +30,6 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("fitted") / "run"
     fitted(out=folder)
     return folder
-
-
-def call(monkeypatch: pytest.MonkeyPatch, *arguments: str, code: int = 0) -> None:
-    monkeypatch.setattr(sys, "argv", ["vertizo", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert (ended.value.code or 0) == code
 
 
 @each("validation", [0.0, 0.2])

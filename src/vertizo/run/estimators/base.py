@@ -218,7 +218,8 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             raise RunError(f"{folder} has no preparation.json, which predictions take")
         estimator = cls(**state.parameters)
         estimator._config, estimator._preparation = predictor.config, predictor.preparation
-        vars(estimator).update(state.fitted)
+        for name, value in state.fitted.items():
+            setattr(estimator, name, value)
         metrics = RunFolder(folder).metrics()
         summary = dict(predictor.summary)
         estimator._finish(Result(summary, metrics, None, folder, predictor.parameters))
