@@ -56,8 +56,7 @@ def test_a_whole_run_spends_what_was_foreseen(update: str, timing: str) -> None:
     federation, _ = fed.ran("dpzv", timing, changes(update))
     releases, ledger = federation.releases, ledger_of(federation)
     assert releases is not None
-    spent = ledger.state()["spent"]
-    assert spent.tolist() == [[releases.share] * 29] * 3
+    assert ledger.state()["spent"].tolist() == [[releases.share] * 29] * 3
     assert ledger.spent == 3 * releases.share
     assert mu_of_units(ledger.spent) == pytest.approx(releases.known_mu, rel=1e-12)
     # Replies: μ² = (2·0.5/2)². Updates: (2·1/3)², one for M queries in synchronous rounds.
@@ -67,13 +66,7 @@ def test_a_whole_run_spends_what_was_foreseen(update: str, timing: str) -> None:
     assert releases.known_mu**2 == pytest.approx(queries / 4 + steps * 4 / 9, rel=1e-9)
     rounds = 2 * 4 * (1 if timing == "synchronous" else 3)
     assert ledger.steps == (2 + rounds // 3 if update == "poisson-dp-sgd" else 0)
-
-
-@every_server
-@every_timing
-def test_the_next_epoch_is_refused(update: str, timing: str) -> None:
-    federation, _ = fed.ran("dpzv", timing, changes(update))
-    before = fed.server_holds(federation)
+    before = fed.server_holds(federation)  # the next epoch is refused
     for client in range(3):
         with pytest.raises(BudgetError):
             federation.server.receive(fed.ask(federation, client))
@@ -105,7 +98,11 @@ def test_calibrated_to_epsilon(method: str, update: str) -> None:
 
 
 def test_secret_steps_are_on_the_public_schedule() -> None:
-    """Before the first query, then by the round counter; whether frames are lost or repeated."""
+    """Before the first query, then by the round counter; samples have the accounting's capacity."""
+    of_many = fed.build("dpzv", None, changes("poisson-dp-sgd"), of=fed.data(400))
+    update: Any = of_many.server.side.update
+    rows, count = update.sample(0, 400)
+    assert 0 < count < rows.numel() == guarantee.capacity(400, 0.3) < 400
     federation = fed.build("dpzv", None, changes("poisson-dp-sgd"))
     ledger = ledger_of(federation)
     federation.start(upload_table=True)
@@ -116,26 +113,25 @@ def test_secret_steps_are_on_the_public_schedule() -> None:
         assert ledger.steps == 2 + federation.server.round // 3
 
 
-def frames(update: str, *, sample: int, rate: float) -> list[Any]:
+def sampled(sample: int, rate: float) -> tuple[fed.Tape, Federation]:
     """All that is seen on the wire, with secret samples from another stream."""
     tape = fed.Tape()
-    more = {"server.optimizer.learning_rate": rate}
-    federation = fed.build("dpzv", None, {**changes(update), **more}, observer=tape)
+    more = changes("poisson-dp-sgd", server__optimizer__learning_rate=rate)
+    federation = fed.build("dpzv", None, more, observer=tape)
     side: Any = federation.server.side
-    if update == "poisson-dp-sgd":
-        side.update._sampler = SeededSampler(fed.Stream.from_seed(sample))
+    side.update._sampler = SeededSampler(fed.Stream.from_seed(sample))
     federation.start(upload_table=True)
     fed.go_on(federation)
-    return [tape.seen, fed.copied(federation.server.state()), federation.server.side.meter]
+    return tape, federation
 
 
 def test_nothing_tells_the_secret_sample() -> None:
     """Where steps move next to nothing, runs with other samples are alike, frame by frame."""
-    one, two = (frames("poisson-dp-sgd", sample=sample, rate=1e-30) for sample in (1, 2))
-    assert one[0] == two[0]
-    assert fed.differences(one[1], two[1]) == []
-    assert one[2] == two[2]
-    moved = [frames("poisson-dp-sgd", sample=sample, rate=0.1)[0] for sample in (1, 2)]
+    (tape, one), (other, two) = (sampled(sample, rate=1e-30) for sample in (1, 2))
+    assert tape.seen == other.seen
+    assert fed.differences(one.server.state(), two.server.state()) == []
+    assert one.server.side.meter == two.server.side.meter
+    moved = [sampled(sample, rate=0.1)[0].seen for sample in (1, 2)]
     assert moved[0] != moved[1]  # through the model, and only so
 
 
@@ -269,22 +265,17 @@ def test_batch_sizes_are_those_that_the_server_model_sees(
     """29 records in batches of 8, three clients: a model of the user's is asked for no others."""
     seen: set[int] = set()
 
-    class Watched(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(9, 3)
-
+    class Watched(nn.Linear):
         def forward(self, rows: Tensor) -> Tensor:
             seen.add(len(rows))
-            return self.layer(rows)
+            return super().forward(rows)
 
-    monkeypatch.setattr("vertizo.run.build_models.server_module", lambda *_: Watched())
+    monkeypatch.setattr("vertizo.run.build_models.server_module", lambda *_: Watched(9, 3))
     federation = fed.build(method, timing, more)
     assert set(batch_sizes(fed.config(method, timing, more), 29, 3)) == expected
     seen.clear()
     federation.start(upload_table=False)
-    while federation.simulator.step():
-        pass
+    fed.go_on(federation)
     assert seen <= expected
 
 
@@ -310,14 +301,6 @@ def test_an_epsilon_that_cannot_be_had() -> None:
     more = {**WANTED, "privacy.epsilon": 1e-3, "privacy.delta": 1e-12, "epochs": 10**6}
     with pytest.raises(ConfigError, match="ledger's unit"):
         fed.build("dpzv", None, {**more, "server.update": "none"})
-
-
-def test_the_capacity_is_that_of_the_accounting() -> None:
-    federation = fed.build("dpzv", None, changes("poisson-dp-sgd"), of=fed.data(400))
-    update: Any = federation.server.side.update
-    rows, count = update.sample(0, 400)
-    assert rows.numel() == guarantee.capacity(400, 0.3) < 400
-    assert 0 < count < rows.numel()
 
 
 ASKED = (
@@ -352,16 +335,14 @@ def test_what_is_covered(overrides: tuple[str, ...], holders: bool, features: bo
     assert any("features" in thing for thing in covers) is features
 
 
-class Standardised(torch.nn.Module):
+class Standardised(nn.Linear):
     """An embedding that depends on the rest of the batch."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.layer = torch.nn.Linear(16, 3)
+        super().__init__(16, 3)
 
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        flat = rows.flatten(1)
-        return self.layer(flat - flat.mean(0))
+    def forward(self, rows: Tensor) -> Tensor:
+        return super().forward(rows.flatten(1) - rows.flatten(1).mean(0))
 
 
 def test_features_are_not_covered_by_models_that_take_records_together() -> None:

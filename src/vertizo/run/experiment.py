@@ -144,10 +144,10 @@ class Experiment:
         over = folder is not None and resume and folder.summary() is not None
         with (
             charging(self.config, self.data(), name) as charge,
-            tracking.opened(() if over else track, Tracked(name, self.config)) as tracker,
+            tracking.opened(() if over else track, Tracked(name, self.config)) as trackers,
         ):
             federation = build(self.config, self.data(), observer=observer, charge=charge)
-            training = Training(federation, folder, progress, tracker)
+            training = Training(federation, folder, progress, trackers)
             if folder is None:
                 yield training
                 return

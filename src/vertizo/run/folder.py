@@ -222,7 +222,10 @@ def new_folder(name: str) -> Iterator[Path]:
     folder, number, begun = base, 1, base.parent.exists()
     with checkpoint.telling(f"{base} cannot be made", "; name a folder with --out"):
         base.parent.mkdir(exist_ok=True)
-        while not _made(folder):
+        while True:
+            with suppress(FileExistsError):
+                folder.mkdir()
+                break
             number += 1
             folder = base.with_name(f"{base.name}-{number}")
     try:
@@ -232,12 +235,3 @@ def new_folder(name: str) -> Iterator[Path]:
             folder.rmdir()
             if not begun:
                 base.parent.rmdir()
-
-
-def _made(folder: Path) -> bool:
-    """Make a folder, unless it is there already."""
-    try:
-        folder.mkdir()
-    except FileExistsError:
-        return False
-    return True

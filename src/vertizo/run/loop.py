@@ -21,7 +21,7 @@ from vertizo.run.evaluation import diverged, evaluation_row, score, summary_of
 from vertizo.run.federation import Federation
 from vertizo.run.folder import RunFolder
 from vertizo.run.job_state import Job, JobState
-from vertizo.run.tracking import Trackers
+from vertizo.run.tracking import Trackers, tell
 
 
 @dataclass(frozen=True)
@@ -71,10 +71,10 @@ class Training:
         federation: Federation,
         folder: RunFolder | None = None,
         progress: Callable[[Progress], None] | None = None,
-        tracker: Trackers | None = None,
+        trackers: Trackers | None = None,
     ) -> None:
         self.federation = federation
-        self._tracker = tracker or Trackers()
+        self._trackers = trackers or {}
         self._folder = folder
         self._progress = progress
         server, statement = federation.server, federation.statement()
@@ -101,9 +101,9 @@ class Training:
         folder = self._folder
         if resume and folder is not None and folder.has("last"):
             self._load(folder)
-            self._tracker.tell(lambda part: part.begin(self._job.party.round))
+            tell(self._trackers, lambda tracker: tracker.begin(self._job.party.round))
             return
-        self._tracker.tell(lambda part: part.begin(-1 if resume else None))
+        tell(self._trackers, lambda tracker: tracker.begin(-1 if resume else None))
         if folder is not None:
             folder.rewind_metrics(-1)
         self.federation.start(upload_table=self._job.config.simulation.table == "upload")
@@ -155,7 +155,7 @@ class Training:
                 raise Interrupted(f"stopped in round {self._job.party.round}")
         if folder is not None:
             folder.write_summary(summary)
-        self._tracker.tell(lambda part: part.end(summary))
+        tell(self._trackers, lambda tracker: tracker.end(summary))
         path = folder.path if folder else None
         parameters = self._best_parameters or self.federation.parameters()
         return Result(summary, self._metrics, self.federation, path, parameters)
@@ -189,7 +189,7 @@ class Training:
             self._metrics.append(row)
             if self._folder is not None:
                 self._folder.append_metrics(row)
-            self._tracker.tell(lambda part: part.row(row))
+            tell(self._trackers, lambda tracker: tracker.row(row))
         state.scored(row, improved=improved)
         if improved:
             best = {key: row[key] for key in row if key.startswith("validation_")}

@@ -65,17 +65,15 @@ class Tracker(Protocol):
         """Nothing more comes from this process."""
 
 
-class Trackers:
-    """Several trackers, by what each was asked for by (``--track``)."""
+Trackers = Mapping[str, Tracker]
+"""By what each was asked for (``--track``)."""
 
-    def __init__(self, parts: Mapping[str, Tracker] | None = None) -> None:
-        self._parts = parts or {}
 
-    def tell(self, what: Callable[[Tracker], None]) -> None:
-        """Call something of each."""
-        for spec, part in self._parts.items():
-            with _named(spec):
-                what(part)
+def tell(trackers: Trackers, what: Callable[[Tracker], None]) -> None:
+    """Call something of each."""
+    for spec, tracker in trackers.items():
+        with _named(spec):
+            what(tracker)
 
 
 @contextmanager
@@ -98,13 +96,13 @@ def opened(targets: Sequence[str], tracked: Tracked) -> Iterator[Trackers]:
         ConfigError: an unknown kind, or a package is missing.
         RunError: a tracker failed.
     """
-    trackers = Trackers({spec: _make(spec, tracked) for spec in dict.fromkeys(targets)})
+    trackers = {spec: _make(spec, tracked) for spec in dict.fromkeys(targets)}
     try:
         yield trackers
     except BaseException:
-        trackers.tell(lambda part: part.close(finished=False))
+        tell(trackers, lambda tracker: tracker.close(finished=False))
         raise
-    trackers.tell(lambda part: part.close(finished=True))
+    tell(trackers, lambda tracker: tracker.close(finished=True))
 
 
 def check(targets: Sequence[str]) -> None:
