@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, Literal
 
 from vertizo.config.links import Links
@@ -32,33 +33,28 @@ too; uploads are not part of the rounds."""
 
 CHUNK = 256
 """Draws made at a time, so that a seeded generator is not built for every round."""
+Drawn = Callable[[int], list[float]]
 
 
 class LinkDraws:
     """The draws of one client's link, by number: nothing but counters needs to be saved."""
 
     def __init__(self, links: Links, client: int, stream: Stream) -> None:
-        self._links = links
-        self._slowdown = links.stragglers.get(client, 1.0)
-        self._delays = stream.child("delay", client)
-        self._losses = stream.child("loss", client)
-        self._delay_chunk: tuple[int, list[float]] = (-1, [])
-        self._loss_chunk: tuple[int, list[float]] = (-1, [])
+        self._drop, self._slowdown = links.drop, links.stragglers.get(client, 1.0)
+        delays, losses = stream.child("delay", client), stream.child("loss", client)
+        once = lru_cache(maxsize=1)  # the chunk that is used up
+        self._delays: Drawn = once(lambda chunk: links.delay.draw(delays.generator(chunk), CHUNK))
+        self._losses: Drawn = once(lambda chunk: losses.generator(chunk).random(CHUNK).tolist())
 
     def delay(self, number: int) -> float:
         """Seconds that round ``number`` of this client takes."""
         chunk, index = divmod(number, CHUNK)
-        if self._delay_chunk[0] != chunk:
-            drawn = self._links.delay.draw(self._delays.generator(chunk), CHUNK)
-            self._delay_chunk = chunk, drawn
-        return self._delay_chunk[1][index] * self._slowdown
+        return self._delays(chunk)[index] * self._slowdown
 
     def lost(self, transmission: int) -> bool:
         """Whether transmission number ``transmission`` on this link, up or down, is lost."""
         chunk, index = divmod(transmission, CHUNK)
-        if self._loss_chunk[0] != chunk:
-            self._loss_chunk = chunk, self._losses.generator(chunk).random(CHUNK).tolist()
-        return self._loss_chunk[1][index] < self._links.drop
+        return self._losses(chunk)[index] < self._drop
 
 
 class Simulator:
