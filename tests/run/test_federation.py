@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import sys
 from pathlib import Path
 
@@ -221,28 +220,6 @@ class TestBuilt:
 
     def test_a_function_may_have_another_size_at_every_party(self) -> None:
         assert made("data.parties=3", *function("per_party")).server.side.table.dims == (16, 16, 32)
-
-
-class TestState:
-    def test_parameters_are_put_in_place(self) -> None:
-        federation, other = made("seed=1"), made("seed=2")
-        other.load_parameters(federation.parameters())
-        assert same(federation.parameters(), other.parameters())
-        assert federation.models[0].parameters is not other.models[0].parameters
-
-    def test_another_federation_goes_on_from_its_state(self) -> None:
-        changes = ("epochs=3", "simulation.drop=0.2")
-        federation, other = made(*changes), made(*changes)
-        federation.start(upload_table=True)
-        for _ in range(25):
-            federation.simulator.step()
-        other.load(copy.deepcopy(federation.state()))
-        for _ in range(10):
-            federation.simulator.step()
-            other.simulator.step()
-        assert same(federation.parameters(), other.parameters())
-        assert federation.simulator.now == other.simulator.now
-        assert federation.simulator.traffic == other.simulator.traffic
 
 
 REFUSED = [

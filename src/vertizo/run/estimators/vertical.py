@@ -74,7 +74,8 @@ class VerticalClassifier(ClassifierMixin, VerticalEstimator):  # type: ignore[mi
 
     def predict(self, X: Any) -> NDArray[Any]:  # noqa: N803 - scikit-learn's name
         """The likeliest class of each record; ValueError as of `predict_proba`."""
-        classes: NDArray[Any] = self.classes_[self.predict_proba(X).argmax(1)]
+        places = self.predict_proba(X).argmax(1)
+        classes: NDArray[Any] = self.classes_[places]
         return classes
 
     def _label_options(self, y: NDArray[Any]) -> dict[str, Any]:
