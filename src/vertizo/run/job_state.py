@@ -183,7 +183,7 @@ class JobState:
             self.job.party.receive_upload(frame)
             return []
         except (WireError, RefusedError) as error:
-            raise RunError(f"the journal does not go on from the checkpoint: {error}") from None
+            raise RunError(f"the journal does not follow from the checkpoint: {error}") from None
 
     def close_round(self) -> Replies:
         """Answer those who asked in a synchronous round, without the others."""
