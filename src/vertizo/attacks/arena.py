@@ -181,7 +181,7 @@ def train(
     federation = build(config, data, observer=observe)
     if intruder is not None:
         federation.clients[CURIOUS] = _party(config, data, federation, intruder)
-    Training(config, federation, None, None).run(resume=False)
+    Training(federation).run(resume=False)
     return Arena(config, data, federation, transcript, watched)
 
 

@@ -89,7 +89,7 @@ def predict_offline(
     from vertizo.data import options
     from vertizo.data.tabular import frames
     from vertizo.network.client_folder import is_of_real_parties
-    from vertizo.run.prediction import Predictor, check_file, write_file
+    from vertizo.run.prediction import Predictor, check_file, coverage_of, write_file
 
     if data is None and id_column is not None:
         raise ConfigError(f"--id {id_column} names a column of --data, which is missing")
@@ -106,11 +106,11 @@ def predict_offline(
             f"{run} is of real parties, none of which can predict alone; all run "
             "`vertizo predict CONFIG --data FILE`, each with its own configuration"
         )
-    predictor = Predictor(run)
+    predictor = Predictor.load(run)
     if data is None:
         predictions = predictor.test()
     else:
-        separator = separator or predictor.delimiter
+        separator = separator or predictor.config.data.delimiter
         predictions = predictor.predict(
             frames.read(data, separator),
             id_column=id_column,
@@ -121,7 +121,8 @@ def predict_offline(
         sys.stdout.write(predictions.frame.write_csv())
     else:
         write_file(predictions.frame, out)
-    lines = [*_words(predictions, out), f"privacy: {predictor.coverage()}"]
+    covered = coverage_of(predictor.summary["privacy"])
+    lines = [*_words(predictions, out), f"privacy: {covered}"]
     print("\n".join(lines), file=sys.stderr if out is None else sys.stdout)
 
 

@@ -14,9 +14,9 @@ from vertizo.network.options import ServeConfig
 from vertizo.privacy.durable_ledger import SLACK
 from vertizo.privacy.events import LedgerBudget
 from vertizo.privacy.ledger_witness import Register
-from vertizo.run.build_parties import make_server, statement_of
+from vertizo.run.build_parties import make_server
 from vertizo.run.build_privacy import choice_of
-from vertizo.run.coverage import covers
+from vertizo.run.coverage import statement_of
 from vertizo.run.data_defaults import complete
 from vertizo.run.ledger_session import budget_of, check_exact, names_of
 
@@ -73,7 +73,7 @@ def budget_for_jobs(config: ServeConfig, runs: int) -> tuple[LedgerBudget, Verti
         [root.child("shared", index) for index in range(len(dims))],
         choice_of(choice_seed(plain, trial=False)),
     )
-    check_exact(statement_of(party, data, covers(plain, data, models_mix=False), None))
+    check_exact(statement_of(plain, data, party, None, models_mix=False))
     releases = party.side.plan.releases
     assert releases is not None, "what is exact has noise"
     if releases.secret is not None:

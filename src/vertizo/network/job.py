@@ -19,13 +19,12 @@ from vertizo.network.frames import Ready
 from vertizo.network.options import ServeOptions
 from vertizo.network.secrets import KeyedBytes
 from vertizo.privacy.durable_ledger import DurableLedger
-from vertizo.run.build_parties import check_sizes, embedding_noise, make_server, statement_of
+from vertizo.run.build_parties import check_sizes, embedding_noise, make_server
 from vertizo.run.build_privacy import Charge, choice_of
-from vertizo.run.coverage import assumptions, covers
+from vertizo.run.coverage import statement_of
 from vertizo.run.data_defaults import complete
-from vertizo.run.job import Job
+from vertizo.run.job_state import Job
 from vertizo.run.ledger_session import budget_of, charged_to, check_exact, names_of
-from vertizo.run.lengths import planned_rounds, steps_of_client
 
 TRIAL = "No privacy guarantee: this is a trial, in which all noise follows from a public seed."
 
@@ -166,7 +165,7 @@ def open_job(
         fitted_scaling=bool(fitted) or records.data.fitted_scaling,
     )
     shared = [root.child("shared", index) for index in range(len(parties))]
-    covered = covers(config, data, models_mix=any(one.mixes_records for one in ready))
+    mix = any(one.mixes_records for one in ready)
     noise = embedding_noise(config, data.records)
 
     def made(charge: Charge | None) -> Job:
@@ -180,12 +179,10 @@ def open_job(
             charge=charge,
             random_bytes=secret_bytes,
         )
-        statement = statement_of(party, data, covered, noise)
-        statement = statement.assuming(assumptions(config, data, covered, served=True))
+        statement = statement_of(config, data, party, noise, models_mix=mix, served=True)
         if trial and (statement.noise_std is not None or noise is not None):
             statement = statement.without_guarantee(TRIAL)
-        rounds, queries = planned_rounds(config, data), steps_of_client(config, data.records)
-        return Job(config, data, party, statement, rounds, queries, charge is not None)
+        return Job(config, data, party, statement, charge is not None)
 
     plain = made(None)
     path = config.privacy.ledger

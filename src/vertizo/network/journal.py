@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from vertizo.run.checkpoint import reading, unwritable, writing
+from vertizo.run.checkpoint import reading, writing
 
 RECORD = struct.Struct("<IIB")
 NOTHING = bytes(RECORD.size)
@@ -57,12 +57,13 @@ class Journal:
             RunError: it could not be written whole; nothing of it counts.
         """
         header = RECORD.pack(len(body), _checksum(body, kind, self._segment), kind)
-        try:
-            write_whole(self._file, (header, body, NOTHING), self.size, sync=self._sync)
-        except OSError as error:
-            with suppress(OSError):  # what is torn does not count anyway
-                self._mark_end(self.size)
-            raise unwritable(self.path, error) from None
+        with writing(self.path):
+            try:
+                write_whole(self._file, (header, body, NOTHING), self.size, sync=self._sync)
+            except OSError:
+                with suppress(OSError):  # what is torn does not count anyway
+                    self._mark_end(self.size)
+                raise
         self._before = self.size
         self.size += RECORD.size + len(body)
 

@@ -101,7 +101,7 @@ def _tested(folder: RunFolder) -> dict[str, float]:
     """The test figures of a trial's model, which is looked at by test records now or was before."""
     summary = folder.summary() or {}
     if "test_loss" not in summary:
-        scores = Predictor(folder.path).test().scores or {}
+        scores = Predictor.load(folder.path).test().scores or {}
         summary = {**summary, **{f"test_{name}": value for name, value in scores.items()}}
         folder.write_summary(summary)
     return {k.removeprefix("test_"): v for k, v in summary.items() if k.startswith("test_")}
