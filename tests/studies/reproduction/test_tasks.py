@@ -11,9 +11,8 @@ from vertizo.core.errors import ConfigError, RunError
 from vertizo.studies.comparison import Standing
 from vertizo.studies.reproduction import kinds, memory
 from vertizo.studies.reproduction.kinds import attack_trial
-from vertizo.studies.reproduction.runs import Order, configure
+from vertizo.studies.reproduction.runs import Order, Task, configure, results
 from vertizo.studies.reproduction.study import AttackConfig, MemoryConfig
-from vertizo.studies.reproduction.tasks import Task, results
 
 SUM = {
     "epochs": 1,
@@ -32,11 +31,11 @@ def trial(seed: int, attack: str = "direct-client") -> Task:
 @pytest.mark.processes
 def test_figures_are_kept_and_not_made_again(tmp_path: Path) -> None:
     standings: list[Standing] = []
-    tasks = [Task("a", dict, ([["x", 1]],)), Task("b", dict, ([["x", 2]],))]
+    tasks = {"a": Task("a", dict, ([["x", 1]],)), "b": Task("b", dict, ([["x", 2]],))}
     found = results(tasks, tmp_path, 2, standings.append)
     assert found == {"a": {"x": 1}, "b": {"x": 2}}
     assert standings[-1] == Standing(2, 2, 1.0)
-    tasks[0].file(tmp_path).write_text('{"kept": 1}')
+    tasks["a"].file(tmp_path).write_text('{"kept": 1}')
     assert results(tasks, tmp_path, 2) == {"a": {"kept": 1}, "b": {"x": 2}}
     others = {trial(seed).file(tmp_path) for seed in (0, 1, 0)}
     assert len(others) == 2, "other arguments are another task"
@@ -53,11 +52,11 @@ def test_a_trial_of_an_attack() -> None:
 def test_a_task_that_fails_leaves_what_is_finished(tmp_path: Path) -> None:
     good, bad = Task("a", dict, ([["x", 1]],)), Task("b", dict, (7,))
     with pytest.raises(TypeError):
-        results([good, bad], tmp_path, 1)
+        results({1: good, 2: bad}, tmp_path, 1)
     assert good.file(tmp_path).is_file()
     assert not bad.file(tmp_path).is_file()
     with pytest.raises(RunError, match="was killed"):
-        results([Task("a", os._exit, (9,))], tmp_path, 1)  # type: ignore[arg-type]
+        results({1: Task("a", os._exit, (9,))}, tmp_path, 1)  # type: ignore[arg-type]
 
 
 def test_a_study_of_what_there_is_not(tmp_path: Path) -> None:
@@ -86,10 +85,10 @@ def test_a_study_of_what_there_is_not(tmp_path: Path) -> None:
 def test_back_propagation_takes_more_memory_than_evaluating(tmp_path: Path) -> None:
     """Four layers of a million parameters each: gradients double what the weights take."""
     client = {"model": {"name": "mlp", "hidden": [1024, 1024, 1024], "outputs": 1024}}
-    tasks = [
-        Task(method, memory.peak, (client, [16, 1024], None, method, 0))
+    tasks = {
+        method: Task(method, memory.peak, (client, [16, 1024], None, method, 0))
         for method in ("inference", "dpzv", "vafl")
-    ]
+    }
     found = results(tasks, tmp_path, 1)
     weights = found["dpzv"]["weights"]
     assert weights == pytest.approx(4 * 1024 * 1025 * 4 / 2**20)
