@@ -24,6 +24,7 @@ EXACT = (
     "privacy.epsilon=3",
     "server.update=none",
 )
+Call = Callable[..., tuple[int, str, str]]
 CLOCK = {"seconds", "rounds_per_second", "peak_memory_mib"}
 
 
@@ -43,19 +44,16 @@ def ran(out: Path, *overrides: str) -> Path:
     return out
 
 
-Said = tuple[int, str, str]
-
-
 @pytest.fixture
 def call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Callable[..., Said]:
+) -> Call:
     """The program with these arguments, in the test's folder: exit code, output, errors."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FORCE_COLOR", raising=False)
     monkeypatch.setenv("COLUMNS", "100")
 
-    def run(*arguments: str | Path) -> Said:
+    def run(*arguments: str | Path) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["vertizo", *map(str, arguments)])
         capfd.readouterr()
         code = 0

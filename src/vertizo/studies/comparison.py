@@ -24,7 +24,7 @@ from vertizo.run import checkpoint
 from vertizo.run.experiment import Experiment
 from vertizo.run.folder import RunFolder
 from vertizo.run.summary_figures import size_text
-from vertizo.studies.engines import Engine, Forgive, Run, nothing_is_forgiven, share_done
+from vertizo.studies.engines import Engine, Forgive, Run, share_done
 
 Measure = Literal["validation", "train"]
 Summary = Mapping[str, Any]
@@ -131,7 +131,7 @@ def execute(
     runs: Sequence[Run],
     engine: Engine,
     progress: Callable[[Standing], None] | None = None,
-    forgive: Forgive = nothing_is_forgiven,
+    forgive: Forgive | None = None,
 ) -> dict[Run, dict[str, Any]]:
     """Make all runs of a plan that are not finished, and return every run's summary.
 

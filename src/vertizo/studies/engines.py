@@ -40,18 +40,13 @@ class Run:
 
 
 Forgive = Callable[[Run, UserError], bool]
-"""Whether the others go on after a run failed so."""
-
-
-def nothing_is_forgiven(run: Run, error: UserError) -> bool:
-    """The usual `Forgive`: any failure ends the whole."""
-    return False
+"""Whether the others go on after a run failed so; without it, any failure ends the whole."""
 
 
 class Engine(Protocol):
     """Makes runs."""
 
-    def make(self, runs: Sequence[Run], forgive: Forgive = nothing_is_forgiven) -> Made:
+    def make(self, runs: Sequence[Run], forgive: Forgive | None = None) -> Made:
         """Begin or resume runs, each in its folder: each as it ends, and None twice a second.
 
         UserError if a run failed unforgiven; the others leave checkpoints.
@@ -74,7 +69,7 @@ class Processes:
     jobs: int
     reused: bool = False
 
-    def make(self, runs: Sequence[Run], forgive: Forgive = nothing_is_forgiven) -> Made:
+    def make(self, runs: Sequence[Run], forgive: Forgive | None = None) -> Made:
         """See `Engine`; what was going when it ends early can be resumed."""
         calls = ((run, _begin_or_resume, (run.config, run.folder)) for run in runs)
         with processes(self.jobs, reused=self.reused) as pool:
@@ -83,7 +78,7 @@ class Processes:
                     if future is not None:
                         future.result()
                 except UserError as error:
-                    if not forgive(run, error):
+                    if forgive is None or not forgive(run, error):
                         raise
                 yield run
 
@@ -106,7 +101,7 @@ class RayCluster:
     jobs: int | None = None
     """At a time; None for as many as there are cores for."""
 
-    def make(self, runs: Sequence[Run], forgive: Forgive = nothing_is_forgiven) -> Made:
+    def make(self, runs: Sequence[Run], forgive: Forgive | None = None) -> Made:
         """See `Engine`."""
         if not runs:
             return
@@ -137,7 +132,7 @@ class RayCluster:
             run, outcome = runs[ended[0]], ended[1]
             if not isinstance(outcome, UserError):
                 _put(run.folder, outcome)
-            elif not forgive(run, outcome):
+            elif forgive is None or not forgive(run, outcome):
                 problems.append(outcome)
                 continue
             yield run

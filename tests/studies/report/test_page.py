@@ -20,6 +20,11 @@ from vertizo.studies.report import read, render
 HOSTILE = "<script>alert(1)</script>"
 
 
+def says(element: Element, *words: str) -> None:
+    for word in words:
+        assert word in element.text
+
+
 def summary_of(folder: Path) -> Any:
     return json.loads((folder / "summary.json").read_text())
 
@@ -106,14 +111,8 @@ def test_headline(page: Element, comparison: Path) -> None:
     cards = section(page, "overview").all("li", class_="card")
     assert [card.all("p")[0].text for card in cards] == ["vafl on digits", "dpzv on digits"]
     one, two = (100 * summary_of(comparison / f"vafl/seed{s}")["test_accuracy"] for s in (0, 1))
-    for words in (
-        f"{(one + two) / 2:.2f} ± {abs(one - two) / 2**0.5:.2f} %",
-        "2 seeds",
-        "frozen clients",
-        "random updates",
-        "No privacy guarantee.",
-    ):
-        assert words in cards[0].text
+    figure = f"{(one + two) / 2:.2f} ± {abs(one - two) / 2**0.5:.2f} %"
+    says(cards[0], figure, "2 seeds", "frozen clients", "random updates", "No privacy guarantee.")
     assert page.one("h1").text == "vafl, dpzv on digits"
 
 
@@ -175,20 +174,12 @@ def test_differences_and_everything(page: Element, comparison: Path) -> None:
 
 def test_an_exact_guarantee(private: Path) -> None:
     page = page_of(private)
-    privacy = section(page, "privacy").text
-    for wanted in (
-        "Exact guarantee",
-        summary_of(private)["privacy"]["words"],
-        "Protected",
-        "Not protected",
-        "Labels, of each training record",
-        "δ",
-        "σ on the sum of a reply",
-        "Keep this page with the labels.",
-    ):
-        assert wanted in privacy
-    assert "Not comparable" not in privacy
-    assert "ε = 3 at δ = " in section(page, "overview").text
+    privacy = section(page, "privacy")
+    says(privacy, "Exact guarantee", summary_of(private)["privacy"]["words"], "δ")
+    says(privacy, "Protected", "Not protected", "Labels, of each training record")
+    says(privacy, "σ on the sum of a reply", "Keep this page with the labels.")
+    assert "Not comparable" not in privacy.text
+    says(section(page, "overview"), "ε = 3 at δ = ")
     axes = {p.attributes["data-axis"] for p in page.all("figure", class_="plot")}
     assert "epsilon0" in axes
 
@@ -196,10 +187,9 @@ def test_an_exact_guarantee(private: Path) -> None:
 def test_published_is_no_guarantee(tmp_path: Path) -> None:
     published = ("privacy.accounting=published", "server.update=sgd")
     page = page_of(ran(tmp_path / "run", *EXACT, *published))
-    assert "Published formula: no guarantee" in section(page, "privacy").text
-    assert "gaps are not covered" in section(page, "privacy").text
+    says(section(page, "privacy"), "Published formula: no guarantee", "gaps are not covered")
     card = section(page, "overview").one("li", class_="card")
-    assert "which does not hold" in card.text
+    says(card, "which does not hold")
     assert "g-published" in str([badge.attributes for badge in card.all("p")])
     assert not any("ε spent" in label.text for label in page.all("label"))
 
@@ -291,15 +281,14 @@ def test_an_unfinished_run(private: Path, tmp_path: Path) -> None:
     (folder / "metrics.jsonl").write_text("\n".join([*lines[:3], lines[3][:20]]))
     page = page_of(folder)
     card = section(page, "overview").one("li", class_="card")
-    assert "unfinished" in card.text
-    assert f"round {json.loads(lines[2])['round']}" in card.text
-    assert "No run on digits is finished." in section(page, "methods").text
-    assert "statement is made at the end" in section(page, "privacy").text
+    says(card, "unfinished", f"round {json.loads(lines[2])['round']}")
+    says(section(page, "methods"), "No run on digits is finished.")
+    says(section(page, "privacy"), "statement is made at the end")
     assert section(page, "curves").all("path", class_="line")
     (folder / "metrics.jsonl").unlink()
     page = page_of(folder)
-    assert "There are no evaluations yet." in section(page, "curves").text
-    assert "before its first evaluation" in section(page, "overview").text
+    says(section(page, "curves"), "There are no evaluations yet.")
+    says(section(page, "overview"), "before its first evaluation")
 
 
 def test_older_versions(private: Path, comparison: Path, tmp_path: Path) -> None:
@@ -314,27 +303,22 @@ def test_older_versions(private: Path, comparison: Path, tmp_path: Path) -> None
     folder = copied(private, tmp_path / "summary")
     privacy = {"guarantee": "exact", "words": "So it is.", "epsilon": 3.0, "delta": 1e-5}
     altered(folder, "summary.json", privacy=privacy, staleness=None, best=None)
-    text = section(page_of(folder), "privacy").text
-    assert "So it is." in text
-    assert "of an older version" in text
+    says(section(page_of(folder), "privacy"), "So it is.", "of an older version")
 
 
 def test_rows_that_make_no_sense(comparison: Path, tmp_path: Path) -> None:
-    source = comparison / "dpzv" / "seed0"
-    for number, row in enumerate(
-        (
-            "[]",
-            '"text"',
-            '{"round": "1"}',
-            '{"round": 99, "validation_loss": NaN, "queries": {}}',
-            '{"round": 99, "validation_loss": 1e400, "bytes_up": "x"}',
-            '{"round": true}',
-        )
+    metrics = copied(comparison / "dpzv" / "seed0", tmp_path / "run") / "metrics.jsonl"
+    usual = metrics.read_text()
+    for row in (
+        "[]",
+        '"text"',
+        '{"round": "1"}',
+        '{"round": 99, "validation_loss": NaN, "queries": {}}',
+        '{"round": 99, "validation_loss": 1e400, "bytes_up": "x"}',
+        '{"round": true}',
     ):
-        folder = copied(source, tmp_path / f"run{number}")
-        with (folder / "metrics.jsonl").open("a") as file:
-            file.write(row + "\n")
-        assert section(page_of(folder), "curves").all("path", class_="line"), row
+        metrics.write_text(f"{usual}{row}\n")
+        assert section(page_of(tmp_path / "run"), "curves").all("path", class_="line"), row
 
 
 def test_a_run_without_test_records(private: Path, tmp_path: Path) -> None:
@@ -342,9 +326,7 @@ def test_a_run_without_test_records(private: Path, tmp_path: Path) -> None:
     best = {"validation_accuracy": 0.875, "validation_loss": 1.5, "round": 9}
     gone = {key: None for key in summary_of(folder) if key.startswith("test_")}
     altered(folder, "summary.json", **gone, best=best)
-    overview = section(page_of(folder), "overview").text
-    assert "87.50 %" in overview
-    assert "Validation accuracy" in overview
+    says(section(page_of(folder), "overview"), "87.50 %", "Validation accuracy")
 
 
 def test_controls_are_beside_their_runs(comparison: Path, tmp_path: Path) -> None:

@@ -74,13 +74,12 @@ def test_a_run_that_diverges_is_a_result_and_the_others_go_on(
     assert engine.made == ["split"]
 
 
-def test_another_failure_is_raised(grid_study: Study, tmp_path: Path) -> None:
-    order = Order(tmp_path, Here(diverges="vafl", problem="the disk is full"))
+def test_another_failure_is_raised_and_other_runs_are_refused(
+    grid_study: Study, tmp_path: Path
+) -> None:
+    order = Order(tmp_path / "full", Here(diverges="vafl", problem="the disk is full"))
     with pytest.raises(RunError, match="the disk is full"):
         make(grid.cases(grid_study(), order), order)
-
-
-def test_a_folder_of_other_runs_is_refused(grid_study: Study, tmp_path: Path) -> None:
     order = Order(tmp_path, Here())
     make(grid.cases(grid_study(), order), order)
     other = Order(tmp_path, Here(), overrides=("epochs=3",))

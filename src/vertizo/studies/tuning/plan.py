@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from vertizo.config.schema import ExperimentConfig
 from vertizo.config.tree import Tree
@@ -23,7 +23,7 @@ from vertizo.privacy.events import Releases
 from vertizo.privacy.statement import Statement
 from vertizo.run.federation import Federation, build
 from vertizo.studies.tuning.composition import are_alike
-from vertizo.studies.tuning.space import Space, configured, value_at
+from vertizo.studies.tuning.space import Space, configured
 
 FREE = ("learning_rate", "momentum", "decay", "smoothing", "directions")
 """Last words of keys that change nothing that is released."""
@@ -51,10 +51,6 @@ class Plan:
     def config(self) -> ExperimentConfig:
         """What is searched around: trial 0."""
         return configured(self.base, {})
-
-    def configured_value(self, key: str) -> Any:
-        """What trial 0 has there; None for a rate that is left to the program."""
-        return value_at(self.config, key)
 
     @cached_property
     def first(self) -> Planned:

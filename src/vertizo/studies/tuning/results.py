@@ -13,6 +13,7 @@ from vertizo.run.folder import RunFolder
 from vertizo.run.prediction import Predictor
 from vertizo.studies.tuning.plan import Plan
 from vertizo.studies.tuning.privacy import Cost, cost_of
+from vertizo.studies.tuning.space import value_at
 from vertizo.studies.tuning.study import Record, Study
 
 BEST, RESULTS = "best.yaml", "results.json"
@@ -86,7 +87,7 @@ def conclude(plan: Plan, study: Study, trials: int, write: Callable[[str, str], 
         planned=trials,
         records=tuple(records),
         ranked=tuple(ranked),
-        configured={key: str(plan.configured_value(key)) for key in plan.space},
+        configured={key: str(value_at(plan.config, key)) for key in plan.space},
         importances=study.importances(),
         test=_tested(RunFolder(study.folder_of(best.number))),
         privacy=cost_of(plan, max(trials, len(records)), best.number),

@@ -221,7 +221,7 @@ class _Search:
         ledger = self.plan.config.privacy.ledger
         waiting = self.study.unfinished()
         while not self._spent:
-            number = self.study.next_number()
+            number = len(self.study.records())
             if waiting:
                 begun = waiting.pop(0)
             elif number >= self._options.trials or time.monotonic() >= until:
@@ -242,7 +242,7 @@ class _Search:
         """The configured values as they are searched; empty unless all of them lie in the space."""
         found: dict[str, str] = {}
         for key, domain in self.plan.space.items():
-            value = self.plan.configured_value(key)
+            value = value_at(self.plan.config, key)  # None for a rate left to the program
             texts = [domain.text(value)] if domain.holds(value) else []
             if isinstance(domain, Choices):
                 texts = [

@@ -117,17 +117,13 @@ class Study:
             for trial in self._trials("RUNNING")
         ]
 
-    def next_number(self) -> int:
-        """Of the trial that `propose` would begin."""
-        return len(self.records())
-
     def propose(self, fixed: Mapping[str, str]) -> Record:
         """Begin a trial that has the ``fixed`` values; the others are proposed.
 
         For the first trial, which is as configured, these are all values, or none where the space
         does not hold them.
         """
-        number = self.next_number()
+        number = len(self.records())
         if fixed and not self._trials("WAITING"):
             self._study.enqueue_trial({k: self.space[k].stored(text) for k, text in fixed.items()})
         stream = Stream.from_seed(self.seed).child("tune", "proposals")
