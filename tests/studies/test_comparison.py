@@ -70,13 +70,6 @@ def test_train_takes_the_entry_of_the_method_that_is_chosen(tmp_path: Path) -> N
         assert each.method.num_directions == 10  # type: ignore[union-attr]
 
 
-def test_methods_keep_their_own_timing_and_server() -> None:
-    found = configs("split", "zoo-vfl", "compressed-vfl")
-    assert found["split"].simulation.timing == "synchronous"
-    assert found["zoo-vfl"].server.update == "forward-difference"
-    assert found["compressed-vfl"].codecs.up.name == "uniform"
-
-
 WRONG = [
     ("", "vafll", ["--methods vafll", "did you mean 'vafl'"]),
     ("methods: {vafll: {epochs: 1}}", "vafl", ["methods.vafll", "did you mean 'vafl'"]),

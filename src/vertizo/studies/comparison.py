@@ -136,11 +136,8 @@ def execute(
     """Make all runs of a plan that are not finished, and return every run's summary.
 
     ``progress`` is called about twice a second. The summary of a run whose failure is forgiven is
-    empty.
-
-    Raises:
-        UserError: a run failed; the others that were going are finished first.
-        Interrupted: stopped; what is finished is kept.
+    empty. Where one fails unforgiven, the others that were going are finished before its UserError
+    is raised; what is finished is kept then, and on Interrupted.
     """
     summaries = {run: known for run in runs if (known := _summary(run)) is not None}
     try:
@@ -195,7 +192,6 @@ class Row:
     summaries: Mapping[str, Sequence[Summary]]
     """Of every seed, by control; those of the method itself under ``none``."""
     bytes_to: Mapping[float, Sequence[int | None]]
-    """Accuracy → bytes of each seed."""
 
     @property
     def first(self) -> Summary:

@@ -25,7 +25,6 @@ from vertizo.studies.ray import gather
 EngineName = Literal["local", "ray"]
 Made = Generator["Run | None", None, None]
 Files = Mapping[str, bytes]
-"""The files of a folder, by their path in it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +32,6 @@ class Run:
     """One run of a comparison; equal to itself only."""
 
     label: str
-    """What it is called in the table."""
     control: str
     config: ExperimentConfig
     folder: Path

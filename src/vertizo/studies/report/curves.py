@@ -22,7 +22,6 @@ class Point(NamedTuple):
     """Where it is on each axis."""
     mean: float
     spread: float | None
-    """Standard deviation over seeds."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,6 @@ class Line:
     control: str
     seeds: int
     points: Mapping[str, Sequence[Point]]
-    """By measure."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,6 @@ class Measure:
     scale: float = 1.0
     digits: int = 4
     from_zero: bool = False
-    """Whether the axis begins at 0."""
 
     @property
     def heading(self) -> str:
@@ -58,7 +57,6 @@ CURVES = (
     Measure("train_accuracy", "Running training accuracy", "%", 100, 2),
     Measure("train_loss", "Running training loss"),
 )
-"""Of rows."""
 TIMING = (
     Measure("staleness_mean", "Mean staleness", "rounds", 1, 1, True),
     Measure("staleness_max", "Largest staleness", "rounds", 1, 0, True),
@@ -73,9 +71,7 @@ class Axis:
 
     key: str
     name: str
-    """Of the switch."""
     head: str
-    """In a table."""
     title: str
     """Under the axis, with UNIT for its unit."""
     columns: tuple[str, ...]

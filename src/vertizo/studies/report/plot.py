@@ -14,7 +14,6 @@ from vertizo.studies.report.curves import Drawing, Line, Point, thinned
 from vertizo.studies.report.measures import Axis, Measure, count, short
 
 MARKS = 7
-"""Marks on a line."""
 MOST_POINTS = 4000
 """Of all lines of one figure."""
 MOST_WORDS = 8
@@ -34,7 +33,6 @@ class Stroke(NamedTuple):
     """One line as it is drawn."""
 
     line: int
-    """Its place among all lines."""
     path: str
     band: str | None
     """Around the mean, one standard deviation to either side."""
@@ -49,7 +47,6 @@ class Plot(NamedTuple):
     measure: Measure
     axis: Axis
     title: str
-    """Under the horizontal axis."""
     across: list[Tick]
     upright: list[Tick]
     strokes: list[Stroke]

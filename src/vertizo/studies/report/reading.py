@@ -13,7 +13,6 @@ from vertizo.core.errors import RunError
 from vertizo.run.folder import RunFolder
 
 MOST_RUNS = 1000
-"""Of one report."""
 DEPTH = 4
 """How many folders deep runs are looked for."""
 Row = Mapping[str, Any]
@@ -26,13 +25,9 @@ class Run:
     path: Path
     config: ExperimentConfig
     yaml: str
-    """Its configuration, as it was written."""
     rows: tuple[Row, ...]
-    """Evaluations in order of rounds."""
     summary: Mapping[str, Any] | None
-    """None while it is unfinished."""
     label: str | None = None
-    """What a comparison calls it."""
     served: bool = False
     """Whether real parties made it."""
 

@@ -15,7 +15,6 @@ from vertizo.studies.report.reading import Attacks, Run, number
 from vertizo.studies.report.variants import IGNORED, Study, Variant
 
 Written = Callable[[float, float | None], str]
-"""Mean and standard deviation as text."""
 
 
 class Cell(NamedTuple):

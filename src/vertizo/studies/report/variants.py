@@ -26,7 +26,6 @@ class Variant:
     runs: tuple[Run, ...]
     """Without control, by seed."""
     controls: Mapping[str, tuple[Run, ...]]
-    """Those with frozen clients and with random updates."""
 
     @property
     def example(self) -> Run:

@@ -47,7 +47,6 @@ class Cell:
     values: list[float]
     """Of the seeds that have one."""
     seeds: int = 0
-    """How many were run."""
     diverged: int = 0
     published: float | str | None = None
     skip: str | None = None
@@ -61,7 +60,6 @@ class Cell:
 
 
 Cells = Mapping[tuple[str, str], Cell]
-"""By row and column."""
 
 
 class Spot(NamedTuple):

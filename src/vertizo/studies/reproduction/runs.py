@@ -37,7 +37,6 @@ class Order:
     """How a study is to be run."""
 
     folder: Path
-    """Of its runs."""
     engine: Engine
     seeds: int | None = None
     """Unset: the study's own number."""
@@ -98,11 +97,8 @@ def _without_nulls(tree: Tree) -> Tree:
 def make(cases: Sequence[Case], order: Order) -> dict[str, Made]:
     """Make what is not finished, and read everything back: label → what became of it.
 
-    A run that diverges is a result: it is noted, the others go on, and it is not tried again.
-
-    Raises:
-        UserError: a case cannot start, or a run failed otherwise than by diverging.
-        Interrupted: stopped; what is finished is kept.
+    A run that diverges is a result: it is noted, the others go on, and it is not tried again. What
+    is finished is kept when a run fails otherwise, and on Interrupted.
     """
     runs = [
         run

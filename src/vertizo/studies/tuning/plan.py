@@ -41,11 +41,9 @@ class Plan:
     """All trials of a search, as far as they are fixed beforehand."""
 
     base: Tree
-    """The configuration that is searched around."""
     data: VerticalData
     space: Space
     seed: int
-    """Of the search."""
 
     @cached_property
     def config(self) -> ExperimentConfig:

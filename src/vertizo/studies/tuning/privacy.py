@@ -27,7 +27,6 @@ class Cost:
     """What holds for a search."""
 
     guarantee: Guarantee
-    """Of all its trials together."""
     trials: int
     """That are counted, each whole: all that were planned."""
     words: tuple[str, ...]

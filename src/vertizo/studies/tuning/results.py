@@ -32,12 +32,10 @@ class Results:
     records: tuple[Record, ...]
     """All trials that were begun; the first is as configured."""
     ranked: tuple[Record, ...]
-    """Those that ran to their ends, the best first."""
     configured: Mapping[str, str]
     """What the first trial has in place of each key that was searched."""
     importances: Mapping[str, float]
     test: Mapping[str, float]
-    """Figures of the best on the test records."""
     privacy: Cost
 
     @property

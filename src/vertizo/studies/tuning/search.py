@@ -57,7 +57,6 @@ class Options:
     seed: int = 0
     """Of what is proposed; every trial's run has the configured seed."""
     jobs: int = 1
-    """Trials at a time."""
     timeout: float | None = None
     """Seconds after which no trial is begun any more; None for no limit."""
     total_epsilon: float | None = None

@@ -54,7 +54,6 @@ class Range:
     low: float
     high: float
     log: bool = False
-    """Whether they are drawn evenly on a logarithmic scale."""
     whole: bool = False
 
     def text(self, value: float) -> str:
@@ -132,7 +131,6 @@ class Choices:
 
 Domain = Range | Choices
 Space = Mapping[str, Domain]
-"""Key → what it may be."""
 
 
 def configured(base: Tree, values: Mapping[str, str], source: str = "--search") -> ExperimentConfig:

@@ -71,11 +71,9 @@ class Study:
     """The trials of a search, whose file is opened when it is first needed."""
 
     folder: Path
-    """Of the search."""
     space: Space
     objective: Objective
     seed: int
-    """Of what is proposed."""
     pruner: PrunerName
     """Which trials are stopped early: those below the median of the others at the same stage, all
     but the better half at a quarter and at a half of a run, or none."""

@@ -28,7 +28,6 @@ class Score(NamedTuple):
     """How good the model is that a run would keep by now."""
 
     value: float
-    """The objective's figure."""
     loss: float
     """Validation loss; decides between equals."""
 
@@ -138,9 +137,7 @@ def run_trial(
 ) -> Ended:
     """Make a trial's run on data without test records in its folder, or resume it.
 
-    Raises:
-        UserError: what no other trial would do better: a folder or a ledger that cannot be used.
-        Interrupted: stopped after a checkpoint was written.
+    UserError is what no other trial would do better: a folder or a ledger that cannot be used.
     """
     place = RunFolder(folder)
     resume = (folder / "config.yaml").is_file()
