@@ -71,10 +71,13 @@ class Processes:
         """See `Engine`; what was going when it ends early can be resumed."""
         calls = ((run, _begin_or_resume, (run.config, run.folder)) for run in runs)
         with processes(self.jobs, reused=self.reused) as pool:
-            for run, future in (ended or (None, None) for ended in pool.make(calls)):
+            for ended in pool.make(calls):
+                if ended is None:
+                    yield None
+                    continue
+                run, future = ended
                 try:
-                    if future is not None:
-                        future.result()
+                    future.result()
                 except UserError as error:
                     if forgive is None or not forgive(run, error):
                         raise
