@@ -132,9 +132,9 @@ def _targets(text: str) -> list[float]:
 
 def _show(found: Sequence[Row], by: Measure, folder: Path, seeds: int) -> None:
     """One column a method: quality with its controls, bytes, rounds, seconds, memory."""
-    from vertizo.studies.comparison_table import lines
+    from vertizo.studies.comparison import lines
 
-    summary = found[0].summaries[0]
+    summary = found[0].first
     each = "1 seed" if seeds == 1 else f"{seeds} seeds"
     parties = "1 client" if summary["clients"] == 1 else f"{summary['clients']} clients"
     title = f"{summary['dataset']}, {parties}, {each}"

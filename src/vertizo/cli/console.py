@@ -93,11 +93,11 @@ def live_bar(console: Console, text: str) -> Iterator[Show | None]:
         yield lambda share, beside: bar.update(task, completed=share, description=beside)
 
 
-def reporting(show: Show | None) -> Callable[[Standing], None] | None:
+def reporting(show: Show | None, what: str = "runs") -> Callable[[Standing], None] | None:
     """How far several runs have come, on a bar where there is one."""
     if show is None:
         return None
-    return lambda here: show(here.share, f"{here.finished} of {here.total} runs")
+    return lambda at: show(at.share, f"{at.finished} of {at.total} {what}{at.beside}")
 
 
 @contextmanager

@@ -99,7 +99,7 @@ def reproduce(
         "version": VERSION,
         "seeds": seeds or chosen.seeds,
         "settings": settings or [],
-        **outcome.as_dict(found),
+        **found.as_dict(),
         "about": list(chosen.notes),
     }
     place = outcome.write(folder, f"{short}{form}", content)

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from vertizo.cli.console import Show, grid, is_wider, live_bar, resumable, say
+from vertizo.cli.console import grid, is_wider, live_bar, reporting, resumable, say
 from vertizo.cli.options import AsJson, Settings
 from vertizo.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from vertizo.studies.tuning.results import Results
-    from vertizo.studies.tuning.search import Standing
 
 SHOWN = 4
 """Trials beside the configured one in the table."""
@@ -94,31 +92,15 @@ def tune(
             total_epsilon=total_epsilon,
         )
         with live_bar(Console(stderr=True), "starting") as show:
-            found = run(chosen, folder, options, _reporting(show))
+            found = run(chosen, folder, options, reporting(show, "trials"))
     if as_json:
         print(json.dumps(found.as_dict()))
     else:
         _show(found, folder)
 
 
-def _reporting(show: Show | None) -> Callable[[Standing], None] | None:
-    """A search's standing on a bar, where there is one."""
-    if show is None:
-        return None
-
-    def report(here: Standing) -> None:
-        best = here.best
-        beside = ""
-        if best is not None and best.standing is not None:
-            beside = f", best {best.standing.value:.4f} (trial {best.number})"
-        show(here.share, f"{here.ended} of {here.total} trials{beside}")
-
-    return report
-
-
 def _show(found: Results, folder: Path) -> None:
-    from vertizo.studies.tuning.results import BEST
-    from vertizo.studies.tuning.table import lines, notes
+    from vertizo.studies.tuning.results import BEST, lines, notes
 
     console = Console()
     title = f"{found.method} on {found.dataset}"

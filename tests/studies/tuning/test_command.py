@@ -8,10 +8,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.studies.conftest import Call
 
 SMALL = (
     *("--set", "data.limit=60", "--set", "data.parties=2"),
@@ -22,9 +22,6 @@ EXACT = (
     *("--set", "server.update=none", "--set", "privacy.mechanism=gaussian"),
     *("--set", "privacy.clip=0.5", "--set", "privacy.epsilon=3"),
 )
-
-
-Call = Callable[..., tuple[int, str, str]]
 
 
 def test_the_table(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
