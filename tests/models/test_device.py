@@ -34,15 +34,7 @@ MODULES = {
     "table": (lambda: TableNet(4, [3, 9], [5], 5, final_relu=False), torch.rand(6, 4)),
     "bag": (lambda: Bag(50, 4, [5], 5), torch.randint(0, 50, (6, 9), dtype=torch.int32)),
 }
-METHODS = [
-    Dpzv(),
-    Dpzv(directions="rademacher", num_directions=2),
-    Cascaded(),
-    Vafl(),
-]
-needs_cuda = pytest.mark.skipif(
-    not torch.cuda.is_available(), reason="PyTorch finds no CUDA device on this machine"
-)
+METHODS = [Dpzv(), Dpzv(directions="rademacher", num_directions=2), Cascaded(), Vafl()]
 
 
 @pytest.fixture
@@ -75,15 +67,18 @@ def rounds(
 
 @pytest.mark.usefixtures("_meta")
 def test_a_client_trains_on_another_device() -> None:
+    """A large one is shifted there."""
     for name, method in product(MODULES, METHODS):
         make, inputs = MODULES[name]
         rounds(method, make(), inputs, "meta")
+    module = nn.Sequential(nn.Linear(1100, 1000), nn.Tanh(), nn.Linear(1000, 2))
+    assert sum(part.numel() for part in module.parameters()) > KEEP_UP_TO
+    rounds(Dpzv(), module, torch.randn(3, 1100), "meta")
 
 
 @pytest.mark.usefixtures("_meta")
 def test_gradients_come_back() -> None:
-    for name in MODULES:
-        make, inputs = MODULES[name]
+    for name, (make, inputs) in MODULES.items():
         model = wrap(make(), "meta")
         assert type(model) is TorchModel, name
         outputs, pullback = model.forward(Points(inputs))
@@ -96,37 +91,24 @@ def test_gradients_come_back() -> None:
             assert pullback.inputs(gradient).shape == inputs.shape, name
 
 
-@pytest.mark.usefixtures("_meta")
-def test_large_models_are_shifted_there() -> None:
-    module = nn.Sequential(nn.Linear(1100, 1000), nn.Tanh(), nn.Linear(1000, 2))
-    assert sum(part.numel() for part in module.parameters()) > KEEP_UP_TO
-    rounds(Dpzv(), module, torch.randn(3, 1100), "meta")
-
-
 def test_functions_stay_on_the_processor() -> None:
     config = FunctionConfig(path="numpy:tanh", num_parameters=3)
     with pytest.raises(ConfigError, match=r"'cuda' but client\.model is a plain function"):
         client_model(config, (3,), Stream.from_seed(0), device="cuda")
 
 
-@needs_cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no CUDA device")
 def test_the_numbers_are_those_of_the_processor() -> None:
-    for name, method in product(MODULES, METHODS):
-        case = name, method
-        make, inputs = MODULES[name]
-        torch.manual_seed(0)
-        module = make()
-        torch.manual_seed(0)
-        there = rounds(method, make(), inputs, "cuda").cpu()
-        assert torch.allclose(there, rounds(method, module, inputs, "cpu"), rtol=1e-3, atol=1e-4), (
-            case
-        )
-
-
-@needs_cuda
-def test_first_parameters_do_not_depend_on_the_device() -> None:
+    """First parameters, and what training makes of them."""
     one, other = (
         client_model(MlpConfig(), (12,), Stream.from_seed(0), device=device).parameters.cpu()
         for device in ("cpu", "cuda")
     )
     assert torch.equal(one, other)
+    for name, method in product(MODULES, METHODS):
+        make, inputs = MODULES[name]
+        found = []
+        for device in ("cuda", "cpu"):
+            torch.manual_seed(0)
+            found.append(rounds(method, make(), inputs, device).cpu())
+        assert torch.allclose(*found, rtol=1e-3, atol=1e-4), (name, method)

@@ -128,8 +128,7 @@ def test_it_says_what_one_module_says() -> None:
 def test_the_order_of_both_gradients_does_not_matter() -> None:
     """Though each may be a buffer that the next call overwrites."""
     for kind, whole, model in pairs():
-        weights = torch.ones(BATCH, CLASSES)
-        points = points_for(whole, 1)
+        weights, points = torch.ones(BATCH, CLASSES), points_for(whole, 1)
         _, first = model.forward(points)
         inputs, own = first.inputs(weights).clone(), first(weights).clone()
         _, second = model.forward(points)
@@ -137,18 +136,28 @@ def test_the_order_of_both_gradients_does_not_matter() -> None:
         assert torch.equal(second.inputs(weights), inputs), kind
 
 
-def test_along_a_direction() -> None:
-    for offsets, (kind, whole, model) in product([(0.1, -0.1), (0.0, 0.3), (1.0,)], pairs()):
-        case = offsets, kind
-        before = model.parameters.clone()
+def test_both_parts_live_in_one_vector() -> None:
+    """A change of the vector is a change of the model, wherever it is; so is a direction."""
+    for kind, whole, model in pairs():
+        rows, before = rows_for(whole), model.parameters.clone()
         direction = normal(6, before.numel())
-        rows = rows_for(whole)
-        found = model.along(direction, offsets, rows)
-        assert torch.equal(model.parameters, before), case
-        assert found.shape == (len(offsets), BATCH, CLASSES), case
-        for offset, outputs in zip(offsets, found, strict=True):
-            nn.utils.vector_to_parameters(before + offset * direction, whole.parameters())
-            assert close(outputs, whole(rows).detach()), case
+
+        def expected(vector: Tensor, whole: Whole = whole, rows: Tensor = rows) -> Tensor:
+            nn.utils.vector_to_parameters(vector.clone(), whole.parameters())
+            return whole(rows).detach()
+
+        for offsets in [(0.1, -0.1), (0.0, 0.3), (1.0,)]:
+            found = model.along(direction, offsets, rows)
+            assert torch.equal(model.parameters, before), kind
+            assert found.shape == (len(offsets), BATCH, CLASSES), kind
+            for offset, outputs in zip(offsets, found, strict=True):
+                assert close(outputs, expected(before + offset * direction)), kind
+        top = sum(part.numel() for part in whole.top.parameters())
+        for place in (slice(0, top), slice(top, None)):
+            said = model(rows)
+            model.parameters[place] += 0.1
+            assert not torch.allclose(model(rows), said), kind
+            assert close(model(rows), expected(model.parameters)), kind
 
 
 def test_along_puts_the_parameters_back_after_an_error() -> None:
@@ -157,19 +166,6 @@ def test_along_puts_the_parameters_back_after_an_error() -> None:
         with pytest.raises(RuntimeError):
             model.along(torch.ones_like(before), (0.5,), rows_for(whole)[:, :-1])
         assert torch.equal(model.parameters, before), kind
-
-
-def test_both_parts_live_in_one_vector() -> None:
-    """A change of the vector is a change of the model, wherever it is."""
-    for kind, whole, model in pairs():
-        rows = rows_for(whole)
-        top = sum(part.numel() for part in whole.top.parameters())
-        for place in (slice(0, top), slice(top, None)):
-            before = model(rows)
-            model.parameters[place] += 0.1
-            assert not torch.allclose(model(rows), before), kind
-            nn.utils.vector_to_parameters(model.parameters.clone(), whole.parameters())
-            assert close(model(rows), whole(rows).detach()), kind
 
 
 def test_a_record_decides_its_own_row_alone() -> None:

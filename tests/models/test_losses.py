@@ -106,15 +106,12 @@ def test_infinite_logits_say_nothing_aloud() -> None:
     Regression().losses(torch.tensor([[inf], [-inf]]), torch.tensor([0.0, inf]))
 
 
-def test_class_probabilities() -> None:
+def test_predictions() -> None:
     for count in [2, 3, 10]:
         logits = logits_of(3, count, scale=5.0)
         found = Classification(count).predict(logits)
         assert torch.allclose(found, logits.softmax(1)), count
         assert torch.allclose(found.sum(1), torch.ones(3 * RECORDS)), count
-
-
-def test_predicted_values() -> None:
     logits = logits_of(1, 1)
     assert torch.equal(Regression().predict(logits), logits[:, 0])
     assert Regression().predict(logits[:1]).shape == (1,)
@@ -142,16 +139,12 @@ def test_correct() -> None:
 
 
 def test_correct_at_the_ends() -> None:
+    """A model that says the same of everything predicts the first class: not all count as right."""
     labels = torch.tensor([0, 1, 1, 0])
     logits = torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 2.0], [torch.nan, 0.0]])
     assert Classification(2).losses(logits, labels).correct(slice(0, 4)) == 3  # a tie is right
     assert Regression().losses(logits[:, :1], labels.float()).correct(slice(0, 4)) == 0
-
-
-def test_equals_do_not_all_count_as_right() -> None:
-    """A model that says the same of everything predicts the first class."""
-    labels = torch.tensor([0, 1, 2, 0, 2])
-    losses = Classification(3).losses(torch.zeros(10, 3), labels)
+    losses = Classification(3).losses(torch.zeros(10, 3), torch.tensor([0, 1, 2, 0, 2]))
     assert losses.correct(slice(5, 10)) == 2
     assert losses.correct(slice(None)) == 4
     logits = torch.tensor([[1.0, 1.0, 0.0], [0.0, 1.0, 1.0]])

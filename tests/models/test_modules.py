@@ -83,3 +83,19 @@ def test_one_vector_drives_them() -> None:
         model.parameters.add_(direction, alpha=0.1)
         assert torch.equal(flat(module), model.parameters), name
         assert not torch.allclose(model(inputs), before), name
+
+
+def test_points_are_written_out_in_order() -> None:
+    rows = torch.arange(8.0).view(2, 4)
+    one = torch.tensor([[[10.0], [20.0]], [[-10.0], [-20.0]]])
+    points = Points(rows, ((3, one), (0, torch.full((1, 2, 2), 100.0))))
+    assert (len(Points(rows)), len(points)) == (1, 4)
+    assert points.changed().tolist() == [
+        [0, 1, 2, 13],
+        [4, 5, 6, 27],
+        [0, 1, 2, -7],
+        [4, 5, 6, -13],
+        [100, 101, 2, 3],
+        [104, 105, 6, 7],
+    ]
+    assert torch.equal(rows, torch.arange(8.0).view(2, 4))

@@ -123,7 +123,7 @@ def frames(update: str, *, sample: int, rate: float) -> list[Any]:
     federation = fed.build("dpzv", None, {**changes(update), **more}, observer=tape)
     side: Any = federation.server.side
     if update == "poisson-dp-sgd":
-        side.update._sampler = SeededSampler(fed.Stream.from_seed(sample))
+        side.update.sampler = SeededSampler(fed.Stream.from_seed(sample))
     federation.start(upload_table=True)
     fed.go_on(federation)
     return [tape.seen, fed.copied(federation.server.state()), federation.server.side.meter]

@@ -202,3 +202,4 @@ class DifferentiableModel(Model, Protocol):
 
         To be called once a step was made by it; without that, nothing changed.
         """
+        return

@@ -91,10 +91,8 @@ class Sgd:
     def __init__(
         self, learning_rate: float, momentum: float = 0.0, decay: int | None = None
     ) -> None:
-        self.learning_rate = min(learning_rate, LARGEST)
-        self.momentum = momentum
-        self._decay = decay
-        self._steps = 0
+        self.learning_rate, self.momentum = min(learning_rate, LARGEST), momentum
+        self._decay, self._steps = decay, 0
         self._velocity: Tensor | None = None
 
     def step(self, parameters: Tensor, gradient: Gradient) -> None:

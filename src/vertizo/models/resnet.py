@@ -85,7 +85,7 @@ class Assemble(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         """[batch, size] to [batch, channels, height, width]."""
-        cut = rows.split([math.prod(shape) for shape in self.shapes], 1)
+        cut = torch.split(rows, [math.prod(shape) for shape in self.shapes], 1)
         images = [
             part.reshape(len(rows), *shape) for part, shape in zip(cut, self.shapes, strict=True)
         ]

@@ -59,10 +59,7 @@ def wrap(
 
 
 def over(
-    module: nn.Module,
-    parameters: Tensor,
-    own: Collection[str],
-    training: Stream | None = None,
+    module: nn.Module, parameters: Tensor, own: Collection[str], training: Stream | None = None
 ) -> DifferentiableModel:
     """`wrap` for a module of which the parameters of those names are views of ``parameters``."""
     is_whole = len(own) == sum(1 for _ in module.named_parameters())
