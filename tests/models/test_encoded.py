@@ -20,29 +20,23 @@ SHIFTS = [0, 1, 3]
 Maker = Callable[[int], nn.Module]
 
 
-def tanh_top(encoded: int) -> nn.Module:
-    return nn.Sequential(nn.Linear(WIDTH + encoded, 5), nn.Tanh(), nn.Linear(5, CLASSES))
+def top(activation: nn.Module) -> Maker:
+    return lambda encoded: nn.Sequential(
+        nn.Linear(WIDTH + encoded, 5), activation, nn.Linear(5, CLASSES)
+    )
 
 
-def stack_top(encoded: int) -> nn.Module:
-    return nn.Sequential(nn.Linear(WIDTH + encoded, 5), nn.ReLU(), nn.Linear(5, CLASSES))
-
-
-def convolution() -> nn.Module:
-    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.Tanh())
-
-
-def lookup() -> nn.Module:
-    return nn.Sequential(nn.Embedding(10, 2), nn.Flatten(), nn.Linear(6, 2))
-
-
-TOKENS = (3,)
+tanh_top, stack_top, TOKENS = top(nn.Tanh()), top(nn.ReLU()), (3,)
 KINDS: dict[str, tuple[Maker, Callable[[], nn.Module], tuple[int, ...]]] = {
     "closed forms": (stack_top, lambda: nn.Sequential(nn.Linear(4, 3), nn.ReLU()), (4,)),
     "autograd above": (tanh_top, lambda: nn.Linear(4, 2), (4,)),
     "autograd below": (stack_top, lambda: nn.Sequential(nn.Linear(4, 3), nn.Tanh()), (4,)),
-    "images": (tanh_top, convolution, (1, 4, 5)),
-    "tokens": (stack_top, lookup, TOKENS),
+    "images": (tanh_top, lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.Tanh()), (1, 4, 5)),
+    "tokens": (
+        stack_top,
+        lambda: nn.Sequential(nn.Embedding(10, 2), nn.Flatten(), nn.Linear(6, 2)),
+        TOKENS,
+    ),
 }
 
 
@@ -160,17 +154,12 @@ def test_both_parts_live_in_one_vector() -> None:
             assert close(model(rows), expected(model.parameters)), kind
 
 
-def test_along_puts_the_parameters_back_after_an_error() -> None:
+def test_an_error_puts_the_parameters_back_and_a_record_decides_its_own_row_alone() -> None:
     for kind, whole, model in pairs():
-        before = model.parameters.clone()
+        before, rows = model.parameters.clone(), rows_for(whole)
         with pytest.raises(RuntimeError):
-            model.along(torch.ones_like(before), (0.5,), rows_for(whole)[:, :-1])
+            model.along(torch.ones_like(before), (0.5,), rows[:, :-1])
         assert torch.equal(model.parameters, before), kind
-
-
-def test_a_record_decides_its_own_row_alone() -> None:
-    for kind, whole, model in pairs():
-        rows = rows_for(whole)
         changed = rows.clone()
         changed[2, WIDTH:] += 1
         moved = (model(changed) - model(rows)).abs().amax(1) > 1e-6

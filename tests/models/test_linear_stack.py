@@ -129,14 +129,6 @@ def test_records_are_read_where_they_are() -> None:
         assert stack.table_of(table.double()) is None, kind
 
 
-def test_dead_units_get_nothing() -> None:
-    stack = LinearStack([Layer(1, 2, bias=True, relu=True)], torch.tensor([1.0, 1.0, -5.0, 0.0]))
-    outputs, pullback = stack.forward(Points(torch.tensor([[2.0]])))
-    assert outputs.tolist() == [[0.0, 2.0]]
-    assert pullback(torch.ones(1, 2)).tolist() == [0.0, 2.0, 0.0, 1.0]
-    assert pullback.inputs(torch.ones(1, 2)).tolist() == [[1.0]]
-
-
 def test_inputs_are_flattened_and_parameters_are_kept() -> None:
     """Which may be a part of a longer vector; gradients of the inputs are not flattened."""
     whole = normal(0, 20)

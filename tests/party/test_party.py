@@ -390,21 +390,15 @@ def test_a_record_is_not_charged_past_its_budget(method: str, timing: str) -> No
     for query in (frame, fed.encoded(replace(q := fed.query(frame), embeddings=q.embeddings * 0))):
         with refused(federation, BudgetError):
             federation.server.receive(query)
-    if timing == "asynchronous":
-        fed.converse(federation, [0])  # each client has a share of its own
-
-
-def test_one_record_at_its_limit_refuses_the_whole_batch() -> None:
-    federation = Kind("dpzv", "asynchronous", "gaussian").build(epochs=1)
-    first = fed.query(fed.ask(federation, 0))
-    federation.server.receive(fed.encoded(first))
-    used = int(first.ids[0])
-    fresh = [i for i in range(RECORDS) if i not in first.ids][: BATCH - 1]
-    ids = torch.tensor([*fresh, used])
-    with refused(federation, BudgetError):
-        federation.server.receive(fed.encoded(replace(first, number=1, ids=ids)))
-    fewer = replace(first, number=1, ids=ids[:-1], embeddings=first.embeddings[:, :-1])
-    assert len(federation.server.receive(fed.encoded(fewer))) == 1
+    if timing == "asynchronous":  # each client has a share of its own
+        first = fed.query(fed.ask(federation, 0))
+        fed.converse(federation, [0])
+        left = [i for i in range(RECORDS) if i not in first.ids][: BATCH - 1]
+        ids = torch.tensor([*left, int(first.ids[0])])  # one at its limit refuses the whole batch
+        with refused(federation, BudgetError):
+            federation.server.receive(fed.encoded(replace(first, number=1, ids=ids)))
+        fewer = replace(first, number=1, ids=ids[:-1], embeddings=first.embeddings[:, :-1])
+        assert len(federation.server.receive(fed.encoded(fewer))) == 1
 
 
 def test_values_at_the_bound_are_accepted() -> None:
@@ -421,31 +415,25 @@ def test_values_at_the_bound_are_accepted() -> None:
 A_SCALE_EACH = {"name": "uniform", "scale": "record"}
 
 
-@each(
-    "method, more",
-    [
-        (
-            "dpzv",
-            {
-                "method.num_directions": 100,
-                "client.model": {"name": "mlp", "outputs": 1},
-                "codecs.up": {
-                    "name": "paired",
-                    "scale": "record",
-                    "midpoint": A_SCALE_EACH,
-                    "difference": A_SCALE_EACH,
-                },
-            },
-        ),
-        (
-            "vafl",
-            {
-                "client.model": {"name": "mlp", "outputs": 900},
-                "codecs.up": {"name": "top-k", "fraction": 0.999},
-            },
-        ),
-    ],
-)
+WIDE: dict[str, dict[str, Any]] = {
+    "dpzv": {
+        "method.num_directions": 100,
+        "client.model": {"name": "mlp", "outputs": 1},
+        "codecs.up": {
+            "name": "paired",
+            "scale": "record",
+            "midpoint": A_SCALE_EACH,
+            "difference": A_SCALE_EACH,
+        },
+    },
+    "vafl": {
+        "client.model": {"name": "mlp", "outputs": 900},
+        "codecs.up": {"name": "top-k", "fraction": 0.999},
+    },
+}
+
+
+@each("method, more", WIDE.items())
 def test_a_codec_may_take_more_than_the_numbers_themselves(
     method: str, more: dict[str, Any]
 ) -> None:
