@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests import federations as fed
 from tests.rows import each
@@ -30,6 +30,7 @@ from vertizo.core.errors import (
     VertizoError,
     WireError,
 )
+from vertizo.party.checks import is_bounded, mended
 from vertizo.party.client import REPLY_BOUND
 from vertizo.privacy.ledger import Answered, digest
 from vertizo.protocol import wire
@@ -144,10 +145,28 @@ def bad_embeddings(h: Tensor) -> dict[str, Tensor]:
     }
 
 
-def bad_queries(
-    query: Query, earlier: Query, is_synchronous: bool, is_tolerant: bool
-) -> dict[str, tuple[bytes, type[VertizoError]]]:
-    """Frames that must be refused where ``query`` is the next of its client, and the errors."""
+Bad = dict[str, tuple[bytes, type[VertizoError]]]
+"""Frames that must be refused, and the errors."""
+
+
+def broken(frame: bytes) -> Bad:
+    """Of any honest one."""
+    return {
+        "nothing": (b"", TruncatedError),
+        "half a header": (frame[:5], TruncatedError),
+        "cut short": (frame[:-1], TruncatedError),
+        "one byte more": (frame + b"\0", MalformedError),
+        "two frames": (frame + frame, MalformedError),
+        "garbage": (b"garbage, garbage", MalformedError),
+        "ones": (b"\xff" * 100, MalformedError),
+        "no MessagePack": (framed(b"\xc1" * 40), MalformedError),
+        "text": (b"GET / HTTP/1.1\r\n\r\n", MalformedError),
+        "announced too large": (wire.HEADER.pack(b"VZ", 1, 0, 2**32 - 1), OversizedError),
+    }
+
+
+def bad_queries(query: Query, earlier: Query, kind: Kind) -> Bad:
+    """Where ``query`` is the next of its client."""
     frame, h = fed.encoded(query), query.embeddings
     points, rows, dim = h.shape
 
@@ -182,10 +201,10 @@ def bad_queries(
         ),
         "two numbers back": ({"number": max(query.number - 2, 0)}, ConflictError),
     }
-    if not is_tolerant:
+    if not kind.is_tolerant:
         for name, embeddings in bad_embeddings(h).items():
             changed[name] = ({"embeddings": embeddings}, NonFiniteError)
-    if is_synchronous:
+    if kind.is_synchronous:
         free = next(i for i in range(RECORDS) if i not in query.ids)
         changed["records of another round"] = ({"ids": ids(free)}, UnknownRecordError)
         changed["another order"] = ({"ids": query.ids.flip(0)}, UnknownRecordError)
@@ -200,15 +219,8 @@ def bad_queries(
     ids_alone = torch.arange(4)
     return {
         **frames,
-        "nothing": (b"", TruncatedError),
-        "half a header": (frame[:5], TruncatedError),
-        "cut short": (frame[:-1], TruncatedError),
-        "one byte more": (frame + b"\0", MalformedError),
-        "two frames": (frame + frame, MalformedError),
-        "garbage": (b"\xff" * 100, MalformedError),
-        "no MessagePack": (framed(b"\xc1" * 40), MalformedError),
+        **broken(frame),
         "another kind of body": (bytes(flipped), MalformedError),
-        "text": (b"GET / HTTP/1.1\r\n\r\n", MalformedError),
         "a pickle": (pickle.dumps(query.ids.tolist()), MalformedError),
         "a framed pickle": (framed(pickle.dumps(query.ids.tolist())), MalformedError),
         "larger than any query": (framed(bytes(2**20)), OversizedError),
@@ -235,8 +247,7 @@ def test_bad_queries_are_refused_and_change_nothing(kind: Kind) -> None:
     assert honest == fed.ask(quiet, 1)
     query = fed.query(honest)
     assert query.number == 2
-    bad = bad_queries(query, earlier, kind.is_synchronous, kind.is_tolerant)
-    for name, (frame, error) in bad.items():
+    for name, (frame, error) in bad_queries(query, earlier, kind).items():
         with refused(federation, error, case=name):
             federation.server.receive(frame)
     assert kind.complete(federation, honest) == kind.complete(quiet, honest)
@@ -649,7 +660,7 @@ def test_mutated_uploads_are_refused_or_uploads_of_their_own() -> None:
     survives_mutations(frame, receive, taken, holds, restore, examples=300)
 
 
-def bad_replies(reply: Reply) -> dict[str, tuple[bytes, type[VertizoError]]]:
+def bad_replies(reply: Reply) -> Bad:
     values = reply.values
     more = torch.cat([values, values[:1]])
     messages: dict[str, tuple[Message, type[VertizoError]]] = {
@@ -673,15 +684,8 @@ def bad_replies(reply: Reply) -> dict[str, tuple[bytes, type[VertizoError]]]:
         "a batch": (Batch(reply.number, torch.tensor([0])), MalformedError),
         "an upload": (Upload(1, "test", torch.tensor([0]), torch.ones(1, 1, 1)), MalformedError),
     }
-    frame = fed.encoded(reply)
-    return {
-        **{name: (fed.encoded(message), error) for name, (message, error) in messages.items()},
-        "nothing": (b"", TruncatedError),
-        "cut short": (frame[:-1], TruncatedError),
-        "one byte more": (frame + b"\0", MalformedError),
-        "garbage": (b"garbage, garbage", MalformedError),
-        "announced too large": (wire.HEADER.pack(b"VZ", 1, 0, 2**32 - 1), OversizedError),
-    }
+    frames = {name: (fed.encoded(message), error) for name, (message, error) in messages.items()}
+    return {**frames, **broken(fed.encoded(reply))}
 
 
 @every_kind
@@ -794,9 +798,9 @@ def test_bad_uploads_are_refused_and_change_nothing() -> None:
     for fields, error in changed:
         with refused(federation, error):
             federation.server.receive_upload(fed.encoded(replace(upload, **fields)))
-    frame = fed.encoded(upload)
-    for bad in (frame[:-1], frame + b"\0", b"", fed.ask(federation, 1), b"x" * 100):
-        with refused(federation, WireError):
+    others = {**broken(fed.encoded(upload)), "query": (fed.ask(federation, 1), MalformedError)}
+    for name, (bad, error) in others.items():
+        with refused(federation, error, case=name):
             federation.server.receive_upload(bad)
     for purpose in ("train", "validation", "test"):
         with refused(federation, RefusedError):
@@ -903,3 +907,29 @@ def test_a_ledger_that_knows_less_changes_nothing() -> None:
     before = fed.server_holds(federation)
     resumed_after(federation, 0, digest(b"old"), b"old")
     assert fed.differences(before, fed.server_holds(federation)) == []
+
+
+@settings(max_examples=300, deadline=None, derandomize=True, database=None)
+@given(
+    values=st.lists(st.floats(width=32), max_size=9),
+    bound=st.sampled_from([0.5, 1.0, 1000.0, 1e30]),
+)
+@example(values=[1e30, -1e30], bound=1e30)
+@example(values=[3e38, 1.0], bound=1.0)
+@example(values=[INF], bound=1e30)
+@example(values=[-INF, NAN], bound=1e30)
+def test_exactly_what_is_within_is_bounded(values: list[float], bound: float) -> None:
+    array = torch.tensor(values, dtype=torch.float32)
+    within = all(abs(value) <= torch.tensor(bound).item() for value in array.tolist())
+    assert is_bounded(array, bound) == within
+    fit = mended(array, bound)
+    assert is_bounded(fit, bound)
+    assert not within or torch.equal(fit, array)
+
+
+def test_a_bound_beyond_float32_still_refuses_infinity() -> None:
+    """A norm may be far beyond the bound where values are not."""
+    assert is_bounded(torch.full((64, 32), 9.9), 10.0)
+    assert is_bounded(torch.tensor([3e38]), 1e300)
+    assert not is_bounded(torch.tensor([INF]), 1e300)
+    assert mended(torch.tensor([NAN, -9.0]), 5.0).tolist() == [0.0, -5.0]

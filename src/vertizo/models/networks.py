@@ -53,9 +53,10 @@ def cnn(shape: Sequence[int], channels: Sequence[int], outputs: int) -> nn.Seque
 class TableNet(nn.Module):
     """An MLP behind embeddings of categories: for tables whose first columns hold codes.
 
-    A category of k values, one of ``cardinalities``, becomes ``min(16, ⌈√k⌉)`` numbers; they and
-    the other columns, ``inputs`` in all, are the inputs of the `mlp`. Codes come as floats, 0 to
-    k − 1; what is outside or not a number becomes the nearest code, or 0.
+    A category of k values becomes ``min(16, ⌈√k⌉)`` numbers; they and the other columns are the
+    inputs of the `mlp`. ``cardinalities`` are k of each of the first columns, of ``inputs`` in all.
+    Codes come as floats, 0 to k − 1; what is outside or not a number becomes the nearest code, or
+    0.
     """
 
     def __init__(

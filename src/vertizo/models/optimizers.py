@@ -65,23 +65,28 @@ class Dense:
         return math.sqrt(float(torch.dot(self.vector, self.vector)))
 
 
-class Optimizer(Protocol):
-    """Changes parameters by a gradient."""
+class Optimizer:
+    """Changes parameters by a gradient: not at all, unless a derived class does."""
 
-    def step(self, parameters: Tensor, gradient: Gradient, /) -> None:
+    def step(self, parameters: Tensor, gradient: Gradient) -> None:
         """One step of descent, in place."""
 
     def state(self) -> dict[str, Tensor]:
         """What a checkpoint must hold."""
+        return {}
 
     def load(self, state: dict[str, Tensor]) -> None:
         """Go on from ``state``."""
 
 
+class Frozen(Optimizer):
+    """The control that never moves: what the other side reaches alone."""
+
+
 LARGEST = float(np.finfo(np.float32).max)
 
 
-class Sgd:
+class Sgd(Optimizer):
     """``v ← m v + g``, ``w ← w − η v``; without momentum no velocity is held.
 
     η is the learning rate and m, in [0, 1), the momentum; over ``decay`` steps η falls to 0 in a
@@ -133,21 +138,7 @@ class Sgd:
             self._steps = int(state["sgd_steps"])
 
 
-class Frozen:
-    """The control that never moves: what the other side reaches alone."""
-
-    def step(self, *_: object) -> None:
-        """Nothing."""
-
-    def state(self) -> dict[str, Tensor]:
-        """Nothing."""
-        return {}
-
-    def load(self, state: dict[str, Tensor]) -> None:
-        """Nothing."""
-
-
-class RandomUpdates:
+class RandomUpdates(Optimizer):
     """The control that moves as far as the method would, in directions that know nothing.
 
     ``inner`` makes the steps; ``draw`` is from (step number, norm) to a gradient of that norm,

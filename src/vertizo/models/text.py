@@ -86,8 +86,8 @@ class TextRest(nn.Module):
     """The encoder behind its embedding layer, pooled, and an MLP that predicts.
 
     Rows that are zero throughout are taken for padding. Embeddings of several clients, such as
-    segments of one text, follow each other; ``width`` numbers in all, which ConfigError says are no
-    multiple of the encoder's. The clients' `TextEmbeddings` should be of the same ``spec``.
+    segments of one text, follow each other; the clients' `TextEmbeddings` should be of the same
+    ``spec``. ConfigError where ``width`` is no multiple of the encoder's, or as `Text`.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class TextRest(nn.Module):
 
 
 class Words(nn.Module):
-    """The embedding layer of an encoder, and a check that the tokens, so many, are its own."""
+    """The embedding layer of an encoder; ConfigError for too many tokens, or not its own."""
 
     def __init__(self, model: Any, spec: Spec, length: int) -> None:
         super().__init__()

@@ -60,20 +60,6 @@ def clipped_gradient(evaluation: Evaluation, clip_norm: float, count: int | None
     return total
 
 
-def descend(
-    update: Noised,
-    model: ServerModel,
-    evaluation: Evaluation,
-    step: int,
-    by: float,
-    count: int | None = None,
-) -> None:
-    """A step of DP-SGD: along the clipped gradients' noised sum, divided ``by`` a public number."""
-    noised = update.noise.onto(step, clipped_gradient(evaluation, update.noise.clip_norm, count))
-    gradient = (noised / by).to(model.parameters.dtype)
-    update.optimizer.step(model.parameters, Dense(gradient))
-
-
 @dataclass(eq=False)
 class Noised(Optimised):
     """An update whose optimiser sees noised sums of clipped numbers only."""
@@ -81,6 +67,14 @@ class Noised(Optimised):
     noise: NoiseSource
     """Clip C_s of a record's gradient or slope and noise σ_s on their sum, apart from replies'."""
     is_private = True
+
+    def _descend(
+        self, model: ServerModel, of: Evaluation, step: int, by: float, count: int | None = None
+    ) -> None:
+        """DP-SGD: along the clipped gradients' noised sum, divided ``by`` a public number."""
+        noised = self.noise.onto(step, clipped_gradient(of, self.noise.clip_norm, count))
+        gradient = (noised / by).to(model.parameters.dtype)
+        self.optimizer.step(model.parameters, Dense(gradient))
 
 
 @dataclass(eq=False)
@@ -93,7 +87,7 @@ class PrivateSgd(Counted, Noised):
     def step(self, model: ServerModel, evaluation: Evaluation, *_: Tensor) -> None:
         """One step along the clipped, noised gradient of the batch."""
         self.steps += 1
-        descend(self, model, evaluation, self.steps - 1, self.batch_size)
+        self._descend(model, evaluation, self.steps - 1, self.batch_size)
 
 
 @dataclass(eq=False)
@@ -196,4 +190,4 @@ class SecretSgd(Noised):
     ) -> None:
         """Step number ``step``, on the first ``count`` of the given rows, of D = ``records``."""
         evaluation = model.evaluate(Points(joined), labels)
-        descend(self, model, evaluation, step, self.sampling * records, count)
+        self._descend(model, evaluation, step, self.sampling * records, count)
