@@ -51,17 +51,19 @@ def rounds(
 ) -> Tensor:
     """Two rounds of a client and its optimiser's checkpoint between them; its parameters."""
     model = wrap(module, device)
+    before = model.parameters.clone()
     root, optimizer = Stream.from_seed(0), Sgd(0.01, momentum=0.9)
     side = ClientSide(model, optimizer, root.child("directions"), root.child("shared"), 0)
     client = method.client(side)
     for number in range(2):
         answer = client.ask(number, inputs)
-        assert answer.device.type == "cpu"
+        assert (answer.device.type, answer.requires_grad) == ("cpu", False)
         shape = method.reply_shape(len(inputs), answer.shape[-1])
         client.tell(number, inputs, torch.linspace(-1, 1, torch.Size(shape).numel()).view(shape))
         kept = {key: value.cpu() for key, value in optimizer.state().items() if device != "meta"}
         optimizer.load(kept)
     assert model.parameters.device.type == device
+    assert device == "meta" or not torch.equal(model.parameters, before)
     return model.parameters
 
 
@@ -89,6 +91,21 @@ def test_gradients_come_back() -> None:
         assert own.total(torch.ones(6, dtype=torch.float64)).shape == model.parameters.shape, name
         if inputs.is_floating_point() and name != "table":
             assert pullback.inputs(gradient).shape == inputs.shape, name
+
+
+def test_no_tensor_is_kept_for_a_graph() -> None:
+    """Of a zeroth-order client."""
+    kept: list[Tensor] = []
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept.append(tensor)
+        return tensor
+
+    for method in METHODS:
+        kept.clear()
+        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, keep):
+            rounds(method, cnn((1, 4, 4), [2], 3), torch.randn(5, 1, 4, 4), "cpu")
+        assert bool(kept) == isinstance(method, Vafl), method
 
 
 def test_functions_stay_on_the_processor() -> None:
