@@ -1,4 +1,4 @@
-"""Zeroth-order training of a client takes the memory of inference (without a graph: `test_device`)."""
+"""Zeroth-order training of a client takes the memory of inference (no graph: see `test_device`)."""
 
 from __future__ import annotations
 
