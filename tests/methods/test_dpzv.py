@@ -355,7 +355,7 @@ def test_directions_that_are_not_kept_give_the_same_update(
     def update(limit: int) -> tuple[Tensor, Tensor]:
         monkeypatch.setattr("vertizo.zeroth_order.directions.KEEP_UP_TO", limit)
         federation = federations.build("dpzv", changes={**SEVERAL, **momentum})
-        model, half = federation.models[0], federation.clients[0]._pair
+        model, half = federation.models[0], federation.clients[0].pair
         features = federation.data.features[0]["train"][:5]
         for number in range(3):
             half.tell(number, features, torch.tensor([0.5, -1.0, 2.0]))

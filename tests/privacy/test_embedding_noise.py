@@ -145,7 +145,7 @@ def test_only_embeddings_are_noised() -> None:
 
 def test_each_client_has_noise_of_its_own() -> None:
     made = fed.build("vafl", changes=fed.EMBEDDING_NOISE)
-    found = [client._noise.release(0, torch.zeros(1, 8, 3)) for client in made.clients]
+    found = [client.noise.release(0, torch.zeros(1, 8, 3)) for client in made.clients]
     for i, one in enumerate(found):
         assert all(not torch.allclose(one, other) for other in found[:i])
 
@@ -171,7 +171,7 @@ def test_the_clients_own_gradient_is_untouched() -> None:
     models = []
     for changes in ({}, fed.EMBEDDING_NOISE):
         federation = fed.build("vafl", changes=changes)
-        half, model = federation.clients[0]._pair, federation.models[0]
+        half, model = federation.clients[0].pair, federation.models[0]
         features = federation.data.features[0]["train"][:8]
         half.ask(0, features)
         half.tell(0, features, inside(8, 3))
@@ -261,7 +261,7 @@ def test_the_published_calibration_gives_less_noise() -> None:
 def test_the_noise_is_that_of_the_statement() -> None:
     federation = calibrated(epochs=20)
     std = federation.embedding_noise.noise_std
-    made = federation.clients[2]._noise
+    made = federation.clients[2].noise
     zeros = torch.zeros(1, 8, 3)
     sample = torch.stack([made.release(n, zeros) for n in range(200)])
     assert plausible(sample.double().numpy().ravel(), std)

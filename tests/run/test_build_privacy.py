@@ -119,7 +119,7 @@ def sampled(sample: int, rate: float) -> tuple[fed.Tape, Federation]:
     more = changes("poisson-dp-sgd", server__optimizer__learning_rate=rate)
     federation = fed.build("dpzv", None, more, observer=tape)
     side: Any = federation.server.side
-    side.update._sampler = SeededSampler(fed.Stream.from_seed(sample))
+    side.update.sampler = SeededSampler(fed.Stream.from_seed(sample))
     federation.start(upload_table=True)
     fed.go_on(federation)
     return tape, federation

@@ -55,10 +55,10 @@ def noises(changes: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
     assert isinstance(update, SecretSgd)
     plan: Any = federation.server.side.plan
     found = []
-    for noise in (plan._noise, update._noise):
+    for noise in (plan._noise, update.noise):
         assert isinstance(noise, SeededNoise)
         found.append(noise.onto(0, torch.zeros(64, dtype=torch.float64)) / noise.noise_std)
-    sample = update._sampler.uniform(0, 64).double()
+    sample = update.sampler.uniform(0, 64).double()
     return found[0], found[1], sample
 
 
@@ -76,7 +76,7 @@ def test_runs_that_differ_in_anything_share_no_noise() -> None:
 def test_noise_on_embeddings_is_shared_no_more() -> None:
     def of(**changes: Any) -> Tensor:
         federation = fed.build("vafl", None, {**fed.EMBEDDING_NOISE, **changes})
-        noise: Any = federation.clients[0]._noise
+        noise: Any = federation.clients[0].noise
         return noise.release(0, torch.zeros(1, 8, 4)) / noise.noise_std
 
     assert torch.equal(of(), of())

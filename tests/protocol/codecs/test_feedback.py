@@ -262,7 +262,7 @@ def test_noise_is_added_before_anything_is_coded() -> None:
     codec = fed.config("vafl", changes=changes).codecs.up
     query = fed.query(frame, codec)
     plain = federation.models[0](federation.data.features[0]["train"][query.ids])
-    released = client._noise.release(0, plain.unsqueeze(0))
+    released = client.noise.release(0, plain.unsqueeze(0))
     assert torch.equal(query.embeddings, coded(codec, released))
     known = client.state()["known"]["rows"][query.ids]
     assert torch.equal(known, query.embeddings[0])
