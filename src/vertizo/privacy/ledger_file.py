@@ -166,7 +166,7 @@ class LedgerFile:
                 following = Head(head.sequence + 1, row.link(head.chain))
             except (struct.error, TypeError):
                 self.damaged(f"entry {sequence} has values of other types")
-            if (sequence, chain) != following:
+            if Head(sequence, chain) != following:
                 self.damaged(f"entry {sequence} does not follow from entry {head.sequence}")
             head = following
             try:

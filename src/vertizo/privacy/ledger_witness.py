@@ -232,7 +232,7 @@ class Register:
     def add(self, identity: str, path: Path, budget: LedgerBudget, who: Names) -> None:
         """Register a ledger for these records; RunError if it cannot be written."""
         keys, rows = self._digests(who.keys), self._digests(who.contents)
-        about = {"ledger": str(path.absolute()), "name": budget.name}
+        about: dict[str, Any] = {"ledger": str(path.absolute()), "name": budget.name}
         about |= {"epsilon": budget.epsilon, "delta": budget.delta, "order": _order(keys)}
         head = json.dumps(about, ensure_ascii=False).encode() + b"\n"
         with self._reported("written"):
