@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from itertools import product
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from tests import federations as fed
 from torch import Tensor
 
 from vertizo.core.randomness import Stream
+from vertizo.privacy.accounting import epsilon_of
 from vertizo.privacy.embedding_noise import EmbeddingNoise, account, noise_std_for_embeddings
 from vertizo.protocol import wire
 from vertizo.protocol.messages import Query, Upload
@@ -170,18 +170,6 @@ def test_the_clients_own_gradient_is_untouched() -> None:
     assert torch.equal(*models)
 
 
-def epsilon_by_bisection(mu: float, delta: float) -> float:
-    """The ε at which a Gaussian mechanism of that μ is (ε, δ)-DP."""
-    spread, low, high = NormalDist(), 0.0, 1e4
-    for _ in range(200):
-        middle = (low + high) / 2
-        first = spread.cdf(-middle / mu + mu / 2)
-        second = spread.cdf(-middle / mu - mu / 2)
-        found = first - (math.exp(middle) * second if second else 0.0)
-        low, high = (middle, high) if found > delta else (low, middle)
-    return high
-
-
 def test_figures() -> None:
     """``μ = 2C√k/σ``; the published one has a further ``√(B/D)``."""
     for delta, (clip, std, k, sampling) in product(
@@ -190,8 +178,8 @@ def test_figures() -> None:
         found = account(clip, std, delta, releases=k, sampling=sampling)
         mu = 2 * clip * math.sqrt(k) / std
         assert found.mu == pytest.approx(mu, rel=1e-12)
-        assert found.epsilon == pytest.approx(epsilon_by_bisection(mu, delta), rel=1e-6)
-        published = epsilon_by_bisection(mu * math.sqrt(sampling), delta)
+        assert found.epsilon == pytest.approx(epsilon_of(mu, delta), rel=1e-6)
+        published = epsilon_of(mu * math.sqrt(sampling), delta)
         assert found.epsilon_published == pytest.approx(published, rel=1e-6)
         assert (found.clip, found.noise_std, found.delta, found.releases) == (clip, std, delta, k)
 
