@@ -75,7 +75,9 @@ class Statement:
 
     def without_guarantee(self, words: str) -> Statement:
         """The same figures where nothing is guaranteed, for the reason that ``words`` give."""
-        cleared = {one.name: one.default for one in fields(self) if one.name in FIGURES}
+        cleared: dict[str, Any] = {
+            one.name: one.default for one in fields(self) if one.name in FIGURES
+        }
         return replace(self, guarantee="none", words=words, **cleared)
 
     def as_dict(self) -> dict[str, Any]:
