@@ -20,7 +20,7 @@ from vertizo.data.datasets.catalog import CATALOG
 from vertizo.methods.choice import METHODS
 from vertizo.network.frames import PROTOCOL, Hello, Terms
 from vertizo.network.options import JoinConfig
-from vertizo.privacy.choice import MECHANISMS
+from vertizo.privacy.options import MECHANISMS
 from vertizo.protocol.codecs.catalog import CODECS
 
 LARGEST_DIM = 2**16

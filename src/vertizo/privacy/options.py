@@ -1,15 +1,44 @@
-"""The ``privacy`` section of a configuration."""
+"""The ``privacy`` section of a configuration, and how it chooses what carries noise."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, PlainSerializer, WrapValidator, model_validator
+from pydantic_core import PydanticCustomError
 
+from vertizo.core.errors import ConfigError
 from vertizo.core.options import Options
-from vertizo.privacy.choice import MECHANISMS, MechanismName
+from vertizo.core.registry import Registry
+
+_PLAN = "vertizo.privacy.plan"
+MECHANISMS: Registry[Any] = Registry(
+    "mechanism",
+    {
+        "none": f"{_PLAN}:NoPrivacy",
+        "gaussian": f"{_PLAN}:ClippedGaussian",
+        "embedding-noise": "vertizo.privacy.embedding_noise:EmbeddingStatement",
+    },
+    "vertizo.privacy.own_mechanism:OwnMechanism",
+)
+
+
+def _own(name: Any, builtin: Callable[[Any], Any]) -> Any:
+    """A name that is not built in: of an installed package, or an import path."""
+    if not isinstance(name, str) or name in MECHANISMS or not MECHANISMS.knows(name):
+        return builtin(name)
+    try:
+        MECHANISMS.find(name, "privacy.mechanism")
+    except ConfigError as error:
+        raise PydanticCustomError("whole_line", "{line}", {"line": str(error)}) from None
+    return name
+
+
+MechanismName = Annotated[
+    Literal["none", "gaussian", "embedding-noise"], WrapValidator(_own), PlainSerializer(str)
+]
 
 
 class PrivacyConfig(Options):
@@ -54,42 +83,37 @@ class PrivacyConfig(Options):
 
     @model_validator(mode="after")
     def _complete(self) -> PrivacyConfig:
+        mechanism = self.mechanism
         own = ("clip", "noise_std", "epsilon", "server_share", "server_noise_std")
         given = [k for k in own if getattr(self, k) is not None]
-        if self.mechanism == "none" and given:
+        if mechanism == "none" and given:
             raise ValueError(
                 f"privacy.{given[0]} is set but privacy.mechanism is 'none'; use 'gaussian'"
             )
-        if self.mechanism not in MECHANISMS:  # somebody's own, which heeds what it likes
-            return self._reply_noise_is_gaussian()
-        if self.mechanism != "none":
-            if self.clip is None and self.mechanism == "embedding-noise":
-                raise ValueError(
-                    f"privacy.mechanism {self.mechanism!r} needs privacy.clip, e.g. 5.0"
-                )
-            if (self.noise_std is None) == (self.epsilon is None):
-                raise ValueError(
-                    f"privacy.mechanism {self.mechanism!r} needs exactly one of privacy.noise_std "
-                    "and privacy.epsilon"
-                )
-        if self.mechanism == "none" and self.accounting == "published":
+        if mechanism == "embedding-noise" and self.clip is None:
+            raise ValueError(f"privacy.mechanism {mechanism!r} needs privacy.clip, e.g. 5.0")
+        known = mechanism in MECHANISMS  # somebody's own heeds what it likes
+        if known and mechanism != "none" and (self.noise_std is None) == (self.epsilon is None):
             raise ValueError(
-                "privacy.accounting is 'published' but privacy.mechanism is 'none'; "
-                "use 'gaussian' or 'embedding-noise'"
+                f"privacy.mechanism {mechanism!r} needs exactly one of privacy.noise_std "
+                "and privacy.epsilon"
             )
-        if self.accounting == "published" and self.epsilon is None:
-            raise ValueError("privacy.accounting is 'published', which needs privacy.epsilon")
-        return self._reply_noise_is_gaussian()
-
-    def _reply_noise_is_gaussian(self) -> PrivacyConfig:
-        if self.ledger is not None and self.mechanism != "gaussian":
+        if known and self.accounting == "published":
+            if mechanism == "none":
+                raise ValueError(
+                    "privacy.accounting is 'published' but privacy.mechanism is 'none'; "
+                    "use 'gaussian' or 'embedding-noise'"
+                )
+            if self.epsilon is None:
+                raise ValueError("privacy.accounting is 'published', which needs privacy.epsilon")
+        if self.ledger is not None and mechanism != "gaussian":
             raise ValueError(
-                f"privacy.ledger is set but privacy.mechanism is {self.mechanism!r}, which charges "
+                f"privacy.ledger is set but privacy.mechanism is {mechanism!r}, which charges "
                 "nothing; use 'gaussian'"
             )
-        if self.noise is not None and self.mechanism != "gaussian":
+        if self.noise is not None and mechanism != "gaussian":
             raise ValueError(
-                f"privacy.noise is {self.noise!r} but privacy.mechanism is {self.mechanism!r}; "
+                f"privacy.noise is {self.noise!r} but privacy.mechanism is {mechanism!r}; "
                 "it is for 'gaussian'"
             )
         return self

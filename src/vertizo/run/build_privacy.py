@@ -20,12 +20,12 @@ from vertizo.party import private_updates as private
 from vertizo.party.server_model import FirstOrder, NoUpdate, ServerUpdate, ZerothOrder
 from vertizo.privacy import guarantee
 from vertizo.privacy.accounting import mu_of, published_mu, published_noise_std
-from vertizo.privacy.choice import MECHANISMS
 from vertizo.privacy.discrete_gaussian import RandomBytes
 from vertizo.privacy.events import GaussianRelease, Releases, SecretSteps
 from vertizo.privacy.grid_accounting import GridCorrection
 from vertizo.privacy.ledger import Ledger, MemoryLedger
 from vertizo.privacy.mechanisms import NoiseSource, SeededNoise
+from vertizo.privacy.options import MECHANISMS
 from vertizo.privacy.plan import ClippedGaussian, NoPrivacy, Plan
 from vertizo.privacy.secure_noise import SecureNoise, grid_for
 from vertizo.run import data_defaults

@@ -75,7 +75,7 @@ def plan(
 
 
 def _show(federation: Federation, found: Budget, wanted: float) -> None:
-    from vertizo.privacy.budget_text import epsilons, noises, notes
+    from vertizo.privacy.budget import epsilons, noises, notes
 
     for title, (headings, *rows) in (
         ("noise", [["", ""], *noises(federation, found)]),
