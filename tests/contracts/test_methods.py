@@ -437,7 +437,7 @@ def spied(
 def relabelled(data: VerticalData, record: int) -> VerticalData:
     labels = data.labels["train"].clone()
     labels[record] = (labels[record] + 1) % 3
-    changed = {**data.labels, "table": labels}
+    changed = {**data.labels, "train": labels}
     return VerticalData(
         data.name, data.task, data.parties, data.features, changed, data.fitted_scaling
     )
