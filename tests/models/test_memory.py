@@ -13,9 +13,9 @@ from torch import Tensor
 
 from vertizo.core.randomness import Stream
 from vertizo.methods.base import ClientSide
-from vertizo.methods.cascaded import Cascaded
 from vertizo.methods.dpzv import Dpzv
-from vertizo.methods.vafl import Vafl
+from vertizo.methods.first_order import Vafl
+from vertizo.methods.forward_difference import Cascaded
 from vertizo.models.networks import cnn
 from vertizo.models.optimizers import Sgd
 from vertizo.models.torch import wrap

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from vertizo.core.errors import MalformedError
-from vertizo.protocol.codecs.hexagonal import Hexagonal
-from vertizo.protocol.codecs.lattice import Lattice
+from vertizo.protocol.codecs.lattice import Hexagonal, Lattice
 
 KINDS: tuple[Literal["hexagonal", "scalar"], ...] = ("hexagonal", "scalar")
 BITS: tuple[Literal[8, 4, 2], ...] = (8, 4, 2)
