@@ -221,6 +221,11 @@ def encoded(message: Message, codec: Codec = CODEC) -> bytes:
     return bytes(wire.encode(message, codec))
 
 
+def back(codec: Codec, array: Tensor) -> Tensor:
+    """What arrives of an array that goes through a codec."""
+    return codec.decode(codec.encode(array), tuple(array.shape))
+
+
 def charged(federation: Federation) -> Tensor:
     """What each client's queries were charged of each record, in noised numbers: [clients, D].
 

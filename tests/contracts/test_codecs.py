@@ -11,8 +11,8 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from tests.federations import back
 from tests.refusals import refused
-from torch import Tensor
 
 from vertizo.core.errors import MalformedError
 from vertizo.protocol import wire
@@ -68,11 +68,6 @@ CASES = {
 SHAPES = arrays.array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=6)
 NORMAL = st.floats(0.125, 1000, width=32) | st.floats(-1000, -0.125, width=32) | st.just(0.0)
 BATCHES = arrays.arrays(np.float32, SHAPES, elements=NORMAL)
-
-
-def back(codec: Codec, array: Tensor) -> Tensor:
-    """What arrives of an array."""
-    return codec.decode(codec.encode(array), tuple(array.shape))
 
 
 @given(numbers=BATCHES)

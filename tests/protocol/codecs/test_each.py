@@ -12,8 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from pydantic import TypeAdapter, ValidationError
+from tests.federations import back
 from tests.refusals import refused
-from torch import Tensor
 
 from vertizo.core.errors import MalformedError
 from vertizo.protocol.codecs.base import Codec
@@ -27,11 +27,6 @@ from vertizo.protocol.codecs.sign import Sign
 from vertizo.protocol.codecs.top_k import TopK
 from vertizo.protocol.codecs.uniform import Uniform
 
-
-def there_and_back(codec: Codec, array: Tensor) -> Tensor:
-    return codec.decode(codec.encode(array), tuple(array.shape))
-
-
 shapes = arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=5)
 rows = arrays.array_shapes(max_dims=3, max_side=20)
 
@@ -39,7 +34,7 @@ rows = arrays.array_shapes(max_dims=3, max_side=20)
 @given(numbers=arrays.arrays(np.float32, shapes, elements=st.floats(width=32)))
 @settings(deadline=None)
 def test_float32_keeps_every_bit(numbers: np.ndarray) -> None:
-    found = there_and_back(NoCompression(), torch.from_numpy(numbers))
+    found = back(NoCompression(), torch.from_numpy(numbers))
     assert found.shape == numbers.shape
     assert found.numpy().tobytes() == numbers.tobytes()
 
@@ -49,7 +44,7 @@ def test_float32_keeps_every_bit(numbers: np.ndarray) -> None:
 def test_halves_round_to_the_nearest(numbers: np.ndarray) -> None:
     array = torch.from_numpy(numbers)
     for name, dtype in (("float16", torch.float16), ("bfloat16", torch.bfloat16)):
-        found = there_and_back(NoCompression(dtype=name), array)
+        found = back(NoCompression(dtype=name), array)
         assert torch.equal(found, array.to(dtype).to(torch.float32)), name
 
 
@@ -69,14 +64,14 @@ def test_values_that_are_not_finite_arrive_as_such() -> None:
     inf = float("inf")
     array = torch.tensor([inf, -inf, float("nan"), -0.0])
     for dtype in ("float32", "float16", "bfloat16"):
-        found = there_and_back(NoCompression(dtype=dtype), array)
+        found = back(NoCompression(dtype=dtype), array)
         assert found[:2].tolist() == [inf, -inf], dtype
         assert found[2].isnan(), dtype
         assert found[3].signbit(), dtype
 
 
 def test_numbers_beyond_float16_become_infinite_for_the_receiver_to_refuse() -> None:
-    found = there_and_back(NoCompression(dtype="float16"), torch.tensor([1e6, -1e6, 65_504.0]))
+    found = back(NoCompression(dtype="float16"), torch.tensor([1e6, -1e6, 65_504.0]))
     assert found.tolist() == [float("inf"), -float("inf"), 65_504.0]
 
 
@@ -104,11 +99,11 @@ def test_a_number_is_off_by_half_a_step_and_the_ends_by_nothing(array: np.ndarra
     rounding = max(abs(low), abs(high)) * 2**-24 + LEAST
     ends = (given_ == low) | (given_ == high)
     for bits in BITS:
-        found = there_and_back(Uniform(bits=bits), given_)
+        found = back(Uniform(bits=bits), given_)
         error = float((found.double() - given_.double()).abs().max())
         assert error <= (high - low) / (2**bits - 1) / 2 * (1 + 1e-6) + rounding, bits
         assert torch.equal(found[ends], given_[ends]), bits
-        assert torch.equal(there_and_back(Uniform(bits=bits), found), found), bits
+        assert torch.equal(back(Uniform(bits=bits), found), found), bits
 
 
 @given(
@@ -121,8 +116,8 @@ def test_two_numbers_and_constants_are_exact(array: np.ndarray, shape: tuple[int
     constant = torch.full(shape, float(two[0]) if len(two) else 0.0)
     for bits in BITS:
         for scale in ("array", "record"):
-            assert torch.equal(there_and_back(Uniform(bits=bits, scale=scale), two), two), bits
-        assert torch.equal(there_and_back(Uniform(bits=bits), constant), constant), bits
+            assert torch.equal(back(Uniform(bits=bits, scale=scale), two), two), bits
+        assert torch.equal(back(Uniform(bits=bits), constant), constant), bits
 
 
 def test_the_bytes_are_ends_and_then_levels() -> None:
@@ -133,17 +128,17 @@ def test_the_bytes_are_ends_and_then_levels() -> None:
 def test_every_point_of_a_query_has_a_scale() -> None:
     array = torch.randn(2, 4, 5)
     small = array * torch.tensor([1.0, 1e-6])[:, None, None]
-    found = there_and_back(Uniform(), small)
+    found = back(Uniform(), small)
     assert float((found[1] - small[1]).abs().max()) < 1e-6 * 8 / 255
 
 
 def test_a_value_that_is_not_finite_spoils_its_group_alone() -> None:
     array = torch.randn(3, 4)
     array[1, 2] = float("nan")
-    found = there_and_back(Uniform(scale="record"), array)
+    found = back(Uniform(scale="record"), array)
     assert found.isfinite().all(1).tolist() == [True, False, True]
     assert not found[1].isfinite().any()
-    assert not there_and_back(Uniform(), array).isfinite().any()
+    assert not back(Uniform(), array).isfinite().any()
 
 
 def test_signs_have_the_mean_size_of_their_row() -> None:
@@ -154,13 +149,13 @@ def test_signs_have_the_mean_size_of_their_row() -> None:
     assert bytes(data) == struct.pack("<2f", third, 0.5) + bytes([0b000_010])
     found = codec.decode(data, (2, 3))
     assert torch.allclose(found, torch.tensor([[third, -third, third], [0.5] * 3]))
-    assert torch.equal(there_and_back(codec, found), found)
+    assert torch.equal(back(codec, found), found)
 
 
 def test_the_mean_of_signs_does_not_overflow() -> None:
     most = torch.finfo(torch.float32).max
     array = torch.tensor([most, -most, most])
-    assert torch.equal(there_and_back(Sign(), array), array)
+    assert torch.equal(back(Sign(), array), array)
 
 
 def test_one_size_for_all_records_of_a_point() -> None:
@@ -184,13 +179,13 @@ def test_one_size_for_all_records_of_a_point() -> None:
 def test_the_largest_of_every_row_are_kept_exactly(array: np.ndarray, fraction: float) -> None:
     codec = TopK(fraction=fraction)
     given_ = torch.from_numpy(array)
-    found = there_and_back(codec, given_)
+    found = back(codec, given_)
     kept = max(1, round(fraction * array.shape[-1]))
     assert ((found == given_) | (found == 0)).all()
     before, after = (x.abs().sort(-1, descending=True).values for x in (given_, found))
     assert torch.equal(after[..., :kept], before[..., :kept])
     assert not after[..., kept:].any()
-    assert torch.equal(there_and_back(codec, found), found)
+    assert torch.equal(back(codec, found), found)
 
 
 def test_the_bytes_are_places_and_then_values() -> None:
@@ -221,16 +216,16 @@ def test_the_selected_values_are_what_the_last_codec_makes_of_them() -> None:
     places, values = first.split(array)
     assert values.shape == (2, 5, 8)
     assert bytes(chain.encode(array)) == places + bytes(last.encode(values))
-    found, kept = there_and_back(chain, array), there_and_back(first, array) != 0
+    found, kept = back(chain, array), back(first, array) != 0
     assert not found[~kept].any()
-    assert torch.equal(found[kept].view(2, 5, 8), there_and_back(last, values))
+    assert torch.equal(found[kept].view(2, 5, 8), back(last, values))
 
 
 def test_without_loss_in_the_last_a_chain_is_its_selection() -> None:
     array = torch.randn(6, 50)
     chain = Chain(codecs=(TopK(fraction=0.5), TopK(fraction=0.2), NoCompression()))
     selection = TopK(fraction=0.1)
-    assert torch.equal(there_and_back(chain, array), there_and_back(selection, array))
+    assert torch.equal(back(chain, array), back(selection, array))
 
 
 WIDTHS = [*range(1, 18), 24, 31, 32]

@@ -32,14 +32,10 @@ LOSSY: dict[str, Codec] = {
 IDS = torch.tensor([4, 0, 7])
 
 
-def coded(codec: Codec, array: Tensor) -> Tensor:
-    return codec.decode(codec.encode(array), tuple(array.shape))
-
-
 def sent(feedback: Feedback, codec: Codec, ids: Tensor, array: Tensor) -> Tensor:
     """What arrives of an array that is sent with feedback."""
     wanted = feedback.corrected(ids, array)
-    arrived = coded(codec, wanted)
+    arrived = fed.back(codec, wanted)
     feedback.absorb(ids, wanted, arrived)
     return arrived
 
@@ -56,7 +52,7 @@ def test_the_sum_of_what_arrives_approaches_the_sum_of_what_was_wanted() -> None
             array = base + noise[n - 1]
             wanted += array
             arrived += sent(feedback, codec, IDS, array)
-            forgetful += coded(codec, array)
+            forgetful += fed.back(codec, array)
             errors[n] = float((arrived - wanted).norm() / n)
             if n <= 20:  # owed is what is missing, exactly: nothing else is ever added
                 missing = wanted - arrived
@@ -195,7 +191,7 @@ def test_which_codecs_settle() -> None:
         assert (loss_of(codec, 64) <= MOST) == (codec in settling), codec
         known = torch.zeros_like(array)
         for _ in range(200):
-            known = known + coded(codec, array - known)
+            known = known + fed.back(codec, array - known)
         error = float((known - array).norm() / array.norm())
         assert (error < 0.5) == (codec in settling), codec
 
@@ -243,6 +239,6 @@ def test_noise_is_added_before_anything_is_coded() -> None:
     query = fed.query(frame, codec)
     plain = federation.models[0](federation.data.features[0]["train"][query.ids])
     released = client._noise.release(0, plain.unsqueeze(0))
-    assert torch.equal(query.embeddings, coded(codec, released))
+    assert torch.equal(query.embeddings, fed.back(codec, released))
     known = client.state()["known"]["rows"][query.ids]
     assert torch.equal(known, query.embeddings[0])
