@@ -16,9 +16,9 @@ from vertizo.config.architectures import FunctionConfig, MlpConfig
 from vertizo.core.errors import ConfigError
 from vertizo.core.randomness import Stream
 from vertizo.methods.base import ClientSide
-from vertizo.methods.cascaded import Cascaded
 from vertizo.methods.dpzv import Dpzv
-from vertizo.methods.vafl import Vafl
+from vertizo.methods.first_order import Vafl
+from vertizo.methods.forward_difference import Cascaded
 from vertizo.models import torch as models
 from vertizo.models.base import Points
 from vertizo.models.networks import Bag, Filters, TableNet, cnn, mlp

@@ -18,8 +18,7 @@ from vertizo.privacy.accounting import epsilon_of
 from vertizo.privacy.embedding_noise import EmbeddingNoise, account, noise_std_for_embeddings
 from vertizo.protocol import wire
 from vertizo.protocol.messages import Query, Upload
-from vertizo.zeroth_order.directions import LAWS, Directions
-from vertizo.zeroth_order.record_directions import record_directions
+from vertizo.zeroth_order.directions import LAWS, Directions, record_directions
 
 CLIP, SIGMA = 2.0, 0.7
 RECORDS, BATCH, EPOCHS = 29, 8, 2

@@ -17,7 +17,7 @@ from vertizo.data.vertical import VerticalData
 from vertizo.methods.choice import METHODS
 from vertizo.methods.czofo import Czofo
 from vertizo.methods.dpzv import Dpzv
-from vertizo.methods.vafl import Vafl
+from vertizo.methods.first_order import Vafl
 from vertizo.models.losses import Classification
 from vertizo.models.optimizers import Sgd
 from vertizo.run import data_defaults

@@ -93,8 +93,6 @@ class Stream:
 class _Words(ISeedSequence):
     """A seed as it is, which is how SFC64's author seeds it; NumPy's own hashing costs 10 µs."""
 
-    __slots__ = ("_seed",)
-
     def __init__(self, seed: int) -> None:
         self._seed = seed
 

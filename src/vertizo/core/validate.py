@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 def positive(name: str, value: float) -> float:
     """``value`` if it is finite and above zero.
 
-    >>> positive("clip", 1.5)
-    1.5
     >>> positive("clip", 0)
     Traceback (most recent call last):
     ...
@@ -41,11 +39,7 @@ def non_negative(name: str, value: float) -> float:
 
 
 def fraction(name: str, value: float) -> float:
-    """``value`` if it lies in the open interval (0, 1).
-
-    >>> fraction("delta", 1e-5)
-    1e-05
-    """
+    """``value`` if it lies in the open interval (0, 1)."""
     if not 0 < value < 1:
         raise ConfigError(f"{name} is {value}; it must lie strictly between 0 and 1")
     return value

@@ -30,8 +30,8 @@ from vertizo.core.errors import ConfigError, DataError
 from vertizo.core.names import LawName
 from vertizo.core.randomness import Stream
 from vertizo.core.validate import fraction, positive
+from vertizo.zeroth_order.directions import record_directions
 from vertizo.zeroth_order.estimators import forward_difference
-from vertizo.zeroth_order.record_directions import record_directions
 
 
 def step_epsilon(variance: float, largest_gradient: float, records: int, delta: float) -> float:
