@@ -20,8 +20,8 @@ from tests import deployments as dep
 
 from vertizo.data.prepare import prepare
 from vertizo.network.authority import issue
-from vertizo.network.journal import records
 from vertizo.network.options import ServeConfig, load_serve
+from vertizo.network.store import records
 from vertizo.privacy.durable_ledger import DurableLedger
 from vertizo.privacy.ledger import REPLY
 from vertizo.protocol import wire

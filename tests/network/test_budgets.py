@@ -12,8 +12,7 @@ from tests.network.test_faults import PRIVATE
 from tests.network.test_hostile import begin, query, replied, upload_all
 
 from vertizo.core.errors import ConfigError, RunError
-from vertizo.network.budgets import budget_for_jobs
-from vertizo.network.job import records_of
+from vertizo.network.job import budget_for_jobs, records_of
 from vertizo.network.options import ServeConfig
 from vertizo.network.serving import FederationService
 from vertizo.privacy.durable_ledger import DurableLedger

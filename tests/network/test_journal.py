@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from vertizo.core.errors import RunError
-from vertizo.network.journal import RECORD, Journal, records
-from vertizo.network.store import Slot, Store
+from vertizo.network.store import RECORD, Journal, Slot, Store, records
 
 
 def test_records_come_back_in_order_and_undone_ones_do_not(tmp_path: Path) -> None:

@@ -10,9 +10,8 @@ from tests import deployments as dep
 from tests.network.test_faults import PRIVATE
 from tests.network.test_hostile import begin
 
-from vertizo.network.secrets import root_of
 from vertizo.network.serving import FederationService
-from vertizo.network.store import Store
+from vertizo.network.store import Store, root_of
 
 
 @pytest.fixture(autouse=True)

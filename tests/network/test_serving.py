@@ -18,7 +18,7 @@ from tests import deployments as dep
 from tests.deployments import DirectChannel
 
 from vertizo.core.errors import ConfigError, DataError, RunError
-from vertizo.network import frames, serving
+from vertizo.network import frames, service
 from vertizo.network.joining import Member
 from vertizo.network.options import JoinConfig, ServeConfig, load_join, load_serve
 from vertizo.network.predicting import NewRecords, PredictingService, help_predict
@@ -71,7 +71,7 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
         own = SimpleNamespace(monotonic=lambda: self.now, perf_counter=time.perf_counter)
-        monkeypatch.setattr(serving, "time", own)
+        monkeypatch.setattr(service, "time", own)
 
 
 def run(

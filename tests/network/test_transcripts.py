@@ -180,7 +180,7 @@ def test_a_first_table_of_256_megabytes_goes_through(tmp_path: Path) -> None:
         ):
             (done,) = dep.joined([dep.join_config(tmp_path, "north")], lambda _: channel)
         assert done.queries == 2
-        assert service.traffic.table > 256 * 2**20
+        assert service._archive.traffic.table > 256 * 2**20
         assert service.state is not None
         values = service.state.job.party.side.table.values
         assert values.numel() * 4 > 256 * 2**20
