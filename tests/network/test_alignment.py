@@ -49,7 +49,7 @@ from vertizo.network.alignment.messages import (
 from vertizo.network.alignment.service import AligningService
 from vertizo.network.authority import issue
 from vertizo.network.certificates import Credentials
-from vertizo.network.grpc import GrpcChannel, GrpcServer, Limits
+from vertizo.network.grpc import GrpcChannel, GrpcServer
 
 HAS_PSI = find_spec("private_set_intersection") is not None
 METHODS: tuple[Method, ...] = ("private", "hashed") if HAS_PSI else ("hashed",)
@@ -429,9 +429,7 @@ def test_over_grpc_with_certificates(tmp_path: Path) -> None:
         return Credentials.load(tmp_path / "made" / name)
 
     service = AligningService(list(members), numbers(20), method, federation=NAME)
-    server = GrpcServer(
-        service, listen="127.0.0.1:0", credentials=credentials("bank"), limits=Limits()
-    )
+    server = GrpcServer(service, listen="127.0.0.1:0", credentials=credentials("bank"))
     with closing(service), server, ThreadPoolExecutor(2) as pool:
 
         def work(name: str) -> Alignment:

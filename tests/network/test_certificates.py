@@ -20,7 +20,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from vertizo.core.errors import ConfigError, RunError
 from vertizo.network.authority import issue
 from vertizo.network.certificates import Credentials
-from vertizo.network.grpc import GrpcChannel, GrpcServer, Limits
+from vertizo.network.grpc import GrpcChannel, GrpcServer
 from vertizo.network.transport import Answer
 
 Key = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
@@ -253,9 +253,7 @@ def test_a_kit_that_flare_provisions_is_good_for_both_sides(tmp_path: Path) -> N
     kits = tmp_path / "w" / "trial" / "prod_00"
     holder, site = Credentials.load(kits / "server1"), Credentials.load(kits / "site-1")
     assert (holder.name, site.name) == ("server1", "site-1")
-    with GrpcServer(
-        Greeting(), listen="localhost:0", credentials=holder, limits=Limits()
-    ) as server:
+    with GrpcServer(Greeting(), listen="localhost:0", credentials=holder) as server:
         channel = GrpcChannel(f"localhost:{server.port}", site, server_name="server1")
         assert channel.ask(b"hello") == b"hello, site-1"
         channel.close()

@@ -23,7 +23,7 @@ import pytest
 from vertizo.core.errors import ConfigError, RunError, ShapeError
 from vertizo.network.authority import issue
 from vertizo.network.certificates import Credentials
-from vertizo.network.grpc import GrpcChannel, GrpcServer, Limits
+from vertizo.network.grpc import GrpcChannel, GrpcServer
 from vertizo.network.transport import Answer, Rest
 
 MEMBERS = ("bank", "shop", "clinic")
@@ -101,7 +101,7 @@ def serve(
     **limits: float,
 ) -> GrpcServer:
     mine = credentials or Credentials.load(made / "one" / "holder")
-    return GrpcServer(service, listen=listen, credentials=mine, limits=Limits(**limits))
+    return GrpcServer(service, listen=listen, credentials=mine, **limits)
 
 
 @contextmanager
@@ -421,9 +421,6 @@ def test_a_rate_is_kept_by_waiting(echo: Echo, made: Path) -> None:
             started = time.monotonic()
             shop.ask(b"x")
         assert time.monotonic() - started < 1
-    for wrong in ({"rate": 0}, {"rate": True}, {"keepalive_seconds": 0}, {"speed": 1}):
-        with pytest.raises(ValueError, match="validation error"):
-            Limits(**wrong)
 
 
 # --- what a service does wrong
@@ -560,7 +557,7 @@ def test_a_dead_server_is_noticed(echo: Echo, made: Path) -> None:
         assert bank.ask(b"x") == b"x"
         proxy.flows.clear()
         started = time.monotonic()
-        with pytest.raises(RunError, match="was not to be had for"):
+        with pytest.raises(RunError, match="could not be reached for"):
             bank.ask(b"y")
         assert time.monotonic() - started < 20
         proxy.flows.set()
@@ -589,7 +586,7 @@ def test_patience_ends(made: Path) -> None:
         port = unused.getsockname()[1]
         with (
             channel(made, port, patience=0.3, on_trouble=told.append) as bank,
-            pytest.raises(RunError, match=f"localhost:{port} was not to be had for 0 seconds"),
+            pytest.raises(RunError, match=f"localhost:{port} could not be reached for 0 seconds"),
         ):
             bank.ask(b"x")
     assert told == [f"no connection to localhost:{port}: nobody listens there; trying again"]

@@ -143,7 +143,7 @@ def test_a_tunnel_with_nobody_behind_it_is_no_refusal(
     mine = Credentials.load(tmp_path / "north")
     with held_port() as nobody, Cutter(nobody.getsockname()[1], []) as relay:
         channel = GrpcChannel(f"127.0.0.1:{relay.port}", mine, patience=2.0)
-        with closing(channel), pytest.raises(RunError, match="not to be had for 2 seconds"):
+        with closing(channel), pytest.raises(RunError, match="not be reached for 2 seconds"):
             channel.ask(b"")
 
 
@@ -297,7 +297,7 @@ def test_members_that_lost_patience_go_on_another_day(tmp_path: Path) -> None:
         job.goes_on(SERVER, 5)
         job.parties[SERVER].kill()
         for member in MEMBERS:
-            words = f"127.0.0.1:{job.port} was not to be had for 3 seconds: nobody listens there"
+            words = f"127.0.0.1:{job.port} could not be reached for 3 seconds: nobody listens there"
             job.parties[member].fails(words, seconds=30)
         job.start(SERVER)
         job.parties[SERVER].says("serves")

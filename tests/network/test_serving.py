@@ -258,6 +258,8 @@ def test_a_member_refuses_what_it_did_not_agree_to(
         ({"members": []}, {}, "at least 1"),
         ({"listen": "7443"}, {}, "no address"),
         ({"members": ["a b"]}, {}, "no name"),
+        ({"rate": 0}, {}, "greater than 0"),
+        ({"rate": True}, {}, "federation.rate"),
         ({}, {"data": {"name": "digits", "parties": 3}}, "data.parties is 3"),
         (
             {"absent": "go-on"},

@@ -15,7 +15,7 @@ from vertizo.data.prepare import prepare
 from vertizo.network import frames
 from vertizo.network.authority import issue
 from vertizo.network.certificates import Credentials
-from vertizo.network.grpc import GrpcServer, Limits
+from vertizo.network.grpc import GrpcServer
 from vertizo.network.grpc_channel import GrpcChannel
 from vertizo.network.job import settings_of
 from vertizo.network.serving import FederationService
@@ -68,9 +68,7 @@ def served(folder: Path, **keys: Any) -> list[tuple[str, int, bytes]]:
     with FederationService(config) as service, dep.ticking(service):
         recorder = Recorder(service)
         credentials = Credentials.load(folder / "certs" / "bank")
-        with GrpcServer(
-            recorder, listen="localhost:0", credentials=credentials, limits=Limits()
-        ) as net:
+        with GrpcServer(recorder, listen="localhost:0", credentials=credentials) as net:
             channels = {member: channel(net.port, member) for member in dep.MEMBERS}
             try:
                 dep.joined([dep.join_config(folder, m) for m in dep.MEMBERS], channels.__getitem__)
@@ -175,7 +173,7 @@ def test_a_first_table_of_256_megabytes_goes_through(tmp_path: Path) -> None:
     with FederationService(config) as service, dep.ticking(service):
         holder = Credentials.load(tmp_path / "certs" / "bank")
         with (
-            GrpcServer(service, listen="localhost:0", credentials=holder, limits=Limits()) as net,
+            GrpcServer(service, listen="localhost:0", credentials=holder) as net,
             closing(GrpcChannel(f"localhost:{net.port}", mine, patience=30.0)) as channel,
         ):
             (done,) = dep.joined([dep.join_config(tmp_path, "north")], lambda _: channel)

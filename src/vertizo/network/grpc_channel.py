@@ -36,11 +36,7 @@ def grpc_module() -> Any:
 
 
 def address(what: str, text: str) -> tuple[str, int]:
-    """Host and port.
-
-    Raises:
-        ConfigError: it is not of the form host:port.
-    """
+    """Host and port; ConfigError where it is not of the form host:port."""
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdecimal() or int(port) > 65535 or "/" in host or " " in host:
         raise ConfigError(f"{what} is {text!r}; write host:port, as in holder.example:8443")
@@ -76,8 +72,7 @@ class GrpcChannel:
         server_name: in the server's certificate, where it is reached under another one.
         on_trouble: is told in one line that the connection is lost, and that it is back.
         largest_answer: bytes that an answer may have.
-        keepalive_seconds: of silence after which the server is asked for a sign of life; as for
-            `Limits`.
+        keepalive_seconds: of silence after which the server is asked for a sign of life.
     """
 
     def __init__(
@@ -172,7 +167,7 @@ class GrpcChannel:
             trouble.refusals = 0
         if time.monotonic() - trouble.began > self._patience:
             raise RunError(
-                f"{self._server} was not to be had for {self._patience:.0f} seconds: {reason}"
+                f"{self._server} could not be reached for {self._patience:.0f} seconds: {reason}"
             )
         self._closed.wait(trouble.next_pause())
 

@@ -21,7 +21,7 @@ from vertizo.data import party_table
 from vertizo.data.prepare import prepare
 from vertizo.data.vertical import VerticalData
 from vertizo.network.frames import Ready
-from vertizo.network.options import ServeConfig, ServeOptions
+from vertizo.network.options import NO_LEDGER, ServeConfig, ServeOptions
 from vertizo.party.server import ServerParty
 from vertizo.privacy.discrete_gaussian import RandomBytes
 from vertizo.privacy.durable_ledger import SLACK, DurableLedger
@@ -238,9 +238,7 @@ def budget_for_jobs(config: ServeConfig, runs: int) -> tuple[LedgerBudget, Verti
     """
     served = config.federation
     if served.trial:
-        raise ConfigError(
-            "federation.trial makes all noise from a public seed; no ledger is for that"
-        )
+        raise ConfigError(NO_LEDGER)
     plain = config.experiment()
     plain = plain.model_copy(update={"privacy": plain.privacy.model_copy(update={"ledger": None})})
     records = records_of(plain, served)

@@ -24,11 +24,7 @@ class WatchedService(Service, Protocol):
     """A service that looks after its members while nobody asks."""
 
     def tick(self) -> None:
-        """Called a few times a second.
-
-        Raises:
-            Exception: what made the service stop answering.
-        """
+        """Called a few times a second; raises what made the service stop answering."""
 
 
 YEARS = 1e8
@@ -44,8 +40,7 @@ publish = cast(Callable[[Method], Method], collab.publish)
 class LabelHolder:
     """At FLARE's server: has the members work, and answers what they ask.
 
-    Args:
-        config: path of the label holder's configuration, on the server's machine.
+    ``config`` is the path of the label holder's configuration, on the server's machine.
     """
 
     def __init__(self, config: str) -> None:
@@ -82,8 +77,7 @@ class LabelHolder:
                     f" {', '.join(sorted(service.members))}; a member has the name of its FLARE"
                     " client"
                 )
-            names = {cell: name for name, cell in cells.items()}
-            asks = CellService(engine.get_cell(), service, names)
+            asks = CellService(engine.get_cell(), service, {c: name for name, c in cells.items()})
             with asks.open():
                 return self._wait(service, asks, len(cells))
 
@@ -111,8 +105,7 @@ class LabelHolder:
 class Member:
     """At a client of FLARE's: works in its own loop.
 
-    Args:
-        patience: seconds without any sign of the server until it gives up.
+    It gives up after ``patience`` seconds without any sign of the server.
     """
 
     def __init__(self, patience: float) -> None:
@@ -149,12 +142,9 @@ class Member:
 def own_file(path: str, workspace: str) -> Path:
     """A configuration that the site wrote: it can name code to run, and no job may bring that.
 
-    Args:
-        path: as the job has it.
-        workspace: FLARE's folder at this site, where it puts what jobs bring.
-
     Raises:
-        ConfigError: the path is not absolute, or leads into the workspace.
+        ConfigError: the path is not absolute, or leads into FLARE's workspace at this site, where
+            it puts what jobs bring.
     """
     file, theirs = Path(path), Path(workspace).resolve()
     if not file.is_absolute() or file.resolve().is_relative_to(theirs):
