@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import torch
 from tests import deployments as dep
-from tests.network.test_faults import PRIVATE
-from tests.network.test_hostile import begin
+from tests.network.by_hand import begin
 from torch import Tensor, nn
 
 from vertizo.core.errors import ConfigError
@@ -136,7 +135,7 @@ def encoder() -> nn.Module:
 
 def test_what_a_job_rests_on_is_stated(tmp_path: Path) -> None:
     """Its label holder's encoder, and what members may have for models, which they do not tell."""
-    ours = dep.serve_config(tmp_path, federation={"trial": False}, **PRIVATE)
+    ours = dep.serve_config(tmp_path, federation={"trial": False}, **dep.PRIVATE)
     words = "each member's client.model, where it is code of the member's own"
     statement = statement_of_a_job(tmp_path, ours)
     assert "each client's features against the other clients" in statement.covers
@@ -152,8 +151,8 @@ def test_the_encoder_of_a_table_is_named_though_its_holder_is_not(tmp_path: Path
     config = dep.serve_config(
         tmp_path,
         data={"name": "table", "path": path, "id": "id", "label": "y", "classes": ["0", "1"]},
-        privacy=PRIVATE["privacy"],
-        server={**PRIVATE["server"], "encoder": foreign},
+        privacy=dep.PRIVATE["privacy"],
+        server={**dep.dep.PRIVATE["server"], "encoder": foreign},
     ).experiment()
     records = records_of(config, dep.serve_config(tmp_path).federation)
     assert records.data.own is not None

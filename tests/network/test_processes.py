@@ -110,7 +110,7 @@ def test_after_twenty_deaths_all_parameters_are_as_if_nobody_had_died(
         job.finish()
         job.assert_ended_as(job.replayed())
         if in_step:  # whose order follows from the configuration alone
-            simulated = job.simulated()
+            simulated = dep.simulated(job.config)
             simulated.simulator.start()
             while simulated.server.round < simulated.total_rounds:
                 assert simulated.simulator.step()

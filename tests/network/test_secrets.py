@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests import deployments as dep
-from tests.network.test_faults import PRIVATE
-from tests.network.test_hostile import begin
+from tests.network.by_hand import begin
 
 from vertizo.network.serving import FederationService
 from vertizo.network.store import Store, root_of
@@ -57,7 +56,7 @@ def test_a_key_is_not_written_where_somebody_else_waits_for_it(tmp_path: Path) -
 
 def test_checkpoints_are_read_by_their_owner_alone(tmp_path: Path) -> None:
     """They hold the key of the noise, and labels can be worked out from them."""
-    config = dep.serve_config(tmp_path, federation={"trial": False}, **PRIVATE)
+    config = dep.serve_config(tmp_path, federation={"trial": False}, **dep.PRIVATE)
     with FederationService(config) as service:
         begin(service)
     folder = tmp_path / "server"

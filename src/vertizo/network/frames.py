@@ -202,12 +202,7 @@ def split(answer: bytes) -> Iterator[bytes]:
 
 
 def expect(answer: bytes, *expected: type[Frame]) -> Any:
-    """An answer that is a single frame of such a kind.
-
-    Raises:
-        RunError: it is a refusal.
-        WireError: it is something else.
-    """
+    """An answer of a single frame of such a kind; RunError if a refusal, else WireError."""
     found = decode(answer)
     if isinstance(found, Refusal):
         raise RunError(f"the label holder refused: {found.words}")

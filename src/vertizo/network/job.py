@@ -138,10 +138,8 @@ def open_job(
     """The label holder's party, charged to a ledger where a guarantee holds.
 
     The ledger is in the run's folder unless privacy.ledger names another; one of its own is made
-    where the job ``is_new``, and not later. ``run`` is its name in the ledger.
-
-    Raises:
-        ConfigError, RunError: the job cannot be served.
+    where the job ``is_new``, and not later. ``run`` is its name in the ledger. ConfigError or
+    RunError where the job cannot be served.
     """
     fitted = [n for n, one in zip(records.data.parties, ready, strict=True) if one.fitted]
     data = replace(
@@ -210,10 +208,7 @@ def check_free(config: ExperimentConfig, data: VerticalData, *, trial: bool) -> 
     """Refuse a new job that would get a ledger of its own for records that another one is for.
 
     So early that it leaves no folder behind. Once the members are ready, making the ledger checks
-    it again.
-
-    Raises:
-        RunError: names the ledger, and says what to do.
+    it again. The RunError names the ledger, and says what to do.
     """
     privacy = config.privacy
     exact = privacy.mechanism == "gaussian" and privacy.accounting != "published"
@@ -231,10 +226,8 @@ def budget_for_jobs(config: ServeConfig, runs: int) -> tuple[LedgerBudget, Verti
     """The budget that so many jobs of a label holder need, and its records.
 
     How long members' embeddings are is not known before they come. It shows in the ninth digit of
-    the noise on secret steps, for which a millionth is set aside.
-
-    Raises:
-        ConfigError, DataError: the job could not be served, or has no exact guarantee.
+    the noise on secret steps, for which a millionth is set aside. ConfigError or DataError where
+    the job could not be served, or has no exact guarantee.
     """
     served = config.federation
     if served.trial:

@@ -172,11 +172,7 @@ Loaded = TypeVar("Loaded", ServeConfig, JoinConfig)
 
 
 def is_label_holder(path: Path) -> bool:
-    """Whether a configuration is one for ``vertizo serve``.
-
-    Raises:
-        ConfigError: it cannot be read, or is of no real party.
-    """
+    """Whether a file is for ``vertizo serve``; ConfigError if unreadable or of no real party."""
     return "members" in _section(read_yaml(path), path)
 
 

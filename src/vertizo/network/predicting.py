@@ -131,11 +131,7 @@ class PredictingService(MemberService):
         return len(self._sent) == len(self.members)
 
     def logits(self) -> Tensor:
-        """Of the new records, in the order of their keys, [records, outputs].
-
-        Raises:
-            RefusedError: some embeddings are missing.
-        """
+        """Of the new records in the order of keys, [records, outputs]; RefusedError if early."""
         return self._party.logits("test")
 
     def ask(self, member: str, frame: bytes, answer: Answer) -> None:

@@ -44,11 +44,7 @@ class Curve:
         return list(request.encrypted_elements)
 
     def again(self, points: bytes) -> bytes:
-        """Points that another party blinded, multiplied by this party's secret as well.
-
-        Raises:
-            MalformedError: something in it is no point.
-        """
+        """Another party's points times this party's secret; MalformedError if one is no point."""
         request = self._psi.Request(
             reveal_intersection=True, encrypted_elements=list(cut(points, POINT))
         )

@@ -284,11 +284,7 @@ class AligningService:
         return messages.Refused(reason)
 
     def _answer(self, member: str, ask: messages.Ask) -> messages.Answer | None:
-        """The answer, or None to hold the ask.
-
-        Raises:
-            WireError, RefusedError: it is refused; nothing was changed.
-        """
+        """The answer, or None to hold the ask; WireError or RefusedError: nothing was changed."""
         if member not in self.members:
             raise UnknownPartyError(f"{member!r} is no member of this federation")
         if isinstance(ask, messages.Begin):

@@ -61,11 +61,7 @@ class LabelHolder:
 
     @main
     def run(self) -> list[str]:
-        """Until all members are done; returns their names.
-
-        Raises:
-            RunError: the job's clients are not the run's members, or one of them failed.
-        """
+        """Until all members are done, whose names it returns; RunError where one failed."""
         require_flare()
         job, engine = collab.fl_ctx.get_job_id(), collab.fl_ctx.get_engine()
         cells = {client.name: f"{client.get_fqcn()}.{job}" for client in engine.get_clients()}

@@ -1,0 +1,85 @@
+"""Members that are made by hand: frames and asks of tests that need no real party."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from tests import deployments as dep
+
+from vertizo.network import frames
+from vertizo.network.joining import Member
+from vertizo.network.serving import FederationService
+from vertizo.protocol import wire
+from vertizo.protocol.codecs.none import NoCompression
+from vertizo.protocol.messages import Query, Reply, Upload, WirePurpose
+
+CODEC = NoCompression()
+POINTS, DIM = 2, 4
+
+
+def ready(service: FederationService, dim: int = DIM) -> bytes:
+    counts = service._archive.records.counts
+    return frames.encode(frames.Ready(service._archive.run, dim, counts, b"", False, False))
+
+
+def begin(service: FederationService, dim: int = DIM) -> None:
+    """All members say that they are ready."""
+    for member in dep.MEMBERS:
+        service.ask(member, ready(service, dim), lambda answer: None)
+
+
+def upload_all(service: FederationService) -> None:
+    """And upload their tables."""
+    rows = service._archive.records.counts[0]
+    for client, member in enumerate(dep.MEMBERS):
+        answer_to(service, member, table(client, rows))
+        sent = frames.Sent(service._archive.run, WirePurpose.train, 0)
+        service.ask(member, frames.encode(sent), lambda answer: None)
+
+
+def table(client: int, rows: int) -> bytes:
+    values = torch.ones(1, rows, DIM)
+    return wire.encode(Upload(client, "train", torch.arange(rows), values), CODEC)
+
+
+def query(client: int, number: int, first: int = 0, count: int = 32) -> bytes:
+    ids = torch.arange(first, first + count)
+    generator = torch.Generator().manual_seed(100 * client + number)
+    values = torch.randn(POINTS, count, DIM, generator=generator)
+    return wire.encode(Query(client, number, ids, values), CODEC)
+
+
+def answer_to(service: FederationService, member: str, frame: bytes) -> bytes:
+    answers: list[bytes] = []
+    service.ask(member, frame, answers.append)
+    return next(frames.split(answers[0])) if answers else b""
+
+
+def refused(service: FederationService, member: str, frame: bytes) -> str:
+    found = frames.decode(answer_to(service, member, frame))
+    assert isinstance(found, frames.Refusal)
+    return found.words
+
+
+def replied(service: FederationService, member: str, frame: bytes) -> Reply:
+    found = wire.decode(answer_to(service, member, frame), CODEC)
+    assert isinstance(found, Reply)
+    return found
+
+
+def state_of(service: FederationService) -> tuple[Any, ...]:
+    """Round, parameters, and the bytes that the journal has."""
+    assert service.state is not None
+    party, journal = service.state.job.party, service._archive._store._journal
+    assert journal is not None
+    return party.round, party.side.model.parameters.tolist(), journal.size
+
+
+def leave(party: FederationService | Member) -> None:
+    """End as a killed process does: nothing is saved, files and locks are let go."""
+    if isinstance(party, FederationService):
+        party._archive.close()
+    else:
+        party._store.close()
+        party._exit.close()
