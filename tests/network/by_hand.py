@@ -1,13 +1,20 @@
-"""Members that are made by hand: frames and asks of tests that need no real party."""
+"""Members that are made by hand, for tests that need no real party; and a way there over gRPC."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
 from tests import deployments as dep
 
 from vertizo.network import frames
+from vertizo.network.authority import issue
+from vertizo.network.certificates import Credentials
+from vertizo.network.grpc import GrpcServer
+from vertizo.network.grpc_channel import GrpcChannel
 from vertizo.network.joining import Member
 from vertizo.network.serving import FederationService
 from vertizo.protocol import wire
@@ -83,3 +90,19 @@ def leave(party: FederationService | Member) -> None:
     else:
         party._store.close()
         party._exit.close()
+
+
+@contextmanager
+def over_grpc(folder: Path, service: Any) -> Iterator[Callable[[str], GrpcChannel]]:
+    """Each member's channel to a service, over loopback with mutual TLS."""
+    issue(folder / "certs", "bank", list(service.members), ["localhost"], 1)
+    bank = Credentials.load(folder / "certs" / "bank")
+    with ExitStack() as stack:
+        net = stack.enter_context(GrpcServer(service, listen="localhost:0", credentials=bank))
+
+        def channel(member: str) -> GrpcChannel:
+            mine = Credentials.load(folder / "certs" / member)
+            made = GrpcChannel(f"localhost:{net.port}", mine, patience=30.0)
+            return stack.enter_context(closing(made))
+
+        yield channel

@@ -11,15 +11,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests import deployments as dep
 from tests.deployments import DirectChannel
+from tests.network.by_hand import over_grpc
 
 from vertizo.core.errors import ConfigError, DataError, RunError, VertizoError
 from vertizo.data.alignment import fingerprint, in_order
@@ -47,9 +50,6 @@ from vertizo.network.alignment.messages import (
     encode,
 )
 from vertizo.network.alignment.service import AligningService
-from vertizo.network.authority import issue
-from vertizo.network.certificates import Credentials
-from vertizo.network.grpc import GrpcChannel, GrpcServer
 
 HAS_PSI = find_spec("private_set_intersection") is not None
 METHODS: tuple[Method, ...] = ("private", "hashed") if HAS_PSI else ("hashed",)
@@ -90,8 +90,7 @@ class Tapped:
         ]
 
 
-@dataclass
-class Ended:
+class Ended(NamedTuple):
     """How an alignment ended at each party: a result or an error."""
 
     label_holder: Alignment | VertizoError
@@ -126,10 +125,8 @@ def run(
     times: int = 1,
 ) -> Ended:
     """All parties at once, each member in a thread; one called liar changes what it says."""
-    with serving(own, method, list(members)) as service, ThreadPoolExecutor(len(members)) as pool:
-        channels = {
-            name: Tapped(DirectChannel(service, name, 20.0), times=times) for name in members
-        }
+    with serving(own, method, list(members)) as service:
+        channels = {name: Tapped(DirectChannel(service, name), times=times) for name in members}
         if "liar" in channels:
             channels["liar"].change = liar
 
@@ -137,12 +134,12 @@ def run(
             with closing(channels[name]):
                 return ending(lambda: take_part(channels[name], members[name], method))
 
-        futures = {name: pool.submit(work, name) for name in members}
-        label_holder = ending(lambda: service.wait(patience=30.0))
-        found = {name: future.result(60.0) for name, future in futures.items()}
+        everyone = [lambda: ending(lambda: service.wait(patience=30.0))]
+        everyone += [partial(work, name) for name in members]
+        label_holder, *found = dep.together(everyone)
         expected = label_holder if isinstance(label_holder, Alignment) else None
         assert service.result == expected
-    return Ended(label_holder, found, channels)
+    return Ended(label_holder, dict(zip(members, found, strict=True)), channels)
 
 
 def until(reached: Callable[[], bool]) -> None:
@@ -328,7 +325,7 @@ def test_every_ask_may_be_made_again() -> None:
 
 def started(service: AligningService, member: str, keys: Sequence[str]) -> Callable[..., Any]:
     """A member in the middle of a hashed alignment: everything sent, not finished."""
-    channel = DirectChannel(service, member, 20.0)
+    channel = DirectChannel(service, member)
 
     def say(ask: Message) -> Any:
         return decode_answer(channel.ask(encode(ask)))
@@ -341,7 +338,7 @@ def started(service: AligningService, member: str, keys: Sequence[str]) -> Calla
 
 def test_an_outcome_is_for_one_set_and_asks_that_come_late_change_nothing() -> None:
     with serving(["x", "y"]) as service:
-        channel = Tapped(DirectChannel(service, "a", 20.0))
+        channel = Tapped(DirectChannel(service, "a"))
         found = take_part(channel, ["y", "z"])
         assert found.keys == ("y",)
         for frame, answer in zip(channel.sent, list(channel.received), strict=True):
@@ -368,7 +365,7 @@ def test_a_member_may_begin_again_before_there_is_an_outcome() -> None:
 def test_pieces_are_taken_in_turn_sorted_and_only_once() -> None:
     with serving(["x"], members=["a", "b"]) as service:
         say = started(service, "a", ["x", "y"])
-        fresh = DirectChannel(service, "b", 20.0)
+        fresh = DirectChannel(service, "b")
         fresh.ask(encode(Begin(1, NAME, "hashed", START, 2)))
         for ask, words in (
             (Own(START, 0, bytes(64)), "piece 0 of its own keys is not what it was"),
@@ -413,7 +410,7 @@ def test_points_off_the_curve_and_one_for_two_are_refused() -> None:
             (no_points, "refused: there is something that is no point of"),
             (all_alike, "came back as one"),
         ):
-            channel = Tapped(DirectChannel(service, "a", 20.0), change)
+            channel = Tapped(DirectChannel(service, "a"), change)
             with pytest.raises(RunError, match=words):
                 take_part(channel, ["x"], "private")
         channel.change = lambda ask: ask
@@ -423,24 +420,19 @@ def test_points_off_the_curve_and_one_for_two_are_refused() -> None:
 def test_over_grpc_with_certificates(tmp_path: Path) -> None:
     method = METHODS[0]
     members = {"shop": numbers(5, 25), "post": numbers(10, 30)}
-    issue(tmp_path / "made", "bank", list(members), [], 30)
-
-    def credentials(name: str) -> Credentials:
-        return Credentials.load(tmp_path / "made" / name)
-
-    service = AligningService(list(members), numbers(20), method, federation=NAME)
-    server = GrpcServer(service, listen="127.0.0.1:0", credentials=credentials("bank"))
-    with closing(service), server, ThreadPoolExecutor(2) as pool:
+    with (
+        serving(numbers(20), method, list(members)) as service,
+        over_grpc(tmp_path, service) as channel,
+    ):
 
         def work(name: str) -> Alignment:
-            address = f"localhost:{server.port}"
-            with closing(GrpcChannel(address, credentials(name), patience=20.0)) as channel:
-                return take_part(channel, members[name], method)
+            with closing(channel(name)) as mine:
+                return take_part(mine, members[name], method)
 
-        results = [pool.submit(work, name) for name in members]
-        found = service.wait(patience=60.0)
-        assert found.keys == in_order(numbers(10, 20))
-        assert {result.result(20.0).fingerprint for result in results} == {found.fingerprint}
+        works = [partial(service.wait, patience=60.0), *(partial(work, m) for m in members)]
+        found, *theirs = dep.together(works)
+    assert found.keys == in_order(numbers(10, 20))
+    assert {result.fingerprint for result in theirs} == {found.fingerprint}
 
 
 # ---- garbage
@@ -453,20 +445,17 @@ def thrown_at() -> Iterator[AligningService]:
         yield service
 
 
-FRAMES = [
-    encode(ask)
-    for ask in (
-        Begin(1, NAME, "hashed", START, 2),
-        Own(START, 0, bytes(64)),
-        Fetch(START, 0),
-        Raised(START, 0, bytes(66)),
-    )
-]
+ASKS = (
+    Begin(1, NAME, "hashed", START, 2),
+    Own(START, 0, bytes(64)),
+    Fetch(START, 0),
+    Raised(START, 0, bytes(66)),
+)
 
 
 @given(
     garbage=st.binary(max_size=80),
-    frame=st.sampled_from(FRAMES),
+    frame=st.sampled_from([encode(ask) for ask in ASKS]),
     place=st.integers(0, 200),
     byte=st.integers(0, 255),
 )
@@ -474,7 +463,7 @@ FRAMES = [
 def test_garbage_is_refused_in_a_line_and_a_byte_off_does_no_harm(
     thrown_at: AligningService, garbage: bytes, frame: bytes, place: int, byte: int
 ) -> None:
-    channel = DirectChannel(thrown_at, "a", 20.0)
+    channel = DirectChannel(thrown_at, "a")
     answer = decode_answer(channel.ask(garbage))
     assert isinstance(answer, Refused)
     assert answer.reason.isprintable()
@@ -484,14 +473,14 @@ def test_garbage_is_refused_in_a_line_and_a_byte_off_does_no_harm(
 
 
 def test_it_still_works_afterwards(thrown_at: AligningService) -> None:
-    too_long = decode_answer(DirectChannel(thrown_at, "a", 20.0).ask(bytes(LARGEST_ASK + 1)))
+    too_long = decode_answer(DirectChannel(thrown_at, "a").ask(bytes(LARGEST_ASK + 1)))
     assert isinstance(too_long, Refused)
     assert f"an ask has at most {LARGEST_ASK}" in too_long.reason
-    stranger = DirectChannel(thrown_at, "nobody", 20.0)
+    stranger = DirectChannel(thrown_at, "nobody")
     with pytest.raises(RunError, match="refused: 'nobody' is no member"):
         take_part(stranger, ["x"])
     stranger.close()
-    channel = DirectChannel(thrown_at, "a", 20.0)
+    channel = DirectChannel(thrown_at, "a")
     assert take_part(channel, ["x"]).keys == ("x",)
     channel.close()
     assert thrown_at.wait(patience=20.0).keys == ("x",)
@@ -502,17 +491,14 @@ def test_it_still_works_afterwards(thrown_at: AligningService) -> None:
 
 def test_parties_that_are_set_up_otherwise() -> None:
     with serving(["x"]) as service:
-        channel = Tapped(DirectChannel(service, "a", 20.0))
+        channel = Tapped(DirectChannel(service, "a"))
         for change, words in (
             ({"federation": "oth\x1ber"}, "federation of the alignment is 'oth\\x1ber' there and"),
             ({"method": "private"}, "method of the alignment is 'private' there and 'hashed' at"),
             ({"version": 2}, "version of the alignment is 2 there and 1 at the label holder"),
         ):
-
-            def altered(ask: Any, change: dict[str, Any] = change) -> Any:
-                return msgspec.structs.replace(ask, **change) if isinstance(ask, Begin) else ask
-
-            channel.change = altered
+            other = msgspec.structs.replace(Begin(1, NAME, "hashed", START, 1), **change)
+            channel.change = lambda _, other=other: other
             with pytest.raises(RunError) as caught:
                 take_part(channel, ["x"])
             assert words in str(caught.value)
@@ -559,7 +545,7 @@ def test_a_mistake_of_ours_ends_it_for_all(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(MemberSet, "matches", broken)
     with serving(["x"]) as service, ThreadPoolExecutor(1) as pool:
-        channel = DirectChannel(service, "a", 60.0)
+        channel = DirectChannel(service, "a")
         member = pool.submit(take_part, channel, ["x"])
         with pytest.raises(ZeroDivisionError):
             service.wait(patience=20.0)

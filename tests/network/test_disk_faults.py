@@ -77,7 +77,9 @@ def run(tables: Path, folder: Path) -> dict[str, BaseException]:
     over = threading.Event()
 
     def work(service: FederationService, name: str) -> None:
-        broken = lambda: over.is_set() or service.failure is not None
+        def broken() -> bool:
+            return over.is_set() or service.failure is not None
+
         try:
             dep.take_part(member(tables, folder, name), DirectChannel(service, name, 30.0, broken))
         except GoneError:

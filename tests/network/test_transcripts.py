@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests import deployments as dep
+from tests.network.by_hand import over_grpc
 from tests.rows import each
 
 from vertizo.network import frames
-from vertizo.network.authority import issue
-from vertizo.network.certificates import Credentials
-from vertizo.network.grpc import GrpcServer
-from vertizo.network.grpc_channel import GrpcChannel
 from vertizo.network.job import settings_of
 from vertizo.network.serving import FederationService
 from vertizo.network.transport import Answer
@@ -51,22 +46,6 @@ class Recorder:
 
     def gone(self, member: str) -> None:
         self._service.gone(member)
-
-
-@contextmanager
-def over_grpc(folder: Path, service: Any) -> Iterator[Callable[[str], GrpcChannel]]:
-    """Each member's channel to a service, over loopback with mutual TLS."""
-    issue(folder / "certs", "bank", list(service.members), ["localhost"], 1)
-    bank = Credentials.load(folder / "certs" / "bank")
-    with ExitStack() as stack:
-        net = stack.enter_context(GrpcServer(service, listen="localhost:0", credentials=bank))
-
-        def channel(member: str) -> GrpcChannel:
-            mine = Credentials.load(folder / "certs" / member)
-            made = GrpcChannel(f"localhost:{net.port}", mine, patience=30.0)
-            return stack.enter_context(closing(made))
-
-        yield channel
 
 
 SETTINGS: dict[str, dict[str, Any]] = {
