@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import torch
+from sklearn.datasets import load_breast_cancer
 from tests import deployments as dep
 
 from vertizo.network import frames
@@ -16,6 +18,7 @@ from vertizo.network.certificates import Credentials
 from vertizo.network.grpc import GrpcServer
 from vertizo.network.grpc_channel import GrpcChannel
 from vertizo.network.joining import Member
+from vertizo.network.options import JoinConfig, ServeConfig
 from vertizo.network.serving import FederationService
 from vertizo.protocol import wire
 from vertizo.protocol.codecs.none import NoCompression
@@ -106,3 +109,43 @@ def over_grpc(folder: Path, service: Any) -> Iterator[Callable[[str], GrpcChanne
             return stack.enter_context(closing(made))
 
         yield channel
+
+
+# Parties with tables of their own.
+
+CLASSES = ("benign", "malignant")
+
+
+def write_tables(folder: Path, own: Mapping[str, Sequence[str]], known: int) -> None:
+    """Parties' tables of the same people, each in an order of its own, and of new people."""
+    whole = load_breast_cancer()
+    frame = pl.DataFrame(whole.data, schema=[f"x{n}" for n in range(30)]).with_columns(
+        pl.Series("key", range(1000, 1000 + len(whole.target))),
+        pl.Series("diagnosis", [CLASSES[y == 0] for y in whole.target]),
+    )
+    for seed, (party, columns) in enumerate(own.items()):
+        halves = frame[:known], frame[known:]
+        old, new = (half.sample(fraction=1.0, shuffle=True, seed=seed) for half in halves)
+        old.select("key", *columns).write_csv(folder / f"{party}.csv")
+        new.select("key", *columns).drop("diagnosis", strict=False).write_csv(
+            folder / f"{party}.new.csv"
+        )
+
+
+def holder(tables: Path, folder: Path, federation: dict[str, Any], **keys: Any) -> ServeConfig:
+    """The configuration of the label holder of such tables."""
+    here = {"name": "t", "members": ["lab", "clinic"], "certificates": folder}
+    data = {"name": "table", "path": tables / "bank.csv", "id": "key", "label": "diagnosis"}
+    tree = {
+        "federation": {**here, "folder": folder / "run", **federation},
+        "data": {**data, "classes": CLASSES},
+        **keys,
+    }
+    return ServeConfig.model_validate(tree)
+
+
+def member(tables: Path, folder: Path, name: str, **federation: Any) -> JoinConfig:
+    """The configuration of a member that has one of such tables."""
+    here = {"name": "t", "server": "h:1", "certificates": folder, "folder": folder / name}
+    data = {"path": tables / f"{name}.csv", "id": "key"}
+    return JoinConfig.model_validate({"federation": {**here, **federation}, "data": data})

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import msgspec
@@ -137,8 +138,6 @@ def run(
         everyone = [lambda: ending(lambda: service.wait(patience=30.0))]
         everyone += [partial(work, name) for name in members]
         label_holder, *found = dep.together(everyone)
-        expected = label_holder if isinstance(label_holder, Alignment) else None
-        assert service.result == expected
     return Ended(label_holder, dict(zip(members, found, strict=True)), channels)
 
 
@@ -363,30 +362,29 @@ def test_a_member_may_begin_again_before_there_is_an_outcome() -> None:
 
 
 def test_pieces_are_taken_in_turn_sorted_and_only_once() -> None:
+    unsorted = "not sorted, or has an element twice"
     with serving(["x"], members=["a", "b"]) as service:
         say = started(service, "a", ["x", "y"])
         fresh = DirectChannel(service, "b")
         fresh.ask(encode(Begin(1, NAME, "hashed", START, 2)))
-        for ask, words in (
-            (Own(START, 0, bytes(64)), "piece 0 of its own keys is not what it was"),
-            (Own(START, 2, bytes(64)), "piece 2 of its own keys came where 1 is next"),
-            (Own(START, 1, bytes(64)), "piece 1 has 64 bytes, not 0"),
-            (Fetch(START, 0), "there is none"),
-            (Raised(START, 0, bytes(33)), "piece 0 has 33 bytes"),
-            (Confirm(START, bytes(32)), "no outcome yet"),
-            (Begin(1, NAME, "hashed", START, 3), "another number of keys"),
-            (Finish(b"1" * 16), "begin again"),
+
+        def say_fresh(ask: Message) -> Any:
+            return decode_answer(fresh.ask(encode(ask)))
+
+        for says, ask, words in (
+            (say, Own(START, 0, bytes(64)), "piece 0 of its own keys is not what it was"),
+            (say, Own(START, 2, bytes(64)), "piece 2 of its own keys came where 1 is next"),
+            (say, Own(START, 1, bytes(64)), "piece 1 has 64 bytes, not 0"),
+            (say, Fetch(START, 0), "there is none"),
+            (say, Raised(START, 0, bytes(33)), "piece 0 has 33 bytes"),
+            (say, Confirm(START, bytes(32)), "no outcome yet"),
+            (say, Begin(1, NAME, "hashed", START, 3), "another number of keys"),
+            (say, Finish(b"1" * 16), "begin again"),
+            (say_fresh, Own(START, 0, b"b" * 32 + b"a" * 32), unsorted),
+            (say_fresh, Own(START, 0, b"a" * 64), unsorted),
+            (say_fresh, Finish(START), "0 and 0 pieces were sent of 1 and 0"),
         ):
-            answer = say(ask)
-            assert isinstance(answer, Refused), ask
-            assert words in answer.reason
-        unsorted = "not sorted, or has an element twice"
-        for ask, words in (
-            (Own(START, 0, b"b" * 32 + b"a" * 32), unsorted),
-            (Own(START, 0, b"a" * 64), unsorted),
-            (Finish(START), "0 and 0 pieces were sent of 1 and 0"),
-        ):
-            answer = decode_answer(fresh.ask(encode(ask)))
+            answer = says(ask)
             assert isinstance(answer, Refused), ask
             assert words in answer.reason
     with serving(["x"]) as service:
@@ -554,17 +552,9 @@ def test_a_mistake_of_ours_ends_it_for_all(monkeypatch: pytest.MonkeyPatch) -> N
                 late(20.0)
 
 
-@dataclass
-class Scripted:
+def scripted(answers: dict[type, bytes]) -> Any:
     """A label holder that answers each kind of ask with what is given."""
-
-    answers: dict[type, bytes]
-
-    def ask(self, frame: bytes) -> bytes:
-        return self.answers[type(decode_ask(frame))]
-
-    def close(self) -> None:
-        pass
+    return SimpleNamespace(ask=lambda frame: answers[type(decode_ask(frame))])
 
 
 def test_a_label_holder_that_answers_nonsense() -> None:
@@ -584,7 +574,7 @@ def test_a_label_holder_that_answers_nonsense() -> None:
         (Confirm, encode(Agreed(bytes(32))), "did not arrive at the same records as this"),
     ):
         with pytest.raises(RunError, match=words):
-            take_part(Scripted({**usual, ask: answer}), ["x", "y"])
+            take_part(scripted({**usual, ask: answer}), ["x", "y"])
 
 
 @needs_psi
@@ -595,7 +585,7 @@ def test_a_label_holder_that_sends_no_points() -> None:
         (bytes(66), "sent 66 bytes"),
     ):
         with pytest.raises(RunError, match=words):
-            take_part(Scripted({**usual, Fetch: encode(Piece(points))}), ["x"], "private")
+            take_part(scripted({**usual, Fetch: encode(Piece(points))}), ["x"], "private")
 
 
 # ---- what is wrong at once
@@ -607,7 +597,7 @@ def test_without_the_extra_the_alternative_is_named(monkeypatch: pytest.MonkeyPa
     with pytest.raises(ConfigError, match=words):
         AligningService(["a"], ["x"], federation=NAME)
     with pytest.raises(ConfigError, match=words):
-        take_part(Scripted({}), ["x"], "private")
+        take_part(scripted({}), ["x"], "private")
     agree(["x"], {"a": ["x"]}, "hashed")
 
 
@@ -620,7 +610,7 @@ def test_arguments_are_checked() -> None:
     with pytest.raises(DataError, match="no keys to align"):
         AligningService(["a"], [], "hashed", federation=NAME)
     with pytest.raises(DataError, match="1 of 3 keys occur more than once"):
-        take_part(Scripted({}), ["x", "y", "x"])
+        take_part(scripted({}), ["x", "y", "x"])
 
 
 def test_a_fingerprint_is_of_the_keys_their_order_and_the_federation() -> None:

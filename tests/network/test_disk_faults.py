@@ -15,14 +15,15 @@ from typing import Any
 
 import polars as pl
 import pytest
-from sklearn.datasets import load_breast_cancer
 from tests import deployments as dep
 from tests.deployments import DirectChannel, GoneError
 from tests.failing_disk import Disk, Site, disk_below
+from tests.network import by_hand
+from tests.network.by_hand import write_tables
 from tests.rows import each
 
 from vertizo.core.errors import RunError, UserError
-from vertizo.network.options import JoinConfig, ServeConfig
+from vertizo.network.options import ServeConfig
 from vertizo.network.serving import FederationService
 from vertizo.run import checkpoint
 
@@ -35,40 +36,19 @@ CLOCK = ("seconds", "bytes_up", "bytes_down", "peak_memory_mib", "bytes_evaluati
 def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three parties' tables of the same people."""
     folder = tmp_path_factory.mktemp("tables")
-    whole = load_breast_cancer()
-    frame = pl.DataFrame(whole.data[:90], schema=[f"x{n}" for n in range(30)]).with_columns(
-        pl.Series("key", range(1000, 1090)),
-        pl.Series("diagnosis", ["yes" if y == 0 else "no" for y in whole.target[:90]]),
-    )
     own = {"bank": ["diagnosis", "x0"], "lab": ["x1", "x2", "x3"], "clinic": ["x4", "x5"]}
-    for party, columns in own.items():
-        frame.select("key", *columns).write_csv(folder / f"{party}.csv")
+    write_tables(folder, own, 90)
     return folder
 
 
-def holder(tables: Path, folder: Path, **keys: Any) -> ServeConfig:
-    federation = {
-        "name": "t",
-        "members": ["lab", "clinic"],
-        "certificates": folder,
-        "folder": folder / "run",
-        "trial": True,
-    }
-    data = {"name": "table", "path": tables / "bank.csv", "id": "key", "label": "diagnosis"}
-    tree = {
-        "federation": federation,
-        "data": {**data, "classes": ["no", "yes"]},
-        "epochs": 2,
-        "batch_size": 32,
-        "simulation": {"timing": "synchronous", "table": "upload"},
-    }
-    return ServeConfig.model_validate({**tree, **keys})
+def holder(tables: Path, folder: Path) -> ServeConfig:
+    simulation = {"timing": "synchronous", "table": "upload"}
+    return by_hand.holder(
+        tables, folder, {"trial": True}, epochs=2, batch_size=32, simulation=simulation
+    )
 
 
-def member(tables: Path, folder: Path, name: str) -> JoinConfig:
-    federation = {"name": "t", "server": "h:1", "certificates": folder, "folder": folder / name}
-    data = {"path": tables / f"{name}.csv", "id": "key"}
-    return JoinConfig.model_validate({"federation": {**federation, "trial": True}, "data": data})
+member = partial(by_hand.member, trial=True)
 
 
 def run(tables: Path, folder: Path) -> dict[str, BaseException]:

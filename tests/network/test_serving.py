@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from sklearn.datasets import load_breast_cancer
 from tests import deployments as dep
 from tests.deployments import DirectChannel, GoneError
+from tests.network.by_hand import holder, member, write_tables
 from tests.refusals import refused
 from tests.rows import each
 
@@ -230,49 +231,20 @@ def test_files_are_told_apart(tmp_path: Path) -> None:
 
 # Parties with tables of their own, and new records.
 
-COLUMNS = 30
 NAMES = ("lab", "clinic")
 
 
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three parties' tables of the same people, in different orders, and new people."""
+    """Three parties' tables of 500 people, and new people."""
     folder = tmp_path_factory.mktemp("tables")
-    whole = load_breast_cancer()
-    frame = pl.DataFrame(whole.data, schema=[f"x{n}" for n in range(COLUMNS)]).with_columns(
-        pl.Series("key", range(1000, 1000 + len(whole.target))),
-        pl.Series("diagnosis", ["malignant" if y == 0 else "benign" for y in whole.target]),
-    )
     own = {"bank": ["diagnosis", "x0"], "lab": [f"x{n}" for n in range(1, 12)]}
-    own["clinic"] = [f"x{n}" for n in range(12, COLUMNS)]
-    for seed, (party, columns) in enumerate(own.items()):
-        known, new = (
-            part.sample(fraction=1.0, shuffle=True, seed=seed)
-            for part in (frame[:500], frame[500:])
-        )
-        known.select("key", *columns).write_csv(folder / f"{party}.csv")
-        columns = [column for column in columns if column != "diagnosis"]
-        new.select("key", *columns).write_csv(folder / f"{party}.new.csv")
+    write_tables(folder, {**own, "clinic": [f"x{n}" for n in range(12, 30)]}, 500)
     return folder
 
 
-def holder_config(tables: Path, folder: Path, **keys: Any) -> ServeConfig:
-    federation = {"name": "t", "members": NAMES, "certificates": folder, "folder": folder / "run"}
-    data = {"name": "table", "path": tables / "bank.csv", "id": "key", "label": "diagnosis"}
-    tree = {
-        "federation": {**federation, **keys},
-        "data": {**data, "classes": ["benign", "malignant"]},
-        "epochs": 24,
-        "batch_size": 64,
-        **dep.IN_STEP,
-    }
-    return ServeConfig.model_validate(tree)
-
-
-def member_config(tables: Path, folder: Path, member: str) -> JoinConfig:
-    federation = {"name": "t", "server": "h:1", "certificates": folder, "folder": folder / member}
-    data = {"path": tables / f"{member}.csv", "id": "key"}
-    return JoinConfig.model_validate({"federation": federation, "data": data})
+def holder_config(tables: Path, folder: Path, **federation: Any) -> ServeConfig:
+    return holder(tables, folder, federation, epochs=24, batch_size=64, **dep.IN_STEP)
 
 
 @pytest.fixture(scope="module")
@@ -282,8 +254,8 @@ def trained(tables: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number, party in enumerate(("run", *NAMES)):
         (folder / party).mkdir()
         (folder / party / "secret.key").write_bytes(bytes([number]) * 32)
-    members = [member_config(tables, folder, name) for name in NAMES]
-    dep.served(folder, holder_config(tables, folder), members)
+    configs = [member(tables, folder, name) for name in NAMES]
+    dep.served(folder, holder_config(tables, folder), configs)
     return folder
 
 
@@ -298,7 +270,7 @@ def test_tables_of_real_parties_train_and_predict(tables: Path, trained: Path) -
     predicting = PredictingService(holder_config(tables, trained), records)
 
     def help_with(name: str) -> int:
-        config, channel = member_config(tables, trained, name), DirectChannel(predicting, name)
+        config, channel = member(tables, trained, name), DirectChannel(predicting, name)
         return help_predict(config, new_records(tables, name), channel)
 
     assert dep.together([partial(help_with, name) for name in NAMES], 20) == [69, 69]
@@ -318,7 +290,7 @@ def test_other_records_are_refused(tables: Path, tmp_path: Path) -> None:
         with FederationService(holder_config(tables, tmp_path)) as served:
             channel = DirectChannel(served, "lab")
             with pytest.raises(RunError, match=words):
-                dep.take_part(member_config(tmp_path, tmp_path, "lab"), channel)
+                dep.take_part(member(tmp_path, tmp_path, "lab"), channel)
 
 
 def test_new_records_before_the_end_or_without_a_column_are_refused(
@@ -334,7 +306,7 @@ def test_new_records_before_the_end_or_without_a_column_are_refused(
     notices: list[str] = []
     predicting = PredictingService(config, records, notices.append)
     pl.read_csv(tables / "lab.new.csv").head(10).write_csv(tmp_path / "few.new.csv")
-    lab = member_config(tables, trained, "lab")
+    lab = member(tables, trained, "lab")
     with pytest.raises(RunError, match="lab has 10 new records and the label holder 69"):
         help_predict(lab, new_records(tmp_path, "few"), DirectChannel(predicting, "lab"))
     (notice,) = notices

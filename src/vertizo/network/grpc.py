@@ -38,9 +38,9 @@ class GrpcServer:
     """Answers members' asks out of a service, in a thread of its own, while it is entered.
 
     Args:
-        service: which is asked. Its ``ask`` is called in the server's thread.
+        service: whose ``ask`` is called in the server's thread.
         listen: host and port; port 0 is any free one.
-        credentials: the label holder's, and the authority that vouches for members.
+        credentials: the label holder's.
         rate: asks of one member in a second, on average, with a burst of a second's; without it,
             as many as are answered. Members above it wait.
         keepalive_seconds: of silence after which the other side is asked for a sign of life, which
@@ -99,12 +99,9 @@ class GrpcServer:
         self._loop = asyncio.get_running_loop()
         server = grpc.aio.server(options=self._options())
         package, method = METHOD.strip("/").split("/")
-        handlers = {
-            method: grpc.stream_stream_rpc_method_handler(self._stream)
-        }  # bytes as they are
-        generic = grpc.method_handlers_generic_handler(package, handlers)
+        mine, handler = self._credentials, grpc.stream_stream_rpc_method_handler(self._stream)
+        generic = grpc.method_handlers_generic_handler(package, {method: handler})
         server.add_generic_rpc_handlers((generic,))
-        mine = self._credentials
         try:
             shown = grpc.ssl_server_credentials(
                 [(mine.key, mine.certificate)], mine.authority, require_client_auth=True

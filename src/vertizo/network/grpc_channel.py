@@ -257,29 +257,19 @@ def explain(code: str, details: str) -> tuple[bool, str]:
         return True, "what answers there is no server of vertizo"
     if code == "RESOURCE_EXHAUSTED" and "larger than max" in text:
         return True, f"a message is longer than allowed: {text}"
-    for mark, reason in PASSING.items():
-        if mark in text:
-            return False, reason
-    return False, text or code
+    return False, next((why for mark, why in PASSING.items() if mark in text), text or code)
 
 
+CLOCK = "or this machine's clock is wrong"
 LASTING = {
-    "certificate has expired": (
-        "the server's certificate has expired, or this machine's clock is wrong"
-    ),
-    "certificate is not yet valid": (
-        "the server's certificate is not valid yet, or this machine's clock is wrong"
-    ),
-    "unsupported certificate purpose": (
-        "the certificate shown there is a member's; it cannot be a server's"
-    ),
-    "CERTIFICATE_VERIFY_FAILED": (
-        "the server's certificate was not signed by the authority that this member trusts"
-    ),
-    "Hostname Verification Check failed": (
-        "the server's certificate is for another host name; if that is right, give its name "
-        "as server_name"
-    ),
+    "certificate has expired": f"the server's certificate has expired, {CLOCK}",
+    "certificate is not yet valid": f"the server's certificate is not valid yet, {CLOCK}",
+    "unsupported certificate purpose": "the certificate shown there is a member's; it cannot be a "
+    "server's",
+    "CERTIFICATE_VERIFY_FAILED": "the server's certificate was not signed by the authority that "
+    "this member trusts",
+    "Hostname Verification Check failed": "the server's certificate is for another host name; if "
+    "that is right, give its name as server_name",
     "WRONG_VERSION_NUMBER": "what answers there does not speak TLS; is it the right port?",
     "ALPN": "what answers there speaks TLS but not gRPC; is it the right port?",
 }

@@ -85,11 +85,6 @@ class AligningService:
             self._do(partial(self._blind, part))
         self._do(self._sort)
 
-    @property
-    def result(self) -> Alignment | None:
-        """What all parties agreed on; None while they have not."""
-        return self._found if self._over and self._failure is None else None
-
     def ask(self, member: str, frame: bytes, answer: Answer) -> None:
         """As for a `Service`."""
         with self._changed:

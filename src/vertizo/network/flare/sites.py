@@ -11,21 +11,13 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from nvflare.collab import collab
 
 from vertizo.core.errors import ConfigError, RunError
 from vertizo.network.flare.cells import ENDED, LOOK, CellChannel, CellService, require_flare
-from vertizo.network.transport import Channel, Service
-
-
-class WatchedService(Service, Protocol):
-    """A service that looks after its members while nobody asks."""
-
-    def tick(self) -> None:
-        """Called a few times a second; raises what made the service stop answering."""
-
+from vertizo.network.transport import Channel
 
 YEARS = 1e8
 """Seconds that a member's work may take: no limit of FLARE's ends it."""
@@ -46,8 +38,8 @@ class LabelHolder:
     def __init__(self, config: str) -> None:
         self.config = config
 
-    def open(self, config: Path) -> AbstractContextManager[WatchedService]:
-        """The service of a configuration, as of ``vertizo serve``."""
+    def open(self, config: Path) -> AbstractContextManager[Any]:
+        """The service of a configuration, as of ``vertizo serve``, which has a ``tick``."""
         import torch
 
         from vertizo.core.memory import keep_freed_memory
@@ -77,7 +69,7 @@ class LabelHolder:
             with asks.open():
                 return self._wait(service, asks, len(cells))
 
-    def _wait(self, service: WatchedService, asks: CellService, members: int) -> list[str]:
+    def _wait(self, service: Any, asks: CellService, members: int) -> list[str]:
         """Start every member's work and see it through."""
         context = collab.context
         works = collab.clients(blocking=False, timeout=YEARS).work()
