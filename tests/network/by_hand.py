@@ -113,7 +113,7 @@ def over_grpc(folder: Path, service: Any) -> Iterator[Callable[[str], GrpcChanne
 
 # Parties with tables of their own.
 
-CLASSES = ("benign", "malignant")
+CLASSES = ["benign", "malignant"]
 
 
 def write_tables(folder: Path, own: Mapping[str, Sequence[str]], known: int) -> None:
@@ -121,7 +121,7 @@ def write_tables(folder: Path, own: Mapping[str, Sequence[str]], known: int) -> 
     whole = load_breast_cancer()
     frame = pl.DataFrame(whole.data, schema=[f"x{n}" for n in range(30)]).with_columns(
         pl.Series("key", range(1000, 1000 + len(whole.target))),
-        pl.Series("diagnosis", [CLASSES[y == 0] for y in whole.target]),
+        pl.Series("diagnosis", [CLASSES[int(y == 0)] for y in whole.target]),
     )
     for seed, (party, columns) in enumerate(own.items()):
         halves = frame[:known], frame[known:]
