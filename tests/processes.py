@@ -18,17 +18,10 @@ from typing import Any, Self
 import yaml
 from tests import deployments as dep
 
-from vertizo.data.prepare import prepare
 from vertizo.network.authority import issue
-from vertizo.network.journal import records
 from vertizo.network.options import ServeConfig, load_serve
-from vertizo.privacy.durable_ledger import DurableLedger
-from vertizo.privacy.ledger import REPLY
-from vertizo.protocol import wire
-from vertizo.protocol.messages import Query
-from vertizo.run import checkpoint
-from vertizo.run.build_privacy import record_choice
-from vertizo.run.federation import Federation, build
+from vertizo.network.store import records
+from vertizo.run.federation import Federation
 
 SERVER = "bank"
 MEMBERS = ("north", "east")
@@ -288,16 +281,9 @@ class Job:
 
     def charged(self) -> list[tuple[int, int]]:
         """The queries that the ledger was charged for: client and number, in order."""
-        run = (self.folder / SERVER / "run_name").read_text()
-        with DurableLedger.open(
-            self.folder / SERVER / "ledger.sqlite",
-            run,
-            self.folder / "state" / "vertizo" / "ledgers",
-        ) as ledger:
-            assert ledger.tally.left >= 0
-            rows = [ledger._file.row(n) for n in range(1, ledger._file.head.sequence + 1)]
-            self.steps = ledger.steps
-        return sorted((row.client, row.number) for row in rows if row.kind == REPLY)
+        state = self.folder / "state" / "vertizo" / "ledgers"
+        queries, self.steps = dep.charged(self.folder / SERVER, state)
+        return queries
 
     def order(self) -> list[bytes]:
         """The queries in the order in which the label holder took them in."""
@@ -311,43 +297,13 @@ class Job:
         bodies = [body for number in sorted(segments) for body in segments[number]]
         return list(dict.fromkeys(bodies))
 
-    def simulated(self) -> Federation:
-        """The same parties in one process, before their first message."""
-        config = self.config.experiment()
-        federation = build(config, prepare(config.data, record_choice(config)))
-        if config.simulation.table == "upload":
-            federation.simulator.upload("train", federation.data.records)
-        return federation
-
     def replayed(self) -> Federation:
         """The simulated parties after the same queries in the same order, nobody having died."""
-        federation, config = self.simulated(), self.config
-        server, clients = federation.server, federation.clients
-        server.train_between_queries()
-        for frame in self.order():
-            message = wire.decode(frame, config.codecs.up)
-            assert isinstance(message, Query)
-            in_step = config.simulation.timing == "synchronous"
-            announced = server.announce(message.client) if in_step else None
-            assert clients[message.client].ask(announced) == frame
-            before = server.round
-            for client, reply in server.receive(frame):
-                clients[client].tell(reply)
-            if server.round > before:
-                server.train_between_queries()
-        return federation
+        return dep.replayed(self.config, self.order())
 
     def assert_ended_as(self, federation: Federation) -> None:
         """All parties have the very parameters that they would have, had nobody died."""
-        ours = [self._state(SERVER)["course"]["parameters"]]
-        ours += [self._state(member)["parameters"] for member in self.members]
-        theirs = [federation.server.side.model.parameters]
-        theirs += [model.parameters for model in federation.models]
-        for name, mine, other in zip((SERVER, *self.members), ours, theirs, strict=True):
-            assert bool((mine == other).all()), f"{name}: off by {(mine - other).abs().max()}"
-
-    def _state(self, name: str) -> Any:
-        return checkpoint.load(self.folder / name / "checkpoints" / "last.safetensors")["state"]
+        dep.assert_ended_as(federation, self.folder, SERVER, self.members)
 
 
 def until(there: Callable[[], bool], seconds: float, pause: float = 0.02) -> bool:

@@ -29,10 +29,10 @@ def listening(
     console: Console, does: str, served: ServeOptions, credentials: Credentials, service: Service
 ) -> Iterator[None]:
     """Let the members reach a service of the label holder; say where it listens."""
-    from vertizo.network.grpc import GrpcServer, Limits
+    from vertizo.network.grpc import GrpcServer
 
-    limits = Limits(rate=served.rate)
-    with GrpcServer(service, listen=served.listen, credentials=credentials, limits=limits) as net:
+    server = GrpcServer(service, listen=served.listen, credentials=credentials, rate=served.rate)
+    with server as net:
         host = served.listen.rpartition(":")[0]
         say(f"{credentials.name} {does} at {host}:{net.port}", console)
         yield

@@ -196,7 +196,7 @@ def _as_label_holder(path: Path, settings: list[str], data: Path, out: Path) -> 
 
 
 def _as_feature_holder(path: Path, settings: list[str], data: Path) -> None:
-    from vertizo.network.asking import understood
+    from vertizo.network.frames import understood
     from vertizo.network.options import load_join
     from vertizo.network.predicting import NewRecords, help_predict
 

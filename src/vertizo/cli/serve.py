@@ -50,8 +50,6 @@ def _serve(config: ServeConfig, as_json: bool) -> None:
     import torch
 
     from vertizo.core.memory import keep_freed_memory
-    from vertizo.network.progress import progress
-    from vertizo.network.progress import stage as stage_of
     from vertizo.network.serving import FederationService
     from vertizo.run.folder import RunFolder
 
@@ -71,8 +69,8 @@ def _serve(config: ServeConfig, as_json: bool) -> None:
                     noted = True
                     say((f"note: {n}" for n in service.state.job.party.side.notes), errors)
                 if show is not None:
-                    show(*progress(service))
-                elif stage != (stage := stage_of(service)):
+                    show(*service.progress())
+                elif stage != (stage := service.stage()):
                     say(stage, errors)
                 if stopped.is_set():
                     raise Interrupted(STOPPED)

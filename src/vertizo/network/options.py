@@ -16,6 +16,7 @@ from vertizo.core.errors import ConfigError
 from vertizo.core.options import Options
 from vertizo.data.party_table import OwnTable
 
+NO_LEDGER = "federation.trial makes all noise from a public seed; no ledger is for that"
 NAME = re.compile(r"[\w.@-]{1,64}")
 
 
@@ -79,12 +80,12 @@ class ServeConfig(ExperimentConfig):
     @classmethod
     def _noise_is_of_its_kind(cls, given: Any) -> Any:
         """A trial's noise follows from the seed, given or not; that of real parties never does."""
-        federation = given.get("federation") if isinstance(given, Mapping) else None
-        trial = federation.get("trial") if isinstance(federation, Mapping) else None
-        if trial is True:
+        tree = given if isinstance(given, Mapping) else {}
+        sections = (tree.get(name) for name in ("federation", "privacy"))
+        federation, privacy = (one if isinstance(one, Mapping) else {} for one in sections)
+        if federation.get("trial") is True:
             return {"seed": 0, **given}
-        privacy = given.get("privacy") if isinstance(given, Mapping) else None
-        if isinstance(privacy, Mapping) and privacy.get("noise") == "seeded":
+        if privacy.get("noise") == "seeded":
             raise ValueError(
                 "privacy.noise is 'seeded' but noise of real parties is never made from a seed; "
                 "leave it out, or set federation.trial"
@@ -107,9 +108,7 @@ class ServeConfig(ExperimentConfig):
                 f"{len(served.members)}; leave data.parties out"
             )
         if served.trial and self.privacy.ledger is not None:
-            raise ValueError(
-                "federation.trial makes all noise from a public seed; no ledger is for that"
-            )
+            raise ValueError(NO_LEDGER)
         together = self.simulation.timing == "synchronous" and served.absent == "go-on"
         if together and self.server.update in ("private-sgd", "private-zeroth-order"):
             raise ValueError(
@@ -173,14 +172,8 @@ Loaded = TypeVar("Loaded", ServeConfig, JoinConfig)
 
 
 def is_label_holder(path: Path) -> bool:
-    """Whether a configuration is one for ``vertizo serve``.
-
-    Raises:
-        ConfigError: it cannot be read, or is of no real party.
-    """
-    tree = read_yaml(path)
-    _check_section(tree, path)
-    return "members" in tree["federation"]
+    """Whether a file is for ``vertizo serve``; ConfigError if unreadable or of no real party."""
+    return "members" in _section(read_yaml(path), path)
 
 
 def load_serve(path: Path, overrides: Sequence[str] = ()) -> ServeConfig:
@@ -189,28 +182,22 @@ def load_serve(path: Path, overrides: Sequence[str] = ()) -> ServeConfig:
     Raises:
         ConfigError: one line that names the file, the key, its value and what would be right.
     """
-    return _validated(
-        config_tree.read(path, overrides, None, ExperimentConfig()), path, ServeConfig
-    )
+    tree = config_tree.read(path, overrides, None, ExperimentConfig())
+    return _validated(tree, path, ServeConfig)
 
 
 def load_join(path: Path, overrides: Sequence[str] = ()) -> JoinConfig:
-    """A feature holder's file, with ``key=value`` overrides applied.
-
-    Raises:
-        ConfigError: one line that names the file, the key, its value and what would be right.
-    """
+    """A feature holder's file; as `load_serve`."""
     tree = read_yaml(path)
     override(tree, overrides, OwnTable())
-    _check_section(tree, path)
+    _section(tree, path)
     config_tree.make_absolute(tree, path.parent)
     return _validated(tree, path, JoinConfig)
 
 
 def _validated(tree: dict[str, Any], path: Path, kind: type[Loaded]) -> Loaded:
     """The configuration; its paths are looked for beside the file, so that it works anywhere."""
-    _check_section(tree, path)
-    section = tree["federation"]
+    section = _section(tree, path)
     for key in ("certificates", "folder"):
         if isinstance(section.get(key), str):
             section[key] = str((path.parent / Path(section[key]).expanduser()).absolute())
@@ -220,8 +207,10 @@ def _validated(tree: dict[str, Any], path: Path, kind: type[Loaded]) -> Loaded:
         raise ConfigError(f"{path}: {explain(error, kind)}") from None
 
 
-def _check_section(tree: Mapping[str, Any], path: Path) -> None:
-    if not isinstance(tree.get("federation"), dict):
+def _section(tree: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    section = tree.get("federation")
+    if not isinstance(section, dict):
         raise ConfigError(
             f"{path} has no section federation; `vertizo train` is for configurations without one"
         )
+    return section

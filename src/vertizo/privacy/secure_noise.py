@@ -11,7 +11,7 @@ that no contribution grows: integer vectors of norm at most C/g stay at most 2C/
 
 Numbers are drawn ahead, used once and dropped. There is no generator here whose state could be
 saved (a label holder that must compute a course of events anew keeps the key of its bits, see
-`vertizo.network.secrets`), and the pool of drawn numbers refuses to be pickled; a forked process
+`vertizo.network.archive`), and the pool of drawn numbers refuses to be pickled; a forked process
 starts with an empty one. (A virtual machine that is resumed twice from one image, memory and all,
 would repeat what was in the pool. Python cannot wipe memory for certain: whoever reads the server's
 memory has the labels.)

@@ -36,7 +36,7 @@ def create(
         from vertizo.network.options import load_serve
 
         job = load_serve(config, settings or [])
-        from vertizo.network.budgets import budget_for_jobs
+        from vertizo.network.job import budget_for_jobs
 
         budget, data = budget_for_jobs(job, runs)
     else:
