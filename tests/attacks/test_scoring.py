@@ -47,7 +47,7 @@ class TestScoring:
             Exchange(0, n, torch.arange(4), torch.zeros(1, 4, 2), n + torch.arange(8.0).view(4, 2))
             for n in range(6)
         ]
-        dealt = dealt_anew(exchanges, 4, Stream.from_seed(3))
+        dealt = dealt_anew(exchanges, Stream.from_seed(3))
         rows = [sorted(e.values.flatten().tolist()) for e in dealt]
         assert sorted(rows) == sorted(sorted(e.values.flatten().tolist()) for e in exchanges)
         pairs = list(zip(dealt, exchanges, strict=True))
