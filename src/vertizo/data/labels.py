@@ -23,13 +23,9 @@ TaskName = Literal["classification", "regression"]
 def labels_of(
     sources: Sequence[Source], label: str, task: TaskName | None, classes: Sequence[str] | None
 ) -> tuple[Task, list[Tensor], tuple[str, ...] | None]:
-    """The task, every frame's labels, and what the classes are called.
+    """The task (inferred if None), every frame's labels, and what the classes are called.
 
-    Args:
-        sources: the first decides what classes there are.
-        label: the column.
-        task: None to infer it.
-        classes: public ones; None for those that occur.
+    Public ``classes`` take the place of those that occur in the first frame.
 
     Raises:
         ConfigError, DataError: names the frame and what does not fit.

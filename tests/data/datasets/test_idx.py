@@ -119,10 +119,10 @@ def test_files_are_found_in_the_folder_or_in_its_subfolder(tmp_path: Path) -> No
             root = tmp_path / f"{packed} {inner}"
             folder = put(root / inner, packed=packed)
             before = sorted(folder.iterdir())
-            assert idx.folder_of(small_set(), root, cache=cache) == folder
+            assert idx.folder_of(small_set(), root) == folder
             assert sorted(folder.iterdir()) == before
     assert not cache.exists()
-    assert put(cache / "small") == idx.folder_of(small_set(), None, cache=cache)
+    assert put(cache / "small") == idx.folder_of(small_set(), cache)
 
 
 @dataclass
@@ -211,7 +211,7 @@ class TestDownload:
     ) -> None:
         cache = tmp_path / "deep" / "cache"
         for _ in range(2):
-            folder = idx.folder_of(small_set(mirror.url), None, cache=cache)
+            folder = idx.folder_of(small_set(mirror.url), cache)
             assert folder == cache / "small"
             assert contents(folder) == PUBLISHED
             assert sorted(mirror.asked) == sorted(PUBLISHED)
@@ -219,7 +219,7 @@ class TestDownload:
     def test_only_what_is_missing_is_fetched(self, tmp_path: Path, mirror: Mirror) -> None:
         folder = put(tmp_path / "small", packed=False)
         (folder / "t10k-labels-idx1-ubyte").unlink()
-        found = idx.folder_of(small_set(mirror.url), tmp_path, cache=tmp_path / "cache")
+        found = idx.folder_of(small_set(mirror.url), tmp_path)
         assert found == folder
         assert mirror.asked == ["t10k-labels-idx1-ubyte.gz"]
 
@@ -230,10 +230,10 @@ class TestDownload:
         for fault in ("other content", "absent", "cut off", "not http"):
             bad, good = mirrors(), mirrors()
             bad.damage(fault, name)
-            folder = idx.folder_of(small_set(bad.url, good.url), None, cache=tmp_path / fault)
+            folder = idx.folder_of(small_set(bad.url, good.url), tmp_path / fault)
             assert contents(folder) == PUBLISHED, fault
             assert good.asked == [name], fault
-        folder = idx.folder_of(small_set(nobody, mirrors().url), None, cache=tmp_path / "nobody")
+        folder = idx.folder_of(small_set(nobody, mirrors().url), tmp_path / "nobody")
         assert contents(folder) == PUBLISHED
 
     def test_no_mirror_at_all_says_what_to_put_where(self, tmp_path: Path, nobody: str) -> None:
@@ -242,7 +242,6 @@ class TestDownload:
             [*words, *PUBLISHED],
             DataError,
             *(idx.folder_of, small_set(nobody), tmp_path),
-            cache=tmp_path / "cache",
         )
         assert list(tmp_path.rglob("*")) == []
 
@@ -254,14 +253,14 @@ class TestDownload:
             mirror, cache = mirrors(), tmp_path / fault
             mirror.damage(fault, name)
             words = [name] if fault == "cut off" else [name, mirror.url]
-            refused(words, DataError, idx.folder_of, small_set(mirror.url), None, cache=cache)
+            refused(words, DataError, idx.folder_of, small_set(mirror.url), cache)
             assert contents(cache / "small").items() <= PUBLISHED.items(), fault
 
     def test_only_what_is_still_missing_is_asked_of_the_reader(
         self, tmp_path: Path, mirror: Mirror
     ) -> None:
         mirror.damage("absent", "t10k-labels-idx1-ubyte.gz")
-        line = refused([], DataError, idx.folder_of, small_set(mirror.url), None, cache=tmp_path)
+        line = refused([], DataError, idx.folder_of, small_set(mirror.url), tmp_path)
         wanted = line.rpartition("put")[2]
         assert "t10k-labels-idx1-ubyte.gz" in wanted
         assert "train-images-idx3-ubyte.gz" not in wanted
@@ -270,8 +269,8 @@ class TestDownload:
         (tmp_path / "cache").write_text("a file")
         files, cache = small_set(mirror.url), tmp_path / "cache"
         words = ["cannot be written", str(cache / "small")]
-        refused(words, DataError, idx.folder_of, files, None, cache=cache)
+        refused(words, DataError, idx.folder_of, files, cache)
         in_the_way = tmp_path / "small" / "train-images-idx3-ubyte.gz"
         in_the_way.mkdir(parents=True)
-        refused(["cannot be written"], DataError, idx.folder_of, files, tmp_path, cache=cache)
+        refused(["cannot be written"], DataError, idx.folder_of, files, tmp_path)
         assert list(in_the_way.parent.iterdir()) == [in_the_way]

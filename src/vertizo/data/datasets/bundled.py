@@ -29,14 +29,8 @@ def digits(_: Path | None, __: DataConfig) -> Pooled:
     images = torch.from_numpy(rows[:, :-1].reshape(-1, 1, 8, 8)).to(torch.float32).div_(16)
     labels = torch.from_numpy(rows[:, -1]).to(torch.int64)
     test = torch.arange(len(labels)) % 5 == 4
-    return Pooled(
-        name="digits",
-        train=images[~test],
-        train_labels=labels[~test],
-        test=images[test],
-        test_labels=labels[test],
-        task=Classification(10),
-    )
+    halves = images[~test], labels[~test], images[test], labels[test]
+    return Pooled("digits", *halves, Classification(10))
 
 
 def breast_cancer(_: Path | None, options: DataConfig) -> Pooled:
@@ -72,12 +66,6 @@ def _every_fifth(
     import polars as pl
 
     frame = pl.DataFrame(values, schema=columns).with_columns(pl.Series("target", labels))
-    place = pl.int_range(pl.len()) % 5
-    return pool(
-        name,
-        Source(name, frame.filter(place != 4)),
-        Source(name, frame.filter(place == 4)),
-        label="target",
-        options=options,
-        groups=groups,
-    )
+    fifth = pl.int_range(pl.len()) % 5 == 4
+    halves = (Source(name, frame.filter(each)) for each in (~fifth, fifth))
+    return pool(name, *halves, label="target", options=options, groups=groups)

@@ -31,6 +31,10 @@ class Source:
     frame: pl.DataFrame
     place: Place = row
 
+    def reordered(self, rows: Sequence[int]) -> Source:
+        """With those rows, which are still found where they were."""
+        return Source(self.name, self.frame[rows], lambda index: self.place(rows[index]))
+
     def check_has(self, column: str, first: str | None = None) -> None:
         """DataError if there is no such column; ``first`` is a table that has it."""
         if column not in self.frame.columns:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -137,20 +137,12 @@ class Preprocessing:
 
     @classmethod
     def from_state(cls, state: Any) -> Preprocessing:
-        """As it was fitted; takes categories as codes into its own `levels`.
-
-        Args:
-            state: from `state`, perhaps through JSON.
+        """As it was fitted, from `state`; takes categories as codes into its own `levels`.
 
         Raises:
             DataError: it is no such state.
         """
-        try:
-            kept = _State.model_validate(state).columns
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"])
-            raise DataError(f"no preparation of columns: {where}: {first['msg']}") from None
+        kept = validated(_State, state, "columns").columns
         restored = cls.__new__(cls)
         restored._use(kept, {c.name: c.names for c in kept if isinstance(c, Categories)})
         return restored
@@ -161,12 +153,13 @@ class Preprocessing:
 
     def changed(self, now: Preprocessing) -> str | None:
         """What columns a table has other than when this was fitted, in words; None if none."""
-        missing = [name for name in self.columns if name not in now.columns]
-        new = [name for name in now.columns if name not in self.columns]
-        if missing:
-            return f"the column {missing[0]!r} is missing"
-        if new:
-            return f"the column {new[0]!r} is new"
+        for ours, theirs, what in (
+            (self.columns, now.columns, "missing"),
+            (now.columns, self.columns, "new"),
+        ):
+            other = next((name for name in ours if name not in theirs), None)
+            if other is not None:
+                return f"the column {other!r} is {what}"
         if self.columns != now.columns:
             return f"the columns are in another order; it was {', '.join(self.columns[:10])}"
         return None
@@ -232,15 +225,23 @@ def _fit_numbers(train: Matrix, names: Sequence[str]) -> Iterator[Fitted]:
 
     imputer = SimpleImputer(strategy="median", keep_empty_features=True)
     scaler = StandardScaler().fit(imputer.fit_transform(train))
-    absent = np.isnan(train)
-    for place, name in enumerate(names):
-        yield Fitted(
-            name=name,
-            median=float(imputer.statistics_[place]),
-            mean=float(scaler.mean_[place]),
-            scale=float(scaler.scale_[place]),
-            indicator=bool(absent[:, place].any()),
-        )
+    found = (imputer.statistics_, scaler.mean_, scaler.scale_, np.isnan(train).any(0))
+    columns = zip(*(each.tolist() for each in found), strict=True)
+    for name, (median, mean, scale, absent) in zip(names, columns, strict=True):
+        yield Fitted(name=name, median=median, mean=mean, scale=scale, indicator=absent)
+
+
+T = TypeVar("T", bound=Options)
+
+
+def validated(form: type[T], content: Any, what: str) -> T:
+    """Content of that form; if it is another, DataError names the place."""
+    try:
+        return form.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise DataError(f"no preparation of {what}: {where}: {first['msg']}") from None
 
 
 def _seen(train: Matrix, levels: tuple[str, ...]) -> tuple[str, ...]:

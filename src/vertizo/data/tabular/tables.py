@@ -22,11 +22,7 @@ __all__ = ["Source", "load", "own", "pool", "source_of"]
 
 
 def source_of(path: Path, delimiter: str) -> Source:
-    """A file as a table.
-
-    Raises:
-        DataError: as of `vertizo.data.tabular.frames.read`.
-    """
+    """A file as a table; DataError as of `vertizo.data.tabular.frames.read`."""
     return Source(str(path), frames.read(path, delimiter), frames.place_in(path, delimiter))
 
 
@@ -38,10 +34,9 @@ def load(_: Path | None, options: DataConfig) -> Pooled:
     """
     if options.path is None or options.label is None:
         raise ConfigError("data.name is 'table', which needs data.path and data.label")
-    train = source_of(options.path, options.delimiter)
-    test = None
-    if options.test_path is not None:
-        test = source_of(options.test_path, options.delimiter)
+    files = (options.path, options.test_path)
+    train, test = (None if path is None else source_of(path, options.delimiter) for path in files)
+    assert train is not None, "it has a path"
     pooled = own(options.path.stem, train, test, options)
     return replace(pooled, keys=partial(_keys, options), contents=partial(_contents, options))
 
@@ -80,29 +75,12 @@ def _to_train_on(rows: list[str], options: DataConfig) -> list[str]:
 
 
 def own(name: str, train: Source, test: Source | None, options: DataConfig) -> Pooled:
-    """A table of the user's own: ``data.label`` names the column to predict.
-
-    Args:
-        name: of the data set.
-        train: rows to train on, or all.
-        test: rows to test on; None to set a share of the rows apart.
-        options: with a label.
-
-    Raises:
-        ConfigError, DataError: as of `pool`.
-    """
+    """A table of the user's own: ``data.label`` names the column to predict; else as of `pool`."""
     if options.label is None:
         raise ConfigError(f"data.name is {options.name!r}, which needs data.label")
     task = options.task if options.label_range is None else "regression"
-    pooled = pool(
-        name,
-        train,
-        test,
-        label=options.label,
-        options=options,
-        task=task,
-        classes=options.classes,
-    )
+    label, classes = options.label, options.classes
+    pooled = pool(name, train, test, label=label, options=options, task=task, classes=classes)
     classified = isinstance(pooled.task, Classification)
     return replace(pooled, fitted_labels=classified and options.classes is None)
 
@@ -151,6 +129,9 @@ def pool(
     forced = {*categorical, *options.categorical, *options.categories} - set(options.drop)
     features, levels = matrices(sources, columns, forced, options.ranges)
     learned, labels, class_names = labels_of(sources, label, task, classes)
+    # The natural parties with the columns that were not dropped; who has none is left out.
+    kept = {party: [c for c in own if c in columns] for party, own in (groups or {}).items()}
+    left = {party: own for party, own in kept.items() if own}
     if test is None:
         ids = set_apart(len(features[0]), options.test)
         features, labels = [features[0][i] for i in ids], [labels[0][i] for i in ids]
@@ -163,7 +144,7 @@ def pool(
         task=learned,
         label=label,
         columns=tuple(columns),
-        groups=_left(groups, columns),
+        groups=groups if groups is None else left,
         levels=levels,
         class_names=class_names,
         notes=tuple(notes(train, columns, levels, options.id)),
@@ -192,13 +173,3 @@ def _check_names(train: Source, label: str, options: DataConfig) -> None:
         ("categories names", options.categories),
     ]
     check_known(train, [(key, column) for key, columns in wanted for column in columns])
-
-
-def _left(
-    groups: Mapping[str, Sequence[str]] | None, columns: Sequence[str]
-) -> Mapping[str, Sequence[str]] | None:
-    """The natural parties with the columns that were not dropped; who has none is left out."""
-    if groups is None:
-        return None
-    left = {party: [c for c in wanted if c in columns] for party, wanted in groups.items()}
-    return {party: wanted for party, wanted in left.items() if wanted}
