@@ -60,7 +60,7 @@ class TestAdult:
         with pytest.raises(DataError, match=r"adult\.test.* line 3 has 2 values where 15"):
             load("adult", tmp_path)
 
-    def test_dropped_columns_leave_their_party(self, tmp_path: Path) -> None:
+        # Dropped columns leave their party.
         adult(tmp_path)
         gone = ["capital-gain", "capital-loss", "fnlwgt"]
         data = prepared("adult", tmp_path, validation=0, drop=gone)
@@ -87,12 +87,11 @@ class TestBankMarketing:
         assert load("bank-marketing", tmp_path, test=0.5).train.shape == (5, 19)
         assert load("bank-marketing", tmp_path, drop=["duration"]).train.shape == (8, 19)
 
-    def test_unless_somebody_asks_for_it(self, tmp_path: Path) -> None:
+        # Unless somebody asks for it.
         columns = {"a": ["duration"], "b": ["age"]}
         data = prepared("bank-marketing", self.files(tmp_path), columns=columns)
         assert data.shape(0) == (1,)
-
-    def test_another_file_of_that_name(self, tmp_path: Path) -> None:
+        # Another file of that name.
         (tmp_path / "bank-additional-full.csv").write_text("age;y\n1;no\n")
         with pytest.raises(DataError, match="does not have the column 'duration'"):
             load("bank-marketing", tmp_path)

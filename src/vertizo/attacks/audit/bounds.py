@@ -155,7 +155,8 @@ def _event(
     thresholds = (values[1:] + values[:-1]) / 2 if len(values) > 1 else values
     trials = len(world0)
     below = [np.searchsorted(np.sort(world), thresholds) for world in (world0, world1)]
-    best, found = -math.inf, (float(thresholds[0]), "at least", 1)
+    best = -math.inf
+    found: tuple[float, Side, int] = float(thresholds[0]), "at least", 1
     sides: dict[Side, Any] = {"at least": [trials - count for count in below], "below": below}
     for side, counts in sides.items():
         for world in (0, 1):

@@ -57,9 +57,9 @@ def load(root: Path | None, _: DataConfig) -> Pooled:
         found = files.find(root, [*places, *HOMES], names)
         if found is not None:
             *train, test = (read(found / name) for name in names)
-            pixels = torch.empty(sum(len(images) for images, _ in train), 3, 32, 32)
+            pixels = torch.empty(sum(len(labels) for _, labels in train), 3, 32, 32)
             start = 0
-            for images, _ in train:
+            for images, _labels in train:
                 pixels[start : start + len(images)] = files.scaled(images, MEANS, SPREADS)
                 start += len(images)
             return Pooled(

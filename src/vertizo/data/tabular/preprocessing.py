@@ -51,6 +51,11 @@ class Categories(Options):
             raise ValueError(f"column {self.name!r} has a category twice")
         return self
 
+    def table(self, levels: tuple[str, ...]) -> NDArray[np.int64]:
+        """What each level becomes. The last entry, at index −1, is for a missing value."""
+        code_of = {name: code for code, name in enumerate(self.names, 1)}
+        return np.array([*(code_of.get(name, 0) for name in levels), 0], np.int64)
+
 
 class Bounded(Options):
     """A column of numbers that is scaled by public bounds."""
@@ -175,19 +180,16 @@ class Preprocessing:
         coded = [(i, column) for i, column in enumerate(kept) if isinstance(column, Categories)]
         self.levels = {column.name: levels[column.name] for _, column in coded}
         """Column of categories → what its codes in raw rows stand for."""
-        self._tables = [(i, _table(column, self.levels[column.name])) for i, column in coded]
+        self._tables = [(i, column.table(levels[column.name])) for i, column in coded]
         self.cardinalities = tuple(len(column.names) + 1 for _, column in coded)
         """Number of codes of each of the first columns of the result."""
         self._numbers = [i for i, column in enumerate(kept) if not isinstance(column, Categories)]
-        bounded = [column for column in kept if isinstance(column, Bounded)]
-        fitted = [column for column in kept if isinstance(column, Fitted)]
+        bounded = [(c.low, c.high) for c in kept if isinstance(c, Bounded)]
+        fitted = [(c.median, c.mean, c.scale) for c in kept if isinstance(c, Fitted)]
         self._bounded = np.array([isinstance(kept[i], Bounded) for i in self._numbers], bool)
-        self._low = np.array([column.low for column in bounded])
-        self._high = np.array([column.high for column in bounded])
-        self._median = np.array([column.median for column in fitted])
-        self._mean = np.array([column.mean for column in fitted])
-        self._scale = np.array([column.scale for column in fitted])
-        self._missing = np.array([column.indicator for column in fitted], bool)
+        self._low, self._high = np.array(bounded, float).reshape(-1, 2).T
+        self._median, self._mean, self._scale = np.array(fitted, float).reshape(-1, 3).T
+        self._missing = np.array([c.indicator for c in kept if isinstance(c, Fitted)], bool)
         self.fitted = bool(fitted) or any(not column.public for _, column in coded)
         """Whether anything comes from the training rows."""
 
@@ -253,12 +255,6 @@ def _seen(train: Matrix, levels: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(levels[index] for index in seen)
 
 
-def _table(column: Categories, levels: tuple[str, ...]) -> NDArray[np.int64]:
-    """What each level becomes. The last entry, at index −1, is for a missing value."""
-    code_of = {name: code for code, name in enumerate(column.names, 1)}
-    return np.array([*(code_of.get(name, 0) for name in levels), 0], np.int64)
-
-
 def check_public(
     name: str,
     columns: Sequence[str],
@@ -266,11 +262,9 @@ def check_public(
     ranges: Bounds,
     categories: Lists,
 ) -> None:
-    """Refuse public bounds and lists that do not fit a table's columns.
+    """Refuse public bounds and lists that do not fit a table's columns, by ConfigError.
 
-    Raises:
-        ConfigError: an unknown column, bounds for text, a list for numbers, or one that names no
-            category that there is.
+    An unknown column, bounds for text, a list for numbers, or of no category that there is.
     """
     for key, named in (("ranges", ranges), ("categories", categories)):
         for column in named:
