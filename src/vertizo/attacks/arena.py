@@ -22,10 +22,12 @@ from vertizo.config.schema import ExperimentConfig
 from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData
 from vertizo.methods.base import ClientPair
+from vertizo.models.base import Model
 from vertizo.party.batches import Batches
 from vertizo.party.client import ClientParty
 from vertizo.protocol import wire
 from vertizo.protocol.messages import Query
+from vertizo.run.build_models import client_model
 from vertizo.run.federation import Federation, build
 from vertizo.run.loop import Training
 from vertizo.run.simulator import Way
@@ -112,6 +114,12 @@ class Arena:
             known=known,
             known_features={m: self.columns(m)[ids] for m, ids in known.items()},
         )
+
+    def fresh(self, client: int, stream: Stream) -> Model:
+        """A model as the client's, with first parameters of the attacker's own."""
+        shape, cardinalities = self.data.shape(client), self.data.cardinalities
+        codes = cardinalities[client] if cardinalities else ()
+        return client_model(self.config.client.model, shape, stream, codes)
 
     def columns(self, client: int) -> Tensor:
         """A client's training features as rows of float32, [D, columns]."""

@@ -23,7 +23,6 @@ from vertizo.config.schema import ExperimentConfig
 from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData
 from vertizo.models.base import DifferentiableModel, Points
-from vertizo.run.build_models import client_model
 
 
 def complete(
@@ -114,18 +113,14 @@ class ModelCompletion(Attack):
         """One honest run; the attacker and its control see the same labels."""
         truth, stream = data.labels["train"], self.stream(config)
         ids = few_of_each(truth, self.per_class, stream.child("few"))
-        client = arena.train(config, data, latest=1).client()
+        ground = arena.train(config, data, latest=1)
+        client = ground.client()
 
         def score() -> Measurement:
             head = stream.child("head")
             return complete(client, ids, truth[ids], head, self.steps).score(truth)
 
         found = score()
-        fresh = client_model(
-            config.client.model,
-            data.shape(arena.CURIOUS),
-            stream.child("scratch"),
-            data.cardinalities[arena.CURIOUS] if data.cardinalities else (),
-        )
+        fresh = ground.fresh(arena.CURIOUS, stream.child("scratch"))
         client.model.parameters.copy_(fresh.parameters)
         return {"accuracy": Measurement(found.value, score().value, found.count)}

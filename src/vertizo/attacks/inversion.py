@@ -18,8 +18,7 @@ server has labels, and digits of one class look alike: the control is the mean o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -36,7 +35,6 @@ from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData
 from vertizo.models.base import DifferentiableModel, Points
 from vertizo.models.losses import Classification
-from vertizo.run.build_models import client_model
 
 RIDGES = tuple(10.0**power for power in range(-6, 4))
 """Weights of the penalty that the regression chooses from, by leaving records out."""
@@ -81,8 +79,7 @@ def invert(together: Coalition, target: int, *, embeddings: bool = True) -> Tens
     return decode(torch.cat(inputs, 1), server.known[target], server.known_features[target])
 
 
-@dataclass(frozen=True)
-class Shadow:
+class Shadow(NamedTuple):
     """What the server has after training a shadow: pairs of its own making."""
 
     embeddings: Tensor
@@ -107,17 +104,9 @@ def train_shadow(ground: arena.Arena, target: int, stream: Stream, steps: int) -
         stream: of the shadows' first parameters.
         steps: of Adam on all test records.
     """
-    side, data, labels = ground.federation.server.side, ground.data, ground.data.labels["test"]
-    features = [own["test"] for own in data.features]
-    models = [
-        client_model(
-            ground.config.client.model,
-            data.shape(m),
-            stream.child("shadow", m),
-            data.cardinalities[m] if data.cardinalities else (),
-        )
-        for m in range(len(features))
-    ]
+    side, labels = ground.federation.server.side, ground.data.labels["test"]
+    features = [own["test"] for own in ground.data.features]
+    models = [ground.fresh(m, stream.child("shadow", m)) for m in range(len(features))]
     if all(isinstance(model, DifferentiableModel) for model in models):
         optimizer = torch.optim.Adam([model.parameters for model in models], lr=0.01)
         for _ in range(steps):

@@ -40,16 +40,14 @@ class Trials:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        found: dict[str, Any] = {
+        return {
             "attack": self.attack,
             "method": self.method,
             "noise": self.noise,
             "seeds": list(self.seeds),
             "figures": {key: figure.as_dict() for key, figure in self.figures.items()},
+            **({} if self.unfit is None else {"not_applicable": self.unfit}),
         }
-        if self.unfit is not None:
-            found["not_applicable"] = self.unfit
-        return found
 
 
 Configure = Callable[[int], ExperimentConfig]
@@ -156,12 +154,8 @@ class Laboratory:
     ) -> Trials:
         """An attack on one method, over seeds; ``done`` is called after every trial.
 
-        Args:
-            attack: with its options.
-            configure: seed → configuration.
-            seeds: one trial each.
-            forgiving: an attack that does not fit, or a run that diverges, is noted and not raised.
-            done: moves a bar on.
+        If ``forgiving``, an attack that does not fit, or a run that diverges, is noted and not
+        raised.
 
         Raises:
             ConfigError: the attack does not fit the configuration.

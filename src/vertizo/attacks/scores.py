@@ -55,18 +55,16 @@ class Figure:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON: the mean, its standard error, every trial."""
-        found: dict[str, Any] = {
+        bounds = [m.bound for m in self.measurements if m.bound is not None]
+        return {
             "mean": self.mean,
             "standard_error": self.standard_error,
             "control": self.control,
             "trials": [m.value for m in self.measurements],
             "controls": [m.control for m in self.measurements],
             "guesses": [m.count for m in self.measurements],
+            **({"bound": max(bounds)} if bounds else {}),
         }
-        bounds = [m.bound for m in self.measurements if m.bound is not None]
-        if bounds:
-            found["bound"] = max(bounds)
-        return found
 
 
 @dataclass(frozen=True)

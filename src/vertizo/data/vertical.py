@@ -101,8 +101,8 @@ def cut(pooled: Pooled, options: DataConfig, stream: Stream) -> VerticalData:
         raise ConfigError(
             f"data.validation is {options.validation}, which leaves no record to train on"
         )
-    labels: dict[Purpose, Tensor] = {p: pooled.train_labels[ids] for p, ids in chosen.items()}
-    labels["test"] = pooled.test_labels
+    labels: dict[Purpose, Tensor] = {"test": pooled.test_labels}
+    labels |= {purpose: pooled.train_labels[ids] for purpose, ids in chosen.items()}
 
     holdings, fitted = [], []
     preparations: dict[str, Preprocessing] = {}

@@ -49,10 +49,8 @@ class Entry:
 def load(name: str, root: Path | None = None, options: DataConfig | None = None) -> Pooled:
     """A data set by the name of `CATALOG`, of an installed package, or ``module:function``.
 
-    Args:
-        name: as above.
-        root: folder of data files; None for ``VERTIZO_DATA``, or else a cache in the home folder.
-        options: the other keys that a data set may heed; None for the defaults.
+    Its files are in ``root``, else in ``VERTIZO_DATA``, else in a cache in the home folder.
+    ``options`` has the other keys that it may heed; None for the defaults.
 
     Raises:
         ConfigError: no such data set, or keys that do not fit it.

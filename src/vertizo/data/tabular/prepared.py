@@ -41,12 +41,8 @@ def raw_matrix(
 ) -> Matrix:
     """New records as `Preprocessing` takes them, float64 [records, columns].
 
-    Args:
-        frame: may have other columns as well, and in another order.
-        columns: the party's, in order.
-        levels: column of categories → what its codes stand for; missing and unknown are both NaN,
-            which becomes code 0.
-        name, place: what to call the frame and a row of it in a complaint.
+    The frame may have other columns as well, and in another order. ``levels`` has for a column of
+    categories what its codes stand for; missing and unknown are both NaN, which becomes code 0.
 
     Raises:
         DataError: a column is missing, or holds text in place of numbers; names it.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -38,40 +38,35 @@ def load(_: Path | None, options: DataConfig) -> Pooled:
     train, test = (None if path is None else source_of(path, options.delimiter) for path in files)
     assert train is not None, "it has a path"
     pooled = own(options.path.stem, train, test, options)
-    return replace(pooled, keys=partial(_keys, options), contents=partial(_contents, options))
+    keys, contents = (partial(_of_training, texts, options) for texts in (_keys, _contents))
+    return replace(pooled, keys=keys, contents=contents)
 
 
-def _keys(options: DataConfig) -> list[str]:
-    """What tells the training records from others: their identifiers, else all their values.
-
-    Each row for itself: one whose identifier is missing, or there twice, changes no other's key.
-    The file is read again, which only a run with a ledger has to.
-
-    Raises:
-        DataError: ``data.id`` holds what is no identifier.
-    """
+def _of_training(
+    texts: Callable[[Source, str | None], list[str]], options: DataConfig
+) -> list[str]:
+    """A text for each training record, of the file read again: only a run with a ledger has to."""
     assert options.path is not None, "a table has a path"
-    table = source_of(options.path, options.delimiter)
-    known: list[str | None] = [None] * table.frame.height
-    if options.id is not None:
-        known = known_keys(table.frame, options.id, table.name)
-    keys = [
-        key or "\0".join(map(repr, values))
-        for key, values in zip(known, table.frame.iter_rows(), strict=True)
-    ]
-    return _to_train_on(keys, options)
-
-
-def _contents(options: DataConfig) -> list[str]:
-    """All that is in each training record's row, in the file read again."""
-    assert options.path is not None, "a table has a path"
-    return _to_train_on(contents_of(source_of(options.path, options.delimiter).frame), options)
-
-
-def _to_train_on(rows: list[str], options: DataConfig) -> list[str]:
+    rows = texts(source_of(options.path, options.delimiter), options.id)
     if options.test_path is not None:
         return rows
     return [rows[place] for place in set_apart(len(rows), options.test)[0].tolist()]
+
+
+def _keys(table: Source, id_: str | None) -> list[str]:
+    """What tells records from others: their identifiers, else all their values.
+
+    Each row for itself: one whose identifier is missing, or there twice, changes no other's key.
+    """
+    known: list[str | None] = [None] * table.frame.height
+    if id_ is not None:
+        known = known_keys(table.frame, id_, table.name)
+    rows = zip(known, table.frame.iter_rows(), strict=True)
+    return [key or "\0".join(map(repr, values)) for key, values in rows]
+
+
+def _contents(table: Source, _: str | None) -> list[str]:
+    return contents_of(table.frame)
 
 
 def own(name: str, train: Source, test: Source | None, options: DataConfig) -> Pooled:
@@ -105,13 +100,12 @@ def pool(
 
     Args:
         name: of the data set.
-        train: rows to train on, or all.
-        test: rows to test on; it may have more columns, and in another order.
+        train, test: rows; the latter may have more columns, and in another order.
         label: the column to predict.
         options: heeds drop, categorical, categories and test.
         task: None to infer it from the label: text and at most `MOST_CLASSES` different whole
             numbers are classes.
-        classes: the classes; None for those that occur.
+        classes: None for those that occur.
         categorical: columns of numbers that are categories.
         groups: the natural parties.
 
