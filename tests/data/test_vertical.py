@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -22,39 +23,33 @@ from vertizo.models.losses import Classification, Regression
 SEED = Stream.from_seed(0)
 
 
-def images(height: int = 6, width: int = 5, channels: int = 1, records: int = 9) -> Pooled:
-    """Images in which no two numbers are the same."""
-    count = (records + 3) * channels * height * width
-    values = torch.arange(count, dtype=torch.float32).reshape(-1, channels, height, width)
-    return _pooled("pictures", values, records)
-
-
-def table(columns: int = 6, records: int = 9, *, grouped: bool = True) -> Pooled:
-    """A table in which no two numbers are the same; columns are called c0, c1, ..."""
-    values = torch.arange((records + 3) * columns, dtype=torch.float32).reshape(-1, columns)
-    names = tuple(f"c{index}" for index in range(columns))
-    groups = {"odd": names[1::2], "even": names[::2]} if grouped else None
-    return replace(_pooled("ledger", values, records), columns=names, groups=groups)
-
-
-def _pooled(name: str, values: Tensor, records: int) -> Pooled:
+def pooled_of(name: str, *shape: int, records: int = 9, dtype: Any = torch.float32) -> Pooled:
+    """Records in which no two numbers are the same, and three more to test on."""
+    values = torch.arange((records + 3) * math.prod(shape), dtype=dtype).reshape(-1, *shape)
     labels = torch.arange(len(values))
-    halves = (
-        part[rows] for rows in (slice(records), slice(records, None)) for part in (values, labels)
-    )
+    train, test = slice(records), slice(records, None)
+    halves = values[train], labels[train], values[test], labels[test]
     return Pooled(name, *halves, Classification(2))
 
 
-def texts(length: int = 7, records: int = 9) -> Pooled:
-    """Token sequences in which no two tokens are the same."""
-    values = torch.arange((records + 3) * length, dtype=torch.int32).reshape(-1, length)
-    return _pooled("letters", values, records)
+def images(height: int = 6, width: int = 5, channels: int = 1, records: int = 9) -> Pooled:
+    return pooled_of("pictures", channels, height, width, records=records)
 
 
-def photographs(views: int = 6, records: int = 9) -> Pooled:
-    """Views of 2 by 3 pixels in which no two numbers are the same."""
-    values = torch.arange((records + 3) * views * 6, dtype=torch.float32)
-    return _pooled("objects", values.reshape(-1, views, 1, 2, 3), records)
+def table(columns: int = 6, records: int = 9, *, grouped: bool = True) -> Pooled:
+    """Columns are called c0, c1, ..."""
+    names = tuple(f"c{index}" for index in range(columns))
+    groups = {"odd": names[1::2], "even": names[::2]} if grouped else None
+    return replace(pooled_of("ledger", columns, records=records), columns=names, groups=groups)
+
+
+def texts(length: int = 7) -> Pooled:
+    return pooled_of("letters", length, dtype=torch.int32)
+
+
+def photographs() -> Pooled:
+    """Six views of 2 by 3 pixels."""
+    return pooled_of("objects", 6, 1, 2, 3)
 
 
 def cut(

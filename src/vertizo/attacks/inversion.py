@@ -189,8 +189,10 @@ class FeatureInversion(Attack):
         mean = server.known_features[target].mean(0)
 
         def found(guess: Tensor, control: Tensor, reference: Tensor = mean) -> Measurement:
-            both = (relative_error(each[rest], truth[rest], reference) for each in (guess, control))
-            return Measurement(*both, len(rest))
+            error, without = (
+                relative_error(each[rest], truth[rest], reference) for each in (guess, control)
+            )
+            return Measurement(error, without, len(rest))
 
         by_class = isinstance(data.task, Classification)
         labels = server.labels if by_class else torch.zeros(data.records, dtype=torch.int64)

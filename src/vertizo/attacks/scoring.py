@@ -116,5 +116,8 @@ class ReplyScoring(Attack):
             "norm": [norm_scores(each, data.records) for each in found],
             "direction": [direction_scores(each, data.records, known) for each in found],
         }
-        areas = {k: [auc(s[others], positive[others]) for s in two] for k, two in scores.items()}
-        return {key: Measurement(*both, int(others.sum())) for key, both in areas.items()}
+        figures = {}
+        for key, each in scores.items():
+            value, control = (auc(one[others], positive[others]) for one in each)
+            figures[key] = Measurement(value, control, int(others.sum()))
+        return figures

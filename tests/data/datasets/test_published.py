@@ -42,8 +42,7 @@ class TestAdult:
             root = tmp_path / f"in {inner}"
             adult(root / inner)
             pooled = load("adult", root)
-            assert pooled.train.shape == (3, 14)
-            assert pooled.test.shape == (2, 14)
+            assert (pooled.train.shape, pooled.test.shape) == ((3, 14), (2, 14))
             assert pooled.class_names == ("<=50K", ">50K")
             assert pooled.train_labels.tolist() == [0, 1, 1]
             assert pooled.test_labels.tolist() == [0, 1]
@@ -53,12 +52,12 @@ class TestAdult:
             assert data.parties == ("demographics", "work", "finances")
 
     def test_a_line_with_too_few_values(self, tmp_path: Path) -> None:
-        adult(tmp_path, train=f"{PERSON}<=50K\n39, State-gov\n")
-        with pytest.raises(DataError, match=r"adult\.data.* line 2 has 2 values where 15"):
-            load("adult", tmp_path)
-        adult(tmp_path, test=f"|1x3\n{PERSON}<=50K.\n39, State-gov\n")
-        with pytest.raises(DataError, match=r"adult\.test.* line 3 has 2 values where 15"):
-            load("adult", tmp_path)
+        for part, text, line in (
+            ("train", f"{PERSON}<=50K\n39, State-gov\n", r"adult\.data.* line 2"),
+            ("test", f"|1x3\n{PERSON}<=50K.\n39, State-gov\n", r"adult\.test.* line 3"),
+        ):
+            with pytest.raises(DataError, match=f"{line} has 2 values where 15"):
+                load("adult", adult(tmp_path, **{part: text}))
 
         # Dropped columns leave their party.
         adult(tmp_path)

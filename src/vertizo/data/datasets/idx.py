@@ -90,9 +90,8 @@ def loader(published: IdxSet) -> Callable[[Path | None, DataConfig], Pooled]:
         def half(images: str, labels: str) -> tuple[Tensor, Tensor]:
             pixels, classes = _read(folder, images, sides=3), _read(folder, labels, sides=1)
             checked = files.check_labels(folder / labels, classes, len(pixels), CLASSES)
-            return files.scaled(
-                pixels[:, np.newaxis], [published.mean], [published.spread]
-            ), checked
+            scaled = files.scaled(pixels[:, np.newaxis], [published.mean], [published.spread])
+            return scaled, checked
 
         return Pooled(published.name, *half(*FILES[:2]), *half(*FILES[2:]), Classification(CLASSES))
 
