@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -101,11 +100,8 @@ class DataConfig(Options):
     vocabulary: PositiveInt = 8192
     """For texts: number of different tokens."""
 
-    def table_keys(self) -> Iterator[str]:
-        """The keys in use that make sense for tables only."""
-        for key in ("columns", "drop", "categorical", "ranges", "categories"):
-            if getattr(self, key):
-                yield key
+    def _first_set(self, *keys: str) -> str | None:
+        return next((key for key in keys if getattr(self, key) is not None), None)
 
     @model_validator(mode="after")
     def _own_file(self) -> DataConfig:
@@ -119,19 +115,16 @@ class DataConfig(Options):
                     "leave one of them out"
                 )
         elif self.name == "frame":
-            for key in ("path", "test_path", "test", "test_limit", "id"):
-                if getattr(self, key) is not None:
-                    raise ValueError(
-                        f"data.{key} is set but data.name is 'frame', records given in Python, "
-                        "all of which are for training"
-                    )
-        else:
-            for key in ("path", "test_path", "label", "id", "task", "classes"):
-                if getattr(self, key) is not None:
-                    raise ValueError(
-                        f"data.{key} is set but data.name is {self.name!r}; "
-                        "a file of your own is data.name 'table'"
-                    )
+            if unfit := self._first_set("path", "test_path", "test", "test_limit", "id"):
+                raise ValueError(
+                    f"data.{unfit} is set but data.name is 'frame', records given in Python, "
+                    "all of which are for training"
+                )
+        elif unfit := self._first_set("path", "test_path", "label", "id", "task", "classes"):
+            raise ValueError(
+                f"data.{unfit} is set but data.name is {self.name!r}; "
+                "a file of your own is data.name 'table'"
+            )
         return self
 
     @model_validator(mode="after")
@@ -173,19 +166,13 @@ class DataConfig(Options):
         for key, named in uses.items():
             if self.label is not None and self.label in named:
                 raise ValueError(f"data.{key} names {self.label!r}, which is data.label")
-        for one, other in (
-            ("id", "columns"),
-            ("id", "drop"),
-            ("id", "ranges"),
-            ("id", "categories"),
-            ("id", "categorical"),
-            ("drop", "columns"),
-            ("drop", "ranges"),
-            ("drop", "categories"),
-            ("drop", "categorical"),
-            ("ranges", "categories"),
-            ("ranges", "categorical"),
-        ):
+        numeric = ("categories", "categorical")
+        clashes = {
+            "id": ("columns", "drop", "ranges", *numeric),
+            "drop": ("columns", "ranges", *numeric),
+            "ranges": numeric,
+        }
+        for one, other in ((one, other) for one, others in clashes.items() for other in others):
             both = next((column for column in uses[one] if column in uses[other]), None)
             if both is not None:
                 raise ValueError(f"data.{one} and data.{other} both name {both!r}; keep one")
