@@ -19,10 +19,8 @@ import pytest
 from sklearn.datasets import load_breast_cancer
 from tests.processes import FIRST_IMPORT, PATIENT, held_port, until
 
-from vertizo.cli.certs import certs
-from vertizo.cli.join import join
+from vertizo.cli.parties import certs, join, serve
 from vertizo.cli.predict import predict
-from vertizo.cli.serve import serve
 from vertizo.core.errors import ConfigError
 
 pytestmark = pytest.mark.processes

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vertizo.cli.certs import certs
+from vertizo.cli.parties import certs
 from vertizo.core.errors import ConfigError
 from vertizo.network.certificates import Credentials
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from torch import Tensor
 
-from vertizo.cli import listing
+from vertizo.cli import list as listing
 from vertizo.config import schema
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core import registry
@@ -192,7 +192,7 @@ def test_entry_points_are_offered(
     assert type(schema.load(None, ["method.name=vafl"]).method).__name__ == "Vafl"
     with pytest.raises(ConfigError, match="did you mean 'mine'"):
         schema.load(None, ["method.name=mien"])
-    listing.list_("methods")
+    listing.list("methods")
     assert "mine" in capsys.readouterr().out
 
 

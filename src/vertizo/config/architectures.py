@@ -127,8 +127,8 @@ class _EncoderConfig(Options):
 
     def sizes(self) -> dict[str, Any]:
         """What is set of the sizes."""
-        names = ("family", "vector", "layers", "heads", "vocabulary", "positions")
-        return {name: value for name in names if (value := getattr(self, name)) is not None}
+        sizes = self.model_dump(include=set(_EncoderConfig.model_fields) - {"checkpoint"})
+        return {name: value for name, value in sizes.items() if value is not None}
 
     @model_validator(mode="after")
     def _sizes_are_used(self) -> _EncoderConfig:
@@ -237,78 +237,32 @@ class OwnModel(Chosen):
     def module(self, shape: tuple[int, ...], outputs: int | None) -> nn.Module:
         """A module with random first parameters, for rows [batch, *shape].
 
-        Args:
-            shape: of one record's features, or of the joined embeddings.
-            outputs: how many numbers the task needs of a server's model; None for a client's, or
-                for an encoder, whose size is its own.
+        ``shape`` is that of one record's features, or of the joined embeddings. ``outputs`` is how
+        many numbers the task needs of a server's model; None for a client's or an encoder's.
         """
 
 
-_OWN = f"{__name__}:OwnModel"
-CLIENT_MODELS: Registry[type[Options]] = Registry(
-    "model",
-    {
-        "mlp": MlpConfig,
-        "cnn": CnnConfig,
-        "filters": FiltersConfig,
-        "resnet18": ResnetConfig,
-        "resnet18-stem": ResnetStemConfig,
-        "bag": BagConfig,
-        "text": TextConfig,
-        "text-embeddings": TextEmbeddingsConfig,
-        "module": ModuleConfig,
-        "function": FunctionConfig,
-    },
-    _OWN,
+def _models(*options: type[Options]) -> Registry[type[Options]]:
+    named = {option.model_fields["name"].default: option for option in options}
+    return Registry("model", named, OwnModel)
+
+
+CLIENT_MODELS = _models(
+    *(MlpConfig, CnnConfig, FiltersConfig, ResnetConfig, ResnetStemConfig, BagConfig),
+    *(TextConfig, TextEmbeddingsConfig, ModuleConfig, FunctionConfig),
 )
-ENCODERS: Registry[type[Options]] = Registry(
-    "model",
-    {"mlp": EncoderMlpConfig}
-    | {
-        name: CLIENT_MODELS[name]
-        for name in ("cnn", "filters", "resnet18", "bag", "text", "module")
-    },
-    _OWN,
+ENCODERS = _models(
+    *(EncoderMlpConfig, CnnConfig, FiltersConfig, ResnetConfig, BagConfig, TextConfig, ModuleConfig)
 )
-SERVER_MODELS: Registry[type[Options]] = Registry(
-    "model",
-    {
-        "mlp": ServerMlpConfig,
-        "sum": SumConfig,
-        "resnet18-rest": ResnetRestConfig,
-        "text-rest": TextRestConfig,
-        "module": ModuleConfig,
-    },
-    _OWN,
-)
+SERVER_MODELS = _models(ServerMlpConfig, SumConfig, ResnetRestConfig, TextRestConfig, ModuleConfig)
 
 if TYPE_CHECKING:
-    ClientModelConfig = (
-        MlpConfig
-        | CnnConfig
-        | FiltersConfig
-        | ResnetConfig
-        | ResnetStemConfig
-        | BagConfig
-        | TextConfig
-        | TextEmbeddingsConfig
-        | ModuleConfig
-        | FunctionConfig
-        | OwnModel
-    )
-    EncoderConfig = (
-        EncoderMlpConfig
-        | CnnConfig
-        | FiltersConfig
-        | ResnetConfig
-        | BagConfig
-        | TextConfig
-        | ModuleConfig
-        | OwnModel
-    )
-    ServerModelConfig = (
-        ServerMlpConfig | SumConfig | ResnetRestConfig | TextRestConfig | ModuleConfig | OwnModel
-    )
+    _Features = CnnConfig | FiltersConfig | ResnetConfig | BagConfig | TextConfig | ModuleConfig
+    _OnlyClients = ResnetStemConfig | TextEmbeddingsConfig | FunctionConfig
+    _OnlyServers = ServerMlpConfig | SumConfig | ResnetRestConfig | TextRestConfig
+    ClientModelConfig = MlpConfig | _Features | _OnlyClients | OwnModel
+    EncoderConfig = EncoderMlpConfig | _Features | OwnModel
+    ServerModelConfig = _OnlyServers | ModuleConfig | OwnModel
 else:
     ClientModelConfig = CLIENT_MODELS.choice("mlp")
     EncoderConfig = ENCODERS.choice("mlp")

@@ -14,21 +14,11 @@ from typing import Any, Literal
 
 from pydantic import Field, PositiveInt, ValidationError, model_validator
 
+from vertizo.config import architectures as models
 from vertizo.config import former_names, method_defaults
 from vertizo.config import tree as config_tree
-from vertizo.config.architectures import (
-    ClientModelConfig,
-    Device,
-    EncoderConfig,
-    EncoderMlpConfig,
-    FunctionConfig,
-    MlpConfig,
-    ServerMlpConfig,
-    ServerModelConfig,
-    TextEmbeddingsConfig,
-)
 from vertizo.config.error_lines import explain, write_yaml
-from vertizo.config.idle_keys import check_all_used
+from vertizo.config.idle_keys import any_of, check_all_used
 from vertizo.config.links import Links
 from vertizo.core.errors import ConfigError
 from vertizo.core.names import PRIVATE, Join, LawName, Naming, Timing, UpdateName
@@ -64,9 +54,9 @@ class OptimizerConfig(Options):
 class ClientConfig(Options):
     """Every client's model and optimiser."""
 
-    model: ClientModelConfig = MlpConfig()
+    model: models.ClientModelConfig = models.MlpConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
-    device: Device = "cpu"
+    device: models.Device = "cpu"
     """Where the model lives. cuda: its parameters and arithmetic are on the graphics card; batches
     go there and embeddings come back, and all else stays on the processor."""
 
@@ -85,8 +75,8 @@ class SecretConfig(Options):
 class ServerConfig(Options):
     """The server's model, and how it is trained."""
 
-    model: ServerModelConfig = ServerMlpConfig()
-    encoder: EncoderConfig = EncoderMlpConfig()
+    model: models.ServerModelConfig = models.ServerMlpConfig()
+    encoder: models.EncoderConfig = models.EncoderMlpConfig()
     """Of the label holder's own features (data.label_holder); trained with the model."""
     optimizer: OptimizerConfig = OptimizerConfig()
     update: UpdateName = "sgd"
@@ -175,7 +165,7 @@ class ExperimentConfig(Options):
     @model_validator(mode="after")
     def _fits(self) -> ExperimentConfig:
         method, name, update = self.method, self.method.name, self.server.update
-        if method.first_order_client and isinstance(self.client.model, FunctionConfig):
+        if method.first_order_client and isinstance(self.client.model, models.FunctionConfig):
             raise ValueError(
                 f"method {name!r} back-propagates through client models but client.model "
                 f"{self.client.model.path!r} is a plain function; "
@@ -211,7 +201,7 @@ class ExperimentConfig(Options):
                 if getattr(privacy, key) is not None:
                     raise ValueError(
                         f"privacy.{key} is set but server.update {update!r} carries no noise; "
-                        f"use {_any_of(PRIVATE)}"
+                        f"use {any_of(PRIVATE)}"
                     )
         if privacy.mechanism != "gaussian":
             return
@@ -227,7 +217,7 @@ class ExperimentConfig(Options):
                 raise ValueError(
                     f"privacy.epsilon is {privacy.epsilon} but server.update {update!r} trains on "
                     "raw labels, so that no ε would hold; set server.update to "
-                    f"{_any_of((*PRIVATE, 'none'))}, or give privacy.noise_std instead"
+                    f"{any_of((*PRIVATE, 'none'))}, or give privacy.noise_std instead"
                 )
             if privacy.server_noise_std is not None:
                 raise ValueError(
@@ -242,21 +232,20 @@ class ExperimentConfig(Options):
 
     def _padding_survives(self) -> None:
         """The rest of a text model knows padded words by their zeros."""
-        if not isinstance(self.client.model, TextEmbeddingsConfig):
+        if not isinstance(self.client.model, models.TextEmbeddingsConfig):
             return
-        changes = {
-            "method 'czofo' perturbs": self.method.name == "czofo",
-            f"codecs.up {self.codecs.up.name!r} rounds": self.codecs.up.name != "none",
-            "privacy.mechanism 'embedding-noise' changes": (
-                self.privacy.mechanism == "embedding-noise"
-            ),
-        }
-        for what, is_so in changes.items():
-            if is_so:
-                raise ValueError(
-                    f"client.model is 'text-embeddings', whose zeros say where a text ends, but "
-                    f"{what} them; use client.model 'text', or another method, codec or mechanism"
-                )
+        if self.method.name == "czofo":
+            what = "method 'czofo' perturbs"
+        elif self.codecs.up.name != "none":
+            what = f"codecs.up {self.codecs.up.name!r} rounds"
+        elif self.privacy.mechanism == "embedding-noise":
+            what = "privacy.mechanism 'embedding-noise' changes"
+        else:
+            return
+        raise ValueError(
+            f"client.model is 'text-embeddings', whose zeros say where a text ends, but "
+            f"{what} them; use client.model 'text', or another method, codec or mechanism"
+        )
 
     def _codecs_fit(self) -> None:
         method, name = self.method, self.method.name
@@ -307,12 +296,6 @@ class ExperimentConfig(Options):
         return write_yaml(self.model_dump(mode="json"))
 
 
-def _any_of(names: Sequence[str]) -> str:
-    """Names as a choice: 'a', 'b' or 'c'."""
-    *first, last = map(repr, names)
-    return f"{', '.join(first)} or {last}"
-
-
 def _called(codec: Codec) -> str:
     """A codec's name, and its number format where that is what matters."""
     dtype = codec.dtype if isinstance(codec, NoCompression) else "float32"
@@ -326,11 +309,6 @@ def load(
 
     A section ``methods`` may hold what is different for one method: an entry's keys replace those
     of the file. The entry is that of ``variant``, or else that of the method that is chosen.
-
-    Args:
-        path: of a YAML file.
-        overrides: applied last.
-        variant: an entry of ``methods``, or the name of a method.
 
     Raises:
         ConfigError: one line that names the file, the key, its value and what would be right.
