@@ -111,7 +111,7 @@ def resumable(folder: Path) -> Iterator[None]:
         yield
     except (Interrupted, KeyboardInterrupt) as error:
         words = str(error).split(";")[0] or "stopped"
-        again = f"the same command with --out {shlex.quote(str(folder))} goes on"
+        again = f"the same command with --out {shlex.quote(str(folder))} continues"
         raise Interrupted(f"{words}; {again}") from None
 
 

@@ -43,7 +43,7 @@ COMMANDS = {
     "privacy ledger show": "Print how much of the budget is spent and left.",
     "privacy ledger accept": "Confirm that a moved ledger is the newest copy and the only one in "
     "use.",
-    "certs": "Create a test authority and a certificate for each party, to try things.",
+    "certs": "Create a test authority and a certificate for each party, for testing.",
     "align": "Find the records that all parties have and write this party's rows of them.",
     "serve": "Serve a job as the label holder, or continue it.",
     "join": "Join a job as a feature holder, or continue it.",

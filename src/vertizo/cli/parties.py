@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from vertizo.network.options import JoinConfig, JoinOptions, ServeConfig, ServeOptions
     from vertizo.network.transport import Service
 
-STOPPED = "stopped; the same command goes on with the job"
+STOPPED = "stopped; the same command continues the job"
 TICK = 0.2
 """Seconds between two looks at the job."""
 
@@ -42,7 +42,7 @@ def certs(
     ] = None,
     days: Annotated[int, option("Days until the certificates expire.", min=1)] = 90,
 ) -> None:
-    """Create a test authority and a certificate for each party, to try things."""
+    """Create a test authority and a certificate for each party, for testing."""
     from vertizo.network import authority
 
     table = Table(box=None, pad_edge=False, show_header=True, header_style="bold")

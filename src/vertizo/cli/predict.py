@@ -42,7 +42,8 @@ def predict(
         str | None, option("Column to copy beside predictions.", "COLUMN", "--id")
     ] = None,
     delimiter: Annotated[
-        str | None, option("Between the values of a CSV file. Default: the run's.", "CHAR")
+        str | None,
+        option("Character between the values of a CSV file. Default: the run's.", "CHAR"),
     ] = None,
     settings: Settings = None,
 ) -> None:

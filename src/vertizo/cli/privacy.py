@@ -31,7 +31,7 @@ def plan(
     epochs: Annotated[int, option("E, queries of each client about each record.")],
     batch: Annotated[int, option("B, records in a query.")],
     epsilon: Annotated[float, option("The ε to reach.")],
-    delta: Annotated[float, option("The δ that belongs to it.")],
+    delta: Annotated[float, option("The δ at which ε is stated.")],
     clip: Annotated[float, option("C, the clip of replies.")] = 1.0,
     releases: Annotated[int, option("Numbers in a reply, each with its own clip and noise.")] = 1,
     server: Annotated[
@@ -47,7 +47,7 @@ def plan(
     ] = 0.5,
     server_clip: Annotated[float, option("C, the clip of the server's updates.")] = 1.0,
     steps: Annotated[
-        int | None, option("Server's steps on secret samples. Default: one each round.")
+        int | None, option("Server steps on secret samples. Default: one for each round.")
     ] = None,
     sampling: Annotated[
         float | None, option("q, the sampling rate of secret samples. Default: B/D.")
@@ -157,7 +157,7 @@ def _explain_member(path: Path, as_json: bool) -> None:
 
     found = ClientFolder(path).finished()
     if found is None:
-        raise RunError(f"{path}: the job is not over; `vertizo join` goes on with it")
+        raise RunError(f"{path}: the job is not over; `vertizo join` continues it")
     if as_json:
         told = {key: found[key] for key in ("own_words", "words")}
         print(json.dumps(told, ensure_ascii=False))
@@ -185,7 +185,7 @@ def audit(
         argument("YAML configuration. Default: a small federation with several kinds of noise."),
     ] = None,
     settings: Settings = None,
-    trials: Annotated[int, option("Trials of either label.", min=20)] = 1000,
+    trials: Annotated[int, option("Trials for each of the two labels.", min=20)] = 1000,
     honest_trials: Annotated[
         int | None,
         option(
@@ -197,7 +197,7 @@ def audit(
         float, option("Confidence of each lower bound.", min=0.5, max=0.9999)
     ] = 0.95,
     probes: Annotated[
-        int, option("Queries about other records that measure the server.", min=1)
+        int, option("Queries about other records, to measure the server.", min=1)
     ] = 12,
     record: Annotated[int, option("Record whose label is guessed.", min=0)] = 0,
     as_json: AsJson = False,
@@ -254,14 +254,14 @@ Ledger = Annotated[Path, argument("The ledger's file.", "LEDGER")]
 def ledger_create(
     ledger: Ledger,
     config: Annotated[
-        Path, argument("YAML configuration of the runs to come; may be a label holder's.")
+        Path, argument("YAML configuration of the runs; a label holder's is allowed.")
     ],
     settings: Settings = None,
     runs: Annotated[int, option("Runs that the budget pays for.", min=1)] = 1,
     further: Annotated[
         bool,
         option(
-            "Allow records that another ledger is for; their ε of all ledgers add up.",
+            "Allow records that have a ledger already; the ε of all their ledgers add up.",
             *(None, "--further"),
         ),
     ] = False,

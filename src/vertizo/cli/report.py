@@ -15,7 +15,7 @@ def report(
     runs: Annotated[
         list[Path],
         argument(
-            "Folders of train, compare, serve or attack --out.",
+            "Folders that train, compare, serve or attack wrote.",
             *("RUN…",),
             autocompletion=complete_runs,
         ),

@@ -48,7 +48,7 @@ StudyFolder = Annotated[
     ),
 ]
 EngineName = Literal["local", "ray"]
-Engine = Annotated[EngineName, option("Where to make the runs; ray needs the extra of that name.")]
+Engine = Annotated[EngineName, option("Where to run; ray needs the extra of that name.")]
 RayAddress = Annotated[
     str | None, option("Ray cluster to use. Default: one on this machine.", "HOST:PORT")
 ]
@@ -63,9 +63,7 @@ def _check_engine(engine: EngineName, ray_address: str | None) -> None:
 def compare(
     config: Annotated[
         Path | None,
-        argument(
-            "YAML configuration of all methods; its section `methods` may change it for each."
-        ),
+        argument("YAML configuration; its section `methods` can change keys for each method."),
     ] = None,
     methods: Annotated[
         str | None,
@@ -82,7 +80,7 @@ def compare(
         str, option("Accuracies in %; the table counts the bytes until each is reached.", "A,B,…")
     ] = "60,80,90,95",
     by: Annotated[
-        Measure, option("Which accuracy counts; train is the running one.")
+        Measure, option("Accuracy that the targets are for; train is the running one.")
     ] = "validation",
     controls: Annotated[
         bool, option("Also run every method with frozen clients and with random updates.")
@@ -183,8 +181,7 @@ def tune(
     out: Annotated[
         Path | None,
         option(
-            "Folder of the search; an unfinished search is continued. Default: a folder "
-            "under runs/.",
+            "Folder of the search, new or to continue. Default: a folder under runs/.",
             *("DIR",),
         ),
     ] = None,
@@ -211,7 +208,7 @@ def tune(
     jobs: Annotated[int, option("Trials at a time.", min=1)] = 1,
     seed: Annotated[int, option("Seed of the search; runs have their own.", min=0)] = 0,
     timeout: Annotated[
-        float | None, option("Begin no trial after this time.", "SECONDS", min=0)
+        float | None, option("Start no trial after this time.", "SECONDS", min=0)
     ] = None,
     total_epsilon: Annotated[
         float | None, option("Reduce each trial's ε so that all together cost this ε.", "E")
@@ -220,7 +217,7 @@ def tune(
 ) -> None:
     """Search hyperparameters on validation records and report what all trials cost in privacy."""
     if pruner not in ("median", "halving", "none"):
-        raise ConfigError(f"--pruner {pruner} is none of median, halving, none")
+        raise ConfigError(f"--pruner {pruner} is not one of median, halving, none")
     if total_epsilon is not None and total_epsilon <= 0:
         raise ConfigError(f"--total-epsilon is {total_epsilon:g}; it must be above 0")
     from vertizo.config import schema

@@ -51,7 +51,9 @@ def train(
 
         chosen = schema.load(config, settings or [])  # refused before PyTorch is imported
     elif config is not None or settings or out is not None:
-        raise ConfigError("--resume goes on as configured; leave out CONFIG, --set and --out")
+        raise ConfigError(
+            "--resume continues a run as configured; leave out CONFIG, --set and --out"
+        )
     from vertizo.core.registry import short
     from vertizo.run import tracking
     from vertizo.run.folder import RunFolder, new_folder

@@ -98,7 +98,7 @@ class PredictingService:
         folder = RunFolder(served.folder)
         summary = folder.summary()
         if summary is None:
-            raise RunError(f"{served.folder}: the job is not over; `vertizo serve` goes on with it")
+            raise RunError(f"{served.folder}: the job is not over; `vertizo serve` continues it")
         preparation = folder.preparation()
         if preparation is None:
             raise RunError(f"{served.folder} holds no table's job; there are no new records for it")

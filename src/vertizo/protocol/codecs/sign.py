@@ -32,7 +32,8 @@ class Sign(Options):
 
     name: Literal["sign"] = "sign"
     scale: Scale = "record"
-    """One size for each record's row; or for each point of a query, or else the array."""
+    """record: one size for each record's row. array: one for each point of a query, or for any
+    other array."""
 
     @property
     def mixes_records(self) -> bool:
