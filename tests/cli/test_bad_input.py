@@ -197,57 +197,42 @@ def loans(here: Path) -> Callable[..., None]:
 def test_wrong_files(loans: Callable[..., None], refuses: Refuses) -> None:
     for mistake, (content, words) in FILES.items():
         loans(content)
-        refuses(mistake, words, "train", "loans.yaml")
+        refuses.row(mistake, words, "train", "loans.yaml")
 
 
-KEYS: list[tuple[str, list[str]]] = [
-    ("data.label=Defaulted", ["data.label", "did you mean 'defau"]),
-    ("data.categorical=[payment]", ["did you mean 'payment_delay'?"]),
-    ("data.id=customer_id", ["data.id", "did you mean 'customer'?"]),
-    ("data.drop=[opend]", ["data.drop", "did you mean 'opened'?"]),
-    ("data.ranges={Income: [0, 1]}", ["data.ranges", "did you mean 'income'?"]),
-    ("data.categories={jobs: [cook]}", ["data.categories", "did you mean 'job'?"]),
-    (
-        "data.columns={bank: [ages], shop: [jop]}",
-        ["gives 'bank' the column 'ages'", "did you mean 'age'?", "nor has it 'jop' ('job'?)"],
-    ),
-    ("data.label_holder=Bnk", ["data.label_holder", "did you mean 'bank'?"]),
-    (
-        "data.ranges={job: [0, 1]}",
-        ["column 'job' holds '", "in line 2 (and 39 more)", "data.ranges is for numbers"],
-    ),
-    ("learning_rate=1", ["'client.optimizer.learning_rate' or 'server.optimizer.learning_rate'"]),
-    ("data.lable=x", ["data.lable", "did you mean 'label"]),
-    ("method.name=split_learning", ["did you mean 'split'?", "'vafl'"]),
-    ("client.model.name=resnet", ["did you mean 'resnet18'", "'mlp'"]),
-    ("codecs.up.name=topk", ["did you mean 'top-k'?", "'uniform'"]),
-    ("data={name: breast_cancer}", ["did you mean 'breast-cancer'?", "digits"]),
-    ("server.update=poisson_dp_sgd", ["did you mean 'poisson-dp-sgd'?", "'none'"]),
-    ("batch_size=60", ["batch_size is 60", "at most 29"]),
-    ("data.limit=8", ["batch_size is 8", "7"]),
-    ("data.limit=2", ["batch_size is 8", "2 training records"]),
-    ("data.validation=0.999", ["data.validation is 0.999"]),
-    ("data.delimiter=;;", ["data.delimiter is ';;'", "tab"]),
-    ("data.path=lones.csv", ["lones.csv is missing; did you mean 'loans.csv'"]),
-    ("data.path=.", ["is a folder, not a file"]),
-    ("data.test_path=other.csv", ["other.csv", "'age' of", "it has x, y"]),
-    (
-        "data.test_path=words.csv",
-        ["words.csv: column 'age' holds 'old' in line 3, but only numbers in"],
-    ),
-    (
-        "data.test_path=classes.csv",
-        ["'defaulted' is 'perhaps' in line 5, which does not occur in", "loans.csv"],
-    ),
-    (
-        "data.classes=[paid, lost]",
-        ["the label 'defaulted' is '", "in line 2, which is no class of data.classes, 'paid'"],
-    ),
-    (
-        "privacy.epsilon=1",
-        ["privacy.epsilon is 1", 'data.classes (these are ["no", "yes"])', "everybody knows"],
-    ),
-]
+KEYS = """\
+data.label=Defaulted | data.label | did you mean 'defau
+data.categorical=[payment] | did you mean 'payment_delay'?
+data.id=customer_id | data.id | did you mean 'customer'?
+data.drop=[opend] | data.drop | did you mean 'opened'?
+'data.ranges={Income: [0, 1]}' | data.ranges | did you mean 'income'?
+'data.categories={jobs: [cook]}' | data.categories | did you mean 'job'?
+'data.columns={bank: [ages], shop: [jop]}' | gives 'bank' the column 'ages' | did you mean 'age'?
+    | nor has it 'jop' ('job'?)
+data.label_holder=Bnk | data.label_holder | did you mean 'bank'?
+'data.ranges={job: [0, 1]}' | column 'job' holds ' | in line 2 (and 39 more)
+    | data.ranges is for numbers
+learning_rate=1 | 'client.optimizer.learning_rate' or 'server.optimizer.learning_rate'
+data.lable=x | data.lable | did you mean 'label
+method.name=split_learning | did you mean 'split'? | 'vafl'
+client.model.name=resnet | did you mean 'resnet18' | 'mlp'
+codecs.up.name=topk | did you mean 'top-k'? | 'uniform'
+'data={name: breast_cancer}' | did you mean 'breast-cancer'? | digits
+server.update=poisson_dp_sgd | did you mean 'poisson-dp-sgd'? | 'none'
+batch_size=60 | batch_size is 60 | at most 29
+data.limit=8 | batch_size is 8 | 7
+data.limit=2 | batch_size is 8 | 2 training records
+data.validation=0.999 | data.validation is 0.999
+data.delimiter=;; | data.delimiter is ';;' | tab
+data.path=lones.csv | lones.csv is missing; did you mean 'loans.csv'
+data.path=. | is a folder, not a file
+data.test_path=other.csv | other.csv | 'age' of | it has x, y
+data.test_path=words.csv | words.csv: column 'age' holds 'old' in line 3, but only numbers in
+data.test_path=classes.csv | 'defaulted' is 'perhaps' in line 5, which does not occur in | loans.csv
+'data.classes=[paid, lost]' | the label 'defaulted' is '
+    | in line 2, which is no class of data.classes, 'paid'
+privacy.epsilon=1 | privacy.epsilon is 1 | data.classes (these are ["no", "yes"]) | everybody knows
+"""
 
 
 def test_wrong_keys(loans: Callable[..., None], here: Path, refuses: Refuses) -> None:
@@ -255,8 +240,7 @@ def test_wrong_keys(loans: Callable[..., None], here: Path, refuses: Refuses) ->
     (here / "other.csv").write_text("x,y\n1,2\n")
     (here / "words.csv").write_text(table(cell(3, "age", "old")))
     (here / "classes.csv").write_text(table(cell(5, "defaulted", "perhaps")))
-    for setting, words in KEYS:
-        refuses(setting, words, "train", "loans.yaml", "--set", setting)
+    refuses(KEYS, "train", "loans.yaml", "--set")
 
 
 YAML: dict[str, tuple[str | bytes, list[str]]] = {
@@ -273,29 +257,28 @@ def test_wrong_configurations(here: Path, refuses: Refuses) -> None:
     for mistake, (content, words) in YAML.items():
         (here / "c.yaml").write_bytes(content.encode() if isinstance(content, str) else content)
         for command in (("train",), ("compare",), ("tune",), ("attack", "table")):
-            refuses(f"{command}: {mistake}", ["c.yaml", *words], *command, "c.yaml")
+            refuses.row(f"{command}: {mistake}", ["c.yaml", *words], *command, "c.yaml")
 
 
-NAMES: list[tuple[str, list[str]]] = [
-    ("trian", ["no command 'trian'; did you mean 'train'?"]),
-    ("privacy explian x", ["did you mean 'explain'"]),
-    ("privacy", ["Missing command"]),
-    ("--verbose", ["--verbose"]),
-    ("list", ["methods", "datasets"]),
-    ("list method", ["'method'", "methods", "datasets"]),
-    ("attack membrship", ["no attack 'membrship'; did you mean 'membership'?"]),
-    ("attack table --methods dpvz", ["no 'dpvz'; did you mean 'dpzv'?"]),
-    ("compare --methods cascade", ["no method 'cascade'; did you mean 'cascaded'?"]),
-    ("privacy explain nowhere", ["nowhere", "No such file"]),
-    ("train .", [".: Is a directory"]),
-    ("train mien.yaml", ["mien.yaml: No such file", "did you mean 'mine.yaml'?"]),
-]
+NAMES = """\
+trian | no command 'trian'; did you mean 'train'?
+privacy explian x | did you mean 'explain'
+privacy | Missing command
+--verbose | --verbose
+list | methods | datasets
+list method | 'method' | methods | datasets
+attack membrship | no attack 'membrship'; did you mean 'membership'?
+attack table --methods dpvz | no 'dpvz'; did you mean 'dpzv'?
+compare --methods cascade | no method 'cascade'; did you mean 'cascaded'?
+privacy explain nowhere | nowhere | No such file
+train . | .: Is a directory
+train mien.yaml | mien.yaml: No such file | did you mean 'mine.yaml'?
+"""
 
 
 def test_wrong_names(refuses: Refuses) -> None:
     Path("mine.yaml").write_text("epochs: 1\n")
-    for line, words in NAMES:
-        refuses(line, words, *line.split())
+    refuses(NAMES)
 
 
 def test_nested_columns(here: Path, refuses: Refuses) -> None:
@@ -308,7 +291,7 @@ def test_nested_columns(here: Path, refuses: Refuses) -> None:
     for values, words in rows:
         frame = pl.DataFrame({"a": values * 9, "b": [1, 2] * 9, "y": ["p", "q"] * 9})
         (here / "t.parquet").write_bytes(parquet(frame))
-        refuses(words, ["column 'a' holds", words], "train", *sets(*keys))
+        refuses.row(words, ["column 'a' holds", words], "train", *sets(*keys))
 
 
 class TestNotes:

@@ -43,22 +43,24 @@ def test_a_second_time_nothing_is_run_again(vertizo: Vertizo, tiny: tuple[str, .
     assert json.loads(first.out)["vafl"]["controls"] == {}
 
 
+MISTAKES = """\
+ | --methods is missing | dpzv
+--methods vafl,vafl | names a method twice
+--methods vaffl | 'vaffl' | 'vafl'
+--methods vafl --targets 60,x | --targets | 'x'
+--methods vafl --targets 160 | --targets | '160'
+--methods vafl --by test | --by | validation
+--methods vafl --seeds 0 | --seeds
+--methods vafl --set client.model.name=function | client.model
+--methods vafl --set codecs.up.name=paired | 'paired' | 'vafl'
+--methods vafl --ray-address a:1 | --ray-address a:1 is for --engine ray
+"""
+
+
 def test_what_is_wrong_is_one_line_and_leaves_nothing(
     refuses: Refuses, tiny: tuple[str, ...]
 ) -> None:
-    for arguments, words in (
-        ("", ["--methods is missing", "dpzv"]),
-        ("--methods vafl,vafl", ["names a method twice"]),
-        ("--methods vaffl", ["'vaffl'", "'vafl'"]),
-        ("--methods vafl --targets 60,x", ["--targets", "'x'"]),
-        ("--methods vafl --targets 160", ["--targets", "'160'"]),
-        ("--methods vafl --by test", ["--by", "validation"]),
-        ("--methods vafl --seeds 0", ["--seeds"]),
-        ("--methods vafl --set client.model.name=function", ["client.model"]),
-        ("--methods vafl --set codecs.up.name=paired", ["'paired'", "'vafl'"]),
-        ("--methods vafl --ray-address a:1", ["--ray-address a:1 is for --engine ray"]),
-    ):
-        refuses(arguments, words, "compare", *tiny, *arguments.split())
+    refuses(MISTAKES, "compare", *tiny)
 
 
 def test_what_does_not_fit_side_by_side_is_continued_below(
