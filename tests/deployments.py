@@ -79,12 +79,11 @@ def ticking(service: FederationService) -> Iterator[list[Exception]]:
     stop, raised = threading.Event(), []
 
     def drive() -> None:
-        while not stop.wait(0.02):
-            try:
+        try:
+            while not stop.wait(0.02):
                 service.tick()
-            except Exception as error:
-                raised.append(error)
-                return
+        except Exception as error:
+            raised.append(error)
 
     thread = threading.Thread(target=drive)
     thread.start()
@@ -99,7 +98,7 @@ def joined(
     configs: Sequence[JoinConfig], channels: Callable[[str], Channel], seconds: float = 60.0
 ) -> list[Joined]:
     """All members run to the end, each in a thread; raises what the first of them raised."""
-    results: list[Joined | None] = [None] * len(configs)
+    results: dict[int, Joined] = {}
     errors: list[BaseException] = []
 
     def work(place: int, config: JoinConfig) -> None:
@@ -109,18 +108,16 @@ def joined(
         except BaseException as error:
             errors.append(error)
 
-    threads = [
-        threading.Thread(target=work, args=(place, config), daemon=True)
-        for place, config in enumerate(configs)
-    ]
-    for thread in threads:
+    # Not a pool, which would wait at the end of the tests for a thread that hangs.
+    each = [threading.Thread(target=work, args=a, daemon=True) for a in enumerate(configs)]
+    for thread in each:
         thread.start()
-    for thread in threads:
+    for thread in each:
         thread.join(seconds)
         if errors:
             raise errors[0]
-    assert all(result is not None for result in results), "somebody did not finish"
-    return [result for result in results if result is not None]
+    assert len(results) == len(configs), "somebody did not finish"
+    return [results[place] for place in sorted(results)]
 
 
 def direct(service: FederationService) -> Callable[[str], Channel]:
