@@ -36,27 +36,28 @@ def attack(
         str,
         argument(
             "An attack (see `vertizo list attacks`), or table for all of them.",
-            autocompletion=lambda incomplete: [*complete_attacks(incomplete), TABLE],
+            complete=lambda incomplete: [*complete_attacks(incomplete), TABLE],
         ),
     ],
     config: Annotated[
-        Path | None, argument("YAML configuration. Default: the attack's own setting.")
+        Path | None, argument("YAML file. Default: the attack's own setting.")
     ] = None,
     settings: Annotated[
         list[str] | None,
         option(
             "Override a key of the configuration, or an option of the attack, attack.KEY. "
             "Can be repeated.",
-            *("KEY=VALUE", "--set"),
+            "KEY=VALUE",
+            "--set",
         ),
     ] = None,
     methods: Annotated[
         str | None,
-        option("Methods in the table. Default: all.", "A,B,…", autocompletion=complete_methods),
+        option("Methods in the table. Default: all.", "A,B,…", complete=complete_methods),
     ] = None,
     attacks: Annotated[
         str | None,
-        option("Attacks in the table. Default: all.", "A,B,…", autocompletion=complete_attacks),
+        option("Attacks in the table. Default: all.", "A,B,…", complete=complete_attacks),
     ] = None,
     seeds: Annotated[int, option("Trials of each attack.", min=1)] = 3,
     noise: Annotated[bool, option("Add columns to the table with noise on the replies.")] = True,

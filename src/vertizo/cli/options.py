@@ -9,14 +9,16 @@ from typing import Annotated, Any
 import typer
 
 
-def option(text: str, value: str | None = None, *names: str, **more: Any) -> Any:
+def option(
+    text: str, value: str | None = None, *names: str, complete: Any = None, **more: Any
+) -> Any:
     """An option: its line of ``--help``, what stands there for its value, and its own names."""
-    return typer.Option(*names, help=text, metavar=value, **more)
+    return typer.Option(*names, help=text, metavar=value, autocompletion=complete, **more)
 
 
-def argument(text: str, value: str | None = None, **more: Any) -> Any:
+def argument(text: str, value: str | None = None, complete: Any = None) -> Any:
     """An argument: its line of ``--help``, and what it is called there."""
-    return typer.Argument(help=text, metavar=value, **more)
+    return typer.Argument(help=text, metavar=value, autocompletion=complete)
 
 
 def complete_methods(incomplete: str) -> list[str]:
@@ -50,7 +52,8 @@ Settings = Annotated[
     list[str] | None,
     option(
         "Override a key of the configuration, such as method.name=vafl. Can be repeated.",
-        *("KEY=VALUE", "--set"),
+        "KEY=VALUE",
+        "--set",
     ),
 ]
 AsJson = Annotated[bool, option("Print the result as one line of JSON.", None, "--json")]

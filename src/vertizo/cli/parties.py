@@ -34,9 +34,7 @@ TICK = 0.2
 def certs(
     folder: Annotated[Path, argument("Where to create a folder for each party.")],
     server: Annotated[str | None, option("The label holder.", "NAME")] = None,
-    member: Annotated[
-        list[str] | None, option("A feature holder. Can be repeated.", "NAME")
-    ] = None,
+    member: Annotated[list[str] | None, option("A feature holder; repeatable.", "NAME")] = None,
     host: Annotated[
         list[str] | None, option("Host name or address of the label holder. Can be repeated.")
     ] = None,

@@ -24,7 +24,7 @@ def predict(
         Path,
         argument(
             "Run folder of `vertizo train`, or a party's YAML configuration.",
-            autocompletion=complete_runs,
+            complete=complete_runs,
         ),
     ],
     data: Annotated[
@@ -35,12 +35,10 @@ def predict(
         Path | None,
         option(
             "File of predictions, .csv or .parquet. Default with a run folder: standard output.",
-            *("FILE",),
+            "FILE",
         ),
     ] = None,
-    id_: Annotated[
-        str | None, option("Column to copy beside predictions.", "COLUMN", "--id")
-    ] = None,
+    id_: Annotated[str | None, option("Column to add to predictions.", "COLUMN", "--id")] = None,
     delimiter: Annotated[
         str | None,
         option("Character between the values of a CSV file. Default: the run's.", "CHAR"),

@@ -39,19 +39,15 @@ def plan(
         option(
             "Training of the server model: none, private-sgd, private-zeroth-order or "
             "poisson-dp-sgd.",
-            *("HOW",),
+            "HOW",
         ),
     ] = "poisson-dp-sgd",
-    server_share: Annotated[
-        float, option("Share of the budget (of μ²) for the server's updates.")
-    ] = 0.5,
+    server_share: Annotated[float, option("Share of the budget (of μ²) for the server.")] = 0.5,
     server_clip: Annotated[float, option("C, the clip of the server's updates.")] = 1.0,
     steps: Annotated[
         int | None, option("Server steps on secret samples. Default: one for each round.")
     ] = None,
-    sampling: Annotated[
-        float | None, option("q, the sampling rate of secret samples. Default: B/D.")
-    ] = None,
+    sampling: Annotated[float | None, option("q, rate of secret samples. Default: B/D.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compute the noise for an ε, and the ε of the published formula's noise."""
@@ -91,10 +87,7 @@ def _show_plan(federation: Federation, found: Budget, wanted: float) -> None:
 
 
 def explain(
-    run: Annotated[
-        Path,
-        argument("Run folder, or a configuration.", "RUN", autocompletion=complete_runs),
-    ],
+    run: Annotated[Path, argument("Run folder or configuration.", "RUN", complete=complete_runs)],
     as_json: AsJson = False,
 ) -> None:
     """Explain in plain words what a run protects and what it does not."""
@@ -167,7 +160,7 @@ def _explain_member(path: Path, as_json: bool) -> None:
 
 
 def intrinsic(
-    run: Annotated[Path, argument("Run folder of VFL-CZOFO.", "RUN", autocompletion=complete_runs)],
+    run: Annotated[Path, argument("Run folder of VFL-CZOFO.", "RUN", complete=complete_runs)],
     repeats: Annotated[int, option("Estimates on each frozen model.", min=2)] = 100,
     as_json: AsJson = False,
 ) -> None:
@@ -193,12 +186,8 @@ def audit(
             min=0,
         ),
     ] = None,
-    confidence: Annotated[
-        float, option("Confidence of each lower bound.", min=0.5, max=0.9999)
-    ] = 0.95,
-    probes: Annotated[
-        int, option("Queries about other records, to measure the server.", min=1)
-    ] = 12,
+    confidence: Annotated[float, option("Confidence of lower bounds.", min=0.5, max=0.9999)] = 0.95,
+    probes: Annotated[int, option("Queries on other records, to measure the server.", min=1)] = 12,
     record: Annotated[int, option("Record whose label is guessed.", min=0)] = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -253,16 +242,15 @@ Ledger = Annotated[Path, argument("The ledger's file.", "LEDGER")]
 
 def ledger_create(
     ledger: Ledger,
-    config: Annotated[
-        Path, argument("YAML configuration of the runs; a label holder's is allowed.")
-    ],
+    config: Annotated[Path, argument("YAML configuration of the runs or of a label holder.")],
     settings: Settings = None,
     runs: Annotated[int, option("Runs that the budget pays for.", min=1)] = 1,
     further: Annotated[
         bool,
         option(
             "Allow records that have a ledger already; the ε of all their ledgers add up.",
-            *(None, "--further"),
+            None,
+            "--further",
         ),
     ] = False,
 ) -> None:

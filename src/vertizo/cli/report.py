@@ -15,9 +15,7 @@ def report(
     runs: Annotated[
         list[Path],
         argument(
-            "Folders that train, compare, serve or attack wrote.",
-            *("RUN…",),
-            autocompletion=complete_runs,
+            "Folders that train, compare, serve or attack wrote.", "RUN…", complete=complete_runs
         ),
     ],
     out: Annotated[

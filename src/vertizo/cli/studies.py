@@ -69,8 +69,8 @@ def compare(
         str | None,
         option(
             "Methods, or entries of the section `methods`. Default: all of that section.",
-            *("A,B,…",),
-            autocompletion=complete_methods,
+            "A,B,…",
+            complete=complete_methods,
         ),
     ] = None,
     seeds: Annotated[int, option("Runs of each method.", min=1)] = 1,
@@ -175,15 +175,10 @@ def _show_compared(found: Sequence[Row], by: Measure, folder: Path, seeds: int) 
 
 def tune(
     config: Annotated[Path | None, argument("YAML configuration to search around.")] = None,
-    trials: Annotated[
-        int, option("Number of runs; the first is the configuration as it is.", min=1)
-    ] = 30,
+    trials: Annotated[int, option("Number of runs; the first is CONFIG as it is.", min=1)] = 30,
     out: Annotated[
         Path | None,
-        option(
-            "Folder of the search, new or to continue. Default: a folder under runs/.",
-            *("DIR",),
-        ),
+        option("Folder of the search, new or to continue. Default: a folder under runs/.", "DIR"),
     ] = None,
     settings: Settings = None,
     search: Annotated[
@@ -191,7 +186,7 @@ def tune(
         option(
             "Search this key over low..high, low..high:log or value,value,… Can be repeated. "
             "Default: the method's usual keys.",
-            *("KEY=SPEC",),
+            "KEY=SPEC",
         ),
     ] = None,
     objective: Annotated[
@@ -199,12 +194,10 @@ def tune(
         option(
             "Validation figure to optimise: accuracy, auc, average_precision, loss or rmse. "
             "Default: auc for two classes, accuracy for more, rmse for a regression.",
-            *("NAME",),
+            "NAME",
         ),
     ] = None,
-    pruner: Annotated[
-        str, option("Rule that stops bad trials early.", "median|halving|none")
-    ] = "median",
+    pruner: Annotated[str, option("Rule that stops bad trials.", "median|halving|none")] = "median",
     jobs: Annotated[int, option("Trials at a time.", min=1)] = 1,
     seed: Annotated[int, option("Seed of the search; runs have their own.", min=0)] = 0,
     timeout: Annotated[
@@ -289,23 +282,15 @@ def reproduce(
         str | None,
         argument(
             "A table or figure of a paper (see --list), or a YAML file of the same form.",
-            autocompletion=_complete_studies,
+            complete=_complete_studies,
         ),
     ] = None,
-    show_list: Annotated[
-        bool, option("List what can be reproduced, and stop.", None, "--list")
-    ] = False,
-    quick: Annotated[
-        bool, option("Run the small form, which takes minutes.", None, "--quick")
-    ] = False,
-    seeds: Annotated[
-        int | None, option("Runs of each entry. Default: the study's own number.", min=1)
-    ] = None,
+    show_list: Annotated[bool, option("List what can be reproduced.", None, "--list")] = False,
+    quick: Annotated[bool, option("Run the small form, in minutes.", None, "--quick")] = False,
+    seeds: Annotated[int | None, option("Runs of each entry. Default: the study's.", min=1)] = None,
     settings: Settings = None,
     out: StudyFolder = None,
-    jobs: Annotated[
-        int | None, option("Runs at a time. Default: one for each core.", min=1)
-    ] = None,
+    jobs: Annotated[int | None, option("Runs at a time. Default: one per core.", min=1)] = None,
     engine: Engine = "local",
     ray_address: RayAddress = None,
     as_json: AsJson = False,

@@ -26,12 +26,9 @@ def train(
         Path | None, argument("YAML configuration. Default: DPZV on scikit-learn's digits.")
     ] = None,
     settings: Settings = None,
-    out: Annotated[
-        Path | None, option("Run folder. Default: a new one under runs/.", "DIR")
-    ] = None,
+    out: Annotated[Path | None, option("Run folder. Default: a new one in runs/.", "DIR")] = None,
     resume: Annotated[
-        Path | None,
-        option("Continue the run in this folder.", "DIR", autocompletion=complete_runs),
+        Path | None, option("Continue the run in this folder.", "DIR", complete=complete_runs)
     ] = None,
     controls: Annotated[
         bool, option("Also run two controls: frozen and random clients.", None, "--controls")
@@ -40,7 +37,7 @@ def train(
         list[str] | None,
         option(
             "Also write evaluations to tensorboard=DIR, mlflow=DIR or mlflow=URI. Can be repeated.",
-            *("KIND=PLACE",),
+            "KIND=PLACE",
         ),
     ] = None,
     as_json: AsJson = False,
