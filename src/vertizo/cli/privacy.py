@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from vertizo.attacks.audit.cases import Case
     from vertizo.attacks.audit.game import Audit
     from vertizo.config.schema import ExperimentConfig
-    from vertizo.privacy.budget import Budget, Federation
 
 Server = Literal["none", "private-sgd", "private-zeroth-order", "poisson-dp-sgd"]
 
@@ -69,11 +67,7 @@ def plan(
     )
     if as_json:
         print(json.dumps({"epsilon": found.epsilon, **asdict(found)}))
-    else:
-        _show_plan(federation, found, epsilon)
-
-
-def _show_plan(federation: Federation, found: Budget, wanted: float) -> None:
+        return
     from vertizo.privacy.budget_text import epsilons, noises, notes
 
     for title, (headings, *rows) in (
@@ -83,7 +77,7 @@ def _show_plan(federation: Federation, found: Budget, wanted: float) -> None:
         table = grid(headings, rows, title)
         table.title_justify, table.show_header = "left", any(headings)
         Console().print(table)
-    say(notes(federation, found, wanted))
+    say(notes(federation, found, epsilon))
 
 
 def explain(
@@ -206,8 +200,14 @@ def audit(
     found = [_played(case, confidence) for case in cases]
     if as_json:
         print(json.dumps([one.as_dict() for one in found]))
-    else:
-        _show_audit(found, is_small)
+        return
+    from vertizo.attacks.audit.table import lines, notes, title
+
+    headings, *rows = lines(found)
+    table = grid(headings, rows, title(found, is_small))
+    table.columns[1].justify = "left"
+    Console().print(table)
+    say(notes(found))
 
 
 def _played(case: Case, confidence: float) -> Audit:
@@ -225,16 +225,6 @@ def _played(case: Case, confidence: float) -> Audit:
             title=case.title,
             progress=show,
         )
-
-
-def _show_audit(found: Sequence[Audit], is_small: bool) -> None:
-    from vertizo.attacks.audit.table import lines, notes, title
-
-    headings, *rows = lines(found)
-    table = grid(headings, rows, title(found, is_small))
-    table.columns[1].justify = "left"
-    Console().print(table)
-    say(notes(found))
 
 
 Ledger = Annotated[Path, argument("The ledger's file.", "LEDGER")]

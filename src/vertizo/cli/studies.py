@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -33,9 +32,7 @@ from vertizo.core.errors import ConfigError
 from vertizo.core.version import VERSION
 
 if TYPE_CHECKING:
-    from vertizo.studies.comparison import Row
     from vertizo.studies.comparison import Standing as RunsDone
-    from vertizo.studies.tuning.results import Results
     from vertizo.studies.tuning.search import Standing as TrialsDone
 
 Measure = Literal["validation", "train"]
@@ -133,8 +130,22 @@ def compare(
     comparison.write(folder, found, said)
     if as_json:
         print(json.dumps({row.label: row.as_dict() for row in found}))
+        return
+    from vertizo.studies.comparison_table import lines
+
+    summary = found[0].summaries[0]
+    amounts = counted(summary["clients"], "client"), counted(seeds, "seed")
+    title = ", ".join([summary["dataset"], *amounts])
+    print_table(["", *(row.label for row in found)], lines(found), title)
+    if seeds > 1:
+        notes = ["± is the standard deviation over seeds."]
     else:
-        _show_compared(found, by, folder, seeds)
+        notes = ["One seed: no spread; --seeds 3 shows it."]
+    if found[0].bytes_to and "test_accuracy" in summary:
+        until = f"until {by} accuracy first was that high when evaluated"
+        notes.append(f"bytes to: both directions, {until}.")
+    words = "what holds for labels in this run; each run's summary.json says it in words"
+    say([*notes, f"privacy: {words}.", f"runs: {folder}"])
 
 
 def _targets(text: str) -> list[float]:
@@ -149,28 +160,6 @@ def _targets(text: str) -> list[float]:
             raise ConfigError(f"--targets {text}: {part!r} is not an accuracy; write 60,80,90,95")
         found.append(value / 100 if value > 1 else value)
     return found
-
-
-def _show_compared(found: Sequence[Row], by: Measure, folder: Path, seeds: int) -> None:
-    """One column a method: quality with its controls, bytes, rounds, seconds, memory."""
-    from vertizo.studies.comparison_table import lines
-
-    summary = found[0].summaries[0]
-    amounts = counted(summary["clients"], "client"), counted(seeds, "seed")
-    title = ", ".join([summary["dataset"], *amounts])
-    print_table(["", *(row.label for row in found)], lines(found), title)
-    notes = [
-        "± is the standard deviation over seeds."
-        if seeds > 1
-        else "One seed: no spread; --seeds 3 shows it.",
-        "privacy: what holds for labels in this run; each run's summary.json says it in words.",
-        f"runs: {folder}",
-    ]
-    if found[0].bytes_to and "test_accuracy" in summary:
-        notes.insert(
-            1, f"bytes to: both directions, until {by} accuracy first was that high when evaluated."
-        )
-    say(notes)
 
 
 def tune(
@@ -235,8 +224,23 @@ def tune(
             found = run(chosen, folder, options, show)
     if as_json:
         print(json.dumps(found.as_dict()))
-    else:
-        _show(found, folder)
+        return
+    from vertizo.studies.tuning.results import BEST
+    from vertizo.studies.tuning.table import lines, notes
+
+    console = Console()
+    best = [record for record in found.ranked if record.number][:SHOWN]
+    while True:
+        headings, *rows = lines(found, best)
+        table = grid(headings, rows, f"{found.method} on {found.dataset}")
+        if len(best) < 2 or not is_wider(table, console.width):
+            break
+        best.pop()
+    table.rows[1].end_section = True
+    console.print(table)
+    its_run = folder / "trials" / f"{found.best.number:03d}"
+    ending = [f"best configuration: {folder / BEST}", f"its run: {its_run}"]
+    say([*notes(found), *ending])
 
 
 def _trials(here: TrialsDone) -> tuple[float, str]:
@@ -245,30 +249,6 @@ def _trials(here: TrialsDone) -> tuple[float, str]:
     if best is not None and best.standing is not None:
         beside = f", best {best.standing.value:.4f} (trial {best.number})"
     return here.share, f"{here.ended} of {here.total} trials{beside}"
-
-
-def _show(found: Results, folder: Path) -> None:
-    from vertizo.studies.tuning.results import BEST
-    from vertizo.studies.tuning.table import lines, notes
-
-    console = Console()
-    title = f"{found.method} on {found.dataset}"
-    best = [record for record in found.ranked if record.number][:SHOWN]
-    while True:
-        headings, *rows = lines(found, best)
-        table = grid(headings, rows, title)
-        if len(best) < 2 or not is_wider(table, console.width):
-            break
-        best.pop()
-    table.rows[1].end_section = True
-    console.print(table)
-    say(
-        [
-            *notes(found),
-            f"best configuration: {folder / BEST}",
-            f"its run: {folder / 'trials' / f'{found.best.number:03d}'}",
-        ]
-    )
 
 
 def _complete_studies(incomplete: str) -> list[tuple[str, str]]:

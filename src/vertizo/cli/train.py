@@ -52,7 +52,7 @@ def train(
             "--resume continues a run as configured; leave out CONFIG, --set and --out"
         )
     from vertizo.core.registry import short
-    from vertizo.run import tracking
+    from vertizo.run import summary_figures, tracking
     from vertizo.run.folder import RunFolder, new_folder
 
     tracking.check(track or [])
@@ -69,10 +69,17 @@ def train(
         if resume is None:
             RunFolder(folder).check_is_new()
         summaries = _all(chosen, folder, resume is not None, controls, track or [])
+    first = summaries[0]
     if as_json:
-        print(json.dumps(summaries[0]))
-    else:
-        _show(summaries, folder)
+        print(json.dumps(first))
+        return
+    controlled = [f"{summary['control']} clients" for summary in summaries[1:]]
+    rows = [
+        [same[0][0], *(text for _, text in same)]
+        for same in zip(*map(summary_figures.rows, summaries), strict=True)
+    ]
+    print_table(["", "run", *controlled], rows, f"{first['method']} on {first['dataset']}")
+    say([f"privacy: {first['privacy']['words']}", f"run folder: {folder}"])
 
 
 def _all(
@@ -119,17 +126,3 @@ def _run(
         if not is_control:
             say((f"note: {note}" for note in training.federation.notes), errors)
         return training.run(resume=resume).summary
-
-
-def _show(summaries: list[dict[str, Any]], folder: Path) -> None:
-    """The closing table: the run, and its controls beside it."""
-    from vertizo.run import summary_figures
-
-    first = summaries[0]
-    controls = [f"{summary['control']} clients" for summary in summaries[1:]]
-    rows = [
-        [same[0][0], *(text for _, text in same)]
-        for same in zip(*map(summary_figures.rows, summaries), strict=True)
-    ]
-    print_table(["", "run", *controls], rows, f"{first['method']} on {first['dataset']}")
-    say([f"privacy: {first['privacy']['words']}", f"run folder: {folder}"])
