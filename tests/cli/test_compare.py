@@ -8,12 +8,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 from tests.cli.conftest import Refuses, Vertizo
+from tests.processes import until
 
 from vertizo.cli.console import parts, print_table
 
@@ -96,17 +97,14 @@ def test_ctrl_c_is_one_line_at_most_however_early(tmp_path: Path) -> None:
     # a terminal tells every process; `kill -INT` this one alone, which then tells the others
     cases = [(moment, tell) for moment in moments for tell in (os.killpg, os.kill)]
     for moment, tell in cases:
+        pipe = subprocess.PIPE
         process = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
+            command, stdout=pipe, stderr=pipe, text=True, start_new_session=True
         )
         try:
             assert process.stdout is not None
             process.stdout.readline()  # before this line it is Python's own beginning
-            _wait_for(lambda moment=moment, process=process: moment(process.pid), 0.002)  # type: ignore[misc]
+            assert until(partial(moment, process.pid), 300, 0.002)
             tell(process.pid, signal.SIGINT)
             _, errors = process.communicate(timeout=300)
         finally:
@@ -123,18 +121,11 @@ def test_children_end_when_the_command_is_killed(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "vertizo", "compare", "--methods", "vafl", "--no-controls"]
     command += ["--set", "epochs=100000", "--out", str(tmp_path / "k")]
     with subprocess.Popen(command, start_new_session=True) as process:
-        _wait_for(lambda: any((tmp_path / "k").rglob("metrics.jsonl")))
+        assert until(lambda: any((tmp_path / "k").rglob("metrics.jsonl")), 300)
         assert len(_of_session(process.pid)) > 1
         process.kill()
         process.wait()
-    _wait_for(lambda: not _of_session(process.pid))
-
-
-def _wait_for(done: Callable[[], bool], pause: float = 0.05) -> None:
-    until = time.monotonic() + 300
-    while not done():
-        assert time.monotonic() < until
-        time.sleep(pause)
+    assert until(lambda: not _of_session(process.pid), 300)
 
 
 def _has_loaded(processes: Sequence[str], library: str) -> bool:
