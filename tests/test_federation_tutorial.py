@@ -61,7 +61,7 @@ class Reader:
         self.environment = {
             **os.environ,
             "PATH": f"{tools}:{os.environ['PATH']}",
-            "PYTHONPATH": str(tools),
+            "PYTHONPATH": f"{tools}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
             "XDG_STATE_HOME": str(folder / "state"),
             "OMP_NUM_THREADS": "1",
             "COLUMNS": "200",
