@@ -122,12 +122,11 @@ def ticking(service: FederationService) -> Iterator[list[Exception]]:
     stop, raised = threading.Event(), []
 
     def drive() -> None:
-        while not stop.wait(0.02):
-            try:
+        try:
+            while not stop.wait(0.02):
                 service.tick()
-            except Exception as error:
-                raised.append(error)
-                return
+        except Exception as error:
+            raised.append(error)
 
     thread = threading.Thread(target=drive)
     thread.start()

@@ -54,13 +54,7 @@ if hours := os.environ.get("TEST_CLOCK"):
 
 
 class Party:
-    """``vertizo serve`` or ``vertizo join`` in a process.
-
-    Args:
-        command: and its arguments.
-        log: file that all output is added to.
-        environment: variables beside this process's own.
-    """
+    """``vertizo serve`` or ``vertizo join`` in a process whose output is added to ``log``."""
 
     def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
         self.log = log
@@ -115,15 +109,11 @@ class Party:
 
 
 class Job:
-    """A job's parties, their certificates, folders and configurations.
+    """A job's parties, their certificates, folders and configurations, all in ``folder``.
 
-    Everything is stopped when it is left, whatever happened inside.
-
-    Args:
-        folder: for all of it.
-        federation: keys of the label holder's section.
-        join: keys of the members' section.
-        keys: of the experiment; beside those of `tests.deployments.SMALL`.
+    Everything is stopped when it is left, whatever happened inside. ``federation`` and ``join`` are
+    keys of the label holder's and the members' section, ``keys`` of the experiment, beside
+    `tests.deployments.SMALL`.
     """
 
     def __init__(
@@ -141,13 +131,11 @@ class Job:
         self._held = held_port()
         self.port: int = self._held.getsockname()[1]
         issue(folder / "certs", SERVER, self.members, ["127.0.0.1"], 1)
-        (folder / "first").mkdir()
+        for name in ("first", "kept"):
+            (folder / name).mkdir()
         (folder / "first" / "sitecustomize.py").write_text(FIRST_IMPORT)
-        (folder / "kept").mkdir()
         self.environment = {
-            "PYTHONPATH": os.pathsep.join(
-                [str(folder / "first"), os.environ.get("PYTHONPATH", "")]
-            ),
+            "PYTHONPATH": f"{folder / 'first'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
             "XDG_STATE_HOME": str(folder / "state"),
             **(environment or {}),
         }
@@ -167,12 +155,9 @@ class Job:
 
     def configure(self, member: str, **keys: Any) -> None:
         """Write a member's configuration."""
-        here = {
-            "server": f"127.0.0.1:{self.port}",
-            "certificates": f"certs/{member}",
-            "folder": member,
-        }
-        self._write(member, {"federation": {**self._join, **here, **keys}})
+        here = {"certificates": f"certs/{member}", "folder": member}
+        server = f"127.0.0.1:{self.port}"
+        self._write(member, {"federation": {**self._join, **here, "server": server, **keys}})
 
     def _write(self, party: str, tree: Mapping[str, Any]) -> None:
         self._config(party).write_text(yaml.safe_dump(dict(tree)))
@@ -196,15 +181,11 @@ class Job:
     def start(self, *names: str, environment: Mapping[str, str] | None = None) -> None:
         """Start parties, or start them again; all of them if none is named."""
         for name in names or (SERVER, *self.members):
-            before = self.parties.get(name)
-            if before is not None:
-                assert before.ended, f"{name} runs"
-            command = "serve" if name == SERVER else "join"
-            extra = {**self.environment, **(environment or {})}
-            if name == SERVER:
-                extra["TEST_KEEP_JOURNALS"] = str(self.folder / "kept")
-            log = self.folder / f"{name}.log"
-            self.parties[name] = Party([command, str(self._config(name))], log, extra)
+            assert name not in self.parties or self.parties[name].ended, f"{name} runs"
+            kept = {"TEST_KEEP_JOURNALS": str(self.folder / "kept")} if name == SERVER else {}
+            extra = {**self.environment, **(environment or {}), **kept}
+            command = ["serve" if name == SERVER else "join", str(self._config(name))]
+            self.parties[name] = Party(command, self.folder / f"{name}.log", extra)
 
     def kill_and_start(self, name: str) -> None:
         """As if its machine had been switched off and on."""
@@ -220,9 +201,8 @@ class Job:
             assert code == 0, f"{name}: {party.words}"
         for name, party in self.parties.items():
             assert "privacy" in party.words, f"{name}: {party.words}"
-            log = (self.folder / f"{name}.log").read_text()
-            assert "Traceback" not in log, log
-            assert "vertizo:" not in log, log
+            log = party.log.read_text()
+            assert not {word for word in ("Traceback", "vertizo:") if word in log}, log
 
     def place(self, name: str) -> dict[str, tuple[int, int]]:
         """What can be seen from outside of how far a party is: when it last wrote its journal."""
@@ -246,13 +226,9 @@ class Job:
             assert not party.ended, f"the job is too short, or {name} failed: {party.words}"
 
     def torment(self, deaths: Sequence[tuple[str, ...]], seed: int) -> None:
-        """Kill parties in random order at random moments, and start them again each time.
+        """Kill parties, one or several at a time, in random order at random moments; start again.
 
         By what they do and not by the clock, so that no machine is too fast or too slow for it.
-
-        Args:
-            deaths: who is killed, several at a time or one.
-            seed: of all chance.
         """
         chance = random.Random(seed)
         for names in chance.sample(deaths, len(deaths)):

@@ -12,7 +12,7 @@ import pytest
 from tests.refusals import refused
 from torch import Tensor
 
-from vertizo.cli import listing
+from vertizo.cli import list as listing
 from vertizo.config import schema
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core import registry
@@ -170,7 +170,7 @@ def test_entry_points_are_offered(
     assert type(schema.load(None, ["method.name=vafl"]).method).__name__ == "Vafl"
     with pytest.raises(ConfigError, match="did you mean 'mine'"):
         schema.load(None, ["method.name=mien"])
-    listing.list_("methods")
+    listing.list("methods")
     assert "mine" in capsys.readouterr().out
 
 

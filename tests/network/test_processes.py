@@ -274,7 +274,7 @@ def test_whoever_is_asked_to_stop_says_how_to_go_on_and_goes_on(running: Job) ->
             party.ask_to_stop(number)
             assert party.end(30) == 130, party.words
             line = party.words.splitlines()[-1]
-            assert line == "vertizo: stopped; the same command goes on with the job"
+            assert line == "vertizo: stopped; the same command continues the job"
             assert "Traceback" not in party.words
             running.start(name)
     for party in running.parties.values():

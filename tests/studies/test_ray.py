@@ -156,7 +156,7 @@ def test_a_ledger_cannot_be_charged_from_elsewhere(tmp_path: Path) -> None:
 COMMAND = """
 import sys
 from pathlib import Path
-from vertizo.cli.compare import compare
+from vertizo.cli.studies import compare
 from vertizo.core.errors import Interrupted, UserError
 
 try:

@@ -35,25 +35,26 @@ class OwnTable(Options):
     """A feature holder's table."""
 
     path: Path | None = None
-    """A CSV or Parquet file; unset for a named data set, of which a party takes its part."""
+    """A CSV or Parquet file. Leave it out for a named data set, of which each party takes its
+    part."""
     test_path: Path | None = None
-    """A file of the test records; unset: a share of ``path``, as the label holder says."""
+    """A file of the test records. Default: a share of ``path``, as the label holder says."""
     id: str | None = None
-    """The column of keys, the same people's at all parties."""
+    """The column of keys: the same people have the same keys at all parties."""
     delimiter: Delimiter = ","
-    """What stands between the values of a CSV file."""
+    """The character between the values of a CSV file."""
     columns: list[str] | None = None
-    """The features; unset: all columns but ``id`` and ``drop``."""
+    """The features. Default: all columns but ``id`` and ``drop``."""
     drop: list[str] = Field(default_factory=list)
     """Columns to leave out."""
     categorical: list[str] = Field(default_factory=list)
-    """Columns of numbers that are categories."""
+    """Numeric columns to treat as categories."""
     ranges: dict[str, list[float]] = Field(default_factory=dict)
-    """Column → [low, high], public bounds to scale by in place of fitted statistics."""
+    """Column → [low, high], public bounds to scale by instead of fitted statistics."""
     categories: dict[str, list[Category]] = Field(default_factory=dict)
-    """Column → its categories, public, in place of those that occur in training."""
+    """Column → its categories, public, instead of those that occur in training."""
     root: Path | None = None
-    """Folder of a named data set's files; unset: the environment variable VERTIZO_DATA."""
+    """Folder of a named data set's files. Default: the environment variable VERTIZO_DATA."""
 
     @model_validator(mode="after")
     def _whole(self) -> OwnTable:

@@ -45,7 +45,7 @@ class Czofo(Method):
 
     name: Literal["czofo"] = "czofo"
     num_directions: int = Field(default=100, gt=0)
-    """q."""
+    """q, directions of one query."""
     scalars: Literal["batch", "record"] = "batch"
     """q slopes for the whole batch, or for each record."""
     smoothing: float = Field(default=1e-3, gt=0)

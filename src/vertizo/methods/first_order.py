@@ -152,7 +152,7 @@ class FlexVfl(FirstOrder):
     local_steps: tuple[PositiveInt, ...] = Field(default=(2,), min_length=1)
     """Q_m, one number for each client in order, or one for all of them."""
     server_local_steps: PositiveInt = 2
-    """Q_0."""
+    """Q_0, steps of the server for one exchange."""
 
     @property
     def server_steps(self) -> int:

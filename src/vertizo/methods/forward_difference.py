@@ -44,7 +44,8 @@ class ForwardDifference(Method):
     directions: LawName = "gaussian"
     """The law that directions are drawn from."""
     reply: ReplyForm = "losses"
-    """Both batch-mean losses, or their difference over μ: what a clip and noise are made for."""
+    """losses: both batch-mean losses. difference: their difference over μ, which a clip and noise
+    need."""
 
     @property
     def reply_is_losses(self) -> bool:

@@ -159,7 +159,7 @@ class ClientFolder:
         """The model's state at the end; RunError where the job is not over."""
         path = self.path / "model.safetensors"
         if not path.is_file():
-            raise RunError(f"{self.path}: the job is not over; `vertizo join` goes on with it")
+            raise RunError(f"{self.path}: the job is not over; `vertizo join` continues it")
         state = checkpoint.load(path)
         with checkpoint.going_on_from(path):
             return cast(State, state["parameters"])

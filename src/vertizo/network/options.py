@@ -43,25 +43,26 @@ class ServeOptions(Options):
     name: Name
     """The federation's name, the same at all parties."""
     members: list[Name] = Field(min_length=1)
-    """The feature holders, by the names in their certificates; their order is that of clients."""
+    """The feature holders by the names in their certificates, in the order of clients."""
     listen: Address = "0.0.0.0:7443"
     """Address to listen at."""
     certificates: Path
     """Folder of this party's certificate, its key and the authority's certificate."""
     folder: Path
-    """Run folder; a server that is started again goes on from it."""
+    """Run folder; a server that is started again continues from it."""
     absent: Literal["wait", "go-on"] = "wait"
-    """What to do about a member that has been silent for `patience`: name it and wait, or name it
-    and go on without it: synchronous rounds are closed, and the job ends without its last part."""
+    """What to do about a member that is silent for `patience` seconds. wait: say so and wait.
+    go-on: say so and continue without it; synchronous rounds are closed, and the job ends without
+    its last part."""
     patience: float = Field(default=60.0, gt=0)
-    """Seconds of silence, of a member that is waited for."""
+    """Seconds until a member that is waited for counts as silent."""
     rate: float | None = Field(default=None, gt=0)
-    """Asks a second of one member; more are read later. Unset: no limit."""
+    """Most messages a second from one member; more are read later. Default: no limit."""
     sync: bool = False
-    """Whether each query is on the disk before it is answered, to survive a power cut and not
-    only the end of the process; a ledger's entries always are."""
+    """Whether to write each query to disk before it is answered, so that the job survives a power
+    cut as well as the end of the process. A ledger's entries always are."""
     trial: bool = False
-    """Everything random follows from `seed`, secrets too: for trying out, no guarantee holds."""
+    """Derive all randomness from `seed`, secrets too: for trying out; no guarantee holds."""
 
     @model_validator(mode="after")
     def _members_differ(self) -> ServeOptions:
@@ -145,17 +146,18 @@ class JoinOptions(Options):
     certificates: Path
     """Folder of this party's certificate, its key and the authority's certificate."""
     folder: Path
-    """This party's run folder; a client that is started again goes on from it."""
+    """This party's run folder; a client that is started again continues from it."""
     server_name: str | None = None
-    """The name in the label holder's certificate, where it is not the host of `server`."""
+    """The name in the label holder's certificate, if it is not the host of `server`."""
     patience: float = Field(default=3600.0, gt=0)
-    """Seconds to try for while the label holder cannot be reached."""
+    """Seconds to keep trying while the label holder cannot be reached."""
     sync: bool = False
-    """Whether each message is on the disk before it is acted on, to survive a power cut too."""
+    """Whether to write each message to disk before it is acted on, to survive a power cut too."""
     trial: bool = False
-    """Whether to take part in a trial, in which everything random follows from a public seed."""
+    """Whether to take part in a trial, where all randomness follows from a public seed."""
     require: dict[str, Any] = Field(default_factory=dict)
-    """Keys of the label holder's configuration, as method.name, and the values they must have."""
+    """Keys of the label holder's configuration, such as method.name, and the values they must
+    have."""
 
 
 class JoinConfig(Options):
@@ -164,8 +166,8 @@ class JoinConfig(Options):
     federation: JoinOptions
     data: OwnTable = OwnTable()
     client: dict[str, Any] = Field(default_factory=dict)
-    """``model``, ``optimizer`` and ``device`` of this party; unset: as the label holder proposes,
-    and the processor."""
+    """``model``, ``optimizer`` and ``device`` of this party. Default: what the label holder
+    proposes, on the CPU."""
 
 
 Loaded = TypeVar("Loaded", ServeConfig, JoinConfig)

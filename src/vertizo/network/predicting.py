@@ -81,7 +81,7 @@ class PredictingService(MemberService):
         super().__init__(served, notice)
         folder = RunFolder(served.folder)
         if (summary := folder.summary()) is None:
-            raise RunError(f"{served.folder}: the job is not over; `vertizo serve` goes on with it")
+            raise RunError(f"{served.folder}: the job is not over; `vertizo serve` continues it")
         if (preparation := folder.preparation()) is None:
             raise RunError(f"{served.folder} holds no table's job; there are no new records for it")
         self.records = records

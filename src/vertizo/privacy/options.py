@@ -45,32 +45,32 @@ class PrivacyConfig(Options):
     """What carries noise: the server's replies, or the clients' embeddings."""
 
     mechanism: MechanismName = "none"
-    """gaussian: on the server's replies; embedding-noise: on each embedding, by its client; unset:
-    gaussian where epsilon or noise_std is given."""
+    """gaussian: noise on the server's replies. embedding-noise: noise that each client adds to its
+    embeddings. Default: gaussian if epsilon or noise_std is given."""
     clip: float | None = Field(default=None, gt=0)
-    """C, the largest norm of one record's values, or of one embedding; unset: by the number of
-    columns and clients, for noise on replies."""
+    """C, the largest norm of one record's values, or of one embedding. Default for noise on
+    replies: by the number of columns and clients."""
     noise_std: float | None = Field(default=None, gt=0)
-    """σ, the noise on the sum over the batch, or on an embedding; or give epsilon."""
+    """σ, the noise on the sum over the batch, or on an embedding; give this or epsilon."""
     epsilon: float | None = Field(default=None, gt=0)
     """The ε that the noise is calibrated to: over all clients and epochs, or over one record's
     embeddings of one client."""
     delta: float = Field(default=1e-5, gt=0, lt=1)
     """The δ at which ε is stated."""
     server_share: float | None = Field(default=None, gt=0, lt=1)
-    """Share of the budget (of μ²) that the server's private updates get, the replies getting the
-    rest; unset: 0.5 where the server has such updates."""
+    """Share of the budget (of μ²) for the server's private updates; replies get the rest. Default:
+    0.5 if the server has such updates."""
     server_noise_std: float | None = Field(default=None, gt=0)
-    """σ of the noise on the sum of a private update; beside noise_std, in place of epsilon."""
+    """σ of the noise on the sum of a private update; goes with noise_std, without epsilon."""
     accounting: Literal["exact", "published"] = "exact"
-    """How noise is calibrated to epsilon; the published factor gives less noise than it takes."""
+    """How noise is calibrated to epsilon; the published formula gives less noise than ε needs."""
     ledger: Path | None = None
-    """File that the run's spending is charged to, with that of all other runs on these records
-    (`vertizo privacy ledger create`); unset: the budget is this run's alone."""
+    """File that this run's spending is charged to, with all other runs on these records (`vertizo
+    privacy ledger create`). Default: the budget is for this run alone."""
     noise: Literal["seeded", "secure"] | None = None
-    """Of replies. secure: discrete, from the operating system; seeded: made from the seed, so that
-    the run can be repeated, and its guarantee is only `simulated`; unset: seeded where a seed is
-    given, else secure."""
+    """Source of the noise on replies. secure: discrete noise from the operating system. seeded:
+    made from the seed, so that the run can be repeated, but its guarantee is only `simulated`.
+    Default: seeded if a seed is given, else secure."""
 
     @model_validator(mode="before")
     @classmethod

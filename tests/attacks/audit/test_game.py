@@ -16,7 +16,7 @@ from vertizo.attacks.audit.adversaries import Honest, Malicious, Measuring
 from vertizo.attacks.audit.final_model import FinalModel
 from vertizo.attacks.audit.game import audit
 from vertizo.attacks.audit.setting import Setting
-from vertizo.cli.privacy.audit import audit as command
+from vertizo.cli.privacy import audit as command
 from vertizo.config.schema import parse
 from vertizo.core.errors import ConfigError
 from vertizo.party import private_updates

@@ -90,7 +90,7 @@ def test_it_goes_on_after_ctrl_c(tmp_path: Path, jobs: str) -> None:
     child.send_signal(signal.SIGINT)
     _, err = child.communicate(timeout=240)
     assert child.returncode == 130, err
-    assert "--out s goes on" in err
+    assert "--out s continues" in err
     assert "Traceback" not in err
     assert (tmp_path / "s/trials/000/checkpoints/last.safetensors").is_file()
     assert not (tmp_path / "s/best.yaml").exists()

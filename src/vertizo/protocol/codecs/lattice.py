@@ -45,11 +45,12 @@ class Lattice(Grouped):
 
     name: Literal["lattice"] = "lattice"
     kind: Literal["hexagonal", "scalar"] = "hexagonal"
-    """The grid: of pairs of numbers, or of single ones."""
+    """The grid: hexagonal for pairs of numbers, scalar for single ones."""
     bits: Literal[8, 4, 2] = 8
-    """Bits a number."""
+    """Bits for each number."""
     scale: Scale = "array"
-    """One scale for each point of a query, or else the array; or for each record's row."""
+    """array: one scale for each point of a query, or for any other array. record: one for each
+    record's row."""
 
     def _codes_of(self, shape: tuple[int, ...]) -> tuple[int, int]:
         rows, columns = rows_of(shape)

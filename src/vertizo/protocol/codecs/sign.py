@@ -28,7 +28,8 @@ class Sign(Grouped):
 
     name: Literal["sign"] = "sign"
     scale: Scale = "record"
-    """One size for each record's row; or for each point of a query, or else the array."""
+    """record: one size for each record's row. array: one for each point of a query, or for any
+    other array."""
 
     def _codes_of(self, shape: tuple[int, ...]) -> tuple[int, int]:
         return math.prod(shape), 1

@@ -33,9 +33,10 @@ class Uniform(Grouped):
 
     name: Literal["uniform"] = "uniform"
     bits: Literal[8, 4, 2, 1] = 8
-    """Bits a number."""
+    """Bits for each number."""
     scale: Scale = "array"
-    """One low and high for each point of a query, or else the array; or for each record's row."""
+    """array: one low and high for each point of a query, or for any other array. record: one for
+    each record's row."""
 
     def _codes_of(self, shape: tuple[int, ...]) -> tuple[int, int]:
         return math.prod(shape), self.bits
