@@ -121,7 +121,7 @@ class LinearStack(DifferentiableModel):
         return inputs.flatten(1) if self._flatten else inputs.flatten(0, -2)
 
     def _numbers(self, inputs: Tensor) -> Numbers:
-        numbers: Numbers = self.rows(inputs).numpy()
+        numbers: Numbers = (inputs if inputs.dim() == 2 else self.rows(inputs)).numpy()
         return np.ascontiguousarray(numbers)
 
     def __call__(self, inputs: Tensor) -> Tensor:

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 def add(vector: Tensor, numbers: Tensor, factor: float) -> None:
     """``vector += factor · numbers``, in place; both [d], wherever and of whatever type."""
-    if is_plain(vector) and is_plain(numbers):
+    same = vector.dtype is numbers.dtype is torch.float32 and vector.is_cpu and numbers.is_cpu
+    if same and vector.is_contiguous() and numbers.is_contiguous():
         kernels.add(vector.numpy(), numbers.numpy(), factor)
     else:
         vector.add_(numbers.to(vector), alpha=factor)

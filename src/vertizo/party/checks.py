@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,38 +13,19 @@ from torch import Tensor
 from vertizo.core import kernels
 from vertizo.core.errors import (
     ConflictError,
-    MalformedError,
     NonFiniteError,
     RepeatedRecordError,
     ShapeError,
     UnknownRecordError,
 )
 from vertizo.privacy.ledger import digest
-from vertizo.protocol import wire
-from vertizo.protocol.codecs.base import Codec
 from vertizo.protocol.codecs.feedback import Received
-from vertizo.protocol.messages import Batch, Purpose, Query, Reply, Upload
+from vertizo.protocol.messages import Purpose, Query
 from vertizo.protocol.wire import Frame
 
 Partition = Mapping[Purpose, Tensor]
 """Features or labels by purpose: ``train`` holds the training records."""
 LARGEST = float(np.finfo(np.float32).max)
-Kind = TypeVar("Kind", Batch, Query, Reply, Upload)
-
-
-def decoded(
-    kind: type[Kind],
-    frame: Frame,
-    codec: Codec,
-    order: wire.Order | None = None,
-    max_body: int = wire.MAX_BODY,
-) -> Kind:
-    """A frame as a message of that kind; WireError if it is none."""
-    message = wire.decode(frame, codec, max_body=max_body, order=order)
-    if not isinstance(message, kind):
-        one = "an Upload" if kind is Upload else f"a {kind.__name__}"
-        raise MalformedError(f"a {type(message).__name__} where {one} was expected")
-    return message
 
 
 def ids_in_range(ids: Tensor, records: int, most: int) -> None:
@@ -62,16 +43,20 @@ def is_bounded(array: Tensor, bound: float) -> bool:
     return kernels.bounded(np.ascontiguousarray(array.numpy(), np.float32), min(bound, LARGEST))
 
 
-def check_shape(name: str, array: Tensor, expected: tuple[int, ...]) -> None:
-    """Raise ShapeError unless an array has the shape agreed on."""
+def check_values(name: str, array: Tensor, expected: tuple[int, ...], bound: float) -> None:
+    """Raise ShapeError or NonFiniteError unless an array is as agreed on, and within the bound."""
     if array.shape != expected:
-        raise ShapeError(f"{name} has shape {tuple(array.shape)}; agreed was {expected}")
-
-
-def check_bound(name: str, array: Tensor, bound: float) -> None:
-    """Raise NonFiniteError unless values are finite and within the bound."""
+        raise _misshapen(name, array, expected)
     if not is_bounded(array, bound):
-        raise NonFiniteError(f"values of {name} are NaN or outside [-{bound:g}, {bound:g}]")
+        raise _unbounded(name, bound)
+
+
+def _misshapen(name: str, array: Tensor, expected: tuple[int, ...]) -> ShapeError:
+    return ShapeError(f"{name} has shape {tuple(array.shape)}; agreed was {expected}")
+
+
+def _unbounded(name: str, bound: float) -> NonFiniteError:
+    return NonFiniteError(f"values of {name} are NaN or outside [-{bound:g}, {bound:g}]")
 
 
 def mended(array: Tensor, bound: float) -> Tensor:
@@ -174,15 +159,19 @@ class QueryChecks:
         """
         client, ids = query.client, query.ids
         ids_in_range(ids, self.records, self.batch_size)
-        name = f"the embeddings of client {client}"
-        check_shape(name, query.embeddings, (self.points, ids.numel(), self.dims[client]))
+        name, shape = (
+            f"the embeddings of client {client}",
+            (self.points, ids.numel(), self.dims[client]),
+        )
+        if query.embeddings.shape != shape:
+            raise _misshapen(name, query.embeddings, shape)
         if not kernels.distinct(self._places, ids.numpy()):
             raise RepeatedRecordError(f"client {client} names a record twice in one batch")
         if self.received:
             known = self.received[client].known(ids)
             query = replace(query, embeddings=query.embeddings + known)
-        if self.tolerant and not is_bounded(query.embeddings, self.bound):
-            return replace(query, embeddings=mended(query.embeddings, self.bound))
+        if is_bounded(query.embeddings, self.bound):
+            return query
         if not self.tolerant:
-            check_bound(name, query.embeddings, self.bound)
-        return query
+            raise _unbounded(name, self.bound)
+        return replace(query, embeddings=mended(query.embeddings, self.bound))

@@ -18,9 +18,7 @@ from vertizo.models.base import Selected
 from vertizo.party.batches import Batches
 from vertizo.party.checks import (
     Partition,
-    check_bound,
-    check_shape,
-    decoded,
+    check_values,
     ids_in_range,
     out_of_step,
 )
@@ -130,7 +128,7 @@ class ClientParty:
         """With error feedback: the frame of how a query differs from what is known."""
         known = received.known(query.ids)
         frame = wire.encode(replace(query, embeddings=query.embeddings - known), self.up)
-        sent = decoded(Query, frame, self.up, self._order)
+        sent = wire.decode(frame, self.up, Query, order=self._order)
         received.learn(query.ids, sent.embeddings + known)
         return frame
 
@@ -148,7 +146,7 @@ class ClientParty:
         return torch.from_numpy(rows)
 
     def _announced(self, frame: wire.Frame) -> Batch:
-        message = decoded(Batch, frame, self.down, self._order)
+        message = wire.decode(frame, self.down, Batch, order=self._order)
         self._check_next(message)
         ids_in_range(message.ids, self.batches.records, self.batches.size)
         return message
@@ -164,14 +162,14 @@ class ClientParty:
         WireError if it is no message, RefusedError if no answer to that query, or not one that
         could be applied.
         """
-        reply = decoded(Reply, frame, self.down)
+        reply = wire.decode(frame, self.down, Reply)
         if reply.client != self.index:
             raise UnknownPartyError(f"a reply for client {reply.client} reached {self.index}")
         opened = self._open
         if opened is None or reply.number != self.answered:
             raise ConflictError(f"a reply to query {reply.number}; {self.answered} is the next one")
-        check_shape("the reply", reply.values, self.reply_shape(len(opened.batch.ids)))
-        check_bound("the reply", reply.values, REPLY_BOUND)
+        shape = self.reply_shape(len(opened.batch.ids))
+        check_values("the reply", reply.values, shape, REPLY_BOUND)
         if opened.features is None:
             opened.features = self._rows(opened.batch.ids)
         self.pair.tell(reply.number, opened.features, reply.values)
@@ -222,7 +220,7 @@ class ClientParty:
         WireError if it is no announcement, ConflictError if no query is open and it is not for the
         next one.
         """
-        message = decoded(Batch, announcement, self.down, self._order)
+        message = wire.decode(announcement, self.down, Batch, order=self._order)
         if self._open is None:
             self._check_next(message)
         if self._open is None or message.number != self.answered:

@@ -19,7 +19,7 @@ from vertizo.core.errors import (
     UnknownPartyError,
 )
 from vertizo.party.batches import Batches
-from vertizo.party.checks import Partition, Peer, QueryChecks, Vetted, decoded
+from vertizo.party.checks import Partition, Peer, QueryChecks, Vetted
 from vertizo.party.metrics import Scores, scores
 from vertizo.party.private_updates import Schedule, SecretSgd
 from vertizo.party.server_model import ServerSide, TrainingMeter
@@ -109,7 +109,7 @@ class ServerParty:
         Gives the query, for `take`; or for one that came before, its stored answer, or nothing
         while it waits.
         """
-        message = decoded(Query, frame, self.up, self._order, self._max_body)
+        message = wire.decode(frame, self.up, Query, order=self._order, max_body=self._max_body)
         peer = self._peer(message, sender)
         if peer.came_before(message, frame):
             return [] if peer.reply is None else [(message.client, peer.reply)]
@@ -247,7 +247,7 @@ class ServerParty:
         feedback = self.feedback[reply.client]
         wanted = feedback.corrected(ids, reply.values)
         frame = wire.encode(replace(reply, values=wanted), self.down)
-        feedback.absorb(ids, wanted, decoded(Reply, frame, self.down).values)
+        feedback.absorb(ids, wanted, wire.decode(frame, self.down, Reply).values)
         return frame
 
     def announce(self, client: int) -> wire.Frame:
@@ -266,7 +266,7 @@ class ServerParty:
         Says whether any of its rows was missing. Where the driver knows, ``sender`` is who it came
         from and ``wanted`` what it may be for. Raises as `receive`.
         """
-        upload = decoded(Upload, frame, NoCompression() if self.received else self.up)
+        upload = wire.decode(frame, NoCompression() if self.received else self.up, Upload)
         self._peer(upload, sender)
         rows = self.labels[upload.purpose].shape[0]
         self._uploads.check(upload, rows)
@@ -325,7 +325,7 @@ class ServerParty:
         if "uploads" in state:  # earlier versions asked for them again
             self._uploads.load(state["uploads"])
         self._open = [
-            self._checks.accept(decoded(Query, peer.query, self.up, self._order))
+            self._checks.accept(wire.decode(peer.query, self.up, Query, order=self._order))
             for peer in self._peers
             if peer.query is not None and peer.reply is None
         ]

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar, overload
 
 import msgspec
 import numpy as np
@@ -116,6 +116,7 @@ Encode = Callable[[Query | Reply | Batch, Codec], Frame]
 
 _Body = _Query | _Reply | _Upload | _Batch
 _encoder = msgspec.msgpack.Encoder()
+Kind = TypeVar("Kind", bound=Message)
 _decoder = msgspec.msgpack.Decoder(_Body)
 
 
@@ -185,18 +186,50 @@ def is_batch(frame: bytes) -> bool:
     return frame[HEADER.size + 1 : HEADER.size + 2] == b"\x04"
 
 
+@overload
 def decode(
-    frame: Frame, codec: Codec, *, max_body: int = MAX_BODY, order: Order | None = None
-) -> Message:
+    frame: Frame, codec: Codec, *, max_body: int = ..., order: Order | None = ...
+) -> Message: ...
+
+
+@overload
+def decode(
+    frame: Frame,
+    codec: Codec,
+    kind: type[Kind],
+    *,
+    max_body: int = ...,
+    order: Order | None = ...,
+) -> Kind: ...
+
+
+def decode(
+    frame: Frame,
+    codec: Codec,
+    kind: type[Any] = object,
+    *,
+    max_body: int = MAX_BODY,
+    order: Order | None = None,
+) -> Any:
     """The message of exactly one frame, whose arrays went through ``codec``.
 
     Raises:
         TruncatedError: the frame ends before its announced length.
         OversizedError: the announced body, or an array once decoded, is over ``max_body`` bytes.
-        MalformedError: anything else that is not a message of this version.
+        MalformedError: anything else that is not a message of this version, and of that ``kind``.
     """
+    message: Message
     if isinstance(frame, InProcessFrame):
-        return frame.message
+        message = frame.message
+    else:
+        message = _parsed(frame, codec, max_body, order)
+    if not isinstance(message, kind):
+        one = "an Upload" if kind is Upload else f"a {kind.__name__}"
+        raise MalformedError(f"a {type(message).__name__} where {one} was expected")
+    return message
+
+
+def _parsed(frame: bytes, codec: Codec, max_body: int, order: Order | None) -> Message:
     try:
         body: _Body = _decoder.decode(_body(frame, max_body))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
