@@ -28,7 +28,7 @@ from vertizo.core.memory import keep_freed_memory
 from vertizo.core.randomness import Stream
 from vertizo.methods.base import ClientSide
 from vertizo.methods.dpzv import Dpzv
-from vertizo.methods.vafl import Vafl
+from vertizo.methods.first_order import Vafl
 from vertizo.models.networks import mlp
 from vertizo.models.optimizers import Sgd
 from vertizo.models.text import Spec, Text, TextEmbeddings

@@ -35,7 +35,7 @@ import report
 
 from vertizo.network.authority import issue
 from vertizo.network.certificates import Credentials
-from vertizo.network.grpc import GrpcChannel, GrpcServer, Limits
+from vertizo.network.grpc import GrpcChannel, GrpcServer
 from vertizo.network.transport import Answer
 
 CLIENTS = (1, 4, 16)
@@ -68,7 +68,7 @@ def serve_ours(folder: Path, conductor: Connection) -> None:
     """A process with our server, until it is told to end."""
     service = Short(tuple(client_name(k) for k in range(max(CLIENTS))))
     mine = Credentials.load(folder / "holder")
-    with GrpcServer(service, listen="localhost:0", credentials=mine, limits=Limits()) as server:
+    with GrpcServer(service, listen="localhost:0", credentials=mine) as server:
         conductor.send(server.port)
         conductor.recv()
 

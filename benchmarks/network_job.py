@@ -38,7 +38,7 @@ from vertizo.core.memory import keep_freed_memory
 from vertizo.network import frames
 from vertizo.network.authority import issue
 from vertizo.network.certificates import Credentials
-from vertizo.network.grpc import GrpcServer, Limits
+from vertizo.network.grpc import GrpcServer
 from vertizo.network.grpc_channel import GrpcChannel
 from vertizo.network.joining import Member
 from vertizo.network.options import JoinConfig, ServeConfig
@@ -130,7 +130,7 @@ def serve_job(folder: Path, clients: int, way: str, conductor: Connection) -> No
     mine = Credentials.load(folder / "holder")
     with FederationService(serve_config(folder, clients, way)) as service:
         gate = Gate(service)
-        with GrpcServer(gate, listen="localhost:0", credentials=mine, limits=Limits()) as server:
+        with GrpcServer(gate, listen="localhost:0", credentials=mine) as server:
             conductor.send(server.port)
             while service.state is None or service.state.job.party.round < 20 * clients:
                 time.sleep(0.05)

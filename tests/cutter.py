@@ -21,6 +21,9 @@ class Cutter:
         self._to = port
         self._budgets = list(budgets)
         self.cuts = 0
+        self.flows = threading.Event()
+        """Unset, nothing comes through any more, though connections stay open."""
+        self.flows.set()
         self._open: list[socket.socket] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._listener.settimeout(0.2)
@@ -35,6 +38,7 @@ class Cutter:
 
     def __exit__(self, *error: object) -> None:
         self._stopped.set()
+        self.flows.set()
         self._listener.close()
         self._threads[0].join(10)  # whose last connection may just have come
         with self._lock:
@@ -71,6 +75,7 @@ class Cutter:
     def _carry(self, source: socket.socket, sink: socket.socket, budget: list[int] | None) -> None:
         try:
             while piece := source.recv(65536):
+                self.flows.wait(60)
                 if budget is not None:
                     with self._lock:
                         had, budget[0] = budget[0], budget[0] - len(piece)

@@ -18,11 +18,7 @@ Site = tuple[str, str]
 
 
 class Disk:
-    """Counts what is written below a folder, and fails where it is told to.
-
-    Args:
-        folder: the disk is what lies below.
-    """
+    """Counts what is written below a folder, and fails where it is told to."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -94,17 +90,11 @@ def disk_below(folder: Path) -> Iterator[Disk]:
     """All that this process writes below the folder goes through a `Disk`."""
     disk = Disk(folder)
 
-    def of_file(action: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def touched(file: int, *arguments: Any) -> Any:
-            disk.touch(action, Path(f"/proc/self/fd/{file}").readlink())
-            return function(file, *arguments)
-
-        return touched
-
-    def of_path(action: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def touched(path: Any, *arguments: Any, **keys: Any) -> Any:
-            disk.touch(action, path)
-            return function(path, *arguments, **keys)
+    def counted(action: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def touched(file: Any, *arguments: Any, **keys: Any) -> Any:
+            is_open = isinstance(file, int)
+            disk.touch(action, Path(f"/proc/self/fd/{file}").readlink() if is_open else file)
+            return function(file, *arguments, **keys)
 
         return touched
 
@@ -122,10 +112,17 @@ def disk_below(folder: Path) -> Iterator[Disk]:
         return really_os_open(path, flags, *arguments, **keys)
 
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("pwrite", "pwritev", "fsync", "fdatasync"):
-            patch.setattr(os, name, of_file(name, getattr(os, name)))
-        for name in ("replace", "mkdir", "unlink", "chmod"):
-            patch.setattr(os, name, of_path(name, getattr(os, name)))
+        for name in [
+            "pwrite",
+            "pwritev",
+            "fsync",
+            "fdatasync",
+            "replace",
+            "mkdir",
+            "unlink",
+            "chmod",
+        ]:
+            patch.setattr(os, name, counted(name, getattr(os, name)))
         patch.setattr(os, "open", os_open)
         patch.setattr(Path, "open", path_open)
         yield disk

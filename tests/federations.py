@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from vertizo.config import schema as configuration
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConflictError
 from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData
-from vertizo.methods.base import ClientSide, Method
+from vertizo.methods.base import ClientPair, ClientSide, Method
+from vertizo.models.array import ArrayModel
 from vertizo.models.losses import Classification
-from vertizo.models.optimizers import Gradient
+from vertizo.models.optimizers import Gradient, Sgd
 from vertizo.models.torch import wrap
 from vertizo.party.server_model import NoUpdate, ServerModel, ServerSide
 from vertizo.party.table import EmbeddingTable
@@ -217,6 +221,11 @@ def encoded(message: Message, codec: Codec = CODEC) -> bytes:
     return bytes(wire.encode(message, codec))
 
 
+def back(codec: Codec, array: Tensor) -> Tensor:
+    """What arrives of an array that goes through a codec."""
+    return codec.decode(codec.encode(array), tuple(array.shape))
+
+
 def charged(federation: Federation) -> Tensor:
     """What each client's queries were charged of each record, in noised numbers: [clients, D].
 
@@ -304,6 +313,108 @@ def twin(parameters: Tensor, widths: list[int]) -> nn.Sequential:
     return module
 
 
+def gradient_of(module: nn.Module) -> Tensor:
+    """What autograd left at a module's parameters, as one vector."""
+    return torch.cat([w.grad.reshape(-1) for w in module.parameters() if w.grad is not None])
+
+
+def server_twin(federation: Federation) -> nn.Sequential:
+    """The server's network as it is now, in float64."""
+    side = federation.server.side
+    return twin(side.model.parameters, [side.table.width, HIDDEN, CLASSES])
+
+
+def joined(join: str, parts: list[Tensor]) -> Tensor:
+    """The server's input of the clients' embeddings."""
+    if join == "concat":
+        return torch.cat(parts, 1)
+    return torch.stack(parts).sum(0) / (len(parts) if join == "mean" else 1)
+
+
+@dataclass
+class Round:
+    """What clients asked and were told, with their parameters of before, and the server's twin."""
+
+    ids: Tensor
+    pairs: list[tuple[Query, Reply]]
+    before: list[Tensor]
+    server: nn.Sequential
+    parts: list[Tensor]
+    """Every client's rows of the table, as the round left them, float64."""
+    labels: Tensor
+    join: str
+
+    def losses(self, client: int = 0, embeddings: Tensor | None = None) -> Tensor:
+        """Of every record before the server stepped, with these embeddings of one client."""
+        parts = [*self.parts]
+        if embeddings is not None:
+            parts[client] = embeddings.double()
+        return cross_entropy(self.server(joined(self.join, parts)), self.labels, reduction="none")
+
+
+def rounds(
+    federation: Federation,
+    timing: str,
+    *,
+    stored: Callable[[Tensor], Tensor] = lambda embeddings: embeddings[0],
+    slack: float = 0.0,
+    join: str = "concat",
+    momentum: float | None = 0.0,
+) -> Iterator[Round]:
+    """Ten rounds, short batches included, in which table and server do what autograd says.
+
+    ``stored`` is what the table keeps of a query's embeddings, up to ``slack``. The server's
+    momentum is None where it does not step by its gradient: nothing is held against its step then.
+    """
+    side, labels = federation.server.side, federation.data.labels["train"]
+    velocity = torch.zeros_like(side.model.parameters, dtype=torch.float64)
+    order, sizes = [0, 1, 2] if timing == "synchronous" else [2], set()
+    for number in range(10):
+        server = server_twin(federation)
+        frames = [ask(federation, client) for client in order]
+        queries = [query(frame) for frame in frames]
+        ids, table = queries[0].ids, side.table.values.clone()
+        sizes.add(ids.numel())
+        for asked in queries:
+            table[ids, DIM * asked.client : DIM * (asked.client + 1)] = stored(asked.embeddings)
+        answers = [a for frame in frames for a in federation.server.receive(frame)]
+        assert [client for client, _ in answers] == order
+        others = torch.ones(len(table), dtype=torch.bool).index_fill(0, ids, False)
+        assert torch.equal(side.table.values[others], table[others])
+        assert torch.allclose(side.table.values, table, rtol=10 * slack, atol=slack)
+        before = [model.parameters.clone() for model in federation.models]
+        for client, answer in answers:
+            federation.clients[client].tell(answer)
+        pairs = [*zip(queries, [reply(answer) for _, answer in answers], strict=True)]
+        assert all(asked.number == told.number for asked, told in pairs)
+        parts = [part.double() for part in table[ids].split(DIM, 1)]
+        made = Round(ids, pairs, before, server, parts, labels[ids], join)
+        if momentum is not None:
+            (made.losses().sum() / SMALL["batch_size"]).backward()
+            velocity = momentum * velocity + gradient_of(server)
+            stepped = flat(server) - 0.1 * velocity
+            assert torch.allclose(side.model.parameters.double(), stepped, atol=1e-6)
+        yield made
+        if timing == "asynchronous":
+            order = [(number * 2) % 3]
+    assert sizes == {8, 29 % 8}
+
+
+AXES = 7
+"""Parameters of a `bare` client."""
+NORMS = {"sphere": 1.0, "coordinate": 1.0} | dict.fromkeys(
+    ("scaled-sphere", "rademacher"), math.sqrt(AXES)
+)
+FACTORS = {"sphere": 7.0, "coordinate": 7.0}
+
+
+def bare(method: Method, momentum: float) -> tuple[ClientPair, ArrayModel]:
+    """A client whose embedding is its parameters: perturbations can be read off."""
+    model = ArrayModel(lambda w, x: np.repeat(w[None], len(x), 0), torch.linspace(-1, 1, AXES))
+    own, shared = Stream.from_seed(5), Stream.from_seed(9)
+    return method.client(ClientSide(model, Sgd(0.1, momentum), own, shared)), model
+
+
 class GradientRows:
     """An optimiser that keeps every gradient and moves nothing."""
 
@@ -324,17 +435,36 @@ class GradientRows:
         """Nothing."""
 
 
-def estimates(method: Method, rounds: int) -> tuple[Tensor, Tensor]:
-    """One client's updates on one batch in many rounds, a row each, and autograd's gradient."""
-    torch.manual_seed(3)
-    features, labels, ids = torch.randn(6, 3), torch.tensor([0, 1, 2, 1, 0, 2]), torch.arange(6)
-    client, server = nn.Linear(3, 2), nn.Linear(2, 3)
-    nn.functional.cross_entropy(server(client(features)), labels).backward()
-    gradient = torch.cat([w.grad.reshape(-1) for w in client.parameters() if w.grad is not None])
+@dataclass
+class Halves:
+    """A linear client and a linear server of six records, without parties between them."""
 
-    model, kept = wrap(client), GradientRows()
-    shared = Stream.from_seed(2)
-    pair = method.client(ClientSide(model, kept, Stream.from_seed(1), shared))
+    client: ClientPair
+    side: ServerSide
+    parameters: Tensor
+    """The client's."""
+    features: Tensor
+    gradient: Tensor
+    """Of the loss of all records to the client's parameters, by autograd."""
+
+    def round(self, number: int) -> Query:
+        """All records in one query, which is answered, and its answer told."""
+        asked = Query(0, number, torch.arange(6), self.client.ask(number, self.features))
+        (answer,) = self.side.answer([asked], number + 1)
+        self.client.tell(number, self.features, answer.values)
+        return asked
+
+
+def halves(
+    method: Method, optimizer: Any = None, *, private: int = 1, mine: int = 2, theirs: int = 2
+) -> Halves:
+    """Seeds: of the client's own stream, and of the shared one as either side has it."""
+    torch.manual_seed(3)
+    features, labels = torch.randn(6, 3), torch.tensor([0, 1, 2, 1, 0, 2])
+    client, server = nn.Linear(3, 2), nn.Linear(2, 3)
+    cross_entropy(server(client(features)), labels).backward()
+    model, shared = wrap(client), Stream.from_seed(mine)
+    own = ClientSide(model, optimizer or Sgd(0.1), Stream.from_seed(private), shared)
     side = ServerSide(
         method=method,
         model=ServerModel(wrap(server), Classification(3)),
@@ -342,13 +472,18 @@ def estimates(method: Method, rounds: int) -> tuple[Tensor, Tensor]:
         labels=labels,
         plan=NoPrivacy(6),
         update=NoUpdate(),
-        shared=[shared],
+        shared=[Stream.from_seed(theirs)],
     )
+    return Halves(method.client(own), side, model.parameters, features, gradient_of(client))
+
+
+def estimates(method: Method, rounds: int) -> tuple[Tensor, Tensor]:
+    """One client's updates on one batch in many rounds, a row each, and autograd's gradient."""
+    kept = GradientRows()
+    both = halves(method, kept)
     for number in range(rounds):
-        asked = Query(0, number, ids, pair.ask(number, features))
-        (answer,) = side.answer([asked], number + 1)
-        pair.tell(number, features, answer.values)
-    return torch.stack(kept.rows), gradient
+        both.round(number)
+    return torch.stack(kept.rows), both.gradient
 
 
 def estimated_gradient(method: Method, rounds: int) -> tuple[Tensor, Tensor]:
@@ -395,7 +530,7 @@ class Twins:
         for _ in range(server_steps):
             self._server_optimizer.zero_grad()
             logits = self.server(torch.cat(leaves, 1))
-            (nn.functional.cross_entropy(logits, labels, reduction="sum") / nominal).backward()
+            (cross_entropy(logits, labels, reduction="sum") / nominal).backward()
             if not gradients:
                 gradients = [leaf.grad.clone() for leaf in leaves if leaf.grad is not None]
             self._server_optimizer.step()

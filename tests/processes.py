@@ -18,17 +18,10 @@ from typing import Any, Self
 import yaml
 from tests import deployments as dep
 
-from vertizo.data.prepare import prepare
 from vertizo.network.authority import issue
-from vertizo.network.journal import records
 from vertizo.network.options import ServeConfig, load_serve
-from vertizo.privacy.durable_ledger import DurableLedger
-from vertizo.privacy.ledger import REPLY
-from vertizo.protocol import wire
-from vertizo.protocol.messages import Query
-from vertizo.run import checkpoint
-from vertizo.run.build_privacy import record_choice
-from vertizo.run.federation import Federation, build
+from vertizo.network.store import records
+from vertizo.run.federation import Federation
 
 SERVER = "bank"
 MEMBERS = ("north", "east")
@@ -61,13 +54,7 @@ if hours := os.environ.get("TEST_CLOCK"):
 
 
 class Party:
-    """``vertizo serve`` or ``vertizo join`` in a process.
-
-    Args:
-        command: and its arguments.
-        log: file that all output is added to.
-        environment: variables beside this process's own.
-    """
+    """``vertizo serve`` or ``vertizo join`` in a process whose output is added to ``log``."""
 
     def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
         self.log = log
@@ -122,15 +109,11 @@ class Party:
 
 
 class Job:
-    """A job's parties, their certificates, folders and configurations.
+    """A job's parties, their certificates, folders and configurations, all in ``folder``.
 
-    Everything is stopped when it is left, whatever happened inside.
-
-    Args:
-        folder: for all of it.
-        federation: keys of the label holder's section.
-        join: keys of the members' section.
-        keys: of the experiment; beside those of `tests.deployments.SMALL`.
+    Everything is stopped when it is left, whatever happened inside. ``federation`` and ``join`` are
+    keys of the label holder's and the members' section, ``keys`` of the experiment, beside
+    `tests.deployments.SMALL`.
     """
 
     def __init__(
@@ -148,13 +131,11 @@ class Job:
         self._held = held_port()
         self.port: int = self._held.getsockname()[1]
         issue(folder / "certs", SERVER, self.members, ["127.0.0.1"], 1)
-        (folder / "first").mkdir()
+        for name in ("first", "kept"):
+            (folder / name).mkdir()
         (folder / "first" / "sitecustomize.py").write_text(FIRST_IMPORT)
-        (folder / "kept").mkdir()
         self.environment = {
-            "PYTHONPATH": os.pathsep.join(
-                [str(folder / "first"), os.environ.get("PYTHONPATH", "")]
-            ),
+            "PYTHONPATH": f"{folder / 'first'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
             "XDG_STATE_HOME": str(folder / "state"),
             **(environment or {}),
         }
@@ -174,12 +155,9 @@ class Job:
 
     def configure(self, member: str, **keys: Any) -> None:
         """Write a member's configuration."""
-        here = {
-            "server": f"127.0.0.1:{self.port}",
-            "certificates": f"certs/{member}",
-            "folder": member,
-        }
-        self._write(member, {"federation": {**self._join, **here, **keys}})
+        here = {"certificates": f"certs/{member}", "folder": member}
+        server = f"127.0.0.1:{self.port}"
+        self._write(member, {"federation": {**self._join, **here, "server": server, **keys}})
 
     def _write(self, party: str, tree: Mapping[str, Any]) -> None:
         self._config(party).write_text(yaml.safe_dump(dict(tree)))
@@ -203,15 +181,11 @@ class Job:
     def start(self, *names: str, environment: Mapping[str, str] | None = None) -> None:
         """Start parties, or start them again; all of them if none is named."""
         for name in names or (SERVER, *self.members):
-            before = self.parties.get(name)
-            if before is not None:
-                assert before.ended, f"{name} runs"
-            command = "serve" if name == SERVER else "join"
-            extra = {**self.environment, **(environment or {})}
-            if name == SERVER:
-                extra["TEST_KEEP_JOURNALS"] = str(self.folder / "kept")
-            log = self.folder / f"{name}.log"
-            self.parties[name] = Party([command, str(self._config(name))], log, extra)
+            assert name not in self.parties or self.parties[name].ended, f"{name} runs"
+            kept = {"TEST_KEEP_JOURNALS": str(self.folder / "kept")} if name == SERVER else {}
+            extra = {**self.environment, **(environment or {}), **kept}
+            command = ["serve" if name == SERVER else "join", str(self._config(name))]
+            self.parties[name] = Party(command, self.folder / f"{name}.log", extra)
 
     def kill_and_start(self, name: str) -> None:
         """As if its machine had been switched off and on."""
@@ -227,9 +201,8 @@ class Job:
             assert code == 0, f"{name}: {party.words}"
         for name, party in self.parties.items():
             assert "privacy" in party.words, f"{name}: {party.words}"
-            log = (self.folder / f"{name}.log").read_text()
-            assert "Traceback" not in log, log
-            assert "vertizo:" not in log, log
+            log = party.log.read_text()
+            assert not {word for word in ("Traceback", "vertizo:") if word in log}, log
 
     def place(self, name: str) -> dict[str, tuple[int, int]]:
         """What can be seen from outside of how far a party is: when it last wrote its journal."""
@@ -253,13 +226,9 @@ class Job:
             assert not party.ended, f"the job is too short, or {name} failed: {party.words}"
 
     def torment(self, deaths: Sequence[tuple[str, ...]], seed: int) -> None:
-        """Kill parties in random order at random moments, and start them again each time.
+        """Kill parties, one or several at a time, in random order at random moments; start again.
 
         By what they do and not by the clock, so that no machine is too fast or too slow for it.
-
-        Args:
-            deaths: who is killed, several at a time or one.
-            seed: of all chance.
         """
         chance = random.Random(seed)
         for names in chance.sample(deaths, len(deaths)):
@@ -288,16 +257,9 @@ class Job:
 
     def charged(self) -> list[tuple[int, int]]:
         """The queries that the ledger was charged for: client and number, in order."""
-        run = (self.folder / SERVER / "run_name").read_text()
-        with DurableLedger.open(
-            self.folder / SERVER / "ledger.sqlite",
-            run,
-            self.folder / "state" / "vertizo" / "ledgers",
-        ) as ledger:
-            assert ledger.tally.left >= 0
-            rows = [ledger._file.row(n) for n in range(1, ledger._file.head.sequence + 1)]
-            self.steps = ledger.steps
-        return sorted((row.client, row.number) for row in rows if row.kind == REPLY)
+        state = self.folder / "state" / "vertizo" / "ledgers"
+        queries, self.steps = dep.charged(self.folder / SERVER, state)
+        return queries
 
     def order(self) -> list[bytes]:
         """The queries in the order in which the label holder took them in."""
@@ -311,43 +273,13 @@ class Job:
         bodies = [body for number in sorted(segments) for body in segments[number]]
         return list(dict.fromkeys(bodies))
 
-    def simulated(self) -> Federation:
-        """The same parties in one process, before their first message."""
-        config = self.config.experiment()
-        federation = build(config, prepare(config.data, record_choice(config)))
-        if config.simulation.table == "upload":
-            federation.simulator.upload("train", federation.data.records)
-        return federation
-
     def replayed(self) -> Federation:
         """The simulated parties after the same queries in the same order, nobody having died."""
-        federation, config = self.simulated(), self.config
-        server, clients = federation.server, federation.clients
-        server.train_between_queries()
-        for frame in self.order():
-            message = wire.decode(frame, config.codecs.up)
-            assert isinstance(message, Query)
-            in_step = config.simulation.timing == "synchronous"
-            announced = server.announce(message.client) if in_step else None
-            assert clients[message.client].ask(announced) == frame
-            before = server.round
-            for client, reply in server.receive(frame):
-                clients[client].tell(reply)
-            if server.round > before:
-                server.train_between_queries()
-        return federation
+        return dep.replayed(self.config, self.order())
 
     def assert_ended_as(self, federation: Federation) -> None:
         """All parties have the very parameters that they would have, had nobody died."""
-        ours = [self._state(SERVER)["course"]["parameters"]]
-        ours += [self._state(member)["parameters"] for member in self.members]
-        theirs = [federation.server.side.model.parameters]
-        theirs += [model.parameters for model in federation.models]
-        for name, mine, other in zip((SERVER, *self.members), ours, theirs, strict=True):
-            assert bool((mine == other).all()), f"{name}: off by {(mine - other).abs().max()}"
-
-    def _state(self, name: str) -> Any:
-        return checkpoint.load(self.folder / name / "checkpoints" / "last.safetensors")["state"]
+        dep.assert_ended_as(federation, self.folder, SERVER, self.members)
 
 
 def until(there: Callable[[], bool], seconds: float, pause: float = 0.02) -> bool:

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
-from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -38,12 +37,9 @@ def name_of(page: Path) -> str:
 
 
 def test_nothing_that_is_made_has_drifted() -> None:
-    stale = [
-        name_of(path)
-        for path, text in MADE["files"]()
-        if not path.exists() or path.read_text(encoding="utf-8") != text
-    ]
-    assert not stale, "run `make docs`, which writes these anew"
+    for path, text in MADE["files"]():
+        fresh = path.exists() and path.read_text(encoding="utf-8") == text
+        assert fresh, f"{name_of(path)}: run `make docs`, which writes it anew"
 
 
 def test_every_method_has_a_page_with_its_drawing_bytes_and_options() -> None:
@@ -209,12 +205,9 @@ def test_files_that_the_architecture_names_exist() -> None:
     text = (DOCS / "architecture.md").read_text(encoding="utf-8")
     named = re.findall(r"`((?:[a-z_]+/)+[a-z_]*(?:\.py)?)`", text)
     assert len(named) > 50
-    missing = [
-        path
-        for path in named
-        if not any([(ROOT / path).exists(), *PACKAGE.glob(path), *PACKAGE.glob(f"*/{path}")])
-    ]
-    assert not missing
+    for path in named:
+        there = [*ROOT.glob(path), *PACKAGE.glob(path), *PACKAGE.glob(f"*/{path}")]
+        assert there, path
 
 
 def test_readme_is_short() -> None:
@@ -250,16 +243,11 @@ class Links(HTMLParser):
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The pages, built with warnings as errors."""
     for package in ("sphinx", "myst_parser", "furo"):
-        if find_spec(package) is None:
-            pytest.skip(f"{package} is not installed")
+        pytest.importorskip(package)
     folder = tmp_path_factory.mktemp("site")
     flags = ["-W", "--keep-going", "-q", "-b", "html", "-d", str(folder / "trees")]
-    done = subprocess.run(
-        [sys.executable, "-m", "sphinx", *flags, str(DOCS), str(folder / "html")],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    command = [sys.executable, "-m", "sphinx", *flags, str(DOCS), str(folder / "html")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return folder / "html"
 
@@ -272,14 +260,11 @@ def test_site_fetches_nothing_from_elsewhere(site: Path) -> None:
         for address in Links(page).fetched:
             assert not re.match(r"(?:[a-z]+:)?//", address), (page.name, address)
             there = address.partition("?")[0].partition("#")[0]
-            assert not there or address.startswith("data:") or (page.parent / there).exists(), (
-                page.name,
-                address,
-            )
+            is_here = address.startswith("data:") or (page.parent / there).exists()
+            assert not there or is_here, (page.name, address)
+    imported = re.compile(r"(?:url\(|@import)\s*[\"']?([^\"')\s]+)")
     for sheet in site.rglob("*.css"):
-        for address in re.findall(
-            r"(?:url\(|@import)\s*[\"']?([^\"')\s]+)", sheet.read_text("utf-8")
-        ):
+        for address in imported.findall(sheet.read_text("utf-8")):
             assert not re.match(r"(?:https?:)?//", address), (sheet.name, address)
 
 

@@ -15,19 +15,13 @@ pytestmark = pytest.mark.processes
 ROOT = Path(__file__).parent.parent
 SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
 CONFIGS = sorted((ROOT / "examples").glob("*.yaml"))
+assert SCRIPTS
+assert CONFIGS
 
 
 def run(arguments: list[str], folder: Path) -> str:
-    environment = {**os.environ, "PYTHONWARNINGS": "error"}
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    options = {"cwd": folder, "env": {**os.environ, "PYTHONWARNINGS": "error"}, "timeout": 300}
+    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, **options)
     assert done.returncode == 0, done.stderr
     notes = done.stderr.splitlines()
     assert all(line.startswith("note: ") for line in notes), done.stderr
@@ -41,11 +35,6 @@ def train(config: Path, folder: Path, *settings: str) -> dict[str, object]:
     return summary
 
 
-def test_there_are_examples() -> None:
-    assert SCRIPTS
-    assert CONFIGS
-
-
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_script(script: Path, tmp_path: Path) -> None:
     assert run([str(script)], tmp_path)
@@ -53,8 +42,7 @@ def test_script(script: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
 def test_config(config: Path, tmp_path: Path) -> None:
-    summary = train(config, tmp_path, "epochs=10")
-    assert summary["rounds"]
+    assert train(config, tmp_path, "epochs=10")["rounds"]
 
 
 def test_private_replies_learn_within_their_budget(tmp_path: Path) -> None:
@@ -80,5 +68,5 @@ def test_own_client_model_is_trained(tmp_path: Path) -> None:
     "config", sorted((ROOT / "experiments").glob("*.yaml")), ids=lambda path: path.stem
 )
 def test_experiment_starts(config: Path, mnist_root: Path, tmp_path: Path) -> None:
-    summary = train(config, tmp_path, "rounds=20", f"data.root={mnist_root}")
-    assert summary["rounds"] == 20
+    root = f"data.root={mnist_root}"
+    assert train(config, tmp_path, "rounds=20", root)["rounds"] == 20

@@ -11,18 +11,17 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import polars as pl
 import pytest
 from sklearn.datasets import load_breast_cancer
 from tests.processes import FIRST_IMPORT, PATIENT, held_port, until
+from tests.refusals import refused
 
-from vertizo.cli.certs import certs
-from vertizo.cli.join import join
+from vertizo.cli.parties import join, serve
 from vertizo.cli.predict import predict
-from vertizo.cli.serve import serve
 from vertizo.core.errors import ConfigError
 
 pytestmark = pytest.mark.processes
@@ -62,7 +61,7 @@ class Reader:
         self.environment = {
             **os.environ,
             "PATH": f"{tools}:{os.environ['PATH']}",
-            "PYTHONPATH": str(tools),
+            "PYTHONPATH": f"{tools}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
             "XDG_STATE_HOME": str(folder / "state"),
             "OMP_NUM_THREADS": "1",
             "COLUMNS": "200",
@@ -181,35 +180,16 @@ def test_the_tutorial_does_what_it_says(reader: Reader) -> None:
     assert sum(right) >= 0.85 * 60
 
 
-@pytest.mark.parametrize(
-    ("command", "party", "words"),
-    [
+def test_what_is_not_this_partys_is_refused(tmp_path: Path) -> None:
+    files = ROOT / "examples" / "federation"
+    for command, party, words in (
         (serve, "lab", "a feature holder's is for `vertizo join`"),
         (join, "hospital", "which is for `vertizo serve`"),
-    ],
-)
-def test_another_partys_file_is_recognised(
-    command: Callable[[Path], None], party: str, words: str
-) -> None:
-    with pytest.raises(ConfigError, match=words):
-        command(ROOT / "examples" / "federation" / f"{party}.yaml")
-
-
-@pytest.mark.parametrize("file", ["job", "secret.key"])
-def test_a_folder_of_one_party_does_not_predict_alone(file: str, tmp_path: Path) -> None:
-    (tmp_path / file).touch()
-    with pytest.raises(ConfigError, match="none of which can predict alone"):
-        predict(tmp_path)
-
-
-def test_options_of_a_run_folder_are_refused_with_a_configuration() -> None:
-    lab = ROOT / "examples" / "federation" / "lab.yaml"
-    with pytest.raises(ConfigError, match=r"--id is for a run folder; .* has data\.id"):
-        predict(lab, id_="patient")
-
-
-def test_members_are_added_later(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    certs(tmp_path, "hospital", ["lab"])
-    certs(tmp_path, None, ["pharmacy"])
-    assert (tmp_path / "pharmacy" / "key.pem").is_file()
-    assert "server at localhost" in capsys.readouterr().out
+    ):
+        refused(party, ConfigError, command, files / f"{party}.yaml", match=words)
+    words = r"--id is for a run folder; .* has data\.id"
+    refused("--id", ConfigError, predict, files / "lab.yaml", id_="patient", match=words)
+    for file in ("job", "secret.key"):  # a folder of one party does not predict alone
+        (folder := tmp_path / file.replace(".", "-")).mkdir()
+        (folder / file).touch()
+        refused(file, ConfigError, predict, folder, match="none of which can predict alone")

@@ -1,10 +1,12 @@
-"""How the package is laid out, and what it gives to those who import it."""
+"""How the package is laid out, what it gives to those who import it, and what its tests start."""
 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -59,3 +61,40 @@ vertizo.Experiment
 assert "torch" in sys.modules
 """
     subprocess.run([sys.executable, "-c", text], check=True)
+
+
+STARTS = re.compile(
+    r"^(import (subprocess|multiprocessing)|from (subprocess|multiprocessing|tests\.processes) "
+    r"import|from nbclient import)|playwright\.sync_api",
+    re.M,
+)
+
+
+def test_what_starts_processes_is_marked() -> None:
+    """It runs in the second stage of ``make check``, a few at a time.
+
+    By what a module imports; one such test in it at least has the marker.
+    """
+    here = Path(__file__)
+    for path in sorted(here.parent.rglob("test_*.py")):
+        text = path.read_text(encoding="utf-8")
+        if path != here and STARTS.search(text):
+            assert "pytest.mark.processes" in text, f"{path}: mark what starts processes"
+
+
+BROKEN = {
+    "msgspec": (0, 19),  # damages frames
+    "typer": (0, 25),  # warns or breaks with the click of now; 0.26 has a copy of its own
+}
+
+
+def test_no_version_that_is_known_to_fail_is_allowed() -> None:
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
+    for name, broken in BROKEN.items():
+        (bound,) = (
+            re.fullmatch(rf"{name}>=([\d.]+)", each)
+            for each in project["project"]["dependencies"]
+            if each.startswith(name)
+        )
+        assert bound is not None
+        assert tuple(map(int, bound[1].split("."))) > broken

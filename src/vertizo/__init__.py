@@ -15,8 +15,8 @@ _HOMES = {
     "ExperimentConfig": "vertizo.config.schema",
     "Privacy": "vertizo.run.estimators.privacy",
     "Result": "vertizo.run.experiment",
-    "VerticalClassifier": "vertizo.run.estimators.classifier",
-    "VerticalRegressor": "vertizo.run.estimators.regressor",
+    "VerticalClassifier": "vertizo.run.estimators.vertical",
+    "VerticalRegressor": "vertizo.run.estimators.vertical",
     "VertizoError": "vertizo.core.errors",
 }
 
@@ -35,9 +35,8 @@ __all__ = [
 if TYPE_CHECKING:
     from vertizo.config.schema import ExperimentConfig
     from vertizo.core.errors import VertizoError
-    from vertizo.run.estimators.classifier import VerticalClassifier
     from vertizo.run.estimators.privacy import Privacy
-    from vertizo.run.estimators.regressor import VerticalRegressor
+    from vertizo.run.estimators.vertical import VerticalClassifier, VerticalRegressor
     from vertizo.run.experiment import Experiment, Result
 
 

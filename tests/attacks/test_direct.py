@@ -95,13 +95,8 @@ def test_with_two_classes_a_designed_query_reaches_what_one_reply_allows() -> No
 
     455 records in one epoch; the run's bound counts both clients, this is one client's replies.
     """
-    overrides = (
-        "data.name=breast-cancer",
-        "data.parties=2",
-        "data.split=even",
-        "client.model.outputs=2",
-        "batch_size=1",
-    )
+    data = ("data.name=breast-cancer", "data.parties=2", "data.split=even")
+    overrides = (*data, "client.model.outputs=2", "batch_size=1")
     found = tried(DesignedQuery(), "dpzv", *overrides, noise=True)["accuracy"]
     assert found.count == 455 or found.count == 456
     share = 0.5 * (1 + math.erf(0.5 / math.sqrt(2)))
@@ -117,7 +112,7 @@ def test_a_server_that_does_not_sum_is_refused() -> None:
 
 
 def test_the_curious_client_does_not_look_at_its_features() -> None:
-    """Its queries are the same whatever they are; so is what it reads."""
+    """Its queries are the same whatever they are; so is what it reads, and a trial repeats."""
     config = setting("sum", "cascaded", overrides=["data.limit=100"])
     data = LABORATORY.data(config)
     blind = [dict(own) for own in data.features]

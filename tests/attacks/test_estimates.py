@@ -12,12 +12,11 @@ from vertizo.attacks.settings import setting
 from vertizo.attacks.transcript import Exchange
 from vertizo.methods.choice import METHODS
 
-SMALL = ("data.limit=64", "batch_size=16")
-
 
 def first_exchange(method: str, *overrides: str) -> tuple[Exchange, Tensor, Tensor]:
     """The curious client's first batch: its exchange, the estimates and the true gradients."""
-    config = setting("sum-frozen", method, overrides=(*SMALL, *overrides))
+    small = ("data.limit=64", "batch_size=16")
+    config = setting("sum-frozen", method, overrides=(*small, *overrides))
     data = LABORATORY.data(config)
     ground = arena.train(config, data, watch_server=True)
     client = ground.client()
@@ -38,22 +37,15 @@ def test_every_method_is_read_somehow() -> None:
         assert kind(method()) in ("gradient", "slopes", "scalar"), name
 
 
-def test_first_order_replies_are_the_gradient() -> None:
+def test_first_order_replies_and_as_many_slopes_as_numbers_are_the_gradient() -> None:
+    """μ = 0.01 keeps the rounding of float32 losses small; the curvature's share is O(μ)."""
     for method in ("vafl", "split", "fedbcd"):
         assert error(method) < 1e-5, method
-
-
-def test_as_many_slopes_as_numbers_are_the_gradient() -> None:
-    """μ = 0.01 keeps the rounding of float32 losses small; the curvature's share is O(μ)."""
-    overrides = ("method.smoothing=0.01", "method.num_directions=200")  # 160 numbers
-    assert error("czofo", *overrides) < 0.05
+    fine = "method.smoothing=0.01"
+    assert error("czofo", fine, "method.num_directions=200") < 0.05  # 160 numbers
+    assert error("czofo", fine, "method.scalars=record", "method.num_directions=20") < 0.05
     few = error("czofo", "method.num_directions=40")
     assert 0.5 < few < 1  # a projection to a quarter of the dimensions: √(3/4) in the mean
-
-
-def test_slopes_of_each_record_are_its_gradient() -> None:
-    overrides = ("method.smoothing=0.01", "method.scalars=record", "method.num_directions=20")
-    assert error("czofo", *overrides) < 0.05
 
 
 def test_a_scalar_is_the_slope_along_the_difference_of_the_points() -> None:

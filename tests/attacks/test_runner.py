@@ -23,10 +23,7 @@ class Named(Attack):
     """Says its seed, and that some seeds diverge."""
 
     name: ClassVar[str] = "named"
-    paper: ClassVar[str] = "none"
-    adversary: ClassVar[str] = "nobody"
     figures: ClassVar[Mapping[str, str]] = {"seed": "its seed"}
-    setting: ClassVar[str] = "sum"
 
     diverges: int = -1
 
@@ -61,19 +58,11 @@ def test_a_run_that_diverges_is_raised_or_noted() -> None:
 
 
 def test_an_attack_that_does_not_fit_is_raised_or_noted() -> None:
-    attack = ATTACKS["gradient-matching"]()
+    attack, config = ATTACKS["gradient-matching"](), setting("sum", "dpzv")
     with pytest.raises(ConfigError, match="scalars"):
-        Laboratory().trials(attack, lambda seed: setting("sum", "dpzv", seed=seed), [0])
-    entry = Entry(attack, "dpzv", False, lambda seed: setting("sum", "dpzv", seed=seed))
-    (found,) = table([entry], [0])
+        Laboratory().trials(attack, lambda _: config, [0])
+    (found,) = table([Entry(attack, "dpzv", False, lambda _: config)], [0])
     assert "scalars" in str(found.unfit)
-
-
-def test_a_trial_repeats() -> None:
-    attack = ATTACKS["direct-client"]()
-    config = setting("sum", "dpzv", overrides=["data.limit=100"])
-    data = Laboratory().data(config)
-    assert attack.trial(config, data) == attack.trial(config, data)
 
 
 def test_every_setting_is_valid_for_every_method() -> None:

@@ -22,9 +22,6 @@ def test_accuracy_and_chance() -> None:
     truth = torch.tensor([0, 0, 0, 1])
     score = Guesses(torch.tensor([0, 3, 3]), torch.tensor([0, 0, 1])).score(truth)
     assert score == Measurement(pytest.approx(2 / 3), 0.75, 3)
-
-
-def test_no_guess_is_no_success() -> None:
     assert Guesses.joined([]).score(torch.tensor([0, 1])).value == 0
 
 

@@ -29,6 +29,7 @@ def exchanges(ground: arena.Arena, client: int | None = None) -> list[Exchange]:
 
 
 def test_every_answered_query_is_an_exchange() -> None:
+    assert Reader.of(setting("sum", "vafl"), 5).exchanges(Transcript()) == []
     for method in ("dpzv", "vafl", "split", "czofo", "syn-zoo-vfl"):
         ground = trained(method, "epochs=2")
         found = exchanges(ground)
@@ -42,13 +43,11 @@ def test_every_answered_query_is_an_exchange() -> None:
 
 
 def test_embeddings_are_those_that_reached_the_server() -> None:
+    """Differences of error feedback are added up."""
     ground = trained("vafl")
     table = ground.federation.server.side.table.values
     for each in exchanges(ground, 1):
         assert torch.equal(table[each.ids, 10:], each.embeddings[0])
-
-
-def test_differences_of_error_feedback_are_added_up() -> None:
     overrides = ("epochs=3", "codecs.up.name=uniform", "codecs.up.bits=8", "codecs.feedback=up")
     ground = trained("vafl", *overrides, latest=1)  # all are needed: none may be forgotten
     found = exchanges(ground, 0)
@@ -61,14 +60,12 @@ def test_differences_of_error_feedback_are_added_up() -> None:
 def test_a_frame_that_was_sent_again_is_one_exchange() -> None:
     ground = trained("cascaded", "epochs=3", "simulation.drop=0.3", "simulation.timeout=1")
     assert ground.federation.simulator.traffic.lost > 0
-    numbers = [e.number for e in exchanges(ground, 0)]
-    assert numbers == list(range(12))
+    assert [e.number for e in exchanges(ground, 0)] == list(range(12))
 
 
 def test_only_the_latest_are_kept_if_that_is_asked() -> None:
     ground = trained("split", "epochs=4", latest=3)
-    numbers = [e.number for e in exchanges(ground, 1)]
-    assert numbers == [13, 14, 15]
+    assert [e.number for e in exchanges(ground, 1)] == [13, 14, 15]
     assert ground.transcript.frames_seen > len(ground.transcript.frames())
 
 
@@ -99,8 +96,3 @@ def test_nobody_is_given_the_seed() -> None:
     for adversary in (ground.eavesdropper(), ground.client(), ground.server({})):
         assert not any(isinstance(v, ExperimentConfig) for v in vars(adversary).values())
         assert "12345" not in repr(adversary.public)
-
-
-def test_an_empty_transcript() -> None:
-    config = setting("sum", "vafl")
-    assert Reader.of(config, 5).exchanges(Transcript()) == []

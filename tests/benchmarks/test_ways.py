@@ -57,7 +57,7 @@ def drawn(setting: Setting, made: Federation, loop: Loop, m: int) -> list[Tensor
         method = Czofo(num_directions=setting.directions)
         embeddings = torch.empty(setting.batch, setting.shape.outputs)
         return [method.drawn(side.shared[m], number, embeddings)[0]]
-    pair: Any = vars(client)["_pair"]
+    pair: Any = client.pair
     (own_side,) = pair.ask.args
     u = own_side.directions(setting.variant.law).draw(number)
     found = split(u.numbers() * u.scale, loop.weights[m])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -33,7 +35,6 @@ class Outcome:
 
 
 Vertizo = Callable[..., Outcome]
-Refuses = Callable[..., None]
 
 
 @pytest.fixture(autouse=True)
@@ -73,23 +74,31 @@ def tiny() -> tuple[str, ...]:
     return TINY
 
 
-@pytest.fixture
-def refuses(vertizo: Vertizo, here: Path) -> Refuses:
-    """Check one row of a table of mistakes: one line with these words, code 2, nothing left."""
+class Refuses:
+    """Checks mistakes: one line with these words, code 2, nothing left."""
 
-    def files() -> set[Path]:
-        return set(here.rglob("*"))
+    def __init__(self, vertizo: Vertizo, here: Path) -> None:
+        self._vertizo, self._here = vertizo, here
 
-    def check(row: str, words: Sequence[str], *arguments: str | Path) -> None:
-        before = files()
-        ended = vertizo(*arguments)
+    def __call__(self, table: str, *command: str) -> None:
+        """Rows of ``arguments | words | words``; an indented line continues its row."""
+        for row in re.sub(r"\n +", " ", table).splitlines():
+            arguments, *words = row.split(" | ")
+            self.row(row, words, *command, *shlex.split(arguments))
+
+    def row(self, row: str, words: Sequence[str], *arguments: str | Path) -> None:
+        before = set(self._here.rglob("*"))
+        ended = self._vertizo(*arguments)
         assert ended.code == 2, f"{row}: {ended}"
         assert ended.line.startswith("vertizo: "), row
         missing = [word for word in words if word not in ended.line]
         assert not missing, f"{row}: {missing} not in {ended.line!r}"
-        assert files() == before, row
+        assert set(self._here.rglob("*")) == before, row
 
-    return check
+
+@pytest.fixture
+def refuses(vertizo: Vertizo, here: Path) -> Refuses:
+    return Refuses(vertizo, here)
 
 
 def sets(*settings: str) -> list[str]:

@@ -6,7 +6,7 @@ import io
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,8 +17,9 @@ import polars as pl
 import pytest
 from rich.console import Console
 from tests.deployments import DirectChannel
+from tests.refusals import refused
 
-from vertizo.cli.align import align_as_feature_holder, align_as_label_holder
+from vertizo.cli.align import align_table, as_feature_holder, as_label_holder
 from vertizo.core.errors import ConfigError, DataError, RunError
 from vertizo.data.alignment import TableToAlign
 from vertizo.data.tabular import frames
@@ -65,28 +66,18 @@ def align_all(parties: dict[str, Party], method: str) -> list[Any]:
             served.put(service)
         yield
 
-    def member(name: str) -> Any:
+    def aligned(name: str) -> Any:
         party = parties[name]
-        return align_as_feature_holder(
-            party.table,
-            lambda: DirectChannel(served.get(timeout=20.0), name, 20.0),
-            federation="f",
-            method=method,
-            console=party.console,
-        )
+        errors = party.console
+        find = as_label_holder("f", others, serve, errors, patience=30.0)
+        if name != own:
+            find = as_feature_holder(
+                "f", lambda: DirectChannel(served.get(timeout=20.0), name, 20.0), errors
+            )
+        return align_table(party.table, method, find, party.console)
 
-    with ThreadPoolExecutor(len(others)) as pool:
-        results = [pool.submit(member, name) for name in others]
-        found = align_as_label_holder(
-            parties[own].table,
-            others,
-            serve,
-            federation="f",
-            method=method,
-            patience=30.0,
-            console=parties[own].console,
-        )
-        return [found, *(result.result(20.0) for result in results)]
+    with ThreadPoolExecutor(len(parties)) as pool:
+        return list(pool.map(aligned, parties, timeout=60.0))
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -123,49 +114,27 @@ def never(*_: Any) -> Any:
     raise AssertionError("somebody was asked")
 
 
-def test_what_is_wrong_is_said_before_anybody_is_asked(parties: dict[str, Party]) -> None:
-    wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
-        ({"path": Path("nowhere.csv")}, DataError, "nowhere.csv is missing"),
-        ({"column": "custome"}, DataError, "did you mean 'customer'"),
-        ({"output": Path("nowhere/out.csv")}, ConfigError, "there is no folder"),
-        ({"output": Path("out.txt")}, ConfigError, "ends in '.txt'"),
-    ]
-    for changes, error, words in wrong:
-        table = replace(parties["shop"].table, **changes)
-        with pytest.raises(error, match=words):
-            align_as_feature_holder(table, never, federation="f", method="hashed")
-        with pytest.raises(error, match=words):
-            align_as_label_holder(table, ["a"], never, federation="f", method="hashed")
-
-
-def test_methods_are_checked_first(
+def test_what_is_wrong_is_said_before_anybody_is_asked(
     parties: dict[str, Party], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = parties["shop"].table
-    with pytest.raises(ConfigError, match="'open'; it must be private or hashed"):
-        align_as_feature_holder(table, never, federation="f", method="open")
     monkeypatch.setitem(sys.modules, "private_set_intersection.python", None)
-    with pytest.raises(ConfigError, match="or choose --method hashed, which is not private"):
-        align_as_feature_holder(table, never, federation="f")
+    wrong: list[tuple[dict[str, Any], str, type[Exception], str]] = [
+        ({"path": Path("nowhere.csv")}, "hashed", DataError, "nowhere.csv is missing"),
+        ({"column": "custome"}, "hashed", DataError, "did you mean 'customer'"),
+        ({"output": Path("nowhere/out.csv")}, "hashed", ConfigError, "there is no folder"),
+        ({"output": Path("out.txt")}, "hashed", ConfigError, "ends in '.txt'"),
+        ({}, "open", ConfigError, "'open'; it must be private or hashed"),
+        ({}, "private", ConfigError, "or choose --method hashed, which is not private"),
+    ]
+    for changes, method, error, words in wrong:
+        table = replace(parties["shop"].table, **changes)
+        refused(words, error, align_table, table, method, never, Console(), match=words)
 
 
 def test_who_is_waited_for_is_said(parties: dict[str, Party]) -> None:
     bank = parties["bank"]
-
-    @contextmanager
-    def serve(_: Service) -> Iterator[None]:
-        yield
-
+    find = as_label_holder("f", ["shop"], nullcontext, bank.console, patience=1.0, every=0.05)
     with pytest.raises(RunError, match=r"waited for shop \(has not come\)"):
-        align_as_label_holder(
-            bank.table,
-            ["shop"],
-            serve,
-            federation="f",
-            method="hashed",
-            patience=1.0,
-            every=0.05,
-            console=bank.console,
-        )
+        align_table(bank.table, "hashed", find, bank.console)
     assert "waiting for the others: shop has not come\n" in bank.said
     assert not bank.table.output.exists()

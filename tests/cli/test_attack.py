@@ -59,29 +59,30 @@ def test_a_configuration_of_ones_own(vertizo: Vertizo) -> None:
     assert "two classes" in second["not_applicable"]
 
 
+MISTAKES = """\
+ | 'name'
+direct | 'direct' | direct-client
+direct-client --methods vafl | --methods | table
+direct-client --set server.model.name=mlp | server.model.name=sum
+direct-client --set method.name=vaffl | 'vaffl'
+gradient-matching --set method.name=dpzv | scalars of a whole batch
+model-completion --set attack.per_class=0 | per_class
+model-completion --set attack.nothing=1 | nothing
+table --methods vafl,vafl | --methods
+table --methods vafl,none | 'none' | dpzv
+table --attacks none | 'none' | membership
+table --set attack.steps=3 | attack.steps
+direct-client nowhere.yaml | nowhere.yaml
+direct-client --seeds 0 | --seeds
+"""
+
+
 def test_what_is_wrong_is_one_line(refuses: Refuses) -> None:
-    for arguments, words in (
-        ("direct", ["'direct'", "direct-client"]),
-        ("direct-client --methods vafl", ["--methods", "table"]),
-        ("direct-client --set server.model.name=mlp", ["server.model.name=sum"]),
-        ("direct-client --set method.name=vaffl", ["'vaffl'"]),
-        ("gradient-matching --set method.name=dpzv", ["scalars of a whole batch"]),
-        ("model-completion --set attack.per_class=0", ["per_class"]),
-        ("model-completion --set attack.nothing=1", ["nothing"]),
-        ("table --methods vafl,vafl", ["--methods"]),
-        ("table --methods vafl,none", ["'none'", "dpzv"]),
-        ("table --attacks none", ["'none'", "membership"]),
-        ("table --set attack.steps=3", ["attack.steps"]),
-        ("direct-client nowhere.yaml", ["nowhere.yaml"]),
-        ("direct-client --seeds 0", ["--seeds"]),
-        ("", ["'name'"]),
-    ):
-        refuses(arguments, words, "attack", *arguments.split())
+    refuses(MISTAKES, "attack")
     Path("there").mkdir()
     Path("there/attacks.json").write_text("{}")
-    refuses("figures are kept", ["there"], "attack", "direct-client", *TINY, "--out", "there")
     Path("file").touch()
-    refuses("a file", ["file"], "attack", "direct-client", *TINY, "--out", "file")
+    refuses("there | there\nfile | file", "attack", "direct-client", *TINY, "--out")
 
 
 def test_attacks_are_listed(vertizo: Vertizo) -> None:

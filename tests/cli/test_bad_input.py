@@ -12,11 +12,14 @@ from typing import Any
 
 import polars as pl
 import pytest
+import torch
 from tests.cli.conftest import Refuses, Vertizo, sets
 
+from vertizo.config.schema import ExperimentConfig
 from vertizo.core.randomness import Stream
 from vertizo.data.options import DataConfig
 from vertizo.data.prepare import prepare
+from vertizo.run.folder import RunFolder
 
 ROWS = 40
 HEADER = "customer,age,income,job,payment_delay,opened,defaulted"
@@ -197,57 +200,42 @@ def loans(here: Path) -> Callable[..., None]:
 def test_wrong_files(loans: Callable[..., None], refuses: Refuses) -> None:
     for mistake, (content, words) in FILES.items():
         loans(content)
-        refuses(mistake, words, "train", "loans.yaml")
+        refuses.row(mistake, words, "train", "loans.yaml")
 
 
-KEYS: list[tuple[str, list[str]]] = [
-    ("data.label=Defaulted", ["data.label", "did you mean 'defau"]),
-    ("data.categorical=[payment]", ["did you mean 'payment_delay'?"]),
-    ("data.id=customer_id", ["data.id", "did you mean 'customer'?"]),
-    ("data.drop=[opend]", ["data.drop", "did you mean 'opened'?"]),
-    ("data.ranges={Income: [0, 1]}", ["data.ranges", "did you mean 'income'?"]),
-    ("data.categories={jobs: [cook]}", ["data.categories", "did you mean 'job'?"]),
-    (
-        "data.columns={bank: [ages], shop: [jop]}",
-        ["gives 'bank' the column 'ages'", "did you mean 'age'?", "nor has it 'jop' ('job'?)"],
-    ),
-    ("data.label_holder=Bnk", ["data.label_holder", "did you mean 'bank'?"]),
-    (
-        "data.ranges={job: [0, 1]}",
-        ["column 'job' holds '", "in line 2 (and 39 more)", "data.ranges is for numbers"],
-    ),
-    ("learning_rate=1", ["'client.optimizer.learning_rate' or 'server.optimizer.learning_rate'"]),
-    ("data.lable=x", ["data.lable", "did you mean 'label"]),
-    ("method.name=split_learning", ["did you mean 'split'?", "'vafl'"]),
-    ("client.model.name=resnet", ["did you mean 'resnet18'", "'mlp'"]),
-    ("codecs.up.name=topk", ["did you mean 'top-k'?", "'uniform'"]),
-    ("data={name: breast_cancer}", ["did you mean 'breast-cancer'?", "digits"]),
-    ("server.update=poisson_dp_sgd", ["did you mean 'poisson-dp-sgd'?", "'none'"]),
-    ("batch_size=60", ["batch_size is 60", "at most 29"]),
-    ("data.limit=8", ["batch_size is 8", "7"]),
-    ("data.limit=2", ["batch_size is 8", "2 training records"]),
-    ("data.validation=0.999", ["data.validation is 0.999"]),
-    ("data.delimiter=;;", ["data.delimiter is ';;'", "tab"]),
-    ("data.path=lones.csv", ["lones.csv is missing; did you mean 'loans.csv'"]),
-    ("data.path=.", ["is a folder, not a file"]),
-    ("data.test_path=other.csv", ["other.csv", "'age' of", "it has x, y"]),
-    (
-        "data.test_path=words.csv",
-        ["words.csv: column 'age' holds 'old' in line 3, but only numbers in"],
-    ),
-    (
-        "data.test_path=classes.csv",
-        ["'defaulted' is 'perhaps' in line 5, which does not occur in", "loans.csv"],
-    ),
-    (
-        "data.classes=[paid, lost]",
-        ["the label 'defaulted' is '", "in line 2, which is no class of data.classes, 'paid'"],
-    ),
-    (
-        "privacy.epsilon=1",
-        ["privacy.epsilon is 1", 'data.classes (these are ["no", "yes"])', "everybody knows"],
-    ),
-]
+KEYS = """\
+data.label=Defaulted | data.label | did you mean 'defau
+data.categorical=[payment] | did you mean 'payment_delay'?
+data.id=customer_id | data.id | did you mean 'customer'?
+data.drop=[opend] | data.drop | did you mean 'opened'?
+'data.ranges={Income: [0, 1]}' | data.ranges | did you mean 'income'?
+'data.categories={jobs: [cook]}' | data.categories | did you mean 'job'?
+'data.columns={bank: [ages], shop: [jop]}' | gives 'bank' the column 'ages' | did you mean 'age'?
+    | nor has it 'jop' ('job'?)
+data.label_holder=Bnk | data.label_holder | did you mean 'bank'?
+'data.ranges={job: [0, 1]}' | column 'job' holds ' | in line 2 (and 39 more)
+    | data.ranges is for numbers
+learning_rate=1 | 'client.optimizer.learning_rate' or 'server.optimizer.learning_rate'
+data.lable=x | data.lable | did you mean 'label
+method.name=split_learning | did you mean 'split'? | 'vafl'
+client.model.name=resnet | did you mean 'resnet18' | 'mlp'
+codecs.up.name=topk | did you mean 'top-k'? | 'uniform'
+'data={name: breast_cancer}' | did you mean 'breast-cancer'? | digits
+server.update=poisson_dp_sgd | did you mean 'poisson-dp-sgd'? | 'none'
+batch_size=60 | batch_size is 60 | at most 29
+data.limit=8 | batch_size is 8 | 7
+data.limit=2 | batch_size is 8 | 2 training records
+data.validation=0.999 | data.validation is 0.999
+data.delimiter=;; | data.delimiter is ';;' | tab
+data.path=lones.csv | lones.csv is missing; did you mean 'loans.csv'
+data.path=. | is a folder, not a file
+data.test_path=other.csv | other.csv | 'age' of | it has x, y
+data.test_path=words.csv | words.csv: column 'age' holds 'old' in line 3, but only numbers in
+data.test_path=classes.csv | 'defaulted' is 'perhaps' in line 5, which does not occur in | loans.csv
+'data.classes=[paid, lost]' | the label 'defaulted' is '
+    | in line 2, which is no class of data.classes, 'paid'
+privacy.epsilon=1 | privacy.epsilon is 1 | data.classes (these are ["no", "yes"]) | everybody knows
+"""
 
 
 def test_wrong_keys(loans: Callable[..., None], here: Path, refuses: Refuses) -> None:
@@ -255,8 +243,7 @@ def test_wrong_keys(loans: Callable[..., None], here: Path, refuses: Refuses) ->
     (here / "other.csv").write_text("x,y\n1,2\n")
     (here / "words.csv").write_text(table(cell(3, "age", "old")))
     (here / "classes.csv").write_text(table(cell(5, "defaulted", "perhaps")))
-    for setting, words in KEYS:
-        refuses(setting, words, "train", "loans.yaml", "--set", setting)
+    refuses(KEYS, "train", "loans.yaml", "--set")
 
 
 YAML: dict[str, tuple[str | bytes, list[str]]] = {
@@ -273,29 +260,28 @@ def test_wrong_configurations(here: Path, refuses: Refuses) -> None:
     for mistake, (content, words) in YAML.items():
         (here / "c.yaml").write_bytes(content.encode() if isinstance(content, str) else content)
         for command in (("train",), ("compare",), ("tune",), ("attack", "table")):
-            refuses(f"{command}: {mistake}", ["c.yaml", *words], *command, "c.yaml")
+            refuses.row(f"{command}: {mistake}", ["c.yaml", *words], *command, "c.yaml")
 
 
-NAMES: list[tuple[str, list[str]]] = [
-    ("trian", ["no command 'trian'; did you mean 'train'?"]),
-    ("privacy explian x", ["did you mean 'explain'"]),
-    ("privacy", ["Missing command"]),
-    ("--verbose", ["--verbose"]),
-    ("list", ["methods", "datasets"]),
-    ("list method", ["'method'", "methods", "datasets"]),
-    ("attack membrship", ["no attack 'membrship'; did you mean 'membership'?"]),
-    ("attack table --methods dpvz", ["no 'dpvz'; did you mean 'dpzv'?"]),
-    ("compare --methods cascade", ["no method 'cascade'; did you mean 'cascaded'?"]),
-    ("privacy explain nowhere", ["nowhere", "No such file"]),
-    ("train .", [".: Is a directory"]),
-    ("train mien.yaml", ["mien.yaml: No such file", "did you mean 'mine.yaml'?"]),
-]
+NAMES = """\
+trian | no command 'trian'; did you mean 'train'?
+privacy explian x | did you mean 'explain'
+privacy | Missing command
+--verbose | --verbose
+list | methods | datasets
+list method | 'method' | methods | datasets
+attack membrship | no attack 'membrship'; did you mean 'membership'?
+attack table --methods dpvz | no 'dpvz'; did you mean 'dpzv'?
+compare --methods cascade | no method 'cascade'; did you mean 'cascaded'?
+privacy explain nowhere | nowhere | No such file
+train . | .: Is a directory
+train mien.yaml | mien.yaml: No such file | did you mean 'mine.yaml'?
+"""
 
 
 def test_wrong_names(refuses: Refuses) -> None:
     Path("mine.yaml").write_text("epochs: 1\n")
-    for line, words in NAMES:
-        refuses(line, words, *line.split())
+    refuses(NAMES)
 
 
 def test_nested_columns(here: Path, refuses: Refuses) -> None:
@@ -308,7 +294,7 @@ def test_nested_columns(here: Path, refuses: Refuses) -> None:
     for values, words in rows:
         frame = pl.DataFrame({"a": values * 9, "b": [1, 2] * 9, "y": ["p", "q"] * 9})
         (here / "t.parquet").write_bytes(parquet(frame))
-        refuses(words, ["column 'a' holds", words], "train", *sets(*keys))
+        refuses.row(words, ["column 'a' holds", words], "train", *sets(*keys))
 
 
 class TestNotes:
@@ -363,18 +349,157 @@ def test_what_is_no_mistake(loans: Callable[..., None], here: Path, vertizo: Ver
     assert (here / "runs" / "table-dpzv-seed0" / "summary.json").is_file()
 
 
-class TestTheFolder:
-    def test_one_that_was_taken_a_moment_ago(
-        self, loans: Callable[..., None], here: Path, vertizo: Vertizo
-    ) -> None:
-        loans()
-        (here / "runs" / "table-dpzv-seed0").mkdir(parents=True)
-        assert vertizo("train", "loans.yaml", "--json").code == 0
-        assert (here / "runs" / "table-dpzv-seed0-2" / "summary.json").is_file()
-        assert list((here / "runs" / "table-dpzv-seed0").iterdir()) == []
+def test_a_folder_that_was_taken_a_moment_ago(
+    loans: Callable[..., None], here: Path, vertizo: Vertizo
+) -> None:
+    loans()
+    (here / "runs" / "table-dpzv-seed0").mkdir(parents=True)
+    assert vertizo("train", "loans.yaml", "--json").code == 0
+    assert (here / "runs" / "table-dpzv-seed0-2" / "summary.json").is_file()
+    assert list((here / "runs" / "table-dpzv-seed0").iterdir()) == []
 
-    def test_a_file_in_its_place(self, here: Path, vertizo: Vertizo) -> None:
-        (here / "runs").write_text("mine\n")
-        result = vertizo("train", "--set", "epochs=1")
-        assert result.code == 2
-        assert "--out" in result.line
+
+def test_a_file_in_place_of_the_folder(here: Path, vertizo: Vertizo) -> None:
+    (here / "runs").write_text("mine\n")
+    result = vertizo("train", "--set", "epochs=1")
+    assert result.code == 2
+    assert "--out" in result.line
+
+
+AROUND = {
+    "good.yaml": "epochs: 1\ndata: {limit: 60}\nbatch_size: 9\n",
+    "unknown.yaml": "epoch: 3\n",
+    "deep.yaml": "client: {optimizer: {lerning_rate: 1}}\n",
+    "wrong.yaml": "data: {validation: 2}\n",
+    "nul.yaml": "epochs: 1\0",
+    "date.yaml": "seed: 2024-13-45\n",
+    "file.txt": "no folder\n",
+    "mine.py": (
+        "from torch import nn\n"
+        "class Norm(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.norm = nn.BatchNorm1d(16)\n"
+        "    def forward(self, x):\n"
+        "        return self.norm(x.flatten(1))\n"
+        "class Angry(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        raise RuntimeError('two\\nlines')\n"
+        "def short(w, x):\n"
+        "    return w[:3]\n"
+    ),
+    "fails.py": "import nobody_has_this\n",
+}
+
+
+MISTAKES = """\
+absent.yaml | absent.yaml | No such file
+. | directory
+nul.yaml | nul.yaml
+date.yaml | date.yaml
+unknown.yaml | unknown.yaml | 'epoch' | did you mean 'epochs'?
+deep.yaml | client.optimizer.lerning_rate
+wrong.yaml | wrong.yaml | data.validation is 2
+--set sede=3 | --set | 'sede' | 'seed'
+--set seed=-3 | --set | seed is -3
+--set epochs | --set epochs | key=value
+--set 'epochs=[1' | --set epochs=[1 | YAML
+--set | --set
+--set client.optimizer.learning_rate=-1 | learning_rate is -1
+--set client.optimizer.learning_rate=inf | finite
+--set method.name=dpvz | method.name | 'dpvz' | 'dpzv'
+--set client.model.name=gpt | client.model.name | 'mlp'
+--set data.name=mnits | data.name | 'mnits' | mnist
+--set data.root=nowhere | data.root | nowhere | not a folder
+--set data.name=mnist --set data.root=damaged | damaged | train-images-idx3-ubyte
+--set data.parties=9 | data.parties is 9 | 1 to 8
+--set data.split=columns | data.split | digits
+--set data.name=breast-cancer --set data.split=rows | data.split | breast-cancer
+--set data.name=breast-cancer --set 'data.columns={a: [mean raduis]}' | data.columns | 'mean raduis'
+    | did you mean 'mean radius'?
+--set data.split=halves --set data.parties=3 | 'halves'
+--set batch_size=60 --set data.limit=60 | batch_size is 60 | 54
+--set data.validation=0.9999 --set batch_size=1 | data.validation
+--set 'simulation.stragglers={4: 2}' | simulation.stragglers | 4
+--set privacy.clip=1 | privacy.mechanism
+--set 'privacy={mechanism: gaussian, clip: 1, epsilon: 1}' --set server.update=sgd | privacy.epsilon
+    | server.update
+--set method.name=vafl --set client.model.name=function --set client.model.path=mine.py:short
+    --set client.model.num_parameters=3
+    | vafl | client.model | mine.py:short
+--set 'client.model={name: module, path: absent.py:Net}' | no file absent.py
+--set 'client.model={name: module, path: mine.py:Net}' | mine.py has no 'Net'
+--set 'client.model={name: module, path: nobody.has:Net}' | client.model.path
+--set 'client.model={name: module, path: fails.py:Net}' | fails.py | nobody_has_this
+--set 'client.model={name: module, path: torch.nn:Linear}' | client.model.arguments | in_features
+--set 'client.model={name: module, path: mine.py:Angry}' | client.model | two
+--set 'client.model={name: module, path: mine.py:Norm}' | BatchNorm1d
+--set 'client.model={name: function, path: mine.py:short, num_parameters: 3}' | client.model | (3,)
+good.yaml --out file.txt | --out file.txt | folder
+good.yaml --out file.txt/run | file.txt/run
+good.yaml --out taken | --out taken | already holds a run | --resume taken
+--resume absent | absent holds no run
+--resume file.txt | file.txt holds no run
+--resume empty | empty holds no run
+--resume cut | cut/checkpoints/last.safetensors
+good.yaml --resume taken | --resume
+--resume taken --set epochs=2 | --resume
+--resume taken --out other | --resume
+good.yaml unknown.yaml | unknown.yaml
+--outt run | --outt
+--out | --out
+"""
+
+
+@pytest.fixture
+def prepared(here: Path) -> None:
+    for name, text in AROUND.items():
+        (here / name).write_text(text)
+    (here / "empty").mkdir()
+    RunFolder(here / "taken").create(ExperimentConfig())
+    cut = RunFolder(here / "cut")
+    cut.create(ExperimentConfig())
+    with cut.locked():
+        (here / "cut" / "checkpoints" / "last.safetensors").write_bytes(b"abc")
+    (here / "damaged").mkdir()
+    for purpose in ("train", "t10k"):
+        for content in ("images-idx3", "labels-idx1"):
+            (here / "damaged" / f"{purpose}-{content}-ubyte").write_bytes(b"not these")
+
+
+@pytest.mark.usefixtures("prepared")
+def test_train_refuses_in_one_line(refuses: Refuses) -> None:
+    refuses(MISTAKES, "train")
+    refuses(f"good.yaml --out {'x' * 300} | long", "train")
+
+
+@pytest.mark.usefixtures("prepared")
+def test_a_folder_in_use(vertizo: Vertizo, here: Path) -> None:
+    with RunFolder(here / "taken").locked():
+        result = vertizo("train", "--resume", "taken")
+    assert result.code == 2
+    assert "taken is in use by another process" in result.line
+
+
+@pytest.mark.usefixtures("prepared")
+def test_a_run_that_diverges(vertizo: Vertizo) -> None:
+    for settings in (
+        ("client.optimizer.learning_rate=1e9",),
+        ("client.optimizer.learning_rate=1e30",),
+        ("client.optimizer.learning_rate=1e9", "evaluate_every=1"),
+        ("client.optimizer.learning_rate=1e9", "method.name=vafl"),
+        ("server.optimizer.learning_rate=1e30",),
+    ):
+        result = vertizo("train", "good.yaml", *sets("epochs=5", *settings))
+        assert result.code == 2, settings
+        for word in ("diverged", "round", "learning_rate"):
+            assert word in result.line, settings
+
+
+@pytest.mark.usefixtures("prepared")
+def test_a_graphics_card_that_is_not_there(
+    refuses: Refuses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    words = "client.device is 'cuda', but PyTorch finds no CUDA device; use 'cpu'"
+    refuses(f"good.yaml --set client.device=cuda | {words}", "train")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vertizo.cli.certs import certs
+from vertizo.cli.parties import certs
 from vertizo.core.errors import ConfigError
 from vertizo.network.certificates import Credentials
 
@@ -25,7 +25,8 @@ def test_it_says_what_was_made(capsys: pytest.CaptureFixture[str], here: Path) -
 def test_parties_are_added_and_never_overwritten(
     capsys: pytest.CaptureFixture[str], here: Path
 ) -> None:
-    certs(Path("made"), "holder", ["bank"], [], 30)
+    certs(Path("made"), "holder", ["bank"])
+    assert "server at localhost" in capsys.readouterr().out
     before = (here / "made" / "bank" / "key.pem").read_bytes()
     certs(Path("made"), None, ["clinic"], [], 30)
     with pytest.raises(ConfigError, match="made/bank is there already"):

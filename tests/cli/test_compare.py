@@ -8,12 +8,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 from tests.cli.conftest import Refuses, Vertizo
+from tests.processes import until
 
 from vertizo.cli.console import parts, print_table
 
@@ -43,22 +44,24 @@ def test_a_second_time_nothing_is_run_again(vertizo: Vertizo, tiny: tuple[str, .
     assert json.loads(first.out)["vafl"]["controls"] == {}
 
 
+MISTAKES = """\
+ | --methods is missing | dpzv
+--methods vafl,vafl | names a method twice
+--methods vaffl | 'vaffl' | 'vafl'
+--methods vafl --targets 60,x | --targets | 'x'
+--methods vafl --targets 160 | --targets | '160'
+--methods vafl --by test | --by | validation
+--methods vafl --seeds 0 | --seeds
+--methods vafl --set client.model.name=function | client.model
+--methods vafl --set codecs.up.name=paired | 'paired' | 'vafl'
+--methods vafl --ray-address a:1 | --ray-address a:1 is for --engine ray
+"""
+
+
 def test_what_is_wrong_is_one_line_and_leaves_nothing(
     refuses: Refuses, tiny: tuple[str, ...]
 ) -> None:
-    for arguments, words in (
-        ("", ["--methods is missing", "dpzv"]),
-        ("--methods vafl,vafl", ["names a method twice"]),
-        ("--methods vaffl", ["'vaffl'", "'vafl'"]),
-        ("--methods vafl --targets 60,x", ["--targets", "'x'"]),
-        ("--methods vafl --targets 160", ["--targets", "'160'"]),
-        ("--methods vafl --by test", ["--by", "validation"]),
-        ("--methods vafl --seeds 0", ["--seeds"]),
-        ("--methods vafl --set client.model.name=function", ["client.model"]),
-        ("--methods vafl --set codecs.up.name=paired", ["'paired'", "'vafl'"]),
-        ("--methods vafl --ray-address a:1", ["--ray-address a:1 is for --engine ray"]),
-    ):
-        refuses(arguments, words, "compare", *tiny, *arguments.split())
+    refuses(MISTAKES, "compare", *tiny)
 
 
 def test_what_does_not_fit_side_by_side_is_continued_below(
@@ -94,17 +97,14 @@ def test_ctrl_c_is_one_line_at_most_however_early(tmp_path: Path) -> None:
     # a terminal tells every process; `kill -INT` this one alone, which then tells the others
     cases = [(moment, tell) for moment in moments for tell in (os.killpg, os.kill)]
     for moment, tell in cases:
+        pipe = subprocess.PIPE
         process = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
+            command, stdout=pipe, stderr=pipe, text=True, start_new_session=True
         )
         try:
             assert process.stdout is not None
             process.stdout.readline()  # before this line it is Python's own beginning
-            _wait_for(lambda moment=moment, process=process: moment(process.pid), 0.002)  # type: ignore[misc]
+            assert until(partial(moment, process.pid), 300, 0.002)
             tell(process.pid, signal.SIGINT)
             _, errors = process.communicate(timeout=300)
         finally:
@@ -121,18 +121,11 @@ def test_children_end_when_the_command_is_killed(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "vertizo", "compare", "--methods", "vafl", "--no-controls"]
     command += ["--set", "epochs=100000", "--out", str(tmp_path / "k")]
     with subprocess.Popen(command, start_new_session=True) as process:
-        _wait_for(lambda: any((tmp_path / "k").rglob("metrics.jsonl")))
+        assert until(lambda: any((tmp_path / "k").rglob("metrics.jsonl")), 300)
         assert len(_of_session(process.pid)) > 1
         process.kill()
         process.wait()
-    _wait_for(lambda: not _of_session(process.pid))
-
-
-def _wait_for(done: Callable[[], bool], pause: float = 0.05) -> None:
-    until = time.monotonic() + 300
-    while not done():
-        assert time.monotonic() < until
-        time.sleep(pause)
+    assert until(lambda: not _of_session(process.pid), 300)
 
 
 def _has_loaded(processes: Sequence[str], library: str) -> bool:

@@ -31,9 +31,9 @@ print(*sys.modules)
 
 def commands(words: tuple[str, ...], command: Any) -> Iterator[tuple[tuple[str, ...], Any, str]]:
     """Every command and group below one, with its words and its line in the list."""
-    for name, entry in command.entries.items():
+    for name, line in command.entries.items():
         inner = command.get_command(None, name)
-        yield (*words, name), inner, entry.line
+        yield (*words, name), inner, line
         if isinstance(inner, LazyGroup):
             yield from commands((*words, name), inner)
 

@@ -86,5 +86,5 @@ def test_what_is_wrong_is_one_line_and_leaves_nothing(run: Path, refuses: Refuse
     ):
         Path("empty").mkdir(exist_ok=True)
         Path("new.csv").write_text(text)
-        refuses(arguments, words, "predict", *arguments.split())
+        refuses.row(arguments, words, "predict", *arguments.split())
         assert Path("new.csv").read_text() == text

@@ -39,19 +39,21 @@ def test_plan_as_json(vertizo: Vertizo) -> None:
     assert found["releases"]["secret"]["sampling"] == 0.02
 
 
+WRONG = """\
+--epsilon 0 | epsilon is 0
+--delta 1 | delta is 1
+--records 0 | records is 0
+--batch 60001 | batch is 60001
+--clip -1 | clip is -1
+--server-share 1 | server_share is 1
+--steps 5 | --steps
+--sampling 0.1 | --sampling
+--server secret | 'secret'
+"""
+
+
 def test_plan_refuses_wrong_numbers(refuses: Refuses) -> None:
-    for more, word in (
-        ("--epsilon 0", "epsilon is 0"),
-        ("--delta 1", "delta is 1"),
-        ("--records 0", "records is 0"),
-        ("--batch 60001", "batch is 60001"),
-        ("--clip -1", "clip is -1"),
-        ("--server-share 1", "server_share is 1"),
-        ("--steps 5", "--steps"),
-        ("--sampling 0.1", "--sampling"),
-        ("--server secret", "'secret'"),
-    ):
-        refuses(more, [word], "privacy", *MNIST, "--server", "private-sgd", *more.split())
+    refuses(WRONG, "privacy", *MNIST, "--server", "private-sgd")
 
 
 def test_a_run_and_a_configuration_are_explained(
@@ -71,8 +73,7 @@ def test_a_run_and_a_configuration_are_explained(
     assert (words["guarantee"], words["protected"]) == ("none", [])
     (here / "run" / "summary.json").unlink()
     (here / "empty").mkdir()
-    for path, word in (("run", "unfinished"), ("empty", "empty"), ("absent", "absent")):
-        refuses(path, [word], "privacy", "explain", path)
+    refuses("run | unfinished\nempty | empty\nabsent | absent", "privacy", "explain")
 
 
 def test_a_members_folder_is_explained_by_what_it_knows(
@@ -80,7 +81,7 @@ def test_a_members_folder_is_explained_by_what_it_knows(
 ) -> None:
     (here / "lab").mkdir()
     (here / "lab" / "job").write_text("job 0")
-    refuses("lab", ["the job is not over; `vertizo join`"], "privacy", "explain", "lab")
+    refuses("lab | the job is not over; `vertizo join`", "privacy", "explain")
     told = {"words": "ε is 1.", "own_words": "Nothing protects them.", "queries": 3}
     (here / "lab" / "summary.json").write_text(json.dumps(told))
     outcome = vertizo("privacy", "explain", "lab")
@@ -177,7 +178,7 @@ def test_intrinsic_figures_of_a_run(vertizo: Vertizo, refuses: Refuses) -> None:
     figures = json.loads(vertizo("privacy", "intrinsic", "czofo", "--repeats", "5", "--json").out)
     assert figures["variance"] > 0
     assert (figures["repeats"], figures["records"]) == (5, 90)
-    refuses("another method", ["'dpzv'"], "privacy", "intrinsic", "dpzv")
+    refuses("dpzv | 'dpzv'", "privacy", "intrinsic")
 
 
 def test_audit_of_a_configuration(vertizo: Vertizo, here: Path, refuses: Refuses) -> None:
@@ -190,4 +191,4 @@ def test_audit_of_a_configuration(vertizo: Vertizo, here: Path, refuses: Refuses
     rows = json.loads(outcome.out)
     assert rows
     assert all(row["bound"]["epsilon"] <= 1 for row in rows)
-    refuses("another method", ["vafl"], "privacy", "audit", "--set", "method.name=vafl")
+    refuses("method.name=vafl | vafl", "privacy", "audit", "--set")

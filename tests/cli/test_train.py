@@ -12,13 +12,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.cli.conftest import Outcome, Vertizo, sets
-from torch import Tensor, tensor
+from tests.processes import until
+from tests.same import same
 
 from vertizo.run.experiment import Experiment
 from vertizo.run.folder import RunFolder
@@ -168,69 +169,41 @@ def test_resuming(vertizo: Vertizo, tiny: tuple[str, ...], here: Path) -> None:
     assert [json.loads(row)["round"] for row in rows] == [0, 24, 48]
 
 
-LONG = """
-seed: 0
-epochs: {epochs}
-batch_size: 9
-evaluate_every: 40
-checkpoint_seconds: 0.02
-data: {{limit: 60}}
+CONFIG = """
+{{seed: 0, epochs: 170, batch_size: 9, evaluate_every: 40, checkpoint_seconds: 0.02,
+data: {{limit: 60}}, {}}}
 """
 CONFIGS = {
-    "dpzv": LONG.format(epochs=170)
-    + """
-method: {name: dpzv}
-client: {optimizer: {learning_rate: 0.005, momentum: 0.9}}
-privacy: {mechanism: gaussian, clip: 0.5, noise_std: 0.3}
-simulation: {drop: 0.1, timeout: 2}
-""",
-    "vafl": LONG.format(epochs=170) + "\nmethod: {name: vafl}\n",
+    "dpzv": "client: {optimizer: {learning_rate: 0.005, momentum: 0.9}}, simulation: {drop: 0.1, "
+    "timeout: 2}, privacy: {mechanism: gaussian, clip: 0.5, noise_std: 0.3}",
+    "vafl": "method: {name: vafl}",
 }
 
 
-@dataclass
-class Whole:
-    """A run that nobody interrupted."""
-
-    config: Path
-    folder: Path
-
-    @property
-    def evaluations(self) -> int:
-        return len(RunFolder(self.folder).metrics())
-
-
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Whole]:
-    """The uninterrupted runs, each made once."""
-    made: dict[str, Whole] = {}
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Folders with a configuration and ``run``, its uninterrupted run, each made once."""
 
-    def run(name: str) -> Whole:
-        if name not in made:
-            place = tmp_path_factory.mktemp(name)
-            (place / "config.yaml").write_text(CONFIGS[name])
-            Experiment.from_yaml(place / "config.yaml").run(place / "run")
-            made[name] = Whole(place / "config.yaml", place / "run")
-        return made[name]
+    @cache
+    def run(name: str) -> Path:
+        place = tmp_path_factory.mktemp(name)
+        (place / "config.yaml").write_text(CONFIG.format(CONFIGS[name]))
+        Experiment.from_yaml(place / "config.yaml").run(place / "run")
+        return place
 
     return run
 
 
 def started(*arguments: str | Path) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "vertizo", "train", *map(str, arguments)]
-    return subprocess.Popen(
-        command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ}
-    )
+    return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 def wait_for(process: subprocess.Popen[str], happened: Callable[[], bool]) -> bool:
     """Whether it happened before the process ended."""
-    end = time.monotonic() + 120
-    while process.poll() is None and time.monotonic() < end:
-        if happened():
-            return True
-        time.sleep(0.001)
-    return False
+    return until(lambda: process.poll() is not None or happened(), 120, 0.001) and (
+        process.poll() is None
+    )
 
 
 def evaluations(folder: Path) -> int:
@@ -240,75 +213,53 @@ def evaluations(folder: Path) -> int:
 
 def assert_same(one: Path, two: Path) -> None:
     """Summaries, metrics and last checkpoints are identical but for the clock."""
-    summaries = [RunFolder(folder).summary() for folder in (one, two)]
-    assert summaries[0] is not None
-    assert timeless(summaries[0]) == timeless(summaries[1] or {})
-    rows = [[timeless(row) for row in RunFolder(folder).metrics()] for folder in (one, two)]
-    assert rows[0] == rows[1]
-    states = [RunFolder(folder).load("last") for folder in (one, two)]
-    for state in states:
-        state.pop("standing")
-    assert flat(states[0]) == flat(states[1])
-    best = [RunFolder(folder).load("best") for folder in (one, two)]
-    assert flat(best[0]) == flat(best[1])
-
-
-def flat(state: Any, path: str = "") -> dict[str, Any]:
-    """Every value by its place, tensors as their bytes."""
-    if isinstance(state, Tensor):
-        return {path: (state.dtype, tuple(state.shape), state.numpy().tobytes())}
-    if isinstance(state, dict | list):
-        items = state.items() if isinstance(state, dict) else enumerate(state)
-        return {k: v for key, item in items for k, v in flat(item, f"{path}/{key}").items()}
-    return {path: state}
+    first, second = RunFolder(one), RunFolder(two)
+    assert timeless(first.summary() or {}) == timeless(second.summary() or {}) != {}
+    assert [*map(timeless, first.metrics())] == [*map(timeless, second.metrics())]
+    for name in ("last", "best"):
+        states = [folder.load(name) for folder in (first, second)]
+        for state in states if name == "last" else ():
+            state.pop("standing")
+        assert same(*states), name
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.processes
 def test_killed_again_and_again_it_ends_with_the_same_numbers(
-    name: str, whole: Callable[[str], Whole], here: Path, vertizo: Vertizo
+    name: str, whole: Callable[[str], Path], here: Path, vertizo: Vertizo
 ) -> None:
     reference, folder = whole(name), here / "run"
     rng = random.Random(f"kills of {name}")
-    total = reference.evaluations
+    total = evaluations(reference / "run")
+    # 0: there is a folder, and hardly more; later: so many evaluations were made
     moments = [0, 1] + [round(total * (part + rng.random()) / 6) for part in (1, 2, 3)]
-    kills = 0
     for moment in moments:
-        again = ("--resume", folder) if folder.exists() else (reference.config, "--out", folder)
-        process = started(*again)
-        with process:
-            if wait_for(process, lambda m=moment: reached(folder, m)):
-                time.sleep(rng.random() * 0.02)
-                process.send_signal(signal.SIGKILL)
-                process.wait()
-                kills += process.returncode == -signal.SIGKILL
-            said = process.communicate()
-        assert said == ("", ""), "nothing is said before the end"
+        first = (reference / "config.yaml", "--out", folder)
+        with started(*(("--resume", folder) if folder.exists() else first)) as process:
+            assert wait_for(
+                process,
+                lambda m=moment: (folder / "config.yaml").exists() and evaluations(folder) >= m,  # type: ignore[misc]
+            )
+            time.sleep(rng.random() * 0.02)
+            process.kill()
+            assert process.communicate() == ("", ""), "nothing is said before the end"
+        assert process.returncode == -signal.SIGKILL
         assert not (folder / "summary.json").exists()
-    assert kills == len(moments)
     assert vertizo("train", "--resume", folder).code == 0
-    assert_same(folder, reference.folder)
-
-
-def reached(folder: Path, moment: int) -> bool:
-    """Moment 0: there is a folder, and hardly more; later: so many evaluations were made."""
-    return (folder / "config.yaml").exists() and evaluations(folder) >= moment
+    assert_same(folder, reference / "run")
 
 
 @pytest.mark.processes
 def test_ctrl_c_keeps_what_was_done_and_says_how_to_go_on(
-    whole: Callable[[str], Whole], here: Path, vertizo: Vertizo
+    whole: Callable[[str], Path], here: Path, vertizo: Vertizo
 ) -> None:
-    reference = whole("dpzv")
-    process = started(reference.config, "--out", "my run", "--json")
-    with process:
-        folder = here / "my run"
-        assert wait_for(process, lambda: evaluations(folder) >= reference.evaluations // 3)
+    reference, folder = whole("dpzv"), here / "my run"
+    third = evaluations(reference / "run") // 3
+    with started(reference / "config.yaml", "--out", "my run", "--json") as process:
+        assert wait_for(process, lambda: evaluations(folder) >= third)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert out == ""
-    assert err.count("\n") == 1
+    assert (process.returncode, out, err.count("\n")) == (130, "", 1)
     for word in ("stopped in round", "--resume", "my run"):
         assert word in err
     assert RunFolder(folder).summary() is None
@@ -316,7 +267,7 @@ def test_ctrl_c_keeps_what_was_done_and_says_how_to_go_on(
     assert f"round {stopped}" in err
     again = vertizo("train", "--resume", "my run", "--json")
     assert again.code == 0
-    assert_same(folder, reference.folder)
+    assert_same(folder, reference / "run")
 
 
 @pytest.fixture
@@ -377,9 +328,3 @@ def test_stopped_before_the_first_round_nothing_is_left(
     assert stopped.code == 130
     assert stopped.line
     assert {path.name for path in here.iterdir()} <= {"stopping.py"}
-
-
-def test_the_helper_notices_differences() -> None:
-    assert flat({"a": [tensor([0.0])]}) == flat({"a": [tensor([0.0])]})
-    assert flat({"a": [tensor([0.0])]}) != flat({"a": [tensor([-0.0])]})
-    assert flat({"a": [1, 2]}) != flat({"a": [1]})

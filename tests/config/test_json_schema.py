@@ -64,5 +64,5 @@ def test_texts_come_along(
         main()
     assert not done.value.code
     found = json.loads(capsys.readouterr().out)
-    assert "All that is random" in found["properties"]["seed"]["description"]
+    assert "All randomness" in found["properties"]["seed"]["description"]
     assert found["$defs"]["SynZooVfl"]["properties"]["reply"]["description"]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from string import Template
 
 import pytest
 from tests.config.test_schema import FIRST_ORDER, IN_STEP, LOSSES, ONE_POINT, PAIRS
@@ -13,27 +14,12 @@ from vertizo.core.errors import ConfigError
 from vertizo.core.names import PRIVATE
 from vertizo.methods.choice import METHODS
 
-JARGON = (
-    "Input should",
-    "input should",
-    "Value error",
-    "after validation",
-    "dictionary",
-    "instance of",
-    "uple",
-    "[key]",
-    "<class",
-    "pydantic",
-    "Keys should",
-    "unable to",
-    "None is None",
-    "NoneType",
-    "object at 0x",
-)
+JARGON = """Input should|input should|Value error|after validation|dictionary|instance of|uple|[key]
+<class|pydantic|Keys should|unable to|None is None|NoneType|object at 0x"""
 """Words of the machinery; a person reads none of them."""
 
-
-Refuses = Callable[..., None]
+Row = tuple[str | bytes | tuple[str, ...], *tuple[str, ...]]
+Refuses = Callable[[Iterable[Row]], None]
 
 
 @pytest.fixture
@@ -44,7 +30,7 @@ def refuses(tmp_path: Path) -> Refuses:
     """
     path = tmp_path / "run.yaml"
 
-    def call(rows: Iterable[tuple[str | bytes | tuple[str, ...], *tuple[str, ...]]]) -> None:
+    def call(rows: Iterable[Row]) -> None:
         for given, *words in rows:
             source, overrides = "--set", given if isinstance(given, tuple) else ()
             if not isinstance(given, tuple):
@@ -59,17 +45,21 @@ def refuses(tmp_path: Path) -> Refuses:
             assert "\n" not in line, given
             assert line.startswith((source, "--set")), line
             line = line.removeprefix(source)
-            assert not [word for word in JARGON if word in line], line
+            assert not [word for word in JARGON.replace("\n", "|").split("|") if word in line], line
             missing = [word for word in words if word not in line]
             assert not missing, f"{given!r}: {line}"
 
     return call
 
 
-def _rows(table: str) -> list[tuple[str, ...]]:
-    """Rows of ``YAML | words | words``."""
-    rows = [line.replace("\\n", "\n").split(" | ") for line in table.splitlines()]
-    return [tuple(row) for row in rows]
+GAUSSIAN, EMBEDDING = "mechanism: gaussian, clip: 1", "mechanism: embedding-noise, clip: 1"
+
+
+def _rows(table: str) -> Iterator[Row]:
+    """Rows of ``YAML | words | words``; $G and $E are mechanisms with what they need."""
+    for line in Template(table).substitute(G=GAUSSIAN, E=EMBEDDING).splitlines():
+        text, *words = line.split(" | ")
+        yield text.replace("\\n", "\n"), *words
 
 
 UNKNOWN = """\
@@ -98,9 +88,7 @@ simulation: {delay: {distribution: log-normal, sigmma: 1}} | 'simulation.delay.s
 """
 
 
-def test_unknown_keys_are_named_in_full_and_a_near_one_is_offered(
-    refuses: Refuses, tmp_path: Path
-) -> None:
+def test_unknown_keys_are_named_in_full_and_a_near_one_is_offered(refuses: Refuses) -> None:
     refuses((text, "unknown key", *words) for text, *words in _rows(UNKNOWN))
     with pytest.raises(ConfigError, match=r"unknown key 'method.smoothing'") as caught:
         schema.parse({"method": {"name": "vafl", "smoothing": 0.1}})
@@ -191,16 +179,19 @@ client: {model: {name: function}} | client.model.path is missing
 client: {model: {name: function, path: 'a:b'}} | client.model.num_parameters is missing
 server: {model: {name: module}} | server.model.path is missing
 simulation: {delay: {distribution: trace}} | simulation.delay.seconds is missing
+client: {model: {name: text, layers: 3}} | model.layers is set | checkpoint 'minilm' has its own
+server: {model: {name: text-rest, checkpoint: ./mine, family: bert}} | model.family | only 'random'
+client: {model: {name: bag, vocabulary: 1}} | model.vocabulary is 1 | greater than or equal to 2
+server: {model: {name: resnet18-rest, assemble: depth}} | 'width', 'height' or 'channels'
+server: {model: {name: resnet18}} | did you mean 'resnet18-rest'? known are 'mlp', 'sum' | 'module'
 """
-SECTIONS = "data method client client.model server.model codecs.up simulation.delay"
+SECTIONS = "data method client client.model server.model codecs.up simulation.delay simulation "
+SECTIONS += "server codecs"
 
 
 def test_values_are_shown_with_what_would_be_right(refuses: Refuses) -> None:
     refuses(_rows(VALUES))
-
-
-def test_a_value_where_keys_belong(refuses: Refuses) -> None:
-    for key in [*SECTIONS.split(), "simulation", "server", "codecs"]:
+    for key in SECTIONS.split():  # a value where keys belong
         *outer, last = key.split(".")
         before = "".join(f"{name}: {{" for name in outer)
         for value in ("dpzv", "3", "null", "[a]"):
@@ -209,31 +200,32 @@ def test_a_value_where_keys_belong(refuses: Refuses) -> None:
     refuses((f"method: {value}", "method") for value in ("{name: nobody}", "{name: [split]}"))
 
 
+FILES: list[Row] = [
+    ("epochs: 1\n  data: 2\n", "not YAML", "line 2"),
+    ("epochs: [1\n", "not YAML", "line"),
+    ("\tepochs: 1\n", "not YAML", "line 1"),
+    ("seed: 1\nepochs: *x\n", "not YAML", "line 2"),
+    ("a: 1\n---\nb: 2\n", "not YAML", "line 2"),
+    ("epochs: !!python/object:os.system 1\n", "not YAML", "line 1"),
+    ("- epochs: 1\n", "list", "keys and values"),
+    ("epochs\n", "keys and values"),
+    ("3\n", "keys and values"),
+    (b"\xff\xfe\x00\x01", "not a text file"),
+    (b"epochs: 1\x00\n", "not"),
+    ("1: 2\n", "1"),
+    ("null: 2\n", "unknown key"),
+    ("seed: 2024-13-45\n", "2024-13-45"),
+    ("epochs: 2\nseed: 1\nepochs: 3\n", "epochs", "line 3"),
+    ("data: {limit: 9, name: digits, limit: 8}\n", "limit", "line 1"),
+    ("seed: 1\nepochs: {{ epochs }}\n", "line 2"),
+    ("data:\n  ? [a, b]\n  : 3\n", "line 2"),
+    ("data: {1: 2}\n", "data", "1"),
+    ("client: &c {model: *c}\n", "not YAML", "line 1"),
+]
+
+
 def test_what_is_no_configuration(refuses: Refuses, tmp_path: Path) -> None:
-    refuses(
-        [
-            ("epochs: 1\n  data: 2\n", "not YAML", "line 2"),
-            ("epochs: [1\n", "not YAML", "line"),
-            ("\tepochs: 1\n", "not YAML", "line 1"),
-            ("seed: 1\nepochs: *x\n", "not YAML", "line 2"),
-            ("a: 1\n---\nb: 2\n", "not YAML", "line 2"),
-            ("epochs: !!python/object:os.system 1\n", "not YAML", "line 1"),
-            ("- epochs: 1\n", "list", "keys and values"),
-            ("epochs\n", "keys and values"),
-            ("3\n", "keys and values"),
-            (b"\xff\xfe\x00\x01", "not a text file"),
-            (b"epochs: 1\x00\n", "not"),
-            ("1: 2\n", "1"),
-            ("null: 2\n", "unknown key"),
-            ("seed: 2024-13-45\n", "2024-13-45"),
-            ("epochs: 2\nseed: 1\nepochs: 3\n", "epochs", "line 3"),
-            ("data: {limit: 9, name: digits, limit: 8}\n", "limit", "line 1"),
-            ("seed: 1\nepochs: {{ epochs }}\n", "line 2"),
-            ("data:\n  ? [a, b]\n  : 3\n", "line 2"),
-            ("data: {1: 2}\n", "data", "1"),
-            ("client: &c {model: *c}\n", "not YAML", "line 1"),
-        ]
-    )
+    refuses(FILES)
     for path in (tmp_path / "absent.yaml", tmp_path, tmp_path / "a" / "b.yaml"):
         with pytest.raises(ConfigError) as caught:
             schema.load(path)
@@ -241,99 +233,80 @@ def test_what_is_no_configuration(refuses: Refuses, tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
 
 
-def test_overrides(refuses: Refuses) -> None:
+OVERRIDES: list[Row] = [
+    (("epoch=3",), "'epoch'", "'epochs'"),
+    (("data.name.first=3",), "data.name"),
+    (("method=vafl",), "method is 'vafl'", "keys and values"),
+    (("epochs=",), "epochs is None", "integer"),
+    (("method.name=",), "method.name is", "'dpzv'"),
+    (("client.model.name=module",), "client.model.path is missing"),
+    (("seed=2024-13-45",), "seed", "2024-13-45"),
+    (("simulation.delay.name=constant",), "simulation.delay.name"),
+    (("method.distribution=constant",), "method.distribution"),
+    (("client.name=3",), "client.name"),
+    (("epochs={{ epochs }}",), "epochs={{ epochs }}"),
+]
+
+
+def test_overrides(refuses: Refuses, tmp_path: Path) -> None:
     malformed = ["epochs", "=3", "epochs:3", "", ".=3", "data..name=x", "data.=3", ".epochs=3"]
     refuses(((override,), override, "key=value") for override in malformed)
     no_yaml = [f"seed={value}" for value in ("[1", "{a", "'x", "a: b: c")]
     refuses(((override,), override) for override in no_yaml)
-    refuses(
-        [
-            (("epoch=3",), "'epoch'", "'epochs'"),
-            (("data.name.first=3",), "data.name"),
-            (("method=vafl",), "method is 'vafl'", "keys and values"),
-            (("epochs=",), "epochs is None", "integer"),
-            (("method.name=",), "method.name is", "'dpzv'"),
-            (("client.model.name=module",), "client.model.path is missing"),
-            (("seed=2024-13-45",), "seed", "2024-13-45"),
-            (("simulation.delay.name=constant",), "simulation.delay.name"),
-            (("method.distribution=constant",), "method.distribution"),
-            (("client.name=3",), "client.name"),
-            (("epochs={{ epochs }}",), "epochs={{ epochs }}"),
-        ]
-    )
-
-
-def test_a_wrong_override_of_a_right_file_names_the_key(tmp_path: Path) -> None:
-    path = tmp_path / "run.yaml"
-    path.write_text("epochs: 3")
+    refuses(OVERRIDES)
+    (path := tmp_path / "right.yaml").write_text("epochs: 3")
     with pytest.raises(ConfigError, match="seed is -1"):
         schema.load(path, ["seed=-1"])
     with pytest.raises(ConfigError, match=r"^here: epochs is 0"):
         schema.parse({"epochs": 0}, "here")
 
 
-def _privacy(keys: str, update: str = "", method: str = "dpzv") -> str:
-    server = f"\nserver: {{update: {update}}}" if update else ""
-    return f"method: {{name: {method}}}\nprivacy: {{{keys}}}{server}"
+PRIVACY = """\
+privacy: {clip: 1} | privacy.clip | privacy.mechanism | 'gaussian'
+privacy: {mechanism: none, noise_std: 1} | privacy.noise_std | privacy.mechanism | 'gaussian'
+privacy: {mechanism: none, epsilon: 1} | privacy.epsilon | privacy.mechanism | 'gaussian'
+privacy: {mechanism: embedding-noise, noise_std: 1} | 'embedding-noise' | privacy.clip
+privacy: {accounting: published} | 'published' | is 'none' | 'gaussian'
+privacy: {mechanism: none, noise: secure} | privacy.noise is 'secure' | 'none'
+privacy: {$E, noise_std: 1, noise: secure} | noise is 'secure' | mechanism is 'embedding-noise'
+privacy: {$G} | 'gaussian' | exactly one | privacy.noise_std | privacy.epsilon
+privacy: {$E} | 'embedding-noise' | exactly one | privacy.noise_std | privacy.epsilon
+privacy: {$G, noise_std: 1, epsilon: 1} | 'gaussian' | exactly one | noise_std | privacy.epsilon
+privacy: {$E, noise_std: 1, epsilon: 1} | 'embedding-noise' | exactly one | privacy.epsilon
+privacy: {$G, noise_std: 1, accounting: published} | is 'published' | needs privacy.epsilon
+privacy: {$E, noise_std: 1, accounting: published} | is 'published' | needs privacy.epsilon
+"""
 
 
-GAUSSIAN, EMBEDDING = "mechanism: gaussian, clip: 1", "mechanism: embedding-noise, clip: 1"
+def _private(keys: str, update: str, method: str = "dpzv") -> str:
+    return f"method: {{name: {method}}}\nprivacy: {{{keys}}}\nserver: {{update: {update}}}"
 
 
 def test_privacy_that_does_not_fit_together(refuses: Refuses) -> None:
-    needed = ("privacy.mechanism", "'gaussian'")
-    refuses(
-        [
-            (_privacy("clip: 1"), "privacy.clip", *needed),
-            (_privacy("mechanism: none, noise_std: 1"), "privacy.noise_std", *needed),
-            (_privacy("mechanism: none, epsilon: 1"), "privacy.epsilon", *needed),
-            (
-                _privacy("mechanism: embedding-noise, noise_std: 1"),
-                *("privacy.mechanism 'embedding-noise'", "privacy.clip"),
-            ),
-            (_privacy("accounting: published"), "'published'", "is 'none'", "'gaussian'"),
-            (_privacy("mechanism: none, noise: secure"), "privacy.noise is 'secure'", "'none'"),
-            (
-                _privacy(f"{EMBEDDING}, noise_std: 1, noise: secure"),
-                *("privacy.noise is 'secure'", "privacy.mechanism is 'embedding-noise'"),
-            ),
-            (
-                _privacy(f"{GAUSSIAN}, epsilon: 1, server_noise_std: 1", "private-sgd"),
-                *("privacy.epsilon", "privacy.server_noise_std", "both set"),
-            ),
-        ]
-    )
-    for carried in (GAUSSIAN, EMBEDDING):
-        name = carried.split(",")[0].removeprefix("mechanism: ")
-        for more in ("", ", noise_std: 1, epsilon: 1"):
-            both = ("exactly one", "privacy.noise_std", "privacy.epsilon")
-            refuses([(_privacy(carried + more), f"{name!r}", *both)])
-        published = _privacy(f"{carried}, noise_std: 1, accounting: published")
-        refuses([(published, "privacy.accounting is 'published'", "needs privacy.epsilon")])
-    for key in ("server_share: 0.5", "server_noise_std: 1"):
-        text = _privacy(f"{GAUSSIAN}, noise_std: 1, {key}", "sgd")
-        refuses([(text, f"privacy.{key.split(':')[0]}", "server.update 'sgd'", "'private-sgd'")])
-    for more in ("", ", server_noise_std: 1, server_share: 0.5"):
-        text = _privacy(f"{GAUSSIAN}, noise_std: 1{more}", "private-sgd")
-        refuses([(text, "privacy.server_noise_std", "privacy.server_share")])
-
-
-def test_servers_that_do_not_fit_the_privacy(refuses: Refuses) -> None:
+    refuses(_rows(PRIVACY))
+    noised = f"{GAUSSIAN}, noise_std: 1"
+    for keys, update, *words in (
+        (f"{noised}, server_share: 0.5", "sgd", "privacy.server_share", "'sgd'", "'private-sgd'"),
+        (f"{noised}, server_noise_std: 1", "sgd", "server_noise_std", "'sgd'", "'private-sgd'"),
+        (noised, "private-sgd", "privacy.server_noise_std", "privacy.server_share"),
+        (f"{noised}, server_noise_std: 1, server_share: 0.5", "private-sgd", "server_share"),
+        (f"{GAUSSIAN}, epsilon: 1, server_noise_std: 1", "private-sgd", "both set", "epsilon"),
+    ):
+        refuses([(_private(keys, update), *words)])
     for update in ("sgd", "zeroth-order", "forward-difference"):
         method = "zoo-vfl" if update == "forward-difference" else "dpzv"
-        text = _privacy(f"{GAUSSIAN}, epsilon: 2", update, method)
+        text = _private(f"{GAUSSIAN}, epsilon: 2", update, method)
         words = ("privacy.epsilon is 2.0", f"server.update {update!r}", "raw labels")
         ways = ("privacy.noise_std", "server.update to", *map(repr, (*PRIVATE, "none")))
         refuses([(text, *words, *ways)])
     for update in PRIVATE:
-        text = _privacy(f"{GAUSSIAN}, epsilon: 1, accounting: published", update)
+        text = _private(f"{GAUSSIAN}, epsilon: 1, accounting: published", update)
         words = ("privacy.accounting is 'published'", f"server.update {update!r}", "'sgd'")
         refuses([(text, *words)])
-        for mechanism in ("none", "embedding-noise"):
-            more = ", clip: 1, noise_std: 1" if mechanism != "none" else ""
-            text = _privacy(f"mechanism: {mechanism}{more}", update)
+        for mechanism, keys in (("none", "mechanism: none"), ("embedding-noise", EMBEDDING)):
+            more = ", noise_std: 1" if mechanism != "none" else ""
             is_so = f"privacy.mechanism is {mechanism!r}"
-            refuses([(text, f"server.update is {update!r}", is_so)])
+            refuses([(_private(keys + more, update), f"server.update is {update!r}", is_so)])
 
 
 def test_what_a_method_cannot(refuses: Refuses) -> None:
@@ -405,7 +378,67 @@ def test_zeros_that_end_a_text_must_arrive_as_zeros(refuses: Refuses) -> None:
     for text, word in (
         ("method: {name: czofo}", "'czofo' perturbs"),
         (_coded("vafl", "up: {name: uniform}"), "'uniform' rounds"),
-        (_privacy(f"{EMBEDDING}, noise_std: 1"), "'embedding-noise' changes"),
+        (f"privacy: {{{EMBEDDING}, noise_std: 1}}", "'embedding-noise' changes"),
     ):
         whole = f"client: {{model: {{name: text-embeddings}}}}\n{text}"
         refuses([(whole, "'text-embeddings'", word, "use client.model 'text'")])
+
+
+EXACT = ("privacy.epsilon=1",)
+NOISED = (
+    *("privacy.mechanism=embedding-noise", "privacy.clip=1", "privacy.noise_std=1"),
+    "method.name=vafl",
+)
+NONE = ("privacy.noise_std=1", "server.update=none")
+SAME_BATCH = (*EXACT, "server.update=private-sgd")
+ZEROTH = (*EXACT, "server.update=private-zeroth-order")
+RAW = ("privacy.noise_std=1", "server.update=sgd")
+DIGITS: tuple[str, ...] = ()
+IDLE: dict[str, tuple[tuple[str, ...], ...]] = {
+    "server.clip=2": (DIGITS, NOISED, NONE, RAW, ("method.name=zoo-vfl",)),
+    "server.secret.every=2": (DIGITS, NOISED, NONE, RAW, SAME_BATCH, ZEROTH),
+    "server.secret.warm_up=1": (DIGITS, SAME_BATCH),
+    "server.secret.sampling=0.1": (DIGITS, SAME_BATCH),
+    "server.smoothing=0.01": (DIGITS, NONE, EXACT, SAME_BATCH, ("method.name=vafl",)),
+    "server.directions=gaussian": (DIGITS, NONE, EXACT, SAME_BATCH),
+    "method.clipping=jointly": (DIGITS,),
+    "privacy.delta=0.001": (DIGITS,),
+    "privacy.noise=secure": (DIGITS, NOISED),
+    "privacy.noise=seeded": (DIGITS, NOISED),
+    "privacy.clip=1": (DIGITS,),
+    "privacy.server_share=0.3": (DIGITS, NOISED, RAW),
+    "privacy.server_noise_std=3": (DIGITS, NOISED, RAW),
+    "privacy.accounting=published": (DIGITS,),
+    "privacy.ledger=x.sqlite": (DIGITS, NOISED),
+    "simulation.timeout=3": (DIGITS, EXACT),
+    "data.delimiter=;": (DIGITS,),
+    "data.tokenizer=minilm": (DIGITS,),
+    "data.length=9": (DIGITS,),
+    "data.vocabulary=99": (DIGITS,),
+    "data.classes=[a, b]": (DIGITS,),
+    "data.label=x": (DIGITS,),
+    "data.id=x": (DIGITS,),
+    "data.path=x.csv": (DIGITS,),
+}
+
+
+def test_a_key_that_does_nothing_is_refused(refuses: Refuses) -> None:
+    for key, many in IDLE.items():
+        refuses(((*settings, key), key.split("=")[0]) for settings in many)
+
+
+USED = (
+    (*EXACT, "server.clip=3", "server.secret={every: 2, warm_up: 1, sampling: 0.1}"),
+    (*SAME_BATCH, "server.clip=3", "server.optimizer.momentum=0.1", "privacy.server_share=0.3"),
+    (*ZEROTH, "server.clip=3", "server.smoothing=0.01", "server.directions=gaussian"),
+    ("method.name=zoo-vfl", "server.smoothing=0.01", "server.directions=gaussian"),
+    (*EXACT, "method.clipping=jointly", "privacy.delta=0.001", "privacy.noise=seeded"),
+    (*NOISED, "privacy.delta=0.001"),
+    ("simulation.timeout=3", "simulation.drop=0.1"),
+)
+
+
+def test_where_it_has_an_effect_it_is_taken_and_what_a_run_leaves_behind_is_read() -> None:
+    for settings in (*USED, DIGITS, EXACT, NOISED, NONE, SAME_BATCH, ZEROTH, RAW):
+        made = schema.load(None, settings)
+        assert schema.parse(made.model_dump(mode="json")) == made, settings

@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from vertizo.config import former_names, schema
+from vertizo.config.architectures import CLIENT_MODELS, SERVER_MODELS, TextConfig, TextRestConfig
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.names import PRIVATE
 from vertizo.methods.choice import METHODS
+from vertizo.models.text import Spec
 from vertizo.protocol.codecs.none import NoCompression
 from vertizo.protocol.codecs.uniform import Uniform
 
@@ -26,6 +28,7 @@ IN_STEP = ["syn-zoo-vfl", "split", "compressed-vfl", "fedbcd", "flex-vfl"]
 ONE_POINT = ["czofo", "vafl", "split", "compressed-vfl", "fedbcd", "flex-vfl"]
 PAIRS = ["dpzv", "cascaded", "zoo-vfl", "syn-zoo-vfl"]
 LOSSES = ["cascaded", "zoo-vfl"]
+RANDOM = {"name": "text", "checkpoint": "random", "family": "distilbert", "layers": 1}
 
 
 @pytest.fixture
@@ -68,50 +71,69 @@ def test_what_is_empty_is_the_default(load: Load) -> None:
         assert load(text) == ExperimentConfig(), text
 
 
-def _methods() -> st.SearchStrategy[dict[str, Any]]:
-    smoothing = st.floats(1e-9, 1e3)
-    laws = st.sampled_from(["sphere", "scaled-sphere", "gaussian", "rademacher", "coordinate"])
-    shifted = st.fixed_dictionaries({}, optional={"smoothing": smoothing, "directions": laws})
-    steps = st.integers(1, 9)
-    several = st.fixed_dictionaries(
-        {},
-        optional={
-            "smoothing": smoothing,
-            "num_directions": st.integers(1, 99),
-            "clipping": st.sampled_from(["each", "jointly"]),
-        },
-    )
-    return st.one_of(
-        shifted,
-        several.map(lambda tree: {"name": "dpzv", **tree}),
-        *(
-            shifted.map(lambda tree, name=name: {"name": name, **tree})
-            for name in ("cascaded", "zoo-vfl", "syn-zoo-vfl", "czofo")
-        ),
-        st.sampled_from(["vafl", "split"]).map(lambda name: {"name": name}),
-        steps.map(lambda count: {"name": "compressed-vfl", "local_steps": count}),
-        steps.map(lambda count: {"name": "fedbcd", "local_steps": count}),
-        st.lists(steps, min_size=1).map(lambda each: {"name": "flex-vfl", "local_steps": each}),
-    )
+def some(**keys: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """Any of these keys."""
+    return st.fixed_dictionaries({}, optional=keys)
 
 
-def _models() -> st.SearchStrategy[dict[str, Any]]:
-    widths = st.lists(st.integers(1, 99), max_size=3)
-    texts = st.text(st.characters(blacklist_categories=["Cs"]), max_size=5)
-    values = st.one_of(st.integers(), st.floats(allow_nan=False), st.booleans(), texts)
-    return st.one_of(
-        st.fixed_dictionaries({"hidden": widths, "final_relu": st.booleans()}),
-        st.fixed_dictionaries(
-            {"name": st.just("cnn"), "channels": st.lists(st.integers(1, 9), min_size=1)}
-        ),
-        st.fixed_dictionaries(
-            {
-                "name": st.just("module"),
-                "path": st.just("file.py:Net"),
-                "arguments": st.dictionaries(st.text("abc", min_size=1), values, max_size=3),
-            }
-        ),
-    )
+def chosen(name: str, **keys: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries({"name": st.just(name)}, optional=keys)
+
+
+LAWS = ["sphere", "scaled-sphere", "gaussian", "rademacher", "coordinate"]
+SHIFT = {"smoothing": st.floats(1e-9, 1e3), "directions": st.sampled_from(LAWS)}
+STEPS, SECONDS = st.integers(1, 9), st.floats(1e-6, 1e6)
+SEVERAL = {"num_directions": st.integers(1, 99), "clipping": st.sampled_from(["each", "jointly"])}
+TEXTS = st.text(st.characters(blacklist_categories=["Cs"]), max_size=5)
+VALUES = st.one_of(st.integers(), st.floats(allow_nan=False), st.booleans(), TEXTS)
+METHODS_OF_ALL_KINDS = st.one_of(
+    some(**SHIFT),
+    chosen("dpzv", **SHIFT, **SEVERAL),
+    *(chosen(name, **SHIFT) for name in ("cascaded", "zoo-vfl", "syn-zoo-vfl", "czofo")),
+    *(chosen(name) for name in ("vafl", "split")),
+    *(chosen(name, local_steps=STEPS) for name in ("compressed-vfl", "fedbcd")),
+    chosen("flex-vfl", local_steps=st.lists(STEPS, min_size=1)),
+)
+MODELS = st.one_of(
+    some(hidden=st.lists(st.integers(1, 99), max_size=3), final_relu=st.booleans()),
+    chosen("cnn", channels=st.lists(st.integers(1, 9), min_size=1)),
+    st.dictionaries(st.text("abc", min_size=1), VALUES, max_size=3).map(
+        lambda arguments: {"name": "module", "path": "file.py:Net", "arguments": arguments}
+    ),
+)
+DELAYS = st.one_of(
+    some(mean=SECONDS),
+    SECONDS.map(lambda mean: {"distribution": "constant", "mean": mean}),
+    SECONDS.map(lambda sigma: {"distribution": "log-normal", "sigma": sigma}),
+    st.lists(SECONDS, min_size=1).map(lambda each: {"distribution": "trace", "seconds": each}),
+)
+PRIVACY = (
+    {"mechanism": "gaussian", "clip": 5.0, "noise_std": 1e-3},
+    {"mechanism": "gaussian", "clip": 1e-12, "noise_std": 3, "delta": 1e-9},
+    {"mechanism": "embedding-noise", "clip": 1.5, "epsilon": 3, "accounting": "published"},
+    {},
+)
+TREES = some(
+    seed=st.integers(0, 2**70),
+    epochs=st.integers(1, 10**6),
+    rounds=st.none() | st.integers(1, 10**6),
+    data=some(
+        root=st.sampled_from([None, "/data", "/some/where else/ä"]),
+        parties=st.none() | st.integers(1, 9),
+        split=st.sampled_from([None, "rows", "columns"]),
+        columns=st.none() | st.dictionaries(st.text("ab: #", min_size=1), st.just(["x", "y"])),
+        validation=st.floats(0, 0.999),
+        limit=st.none() | st.integers(2, 10**9),
+    ),
+    method=METHODS_OF_ALL_KINDS,
+    client=st.fixed_dictionaries({"model": MODELS}),
+    privacy=st.sampled_from(PRIVACY),
+    simulation=some(
+        delay=DELAYS, stragglers=st.dictionaries(st.integers(0, 9), st.floats(1e-3, 1e3))
+    ),
+    control=st.sampled_from(["none", "frozen", "random"]),
+    checkpoint_seconds=st.floats(0, 1e6),
+)
 
 
 def _arguments(*values: Any) -> dict[str, Any]:
@@ -120,72 +142,21 @@ def _arguments(*values: Any) -> dict[str, Any]:
     return {"client": {"model": {"name": "module", "path": "a:b", "arguments": arguments}}}
 
 
-def _delays() -> st.SearchStrategy[dict[str, Any]]:
-    seconds = st.floats(1e-6, 1e6)
-    return st.one_of(
-        st.fixed_dictionaries({"mean": seconds}),
-        st.fixed_dictionaries({"distribution": st.just("constant"), "mean": seconds}),
-        st.fixed_dictionaries({"distribution": st.just("log-normal"), "sigma": seconds}),
-        st.fixed_dictionaries(
-            {"distribution": st.just("trace"), "seconds": st.lists(seconds, min_size=1)}
-        ),
-    )
-
-
-def _trees() -> st.SearchStrategy[dict[str, Any]]:
-    data = {
-        "root": st.sampled_from([None, "/data", "/some/where else/ä"]),
-        "parties": st.none() | st.integers(1, 9),
-        "split": st.sampled_from([None, "rows", "columns"]),
-        "columns": st.none() | st.dictionaries(st.text("ab: #", min_size=1), st.just(["x", "y"])),
-        "validation": st.floats(0, 0.999),
-        "limit": st.none() | st.integers(2, 10**9),
-    }
-    privacy = st.sampled_from(
-        [
-            {},
-            {"mechanism": "gaussian", "clip": 5.0, "noise_std": 1e-3},
-            {"mechanism": "gaussian", "clip": 1e-12, "noise_std": 3, "delta": 1e-9},
-            {"mechanism": "embedding-noise", "clip": 1.5, "epsilon": 3, "accounting": "published"},
-        ]
-    )
-    return st.fixed_dictionaries(
-        {},
-        optional={
-            "seed": st.integers(0, 2**70),
-            "epochs": st.integers(1, 10**6),
-            "rounds": st.none() | st.integers(1, 10**6),
-            "data": st.fixed_dictionaries({}, optional=data),
-            "method": _methods(),
-            "client": st.fixed_dictionaries({"model": _models()}),
-            "privacy": privacy,
-            "simulation": st.fixed_dictionaries(
-                {
-                    "delay": _delays(),
-                    "stragglers": st.dictionaries(st.integers(0, 9), st.floats(1e-3, 1e3)),
-                }
-            ),
-            "control": st.sampled_from(["none", "frozen", "random"]),
-            "checkpoint_seconds": st.floats(0, 1e6),
-        },
-    ).map(_with_what_clips)
-
-
-def _with_what_clips(tree: dict[str, Any]) -> dict[str, Any]:
-    """How slopes are clipped is said where they are."""
-    mechanism = tree.get("privacy", {}).get("mechanism")
-    if tree.get("method", {}).get("clipping") == "jointly" and mechanism != "gaussian":
-        return {**tree, "privacy": {"mechanism": "gaussian", "clip": 5.0, "noise_std": 1e-3}}
-    return tree
-
-
 @settings(max_examples=60, deadline=None)
-@given(tree=_trees())
+@given(tree=TREES)
 @example(tree=_arguments("1e3", "-1E5", ".5e1", "1_0e2", "+inf", "12:30", "0x1", "on", "~", "="))
 @example(tree={"data": {"columns": {"1e3": ["2e5", "no", "1.0", "<<", "null"]}}})
+@example(tree={"client": {"model": {"name": "resnet18", "width": 8}}})
+@example(tree={"client": {"model": RANDOM}})
+@example(tree={"server": {"model": {"name": "resnet18-rest", "assemble": "height"}}})
+@example(tree={"server": {"model": {"name": "text-rest", "hidden": [8]}}})
 def test_written_out_and_read_again_it_is_the_same(
     tree: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
+    if (
+        tree.get("method", {}).get("clipping") == "jointly"
+    ):  # which is said where slopes are clipped
+        tree = {**tree, "privacy": PRIVACY[0]}
     before = schema.parse(tree)
     path = tmp_path_factory.mktemp("config") / "config.yaml"
     path.write_text(before.to_yaml(), encoding="utf-8")
@@ -289,6 +260,18 @@ def test_another_choice_takes_the_first_ones_keys_away_and_the_same_none(load: L
         ),
     ):
         assert _at(load(text, override), str(key)) == value, override
+
+
+def test_options_of_models_say_what_they_are() -> None:
+    for option in [*CLIENT_MODELS.values(), *SERVER_MODELS.values()]:
+        assert len((option.__doc__ or "").splitlines()[0]) > 20, option
+
+
+def test_sizes_of_a_random_encoder() -> None:
+    assert TextConfig(checkpoint="random").spec() == Spec("random")
+    given = TextConfig(checkpoint="random", family="distilbert", vector=32, vocabulary=99)
+    assert given.spec() == Spec("random", "distilbert", 32, vocabulary=99)
+    assert TextRestConfig().spec() == Spec("minilm")
 
 
 def test_an_epsilon_where_it_can_hold(load: Load) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests import federations
 from tests.rows import each
 from torch import Tensor, nn
 
@@ -18,7 +19,6 @@ from vertizo.core.errors import ShapeError
 from vertizo.data.vertical import VerticalData
 from vertizo.methods.choice import METHODS
 from vertizo.privacy.plan import NoPrivacy
-from vertizo.protocol.codecs.base import Codec
 from vertizo.protocol.messages import Query, Reply
 from vertizo.run import checkpoint
 
@@ -56,11 +56,6 @@ def large_steps(method: str) -> dict[str, Any]:
     return changes
 
 
-def up(method: str) -> Codec:
-    """The codec that the method's queries go through: Compressed-VFL's is one of 8 bits."""
-    return METHODS[method].up
-
-
 def askers(timing: str) -> list[int]:
     """Clients that one answer takes: all of them in step, or any one."""
     return [0, 1, 2] if timing == "synchronous" else [1]
@@ -83,7 +78,7 @@ def rates(method: str) -> dict[str, Any]:
 
 
 @every_pair
-def test_clients_are_trained(federations: SimpleNamespace, method: str, timing: str) -> None:
+def test_clients_are_trained(method: str, timing: str) -> None:
     """Held against the same run with clients that stay as they were initialised."""
     found = {}
     for control in ("none", "frozen"):
@@ -112,7 +107,7 @@ def tanh():
 
 @every_pair
 def test_any_differentiable_module_may_be_the_server(
-    federations: SimpleNamespace, tmp_path: Path, method: str, timing: str
+    tmp_path: Path, method: str, timing: str
 ) -> None:
     """It steps by the batch's losses at what its table then holds.
 
@@ -127,7 +122,7 @@ def test_any_differentiable_module_may_be_the_server(
     side, labels = federation.server.side, federation.data.labels["train"]
     start = side.model.parameters.clone().double()
     clients = askers(timing)
-    ids = federations.query(federations.ask(federation, clients[0]), up(method)).ids
+    ids = federations.query(federations.ask(federation, clients[0]), METHODS[method].up).ids
     federations.converse(federation, clients)
     rows = side.table.values[ids].double()
     moved = side.model.parameters.double() - start
@@ -158,9 +153,7 @@ def test_any_differentiable_module_may_be_the_server(
 
 @every_pair
 @with_and_without_noise
-def test_shapes_are_as_declared(
-    federations: SimpleNamespace, method: str, timing: str, plan: str
-) -> None:
+def test_shapes_are_as_declared(method: str, timing: str, plan: str) -> None:
     federation, tape = federations.ran(method, timing, federations.PLANS[plan])
     options = federations.config(method, timing).method
     batch: dict[tuple[int, int], int] = {}
@@ -178,26 +171,48 @@ def test_shapes_are_as_declared(
 
 
 @every_pair
-def test_the_number_of_points_is_the_methods(
-    federations: SimpleNamespace, method: str, timing: str
-) -> None:
+def test_the_number_of_points_is_the_methods(method: str, timing: str) -> None:
     federation = federations.build(method, timing)
-    query = federations.query(federations.ask(federation, 0), up(method))
+    query = federations.query(federations.ask(federation, 0), METHODS[method].up)
     for embeddings in (query.embeddings[1:], torch.cat([query.embeddings, query.embeddings])):
-        frame = federations.encoded(Query(0, 0, query.ids, embeddings), up(method))
+        frame = federations.encoded(Query(0, 0, query.ids, embeddings), METHODS[method].up)
         with pytest.raises(ShapeError):
             federation.server.receive(frame)
 
 
-@every_pair
+VARIANTS: list[tuple[str, dict[str, Any]]] = [
+    ("dpzv", {"method.num_directions": 3}),
+    ("dpzv", {"method.num_directions": 3, "method.clipping": "jointly"}),
+    ("czofo", {"method.scalars": "record", "method.num_directions": 5}),
+    ("cascaded", {"method.reply": "difference"}),
+    ("zoo-vfl", {"method.reply": "difference"}),
+    ("compressed-vfl", {"method.local_steps": 3}),
+]
+"""Methods, and options that change what is sent or remembered."""
+
+
+def variant_of(options: dict[str, Any], plan: str = "none") -> dict[str, Any]:
+    """How slopes are clipped can be said where they are."""
+    changes = dict(options)
+    if "method.clipping" in options and plan == "none":
+        changes |= federations.HARDLY_ANY
+    if plan == "embedding-noise":
+        changes.pop("method.clipping", None)
+    return changes | federations.PLANS[plan]
+
+
+PLANS = federations.PLANS
+RESUMED: list[tuple[str, str | None, dict[str, Any], list[int]]] = [
+    *((*pair, PLANS[plan], [0, 1, 7]) for pair in PAIRS for plan in ("none", "gaussian")),
+    *((*pair, federations.EMBEDDING_NOISE, [7]) for pair in PAIRS),
+    *((name, None, variant_of(options, plan), [5]) for name, options in VARIANTS for plan in PLANS),
+]
+"""Method, timing, changes, and rounds to stop after. Noise on embeddings needs no state."""
+
+
+@each("method, timing, more, stops", RESUMED)
 def test_a_client_that_was_restarted_between_asking_and_being_told_goes_on_alike(
-    federations: SimpleNamespace, method: str, timing: str
-) -> None:
-    goes_on_after_a_restart(federations, method, timing, {})
-
-
-def goes_on_after_a_restart(
-    federations: SimpleNamespace, method: str, timing: str | None, more: dict[str, Any]
+    method: str, timing: str | None, more: dict[str, Any], stops: list[int]
 ) -> None:
     changes = {"client.optimizer.momentum": 0.9, **more}
     federation = federations.build(method, timing, changes)
@@ -219,115 +234,29 @@ def goes_on_after_a_restart(
         assert not torch.equal(expected["parameters"], held[client]["parameters"])
 
 
-@every_pair
-@each("rounds", [0, 1, 7])
-@each("plan", ["none", "gaussian"])
+@each("method, timing, more, stops", RESUMED)
 def test_a_run_that_was_stopped_goes_on_bit_by_bit(
-    federations: SimpleNamespace, tmp_path: Path, method: str, timing: str, plan: str, rounds: int
+    tmp_path: Path, method: str, timing: str | None, more: dict[str, Any], stops: list[int]
 ) -> None:
     """Through a checkpoint file, into objects that were built anew."""
-    more = federations.PLANS[plan]
-    goes_on_after_a_stop(federations, tmp_path, method, timing, more, rounds)
-
-
-def goes_on_after_a_stop(
-    federations: SimpleNamespace,
-    path: Path,
-    method: str,
-    timing: str | None,
-    more: dict[str, Any],
-    rounds: int,
-) -> None:
     changes = {**lively(method), **more}
     whole, tape = federations.ran(method, timing, changes)
     assert whole.simulator.traffic.lost > 0
-    first, beginning = federations.ran(method, timing, changes, rounds=rounds)
-    checkpoint.save(path / "state", first.state())
-
-    end = federations.Tape(up(method))
-    second = federations.build(method, timing, changes, observer=end)
-    second.load(checkpoint.load(path / "state"))
-    again = federations.copied(second.state())
-    assert not federations.differences(federations.copied(first.state()), again)
-    federations.go_on(second)
-    assert beginning.seen + end.seen == tape.seen
-    assert not federations.differences(whole.state(), second.state())
-
-
-@every_pair
-def test_so_does_one_with_noise_on_embeddings(
-    federations: SimpleNamespace, tmp_path: Path, method: str, timing: str
-) -> None:
-    """Its noise is a function of the query's number, and so needs no state."""
-    more = federations.EMBEDDING_NOISE
-    goes_on_after_a_stop(federations, tmp_path, method, timing, more, rounds=7)
-    goes_on_after_a_restart(federations, method, timing, more)
-
-
-VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "three directions": ("dpzv", {"num_directions": 3}),
-    "three directions, jointly": ("dpzv", {"num_directions": 3, "clipping": "jointly"}),
-    "slopes of each record": ("czofo", {"scalars": "record", "num_directions": 5}),
-    "one difference": ("cascaded", {"reply": "difference"}),
-    "one difference, server too": ("zoo-vfl", {"reply": "difference"}),
-    "three local steps": ("compressed-vfl", {"local_steps": 3}),
-}
-"""Options that change what is sent or remembered."""
-every_variant = each("variant", VARIANTS)
-
-
-def variant_of(
-    federations: SimpleNamespace, variant: str, plan: str = "none"
-) -> tuple[str, dict[str, Any]]:
-    """How slopes are clipped can be said where they are."""
-    method, options = VARIANTS[variant]
-    changes: dict[str, Any] = {f"method.{key}": value for key, value in options.items()}
-    if "clipping" in options and plan == "none":
-        changes |= federations.HARDLY_ANY
-    if plan == "embedding-noise":
-        changes.pop("method.clipping", None)
-    return method, changes | federations.PLANS[plan]
-
-
-@every_variant
-@with_and_without_noise
-def test_so_do_variants_of_methods(
-    federations: SimpleNamespace, tmp_path: Path, variant: str, plan: str
-) -> None:
-    """After a stop of everything, and after a restart of the clients."""
-    method, more = variant_of(federations, variant, plan)
-    goes_on_after_a_stop(federations, tmp_path, method, None, more, rounds=5)
-    goes_on_after_a_restart(federations, method, None, more)
-
-
-@every_variant
-def test_in_variants_too_a_record_decides_its_own_values_and_no_others(
-    federations: SimpleNamespace, variant: str
-) -> None:
-    method, options = variant_of(federations, variant)
-    timing = METHODS[method].timings[0]
-    data = federations.data()
-    plain, queries, replies = spied(federations, method, timing, data, more=options)
-    ids = queries[0].ids.tolist()
-    others = [row for row in range(len(ids)) if row != 3]
-    entries = 3 if variant == "three directions" else 1  # that the accounting has of a record
-    assert len(plain) == entries * len(queries)
-    assert federations.config(method, changes=options).method.releases_per_query == entries
-    for changed_data, scale in ((relabelled(data, ids[3]), 1.0), (data, 1.5)):
-        changed, _, _ = spied(federations, method, timing, changed_data, scale=scale, more=options)
-        for a, b in zip(plain, changed, strict=True):
-            assert torch.allclose(a[others], b[others], atol=1e-5)
-            assert not torch.allclose(a[3], b[3], atol=1e-5)
-    absent = next(record for record in range(29) if record not in queries[0].ids)
-    same, _, alike = spied(federations, method, timing, relabelled(data, absent), more=options)
-    assert all(torch.equal(a, b) for a, b in zip(plain, same, strict=True))
-    assert all(torch.equal(a.values, b.values) for a, b in zip(replies, alike, strict=True))
+    for rounds in stops:
+        first, beginning = federations.ran(method, timing, changes, rounds=rounds)
+        checkpoint.save(tmp_path / "state", first.state())
+        end = federations.Tape(METHODS[method].up)
+        second = federations.build(method, timing, changes, observer=end)
+        second.load(checkpoint.load(tmp_path / "state"))
+        again = federations.copied(second.state())
+        assert not federations.differences(federations.copied(first.state()), again)
+        federations.go_on(second)
+        assert beginning.seen + end.seen == tape.seen
+        assert not federations.differences(whole.state(), second.state())
 
 
 @every_pair
-def test_a_copy_does_not_disturb_the_run_it_was_taken_of(
-    federations: SimpleNamespace, method: str, timing: str
-) -> None:
+def test_a_copy_does_not_disturb_the_run_it_was_taken_of(method: str, timing: str) -> None:
     """State of one federation, loaded into another, is each one's own from then on."""
     whole, _ = federations.ran(method, timing, lively(method))
     first, _ = federations.ran(method, timing, lively(method), rounds=6)
@@ -342,7 +271,7 @@ def test_a_copy_does_not_disturb_the_run_it_was_taken_of(
 @every_pair
 @with_and_without_noise
 def test_the_same_messages_get_the_same_answers_without_the_simulator(
-    federations: SimpleNamespace, method: str, timing: str, plan: str
+    method: str, timing: str, plan: str
 ) -> None:
     """A server knows nothing of clocks and drivers: it answers what it is asked, in that order."""
     changes = {**lively(method), **federations.PLANS[plan]}
@@ -357,14 +286,14 @@ def test_the_same_messages_get_the_same_answers_without_the_simulator(
             asked[client, message.number] = frame
     server = federations.build(method, timing, changes).server
     given: dict[tuple[int, int], bytes] = {}
-    for query in tape.queries() if timing == "asynchronous" else _all_queries(federations, tape):
+    for query in tape.queries() if timing == "asynchronous" else _all_queries(tape):
         for client, frame in server.receive(asked[query.client, query.number]):
             given[client, federations.reply(frame).number] = bytes(frame)
     assert given == told
     assert not federations.differences(simulated.server.state(), server.state())
 
 
-def _all_queries(federations: SimpleNamespace, tape: Any) -> list[Query]:
+def _all_queries(tape: Any) -> list[Query]:
     sent = {}
     for _, way, client, message in tape.messages():
         if way == "up":
@@ -373,9 +302,7 @@ def _all_queries(federations: SimpleNamespace, tape: Any) -> list[Query]:
 
 
 @every_pair
-def test_tiny_noise_and_a_wide_clip_are_the_plain_method(
-    federations: SimpleNamespace, method: str, timing: str
-) -> None:
+def test_tiny_noise_and_a_wide_clip_are_the_plain_method(method: str, timing: str) -> None:
     """Nothing is rounded here: 8 bits would turn some tiny difference into a step.
 
     A loss of float32 swallows most of so little noise; in enough rounds every party gets some.
@@ -408,20 +335,14 @@ class Spy(NoPrivacy):
 
 
 def spied(
-    federations: SimpleNamespace,
-    method: str,
-    timing: str,
-    of: VerticalData,
-    *,
-    scale: float = 1.0,
-    more: dict[str, Any] | None = None,
+    method: str, timing: str, of: VerticalData, *, scale: float = 1.0, more: dict[str, Any]
 ) -> tuple[list[Tensor], list[Query], list[Any]]:
     """Per-record values behind the replies of one round, the queries, and the replies.
 
     Of embeddings as they are: the 8 bits of Compressed-VFL have one scale for a batch, so that a
     record moves the others' embeddings before any method sees them.
     """
-    changes = {**large_steps(method), "codecs.up.name": "none", **(more or {})}
+    changes = {**large_steps(method), "codecs.up.name": "none", **more}
     federation = federations.build(method, timing, changes, of=of)
     spy = federation.server.side.plan = Spy()
     frames = [federations.ask(federation, client) for client in askers(timing)]
@@ -437,45 +358,44 @@ def spied(
 def relabelled(data: VerticalData, record: int) -> VerticalData:
     labels = data.labels["train"].clone()
     labels[record] = (labels[record] + 1) % 3
-    changed = {**data.labels, "train": labels}
-    return VerticalData(
-        data.name, data.task, data.parties, data.features, changed, data.fitted_scaling
-    )
+    return replace(data, labels={**data.labels, "train": labels})
 
 
-@every_pair
+@each(
+    "method, timing, more",
+    [
+        *((*pair, {}) for pair in PAIRS),
+        *((name, METHODS[name].timings[0], variant_of(options)) for name, options in VARIANTS),
+    ],
+)
 def test_a_record_decides_its_own_values_and_no_others(
-    federations: SimpleNamespace, method: str, timing: str
+    method: str, timing: str, more: dict[str, Any]
 ) -> None:
-    """On this rests the sensitivity of everything that is released."""
+    """On this rests the sensitivity of everything that is released.
+
+    A label outside the batch decides nothing at all.
+    """
     data = federations.data()
-    plain, queries, _ = spied(federations, method, timing, data)
+    plain, queries, replies = spied(method, timing, data, more=more)
     ids = queries[0].ids.tolist()
     others = [row for row in range(len(ids)) if row != 3]
-    assert len(plain) == len(queries)
-    for variant, scale in ((relabelled(data, ids[3]), 1.0), (data, 1.5)):
-        changed, _, _ = spied(federations, method, timing, variant, scale=scale)
+    each_of_three = method == "dpzv" and more.keys() == {"method.num_directions"}
+    entries = 3 if each_of_three else 1  # that the accounting has of a record
+    assert len(plain) == entries * len(queries)
+    assert federations.config(method, changes=more).method.releases_per_query == entries
+    for changed_data, scale in ((relabelled(data, ids[3]), 1.0), (data, 1.5)):
+        changed, _, _ = spied(method, timing, changed_data, scale=scale, more=more)
         for a, b in zip(plain, changed, strict=True):
             assert torch.allclose(a[others], b[others], atol=1e-5)
             assert not torch.allclose(a[3], b[3], atol=1e-5)
-
-
-@every_pair
-def test_a_label_outside_the_batch_decides_nothing(
-    federations: SimpleNamespace, method: str, timing: str
-) -> None:
-    data = federations.data()
-    plain, queries, replies = spied(federations, method, timing, data)
     absent = next(record for record in range(29) if record not in queries[0].ids)
-    changed, _, others = spied(federations, method, timing, relabelled(data, absent))
-    assert all(torch.equal(a, b) for a, b in zip(plain, changed, strict=True))
-    assert all(torch.equal(a.values, b.values) for a, b in zip(replies, others, strict=True))
+    same, _, alike = spied(method, timing, relabelled(data, absent), more=more)
+    assert all(torch.equal(a, b) for a, b in zip(plain, same, strict=True))
+    assert all(torch.equal(a.values, b.values) for a, b in zip(replies, alike, strict=True))
 
 
 @every_pair
-def test_replies_are_all_computed_before_the_server_steps(
-    federations: SimpleNamespace, method: str, timing: str
-) -> None:
+def test_replies_are_all_computed_before_the_server_steps(method: str, timing: str) -> None:
     """So they do not depend on how far it steps."""
     replies = []
     for rate in (1e-6, 10.0):
@@ -488,9 +408,7 @@ def test_replies_are_all_computed_before_the_server_steps(
 
 
 @every_pair
-def test_a_short_batch_is_divided_by_the_nominal_size(
-    federations: SimpleNamespace, method: str, timing: str
-) -> None:
+def test_a_short_batch_is_divided_by_the_nominal_size(method: str, timing: str) -> None:
     """Five records among batches of five, and of eight: the same sums, over five and over eight.
 
     Asked of the server's side: a synchronous server would name a batch of its own.
@@ -511,9 +429,7 @@ def test_a_short_batch_is_divided_by_the_nominal_size(
 
 
 @every_pair
-def test_nothing_draws_from_global_generators(
-    federations: SimpleNamespace, method: str, timing: str
-) -> None:
+def test_nothing_draws_from_global_generators(method: str, timing: str) -> None:
     def states() -> list[Any]:
         return [
             bytes(torch.get_rng_state().numpy()),
@@ -533,14 +449,12 @@ def test_nothing_draws_from_global_generators(
 
 
 @every_method
-def test_a_query_is_all_that_a_client_says_of_its_features(
-    federations: SimpleNamespace, method: str
-) -> None:
+def test_a_query_is_all_that_a_client_says_of_its_features(method: str) -> None:
     """Records outside the batch leave no trace in it."""
     data = federations.data()
     first = federations.build(method, of=data)
     frame = federations.ask(first, 0)
-    asked = federations.query(frame, up(method)).ids
+    asked = federations.query(frame, METHODS[method].up).ids
     absent = next(record for record in range(29) if record not in asked)
     data.features[0]["train"][absent] += 100
     assert federations.ask(federations.build(method, of=data), 0) == frame
@@ -549,9 +463,7 @@ def test_a_query_is_all_that_a_client_says_of_its_features(
 
 
 @every_pair
-def test_evaluations_are_counted_as_they_are_made(
-    federations: SimpleNamespace, method: str, timing: str
-) -> None:
+def test_evaluations_are_counted_as_they_are_made(method: str, timing: str) -> None:
     """The points that a query adds to the table's own, and one for each further local step."""
     federation = federations.build(method, timing)
     seen = []
@@ -570,9 +482,7 @@ def test_evaluations_are_counted_as_they_are_made(
 
 
 @every_pair
-def test_the_meter_sums_the_training_losses(
-    federations: SimpleNamespace, method: str, timing: str
-) -> None:
+def test_the_meter_sums_the_training_losses(method: str, timing: str) -> None:
     federation, tape = federations.ran(method, timing, rounds=5)
     meter = federation.server.side.meter
     queries = tape.queries()

@@ -26,12 +26,7 @@ from vertizo.models.losses import Classification, Regression, Task
 from vertizo.models.networks import Bag, Filters, TableNet, cnn, mlp
 from vertizo.models.optimizers import Sgd
 from vertizo.models.torch import wrap
-from vertizo.party.private_updates import (
-    PrivateSgd,
-    PrivateZerothOrder,
-    SecretSgd,
-    SeededSampler,
-)
+from vertizo.party.private_updates import PrivateSgd, PrivateZerothOrder, SecretSgd, SeededSampler
 from vertizo.party.server_model import ServerModel
 from vertizo.run.build_models import server_module
 from vertizo.zeroth_order.directions import Directions
@@ -56,8 +51,12 @@ class Several(nn.Module):
         return self.last(state)
 
 
-def chain(*parts: nn.Module) -> nn.Module:
-    return nn.Sequential(*parts)
+def chain(*parts: nn.Module) -> DifferentiableModel:
+    return wrap(nn.Sequential(*parts))
+
+
+def plain(*hidden: int, outputs: int = CLASSES) -> DifferentiableModel:
+    return wrap(mlp(WIDTH, [*hidden], outputs, final_relu=False))
 
 
 def encoded(encoder: nn.Module, *shape: int, tokens: bool = False) -> DifferentiableModel:
@@ -87,31 +86,29 @@ RESNET = ResnetRestConfig(image=(8, 8), parts=2, width=8)
 TEXT = TextRestConfig(checkpoint="random", vector=4, layers=1, heads=2, vocabulary=16)
 GROUPS = (nn.Unflatten(1, (4, 2)), nn.GroupNorm(2, 4), nn.Flatten())
 KINDS = {
-    "linear": Kind(lambda: wrap(mlp(WIDTH, [], CLASSES, final_relu=False))),
-    "mlp": Kind(lambda: wrap(mlp(WIDTH, [6, 5], CLASSES, final_relu=False))),
+    "linear": Kind(lambda: plain()),
+    "mlp": Kind(lambda: plain(6, 5)),
     "sum": Kind(lambda: shipped(SumConfig(), 9), width=9),
     "resnet18-rest": Kind(lambda: shipped(RESNET, 8 * 64), width=8 * 64, tries=25),
     "text-rest": Kind(lambda: shipped(TEXT, 12), width=12, tries=30),
-    "tanh": Kind(lambda: wrap(chain(nn.Linear(WIDTH, 6), nn.Tanh(), nn.Linear(6, CLASSES)))),
-    "layer norm": Kind(lambda: wrap(chain(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, CLASSES)))),
+    "tanh": Kind(lambda: chain(nn.Linear(WIDTH, 6), nn.Tanh(), nn.Linear(6, CLASSES))),
+    "layer norm": Kind(lambda: chain(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, CLASSES))),
     "layer norm inside": Kind(
-        lambda: wrap(chain(nn.Linear(WIDTH, 6), nn.LayerNorm(6), nn.Tanh(), nn.Linear(6, CLASSES)))
+        lambda: chain(nn.Linear(WIDTH, 6), nn.LayerNorm(6), nn.Tanh(), nn.Linear(6, CLASSES))
     ),
     "layer norm alone": Kind(lambda: wrap(nn.LayerNorm(CLASSES)), width=CLASSES, tries=600),
     "two layer norms": Kind(
-        lambda: wrap(chain(nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH), nn.Linear(WIDTH, CLASSES))),
+        lambda: chain(nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH), nn.Linear(WIDTH, CLASSES)),
         tries=300,
     ),
-    "group norm": Kind(lambda: wrap(chain(*GROUPS, nn.Linear(WIDTH, CLASSES)))),
+    "group norm": Kind(lambda: chain(*GROUPS, nn.Linear(WIDTH, CLASSES))),
     "convolution": Kind(
-        lambda: wrap(
-            chain(
-                nn.Unflatten(1, (1, 2, 4)),
-                nn.Conv2d(1, 4, 3, padding=1),
-                nn.GroupNorm(2, 4),
-                nn.Flatten(),
-                nn.Linear(32, CLASSES),
-            )
+        lambda: chain(
+            nn.Unflatten(1, (1, 2, 4)),
+            nn.Conv2d(1, 4, 3, padding=1),
+            nn.GroupNorm(2, 4),
+            nn.Flatten(),
+            nn.Linear(32, CLASSES),
         )
     ),
     "one weight, several uses": Kind(lambda: wrap(Several())),
@@ -161,19 +158,16 @@ class Game:
         self._heard = Heard(clip)
         size = model.parameters.numel()
         directions = Directions("scaled-sphere", size, Stream.from_seed(3))
-        self._update: Any = {
-            "private-sgd": lambda: PrivateSgd(Sgd(1.0), self._heard, 4),
-            "private-zeroth-order": lambda: PrivateZerothOrder(
-                Sgd(1.0), self._heard, 4, directions, 1e-3
-            ),
-            "poisson-dp-sgd": lambda: SecretSgd(
-                Sgd(1.0),
-                self._heard,
-                sampling=0.5,
-                capacity=8,
-                sampler=SeededSampler(Stream.from_seed(4)),
-            ),
-        }[update]()
+        sampler = SeededSampler(Stream.from_seed(4))
+        self._update: Any
+        if update == "private-sgd":
+            self._update = PrivateSgd(Sgd(1.0), self._heard, 4)
+        elif update == "private-zeroth-order":
+            self._update = PrivateZerothOrder(Sgd(1.0), self._heard, 4, directions, 1e-3)
+        else:
+            self._update = SecretSgd(
+                Sgd(1.0), self._heard, sampling=0.5, capacity=8, sampler=sampler
+            )
 
     def released(self, joined: Tensor, labels: Tensor) -> Tensor:
         head, update = self._head, self._update
@@ -187,19 +181,11 @@ class Game:
         head.parameters.copy_(self._start)
         return self._heard.total
 
-    def moved(self, batch: Neighbours) -> float:
-        """How far apart the sums of two neighbouring batches are, over 2C."""
-        one, other = (self.released(rows, labels) for rows, labels in (batch.one, batch.other))
+    def moved(self, *neighbours: tuple[Tensor, Tensor]) -> float:
+        """How far apart the sums of two batches are, over 2C; they differ in their first record."""
+        one, other = (self.released(rows, labels) for rows, labels in neighbours)
         assert bool(one.isfinite().all())
         return float((one - other).norm()) / (2 * self.clip)
-
-
-@dataclass(frozen=True)
-class Neighbours:
-    """Two batches that differ in their first record."""
-
-    one: tuple[Tensor, Tensor]
-    other: tuple[Tensor, Tensor]
 
 
 class Search:
@@ -216,7 +202,7 @@ class Search:
         for turn in range(self._kind.tries):
             old = max(found, key=lambda one: one[0])[1] if found and turn % 2 else None
             row = self._row() if old is None else self._shaped(self._rows.varied(old))
-            ratio = game.moved(self._batch(row))
+            ratio = game.moved(*self._batch(row))
             found.append((ratio, row))
             largest = max(largest, ratio)
         return largest
@@ -226,15 +212,14 @@ class Search:
 
     def _shaped(self, row: Tensor) -> Tensor:
         """With tokens and codes in place of numbers."""
-        if self._kind.tokens:
-            row[-self._kind.tokens :] = torch.from_numpy(
-                self._random.integers(0, 16, self._kind.tokens)
-            ).float()
-        if self._kind.codes:
-            row[2 : 2 + self._kind.codes] = float(self._random.integers(0, 5))
+        tokens, codes = self._kind.tokens, self._kind.codes
+        if tokens:
+            row[-tokens:] = torch.from_numpy(self._random.integers(0, 16, tokens)).float()
+        if codes:
+            row[2 : 2 + codes] = float(self._random.integers(0, 5))
         return row
 
-    def _batch(self, row: Tensor) -> Neighbours:
+    def _batch(self, row: Tensor) -> list[tuple[Tensor, Tensor]]:
         """With companions; the neighbour has another label, or is another record."""
         companions = [self._row() for _ in range(self._random.integers(0, 4))]
         rows = torch.stack([row, *companions])
@@ -243,7 +228,7 @@ class Search:
         if self._random.random() < 0.3:
             other[0] = self._row()
         changed[0] = (labels[0] + 1) % CLASSES if self._task.outputs > 1 else -labels[0]
-        return Neighbours((rows, labels), (other, changed))
+        return [(rows, labels), (other, changed)]
 
     def _labels(self, count: int) -> Tensor:
         if self._task.outputs > 1:
@@ -268,7 +253,7 @@ def test_a_record_moves_no_release_by_more_than_its_sensitivity(name: str, updat
 @each("update", ["private-sgd", "poisson-dp-sgd", "private-zeroth-order"])
 def test_a_regression_keeps_to_it_as_well(update: str) -> None:
     torch.manual_seed(1)
-    kind, task = Kind(lambda: wrap(mlp(WIDTH, [6], 1, final_relu=False))), Regression()
+    kind, task = Kind(lambda: plain(6, outputs=1)), Regression()
     found = Search(kind, task).best(Game(kind.make(), update, 1.0, task))
     assert 0.5 < found <= 1.0
 
@@ -278,7 +263,7 @@ def test_a_regression_keeps_to_it_as_well(update: str) -> None:
 def test_a_huge_batch_adds_no_rounding_of_its_own(hidden: list[int], records: int) -> None:
     """All records push the same way, and one that is exchanged pushes back."""
     torch.manual_seed(1)
-    model = wrap(mlp(WIDTH, hidden, 1, final_relu=False))
+    model = plain(*hidden, outputs=1)
     game = Game(model, "private-sgd", 1.0, Regression())
     generator = torch.Generator().manual_seed(2)
     largest = 0.0
@@ -287,5 +272,5 @@ def test_a_huge_batch_adds_no_rounding_of_its_own(hidden: list[int], records: in
         labels = torch.full((records,), 1e4)
         changed = labels.clone()
         changed[0] = -1e4
-        largest = max(largest, game.moved(Neighbours((rows, labels), (rows, changed))))
+        largest = max(largest, game.moved((rows, labels), (rows, changed)))
     assert 0.999 < largest <= 1.0

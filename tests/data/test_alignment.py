@@ -77,11 +77,8 @@ def test_what_is_no_column_of_identifiers() -> None:
 
 def test_rows_come_in_canonical_order_with_their_values() -> None:
     frame = pl.DataFrame({"id": [10, 9, 2, 1], "x": ["ten", "nine", "two", "one"]})
-    assert align_table(frame, "id", ["9", "10", "2"]).rows() == [
-        (10, "ten"),
-        (2, "two"),
-        (9, "nine"),
-    ]
+    rows = align_table(frame, "id", ["9", "10", "2"]).rows()
+    assert rows == [(10, "ten"), (2, "two"), (9, "nine")]
     with pytest.raises(DataError, match="does not have the record '3'"):
         align_table(frame, "id", ["3"])
 

@@ -49,16 +49,10 @@ def again(state: dict[str, Any]) -> Preprocessing:
 
 def frame(count: int = 12, seed: int = 4) -> pl.DataFrame:
     values = rows(count, seed)
-    job, city = ((LEVELS[name], values[:, place]) for name, place in (("job", 1), ("city", 3)))
-    return pl.DataFrame(
-        {
-            "age": values[:, 0],
-            "job": [None if code != code else job[0][int(code)] for code in job[1]],
-            "debt": values[:, 2],
-            "city": [city[0][int(code)] for code in city[1]],
-            "same": values[:, 4],
-        }
-    )
+    columns: dict[str, Any] = dict(zip(COLUMNS, values.T, strict=True))
+    for name, names in LEVELS.items():
+        columns[name] = [None if code != code else names[int(code)] for code in columns[name]]
+    return pl.DataFrame(columns)
 
 
 class TestState:
@@ -75,14 +69,10 @@ class TestState:
         assert json.dumps(after.state()) == json.dumps(before.state())
 
     def test_only_what_occurred_in_training_is_remembered(self) -> None:
-        text = json.dumps(fitted().state())
-        assert "dentist" not in text
-        assert again(fitted().state()).levels == {
-            "job": ("cook", "nurse"),
-            "city": ("Rome", "Bonn", "Kyiv"),
-        }
-
-    def test_public_constants_are_not_fitted_afterwards_either(self) -> None:
+        """Public constants are not fitted afterwards either."""
+        assert "dentist" not in json.dumps(fitted().state())
+        levels = {"job": ("cook", "nurse"), "city": ("Rome", "Bonn", "Kyiv")}
+        assert again(fitted().state()).levels == levels
         public = Preprocessing(
             rows()[:, :2], COLUMNS[:2], {"job": LEVELS["job"]}, {"age": [0, 9]}, {"job": ["cook"]}
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -16,46 +17,39 @@ from vertizo.core.errors import ConfigError
 from vertizo.core.randomness import Stream
 from vertizo.data import vertical
 from vertizo.data.options import DataConfig
-from vertizo.data.vertical import SPLITS, Pooled, VerticalData
+from vertizo.data.vertical import Pooled, VerticalData
 from vertizo.models.losses import Classification, Regression
 
 SEED = Stream.from_seed(0)
 
 
+def pooled_of(name: str, *shape: int, records: int = 9, dtype: Any = torch.float32) -> Pooled:
+    """Records in which no two numbers are the same, and three more to test on."""
+    values = torch.arange((records + 3) * math.prod(shape), dtype=dtype).reshape(-1, *shape)
+    labels = torch.arange(len(values))
+    train, test = slice(records), slice(records, None)
+    halves = values[train], labels[train], values[test], labels[test]
+    return Pooled(name, *halves, Classification(2))
+
+
 def images(height: int = 6, width: int = 5, channels: int = 1, records: int = 9) -> Pooled:
-    """Images in which no two numbers are the same."""
-    count = (records + 3) * channels * height * width
-    values = torch.arange(count, dtype=torch.float32).reshape(-1, channels, height, width)
-    return _pooled("pictures", values, records)
+    return pooled_of("pictures", channels, height, width, records=records)
 
 
 def table(columns: int = 6, records: int = 9, *, grouped: bool = True) -> Pooled:
-    """A table in which no two numbers are the same; columns are called c0, c1, ..."""
-    values = torch.arange((records + 3) * columns, dtype=torch.float32).reshape(-1, columns)
+    """Columns are called c0, c1, ..."""
     names = tuple(f"c{index}" for index in range(columns))
-    return _pooled(
-        "ledger",
-        values,
-        records,
-        names,
-        {"odd": names[1::2], "even": names[::2]} if grouped else None,
-    )
+    groups = {"odd": names[1::2], "even": names[::2]} if grouped else None
+    return replace(pooled_of("ledger", columns, records=records), columns=names, groups=groups)
 
 
-def _pooled(
-    name: str, values: Tensor, records: int, columns: Any = None, groups: Any = None
-) -> Pooled:
-    labels = torch.arange(len(values))
-    return Pooled(
-        name=name,
-        train=values[:records],
-        train_labels=labels[:records],
-        test=values[records:],
-        test_labels=labels[records:],
-        task=Classification(2),
-        columns=columns,
-        groups=groups,
-    )
+def texts(length: int = 7) -> Pooled:
+    return pooled_of("letters", length, dtype=torch.int32)
+
+
+def photographs() -> Pooled:
+    """Six views of 2 by 3 pixels."""
+    return pooled_of("objects", 6, 1, 2, 3)
 
 
 def cut(
@@ -174,7 +168,6 @@ class TestPieces:
             assert data.parties == ("party0", "party1", "party2", "party3"), split
         assert torch.equal(torch.cat(parts(cut(images(8, 8))), 2), images(8, 8).train)
 
-    def test_shapes_of_one_record(self) -> None:
         data = cut(images(8, 5, channels=3), "rows", 3)
         assert [data.shape(party) for party in range(3)] == [(3, 2, 5), (3, 2, 5), (3, 4, 5)]
 
@@ -186,6 +179,7 @@ class TestColumns:
         assert torch.equal(parts(data)[0], table(6).train[:, 1::2])
         assert torch.equal(parts(data)[1], table(6).train[:, ::2])
         assert cut(table(6), parties=2).parties == ("odd", "even")
+        assert (data.name, data.task.outputs, data.fitted_scaling) == ("ledger", 2, False)
 
     def test_named_columns_in_their_order(self) -> None:
         data = cut(table(6), columns={"bank": ["c4", "c0"], "shop": ["c1"]})
@@ -211,8 +205,7 @@ class TestColumns:
             refuse(words, table(6), columns=columns)
         line = refuse(["data.columns", "'c1'", "'a'"], table(6), columns={"a": ["c1", "c1"]})
         assert "both 'a' and 'a'" not in line
-
-    def test_parties_and_columns_must_be_said_and_agree(self) -> None:
+        # Parties and columns must be said, and agree.
         refuse(["data.columns", "data.parties"], table(6, grouped=False))
         words = ["data.parties is 3", "data.columns", "2"]
         refuse(words, table(6), parties=3, columns={"a": ["c1"], "b": ["c2"]})
@@ -230,7 +223,6 @@ class TestCombinations:
         for pooled in (images(), table(), texts()):
             refuse(["data.split is 'views' but"], pooled, "views")
 
-    def test_columns_need_the_split_by_columns(self) -> None:
         words = ["data.columns", "data.split", "'columns'", "'even'"]
         for pooled in (images(), table()):
             refuse(words, pooled, "even", columns={"a": ["c1"]})
@@ -246,14 +238,9 @@ class TestCombinations:
             words = [f"data.parties is {most + 1}", f"1 to {most}"]
             refuse(words, pooled, split, most + 1)
 
-    def test_a_grid_that_does_not_fit_gives_no_wrong_advice(self) -> None:
-        """11 patches would be 11 side by side; 12 fit, as 3 lines of 4."""
+        # 11 patches would be 11 side by side; 12 fit, as 3 lines of 4: no wrong advice.
         assert len(cut(images(8, 8), "patches", 12).parties) == 12
         assert "use 1 to 8" not in refuse(["data.parties is 11"], images(8, 8), "patches", 11)
-
-    def test_the_splits_are_listed(self) -> None:
-        pixels = {"rows", "patches", "halves", "sides", "even"}
-        assert set(SPLITS) == pixels | {"columns", "segments", "views"}
 
 
 class TestValidation:
@@ -286,7 +273,7 @@ class TestValidation:
             assert first[purpose].tolist() == again[purpose].tolist()
         assert first["validation"].tolist() != other["validation"].tolist()
 
-    def test_a_limit_beyond_the_records_changes_nothing(self) -> None:
+        # A limit beyond the records changes nothing.
         all_, limited = (cut(images(), validation=0.3, limit=limit) for limit in (None, 10**6))
         assert all_.labels["train"].tolist() == limited.labels["train"].tolist()
 
@@ -294,24 +281,6 @@ class TestValidation:
         data = cut(table(4, records=20), "even", 4, validation=0.25)
         records = [(piece[:, 0] // 4).long().tolist() for piece in parts(data)]
         assert records == [data.labels["train"].tolist()] * 4
-
-    def test_facts_are_carried_over(self) -> None:
-        data = cut(table())
-        assert data.name == "ledger"
-        assert data.task.outputs == 2
-        assert data.fitted_scaling is False
-
-
-def texts(length: int = 7, records: int = 9) -> Pooled:
-    """Token sequences in which no two tokens are the same."""
-    values = torch.arange((records + 3) * length, dtype=torch.int32).reshape(-1, length)
-    return _pooled("letters", values, records)
-
-
-def photographs(views: int = 6, records: int = 9) -> Pooled:
-    """Views of 2 by 3 pixels in which no two numbers are the same."""
-    values = torch.arange((records + 3) * views * 6, dtype=torch.float32)
-    return _pooled("objects", values.reshape(-1, views, 1, 2, 3), records)
 
 
 def test_texts_are_cut_into_segments() -> None:
@@ -388,7 +357,6 @@ class TestLabels:
         assert not data.fitted_labels
         assert not cut(table()).fitted_labels
         refuse(["data.label_range"], table(), label_range=[0, 1])  # classes have none
-
-    def test_public_bounds_for_columns_that_are_prepared_already(self) -> None:
+        # Neither for columns that are prepared already.
         refuse(["data.ranges"], table(), ranges={"c0": [0, 1]})
         refuse(["data.categories"], images(), categories={"c0": ["a"]})

@@ -10,7 +10,7 @@ from tests import federations
 from torch import Tensor
 
 from vertizo.methods.base import ClientSide, Features, Method, Outcome
-from vertizo.run.build_parties import UNDECLARED
+from vertizo.run.coverage import UNDECLARED
 from vertizo.run.federation import Federation, build
 from vertizo.zeroth_order.estimators import estimate, outputs, two_point
 

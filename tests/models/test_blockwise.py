@@ -19,22 +19,24 @@ SPREAD = [law for law in LAWS if law != "coordinate"]
 OFFSETS = [(1e-2, -1e-2), (0.0, 1e-2), (1e-2,), (1e-2, 0.0, -3e-2)]
 
 
-def three_layers() -> nn.Module:
-    return nn.Sequential(
-        nn.Linear(300, 500),
-        nn.ReLU(),
-        nn.Linear(500, 400, bias=False),
-        nn.ReLU(),
-        nn.Linear(400, 7),
-    )
-
-
-def one_layer() -> nn.Module:
-    return nn.Linear(700, 300)
-
-
-def flattening() -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.Linear(6 * 50, 400), nn.ReLU(), nn.Linear(400, 300))
+MAKERS = [
+    (
+        lambda: nn.Sequential(
+            nn.Linear(300, 500),
+            nn.ReLU(),
+            nn.Linear(500, 400, bias=False),
+            nn.ReLU(),
+            nn.Linear(400, 7),
+        ),
+        (5, 300),
+    ),
+    (lambda: nn.Linear(700, 300), (5, 700)),
+    (lambda: nn.Linear(700, 300), (5, 3, 700)),
+    (
+        lambda: nn.Sequential(nn.Flatten(), nn.Linear(300, 400), nn.ReLU(), nn.Linear(400, 300)),
+        (5, 6, 50),
+    ),
+]
 
 
 def made(module: nn.Module) -> LinearStack:
@@ -43,22 +45,8 @@ def made(module: nn.Module) -> LinearStack:
     return model
 
 
-@pytest.fixture(autouse=True)
-def _seeded() -> None:
-    torch.manual_seed(0)
-
-
 def test_equals_the_plain_ways() -> None:
-    for law, offsets, (make, shape) in product(
-        SPREAD,
-        OFFSETS,
-        [
-            (three_layers, (5, 300)),
-            (one_layer, (5, 700)),
-            (one_layer, (5, 3, 700)),
-            (flattening, (5, 6, 50)),
-        ],
-    ):
+    for law, offsets, (make, shape) in product(SPREAD, OFFSETS, MAKERS):
         case = law, offsets, make, shape
         torch.manual_seed(0)
         model, inputs = made(make()), torch.randn(shape)
@@ -84,27 +72,22 @@ def forbidden(*_: object) -> Tensor:
     raise AssertionError("another way was meant")
 
 
-def large() -> LinearStack:
+def test_large_stacks_take_this_way_but_not_large_batches_or_single_numbers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     model = made(nn.Sequential(nn.Linear(1000, 1100), nn.ReLU(), nn.Linear(1100, 3)))
-    assert model.parameters.numel() > KEEP_UP_TO
-    return model
-
-
-def test_large_stacks_take_this_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = large()
-    monkeypatch.setattr(estimators, "in_place", forbidden)
-    monkeypatch.setattr(estimators, "at_once", forbidden)
-    direction = Direction("scaled-sphere", model.parameters.numel(), 3, keep=False)
-    assert outputs(model, torch.randn(4, 1000), direction, (1e-3, -1e-3)).shape == (2, 4, 3)
-
-
-def test_large_batches_and_single_numbers_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = large()
-    monkeypatch.setattr(estimators, "by_blocks", forbidden)
     d = model.parameters.numel()
+    assert d > KEEP_UP_TO
     most = d // (blockwise.SPARE * 1103)
     assert blockwise.fits(model, torch.zeros(most, 1000), 2)
     assert not blockwise.fits(model, torch.zeros(most + 1, 1000), 2)
-    inputs = torch.randn(most + 1, 1000)
-    outputs(model, inputs, Direction("gaussian", d, 3, keep=False), (1e-3, -1e-3))
-    outputs(model, inputs[:2], Direction("coordinate", d, 3, keep=False), (1e-3, -1e-3))
+    for ways, law, rows in [
+        (("in_place", "at_once"), "scaled-sphere", 4),
+        (("by_blocks",), "gaussian", most + 1),
+        (("by_blocks",), "coordinate", 2),
+    ]:
+        with monkeypatch.context() as patch:
+            for way in ways:
+                patch.setattr(estimators, way, forbidden)
+            direction, inputs = Direction(law, d, 3, keep=False), torch.randn(rows, 1000)
+            assert outputs(model, inputs, direction, (1e-3, -1e-3)).shape == (2, rows, 3)

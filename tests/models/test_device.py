@@ -16,9 +16,9 @@ from vertizo.config.architectures import FunctionConfig, MlpConfig
 from vertizo.core.errors import ConfigError
 from vertizo.core.randomness import Stream
 from vertizo.methods.base import ClientSide
-from vertizo.methods.cascaded import Cascaded
 from vertizo.methods.dpzv import Dpzv
-from vertizo.methods.vafl import Vafl
+from vertizo.methods.first_order import Vafl
+from vertizo.methods.forward_difference import Cascaded
 from vertizo.models import torch as models
 from vertizo.models.base import Points
 from vertizo.models.networks import Bag, Filters, TableNet, cnn, mlp
@@ -34,15 +34,7 @@ MODULES = {
     "table": (lambda: TableNet(4, [3, 9], [5], 5, final_relu=False), torch.rand(6, 4)),
     "bag": (lambda: Bag(50, 4, [5], 5), torch.randint(0, 50, (6, 9), dtype=torch.int32)),
 }
-METHODS = [
-    Dpzv(),
-    Dpzv(directions="rademacher", num_directions=2),
-    Cascaded(),
-    Vafl(),
-]
-needs_cuda = pytest.mark.skipif(
-    not torch.cuda.is_available(), reason="PyTorch finds no CUDA device on this machine"
-)
+METHODS = [Dpzv(), Dpzv(directions="rademacher", num_directions=2), Cascaded(), Vafl()]
 
 
 @pytest.fixture
@@ -59,31 +51,36 @@ def rounds(
 ) -> Tensor:
     """Two rounds of a client and its optimiser's checkpoint between them; its parameters."""
     model = wrap(module, device)
+    before = model.parameters.clone()
     root, optimizer = Stream.from_seed(0), Sgd(0.01, momentum=0.9)
     side = ClientSide(model, optimizer, root.child("directions"), root.child("shared"), 0)
     client = method.client(side)
     for number in range(2):
         answer = client.ask(number, inputs)
-        assert answer.device.type == "cpu"
+        assert (answer.device.type, answer.requires_grad) == ("cpu", False)
         shape = method.reply_shape(len(inputs), answer.shape[-1])
         client.tell(number, inputs, torch.linspace(-1, 1, torch.Size(shape).numel()).view(shape))
         kept = {key: value.cpu() for key, value in optimizer.state().items() if device != "meta"}
         optimizer.load(kept)
     assert model.parameters.device.type == device
+    assert device == "meta" or not torch.equal(model.parameters, before)
     return model.parameters
 
 
 @pytest.mark.usefixtures("_meta")
 def test_a_client_trains_on_another_device() -> None:
+    """A large one is shifted there."""
     for name, method in product(MODULES, METHODS):
         make, inputs = MODULES[name]
         rounds(method, make(), inputs, "meta")
+    module = nn.Sequential(nn.Linear(1100, 1000), nn.Tanh(), nn.Linear(1000, 2))
+    assert sum(part.numel() for part in module.parameters()) > KEEP_UP_TO
+    rounds(Dpzv(), module, torch.randn(3, 1100), "meta")
 
 
 @pytest.mark.usefixtures("_meta")
 def test_gradients_come_back() -> None:
-    for name in MODULES:
-        make, inputs = MODULES[name]
+    for name, (make, inputs) in MODULES.items():
         model = wrap(make(), "meta")
         assert type(model) is TorchModel, name
         outputs, pullback = model.forward(Points(inputs))
@@ -96,11 +93,19 @@ def test_gradients_come_back() -> None:
             assert pullback.inputs(gradient).shape == inputs.shape, name
 
 
-@pytest.mark.usefixtures("_meta")
-def test_large_models_are_shifted_there() -> None:
-    module = nn.Sequential(nn.Linear(1100, 1000), nn.Tanh(), nn.Linear(1000, 2))
-    assert sum(part.numel() for part in module.parameters()) > KEEP_UP_TO
-    rounds(Dpzv(), module, torch.randn(3, 1100), "meta")
+def test_no_tensor_is_kept_for_a_graph() -> None:
+    """Of a zeroth-order client."""
+    kept: list[Tensor] = []
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept.append(tensor)
+        return tensor
+
+    for method in METHODS:
+        kept.clear()
+        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, keep):
+            rounds(method, cnn((1, 4, 4), [2], 3), torch.randn(5, 1, 4, 4), "cpu")
+        assert bool(kept) == isinstance(method, Vafl), method
 
 
 def test_functions_stay_on_the_processor() -> None:
@@ -109,24 +114,18 @@ def test_functions_stay_on_the_processor() -> None:
         client_model(config, (3,), Stream.from_seed(0), device="cuda")
 
 
-@needs_cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no CUDA device")
 def test_the_numbers_are_those_of_the_processor() -> None:
-    for name, method in product(MODULES, METHODS):
-        case = name, method
-        make, inputs = MODULES[name]
-        torch.manual_seed(0)
-        module = make()
-        torch.manual_seed(0)
-        there = rounds(method, make(), inputs, "cuda").cpu()
-        assert torch.allclose(there, rounds(method, module, inputs, "cpu"), rtol=1e-3, atol=1e-4), (
-            case
-        )
-
-
-@needs_cuda
-def test_first_parameters_do_not_depend_on_the_device() -> None:
+    """First parameters, and what training makes of them."""
     one, other = (
         client_model(MlpConfig(), (12,), Stream.from_seed(0), device=device).parameters.cpu()
         for device in ("cpu", "cuda")
     )
     assert torch.equal(one, other)
+    for name, method in product(MODULES, METHODS):
+        make, inputs = MODULES[name]
+        found = []
+        for device in ("cuda", "cpu"):
+            torch.manual_seed(0)
+            found.append(rounds(method, make(), inputs, device).cpu())
+        assert torch.allclose(*found, rtol=1e-3, atol=1e-4), (name, method)

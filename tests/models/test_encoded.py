@@ -20,29 +20,23 @@ SHIFTS = [0, 1, 3]
 Maker = Callable[[int], nn.Module]
 
 
-def tanh_top(encoded: int) -> nn.Module:
-    return nn.Sequential(nn.Linear(WIDTH + encoded, 5), nn.Tanh(), nn.Linear(5, CLASSES))
+def top(activation: nn.Module) -> Maker:
+    return lambda encoded: nn.Sequential(
+        nn.Linear(WIDTH + encoded, 5), activation, nn.Linear(5, CLASSES)
+    )
 
 
-def stack_top(encoded: int) -> nn.Module:
-    return nn.Sequential(nn.Linear(WIDTH + encoded, 5), nn.ReLU(), nn.Linear(5, CLASSES))
-
-
-def convolution() -> nn.Module:
-    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.Tanh())
-
-
-def lookup() -> nn.Module:
-    return nn.Sequential(nn.Embedding(10, 2), nn.Flatten(), nn.Linear(6, 2))
-
-
-TOKENS = (3,)
+tanh_top, stack_top, TOKENS = top(nn.Tanh()), top(nn.ReLU()), (3,)
 KINDS: dict[str, tuple[Maker, Callable[[], nn.Module], tuple[int, ...]]] = {
     "closed forms": (stack_top, lambda: nn.Sequential(nn.Linear(4, 3), nn.ReLU()), (4,)),
     "autograd above": (tanh_top, lambda: nn.Linear(4, 2), (4,)),
     "autograd below": (stack_top, lambda: nn.Sequential(nn.Linear(4, 3), nn.Tanh()), (4,)),
-    "images": (tanh_top, convolution, (1, 4, 5)),
-    "tokens": (stack_top, lookup, TOKENS),
+    "images": (tanh_top, lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.Tanh()), (1, 4, 5)),
+    "tokens": (
+        stack_top,
+        lambda: nn.Sequential(nn.Embedding(10, 2), nn.Flatten(), nn.Linear(6, 2)),
+        TOKENS,
+    ),
 }
 
 
@@ -128,8 +122,7 @@ def test_it_says_what_one_module_says() -> None:
 def test_the_order_of_both_gradients_does_not_matter() -> None:
     """Though each may be a buffer that the next call overwrites."""
     for kind, whole, model in pairs():
-        weights = torch.ones(BATCH, CLASSES)
-        points = points_for(whole, 1)
+        weights, points = torch.ones(BATCH, CLASSES), points_for(whole, 1)
         _, first = model.forward(points)
         inputs, own = first.inputs(weights).clone(), first(weights).clone()
         _, second = model.forward(points)
@@ -137,44 +130,36 @@ def test_the_order_of_both_gradients_does_not_matter() -> None:
         assert torch.equal(second.inputs(weights), inputs), kind
 
 
-def test_along_a_direction() -> None:
-    for offsets, (kind, whole, model) in product([(0.1, -0.1), (0.0, 0.3), (1.0,)], pairs()):
-        case = offsets, kind
-        before = model.parameters.clone()
-        direction = normal(6, before.numel())
-        rows = rows_for(whole)
-        found = model.along(direction, offsets, rows)
-        assert torch.equal(model.parameters, before), case
-        assert found.shape == (len(offsets), BATCH, CLASSES), case
-        for offset, outputs in zip(offsets, found, strict=True):
-            nn.utils.vector_to_parameters(before + offset * direction, whole.parameters())
-            assert close(outputs, whole(rows).detach()), case
-
-
-def test_along_puts_the_parameters_back_after_an_error() -> None:
-    for kind, whole, model in pairs():
-        before = model.parameters.clone()
-        with pytest.raises(RuntimeError):
-            model.along(torch.ones_like(before), (0.5,), rows_for(whole)[:, :-1])
-        assert torch.equal(model.parameters, before), kind
-
-
 def test_both_parts_live_in_one_vector() -> None:
-    """A change of the vector is a change of the model, wherever it is."""
+    """A change of the vector is a change of the model, wherever it is; so is a direction."""
     for kind, whole, model in pairs():
-        rows = rows_for(whole)
+        rows, before = rows_for(whole), model.parameters.clone()
+        direction = normal(6, before.numel())
+
+        def expected(vector: Tensor, whole: Whole = whole, rows: Tensor = rows) -> Tensor:
+            nn.utils.vector_to_parameters(vector.clone(), whole.parameters())
+            return whole(rows).detach()
+
+        for offsets in [(0.1, -0.1), (0.0, 0.3), (1.0,)]:
+            found = model.along(direction, offsets, rows)
+            assert torch.equal(model.parameters, before), kind
+            assert found.shape == (len(offsets), BATCH, CLASSES), kind
+            for offset, outputs in zip(offsets, found, strict=True):
+                assert close(outputs, expected(before + offset * direction)), kind
         top = sum(part.numel() for part in whole.top.parameters())
         for place in (slice(0, top), slice(top, None)):
-            before = model(rows)
+            said = model(rows)
             model.parameters[place] += 0.1
-            assert not torch.allclose(model(rows), before), kind
-            nn.utils.vector_to_parameters(model.parameters.clone(), whole.parameters())
-            assert close(model(rows), whole(rows).detach()), kind
+            assert not torch.allclose(model(rows), said), kind
+            assert close(model(rows), expected(model.parameters)), kind
 
 
-def test_a_record_decides_its_own_row_alone() -> None:
+def test_an_error_puts_the_parameters_back_and_a_record_decides_its_own_row_alone() -> None:
     for kind, whole, model in pairs():
-        rows = rows_for(whole)
+        before, rows = model.parameters.clone(), rows_for(whole)
+        with pytest.raises(RuntimeError):
+            model.along(torch.ones_like(before), (0.5,), rows[:, :-1])
+        assert torch.equal(model.parameters, before), kind
         changed = rows.clone()
         changed[2, WIDTH:] += 1
         moved = (model(changed) - model(rows)).abs().amax(1) > 1e-6

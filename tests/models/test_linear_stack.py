@@ -12,8 +12,7 @@ from tests.autograd import flat, gradients, normal, own_norms, record_norms
 from torch import Tensor, nn
 
 from vertizo.models.base import Points, Selected
-from vertizo.models.layers import Layer
-from vertizo.models.linear_stack import LinearStack
+from vertizo.models.linear_stack import Layer, LinearStack
 from vertizo.models.torch import TorchModel, wrap
 
 SHIFTS = [0, 1, 3]
@@ -25,17 +24,11 @@ def _seeded() -> None:
     torch.manual_seed(0)
 
 
-def linear(bias: bool = True) -> nn.Module:
-    return nn.Linear(6, 3, bias=bias)
-
-
-def chain(*parts: nn.Module) -> nn.Module:
-    return nn.Sequential(*parts)
-
+chain = nn.Sequential
 
 STACKS = {
-    "linear": lambda: linear(),
-    "linear without bias": lambda: linear(bias=False),
+    "linear": lambda: nn.Linear(6, 3),
+    "linear without bias": lambda: nn.Linear(6, 3, bias=False),
     "one output": lambda: nn.Linear(6, 1),
     "relu last": lambda: chain(nn.Linear(6, 4), nn.ReLU()),
     "two layers": lambda: chain(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)),
@@ -99,17 +92,29 @@ def test_it_says_what_its_module_says() -> None:
         assert close(outputs, expected), case
 
 
+def at(module: nn.Module, vector: Tensor) -> nn.Module:
+    """A copy with these parameters, of their type."""
+    moved = copy.deepcopy(module).to(vector.dtype)
+    nn.utils.vector_to_parameters(vector, moved.parameters())
+    return moved
+
+
 def test_along() -> None:
+    """At λ = 1e-3 the slope of the outputs is that of double precision, to a per cent."""
     for kind, module, stack in pairs():
         direction = normal(2, *stack.parameters.shape)
         for offsets in [(0.1, -0.1), (0.5,), (0.0, 1.0, -1.0, 0.2, 2.0)]:
             found = stack.along(direction, offsets, batch())
             for offset, values in zip(offsets, found, strict=True):
-                shifted = copy.deepcopy(module)
-                nn.utils.vector_to_parameters(
-                    flat(module) + offset * direction, shifted.parameters()
-                )
+                shifted = at(module, flat(module) + offset * direction)
                 assert close(values, shifted(batch()).detach()), kind
+        plus, minus = stack.along(direction, (1e-3, -1e-3), batch())
+        one, other = (
+            at(module, flat(module).double() + offset * direction.double())(batch().double())
+            for offset in (1e-3, -1e-3)
+        )
+        difference = (one - other).detach()
+        assert float(((plus - minus) - difference).norm()) < 0.01 * float(difference.norm()), kind
 
 
 def test_records_are_read_where_they_are() -> None:
@@ -124,76 +129,28 @@ def test_records_are_read_where_they_are() -> None:
         assert stack.table_of(table.double()) is None, kind
 
 
-def test_small_steps_along_are_resolved() -> None:
-    """At λ = 1e-3 the slope of the outputs is that of double precision, to a per cent."""
-    for kind, module, stack in pairs():
-        direction = normal(2, *stack.parameters.shape)
-        plus, minus = stack.along(direction, (1e-3, -1e-3), batch())
-        exact = []
-        for offset in (1e-3, -1e-3):
-            shifted = copy.deepcopy(module).double()
-            vector = flat(shifted) + offset * direction.double()
-            nn.utils.vector_to_parameters(vector, shifted.parameters())
-            exact.append(shifted(batch().double()).detach())
-        difference = exact[0] - exact[1]
-        assert float(((plus - minus) - difference).norm()) < 0.01 * float(difference.norm()), kind
-
-
-def test_dead_units_get_nothing() -> None:
-    stack = LinearStack([Layer(1, 2, bias=True, relu=True)], torch.tensor([1.0, 1.0, -5.0, 0.0]))
-    outputs, pullback = stack.forward(Points(torch.tensor([[2.0]])))
-    assert outputs.tolist() == [[0.0, 2.0]]
-    assert pullback(torch.ones(1, 2)).tolist() == [0.0, 2.0, 0.0, 1.0]
-    assert pullback.inputs(torch.ones(1, 2)).tolist() == [[1.0]]
-
-
-def test_inputs_are_flattened_and_their_gradient_is_not() -> None:
-    stack = LinearStack([Layer(6, 2, bias=True, relu=False)], torch.randn(14))
-    inputs = torch.randn(4, 1, 2, 3)
-    assert torch.equal(stack(inputs), stack(inputs.flatten(1)))
+def test_inputs_are_flattened_and_parameters_are_kept() -> None:
+    """Which may be a part of a longer vector; gradients of the inputs are not flattened."""
+    whole = normal(0, 20)
+    layers, inputs = [Layer(6, 2, bias=True, relu=False)], torch.randn(4, 1, 2, 3)
+    stack = LinearStack(layers, whole[5:19])
+    expected = LinearStack(layers, whole[5:19].clone())(inputs)
+    assert torch.equal(stack(inputs), expected)
+    assert torch.equal(stack(inputs.flatten(1)), expected)
     _, pullback = stack.forward(Points(inputs))
     assert pullback.inputs(torch.ones(4, 2)).shape == (4, 1, 2, 3)
+    whole[5:17], whole[17:19] = 0, torch.tensor([1.0, 2.0])
+    assert stack(torch.randn(1, 6)).tolist() == [[1.0, 2.0]]
 
 
-def test_parameters_are_kept_not_copied() -> None:
-    parameters = torch.zeros(8)
-    stack = LinearStack([Layer(3, 2, bias=True, relu=False)], parameters)
-    assert stack.parameters is parameters
-    parameters[6:] = torch.tensor([1.0, 2.0])
-    assert stack(torch.randn(1, 3)).tolist() == [[1.0, 2.0]]
-
-
-def test_parameters_may_be_a_part_of_a_longer_vector() -> None:
-    whole = normal(0, 20)
-    layers = [Layer(3, 2, bias=True, relu=False)]
-    inputs = torch.randn(4, 3)
-    expected = LinearStack(layers, whole[5:13].clone())(inputs)
-    assert torch.equal(LinearStack(layers, whole[5:13])(inputs), expected)
-
-
-def tied() -> nn.Module:
-    shared = nn.Linear(4, 4)
-    return chain(shared, nn.ReLU(), shared)
-
-
-def hooked() -> nn.Module:
-    module = chain(nn.Linear(6, 3))
-    module[0].register_forward_hook(lambda layer, inputs, outputs: 2 * outputs)
+def hooked(module: nn.Module) -> nn.Module:
+    module.register_forward_hook(lambda layer, inputs, outputs: 2 * outputs)
     return module
 
 
-def hooked_before() -> nn.Module:
-    module = nn.Linear(6, 3)
+def hooked_before(module: nn.Module) -> nn.Module:
     module.register_forward_pre_hook(lambda layer, inputs: (inputs[0] + 1,))
     return module
-
-
-def parametrised() -> nn.Module:
-    return nn.utils.parametrizations.weight_norm(nn.Linear(6, 3))
-
-
-def spectral() -> nn.Module:
-    return nn.utils.spectral_norm(nn.Linear(6, 3)).eval()
 
 
 class Own(nn.Linear):
@@ -217,11 +174,11 @@ OTHERS = {
     ),
     "layer norm": lambda: chain(nn.Linear(6, 3), nn.LayerNorm(3)),
     "dropout": lambda: chain(nn.Linear(6, 3), nn.Dropout(0.5)),
-    "tied": lambda: chain(nn.Linear(6, 4), nn.ReLU(), *tied()),
-    "hook": hooked,
-    "hook before": hooked_before,
-    "parametrised": parametrised,
-    "spectral norm": spectral,
+    "tied": lambda: chain(nn.Linear(6, 4), *[nn.Linear(4, 4), nn.ReLU()] * 2),
+    "hook": lambda: chain(hooked(nn.Linear(6, 3))),
+    "hook before": lambda: hooked_before(nn.Linear(6, 3)),
+    "parametrised": lambda: nn.utils.parametrizations.weight_norm(nn.Linear(6, 3)),
+    "spectral norm": lambda: nn.utils.spectral_norm(nn.Linear(6, 3)).eval(),
     "subclass of a layer": lambda: Own(6, 3),
     "subclass of a chain": lambda: Backwards(nn.Linear(6, 3)),
 }
@@ -238,26 +195,18 @@ def test_other_modules_are_left_to_autograd() -> None:
         assert type(model) is TorchModel, name
 
 
-def test_a_linear_layer_over_the_last_of_many_axes() -> None:
-    """Without a Flatten, PyTorch applies it to every row of a record."""
-    torch.manual_seed(3)
-    module = nn.Linear(4, 3)
-    inputs = torch.randn(5, 2, 4)
-    expected = module(inputs).detach().flatten(1)
-    assert close(wrap(module)(inputs), expected)
-
-
 def test_record_norms_of_records_with_several_rows() -> None:
-    """A stack that is applied along an axis: a record's rows share one gradient."""
+    """A stack that is applied along an axis, as PyTorch does: a record's rows share a gradient."""
     for times, layers in product([1, 2, 5], [1, 2]):
         case = times, layers
-        module = linear() if layers == 1 else STACKS["two layers, relu last"]()
+        module = STACKS["linear" if layers == 1 else "two layers, relu last"]()
         stack = wrap(copy.deepcopy(module))
         assert type(stack) is LinearStack, case
         inputs = normal(6, 9, times, 6)
-        _, pullback = stack.forward(Points(inputs))
+        outputs, pullback = stack.forward(Points(inputs))
         weights = normal(4, *module(inputs).shape)
         found = record_norms(pullback, weights.flatten(1))
+        assert close(outputs, module(inputs).detach().flatten(1)), case
         assert torch.allclose(found, own_norms(module, inputs, weights), rtol=1e-4, atol=1e-5), case
 
 

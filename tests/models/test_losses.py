@@ -71,27 +71,17 @@ def test_losses_and_slopes_equal_pytorch() -> None:
         assert torch.equal(own, labelled), case
 
 
-def test_a_row_leaves_the_others_alone() -> None:
+def test_a_row_and_a_label_leave_the_others_alone() -> None:
     for (task, labels), bad in product(CASES, [5.0, 1e30, torch.inf, torch.nan]):
         logits = logits_of(2, task.outputs)
-        other = logits.clone()
+        other, changed = logits.clone(), labels.clone()
         other[3] = bad * torch.linspace(0.5, 1.0, task.outputs)
-        rows = [row for row in range(2 * RECORDS) if row != 3]
-        one, two = task.losses(logits, labels), task.losses(other, labels)
-        assert torch.equal(one.values[rows], two.values[rows]), (task, bad)
-        first = slice(0, RECORDS)
-        rows = [row for row in range(RECORDS) if row != 3]
-        assert torch.equal(one.slopes(first, 1.0)[rows], two.slopes(first, 1.0)[rows]), (task, bad)
-
-
-def test_a_label_leaves_the_others_alone() -> None:
-    for task, labels in CASES:
-        logits = logits_of(1, task.outputs)
-        changed = labels.clone()
         changed[2] = 1 - changed[2] if labels.dtype == torch.int64 and labels[2] < 2 else 0
-        rows = [0, 1, 3, 4, 5, 6]
-        one, two = (task.losses(logits, which).values for which in (labels, changed))
-        assert torch.equal(one[rows], two[rows]), task
+        rows = [row for row in range(2 * RECORDS) if row % RECORDS not in (2, 3)]
+        one, two = task.losses(logits, labels), task.losses(other, changed)
+        assert torch.equal(one.values[rows], two.values[rows]), (task, bad)
+        first, rows = slice(0, RECORDS), rows[: RECORDS - 2]
+        assert torch.equal(one.slopes(first, 1.0)[rows], two.slopes(first, 1.0)[rows]), (task, bad)
 
 
 def test_infinite_logits_say_nothing_aloud() -> None:
@@ -106,18 +96,12 @@ def test_infinite_logits_say_nothing_aloud() -> None:
     Regression().losses(torch.tensor([[inf], [-inf]]), torch.tensor([0.0, inf]))
 
 
-def test_class_probabilities() -> None:
+def test_predictions() -> None:
     for count in [2, 3, 10]:
         logits = logits_of(3, count, scale=5.0)
         found = Classification(count).predict(logits)
         assert torch.allclose(found, logits.softmax(1)), count
-        assert torch.allclose(found.sum(1), torch.ones(3 * RECORDS)), count
-
-
-def test_predicted_values() -> None:
-    logits = logits_of(1, 1)
-    assert torch.equal(Regression().predict(logits), logits[:, 0])
-    assert Regression().predict(logits[:1]).shape == (1,)
+    assert torch.equal(Regression().predict(logits[:1, :1]), logits[:1, 0])
 
 
 def test_a_regression_in_units_of_the_labels_spread() -> None:
@@ -132,6 +116,7 @@ def test_a_regression_in_units_of_the_labels_spread() -> None:
 
 
 def test_correct() -> None:
+    """Nothing is right or wrong of a regression."""
     for points, count in product([1, 2, 3], [2, 5]):
         case = points, count
         logits, labels = logits_of(points, count), classes(count)
@@ -139,20 +124,4 @@ def test_correct() -> None:
         for point in range(points):
             rows = slice(point * RECORDS, (point + 1) * RECORDS)
             assert losses.correct(rows) == int((logits[rows].argmax(1) == labels).sum()), case
-
-
-def test_correct_at_the_ends() -> None:
-    labels = torch.tensor([0, 1, 1, 0])
-    logits = torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 2.0], [torch.nan, 0.0]])
-    assert Classification(2).losses(logits, labels).correct(slice(0, 4)) == 3  # a tie is right
-    assert Regression().losses(logits[:, :1], labels.float()).correct(slice(0, 4)) == 0
-
-
-def test_equals_do_not_all_count_as_right() -> None:
-    """A model that says the same of everything predicts the first class."""
-    labels = torch.tensor([0, 1, 2, 0, 2])
-    losses = Classification(3).losses(torch.zeros(10, 3), labels)
-    assert losses.correct(slice(5, 10)) == 2
-    assert losses.correct(slice(None)) == 4
-    logits = torch.tensor([[1.0, 1.0, 0.0], [0.0, 1.0, 1.0]])
-    assert Classification(3).losses(logits, torch.tensor([1, 1])).correct(slice(None)) == 1
+        assert Regression().losses(logits[:, :1], values()).correct(slice(None)) == 0, case

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 
@@ -52,30 +53,24 @@ def made() -> Iterator[tuple[str, nn.Module, DifferentiableModel, Tensor]]:
 
 
 def test_gradients_equal_autograd() -> None:
-    for name, (make, inputs) in MODULES.items():
-        torch.manual_seed(0)
-        module = make().eval()
+    for name, module, model, inputs in made():
+        twin = copy.deepcopy(module).requires_grad_(True)
         weights = normal(4, *module(inputs).flatten(1).shape)
-        to_parameters, to_inputs = gradients(module, inputs, weights)
-        outputs, pullback = wrap(module).forward(Points(inputs))
+        to_parameters, to_inputs = gradients(twin, inputs, weights)
+        outputs, pullback = model.forward(Points(inputs))
         assert outputs.shape == weights.shape, name
         assert torch.allclose(pullback(weights), to_parameters, rtol=1e-3, atol=1e-5), name
         if inputs.is_floating_point():
             assert torch.allclose(pullback.inputs(weights), to_inputs, rtol=1e-3, atol=1e-5), name
 
 
-def test_records_do_not_mix() -> None:
-    for name, _, model, inputs in made():
-        other = inputs.clone()
+def test_records_do_not_mix_and_one_vector_drives_all() -> None:
+    for name, module, model, inputs in made():
+        before, other = model(inputs), inputs.clone()
         other[1] = 4
-        change = (model(inputs) - model(other)).abs().amax(1)
+        change = (before - model(other)).abs().amax(1)
         assert change[1] > 1e-4, name
         assert change[[0, 2]].max() < 1e-6, name
-
-
-def test_one_vector_drives_them() -> None:
-    for name, module, model, inputs in made():
-        before = model(inputs)
         direction = normal(5, *model.parameters.shape)
         plus, zero = model.along(direction, (1e-2, 0.0), inputs)
         assert torch.equal(zero, before), name
@@ -83,3 +78,19 @@ def test_one_vector_drives_them() -> None:
         model.parameters.add_(direction, alpha=0.1)
         assert torch.equal(flat(module), model.parameters), name
         assert not torch.allclose(model(inputs), before), name
+
+
+def test_points_are_written_out_in_order() -> None:
+    rows = torch.arange(8.0).view(2, 4)
+    one = torch.tensor([[[10.0], [20.0]], [[-10.0], [-20.0]]])
+    points = Points(rows, ((3, one), (0, torch.full((1, 2, 2), 100.0))))
+    assert (len(Points(rows)), len(points)) == (1, 4)
+    assert points.changed().tolist() == [
+        [0, 1, 2, 13],
+        [4, 5, 6, 27],
+        [0, 1, 2, -7],
+        [4, 5, 6, -13],
+        [100, 101, 2, 3],
+        [104, 105, 6, 7],
+    ]
+    assert torch.equal(rows, torch.arange(8.0).view(2, 4))

@@ -23,6 +23,8 @@ def kinds(module: nn.Module) -> list[str]:
 
 
 def test_mlp_layers() -> None:
+    """Servers of VFL-Cascaded have the published sizes: figure 3 prints 66,954, 133,898 and 267,786
+    parameters for four clients of 128 outputs."""
     for hidden, final_relu, layers in [
         ([], False, ["Flatten", "Linear"]),
         ([], True, ["Flatten", "Linear", "ReLU"]),
@@ -34,26 +36,19 @@ def test_mlp_layers() -> None:
         assert kinds(module) == layers, case
         assert module(torch.randn(3, 2, 6)).shape == (3, 5), case
         assert type(wrap(module)) is LinearStack, case
-
-
-def test_the_servers_of_vfl_cascaded_have_the_published_sizes() -> None:
-    """Figure 3 prints 66,954, 133,898 and 267,786 parameters: four clients of 128 outputs."""
-    sizes = [
-        sum(p.numel() for p in mlp(4 * 128, [width], 10, final_relu=False).parameters())
-        for width in (128, 256, 512)
-    ]
-    assert sizes == [66_954, 133_898, 267_786]
+    for width, size in [(128, 66_954), (256, 133_898), (512, 267_786)]:
+        server = mlp(4 * 128, [width], 10, final_relu=False)
+        assert sum(part.numel() for part in server.parameters()) == size
 
 
 def test_cnn_layers() -> None:
-    two = cnn((1, 4, 28), [8, 16], 32)
+    two, four = cnn((1, 4, 28), [8, 16], 32), cnn((3, 16, 16), [16, 32, 64, 64], 16)
     conv, pool = ["Conv2d", "ReLU"], ["MaxPool2d"]
     assert kinds(two) == [*conv, *pool, *conv, *pool, "Flatten", "Linear"]
     convolutions = [part for part in two if isinstance(part, nn.Conv2d)]
-    assert [(c.in_channels, c.out_channels, c.kernel_size) for c in convolutions] == [
-        (1, 8, (3, 3)),
-        (8, 16, (3, 3)),
-    ]
+    sizes = [(c.in_channels, c.out_channels, c.kernel_size) for c in convolutions]
+    assert sizes == [(1, 8, (3, 3)), (8, 16, (3, 3))]
+    assert [kinds(four).count(kind) for kind in ("Conv2d", "MaxPool2d")] == [4, 3]
 
 
 def test_cnn_fits_every_size() -> None:
@@ -65,20 +60,9 @@ def test_cnn_fits_every_size() -> None:
         ((2, 3, 3), [4, 5], 5 * 3 * 3),
         ((1, 1, 1), [2], 2),
     ]:
-        case = shape, channels, features
         module = cnn(shape, channels, 9)
-        last = module[-1]
-        assert isinstance(last, nn.Linear), case
-        assert last.in_features == features, case
-        assert module(torch.randn(2, *shape)).shape == (2, 9), case
-        assert wrap(module)(torch.randn(2, *shape)).shape == (2, 9), case
-
-
-def test_four_layers_fit_a_patch_of_cifar() -> None:
-    module = cnn((3, 16, 16), [16, 32, 64, 64], 16)
-    assert kinds(module).count("Conv2d") == 4
-    assert kinds(module).count("MaxPool2d") == 3
-    assert wrap(module)(torch.randn(2, 3, 16, 16)).shape == (2, 16)
+        assert module[-1].in_features == features, shape
+        assert wrap(module)(torch.randn(2, *shape)).shape == (2, 9), shape
 
 
 def table(rows: int = 5) -> Tensor:
@@ -91,28 +75,19 @@ def table_net(hidden: tuple[int, ...] = (6,)) -> TableNet:
     return TableNet(4, (3, 200), hidden, 5, final_relu=False)
 
 
-def test_size_of_a_category() -> None:
+def test_categories_are_looked_up() -> None:
+    """What is impossible as the nearest code."""
     for cardinality, size in [(1, 1), (2, 2), (4, 2), (5, 3), (1000, 16)]:
         assert category_size(cardinality) == size, (cardinality, size)
-
-
-def test_categories_are_looked_up() -> None:
     module, rows = table_net(()), table()
     first, second = module.categories
-    assert isinstance(first, nn.Embedding)
-    assert isinstance(second, nn.Embedding)
     wide = torch.cat([first.weight[rows[:, 0].long()], second.weight[rows[:, 1].long()]], 1)
     expected = module.layers(torch.cat([wide, rows[:, 2:]], 1))
     assert torch.equal(module(rows), expected)
     assert wide.shape == (5, 2 + 15)
-
-
-def test_impossible_codes_are_the_nearest_ones() -> None:
-    rows = table(4)
-    rows[:, 1] = torch.tensor([-3.0, 1e9, float("nan"), float("inf")])
     meant = rows.clone()
-    meant[:, 1] = torch.tensor([0.0, 199.0, 0.0, 199.0])
-    module = table_net()
+    rows[:4, 1] = torch.tensor([-3.0, 1e9, float("nan"), float("inf")])
+    meant[:4, 1] = torch.tensor([0.0, 199.0, 0.0, 199.0])
     assert torch.equal(module(rows), module(meant))
 
 
@@ -143,9 +118,6 @@ def test_the_sum_of_predictions() -> None:
     outputs, pullback = model.forward(Points(rows))
     assert torch.equal(pullback(torch.ones(3, 10)), torch.full((10,), 3.0))
     assert torch.equal(pullback.inputs(outputs), outputs.repeat(1, 4))
-
-
-def test_a_sum_of_other_sizes_is_refused() -> None:
     with pytest.raises(ConfigError) as caught:
         Sum(32, 10)
     assert str(caught.value) == (
@@ -158,20 +130,14 @@ WORDS = torch.tensor([[3, 5, 5, 0, 0], [9, 0, 0, 0, 0], [0, 0, 0, 0, 0]], dtype=
 
 
 def test_a_bag_is_the_mean_of_the_words() -> None:
-    module = Bag(10, 4, (), 2)
+    """Neither padding nor order matters; words beyond the vocabulary share vectors."""
+    module = Bag(10, 4, (3,), 2)
     vectors = module.words.weight
     means = torch.stack([(vectors[3] + 2 * vectors[5]) / 3, vectors[9], torch.zeros(4)])
-    assert torch.allclose(module(WORDS), module.layers(means), atol=1e-6)
-
-
-def test_padding_and_order_do_not_matter_to_a_bag() -> None:
-    model = wrap(Bag(10, 4, (3,), 2))
     longer = torch.cat([WORDS.flip(1), torch.zeros(3, 4, dtype=torch.int32)], 1)
-    assert torch.allclose(model(WORDS), model(longer), atol=1e-6)
-
-
-def test_words_beyond_a_bags_vocabulary_share_vectors() -> None:
-    model = wrap(Bag(10, 4, (), 2))
+    for words in (WORDS, longer):
+        assert torch.allclose(module(words), module.layers(means), atol=1e-6)
+    model = wrap(module)
     far = torch.tensor([[10, 18, 19, 2_000_000_000]], dtype=torch.int32)
     near = torch.tensor([[1, 9, 1, (2_000_000_000 - 1) % 9 + 1]], dtype=torch.int32)
     assert torch.equal(model(far), model(near))
@@ -187,20 +153,18 @@ class TestFilters:
         assert Filters((3, 9, 9), 2, size=5, cell=(4, 4))(torch.zeros(2, 3, 9, 9)).shape == (2, 8)
 
     def test_by_hand(self) -> None:
-        """``scale · (cells − centring · their mean over filters)``."""
-        module = Filters((1, 4, 12), 4, centring=0.5, scale=3.0, background=-0.25)
-        found = torch.relu(module.layer(self.IMAGES + 0.25)).unfold(3, 4, 4).mean((2, 4))
-        expected = 3 * (found - 0.5 * found.mean(1, keepdim=True))
-        assert torch.allclose(module(self.IMAGES), expected.flatten(1), atol=1e-6)
+        """``scale · (cells − centring · their mean over filters)``; of 1, the outputs sum to 0."""
+        for centring in (0.5, 1.0):
+            module = Filters((1, 4, 12), 4, centring=centring, scale=3.0, background=-0.25)
+            found = torch.relu(module.layer(self.IMAGES + 0.25)).unfold(3, 4, 4).mean((2, 4))
+            expected = 3 * (found - centring * found.mean(1, keepdim=True))
+            assert torch.allclose(module(self.IMAGES), expected.flatten(1), atol=1e-6)
+        assert torch.allclose(expected.sum(1), torch.zeros(5, 3), atol=1e-5)
 
     def test_an_empty_image_is_nothing(self) -> None:
         """Padding equals the background, so that borders are no edges."""
         module = Filters((1, 4, 12), 6, background=-0.4, oriented=True)
         assert module(torch.full((1, 1, 4, 12), -0.4)).abs().max() == 0
-
-    def test_fully_centred_outputs_sum_to_nothing(self) -> None:
-        cells = Filters((1, 4, 12), 6, centring=1.0)(self.IMAGES).view(5, 6, 3)
-        assert torch.allclose(cells.sum(1), torch.zeros(5, 3), atol=1e-5)
 
     def test_first_filters(self) -> None:
         for oriented in [True, False]:

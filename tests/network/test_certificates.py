@@ -10,6 +10,8 @@ import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -20,8 +22,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from vertizo.core.errors import ConfigError, RunError
 from vertizo.network.authority import issue
 from vertizo.network.certificates import Credentials
-from vertizo.network.grpc import GrpcChannel, GrpcServer, Limits
-from vertizo.network.transport import Answer
+from vertizo.network.grpc import GrpcChannel, GrpcServer
 
 Key = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 PEM = serialization.Encoding.PEM
@@ -197,14 +198,9 @@ def test_a_chain_leads_to_the_authority(tmp_path: Path) -> None:
     assert whole.expires == middle.not_valid_after_utc
     whole.check_use(serving=True)  # no use was named in it
     assert "was not signed by" in line(store(tmp_path / "gap", [leaf], root, key))
-    old = signed(
-        ["middle"],
-        middle_key,
-        ("root", root_key),
-        authority=True,
-        begins=datetime.now(UTC) - timedelta(days=20),
-        days=10,
-    )
+    past = datetime.now(UTC) - timedelta(days=20)
+    by = "root", root_key
+    old = signed(["middle"], middle_key, by, authority=True, begins=past, days=10)
     assert "expired on" in line(store(tmp_path / "old", [leaf, old], root, key))
 
 
@@ -253,9 +249,13 @@ def test_a_kit_that_flare_provisions_is_good_for_both_sides(tmp_path: Path) -> N
     kits = tmp_path / "w" / "trial" / "prod_00"
     holder, site = Credentials.load(kits / "server1"), Credentials.load(kits / "site-1")
     assert (holder.name, site.name) == ("server1", "site-1")
-    with GrpcServer(
-        Greeting(), listen="localhost:0", credentials=holder, limits=Limits()
-    ) as server:
+    greeting: Any = SimpleNamespace(
+        members=("site-1",),
+        largest_ask=1000,
+        ask=lambda member, frame, answer: answer(frame + b", " + member.encode()),
+        gone=lambda member: None,
+    )
+    with GrpcServer(greeting, listen="localhost:0", credentials=holder) as server:
         channel = GrpcChannel(f"localhost:{server.port}", site, server_name="server1")
         assert channel.ask(b"hello") == b"hello, site-1"
         channel.close()
@@ -263,16 +263,3 @@ def test_a_kit_that_flare_provisions_is_good_for_both_sides(tmp_path: Path) -> N
         with pytest.raises(RunError, match="for another host name"):
             posing.ask(b"hello")
         posing.close()
-
-
-class Greeting:
-    """Says the name of who asks."""
-
-    members = ("site-1",)
-    largest_ask = 1000
-
-    def ask(self, member: str, frame: bytes, answer: Answer) -> None:
-        answer(frame + b", " + member.encode())
-
-    def gone(self, member: str) -> None:
-        pass

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 from tests import deployments as dep
-from tests.network.test_faults import PRIVATE, leave
-from tests.network.test_hostile import begin, query, upload_all
+from tests.network.by_hand import begin, leave, query, upload_all
 
 from vertizo.network.serving import FederationService
 from vertizo.party.server import ServerParty
@@ -22,7 +21,7 @@ def served(folder: Path, events: list[str], calls: bool, asks: int = 7) -> Any:
 
     ``calls`` says whether somebody calls what an ask leaves to do, as transports do.
     """
-    config = dep.serve_config(folder, **PRIVATE)
+    config = dep.serve_config(folder, **dep.PRIVATE)
     with FederationService(config) as service:
         begin(service)
         upload_all(service)
@@ -56,18 +55,18 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_an_answer_leaves_before_the_step_that_it_makes_due(
     tmp_path: Path, events: list[str]
 ) -> None:
-    one = served(tmp_path / "called", events, calls=True)
-    assert events == [*["answer"] * 3, "step", *["answer"] * 3, "step", "answer"]
-    two = served(tmp_path / "not called", events, calls=False)
-    assert events == [*["answer"] * 3, "step", *["answer"] * 3, "step", "answer"]
-    assert one == two
+    ended = []
+    for calls in (True, False):
+        ended.append(served(tmp_path / str(calls), events, calls))
+        assert events == [*["answer"] * 3, "step", *["answer"] * 3, "step", "answer"]
+    assert ended[0] == ended[1]
 
 
 def test_a_death_between_an_answer_and_its_step_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The step is made when the job goes on, and charged once."""
-    config = dep.serve_config(tmp_path, federation={"trial": False}, **PRIVATE)
+    config = dep.serve_config(tmp_path, federation={"trial": False}, **dep.PRIVATE)
     service = FederationService(config)
     service.__enter__()
     begin(service)

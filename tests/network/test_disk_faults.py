@@ -8,17 +8,22 @@ import os
 import shutil
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
-from sklearn.datasets import load_breast_cancer
+from tests import deployments as dep
+from tests.deployments import DirectChannel, GoneError
 from tests.failing_disk import Disk, Site, disk_below
+from tests.network import by_hand
+from tests.network.by_hand import write_tables
+from tests.rows import each
 
 from vertizo.core.errors import RunError, UserError
-from vertizo.network.joining import Member
-from vertizo.network.options import JoinConfig, ServeConfig
+from vertizo.network.options import ServeConfig
 from vertizo.network.serving import FederationService
 from vertizo.run import checkpoint
 
@@ -27,83 +32,36 @@ CLOCK = ("seconds", "bytes_up", "bytes_down", "peak_memory_mib", "bytes_evaluati
 """Figures of the processes: what was sent again is counted again."""
 
 
-class GoneError(Exception):
-    """Somebody else is not there any more."""
-
-
-class Line:
-    """A channel that breaks when any party does."""
-
-    def __init__(self, service: FederationService, member: str, over: threading.Event) -> None:
-        self._service, self._member, self._over = service, member, over
-
-    def ask(self, frame: bytes) -> bytes:
-        answers: list[bytes] = []
-        there = threading.Event()
-
-        def take(answer: bytes) -> None:
-            answers.append(answer)
-            there.set()
-
-        self._service.ask(self._member, frame, take)
-        while not there.wait(0.005):
-            if self._over.is_set() or self._service.failure is not None:
-                raise GoneError
-        return answers[0]
-
-    def close(self) -> None:
-        pass
-
-
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three parties' tables of the same people."""
     folder = tmp_path_factory.mktemp("tables")
-    whole = load_breast_cancer()
-    frame = pl.DataFrame(whole.data[:90], schema=[f"x{n}" for n in range(30)]).with_columns(
-        pl.Series("key", range(1000, 1090)),
-        pl.Series("diagnosis", ["yes" if y == 0 else "no" for y in whole.target[:90]]),
-    )
     own = {"bank": ["diagnosis", "x0"], "lab": ["x1", "x2", "x3"], "clinic": ["x4", "x5"]}
-    for party, columns in own.items():
-        frame.select("key", *columns).write_csv(folder / f"{party}.csv")
+    write_tables(folder, own, 90)
     return folder
 
 
-def holder(tables: Path, folder: Path, **keys: Any) -> ServeConfig:
-    federation = {
-        "name": "t",
-        "members": ["lab", "clinic"],
-        "certificates": folder,
-        "folder": folder / "run",
-        "trial": True,
-    }
-    data = {"name": "table", "path": tables / "bank.csv", "id": "key", "label": "diagnosis"}
-    tree = {
-        "federation": federation,
-        "data": {**data, "classes": ["no", "yes"]},
-        "epochs": 2,
-        "batch_size": 32,
-        "simulation": {"timing": "synchronous", "table": "upload"},
-    }
-    return ServeConfig.model_validate({**tree, **keys})
+def holder(tables: Path, folder: Path) -> ServeConfig:
+    simulation = {"timing": "synchronous", "table": "upload"}
+    return by_hand.holder(
+        tables, folder, {"trial": True}, epochs=2, batch_size=32, simulation=simulation
+    )
 
 
-def member(tables: Path, folder: Path, name: str) -> JoinConfig:
-    federation = {"name": "t", "server": "h:1", "certificates": folder, "folder": folder / name}
-    data = {"path": tables / f"{name}.csv", "id": "key"}
-    return JoinConfig.model_validate({"federation": {**federation, "trial": True}, "data": data})
+member = partial(by_hand.member, trial=True)
 
 
-def run(tables: Path, folder: Path, *, only: str | None = None) -> dict[str, BaseException]:
+def run(tables: Path, folder: Path) -> dict[str, BaseException]:
     """A job as far as it gets: what ended each party's process, if it was an error of its own."""
     ended: dict[str, BaseException] = {}
     over = threading.Event()
 
     def work(service: FederationService, name: str) -> None:
+        def broken() -> bool:
+            return over.is_set() or service.failure is not None
+
         try:
-            with Member(member(tables, folder, name), Line(service, name, over)) as one:
-                one.run()
+            dep.take_part(member(tables, folder, name), DirectChannel(service, name, 30.0, broken))
         except GoneError:
             pass
         except BaseException as error:
@@ -112,15 +70,7 @@ def run(tables: Path, folder: Path, *, only: str | None = None) -> dict[str, Bas
 
     try:
         with FederationService(holder(tables, folder)) as service:
-            threads = [
-                threading.Thread(target=work, args=(service, name), daemon=True)
-                for name in PARTIES[1:]
-            ]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join(30)
-                assert not thread.is_alive()
+            dep.together([partial(work, service, name) for name in PARTIES[1:]], 30)
             service.tick()
             assert over.is_set() or service.finished.is_set()
     except UserError as error:
@@ -184,7 +134,7 @@ def occasions(seen: Mapping[Site, int], party: str) -> list[tuple[Site, int]]:
     return [(site, time) for site in mine for time in sorted({1, seen[site]})]
 
 
-@pytest.mark.parametrize("party", ["run", "lab"])
+@each("party", ["run", "lab"])
 def test_each_file_on_a_full_disk(
     party: str, tables: Path, whole: tuple[dict[str, Any], Disk], tmp_path: Path
 ) -> None:
@@ -199,8 +149,8 @@ def test_each_file_on_a_full_disk(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
-@pytest.mark.parametrize("party", ["run", "lab"])
+@each("number", [errno.ENOSPC, errno.EIO])
+@each("party", ["run", "lab"])
 def test_each_write_on_a_disk_that_fails(
     party: str, number: int, tables: Path, whole: tuple[dict[str, Any], Disk], tmp_path: Path
 ) -> None:
@@ -230,29 +180,28 @@ def ended(tables: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("party", ["run", "lab"])
+@each("party", ["run", "lab"])
 def test_a_checkpoint_that_lacks_a_field_is_told_in_a_line(
     party: str, tables: Path, ended: Path
 ) -> None:
     path = ended / party / "checkpoints" / "last.safetensors"
     whole = checkpoint.load(path)
     lines = []
-    service = FederationService(holder(tables, ended))
-    if party == "lab":
-        service.__enter__()
-    for state in without_each_key(whole):
-        checkpoint.save(path, state)
-        line = Line(service, "lab", threading.Event())
-        opened = (
-            Member(member(tables, ended, "lab"), line)
-            if party == "lab"
-            else FederationService(holder(tables, ended))
-        )
-        try:
-            with opened:
-                pass
-        except RunError as error:
-            lines.append(str(error))
+    with ExitStack() as stack:
+        if party == "lab":
+            service = stack.enter_context(FederationService(holder(tables, ended)))
+        for state in without_each_key(whole):
+            checkpoint.save(path, state)
+            try:
+                if party == "lab":
+                    config, line = member(tables, ended, "lab"), DirectChannel(service, "lab")
+                    dep.opened(config, line)
+                else:
+                    with FederationService(holder(tables, ended)):
+                        pass
+            except RunError as error:
+                lines.append(str(error))
+    checkpoint.save(path, whole)
     assert any("KeyError 'seconds'" in line for line in lines) or party == "lab"
     assert len(lines) > 8
     assert all(f"{path} is damaged, or of another version: " in line for line in lines)
@@ -271,14 +220,11 @@ def test_a_table_that_lost_a_column_is_told_in_a_line(tables: Path, ended: Path)
     ]
     frame = pl.read_csv(tables / "lab.csv")
     with FederationService(holder(tables, ended)) as service:
-        line = Line(service, "lab", threading.Event())
+        line = DirectChannel(service, "lab")
         for change, words in changes:
             change(frame).write_csv(ended / "tables" / "lab.csv")
-            with (
-                pytest.raises(RunError, match=words),
-                Member(member(ended / "tables", ended, "lab"), line),
-            ):
-                pass
+            with pytest.raises(RunError, match=words):
+                dep.opened(member(ended / "tables", ended, "lab"), line)
     (ended / "tables" / "bank.csv").write_text(
         pl.read_csv(tables / "bank.csv").with_columns(pl.col("x0") + 1).write_csv()
     )
@@ -293,7 +239,7 @@ def test_a_table_that_lost_a_column_is_told_in_a_line(tables: Path, ended: Path)
         pass
 
 
-@pytest.mark.parametrize("party", ["run", "lab"])
+@each("party", ["run", "lab"])
 def test_who_lost_the_end_of_a_journal_is_told_what_can_be_done(
     party: str, tables: Path, whole: tuple[dict[str, Any], Disk], tmp_path: Path
 ) -> None:

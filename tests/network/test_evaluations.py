@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import json
 import threading
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from queue import Empty, Queue
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
-import pytest
 import torch
 from tests import deployments as dep
-from tests.network.test_faults import SETTINGS, House, leave, run_house
+from tests.network.by_hand import leave
+from tests.network.test_faults import SETTINGS, House, run_house
+from tests.rows import each
 
-from vertizo.data.prepare import prepare
 from vertizo.network import frames
 from vertizo.network.frames import Next, Ready, Sent
 from vertizo.network.serving import FederationService
 from vertizo.protocol import wire
 from vertizo.run import checkpoint
-from vertizo.run.build_privacy import record_choice
-from vertizo.run.federation import build
 from vertizo.run.folder import RunFolder
 
 CLOCK = ("seconds", "bytes_up", "bytes_down")
@@ -69,26 +71,21 @@ class Held:
     def ask(self, member: str, frame: bytes) -> bytes:
         if member == "west" and self._deadly and wire.is_upload(frame):
             self._die()
-        answers: list[bytes] = []
-        while not answers:
-            there = threading.Event()
-
-            def take(answer: bytes, there: threading.Event = there) -> None:
-                answers.append(answer)
-                there.set()
-
+        answers: Queue[bytes] = Queue()
+        while True:
             with self._quiet:
                 service = self.service
-                service.ask(member, frame, take)
+                service.ask(member, frame, answers.put)
                 assert service.failure is None, service.failure
-                if not answers:
+                if answers.empty():
                     self._said.add(member)
                     self._quiet.notify_all()
-            while not there.wait(0.01) and self.service is service:
-                pass
-        with self._quiet:
-            self._said.discard(member)
-        return answers[0]
+            while self.service is service or not answers.empty():
+                with suppress(Empty):
+                    answer = answers.get(timeout=0.01)
+                    with self._quiet:
+                        self._said.discard(member)
+                    return answer
 
     def _die(self) -> None:
         with self._quiet:
@@ -101,27 +98,14 @@ class Held:
             # whoever waits asks the new process, before the stopped member goes on
             assert self._quiet.wait_for(lambda: len(self._said) == 3, 20)
 
-    def close(self) -> None:
-        pass
-
-
-class Line:
-    """One member's channel to it."""
-
-    def __init__(self, house: Held, member: str) -> None:
-        self._house, self._member = house, member
-
-    def ask(self, frame: bytes) -> bytes:
-        return self._house.ask(self._member, frame)
-
-    def close(self) -> None:
-        pass
-
 
 def held_run(folder: Path, *, deaths: bool, **keys: Any) -> Held:
-    config = dep.serve_config(folder, **keys)
-    house = Held(config, deaths=deaths)
-    dep.joined([dep.join_config(folder, m) for m in dep.MEMBERS], lambda m: Line(house, m))
+    house = Held(dep.serve_config(folder, **keys), deaths=deaths)
+
+    def channel(member: str) -> Any:
+        return SimpleNamespace(ask=partial(house.ask, member))
+
+    dep.joined([dep.join_config(folder, m) for m in dep.MEMBERS], channel)
     house.service.__exit__()
     return house
 
@@ -129,7 +113,7 @@ def held_run(folder: Path, *, deaths: bool, **keys: Any) -> Held:
 def test_a_label_holder_killed_during_evaluations_scores_what_it_would_have(
     tmp_path: Path,
 ) -> None:
-    keys: dict[str, Any] = {"simulation": {"timing": "synchronous"}, "epochs": 4}
+    keys: dict[str, Any] = {**dep.IN_STEP, "epochs": 4}
     held_run(tmp_path / "whole", deaths=False, **keys)
     house = held_run(tmp_path / "killed", deaths=True, **keys)
     assert house.deaths >= 4
@@ -157,8 +141,7 @@ def hear_again(house: House, config: Any) -> None:
 def assert_best_can_be_gone_back_to(folder: Path, config: Any) -> None:
     """The parties' best parameters give the figures that the label holder scored."""
     best = json.loads((folder / "server" / "summary.json").read_text())["best"]
-    experiment = config.experiment()
-    federation = build(experiment, prepare(experiment.data, record_choice(experiment)))
+    federation = dep.simulated(config)
     paths = [folder / name / "checkpoints" / "best.safetensors" for name in dep.MEMBERS]
     for model, path in zip(federation.models, paths, strict=True):
         model.parameters.copy_(checkpoint.load(path)["parameters"])
@@ -169,7 +152,7 @@ def assert_best_can_be_gone_back_to(folder: Path, config: Any) -> None:
     assert {f"validation_{name}": value for name, value in found.items()}.items() <= best.items()
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@each("name", SETTINGS)
 def test_deaths_change_no_evaluation(name: str, tmp_path: Path) -> None:
     keys = {**SETTINGS[name], "evaluate_every": 3}
     config = dep.serve_config(tmp_path, **keys)

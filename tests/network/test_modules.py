@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 from tests import deployments as dep
-from tests.network.test_faults import PRIVATE
-from tests.network.test_hostile import begin
+from tests.network.by_hand import begin
+from tests.rows import each
 from torch import Tensor, nn
 
 from vertizo.core.errors import ConfigError
@@ -83,51 +83,29 @@ def test_a_job_keeps_modules_whole(tmp_path: Path) -> None:
 
 def test_a_member_is_told_that_replies_carry_noise(tmp_path: Path) -> None:
     """Batch normalisation is then refused, as in a simulation."""
-    config = dep.serve_config(
-        tmp_path, method={"name": "vafl"}, privacy={"noise_std": 1.0, "clip": 1.0}
-    )
-    with (
-        FederationService(config) as service,
-        dep.ticking(service),
-        pytest.raises(ConfigError, match="BatchNorm1d, which mixes"),
-    ):
-        dep.joined(members(tmp_path, Whole), dep.direct(service), seconds=20)
+    noise = {"noise_std": 1.0, "clip": 1.0}
+    config = dep.serve_config(tmp_path, method={"name": "vafl"}, privacy=noise)
+    with pytest.raises(ConfigError, match="BatchNorm1d, which mixes"):
+        dep.served(tmp_path, config, members(tmp_path, Whole))
 
 
-@pytest.mark.parametrize("method", ["dpzv", "vafl"])
+@each("method", ["dpzv", "vafl"])
 def test_a_members_module_that_fails_ends_in_a_line(method: str, tmp_path: Path) -> None:
     config = dep.serve_config(tmp_path, method={"name": method}, epochs=9)
-    with (
-        FederationService(config) as service,
-        dep.ticking(service),
-        pytest.raises(ConfigError, match=r"model Failing fails for .*LookupError: gone$"),
-    ):
-        dep.joined(members(tmp_path, Failing), dep.direct(service), seconds=20)
+    with pytest.raises(ConfigError, match=r"model Failing fails for .*LookupError: gone$"):
+        dep.served(tmp_path, config, members(tmp_path, Failing))
 
 
 def test_a_label_holders_module_that_fails_ends_in_a_line(tmp_path: Path) -> None:
     server = module(Failing, inputs=16, outputs=10)
     config = dep.serve_config(tmp_path, server=server, epochs=9)
     with FederationService(config) as service, dep.ticking(service) as raised:
+        configs = [dep.join_config(tmp_path, member) for member in dep.MEMBERS]
         with pytest.raises(Exception):  # noqa: B017, PT011 - members hear nothing any more
-            dep.joined(
-                [dep.join_config(tmp_path, member) for member in dep.MEMBERS],
-                dep.direct(service),
-                seconds=20,
-            )
+            dep.joined(configs, dep.direct(service), seconds=20)
         assert isinstance(service.failure, ConfigError)
         assert str(service.failure).endswith("LookupError: gone")
     assert all(isinstance(error, ConfigError) for error in raised)
-
-
-def statement_of_a_job(folder: Path, config: Any) -> Any:
-    """What a job states once two members that are made by hand are ready."""
-    with FederationService(config) as service:
-        begin(service)
-        if service.failure is not None:
-            raise service.failure
-        assert service.state is not None
-        return service.state.job.statement
 
 
 def encoder() -> nn.Module:
@@ -136,9 +114,12 @@ def encoder() -> nn.Module:
 
 def test_what_a_job_rests_on_is_stated(tmp_path: Path) -> None:
     """Its label holder's encoder, and what members may have for models, which they do not tell."""
-    ours = dep.serve_config(tmp_path, federation={"trial": False}, **PRIVATE)
+    ours = dep.serve_config(tmp_path, federation={"trial": False}, **dep.PRIVATE)
     words = "each member's client.model, where it is code of the member's own"
-    statement = statement_of_a_job(tmp_path, ours)
+    with FederationService(ours) as service:
+        begin(service)
+        assert service.state is not None
+        statement = service.state.job.statement
     assert "each client's features against the other clients" in statement.covers
     (only,) = statement.assumptions
     assert only.startswith(words)
@@ -152,8 +133,8 @@ def test_the_encoder_of_a_table_is_named_though_its_holder_is_not(tmp_path: Path
     config = dep.serve_config(
         tmp_path,
         data={"name": "table", "path": path, "id": "id", "label": "y", "classes": ["0", "1"]},
-        privacy=PRIVATE["privacy"],
-        server={**PRIVATE["server"], "encoder": foreign},
+        privacy=dep.PRIVATE["privacy"],
+        server={**dep.PRIVATE["server"], "encoder": foreign},
     ).experiment()
     records = records_of(config, dep.serve_config(tmp_path).federation)
     assert records.data.own is not None

@@ -1,16 +1,21 @@
-"""A label holder's terms import nothing at a member, but what its own configuration names."""
+"""What a member takes from a label holder's terms: no code, and not where its own model lives."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.deployments import join_config
-from tests.network.test_device import terms
 
+from vertizo.config.schema import ExperimentConfig, parse
 from vertizo.core import registry
 from vertizo.core.errors import ConfigError
-from vertizo.network.terms import accepted
+from vertizo.network.frames import Terms
+from vertizo.network.options import JoinConfig
+from vertizo.network.terms import accepted as accepted_terms
+from vertizo.run.prediction import for_predicting
 
 CODE = """
 from pathlib import Path
@@ -22,6 +27,12 @@ Path(__file__).with_name("imported").touch()
 class Mine(FirstOrder):
     "A member's own copy."
 """
+
+
+def accepted(settings: dict[str, Any], config: JoinConfig) -> ExperimentConfig:
+    """What a member makes of settings, in a trial on a named data set."""
+    proposed, members = json.dumps(settings), ("north", "south")
+    return accepted_terms(Terms("job", 0, members, proposed, False, 0, bytes(32), True), config)
 
 
 def test_a_proposal_never_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,7 +56,7 @@ def test_a_proposal_never_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ({"privacy": {"mechanism": path}}, "privacy.mechanism"),
     ):
         with pytest.raises(ConfigError, match="no part of vertizo") as refused:
-            accepted(terms(dict(settings)), join_config(tmp_path, "north"))
+            accepted(dict(settings), join_config(tmp_path, "north"))
         assert key in str(refused.value)
         assert "\n" not in str(refused.value)
     assert asked == []
@@ -58,6 +69,27 @@ def test_what_a_member_requires_itself_is_its_own(tmp_path: Path) -> None:
     config = join_config(tmp_path, "north")
     required = config.federation.model_copy(update={"require": {"method.name": path}})
     config = config.model_copy(update={"federation": required})
-    assert accepted(terms({"method": {"name": path}}), config).method.name == path
+    assert accepted({"method": {"name": path}}, config).method.name == path
     with pytest.raises(ConfigError, match=r"federation\.require\.method\.name is"):
-        accepted(terms({"method": {"name": "dpzv"}}), config)
+        accepted({"method": {"name": "dpzv"}}, config)
+
+
+# Where a member's model lives is the member's to say; a finished run predicts on the processor.
+
+
+def agreed(folder: Path, theirs: str, **own: object) -> ExperimentConfig:
+    return accepted({"client": {"device": theirs}}, join_config(folder, "north", client=own))
+
+
+def test_the_label_holder_does_not_decide(tmp_path: Path) -> None:
+    assert agreed(tmp_path, "cuda").client.device == "cpu"
+    assert agreed(tmp_path, "cpu", device="cuda").client.device == "cuda"
+
+
+def test_other_keys_are_none(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"client\.speed is no key; .*\.optimizer and \.device"):
+        agreed(tmp_path, "cpu", speed=3)
+
+
+def test_predicting_needs_no_card() -> None:
+    assert for_predicting(parse({"client": {"device": "cuda"}})).client.device == "cpu"

@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import json
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from tests import deployments as dep
+from tests.network.by_hand import over_grpc
+from tests.rows import each
 
-from vertizo.data.prepare import prepare
 from vertizo.network import frames
-from vertizo.network.authority import issue
-from vertizo.network.certificates import Credentials
-from vertizo.network.grpc import GrpcServer, Limits
-from vertizo.network.grpc_channel import GrpcChannel
 from vertizo.network.job import settings_of
 from vertizo.network.serving import FederationService
 from vertizo.network.transport import Answer
 from vertizo.protocol import wire
-from vertizo.run import checkpoint
-from vertizo.run.build_privacy import record_choice
-from vertizo.run.federation import Federation, build
 
 
 class Recorder:
@@ -56,48 +48,10 @@ class Recorder:
         self._service.gone(member)
 
 
-def served(folder: Path, **keys: Any) -> list[tuple[str, int, bytes]]:
-    """The transcript of a job over loopback with mutual TLS."""
-    issue(folder / "certs", "bank", list(dep.MEMBERS), ["localhost"], 1)
-    config = dep.serve_config(folder, **keys)
-
-    def channel(port: int, member: str) -> GrpcChannel:
-        mine = Credentials.load(folder / "certs" / member)
-        return GrpcChannel(f"localhost:{port}", mine, patience=30.0)
-
-    with FederationService(config) as service, dep.ticking(service):
-        recorder = Recorder(service)
-        credentials = Credentials.load(folder / "certs" / "bank")
-        with GrpcServer(
-            recorder, listen="localhost:0", credentials=credentials, limits=Limits()
-        ) as net:
-            channels = {member: channel(net.port, member) for member in dep.MEMBERS}
-            try:
-                dep.joined([dep.join_config(folder, m) for m in dep.MEMBERS], channels.__getitem__)
-            finally:
-                for one in channels.values():
-                    with closing(one):
-                        pass
-    return recorder.transcript
-
-
-def simulated(folder: Path, keys: dict[str, Any]) -> Federation:
-    """The same parties in one process, before their first message."""
-    config = dep.serve_config(folder, **keys).experiment()
-    return build(config, prepare(config.data, record_choice(config)))
-
-
 SETTINGS: dict[str, dict[str, Any]] = {
     "dpzv": {},
-    "private": {
-        "privacy": {"mechanism": "gaussian", "clip": 1.0, "epsilon": 2.0, "delta": 1e-3},
-        "server": {
-            "update": "poisson-dp-sgd",
-            "secret": {"every": 3, "warm_up": 4, "sampling": 0.1},
-            "model": {"hidden": []},
-        },
-    },
-    "synchronous": {"simulation": {"timing": "synchronous"}},
+    "private": dep.PRIVATE,
+    "synchronous": dep.IN_STEP,
     "czofo": {"method": {"name": "czofo"}},
     "vafl": {"method": {"name": "vafl"}, "codecs": {"feedback": "both"}},
     "embedding noise": {
@@ -106,28 +60,26 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "server": {"model": {"hidden": [5]}},
     },
     "known order": {"codecs": {"ids": "known"}},
-    "known order, synchronous": {
-        "codecs": {"ids": "known"},
-        "simulation": {"timing": "synchronous"},
-    },
+    "known order, synchronous": {"codecs": {"ids": "known"}, **dep.IN_STEP},
 }
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@each("name", SETTINGS)
 def test_the_same_order_of_messages_gives_the_same_transcript(name: str, tmp_path: Path) -> None:
-    keys = SETTINGS[name]
-    transcript = served(tmp_path, **keys)
-    asks = sum(kind == "ask" for kind, _, _ in transcript)
+    config = dep.serve_config(tmp_path, **SETTINGS[name])
+    with FederationService(config) as service, dep.ticking(service):
+        recorder = Recorder(service)
+        with over_grpc(tmp_path, recorder) as channel:
+            dep.joined([dep.join_config(tmp_path, m) for m in dep.MEMBERS], channel)
+    asks = sum(kind == "ask" for kind, _, _ in recorder.transcript)
     assert asks == 4 * 2 * 6  # four clients, two epochs of ⌈180/32⌉ batches
 
-    federation = simulated(tmp_path, keys)
+    federation = dep.simulated(config)
     server, clients = federation.server, federation.clients
-    if federation.server.side.update.__class__.__name__ == "SecretSgd":
-        federation.simulator.upload("train", federation.data.records)
     server.train_between_queries()
     announced: dict[int, bytes] = {}
     waiting: dict[int, bytes] = {}
-    for kind, client, frame in transcript:
+    for kind, client, frame in recorder.transcript:
         if kind == "announcement":
             assert server.announce(client) == frame
             announced[client] = frame
@@ -141,15 +93,7 @@ def test_the_same_order_of_messages_gives_the_same_transcript(name: str, tmp_pat
             assert waiting.pop(client) == frame
             clients[client].tell(frame)
     assert not waiting
-    ended = checkpoint.load(tmp_path / "server" / "checkpoints" / "last.safetensors")["state"]
-    torch.testing.assert_close(
-        server.side.model.parameters, ended["course"]["parameters"], rtol=0, atol=0
-    )
-    for client, member in enumerate(dep.MEMBERS):
-        path = tmp_path / member / "checkpoints" / "last.safetensors"
-        parameters = checkpoint.load(path)["state"]["parameters"]
-        expected = federation.models[client].parameters
-        torch.testing.assert_close(parameters, expected, rtol=0, atol=0)
+    dep.assert_ended_as(federation, tmp_path)
 
 
 def test_what_noise_hangs_on_is_told_in_trials_alone(tmp_path: Path) -> None:
@@ -160,7 +104,6 @@ def test_what_noise_hangs_on_is_told_in_trials_alone(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_first_table_of_256_megabytes_goes_through(tmp_path: Path) -> None:
-    issue(tmp_path / "certs", "bank", ["north"], ["localhost"], 1)
     config = dep.serve_config(
         tmp_path,
         federation={"members": ["north"]},
@@ -171,16 +114,11 @@ def test_a_first_table_of_256_megabytes_goes_through(tmp_path: Path) -> None:
         rounds=2,
         batch_size=8,
     )
-    mine = Credentials.load(tmp_path / "certs" / "north")
     with FederationService(config) as service, dep.ticking(service):
-        holder = Credentials.load(tmp_path / "certs" / "bank")
-        with (
-            GrpcServer(service, listen="localhost:0", credentials=holder, limits=Limits()) as net,
-            closing(GrpcChannel(f"localhost:{net.port}", mine, patience=30.0)) as channel,
-        ):
-            (done,) = dep.joined([dep.join_config(tmp_path, "north")], lambda _: channel)
+        with over_grpc(tmp_path, service) as channel:
+            (done,) = dep.joined([dep.join_config(tmp_path, "north")], channel)
         assert done.queries == 2
-        assert service.traffic.table > 256 * 2**20
+        assert service._archive.traffic.table > 256 * 2**20
         assert service.state is not None
         values = service.state.job.party.side.table.values
         assert values.numel() * 4 > 256 * 2**20

@@ -3,51 +3,36 @@
 from __future__ import annotations
 
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from tests.rows import each
 
 from vertizo.core.randomness import Stream
 from vertizo.party.batches import Batches
 
 
-def epoch(batches: Batches, number: int) -> list[torch.Tensor]:
-    first = number * batches.per_epoch
-    return [batches.ids(first + position) for position in range(batches.per_epoch)]
-
-
 @settings(max_examples=100, deadline=None, derandomize=True, database=None)
 @given(records=st.integers(1, 60), size=st.integers(1, 70), number=st.integers(0, 50))
+@example(records=60_000, size=64, number=0)
 def test_an_epoch_holds_every_record_once(records: int, size: int, number: int) -> None:
     batches = Batches(records, size, Stream.from_seed(1))
-    cut = epoch(batches, number)
+    first = number * batches.per_epoch
+    cut = [batches.ids(first + position) for position in range(batches.per_epoch)]
     assert sorted(torch.cat(cut).tolist()) == list(range(records))
     assert all(len(ids) == size for ids in cut[:-1])
     assert len(cut[-1]) == records - size * (len(cut) - 1) > 0
-
-
-@each("records, size, expected", [(60_000, 64, 938), (60_000, 60, 1000), (5, 8, 1), (9, 4, 3)])
-def test_batches_in_an_epoch(records: int, size: int, expected: int) -> None:
-    assert Batches(records, size, Stream.from_seed(0)).per_epoch == expected
-
-
-def test_ids_are_int64() -> None:
-    assert Batches(10, 4, Stream.from_seed(0)).ids(0).dtype == torch.int64
+    assert cut[0].dtype == torch.int64
 
 
 def test_a_batch_is_a_function_of_its_number() -> None:
-    forward = Batches(23, 5, Stream.from_seed(3))
-    jumping = Batches(23, 5, Stream.from_seed(3))
+    forward, jumping = (Batches(23, 5, Stream.from_seed(3)) for _ in range(2))
     known = [forward.ids(n).tolist() for n in range(20)]
-    assert {n: jumping.ids(n).tolist() for n in (17, 2, 19, 3, 0, 9)} == {
-        n: known[n] for n in (17, 2, 19, 3, 0, 9)
-    }
+    for n in (17, 2, 19, 3, 0, 9):
+        assert jumping.ids(n).tolist() == known[n]
 
 
 def test_epochs_and_owners_are_shuffled_apart() -> None:
-    mine = Batches(100, 100, Stream.from_seed(3).child("client", 0))
-    other = Batches(100, 100, Stream.from_seed(3).child("client", 1))
+    mine, other = (Batches(100, 100, Stream.from_seed(3).child("client", m)) for m in (0, 1))
     orders = [mine.ids(0), mine.ids(1), other.ids(0), torch.arange(100)]
     assert len({tuple(order.tolist()) for order in orders}) == 4
 

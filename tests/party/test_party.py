@@ -1,14 +1,15 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests import federations as fed
 from tests.rows import each
@@ -29,6 +30,7 @@ from vertizo.core.errors import (
     VertizoError,
     WireError,
 )
+from vertizo.party.checks import is_bounded, mended
 from vertizo.party.client import REPLY_BOUND
 from vertizo.privacy.ledger import Answered, digest
 from vertizo.protocol import wire
@@ -36,7 +38,7 @@ from vertizo.protocol.messages import Batch, Message, Query, Reply, Upload
 from vertizo.run.federation import Federation
 
 RECORDS, BATCH, BOUND = 29, 8, 1000.0
-INF = float("inf")
+INF, NAN = float("inf"), float("nan")
 
 
 @dataclass(frozen=True)
@@ -98,21 +100,24 @@ every_kind = each("kind", KINDS)
 
 
 @contextmanager
-def refused(federation: Federation, *kinds: type[VertizoError]) -> Iterator[None]:
-    """A refusal of one of these kinds, after which everything at the server is as it was."""
-    before = fed.server_holds(federation)
-    with pytest.raises(kinds or (WireError, RefusedError)):
-        yield
-    assert fed.differences(before, fed.server_holds(federation)) == []
+def refused(
+    federation: Federation, *kinds: type[VertizoError], client: int | None = None, case: str = ""
+) -> Iterator[None]:
+    """A refusal of one of these kinds, by the server or a client, which is then as it was."""
 
+    def holds() -> Any:
+        if client is None:
+            return fed.server_holds(federation)
+        return fed.client_holds(federation, client)
 
-@contextmanager
-def refused_by_client(federation: Federation, client: int, *kinds: type[VertizoError]) -> Any:
-    """The same at a client."""
-    before = fed.client_holds(federation, client)
-    with pytest.raises(kinds or (WireError, RefusedError)):
-        yield
-    assert fed.differences(before, fed.client_holds(federation, client)) == []
+    before = holds()
+    try:
+        with pytest.raises(kinds or (WireError, RefusedError)):
+            yield
+        assert fed.differences(before, holds()) == []
+    except BaseException as failure:
+        failure.add_note(f"the message: {case}")
+        raise
 
 
 def with_value(embeddings: Tensor, value: float, *where: int) -> Tensor:
@@ -128,22 +133,40 @@ def framed(body: bytes) -> bytes:
 def bad_embeddings(h: Tensor) -> dict[str, Tensor]:
     """What no honest client means to send, but may by accident."""
     return {
-        "NaN": with_value(h, float("nan")),
-        "NaN first": with_value(h, float("nan"), 0, 0, 0),
+        "NaN": with_value(h, NAN),
+        "NaN first": with_value(h, NAN, 0, 0, 0),
         "infinity": with_value(h, INF),
         "minus infinity": with_value(h, -INF),
-        "NaN and infinity": with_value(with_value(h, INF), float("nan"), 0, 1, 1),
-        "all NaN": torch.full_like(h, float("nan")),
+        "NaN and infinity": with_value(with_value(h, INF), NAN, 0, 1, 1),
+        "all NaN": torch.full_like(h, NAN),
         "beyond the bound": with_value(h, 1.001 * BOUND),
         "below the bound": with_value(h, -1.001 * BOUND),
         "nearly the largest float": with_value(h, 3e38),
     }
 
 
-def bad_queries(
-    query: Query, earlier: Query, is_synchronous: bool, is_tolerant: bool
-) -> dict[str, tuple[bytes, type[VertizoError]]]:
-    """Frames that must be refused where ``query`` is the next of its client, and the errors."""
+Bad = dict[str, tuple[bytes, type[VertizoError]]]
+"""Frames that must be refused, and the errors."""
+
+
+def broken(frame: bytes) -> Bad:
+    """Of any honest one."""
+    return {
+        "nothing": (b"", TruncatedError),
+        "half a header": (frame[:5], TruncatedError),
+        "cut short": (frame[:-1], TruncatedError),
+        "one byte more": (frame + b"\0", MalformedError),
+        "two frames": (frame + frame, MalformedError),
+        "garbage": (b"garbage, garbage", MalformedError),
+        "ones": (b"\xff" * 100, MalformedError),
+        "no MessagePack": (framed(b"\xc1" * 40), MalformedError),
+        "text": (b"GET / HTTP/1.1\r\n\r\n", MalformedError),
+        "announced too large": (wire.HEADER.pack(b"VZ", 1, 0, 2**32 - 1), OversizedError),
+    }
+
+
+def bad_queries(query: Query, earlier: Query, kind: Kind) -> Bad:
+    """Where ``query`` is the next of its client."""
     frame, h = fed.encoded(query), query.embeddings
     points, rows, dim = h.shape
 
@@ -178,10 +201,10 @@ def bad_queries(
         ),
         "two numbers back": ({"number": max(query.number - 2, 0)}, ConflictError),
     }
-    if not is_tolerant:
+    if not kind.is_tolerant:
         for name, embeddings in bad_embeddings(h).items():
             changed[name] = ({"embeddings": embeddings}, NonFiniteError)
-    if is_synchronous:
+    if kind.is_synchronous:
         free = next(i for i in range(RECORDS) if i not in query.ids)
         changed["records of another round"] = ({"ids": ids(free)}, UnknownRecordError)
         changed["another order"] = ({"ids": query.ids.flip(0)}, UnknownRecordError)
@@ -196,15 +219,8 @@ def bad_queries(
     ids_alone = torch.arange(4)
     return {
         **frames,
-        "nothing": (b"", TruncatedError),
-        "half a header": (frame[:5], TruncatedError),
-        "cut short": (frame[:-1], TruncatedError),
-        "one byte more": (frame + b"\0", MalformedError),
-        "two frames": (frame + frame, MalformedError),
-        "garbage": (b"\xff" * 100, MalformedError),
-        "no MessagePack": (framed(b"\xc1" * 40), MalformedError),
+        **broken(frame),
         "another kind of body": (bytes(flipped), MalformedError),
-        "text": (b"GET / HTTP/1.1\r\n\r\n", MalformedError),
         "a pickle": (pickle.dumps(query.ids.tolist()), MalformedError),
         "a framed pickle": (framed(pickle.dumps(query.ids.tolist())), MalformedError),
         "larger than any query": (framed(bytes(2**20)), OversizedError),
@@ -231,14 +247,9 @@ def test_bad_queries_are_refused_and_change_nothing(kind: Kind) -> None:
     assert honest == fed.ask(quiet, 1)
     query = fed.query(honest)
     assert query.number == 2
-    bad = bad_queries(query, earlier, kind.is_synchronous, kind.is_tolerant)
-    for name, (frame, error) in bad.items():
-        try:
-            with refused(federation, error):
-                federation.server.receive(frame)
-        except BaseException as failure:
-            failure.add_note(f"the query: {name}")
-            raise
+    for name, (frame, error) in bad_queries(query, earlier, kind).items():
+        with refused(federation, error, case=name):
+            federation.server.receive(frame)
     assert kind.complete(federation, honest) == kind.complete(quiet, honest)
     assert fed.differences(fed.server_holds(quiet), fed.server_holds(federation)) == []
 
@@ -284,15 +295,23 @@ def test_the_first_query_of_all_may_be_bad_as_well(kind: Kind) -> None:
 
 @every_kind
 def test_the_same_query_again_gets_the_stored_reply_uncharged(kind: Kind) -> None:
+    """And its number stands for no other content."""
     federation = kind.under_way()
     frame = fed.ask(federation, 1)
-    replies = kind.complete(federation, frame)
+    query, replies = fed.query(frame), kind.complete(federation, frame)
     after = fed.server_holds(federation)
     for _ in range(3):
         ((client, again),) = federation.server.receive(frame)
-        assert client == 1
-        assert bytes(again) == replies[1]
+        assert (client, bytes(again)) == (1, replies[1])
     assert fed.differences(after, fed.server_holds(federation)) == []
+    nudged = with_value(query.embeddings, float(query.embeddings[-1, 0, 0]) + 1e-3)
+    for other in (
+        replace(query, embeddings=nudged),
+        replace(query, embeddings=with_value(query.embeddings, INF)),
+        replace(query, ids=query.ids.flip(0)),
+    ):
+        with refused(federation, ConflictError):
+            federation.server.receive(fed.encoded(other))
     federation.clients[1].tell(again)
     assert federation.clients[1].answered == 3
 
@@ -317,21 +336,6 @@ def test_a_reply_is_kept_until_the_clients_next_query(kind: Kind) -> None:
     fed.converse(federation, [0])
     with refused(federation, ConflictError):
         federation.server.receive(frame)
-
-
-@every_kind
-def test_a_number_stands_for_one_content(kind: Kind) -> None:
-    federation = kind.under_way()
-    query = fed.query(fed.ask(federation, 1))
-    kind.complete(federation, fed.encoded(query))
-    nudged = with_value(query.embeddings, float(query.embeddings[-1, 0, 0]) + 1e-3)
-    for other in (
-        replace(query, embeddings=nudged),
-        replace(query, embeddings=with_value(query.embeddings, INF)),
-        replace(query, ids=query.ids.flip(0)),
-    ):
-        with refused(federation, ConflictError):
-            federation.server.receive(fed.encoded(other))
 
 
 @each("plan", ["none", "gaussian"])
@@ -365,15 +369,11 @@ def test_a_waiting_query_survives_a_restart() -> None:
     assert fed.differences(fed.server_holds(federation), fed.server_holds(fresh)) == []
 
 
-def charges(federation: Federation) -> Tensor:
-    return fed.charged(federation)
-
-
 @each("timing", ["asynchronous", "synchronous"])
 def test_each_accepted_query_charges_its_records_once(timing: str) -> None:
     federation = Kind("dpzv", timing, "gaussian").build()
     order = [0, 1, 2] if timing == "synchronous" else [1, 1, 0]
-    expected = charges(federation)
+    expected = fed.charged(federation)
     assert int(expected.abs().sum()) == 0
     for client in order:
         frame = fed.ask(federation, client)
@@ -381,7 +381,9 @@ def test_each_accepted_query_charges_its_records_once(timing: str) -> None:
         for _ in range(2):
             answers = federation.server.receive(frame)
         waits = timing == "synchronous" and client != order[-1]
-        assert torch.equal(charges(federation), torch.zeros_like(expected) if waits else expected)
+        assert torch.equal(
+            fed.charged(federation), torch.zeros_like(expected) if waits else expected
+        )
         if timing == "asynchronous":
             federation.clients[client].tell(answers[0][1])
 
@@ -394,64 +396,55 @@ def test_a_record_is_not_charged_past_its_budget(method: str, timing: str) -> No
     clients = [0, 1, 2] if timing == "synchronous" else [1]
     for _ in range(4):
         fed.converse(federation, clients)
-    assert charges(federation)[clients].tolist() == [[1] * RECORDS] * len(clients)
+    assert fed.charged(federation)[clients].tolist() == [[1] * RECORDS] * len(clients)
     frame = fed.ask(federation, 1)
     for query in (frame, fed.encoded(replace(q := fed.query(frame), embeddings=q.embeddings * 0))):
         with refused(federation, BudgetError):
             federation.server.receive(query)
-    if timing == "asynchronous":
-        fed.converse(federation, [0])  # each client has a share of its own
-
-
-def test_one_record_at_its_limit_refuses_the_whole_batch() -> None:
-    federation = Kind("dpzv", "asynchronous", "gaussian").build(epochs=1)
-    first = fed.query(fed.ask(federation, 0))
-    federation.server.receive(fed.encoded(first))
-    used = int(first.ids[0])
-    fresh = [i for i in range(RECORDS) if i not in first.ids][: BATCH - 1]
-    ids = torch.tensor([*fresh, used])
-    with refused(federation, BudgetError):
-        federation.server.receive(fed.encoded(replace(first, number=1, ids=ids)))
-    fewer = replace(first, number=1, ids=ids[:-1], embeddings=first.embeddings[:, :-1])
-    assert len(federation.server.receive(fed.encoded(fewer))) == 1
+    if timing == "asynchronous":  # each client has a share of its own
+        first = fed.query(fed.ask(federation, 0))
+        fed.converse(federation, [0])
+        left = [i for i in range(RECORDS) if i not in first.ids][: BATCH - 1]
+        ids = torch.tensor([*left, int(first.ids[0])])  # one at its limit refuses the whole batch
+        with refused(federation, BudgetError):
+            federation.server.receive(fed.encoded(replace(first, number=1, ids=ids)))
+        fewer = replace(first, number=1, ids=ids[:-1], embeddings=first.embeddings[:, :-1])
+        assert len(federation.server.receive(fed.encoded(fewer))) == 1
 
 
 def test_values_at_the_bound_are_accepted() -> None:
-    federation = Kind("vafl", "asynchronous", "none").build()
-    query = fed.query(fed.ask(federation, 0))
-    h = with_value(with_value(query.embeddings, BOUND), -BOUND, 0, 3, 1)
-    ((_, answer),) = federation.server.receive(fed.encoded(replace(query, embeddings=h)))
-    assert fed.reply(answer).values.isfinite().all()
+    """Many as well, though their norm is beyond it."""
+    for fill in (None, -0.99 * BOUND):
+        federation = Kind("vafl", "asynchronous", "none").build()
+        query = fed.query(fed.ask(federation, 0))
+        h = with_value(with_value(query.embeddings, BOUND), -BOUND, 0, 3, 1)
+        h = h if fill is None else torch.full_like(h, fill)
+        ((_, answer),) = federation.server.receive(fed.encoded(replace(query, embeddings=h)))
+        assert fed.reply(answer).values.isfinite().all()
 
 
 A_SCALE_EACH = {"name": "uniform", "scale": "record"}
 
 
-@each(
-    "method, more",
-    [
-        (
-            "dpzv",
-            {
-                "method.num_directions": 100,
-                "client.model": {"name": "mlp", "outputs": 1},
-                "codecs.up": {
-                    "name": "paired",
-                    "scale": "record",
-                    "midpoint": A_SCALE_EACH,
-                    "difference": A_SCALE_EACH,
-                },
-            },
-        ),
-        (
-            "vafl",
-            {
-                "client.model": {"name": "mlp", "outputs": 900},
-                "codecs.up": {"name": "top-k", "fraction": 0.999},
-            },
-        ),
-    ],
-)
+WIDE: dict[str, dict[str, Any]] = {
+    "dpzv": {
+        "method.num_directions": 100,
+        "client.model": {"name": "mlp", "outputs": 1},
+        "codecs.up": {
+            "name": "paired",
+            "scale": "record",
+            "midpoint": A_SCALE_EACH,
+            "difference": A_SCALE_EACH,
+        },
+    },
+    "vafl": {
+        "client.model": {"name": "mlp", "outputs": 900},
+        "codecs.up": {"name": "top-k", "fraction": 0.999},
+    },
+}
+
+
+@each("method, more", WIDE.items())
 def test_a_codec_may_take_more_than_the_numbers_themselves(
     method: str, more: dict[str, Any]
 ) -> None:
@@ -464,13 +457,6 @@ def test_a_codec_may_take_more_than_the_numbers_themselves(
     fat = Query(0, 1, torch.arange(64), torch.zeros(40_000, 64, 3))
     with refused(federation, OversizedError):
         federation.server.receive(fed.encoded(fat))
-
-
-def test_many_values_within_the_bound_are_accepted_though_their_norm_is_not() -> None:
-    federation = Kind("vafl", "asynchronous", "none").build()
-    query = fed.query(fed.ask(federation, 0))
-    h = torch.full_like(query.embeddings, -0.99 * BOUND)
-    assert len(federation.server.receive(fed.encoded(replace(query, embeddings=h)))) == 1
 
 
 @each(
@@ -526,7 +512,7 @@ def guesses(draw: st.DrawFn, query: Query, clients: int) -> Query:
         rows,
         draw(st.sampled_from([dim] * 6 + [dim + 1, 0])),
     )
-    special = [0.0, BOUND, -BOUND, 1e4, -1e38, INF, float("nan")]
+    special = [0.0, BOUND, -BOUND, 1e4, -1e38, INF, NAN]
     embeddings = torch.full(shape, draw(st.floats(-BOUND, BOUND, width=32)))
     if embeddings.numel() and draw(st.booleans()):
         at = draw(st.integers(0, embeddings.numel() - 1))
@@ -598,60 +584,83 @@ def mutations(draw: st.DrawFn, frame: bytes) -> bytes:
     return bytes(changed)
 
 
+def survives_mutations(
+    frame: bytes,
+    take: Callable[[bytes], Any],
+    taken: Callable[[bytes, Any], None],
+    holds: Callable[[], Any],
+    restore: Callable[[Any], None],
+    examples: int = 100,
+) -> None:
+    """A mutated frame is refused and changes nothing, or taken, and then ``taken`` looks at it."""
+    before = holds()
+
+    @given(mutated=mutations(frame))
+    @settings(deadline=None, max_examples=examples)
+    def check(mutated: bytes) -> None:
+        try:
+            found = take(mutated)
+        except (WireError, RefusedError):
+            assert fed.differences(before, holds()) == []
+            return
+        taken(mutated, found)
+        restore(before)
+
+    check()
+
+
 @every_kind
 def test_mutated_queries_are_refused_or_queries_of_their_own(kind: Kind) -> None:
     federation = kind.under_way()
-    frame = fed.ask(federation, 1)
-    before = fed.server_holds(federation)
+    server, before = federation.server, federation.server.state()
 
-    @given(mutated=mutations(frame))
-    @settings(deadline=None, max_examples=100)
-    def check(mutated: bytes) -> None:
-        try:
-            answers = federation.server.receive(mutated)
-        except (WireError, RefusedError):
-            assert fed.differences(before, fed.server_holds(federation)) == []
-            return
+    def taken(mutated: bytes, answers: Any) -> None:
         query = fed.query(mutated)
         for client, answer in answers:
             assert fed.reply(answer).client == client
-        known = before["party"]["peers"][query.client]
+        known = before["peers"][query.client]
         if known[1] != mutated:  # else a query that came before, its answer sent again
             expected = replace(query, number=known[0])
             assert is_valid(query, expected, is_synchronous=False, is_tolerant=kind.is_tolerant)
-            assert federation.server.round == before["party"]["round"] + len(answers)
-        fed.restore_server(federation, before)
+            assert server.round == before["round"] + len(answers)
 
-    check()
+    holds, restore = partial(fed.server_holds, federation), partial(fed.restore_server, federation)
+    survives_mutations(fed.ask(federation, 1), server.receive, taken, holds, restore)
 
 
 @every_kind
 def test_mutated_replies_are_refused_or_applied(kind: Kind) -> None:
     federation = kind.under_way()
+    client = federation.clients[1]
     reply = kind.complete(federation, fed.ask(federation, 1))[1]
-    before = fed.client_holds(federation, 1)
     expected = fed.reply(reply)
 
-    @given(mutated=mutations(reply))
-    @settings(deadline=None, max_examples=100)
-    def check(mutated: bytes) -> None:
-        try:
-            federation.clients[1].tell(mutated)
-        except (WireError, RefusedError):
-            assert fed.differences(before, fed.client_holds(federation, 1)) == []
-            return
+    def taken(mutated: bytes, _: None) -> None:
         told = fed.reply(mutated)
         assert (told.client, told.number) == (1, expected.number)
         assert told.values.shape == expected.values.shape
         assert (told.values.abs() <= REPLY_BOUND).all()
         assert federation.models[1].parameters.isfinite().all()
-        assert federation.clients[1].answered == expected.number + 1
-        fed.restore_client(federation, 1, before)
+        assert client.answered == expected.number + 1
 
-    check()
+    holds = partial(fed.client_holds, federation, 1)
+    restore = partial(fed.restore_client, federation, 1)
+    survives_mutations(reply, client.tell, taken, holds, restore)
 
 
-def bad_replies(reply: Reply) -> dict[str, tuple[bytes, type[VertizoError]]]:
+def test_mutated_uploads_are_refused_or_uploads_of_their_own() -> None:
+    federation = Kind("dpzv", "asynchronous", "none").under_way()
+    frame = bytes(federation.clients[1].upload("train", 2, 9))
+
+    def taken(mutated: bytes, _: bool) -> None:
+        assert isinstance(wire.decode(mutated, fed.CODEC), Upload)
+
+    holds, restore = partial(fed.server_holds, federation), partial(fed.restore_server, federation)
+    receive = federation.server.receive_upload
+    survives_mutations(frame, receive, taken, holds, restore, examples=300)
+
+
+def bad_replies(reply: Reply) -> Bad:
     values = reply.values
     more = torch.cat([values, values[:1]])
     messages: dict[str, tuple[Message, type[VertizoError]]] = {
@@ -659,8 +668,8 @@ def bad_replies(reply: Reply) -> dict[str, tuple[bytes, type[VertizoError]]]:
         "a client's that is none": (replace(reply, client=77), UnknownPartyError),
         "an earlier one": (replace(reply, number=reply.number - 1), ConflictError),
         "a later one": (replace(reply, number=reply.number + 1), ConflictError),
-        "NaN": (replace(reply, values=values * float("nan")), NonFiniteError),
-        "one NaN": (replace(reply, values=with_nan(values)), NonFiniteError),
+        "NaN": (replace(reply, values=values * NAN), NonFiniteError),
+        "one NaN": (replace(reply, values=with_value(values, NAN, -1)), NonFiniteError),
         "infinite": (replace(reply, values=torch.full_like(values, INF)), NonFiniteError),
         "minus infinite": (replace(reply, values=torch.full_like(values, -INF)), NonFiniteError),
         "beyond any honest one": (
@@ -675,108 +684,70 @@ def bad_replies(reply: Reply) -> dict[str, tuple[bytes, type[VertizoError]]]:
         "a batch": (Batch(reply.number, torch.tensor([0])), MalformedError),
         "an upload": (Upload(1, "test", torch.tensor([0]), torch.ones(1, 1, 1)), MalformedError),
     }
-    frame = fed.encoded(reply)
-    return {
-        **{name: (fed.encoded(message), error) for name, (message, error) in messages.items()},
-        "nothing": (b"", TruncatedError),
-        "cut short": (frame[:-1], TruncatedError),
-        "one byte more": (frame + b"\0", MalformedError),
-        "garbage": (b"garbage, garbage", MalformedError),
-        "announced too large": (wire.HEADER.pack(b"VZ", 1, 0, 2**32 - 1), OversizedError),
-    }
-
-
-def with_nan(values: Tensor) -> Tensor:
-    changed = values.clone()
-    changed.view(-1)[-1] = float("nan")
-    return changed
+    frames = {name: (fed.encoded(message), error) for name, (message, error) in messages.items()}
+    return {**frames, **broken(fed.encoded(reply))}
 
 
 @every_kind
 def test_bad_replies_are_refused_and_change_nothing(kind: Kind) -> None:
+    """So is one to no open query; an answer is applied once."""
     federation, quiet = kind.under_way(), kind.under_way()
+    party = federation.clients[1]
+    early = fed.encoded(Reply(1, party.answered, torch.zeros(1)))
+    with refused(federation, ConflictError, client=1, case="early"):
+        party.tell(early)
     frame = fed.ask(federation, 1)
     reply = kind.complete(federation, frame)[1]
     fed.ask(quiet, 1)
     for name, (bad, error) in bad_replies(fed.reply(reply)).items():
-        try:
-            with refused_by_client(federation, 1, error):
-                federation.clients[1].tell(bad)
-        except BaseException as failure:
-            failure.add_note(f"the reply: {name}")
-            raise
-        assert bytes(federation.clients[1].ask()) == frame
-    federation.clients[1].tell(reply)
+        with refused(federation, error, client=1, case=name):
+            party.tell(bad)
+        assert bytes(party.ask()) == frame
+    party.tell(reply)
     quiet.clients[1].tell(reply)
     expected = fed.client_holds(quiet, 1)
     assert fed.differences(expected, fed.client_holds(federation, 1)) == []
-
-
-@every_kind
-def test_a_reply_is_applied_once_and_only_to_an_open_query(kind: Kind) -> None:
-    federation = kind.under_way()
-    party = federation.clients[1]
-    early = fed.encoded(Reply(1, party.answered, torch.zeros(1)))
-    with refused_by_client(federation, 1, ConflictError):
-        party.tell(early)
-    reply = kind.complete(federation, fed.ask(federation, 1))[1]
-    party.tell(reply)
-    with refused_by_client(federation, 1, ConflictError):
+    with refused(federation, ConflictError, client=1, case="late"):
         party.tell(reply)
 
 
 @every_kind
 def test_a_client_asks_the_same_until_it_is_answered(kind: Kind) -> None:
+    """And moves by nothing but the answer."""
     federation = kind.build()
+    before = federation.models[0].parameters.clone()
     frame = fed.ask(federation, 0)
     held = fed.client_holds(federation, 0)
     for _ in range(3):
         assert fed.ask(federation, 0) == frame
     assert fed.differences(held, fed.client_holds(federation, 0)) == []
-    for client in range(3):
-        for receiver, answer in federation.server.receive(fed.ask(federation, client)):
-            federation.clients[receiver].tell(answer)
+    assert torch.equal(federation.models[0].parameters, before)
+    fed.converse(federation, [0, 1, 2])
     assert fed.query(fed.ask(federation, 0)).number == 1
     assert fed.ask(federation, 0) != frame
 
 
-def test_asking_does_not_move_a_client() -> None:
-    for method in ("dpzv", "cascaded", "vafl"):
-        federation = fed.build(method)
-        before = federation.models[0].parameters.clone()
-        fed.ask(federation, 0)
-        assert torch.equal(federation.models[0].parameters, before)
-
-
-@each(
-    "ids, error",
-    [
+def test_bad_announcements_are_refused() -> None:
+    """Also one of another round, as a network may deliver twice: it would ask in vain for ever."""
+    federation = fed.build(timing="synchronous")
+    bad: list[tuple[list[int], type[VertizoError]]] = [
         ([0, RECORDS], UnknownRecordError),
         ([2**40], UnknownRecordError),
         ([], ShapeError),
         (list(range(BATCH + 1)), ShapeError),
-    ],
-)
-def test_bad_announcements_are_refused(ids: list[int], error: type[VertizoError]) -> None:
-    federation = fed.build(timing="synchronous")
-    frame = fed.encoded(Batch(0, torch.tensor(ids, dtype=torch.int64)))
-    with refused_by_client(federation, 0, error):
-        federation.clients[0].ask(frame)
-    for other in (fed.encoded(Reply(0, 0, torch.zeros(1))), frame[:-1], b""):
-        with refused_by_client(federation, 0, WireError):
-            federation.clients[0].ask(other)
-    assert fed.query(fed.ask(federation, 0)).number == 0
-
-
-def test_an_announcement_of_another_round_is_refused() -> None:
-    """A network may deliver one twice; a client that believed it would ask in vain for ever."""
-    federation = fed.build(timing="synchronous")
+    ]
+    rows = [(fed.encoded(Batch(0, torch.tensor(x, dtype=torch.int64))), error) for x, error in bad]
     old = federation.server.announce(0)
+    others = (fed.encoded(Reply(0, 0, torch.zeros(1))), bytes(old)[:-1], b"")
+    for frame, error in [*rows, *((other, WireError) for other in others)]:
+        with refused(federation, error, client=0):
+            federation.clients[0].ask(frame)
+    assert fed.query(fed.ask(federation, 0)).number == 0
     fed.converse(federation, [0, 1, 2])
-    with refused_by_client(federation, 0, ConflictError):
+    with refused(federation, ConflictError, client=0):
         federation.clients[0].ask(old)
-    fed.converse(federation, [0, 1, 2])
-    assert federation.server.round == 2
+    with pytest.raises(ConflictError):
+        fed.build().server.announce(0)  # asynchronous
 
 
 def test_an_announcement_names_the_records_that_clients_answer_for() -> None:
@@ -788,11 +759,7 @@ def test_an_announcement_names_the_records_that_clients_answer_for() -> None:
         asked = [fed.query(fed.ask(federation, client)) for client in range(3)]
         assert all(torch.equal(query.ids, message.ids) for query in asked)
         fed.converse(federation, [2, 0, 1])
-
-
-def test_an_asynchronous_server_announces_nothing() -> None:
-    with pytest.raises(ConflictError):
-        fed.build().server.announce(0)
+    assert federation.server.round == 5
 
 
 def test_synchronous_rounds_do_not_depend_on_who_comes_first() -> None:
@@ -807,15 +774,10 @@ def test_synchronous_rounds_do_not_depend_on_who_comes_first() -> None:
         assert fed.differences(replies[0][1]["parameters"], replies[1][1]["parameters"]) == []
 
 
-def good_upload(federation: Federation, purpose: Any = "train") -> Upload:
-    message = wire.decode(federation.clients[1].upload(purpose, 2, 9), fed.CODEC)
-    assert isinstance(message, Upload)
-    return message
-
-
 def test_bad_uploads_are_refused_and_change_nothing() -> None:
     federation = Kind("dpzv", "asynchronous", "gaussian").under_way()
-    upload = good_upload(federation)
+    upload = wire.decode(federation.clients[1].upload("train", 2, 9), fed.CODEC)
+    assert isinstance(upload, Upload)
     h, ids = upload.embeddings, upload.ids
     assert ids.tolist() == list(range(2, 9))
     changed: list[tuple[dict[str, Any], type[VertizoError]]] = [
@@ -828,7 +790,7 @@ def test_bad_uploads_are_refused_and_change_nothing() -> None:
         ({"embeddings": h[..., 1:]}, ShapeError),
         ({"embeddings": torch.cat([h, h])}, ShapeError),
         ({"embeddings": h[:, 1:]}, MalformedError),
-        ({"embeddings": with_value(h, float("nan"))}, NonFiniteError),
+        ({"embeddings": with_value(h, NAN)}, NonFiniteError),
         ({"embeddings": with_value(h, INF)}, NonFiniteError),
         ({"embeddings": with_value(h, 1.01 * BOUND)}, NonFiniteError),
         ({"purpose": "test", "ids": ids + 5}, UnknownRecordError),
@@ -836,82 +798,50 @@ def test_bad_uploads_are_refused_and_change_nothing() -> None:
     for fields, error in changed:
         with refused(federation, error):
             federation.server.receive_upload(fed.encoded(replace(upload, **fields)))
-    frame = fed.encoded(upload)
-    for bad in (frame[:-1], frame + b"\0", b"", fed.ask(federation, 1), b"x" * 100):
-        with refused(federation, WireError):
+    others = {**broken(fed.encoded(upload)), "query": (fed.ask(federation, 1), MalformedError)}
+    for name, (bad, error) in others.items():
+        with refused(federation, error, case=name):
             federation.server.receive_upload(bad)
     for purpose in ("train", "validation", "test"):
         with refused(federation, RefusedError):
             federation.server.logits(purpose)
 
 
-def test_an_upload_fills_the_table() -> None:
-    federation = fed.build()
-    federation.server.receive_upload(federation.clients[1].upload("train", 2, 9))
-    features = federation.data.features[1]["train"]
-    expected = torch.zeros(RECORDS, 9)
-    expected[2:9, 3:6] = federation.models[1](features[2:9])
-    assert torch.allclose(federation.server.side.table.values, expected)
-
-
-def test_mutated_uploads_are_refused_or_uploads_of_their_own() -> None:
-    federation = Kind("dpzv", "asynchronous", "none").under_way()
-    frame = bytes(federation.clients[1].upload("train", 2, 9))
-    before = fed.server_holds(federation)
-
-    @given(mutated=mutations(frame))
-    @settings(deadline=None, max_examples=300)
-    def check(mutated: bytes) -> None:
-        try:
-            federation.server.receive_upload(mutated)
-        except (WireError, RefusedError):
-            assert fed.differences(before, fed.server_holds(federation)) == []
-            return
-        assert isinstance(wire.decode(mutated, fed.CODEC), Upload)
-        fed.restore_server(federation, before)
-
-    check()
-
-
 def test_scores_are_those_of_the_joint_model() -> None:
+    """Once every client uploaded every row; for training, an upload fills the table."""
     federation = fed.build("vafl", "synchronous")
+    server, clients = federation.server, federation.clients
+    server.receive_upload(clients[1].upload("train", 2, 9))
+    filled = torch.zeros(RECORDS, 9)
+    filled[2:9, 3:6] = federation.models[1](federation.data.features[1]["train"][2:9])
+    assert torch.allclose(server.side.table.values, filled)
     fed.converse(federation, [0, 1, 2])
-    federation.simulator.upload("test", 11)
-    table = federation.server.side.table.values.clone()
+    table = server.side.table.values.clone()
+    for client, start, stop in [(0, 0, 11), (1, 0, 11), (2, 0, 10), (2, 10, 11)]:
+        with pytest.raises(RefusedError):
+            server.score("test")
+        server.receive_upload(clients[client].upload("test", start, stop))
     parts = [
         model(own["test"])
         for model, own in zip(federation.models, federation.data.features, strict=True)
     ]
-    logits = federation.server.side.model.logits(torch.cat(parts, 1))
-    labels = federation.data.labels["test"]
-    found = federation.server.score("test")
+    logits = server.side.model.logits(torch.cat(parts, 1))
+    labels, found = federation.data.labels["test"], server.score("test")
     expected = torch.nn.functional.cross_entropy(logits, labels)
     assert found["loss"] == pytest.approx(float(expected), rel=1e-5)
     assert found["accuracy"] == float((logits.argmax(1) == labels).double().mean())
-    assert torch.equal(federation.server.side.table.values, table)
+    assert torch.equal(server.side.table.values, table)
     with pytest.raises(RefusedError):
-        federation.server.score("test")
-
-
-def test_an_upload_that_lacks_a_client_or_a_row_is_not_scored() -> None:
-    federation = fed.build()
-    for client in (0, 1):
-        federation.server.receive_upload(federation.clients[client].upload("test", 0, 11))
-    with pytest.raises(RefusedError):
-        federation.server.score("test")
-    federation.server.receive_upload(federation.clients[2].upload("test", 0, 10))
-    with pytest.raises(RefusedError):
-        federation.server.score("test")
-    federation.server.receive_upload(federation.clients[2].upload("test", 10, 11))
-    assert federation.server.score("test")
+        server.score("test")
 
 
 class Refusing:
     """A ledger behind a plan, which fails when it is to write something down."""
 
+    fails = True
+
     def __init__(self, ledger: Any) -> None:
         self._ledger = ledger
-        self.fails = True
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ledger, name)
@@ -933,7 +863,7 @@ def test_no_reply_leaves_before_it_is_on_record(timing: str) -> None:
     frame = fed.ask(federation, 2)
     with pytest.raises(OSError, match="the disk is full"):
         federation.server.receive(frame)
-    assert int(charges(federation).sum()) == 0
+    assert int(fed.charged(federation).sum()) == 0
     peers = federation.server.state()["peers"]
     assert all(reply is None for _, _, reply, _ in peers)
     plan._ledger.fails = False
@@ -942,25 +872,26 @@ def test_no_reply_leaves_before_it_is_on_record(timing: str) -> None:
 class Remembering(Refusing):
     """A ledger that outlived its process and knows of one more answer to client 1."""
 
-    def __init__(self, ledger: Any, known: Answered) -> None:
-        super().__init__(ledger)
-        self.fails = False
-        self.known = known
+    fails, known = False, None
 
     def answered(self, client: int) -> Answered | None:
         return self.known if client == 1 else None
 
 
-def test_what_a_ledger_knows_was_answered_is_sent_again() -> None:
+def resumed_after(federation: Federation, *answered: Any) -> None:
     """The process died after its ledger had the reply, and before anything else had it."""
-    kind = Kind("dpzv", "asynchronous", "gaussian")
-    federation = kind.under_way()
+    plan: Any = federation.server.side.plan
+    plan._ledger = Remembering(plan._ledger)
+    plan._ledger.known = Answered(*answered)
+    federation.server.resume_answered()
+
+
+def test_what_a_ledger_knows_was_answered_is_sent_again() -> None:
+    federation = Kind("dpzv", "asynchronous", "gaussian").under_way()
     query = fed.query(fed.ask(federation, 1))
     frame = fed.encoded(query)
     stored = fed.encoded(Reply(1, query.number, torch.tensor([0.25])))
-    plan: Any = federation.server.side.plan
-    plan._ledger = Remembering(plan._ledger, Answered(query.number, digest(frame), stored))
-    federation.server.resume_answered()
+    resumed_after(federation, query.number, digest(frame), stored)
     before = fed.server_holds(federation)
     ((client, answer),) = federation.server.receive(frame)
     assert (client, bytes(answer)) == (1, stored)
@@ -973,8 +904,32 @@ def test_what_a_ledger_knows_was_answered_is_sent_again() -> None:
 
 def test_a_ledger_that_knows_less_changes_nothing() -> None:
     federation = Kind("dpzv", "asynchronous", "gaussian").under_way()
-    plan: Any = federation.server.side.plan
-    plan._ledger = Remembering(plan._ledger, Answered(0, digest(b"old"), b"old"))
     before = fed.server_holds(federation)
-    federation.server.resume_answered()
+    resumed_after(federation, 0, digest(b"old"), b"old")
     assert fed.differences(before, fed.server_holds(federation)) == []
+
+
+@settings(max_examples=300, deadline=None, derandomize=True, database=None)
+@given(
+    values=st.lists(st.floats(width=32), max_size=9),
+    bound=st.sampled_from([0.5, 1.0, 1000.0, 1e30]),
+)
+@example(values=[1e30, -1e30], bound=1e30)
+@example(values=[3e38, 1.0], bound=1.0)
+@example(values=[INF], bound=1e30)
+@example(values=[-INF, NAN], bound=1e30)
+def test_exactly_what_is_within_is_bounded(values: list[float], bound: float) -> None:
+    array = torch.tensor(values, dtype=torch.float32)
+    within = all(abs(value) <= torch.tensor(bound).item() for value in array.tolist())
+    assert is_bounded(array, bound) == within
+    fit = mended(array, bound)
+    assert is_bounded(fit, bound)
+    assert not within or torch.equal(fit, array)
+
+
+def test_a_bound_beyond_float32_still_refuses_infinity() -> None:
+    """A norm may be far beyond the bound where values are not."""
+    assert is_bounded(torch.full((64, 32), 9.9), 10.0)
+    assert is_bounded(torch.tensor([3e38]), 1e300)
+    assert not is_bounded(torch.tensor([INF]), 1e300)
+    assert mended(torch.tensor([NAN, -9.0]), 5.0).tolist() == [0.0, -5.0]

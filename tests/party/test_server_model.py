@@ -67,9 +67,7 @@ def points(count: int = COUNT, batch: int = BATCH) -> Tensor:
 
 def evaluate(head: ServerModel, points: Tensor, labels: Tensor) -> Evaluation:
     rows, others = points[-1], points[:-1]
-    if not len(others):
-        return head.evaluate(Points(rows), labels)
-    return head.evaluate(Points(rows, ((0, others - rows),)), labels)
+    return head.evaluate(Points(rows, ((0, others - rows),) if len(others) else ()), labels)
 
 
 def losses_of(module: nn.Module, joined: Tensor, labels: Tensor) -> Tensor:
@@ -79,58 +77,35 @@ def losses_of(module: nn.Module, joined: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(logits, labels, reduction="none")
 
 
-@every_pair
-def test_parameters_are_the_model_s(pair: Pair) -> None:
-    module, head, _ = pair
-    assert head.parameters is head.model.parameters
-    assert head.parameters.numel() == sum(p.numel() for p in module.parameters())
-
-
-@every_pair
-def test_logits(pair: Pair) -> None:
-    module, head, _ = pair
-    joined = points()[0]
-    assert torch.allclose(head.logits(joined), module(joined).detach(), atol=1e-6)
-
-
-@every_pair
-def test_losses_at_every_point(pair: Pair) -> None:
-    module, head, labels = pair
-    found = evaluate(head, points(), labels).losses
-    assert found.shape == (COUNT, BATCH)
-    expected = torch.stack([losses_of(module, point, labels) for point in points()]).detach()
-    assert torch.allclose(found, expected, rtol=1e-4, atol=1e-5)
-
-
 @each("count", [1, 2, COUNT])
-@each("weights", [1 / 64, torch.linspace(-1, 2, BATCH)])
+@each("batch", [1, BATCH])
+@each("weights", [1.0, 1 / 64, torch.linspace(-1, 2, BATCH)])
 @every_pair
-def test_gradients(pair: Pair, count: int, weights: Tensor | float) -> None:
+def test_it_says_what_autograd_says(
+    pair: Pair, count: int, batch: int, weights: Tensor | float
+) -> None:
+    """Logits, losses at every point, gradients at the last; nothing is moved by it.
+
+    One row of logits is contiguous either way round, and must be treated like any other.
+    """
     module, head, labels = pair
-    evaluation = evaluate(head, points(count), labels)
-    joined = points(count)[-1].requires_grad_()
+    given, labels, before = points(count, batch), labels[:batch], head.parameters.clone()
+    weights = weights[:batch] if isinstance(weights, Tensor) else weights
+    assert head.parameters is head.model.parameters
+    assert torch.equal(before, nn.utils.parameters_to_vector(module.parameters()).detach())
+    assert torch.allclose(head.logits(given[0]), module(given[0]).detach(), atol=1e-6)
+    evaluation = evaluate(head, given, labels)
+    expected = torch.stack([losses_of(module, point, labels) for point in given]).detach()
+    assert evaluation.losses.shape == (count, batch)
+    assert torch.allclose(evaluation.losses, expected, rtol=1e-4, atol=1e-5)
+    joined = given[-1].clone().requires_grad_()
     total = (losses_of(module, joined, labels) * weights).sum()
     first, *others = torch.autograd.grad(total, [joined, *module.parameters()])
-    expected = torch.cat([part.reshape(-1) for part in others])
+    gradient = torch.cat([part.reshape(-1) for part in others])
     assert torch.allclose(evaluation.input_gradient(weights), first, rtol=1e-4, atol=1e-6)
-    assert torch.allclose(evaluation.gradient(weights), expected, rtol=1e-4, atol=1e-6)
-
-
-@each("batch", [1, BATCH])
-@each("count", [1, 2])
-@every_pair
-def test_small_batches(pair: Pair, batch: int, count: int) -> None:
-    """One row of logits is contiguous either way round, and must be treated like any other."""
-    module, head, labels = pair
-    given = points(count, batch)
-    evaluation = evaluate(head, given, labels[:batch])
-    joined = given[-1].clone().requires_grad_()
-    losses = losses_of(module, joined, labels[:batch])
-    first, *others = torch.autograd.grad(losses.sum(), [joined, *module.parameters()])
-    expected = torch.cat([part.reshape(-1) for part in others])
-    assert torch.allclose(evaluation.losses[-1], losses.detach(), rtol=1e-5, atol=1e-6)
-    assert torch.allclose(evaluation.input_gradient(1.0), first, rtol=1e-4, atol=1e-6)
-    assert torch.allclose(evaluation.gradient(1.0), expected, rtol=1e-4, atol=1e-6)
+    assert torch.allclose(evaluation.gradient(weights), gradient, rtol=1e-4, atol=1e-6)
+    assert torch.equal(head.parameters, before)
+    assert torch.equal(given, points(count, batch))
 
 
 def test_correct_is_counted_at_the_last_point() -> None:
@@ -158,21 +133,9 @@ def test_a_record_leaves_the_others_alone(pair: Pair, record: int, value: float)
     assert torch.equal(one.input_gradient(1.0)[kept], two.input_gradient(1.0)[kept])
 
 
-@every_pair
-def test_evaluation_moves_nothing(pair: Pair) -> None:
-    _, head, labels = pair
-    given, before = points(), head.parameters.clone()
-    evaluation = evaluate(head, given, labels)
-    evaluation.gradient(1.0)
-    evaluation.input_gradient(1.0)
-    assert torch.equal(head.parameters, before)
-    assert torch.equal(given, points())
-
-
 def test_a_model_without_gradients_says_what_would_do() -> None:
     model = ArrayModel(lambda w, x: np.repeat(x[:, :1] * w, CLASSES, 1), torch.ones(1))
     head = ServerModel(model, Classification(CLASSES))
-    labels = torch.zeros(BATCH, dtype=torch.int64)
     assert head.logits(points()[0]).shape == (BATCH, CLASSES)
     with pytest.raises(ConfigError, match=r"ArrayModel\) is not differentiable"):
-        head.evaluate(Points(points()[0]), labels)
+        head.evaluate(Points(points()[0]), torch.zeros(BATCH, dtype=torch.int64))

@@ -32,12 +32,6 @@ def maps() -> list[str]:
     return [line for line in text.splitlines() if line.endswith("(deleted)")]
 
 
-@pytest.fixture
-def crowded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine without free memory."""
-    monkeypatch.setattr(storage, "available", lambda: 0)
-
-
 def test_the_rule_is_half_of_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[tuple[int, ...]] = []
     monkeypatch.setattr(storage, "mapped", lambda shape, dtype: made.append(shape))
@@ -87,24 +81,19 @@ def test_a_run_is_the_same_wherever_its_table_lives(
     monkeypatch.undo()
 
 
-@pytest.mark.usefixtures("crowded")
-def test_a_full_disk_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10**9))
-    with pytest.raises(ConfigError, match=r"table takes 2\.0 GB, .* 1\.0 GB free in .*TMPDIR"):
-        EmbeddingTable(1_000_000, [64] * 8)
-
-
-@pytest.mark.usefixtures("crowded")
-def test_so_is_a_folder_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage, "directory", lambda: "/nowhere/at/all")
-    with pytest.raises(ConfigError, match=r"cannot be mapped in /nowhere/at/all: No such file"):
-        EmbeddingTable(100, [2])
-
-
-def test_tmpdir_is_where_files_go(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_full_disk_or_no_folder_is_said_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(storage, "available", lambda: 0)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     assert storage.directory() == str(tmp_path)
+    monkeypatch.setattr(storage, "directory", lambda: "/nowhere/at/all")
+    with pytest.raises(ConfigError, match=r"cannot be mapped in /nowhere/at/all: No such file"):
+        EmbeddingTable(100, [2])
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10**9))
+    with pytest.raises(ConfigError, match=r"table takes 2\.0 GB, .* 1\.0 GB free in .*TMPDIR"):
+        EmbeddingTable(1_000_000, [64] * 8)
 
 
 LIMITED = """

@@ -46,25 +46,6 @@ def written_out(points: Points) -> Tensor:
     return torch.cat([points.changed().view(len(points) - 1, *points.rows.shape), rows])
 
 
-def test_it_starts_with_zeros_of_round_zero() -> None:
-    table = EmbeddingTable(4, [2, 3])
-    assert torch.equal(table.values, torch.zeros(4, 5))
-    assert torch.equal(table.refreshed[torch.arange(4)], torch.zeros(4, 2, dtype=torch.int32))
-
-
-@every_join
-def test_width_is_that_of_the_joined_row(join: Join) -> None:
-    table, parts = filled(join)
-    assert table.width == joined(join, parts).shape[1]
-
-
-@each("join", ["sum", "mean"])
-def test_adding_needs_equal_sizes(join: Join) -> None:
-    with pytest.raises(ConfigError, match=r"\[2, 3\]"):
-        EmbeddingTable(4, [2, 3], join)
-    assert EmbeddingTable(4, [3, 3], join).width == 3
-
-
 stores = st.lists(
     st.tuples(
         st.integers(0, 2),
@@ -95,83 +76,63 @@ def test_store_replaces_these_entries_and_no_others(
     assert torch.equal(table.refreshed[some], rounds[some])
 
 
-def test_what_was_stored_is_the_tables_own() -> None:
-    table, embeddings = EmbeddingTable(3, [2]), torch.ones(1, 2)
+@every_join
+def test_a_table_is_made_of_zeros_and_its_own_copies(join: Join) -> None:
+    table, dims = EmbeddingTable(4, dims_of(join), join), dims_of(join)
+    assert torch.equal(table.values, torch.zeros(4, sum(dims)))
+    assert torch.equal(table.refreshed[torch.arange(4)], torch.zeros(4, 3, dtype=torch.int32))
+    embeddings = torch.ones(1, dims[0])
     table.store(0, torch.tensor([1]), embeddings, 1)
     embeddings.zero_()
-    assert table.values[1].tolist() == [1, 1]
-
-
-@every_join
-@each("client", [0, 1, 2])
-def test_points_are_rows_with_one_part_replaced_then_the_rows(join: Join, client: int) -> None:
-    table, parts = filled(join)
-    before = table.values.clone()
-    ids = torch.tensor([5, 2, 8, 0])
-    rows = [part[ids] for part in parts]
-    replacements = torch.randn(2, 4, dims_of(join)[client])
-    points = written_out(table.points(ids, [(client, replacements)]))
-    assert points.shape == (3, 4, table.width)
-    for point, own in zip(points, replacements, strict=False):
-        expected = [own if other == client else row for other, row in enumerate(rows)]
-        assert torch.allclose(point, joined(join, expected), atol=1e-6)
-    assert torch.allclose(points[-1], joined(join, rows), atol=1e-6)
-    assert torch.equal(table.values, before)
-
-
-@every_join
-def test_points_of_several_clients_come_in_order(join: Join) -> None:
-    table, parts = filled(join)
-    ids = torch.tensor([3, 1])
-    rows = [part[ids] for part in parts]
-    dims = dims_of(join)
-    pairs = [(2, torch.randn(2, 2, dims[2])), (0, torch.randn(1, 2, dims[0]))]
-    points = written_out(table.points(ids, pairs))
-    expected = [
-        [rows[0], rows[1], pairs[0][1][0]],
-        [rows[0], rows[1], pairs[0][1][1]],
-        [pairs[1][1][0], rows[1], rows[2]],
-        rows,
-    ]
-    assert torch.allclose(points, torch.stack([joined(join, x) for x in expected]), atol=1e-6)
-
-
-@every_join
-def test_points_are_a_copy(join: Join) -> None:
-    table, _ = filled(join)
-    before = table.values.clone()
-    points = table.points(torch.tensor([0, 1]), [(1, torch.ones(1, 2, dims_of(join)[1]))])
+    points = table.points(torch.tensor([1]), [(1, torch.ones(1, 1, dims[1]))])
     points.rows.add_(1)
     points.shifts[0][1].add_(1)
+    assert table.values[1].tolist() == [1.0] * dims[0] + [0.0] * (sum(dims) - dims[0])
+
+
+@each("join", ["sum", "mean"])
+def test_adding_needs_equal_sizes(join: Join) -> None:
+    with pytest.raises(ConfigError, match=r"\[2, 3\]"):
+        EmbeddingTable(4, [2, 3], join)
+    assert EmbeddingTable(4, [3, 3], join).width == 3
+
+
+@every_join
+@each("replaced", [(), (0,), (1,), (2,), (2, 0)])
+def test_points_are_rows_with_one_part_replaced_then_the_rows(
+    join: Join, replaced: tuple[int, ...]
+) -> None:
+    """Those of several clients come in order."""
+    table, parts = filled(join)
+    before, ids = table.values.clone(), torch.tensor([5, 2, 8, 0])
+    rows = [part[ids] for part in parts]
+    pairs = [(m, torch.randn(n, 4, dims_of(join)[m])) for n, m in enumerate(replaced, 1)]
+    points = written_out(table.points(ids, pairs))
+    expected = [
+        [own if other == client else row for other, row in enumerate(rows)]
+        for client, replacements in pairs
+        for own in replacements
+    ]
+    wanted = torch.stack([joined(join, x) for x in [*expected, rows]])
+    assert points.shape == (len(expected) + 1, 4, table.width)
+    assert torch.allclose(points, wanted, atol=1e-6)
     assert torch.equal(table.values, before)
 
 
 @every_join
-def test_no_replacement_gives_the_rows_alone(join: Join) -> None:
-    table, parts = filled(join)
-    ids = torch.tensor([8, 0, 3])
-    (points,) = written_out(table.points(ids, []))
-    assert torch.allclose(points, joined(join, [part[ids] for part in parts]), atol=1e-6)
-
-
-@every_join
-def test_combine_joins_rows_of_any_number_of_dimensions(join: Join) -> None:
+def test_combine_joins_rows_and_part_is_the_gradient_of_a_clients_embeddings(join: Join) -> None:
+    """Rows of any number of dimensions."""
     table, parts = filled(join)
     rows = torch.cat(parts, 1)
     assert torch.allclose(table.combine(rows), joined(join, parts), atol=1e-6)
     deep = torch.stack([rows, 2 * rows])
     assert torch.allclose(table.combine(deep)[1], 2 * joined(join, parts), atol=1e-6)
-
-
-@every_join
-@each("client", [0, 1, 2])
-def test_part_is_the_gradient_of_the_clients_embeddings(join: Join, client: int) -> None:
-    table, parts = filled(join)
     leaves = [part.clone().requires_grad_(True) for part in parts]
     weights = torch.randn(RECORDS, table.width)
     (joined(join, leaves).square() * weights).sum().backward()
     gradient = 2 * weights * joined(join, parts)
-    assert torch.allclose(table.part(client, gradient), leaves[client].grad, atol=1e-5)
+    for client, leaf in enumerate(leaves):
+        assert torch.allclose(table.part(client, gradient), leaf.grad, atol=1e-5), client
 
 
 @every_join

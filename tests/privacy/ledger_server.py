@@ -1,25 +1,19 @@
-"""A small server on a durable ledger, made to be killed; started by ``test_ledger_kill.py``.
-
-The process imports the package once, and then forks a server for each request that comes in over
-its standard input's socket, together with the socket that the server is to talk on. Importing torch
-anew for each of hundreds of servers would take longer than all else.
-"""
+"""A small server on a durable ledger, made to be killed; started by ``test_ledger_kill.py``."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import socket
 import struct
 import sys
+from contextlib import suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import torch
 
-from vertizo.privacy import guarantee
 from vertizo.privacy.durable_ledger import DurableLedger
 from vertizo.privacy.events import LedgerBudget
 from vertizo.privacy.ledger import Entry, digest
@@ -27,47 +21,29 @@ from vertizo.privacy.ledger import Entry, digest
 RECORDS, CLIENTS, COST = 300, 3, 7
 BUDGET = LedgerBudget("records", RECORDS, CLIENTS, share=10**6, epsilon=1.0, delta=1e-5)
 HEAD = struct.Struct("<II")
-LENGTH = struct.Struct("<I")
-assert guarantee  # what making a ledger imports is imported once
 
 
-def main() -> None:
-    control = socket.socket(fileno=0)
-    while True:
-        message, handles, _, _ = socket.recv_fds(control, 65536, 1)
-        if not message:
-            return
-        request = json.loads(message)
-        if request["do"] == "reap":
-            _, status = os.waitpid(request["pid"], 0)
-            control.send(json.dumps(status).encode())
-            continue
-        child = os.fork()
-        if child == 0:
-            control.close()
-            work(request, socket.socket(fileno=handles[0]))
-            os._exit(0)
-        os.close(handles[0])
-        control.send(json.dumps(child).encode())
+def create(path: Path, witnesses: Path, opening: int) -> None:
+    """Make the ledger; killed at that line of doing so, 0 for none."""
+    die_at_line(opening)
+    DurableLedger.create(path, BUDGET, witnesses)
+    sys.settrace(None)
 
 
-def work(request: dict[str, Any], connection: socket.socket) -> None:
-    path, witnesses = Path(request["path"]), Path(request["witnesses"])
-    if request["do"] == "create":
-        die_at_line(request["die_opening"])
-        DurableLedger.create(path, BUDGET, witnesses)
-        sys.settrace(None)
-        connection.sendall(b"done")
-        return
-    die_at_line(request["die_opening"])
-    with DurableLedger.open(path, "run", witnesses) as ledger:
+def serve(
+    path: Path, witnesses: Path, opening: int, answering: int, connection: Connection[Any, Any]
+) -> None:
+    """Answer until the line is closed; killed at that line of opening, or of answering a query."""
+    die_at_line(opening)
+    with DurableLedger.open(path, "run", witnesses) as ledger, suppress(EOFError):
         sys.settrace(None)
         # Moves pages into the main file every few commits, so that this is hit as well.
         ledger._file._db.execute("PRAGMA wal_autocheckpoint = 30")
-        while query := received(connection):
-            die_at_line(request["die_answering"])
+        while True:
+            query = connection.recv_bytes()
+            die_at_line(answering)
             reply = answer(ledger, query)
-            connection.sendall(LENGTH.pack(len(reply)) + reply)
+            connection.send_bytes(reply)
             sys.settrace(None)
 
 
@@ -84,23 +60,6 @@ def answer(ledger: DurableLedger, query: bytes) -> bytes:
     reply = struct.pack("<Q", os.getpid()) + os.urandom(50)
     ledger.commit([Entry(client, number, query, ids, COST, reply)])
     return reply
-
-
-def received(connection: socket.socket) -> bytes:
-    """The next frame, nothing at the end."""
-    (size,) = LENGTH.unpack(exactly(connection, LENGTH.size) or bytes(LENGTH.size))
-    return exactly(connection, size)
-
-
-def exactly(connection: socket.socket, size: int) -> bytes:
-    """That many bytes, or nothing."""
-    content = b""
-    while len(content) < size:
-        more = connection.recv(size - len(content))
-        if not more:
-            return b""
-        content += more
-    return content
 
 
 def die_at_line(count: int) -> None:
@@ -120,7 +79,3 @@ def die_at_line(count: int) -> None:
         return trace
 
     sys.settrace(trace)
-
-
-if __name__ == "__main__":
-    main()

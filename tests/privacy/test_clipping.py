@@ -11,7 +11,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from vertizo.core.errors import ConfigError
 from vertizo.core.randomness import Stream
 from vertizo.privacy.clipping import clip
 from vertizo.privacy.events import GaussianRelease
@@ -65,7 +64,7 @@ def test_scalars(values: list[float], clip_norm: float, dtype: torch.dtype | Non
 
 @check
 @given(values=rows(), clip_norm=NORMS, dtype=DTYPES)
-@example(values=[[1e-320, 1e-320], [MAX, MAX], [1e200, -1e200]], clip_norm=1.0, dtype=torch.float64)
+@example(values=[[1e-320] * 4, [MAX] * 4, [1e200, -1e200] * 2], clip_norm=1.0, dtype=torch.float64)
 @example(values=[[3.0, 4.0], [math.nan, 1.0], [math.inf, 0.0]], clip_norm=1.0, dtype=torch.float32)
 def test_vectors(values: list[list[float]], clip_norm: float, dtype: torch.dtype) -> None:
     given_ = torch.tensor(values, dtype=dtype)
@@ -81,13 +80,6 @@ def test_vectors(values: list[list[float]], clip_norm: float, dtype: torch.dtype
             assert norm(after) == pytest.approx(clip_norm, rel=1e-6)
             shrink = clip_norm / norm(before)
             assert after == pytest.approx([x * shrink for x in before], rel=1e-6, abs=1e-300)
-
-
-def test_vectors_too_long_for_a_norm_stay_bounded() -> None:
-    """Every entry is finite, their norm is not."""
-    huge = torch.full((1, 4), MAX, dtype=torch.float64)
-    assert bool(clip(huge, 1.0).isfinite().all())
-    assert float(clip(huge, 1.0).norm()) <= 1 + ROUNDING
 
 
 def test_the_input_is_left_alone() -> None:
@@ -114,16 +106,6 @@ def test_a_sum_of_many_does_not_lose_the_small() -> None:
     """float32 would: 2e7 ones after one another stop at 2^24."""
     values = torch.cat([torch.full((1,), 3e7), torch.full((100,), 0.5)])
     assert bounded_sum(values, 1e8).item() == 3e7 + 50
-
-
-def test_clip_norms_must_be_positive() -> None:
-    for clip_norm in [0.0, -1.0, math.nan, math.inf]:
-        with pytest.raises(ConfigError, match="clip is"):
-            bounded_sum(torch.ones(2), clip_norm)
-
-
-def test_sensitivity_is_twice_the_clip() -> None:
-    assert GaussianRelease(1.5, 7.0).sensitivity == 3.0
 
 
 def moved(values: Tensor, record: int, other: Tensor, clip_norm: float) -> tuple[float, float]:

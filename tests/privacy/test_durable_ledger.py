@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.refusals import refused
 
 from vertizo.core.errors import (
     BudgetError,
@@ -27,7 +28,7 @@ from vertizo.core.errors import (
 from vertizo.privacy.accounting import mu_of_units, units
 from vertizo.privacy.durable_ledger import DurableLedger
 from vertizo.privacy.events import LedgerBudget, SecretSteps
-from vertizo.privacy.ledger import Entry, digest
+from vertizo.privacy.ledger import Answered, Entry, digest
 
 SECRET = SecretSteps(count=5, sampling=0.01, noise_multiplier=4.0)
 BUDGET = LedgerBudget("six records", records=6, clients=2, share=30, epsilon=1.0, delta=1e-5)
@@ -64,32 +65,18 @@ def spending(ledger: DurableLedger) -> list[list[int]]:
     return ledger.tally.charged.tolist()
 
 
-def test_a_new_ledger_has_spent_nothing(place: Place) -> None:
-    with place.open() as ledger:
-        assert ledger.spent == 0
-        assert ledger.steps == 0
-        assert ledger.answered(0) is None
-        assert ledger.budget == BUDGET
-        assert ledger.state() == {}
-
-
 def test_what_was_charged_is_there_after_reopening(place: Place) -> None:
     with place.open() as ledger:
+        assert (ledger.spent, ledger.steps, ledger.answered(0), ledger.state()) == (0, 0, None, {})
+        assert ledger.budget == BUDGET
         ledger.commit([entry(0, 0, 1, 2), entry(1, 0, 2, 3, cost=7)])
         ledger.commit([entry(0, 1, 2)])
-        assert ledger.spent == 27
-        before = spending(ledger)
-    assert before == [[0, 10, 20, 0, 0, 0], [0, 0, 7, 7, 0, 0]]
-    with place.open() as ledger:
-        assert spending(ledger) == before
-        assert ledger.spent == 27
-        kept = ledger.answered(0)
-        assert kept is not None
-        assert (kept.number, kept.reply) == (1, b"reply 1 to 0")
-        assert kept.digest == digest(b"query 1 of 0")
-        other = ledger.answered(1)
-        assert other is not None
-        assert other.reply == b"reply 0 to 1"
+    for _ in range(2):
+        with place.open() as ledger:
+            assert spending(ledger) == [[0, 10, 20, 0, 0, 0], [0, 0, 7, 7, 0, 0]]
+            assert ledger.spent == 27
+            assert ledger.answered(0) == Answered(1, digest(b"query 1 of 0"), b"reply 1 to 0")
+            assert ledger.answered(1) == Answered(0, digest(b"query 0 of 1"), b"reply 0 to 1")
 
 
 def test_runs_draw_on_the_same_share_and_answer_for_themselves(place: Place) -> None:
@@ -108,13 +95,6 @@ def test_runs_draw_on_the_same_share_and_answer_for_themselves(place: Place) -> 
         assert list(ledger.tally.runs) == ["a", "b", "c", "d"]
 
 
-def test_admitting_charges_nothing(place: Place) -> None:
-    with place.open() as ledger:
-        for _ in range(9):
-            ledger.admit(0, ids(1), 30)
-        assert ledger.spent == 0
-
-
 def test_what_is_refused(place: Place) -> None:
     with place.open() as ledger:
         for client, records, cost, error in (
@@ -127,12 +107,14 @@ def test_what_is_refused(place: Place) -> None:
             (-1, (0,), 1, UnknownPartyError),
             (0, (0,), -1, ConfigError),
         ):
-            with pytest.raises(error):
-                ledger.admit(client, ids(*records), cost)
-            with pytest.raises(error):
-                ledger.commit([entry(1, 0, 5), entry(client, 1, *records, cost=cost)])
-            assert spending(ledger) == [[0] * 6] * 2, (client, records, cost)
+            case = client, records, cost
+            refused(case, error, ledger.admit, client, ids(*records), cost)
+            wrong = entry(client, 1, *records, cost=cost)
+            refused(case, error, ledger.commit, [entry(1, 0, 5), wrong])
+            assert spending(ledger) == [[0] * 6] * 2, case
             assert ledger.answered(1) is None
+        for _ in range(9):  # admitting charges nothing
+            ledger.admit(0, ids(1), 30)
         ledger.commit([entry(1, 0, 5, cost=30)])  # it goes on
     with place.open() as ledger:
         assert spending(ledger) == [[0] * 6, [0] * 5 + [30]]
@@ -169,31 +151,25 @@ def test_a_repeated_commit_is_charged_once(place: Place) -> None:
     with place.open() as ledger:
         ledger.commit([entries[1], entries[1]])
         ledger.commit([entries[2]])
-        assert ledger.spent == 30
-        assert ledger.tally.replies == 3
-        kept = ledger.answered(0)
-        assert kept is not None
-        assert kept.reply == entries[2].reply
+        assert (ledger.spent, ledger.tally.replies) == (30, 3)
+        assert ledger.answered(0) == Answered(2, digest(b"query 2 of 0"), b"reply 2 to 0")
 
 
 def test_another_reply_or_query_for_a_number_is_a_conflict(place: Place) -> None:
     with place.open() as ledger:
         ledger.commit([entry(0, 0, 1), entry(1, 4, 1)])
         ledger.commit([entry(0, 1, 1)])
-        first = entry(0, 0, 1)
-        for other in (
-            replace(first, reply=b"another"),
-            replace(first, query=b"another"),
-            replace(first, ids=ids(2)),
-            replace(first, cost=9),
+        first, twice = entry(0, 0, 1), entry(0, 2, 4)
+        answered = "query 0 of client 0 was answered before"
+        for entries, words in (
+            ([entry(1, 5, 5), replace(first, reply=b"another")], f"{answered}, with another reply"),
+            ([entry(1, 5, 5), replace(first, query=b"another")], f"{answered}, with another query"),
+            ([entry(1, 5, 5), replace(first, ids=ids(2))], answered),
+            ([entry(1, 5, 5), replace(first, cost=9)], answered),
+            ([entry(1, 2, 1)], "query 2 of client 1 comes after a later one"),
+            ([twice, replace(twice, reply=b"another")], "query 2 of client 0 was answered before"),
         ):
-            with pytest.raises(ConflictError, match="query 0 of client 0"):
-                ledger.commit([entry(1, 5, 5), other])
-        with pytest.raises(ConflictError, match="query 2 of client 1 comes after a later one"):
-            ledger.commit([entry(1, 2, 1)])
-        twice = entry(0, 2, 4)
-        with pytest.raises(ConflictError):
-            ledger.commit([twice, replace(twice, reply=b"another")])
+            refused(entries, ConflictError, ledger.commit, entries, match=words)
         assert spending(ledger) == [[0, 20, 0, 0, 0, 0], [0, 10, 0, 0, 0, 0]]
         ledger.commit([twice, twice])
         assert ledger.spent == 30
@@ -204,20 +180,17 @@ def test_a_resumed_simulation_repeats_what_it_had_no_more_left_for(place: Place)
     with place.open() as ledger:
         for one in entries:
             ledger.commit([one])
-    with place.open() as ledger, pytest.raises(BudgetError):
-        ledger.admit(0, ids(1), 15)
+    with place.open() as ledger:
+        refused("no replay", BudgetError, ledger.admit, 0, ids(1), 15)
     with place.open(replays=True) as ledger:
-        with pytest.raises(RepeatedRecordError):
-            ledger.admit(0, ids(1, 1), 15)
+        refused("twice", RepeatedRecordError, ledger.admit, 0, ids(1, 1), 15)
         for one in entries:
             ledger.admit(0, one.ids, one.cost)
             ledger.commit([one])
         assert ledger.spent == 30
-        with pytest.raises(BudgetError):
-            ledger.admit(0, ids(1), 15)
+        refused("a new one", BudgetError, ledger.admit, 0, ids(1), 15)
     with place.open(replays=True) as ledger:  # even before the end is reached
-        with pytest.raises(BudgetError):
-            ledger.commit([entry(0, 2, 1, cost=15)])
+        refused("a new one", BudgetError, ledger.commit, [entry(0, 2, 1, cost=15)])
         assert ledger.spent == 30
 
 
@@ -231,24 +204,21 @@ def test_secret_steps_of_all_runs_together_are_limited(tmp_path: Path) -> None:
         for number in range(3):
             assert ledger.steps == number
             ledger.begin_step(number)
-        with pytest.raises(ConflictError, match="secret step 2; 3 is the next"):
-            ledger.begin_step(2)
-        with pytest.raises(ConflictError, match="secret step 4; 3 is the next"):
-            ledger.begin_step(4)
+        for number in (2, 4):
+            words = f"secret step {number}; 3 is the next"
+            refused(number, ConflictError, ledger.begin_step, number, match=words)
     with place.open("b", secret=replace(SECRET, count=2)) as ledger:
         ledger.begin_step(0)
         assert (ledger.steps, ledger.tally.steps_left) == (1, 1)
     with place.open("b", secret=replace(SECRET, count=2)) as ledger:
         assert ledger.steps == 1
         ledger.begin_step(1)
-        with pytest.raises(BudgetError, match="all 5 steps"):
-            ledger.begin_step(2)
-    with pytest.raises(RunError, match="this run needs 1 more secret steps, of which 0 are left"):
-        place.open("c", secret=replace(SECRET, count=1))
+        refused("all made", BudgetError, ledger.begin_step, 2, match="all 5 steps")
+    words = "this run needs 1 more secret steps, of which 0 are left"
+    refused("none left", RunError, place.open, "c", secret=replace(SECRET, count=1), match=words)
     with place.open("c") as ledger:
         assert ledger.tally.steps == 5
-        with pytest.raises(RunError, match="opened without secret steps"):
-            ledger.begin_step(0)
+        refused("no step", RunError, ledger.begin_step, 0, match="opened without secret steps")
 
 
 def test_a_repeated_step_is_free_for_seeded_noise_only(tmp_path: Path) -> None:
@@ -261,8 +231,7 @@ def test_a_repeated_step_is_free_for_seeded_noise_only(tmp_path: Path) -> None:
         ledger.begin_step(1)
         assert ledger.steps == 2
         ledger.begin_step(2)
-        with pytest.raises(ConflictError):
-            ledger.begin_step(-1)
+        refused("no number", ConflictError, ledger.begin_step, -1)
         assert ledger.steps == 3
 
 
@@ -273,14 +242,13 @@ def test_other_secret_steps_are_refused(tmp_path: Path) -> None:
         ({"noise_multiplier": 4.5}, "with z = 4; the run has 4.5; use the configuration"),
         ({"noise_multiplier": 4 * (1 - 1e-6)}, r"the run has 3.999996; .* secure noise"),
     ):
-        with pytest.raises(RunError, match=words):
-            place.open(secret=replace(SECRET, **change))
+        refused(change, RunError, place.open, secret=replace(SECRET, **change), match=words)
     for fits in (1, 1 + 1e-7):
         with place.open(secret=replace(SECRET, noise_multiplier=4 * fits)):
             pass
     (tmp_path / "plain").mkdir()
-    with pytest.raises(RunError, match="has no secret steps"):
-        Place(tmp_path / "plain").open(secret=SECRET)
+    plain = Place(tmp_path / "plain")
+    refused("plain", RunError, plain.open, secret=SECRET, match="has no secret steps")
 
 
 def test_a_ledger_is_made_once(place: Place) -> None:
@@ -303,23 +271,19 @@ def test_an_epsilon_below_what_may_be_spent_is_not_stated(tmp_path: Path) -> Non
 
 
 def test_a_budget_and_a_run_say_what_is_wrong_with_them(place: Place) -> None:
-    wrong: tuple[dict[str, Any], ...] = (
-        {"name": " "},
-        {"name": "two\nlines"},
-        {"records": 0},
-        {"records": 2.0},
-        {"clients": True},
-        {"share": 0},
-        {"share": 2**62},
-        {"epsilon": 0.0},
-        {"delta": 1.0},
-    )
-    for change in wrong:
-        with pytest.raises(ConfigError):
-            replace(BUDGET, **change)
+    wrong: dict[str, tuple[Any, ...]] = {
+        "name": (" ", "two\nlines"),
+        "records": (0, 2.0),
+        "clients": (True,),
+        "share": (0, 2**62),
+        "epsilon": (0.0,),
+        "delta": (1.0,),
+    }
+    for key, values in wrong.items():
+        for value in values:
+            refused((key, value), ConfigError, replace, BUDGET, **{key: value})
     for run in ("", " ", "two\nlines"):
-        with pytest.raises(RunError, match="name it in one line"):
-            place.open(run)
+        refused(run, RunError, place.open, run, match="name it in one line")
 
 
 @pytest.mark.processes
@@ -333,10 +297,9 @@ def test_one_process_at_a_time(place: Place) -> None:
     )
     with place.open() as ledger:
         ledger.commit([entry(0, 0, 1)])
-        with pytest.raises(RunError, match="in use by another process"):
-            place.open("b")
-        with pytest.raises(RunError, match="in use by another process"):
-            DurableLedger.inspect(place.path)
+        refused("open", RunError, place.open, "b", match="in use by another process")
+        words = "in use by another process"
+        refused("inspect", RunError, DurableLedger.inspect, place.path, match=words)
         answer = subprocess.run(
             [sys.executable, "-c", text, str(place.path), str(place.witnesses)],
             capture_output=True,
@@ -360,13 +323,9 @@ def test_a_full_disk_ends_it_and_loses_nothing(place: Place) -> None:
                 ledger.commit([big])
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        for use in (
-            lambda: ledger.commit([entry(0, 2, 1)]),
-            lambda: ledger.admit(0, ids(1), 1),
-            lambda: ledger.begin_step(0),
-        ):
-            with pytest.raises(RunError, match="open it again"):
-                use()
+        refused("commit", RunError, ledger.commit, [entry(0, 2, 1)], match="open it again")
+        refused("admit", RunError, ledger.admit, 0, ids(1), 1, match="open it again")
+        refused("step", RunError, ledger.begin_step, 0, match="open it again")
     with place.open() as ledger:
         assert ledger.spent == 10
         ledger.commit([big])
@@ -400,32 +359,23 @@ def test_a_summary_for_people(tmp_path: Path) -> None:
         ledger.begin_step(0)
         summary = ledger.tally
     assert str(summary) == str(DurableLedger.inspect(place.path))
-    assert summary.replies == 2
-    assert summary.spent == 16
-    assert summary.left == 20
+    assert (summary.replies, summary.spent, summary.left) == (2, 16, 20)
     assert (summary.steps, summary.steps_left) == (1, 4)
-    text = str(summary)
-    assert "six records: 6 records, 2 clients, ε = 5 at δ = 1e-05" in text
-    assert f"most spent on one record: μ = {mu_of_units(16):.4g}" in text
-    assert "client 0: 33.4 % of its share of the record charged most, 11.2 % on average" in text
-    assert "client 1: 20.0 % of its share of the record charged most, 3.4 % on average" in text
-    assert "secret steps: 1 of 5, 4 left (q = 0.01, z = 4)" in text
+    for words in (
+        "six records: 6 records, 2 clients, ε = 5 at δ = 1e-05",
+        f"most spent on one record: μ = {mu_of_units(16):.4g}",
+        "client 0: 33.4 % of its share of the record charged most, 11.2 % on average",
+        "client 1: 20.0 % of its share of the record charged most, 3.4 % on average",
+        "secret steps: 1 of 5, 4 left (q = 0.01, z = 4)",
+    ):
+        assert words in str(summary)
 
 
+RECORDS = st.lists(st.integers(0, 5), min_size=1, max_size=3)
+ANSWER = st.tuples(st.integers(0, 1), RECORDS, st.integers(0, 14))
 OPERATIONS = st.lists(
     st.one_of(
-        st.tuples(
-            st.just("answer"),
-            st.lists(
-                st.tuples(
-                    st.integers(0, 1),
-                    st.lists(st.integers(0, 5), min_size=1, max_size=3),
-                    st.integers(0, 14),
-                ),
-                min_size=1,
-                max_size=3,
-            ),
-        ),
+        st.tuples(st.just("answer"), st.lists(ANSWER, min_size=1, max_size=3)),
         st.tuples(st.just("repeat"), st.integers(0, 30)),
         st.tuples(st.just("open"), st.sampled_from("ab")),
     ),

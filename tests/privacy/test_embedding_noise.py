@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from itertools import product
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -15,11 +14,11 @@ from tests import federations as fed
 from torch import Tensor
 
 from vertizo.core.randomness import Stream
+from vertizo.privacy.accounting import epsilon_of
 from vertizo.privacy.embedding_noise import EmbeddingNoise, account, noise_std_for_embeddings
 from vertizo.protocol import wire
 from vertizo.protocol.messages import Query, Upload
-from vertizo.zeroth_order.directions import LAWS, Directions
-from vertizo.zeroth_order.record_directions import record_directions
+from vertizo.zeroth_order.directions import LAWS, Directions, record_directions
 
 CLIP, SIGMA = 2.0, 0.7
 RECORDS, BATCH, EPOCHS = 29, 8, 2
@@ -60,17 +59,13 @@ def test_every_number_of_a_query_has_noise_of_its_own() -> None:
     assert abs(lagged) < 5 / math.sqrt(rows.size)
 
 
-def test_a_number_stands_for_one_noise() -> None:
+def test_a_number_stands_for_one_noise_whatever_it_hides() -> None:
     h = inside(1, 8, 5)
-    one, again, next_one = noise().release(3, h), noise().release(3, h), noise().release(4, h)
-    assert torch.equal(one, again)
-    assert not torch.equal(one, next_one)
-    assert not torch.equal(one, noise(seed=1).release(3, h))
-
-
-def test_noise_does_not_depend_on_what_it_hides() -> None:
-    h = inside(1, 8, 5)
-    assert torch.allclose(noise().release(3, h) - h, noise().release(3, -h) + h, atol=1e-6)
+    one = noise().release(3, h)
+    assert torch.equal(one, noise().release(3, h))
+    assert torch.allclose(one - h, noise().release(3, -h) + h, atol=1e-6)
+    for other in (noise().release(4, h), noise(seed=1).release(3, h)):
+        assert not torch.equal(one, other)
 
 
 def test_embeddings_are_clipped_record_by_record() -> None:
@@ -109,11 +104,6 @@ def test_noise_and_directions_of_one_seed_are_unrelated() -> None:
                 assert abs(float(torch.corrcoef(torch.stack([hidden, other]))[0, 1])) < 0.08
 
 
-def ran(method: str = "vafl", **changes: Any) -> tuple[Any, Any]:
-    dotted = {key.replace("__", "."): value for key, value in changes.items()}
-    return fed.ran(method, changes={**fed.EMBEDDING_NOISE, **dotted})
-
-
 def queries(tape: Any) -> list[Query]:
     return [message for *_, message in tape.messages() if isinstance(message, Query)]
 
@@ -145,7 +135,7 @@ def test_only_embeddings_are_noised() -> None:
 
 def test_each_client_has_noise_of_its_own() -> None:
     made = fed.build("vafl", changes=fed.EMBEDDING_NOISE)
-    found = [client._noise.release(0, torch.zeros(1, 8, 3)) for client in made.clients]
+    found = [client.noise.release(0, torch.zeros(1, 8, 3)) for client in made.clients]
     for i, one in enumerate(found):
         assert all(not torch.allclose(one, other) for other in found[:i])
 
@@ -171,24 +161,12 @@ def test_the_clients_own_gradient_is_untouched() -> None:
     models = []
     for changes in ({}, fed.EMBEDDING_NOISE):
         federation = fed.build("vafl", changes=changes)
-        half, model = federation.clients[0]._pair, federation.models[0]
+        half, model = federation.clients[0].pair, federation.models[0]
         features = federation.data.features[0]["train"][:8]
         half.ask(0, features)
         half.tell(0, features, inside(8, 3))
         models.append(model.parameters)
     assert torch.equal(*models)
-
-
-def epsilon_by_bisection(mu: float, delta: float) -> float:
-    """The ε at which a Gaussian mechanism of that μ is (ε, δ)-DP."""
-    spread, low, high = NormalDist(), 0.0, 1e4
-    for _ in range(200):
-        middle = (low + high) / 2
-        first = spread.cdf(-middle / mu + mu / 2)
-        second = spread.cdf(-middle / mu - mu / 2)
-        found = first - (math.exp(middle) * second if second else 0.0)
-        low, high = (middle, high) if found > delta else (low, middle)
-    return high
 
 
 def test_figures() -> None:
@@ -199,8 +177,8 @@ def test_figures() -> None:
         found = account(clip, std, delta, releases=k, sampling=sampling)
         mu = 2 * clip * math.sqrt(k) / std
         assert found.mu == pytest.approx(mu, rel=1e-12)
-        assert found.epsilon == pytest.approx(epsilon_by_bisection(mu, delta), rel=1e-6)
-        published = epsilon_by_bisection(mu * math.sqrt(sampling), delta)
+        assert found.epsilon == pytest.approx(epsilon_of(mu, delta), rel=1e-6)
+        published = epsilon_of(mu * math.sqrt(sampling), delta)
         assert found.epsilon_published == pytest.approx(published, rel=1e-6)
         assert (found.clip, found.noise_std, found.delta, found.releases) == (clip, std, delta, k)
 
@@ -213,13 +191,9 @@ def test_noise_for_a_target() -> None:
 
 
 def calibrated(method: str = "vafl", **changes: Any) -> Any:
-    tree = {
-        "privacy.mechanism": "embedding-noise",
-        "privacy.clip": 0.5,
-        "privacy.epsilon": 3.0,
-        **{key.replace("__", "."): value for key, value in changes.items()},
-    }
-    return fed.build(method, changes=tree)
+    tree = {"privacy.mechanism": "embedding-noise", "privacy.clip": 0.5, "privacy.epsilon": 3.0}
+    more = {key.replace("__", "."): value for key, value in changes.items()}
+    return fed.build(method, changes=tree | more)
 
 
 def test_every_embedding_of_a_record_counts() -> None:
@@ -227,10 +201,8 @@ def test_every_embedding_of_a_record_counts() -> None:
     for table, (method, points) in product(
         ["zeros", "upload"], [("vafl", 1), ("czofo", 1), ("zoo-vfl", 2), ("dpzv", 2), ("dpzv", 6)]
     ):
-        more: dict[str, Any] = {"simulation__table": table}
-        if points > 2:
-            more["method__num_directions"] = points // 2
-        statement = calibrated(method, **more).embedding_noise
+        more = {"method__num_directions": points // 2} if points > 2 else {}
+        statement = calibrated(method, simulation__table=table, **more).embedding_noise
         k = EPOCHS * points + (table == "upload")
         assert statement.releases == k
         assert statement.epsilon == pytest.approx(3.0, rel=1e-9)
@@ -261,7 +233,7 @@ def test_the_published_calibration_gives_less_noise() -> None:
 def test_the_noise_is_that_of_the_statement() -> None:
     federation = calibrated(epochs=20)
     std = federation.embedding_noise.noise_std
-    made = federation.clients[2]._noise
+    made = federation.clients[2].noise
     zeros = torch.zeros(1, 8, 3)
     sample = torch.stack([made.release(n, zeros) for n in range(200)])
     assert plausible(sample.double().numpy().ravel(), std)
@@ -270,14 +242,14 @@ def test_the_noise_is_that_of_the_statement() -> None:
 def test_a_statement_promises_nothing_and_names_both_figures() -> None:
     federation = calibrated()
     statement, own = federation.statement(), federation.embedding_noise
-    assert statement.guarantee == "none"
-    assert statement.epsilon is None
-    assert statement.mu is None
-    words = statement.words
-    assert words.startswith("No privacy guarantee")
-    assert "labels are not protected" in words
-    assert "ε = 3 at δ = 1e-05" in words
-    assert f"published formula, which does not hold: {own.epsilon_published:.4g}" in words
+    assert (statement.guarantee, statement.epsilon, statement.mu) == ("none", None, None)
+    assert statement.words.startswith("No privacy guarantee")
+    for words in (
+        "labels are not protected",
+        "ε = 3 at δ = 1e-05",
+        f"published formula, which does not hold: {own.epsilon_published:.4g}",
+    ):
+        assert words in statement.words
     assert own.as_dict() == {
         "clip": 0.5,
         "noise_std": own.noise_std,
@@ -287,12 +259,12 @@ def test_a_statement_promises_nothing_and_names_both_figures() -> None:
         "epsilon": own.epsilon,
         "epsilon_published": own.epsilon_published,
     }
-
-
-def test_no_server_makes_it_a_guarantee() -> None:
-    for update in ["sgd", "none"]:
+    for update in ["sgd", "none"]:  # no server makes it a guarantee
         federation = fed.build("vafl", changes={**fed.EMBEDDING_NOISE, "server.update": update})
         assert federation.statement().guarantee == "none"
+    # Without the mechanism nothing is stated.
+    assert fed.build("vafl").embedding_noise is None
+    assert fed.build("vafl", changes=fed.GAUSSIAN).embedding_noise is None
 
 
 def test_uploads_for_the_table_carry_noise_and_those_for_scores_do_not() -> None:
@@ -310,20 +282,13 @@ def test_uploads_for_the_table_carry_noise_and_those_for_scores_do_not() -> None
         seen = uploaded(purpose, 0, len(h))
         assert torch.allclose(seen, clipped, atol=1e-6) == (purpose != "train")
         assert torch.equal(seen, uploaded(purpose, 0, len(h)))
-    h = model(federation.data.features[1]["train"])
-    clipped = h * (0.5 / h.norm(dim=1, keepdim=True).clamp(min=0.5))
-    first, second = uploaded("train", 0, 14), uploaded("train", 14, 28)
-    assert not torch.allclose(first - clipped[:14], second - clipped[14:28])
-
-
-def test_without_the_mechanism_nothing_is_stated() -> None:
-    assert fed.build("vafl").embedding_noise is None
-    assert fed.build("vafl", changes=fed.GAUSSIAN).embedding_noise is None
+        if purpose == "train":
+            first, second = uploaded("train", 0, 14), uploaded("train", 14, 28)
+            assert not torch.allclose(first - clipped[:14], second - clipped[14:28])
 
 
 def test_two_runs_of_one_seed_are_the_same_and_of_two_are_not() -> None:
-    _, one = ran()
-    _, same = ran()
-    _, other = ran(seed=1)
-    assert one.seen == same.seen
-    assert one.seen != other.seen
+    one, same, other = (
+        fed.ran("vafl", changes={**fed.EMBEDDING_NOISE, "seed": seed})[1].seen for seed in (0, 0, 1)
+    )
+    assert one == same != other

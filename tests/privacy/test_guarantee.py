@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import trapezoid
 from scipy.stats import binom
+from tests.refusals import refused
 
 from vertizo.core.errors import ConfigError
 from vertizo.privacy import guarantee
@@ -129,46 +130,40 @@ class TestJoined:
     def test_delta_must_be_a_fraction(self) -> None:
         for delta in [0.0, 1.0, -1.0, math.nan]:
             for secret in (None, FEW):
-                with pytest.raises(ConfigError, match="delta is"):
-                    joined_epsilon(1.0, secret, delta)
+                case = delta, secret
+                refused(case, ConfigError, joined_epsilon, 1.0, secret, delta, match="delta is")
 
     def test_samples_that_lose_records_too_often_have_no_epsilon(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A sample cut off with probability TAIL costs ``(1 + e^ε) T_s TAIL`` of δ."""
+        assert joined_epsilon(0.3, FEW, 1e-18) == math.inf  # a tiny δ has no room for it
         base = joined_epsilon(0.3, FEW, DELTA)
         afford = math.log(1e-6 * DELTA / FEW.count / (1 + math.exp(base)))
         for log_tail, expected in ((afford - 0.01, base), (afford + 0.01, math.inf)):
             monkeypatch.setattr(guarantee, "TAIL", math.exp(log_tail))
             assert joined_epsilon.__wrapped__(0.3, FEW, DELTA) == expected
 
-    def test_a_tiny_delta_has_no_room_for_lost_records(self) -> None:
-        assert joined_epsilon(0.3, FEW, 1e-18) == math.inf
-
     def test_of_all_releases(self) -> None:
         releases = Releases(3, 4, GaussianRelease(1.0, 20.0), secret=FEW)
         assert guarantee.epsilon(releases, DELTA) == joined_epsilon(releases.known_mu, FEW, DELTA)
 
 
-class TestCapacity:
-    def test_is_the_least_that_is_rarely_exceeded(self) -> None:
-        for records, sampling in [
-            (60_000, 64 / 60_000),
-            (60_000, 0.5),
-            (1000, 0.05),
-            (300, 0.05),
-            (10**7, 1e-6),
-        ]:
-            found = capacity(records, sampling)
-            assert (
-                binom.sf(found, records, sampling) <= TAIL < binom.sf(found - 1, records, sampling)
-            )
-            mean = records * sampling
-            assert mean < found < mean + 14 * math.sqrt(mean) + 40
-
-    def test_is_never_more_than_there_are(self) -> None:
-        for records, sampling in [(1, 0.5), (10, 0.5), (29, 0.3), (40, 0.9)]:
-            assert capacity(records, sampling) == records
+def test_capacity_is_the_least_that_is_rarely_exceeded() -> None:
+    for records, sampling in [
+        (60_000, 64 / 60_000),
+        (60_000, 0.5),
+        (1000, 0.05),
+        (300, 0.05),
+        (10**7, 1e-6),
+    ]:
+        found = capacity(records, sampling)
+        above = (binom.sf(most, records, sampling) for most in (found, found - 1))
+        assert next(above) <= TAIL < next(above)
+        mean = records * sampling
+        assert mean < found < mean + 14 * math.sqrt(mean) + 40
+    for records, sampling in [(1, 0.5), (10, 0.5), (29, 0.3), (40, 0.9)]:
+        assert capacity(records, sampling) == records  # never more than there are
 
 
 def budget(noise: guarantee.Noise, **given_: Any) -> float:
@@ -176,31 +171,19 @@ def budget(noise: guarantee.Noise, **given_: Any) -> float:
     return guarantee.epsilon(releases_of(noise, **given_), DELTA)
 
 
-def releases_of(
-    noise: guarantee.Noise,
-    *,
-    clients: int,
-    queries: int,
-    per_query: int = 1,
-    steps_per_query: float | None = None,
-    secret_steps: int = 0,
-    sampling: float | None = None,
-    server_share: float = 0.0,
-) -> Releases:
+def releases_of(noise: guarantee.Noise, **asked: Any) -> Releases:
     step = secret = None
-    if secret_steps:
-        assert sampling is not None
-        assert noise.server is not None
-        secret = SecretSteps(secret_steps, sampling, noise.server)
+    if noise.server is not None and "secret_steps" in asked:
+        secret = SecretSteps(asked["secret_steps"], asked["sampling"], noise.server)
     elif noise.server is not None:
         step = GaussianRelease(1.0, noise.server)
     return Releases(
-        clients,
-        queries,
+        asked["clients"],
+        asked["queries"],
         GaussianRelease(1.0, noise.reply),
-        per_query=per_query,
+        per_query=asked.get("per_query", 1),
         step=step,
-        steps_per_query=steps_per_query or 1.0,
+        steps_per_query=asked.get("steps_per_query", 1.0),
         secret=secret,
     )
 
@@ -274,13 +257,9 @@ class TestCalibration:
         assert spent <= whole * (1 + 1e-12)
         assert spent >= whole * (1 - 1e-9) - 2 * clients * queries * UNIT
 
-    def test_more_queries_than_units(self) -> None:
-        """μ(0.01, 1e-10) is 2e-3: 4e6 units for 1e7 queries."""
-        with pytest.raises(ConfigError, match="ledger's unit"):
-            calibrate(0.01, 1e-10, clients=1000, queries=10_000)
-
     def test_nonsense_is_refused(self) -> None:
-        for wrong, word in [
+        lost = {"secret_steps": 5, "sampling": 0.1, "server_share": 0.5}
+        for wrong, words in [
             ({"target": 0.0}, "epsilon is 0"),
             ({"target": math.nan}, "epsilon is nan"),
             ({"target": math.inf}, "epsilon is inf"),
@@ -295,24 +274,16 @@ class TestCalibration:
             ({"steps_per_query": 1.0, "server_share": -0.5}, "server_share is -0.5"),
             ({"steps_per_query": 1.0, "server_share": math.nan}, "server_share is nan"),
             ({"secret_steps": 5, "sampling": 0.1}, "server_share is 0"),
+            # μ(0.01, 1e-10) is 2e-3: 4e6 units for 1e7 queries.
+            (
+                {"target": 0.01, "delta": 1e-10, "clients": 1000, "queries": 10_000},
+                "ledger's unit",
+            ),
+            # Losing records costs more δ than there is: ε is infinite, whatever the noise.
+            ({"delta": 1e-19, "clients": 1, "queries": 1, **lost}, "no noise brings 5 secret"),
         ]:
             asked = {"target": 1.0, "delta": DELTA, "clients": 2, "queries": 3, **wrong}
-            with pytest.raises(ConfigError, match=word) as caught:
-                calibrate(asked.pop("target"), asked.pop("delta"), **asked)
-            assert "\n" not in str(caught.value)
-
-    def test_secret_steps_that_no_noise_pays_for(self) -> None:
-        """Losing records costs more δ than there is: ε is infinite, whatever the noise."""
-        with pytest.raises(ConfigError, match="no noise brings 5 secret steps"):
-            calibrate(
-                1.0,
-                1e-19,
-                clients=1,
-                queries=1,
-                server_share=0.5,
-                secret_steps=5,
-                sampling=0.1,
-            )
+            refused(wrong, ConfigError, calibrate, match=rf"\A.*{words}.*\Z", **asked)
 
 
 class TestViews:

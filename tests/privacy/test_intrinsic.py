@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
+from typing import Any
 
 import pytest
 import torch
+from tests.refusals import refused
 from torch import Tensor, nn
 
 from vertizo.core.errors import ConfigError, DataError
-from vertizo.core.names import LawName
 from vertizo.core.randomness import Stream
 from vertizo.models.base import Points
 from vertizo.models.losses import Classification
@@ -33,21 +36,19 @@ def published(variance: float, largest: float) -> Intrinsic:
     return Intrinsic.of([Frozen(variance, largest, 100, 128)], steps=T, records=N)
 
 
-def test_table_2_with_ten_directions() -> None:
-    figures = published(1.61, 20.1)
-    assert f"{figures.step_epsilon:.1e}" == "2.8e-03"
-    assert f"{figures.epsilon_as_printed:.1f}" == "85.9"
-    assert f"{figures.epsilon_as_cited:.2f}" == "5.24"
-    assert f"{figures.total_delta:.3f}" == "0.094"
-
-
-def test_table_2_with_a_hundred_directions() -> None:
-    """σ² and ζ as printed give ε̄ = 93.9; the table's 93.6 needs ε = 0.003306, within its digits."""
-    figures = published(0.15, 7.3)
-    assert f"{figures.step_epsilon:.1e}" == "3.3e-03"
-    assert f"{figures.epsilon_as_printed:.1f}" == "93.9"
-    assert f"{figures.epsilon_as_cited:.2f}" == "6.40"
-    assert f"{figures.total_delta:.3f}" == "0.094"
+def test_table_2() -> None:
+    """With a hundred directions σ² and ζ as printed give ε̄ = 93.9; the table's 93.6 needs
+    ε = 0.003306, within its digits."""
+    for directions, figures, printed in (
+        (10, published(1.61, 20.1), ("2.8e-03", "85.9", "5.24", "0.094")),
+        (100, published(0.15, 7.3), ("3.3e-03", "93.9", "6.40", "0.094")),
+    ):
+        assert (
+            f"{figures.step_epsilon:.1e}",
+            f"{figures.epsilon_as_printed:.1f}",
+            f"{figures.epsilon_as_cited:.2f}",
+            f"{figures.total_delta:.3f}",
+        ) == printed, directions
     assert f"{total_as_printed(3.306e-3, T, DELTA):.1f}" == "93.6"
     # ε̄ grows with ζ and falls with σ²: what rounds to 7.3 and 0.15 has 93.6 among it.
     low, high = published(0.155, 7.25), published(0.145, 7.35)
@@ -89,37 +90,46 @@ def relative_error(q: int, repeats: float, v: float = 2) -> float:
     return math.sqrt((v + 2 * (q - 1)) / (q * repeats))
 
 
+def linear(g: Tensor) -> Callable[[Tensor], Tensor]:
+    """Losses whose difference is exact at any μ."""
+    return lambda h: (h * g).sum(2)
+
+
+def measured(losses: Callable[[Tensor], Tensor], gradients: Tensor, **options: Any) -> Frozen:
+    """At embeddings of zeros, unless others are given."""
+    usual: dict[str, Any] = {
+        "directions": "sphere",
+        "num_directions": 1,
+        "smoothing": 1.0,
+        "per_record": True,
+        "stream": Stream.from_seed(2),
+    }
+    at = options.pop("embeddings", torch.zeros_like(gradients))
+    return measure(losses, at, gradients, **{**usual, **options})
+
+
+def expected(g: Tensor, trace: int, q: int) -> tuple[float, float]:
+    """The variance by the closed form; as how many records of equal weight the given ones count.
+
+    Records weigh by ‖g‖²: their number counts as (Σ‖g‖²)²/Σ‖g‖⁴.
+    """
+    norms, d = (g.double() ** 2).sum(1), g.shape[1]
+    effective = float(norms.sum() ** 2 / (norms**2).sum())
+    return float(((d + trace) * norms / (q * d)).mean()), effective
+
+
 def test_a_linear_loss_has_the_variance_of_the_closed_form() -> None:
-    laws: tuple[LawName, ...] = ("sphere", "scaled-sphere", "rademacher", "gaussian")
-    assert set(laws) == set(TRACE)
-    for law in laws:
-        for q in (1, 10):
-            check_law(law, q)
-
-
-def check_law(law: LawName, q: int) -> None:
+    assert set(TRACE) == {"sphere", "scaled-sphere", "rademacher", "gaussian"}
     batch, d, repeats = 16, 12, 1000
     g = torch.randn(batch, d, generator=torch.Generator().manual_seed(1))
-    measured = measure(
-        lambda h: (h * g).sum(2),
-        torch.zeros(batch, d),
-        g,
-        directions=law,
-        num_directions=q,
-        smoothing=1.0,  # the difference of a linear loss is exact at any μ
-        per_record=True,
-        stream=Stream.from_seed(2),
-        repeats=repeats,
-    )
-    norms = (g**2).sum(1)
-    expected = float(((d + TRACE[law]) * norms / (q * d)).mean())
-    # Records weigh by ‖g‖²: their number counts as (Σ‖g‖²)²/Σ‖g‖⁴.
-    effective = float(norms.sum() ** 2 / (norms**2).sum())
-    error = relative_error(q, repeats * effective, 4 if law == "gaussian" else 2)
-    assert 6 * error < 0.12
-    assert measured.variance == pytest.approx(expected, rel=6 * error)
-    assert measured.largest_gradient == pytest.approx(float(norms.max().sqrt()), rel=1e-6)
-    assert (measured.repeats, measured.coordinates) == (repeats, batch * d)
+    for law, q in product(TRACE, (1, 10)):
+        found = measured(linear(g), g, directions=law, num_directions=q, repeats=repeats)
+        variance, effective = expected(g, TRACE[law], q)
+        error = relative_error(q, repeats * effective, 4 if law == "gaussian" else 2)
+        assert 6 * error < 0.12
+        assert found.variance == pytest.approx(variance, rel=6 * error)
+        assert found.largest_gradient == pytest.approx(float(g.norm(dim=1).max()), rel=1e-6)
+        assert (found.repeats, found.coordinates) == (repeats, batch * d)
 
 
 def test_slopes_of_the_batch_have_the_variance_of_all_records() -> None:
@@ -131,38 +141,19 @@ def test_slopes_of_the_batch_have_the_variance_of_all_records() -> None:
     """
     batch, d, q, repeats = 8, 10, 5, 4000
     g = torch.randn(batch, d, generator=torch.Generator().manual_seed(3))
-    measured = measure(
-        lambda h: (h * g).sum(2),
-        torch.zeros(batch, d),
-        g / batch,
-        directions="sphere",
-        num_directions=q,
-        smoothing=1.0,
-        per_record=False,
-        stream=Stream.from_seed(4),
-        repeats=repeats,
-    )
+    options: dict[str, Any] = {"num_directions": q, "repeats": repeats, "per_record": False}
+    found = measured(linear(g), g / batch, stream=Stream.from_seed(4), **options)
     whole = float((g**2).sum()) / batch**2
-    expected = (batch * d - 1) * whole / (q * batch * d)
     error = relative_error(q, repeats)
     assert 6 * error < 0.14
-    assert measured.variance == pytest.approx(expected, rel=6 * error)
+    closed_form = (batch * d - 1) * whole / (q * batch * d)
+    assert found.variance == pytest.approx(closed_form, rel=6 * error)
 
 
 def test_the_coordinate_law_has_no_variance_to_speak_of() -> None:
     """Every axis once is the gradient itself: the theorem then has nothing to say."""
-    g = torch.ones(4, 8)
-    with pytest.raises(DataError, match="the variance above 0"):
-        measure(
-            lambda h: (h * g).sum(2),
-            torch.zeros(4, 8),
-            g,
-            directions="coordinate",
-            num_directions=8,
-            smoothing=1.0,
-            per_record=True,
-            stream=Stream.from_seed(5),
-        )
+    g, law = torch.ones(4, 8), {"directions": "coordinate", "num_directions": 8}
+    refused("coordinate", DataError, measured, linear(g), g, match="the variance above 0", **law)
 
 
 def server(batch: int, d: int) -> tuple[ServerModel, Tensor, Tensor]:
@@ -174,58 +165,51 @@ def server(batch: int, d: int) -> tuple[ServerModel, Tensor, Tensor]:
     return head, embeddings, torch.randint(3, (batch,), generator=generator)
 
 
+def losses_of(head: ServerModel, labels: Tensor) -> Callable[[Tensor], Tensor]:
+    def losses(points: Tensor) -> Tensor:
+        logits = head.logits(points.flatten(0, 1))
+        return head.task.losses(logits, labels).values.view(len(points), len(labels))
+
+    return losses
+
+
 def test_on_a_server_of_the_library() -> None:
-    for q in (1, 8):
-        check_server(q)
-
-
-def check_server(q: int) -> None:
     """A smooth head at small μ is linear as far as the estimates see: the closed form holds."""
     batch, d, repeats = 32, 10, 400
     head, embeddings, labels = server(batch, d)
     gradients = head.evaluate(Points(embeddings), labels).input_gradient(1.0)
-
-    def losses(points: Tensor) -> Tensor:
-        logits = head.logits(points.flatten(0, 1))
-        return head.task.losses(logits, labels).values.view(len(points), batch)
-
-    measured = measure(
-        losses,
-        embeddings,
-        gradients,
-        directions="sphere",
-        num_directions=q,
-        smoothing=1e-2,
-        per_record=True,
-        stream=Stream.from_seed(8),
-        repeats=repeats,
-    )
-    norms = (gradients.double() ** 2).sum(1)
-    expected = float(((d - 1) * norms / (q * d)).mean())
-    effective = float(norms.sum() ** 2 / (norms**2).sum())
-    error = relative_error(q, repeats * effective)
-    assert measured.variance == pytest.approx(expected, rel=6 * error + 0.02)
-    assert measured.largest_gradient == pytest.approx(float(norms.max().sqrt()), rel=1e-5)
+    for q in (1, 8):
+        found = measured(
+            losses_of(head, labels),
+            gradients,
+            embeddings=embeddings,
+            num_directions=q,
+            smoothing=1e-2,
+            stream=Stream.from_seed(8),
+            repeats=repeats,
+        )
+        variance, effective = expected(gradients, -1, q)
+        error = relative_error(q, repeats * effective)
+        assert found.variance == pytest.approx(variance, rel=6 * error + 0.02)
+        largest = float(gradients.double().norm(dim=1).max())
+        assert found.largest_gradient == pytest.approx(largest, rel=1e-5)
 
 
 def test_the_measurement_repeats_with_its_stream() -> None:
     head, embeddings, labels = server(4, 5)
-
-    def once(seed: int) -> Frozen:
-        return measure(
-            lambda h: head.task.losses(head.logits(h.flatten(0, 1)), labels).values.view(-1, 4),
-            embeddings,
+    options: dict[str, Any] = {"directions": "gaussian", "num_directions": 3, "smoothing": 1e-3}
+    one, again, other = (
+        measured(
+            losses_of(head, labels),
             torch.ones(4, 5),
-            directions="gaussian",
-            num_directions=3,
-            smoothing=1e-3,
-            per_record=True,
+            embeddings=embeddings,
             stream=Stream.from_seed(seed),
             repeats=5,
+            **options,
         )
-
-    assert once(1) == once(1)
-    assert once(1) != once(2)
+        for seed in (1, 1, 2)
+    )
+    assert one == again != other
 
 
 def test_several_models_are_averaged_and_the_largest_gradient_is_taken() -> None:
@@ -248,30 +232,9 @@ def test_its_words_promise_nothing() -> None:
 
 
 def test_wrong_input() -> None:
-    with pytest.raises(ConfigError, match="measured is empty"):
-        Intrinsic.of([], steps=1, records=1)
-    with pytest.raises(ConfigError, match="repeats is 1; a variance needs 2 or more"):
-        measure(
-            lambda h: h.sum(2),
-            torch.zeros(1, 2),
-            torch.ones(1, 2),
-            directions="sphere",
-            num_directions=1,
-            smoothing=1.0,
-            per_record=True,
-            stream=Stream.from_seed(1),
-            repeats=1,
-        )
-    with pytest.raises(ConfigError, match="variance of the estimate is 0"):
-        step_epsilon(0.0, 1.0, 10, 1e-5)
-    with pytest.raises(DataError, match="must be finite"):
-        measure(
-            lambda h: h.sum(2) * math.nan,
-            torch.zeros(1, 2),
-            torch.ones(1, 2),
-            directions="sphere",
-            num_directions=1,
-            smoothing=1.0,
-            per_record=True,
-            stream=Stream.from_seed(1),
-        )
+    refused("none", ConfigError, Intrinsic.of, [], steps=1, records=1, match="measured is empty")
+    ones, words = torch.ones(1, 2), "repeats is 1; a variance needs 2 or more"
+    refused("once", ConfigError, measured, linear(ones), ones, repeats=1, match=words)
+    words = "variance of the estimate is 0"
+    refused("no variance", ConfigError, step_epsilon, 0.0, 1.0, 10, 1e-5, match=words)
+    refused("NaN", DataError, measured, linear(ones * math.nan), ones, match="must be finite")

@@ -6,130 +6,77 @@ also outlives a power cut rests on SQLite and on fsync, and is not tested here.
 
 from __future__ import annotations
 
-import json
-import os
+import multiprocessing
 import random
-import runpy
-import select
 import shutil
 import signal
-import socket
 import sqlite3
 import struct
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace, TracebackType
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import pytest
+from tests.privacy import ledger_server as server
 
 from vertizo.privacy.durable_ledger import DurableLedger
 from vertizo.privacy.ledger import digest
 
 pytestmark = pytest.mark.processes
 
-SCRIPT = Path(__file__).with_name("ledger_server.py")
-SERVER = SimpleNamespace(**runpy.run_path(str(SCRIPT)))
-
-
-class Nursery:
-    """The process that forks servers."""
-
-    def __init__(self) -> None:
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._process = subprocess.Popen([sys.executable, str(SCRIPT)], stdin=theirs.fileno())
-        theirs.close()
-
-    def start(self, place: Place, do: str = "serve", opening: int = 0, answering: int = 0) -> Life:
-        """A server, to be killed at that line of opening, or of answering one query; 0: at none."""
-        ours, theirs = socket.socketpair()
-        request = {
-            "do": do,
-            "path": str(place.path),
-            "witnesses": str(place.witnesses),
-            "die_opening": opening,
-            "die_answering": answering,
-        }
-        socket.send_fds(self._control, [json.dumps(request).encode()], [theirs.fileno()])
-        theirs.close()
-        return Life(self, ours, json.loads(self._control.recv(100)))
-
-    def reap(self, pid: int) -> int:
-        """Wait for a server that ends; its exit status as `os.waitpid` has it."""
-        self._control.send(json.dumps({"do": "reap", "pid": pid}).encode())
-        status: int = json.loads(self._control.recv(100))
-        return status
-
-    def close(self) -> None:
-        self._control.close()
-        assert self._process.wait(10) == 0
+FORKS = multiprocessing.get_context("forkserver")
+# Imported once: anew for each of hundreds of servers it would take longer than all else.
+FORKS.set_forkserver_preload(["vertizo.privacy.durable_ledger", "scipy.optimize", "scipy.special"])
 
 
 class Life:
-    """One server, from its start to its end."""
+    """One server, to be killed at that line of opening, or of answering one query; 0: at none."""
 
-    def __init__(self, nursery: Nursery, connection: socket.socket, pid: int) -> None:
-        self._nursery = nursery
-        self._connection = connection
-        self._buffer = b""
-        self.pid = pid
+    def __init__(self, place: Place, opening: int = 0, answering: int = 0) -> None:
+        self._connection, theirs = FORKS.Pipe()
+        given = place.path, place.witnesses, opening, answering, theirs
+        self._process = FORKS.Process(target=server.serve, args=given)
+        self._process.start()
+        theirs.close()
+        self.pid = self._process.pid
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._connection.close()
 
     def send(self, query: bytes) -> None:
         with suppress(BrokenPipeError, ConnectionResetError):  # it was killed before
-            self._connection.sendall(SERVER.LENGTH.pack(len(query)) + query)
+            self._connection.send_bytes(query)
 
     def reply(self, until: float) -> bytes | None:
-        """The next reply; None if there is none when it ends, or by that time."""
-        while True:
-            if len(self._buffer) >= SERVER.LENGTH.size:
-                (size,) = SERVER.LENGTH.unpack_from(self._buffer)
-                end = SERVER.LENGTH.size + size
-                if len(self._buffer) >= end:
-                    frame = self._buffer[SERVER.LENGTH.size : end]
-                    self._buffer = self._buffer[end:]
-                    return frame
-            wait = max(until - time.monotonic(), 0)
-            if not select.select([self._connection], [], [], wait)[0]:
-                return None
-            try:
-                more = self._connection.recv(65536)
-            except ConnectionResetError:
-                more = b""
-            if not more:
-                assert not self._buffer  # a reply's frame is sent whole or not at all
-                return None
-            self._buffer += more
+        """The next reply; None if there is none when it ends, or by that time.
+
+        OSError if there is a part of one: a reply's frame is sent whole or not at all.
+        """
+        try:
+            if self._connection.poll(max(until - time.monotonic(), 0)):
+                return self._connection.recv_bytes()
+        except (EOFError, ConnectionResetError):
+            pass
+        return None
 
     def kill(self) -> None:
-        """SIGKILL; its ID is still its own, as it was not waited for."""
-        os.kill(self.pid, signal.SIGKILL)
-        self.ended(signal.SIGKILL)
+        self._process.kill()
+        self.ended(-signal.SIGKILL)
 
     def stop(self) -> None:
         """Let it end by itself."""
-        self._connection.shutdown(socket.SHUT_WR)
+        self._connection.close()
         self.ended(0)
 
-    def ended(self, *expected: int) -> int:
-        status = self._nursery.reap(self.pid)
-        assert status in expected
-        return status
+    def ended(self, expected: int) -> None:
+        self._process.join(60)
+        assert self._process.exitcode == expected
 
 
 class Place:
@@ -141,23 +88,30 @@ class Place:
         self.draw = random.Random(seed)
         self.queries: dict[tuple[int, int], bytes] = {}
         self.replies: dict[tuple[int, int], bytes] = {}
-        self._next = [0] * SERVER.CLIENTS
+        self._next = [0] * server.CLIENTS
 
     def query(self) -> tuple[int, int]:
         """A client's open query, a new one, or now and then its last one again."""
-        client = self.draw.randrange(SERVER.CLIENTS)
+        client = self.draw.randrange(server.CLIENTS)
         number = self._next[client]
         if number and self.draw.random() < 0.1:
             return client, number - 1
         if (client, number) not in self.queries:
-            ids = np.array(self.draw.sample(range(SERVER.RECORDS), 8), np.int64)
-            self.queries[client, number] = SERVER.HEAD.pack(client, number) + ids.tobytes()
+            ids = np.array(self.draw.sample(range(server.RECORDS), 8), np.int64)
+            self.queries[client, number] = server.HEAD.pack(client, number) + ids.tobytes()
         return client, number
 
     def take(self, asked: tuple[int, int], reply: bytes) -> None:
         """A reply came; if it came before, then with the same bytes."""
         assert self.replies.setdefault(asked, reply) == reply
         self._next[asked[0]] = asked[1] + 1
+
+    def ask(self, asked: tuple[int, int], life: Life) -> None:
+        """Ask, and get an answer however long it takes."""
+        life.send(self.queries[asked])
+        reply = life.reply(time.monotonic() + 300)
+        assert reply is not None
+        self.take(asked, reply)
 
     def lost(self, asked: tuple[int, int], life: Life) -> bool:
         """Whether a reply was charged by an earlier server that did not get to send it."""
@@ -180,41 +134,30 @@ class Place:
         expected = np.zeros_like(spent)
         for client, number in log:
             query = self.queries[client, number]
-            ids = np.frombuffer(query[SERVER.HEAD.size :], np.int64)
-            expected[client, ids] += SERVER.COST
+            ids = np.frombuffer(query[server.HEAD.size :], np.int64)
+            expected[client, ids] += server.COST
         assert np.array_equal(spent, expected)
 
 
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    one = Nursery()
-    yield one
-    one.close()
-
-
-def first_reply(nursery: Nursery, place: Place) -> float:
+def first_reply(place: Place) -> float:
     """Seconds from the start of a server to its first reply."""
     start = time.monotonic()
-    with nursery.start(place) as life:
-        asked = place.query()
-        life.send(place.queries[asked])
-        reply = life.reply(start + 60)
-        assert reply is not None
-        place.take(asked, reply)
+    with Life(place) as life:
+        place.ask(place.query(), life)
         end = time.monotonic()
         life.kill()
     return end - start
 
 
-def killed_often(nursery: Nursery, place: Place, kills: int) -> dict[str, int]:
+def killed_often(place: Place, kills: int) -> dict[str, int]:
     """Ask all the time, and kill the server at random moments; how often what was hit."""
-    DurableLedger.create(place.path, SERVER.BUDGET, place.witnesses)
+    DurableLedger.create(place.path, server.BUDGET, place.witnesses)
     hit = {"starting": 0, "lost": 0}
     open_: tuple[int, int] | None = None
-    took = [first_reply(nursery, place) for _ in range(5)]
+    took = [first_reply(place) for _ in range(5)]
     usual = sorted(took)[2]  # on this machine, as busy as it is
     for kill in range(kills):
-        with nursery.start(place) as life:
+        with Life(place) as life:
             until = time.monotonic() + place.draw.uniform(0.2, 2.5) * usual
             answered = 0
             while time.monotonic() < until:
@@ -239,45 +182,38 @@ def killed_often(nursery: Nursery, place: Place, kills: int) -> dict[str, int]:
             at_rest = Place(copy, 0)  # looking at the ledger itself would tidy it up
             at_rest.queries, at_rest.replies = place.queries, place.replies
             at_rest.check(open_queries=int(open_ is not None))
-    with nursery.start(place) as life:
+    with Life(place) as life:
         if open_ is not None:
-            life.send(place.queries[open_])
-            reply = life.reply(time.monotonic() + 10)
-            assert reply is not None
-            place.take(open_, reply)
+            place.ask(open_, life)
         life.stop()
     place.check(open_queries=0)
     return hit
 
 
-def test_killed_at_random_moments(nursery: Nursery, tmp_path: Path) -> None:
+def test_killed_at_random_moments(tmp_path: Path) -> None:
     (folder := tmp_path / "place").mkdir()
-    killed_often(nursery, place := Place(folder, seed=1), kills=25)
+    killed_often(place := Place(folder, seed=1), kills=25)
     assert place.replies
 
 
 @pytest.mark.slow
-def test_killed_at_random_moments_many_times(nursery: Nursery, tmp_path: Path) -> None:
+def test_killed_at_random_moments_many_times(tmp_path: Path) -> None:
     (folder := tmp_path / "place").mkdir()
-    hit = killed_often(nursery, place := Place(folder, seed=2), kills=250)
+    hit = killed_often(place := Place(folder, seed=2), kills=250)
     assert len(place.replies) > 125
     assert hit["starting"] > 10
     assert hit["lost"] > 0
 
 
-def killed_at_lines(nursery: Nursery, folder: Path, what: str, step: int) -> int:
+def killed_at_lines(folder: Path, what: str, step: int) -> int:
     """Kill the server at every ``step``-th line of what it does; how many moments there were."""
     template = Place(folder / "template", seed=3)
     template.path.parent.mkdir()
-    DurableLedger.create(template.path, SERVER.BUDGET, template.witnesses)
+    DurableLedger.create(template.path, server.BUDGET, template.witnesses)
     late = time.monotonic() + 300
-    with nursery.start(template) as life:
+    with Life(template) as life:
         for _ in range(6):
-            asked = template.query()
-            life.send(template.queries[asked])
-            reply = life.reply(late)
-            assert reply is not None
-            template.take(asked, reply)
+            template.ask(template.query(), life)
         life.kill()
     line = 1
     while True:
@@ -286,20 +222,17 @@ def killed_at_lines(nursery: Nursery, folder: Path, what: str, step: int) -> int
         place.queries, place.replies = dict(template.queries), dict(template.replies)
         place._next = list(template._next)
         asked = (0, place._next[0])
-        place.queries[asked] = SERVER.HEAD.pack(*asked) + np.arange(8).tobytes()
-        with nursery.start(place, **{what: line}) as life:
+        place.queries[asked] = server.HEAD.pack(*asked) + np.arange(8).tobytes()
+        with Life(place, **{what: line}) as life:
             life.send(place.queries[asked])
             reply = life.reply(late)
             if reply is not None:
                 place.take(asked, reply)
                 life.stop()
                 break
-            life.ended(signal.SIGKILL)
-        with nursery.start(place) as life:
-            life.send(place.queries[asked])
-            reply = life.reply(late)
-            assert reply is not None
-            place.take(asked, reply)
+            life.ended(-signal.SIGKILL)
+        with Life(place) as life:
+            place.ask(asked, life)
             life.stop()
         place.check(open_queries=0)
         shutil.rmtree(place.path.parent)
@@ -307,50 +240,48 @@ def killed_at_lines(nursery: Nursery, folder: Path, what: str, step: int) -> int
     return line
 
 
-def test_killed_at_some_lines_of_a_reply(nursery: Nursery, tmp_path: Path) -> None:
-    assert killed_at_lines(nursery, tmp_path, "answering", step=5) > 50
+def test_killed_at_some_lines_of_a_reply(tmp_path: Path) -> None:
+    assert killed_at_lines(tmp_path, "answering", step=5) > 50
 
 
 @pytest.mark.slow
-def test_killed_at_any_line_of_a_reply(nursery: Nursery, tmp_path: Path) -> None:
-    assert killed_at_lines(nursery, tmp_path, "answering", step=1) > 50
+def test_killed_at_any_line_of_a_reply(tmp_path: Path) -> None:
+    assert killed_at_lines(tmp_path, "answering", step=1) > 50
 
 
-def test_killed_at_some_lines_of_its_start(nursery: Nursery, tmp_path: Path) -> None:
-    assert killed_at_lines(nursery, tmp_path, "opening", step=31) > 100
+def test_killed_at_some_lines_of_its_start(tmp_path: Path) -> None:
+    assert killed_at_lines(tmp_path, "opening", step=31) > 100
 
 
 @pytest.mark.slow
-def test_killed_at_any_line_of_its_start(nursery: Nursery, tmp_path: Path) -> None:
-    assert killed_at_lines(nursery, tmp_path, "opening", step=1) > 100
+def test_killed_at_any_line_of_its_start(tmp_path: Path) -> None:
+    assert killed_at_lines(tmp_path, "opening", step=1) > 100
 
 
-def test_killed_while_a_ledger_is_made(nursery: Nursery, tmp_path: Path) -> None:
+def test_killed_while_a_ledger_is_made(tmp_path: Path) -> None:
     """There is a whole ledger, or none and another can be made."""
     made = line = 0
     while True:
         line += 1
         place = Place(tmp_path / str(line), seed=0)
         place.path.parent.mkdir()
-        with nursery.start(place, do="create", opening=line) as life:
-            if life.ended(0, signal.SIGKILL) == 0:
-                break
+        maker = FORKS.Process(target=server.create, args=(place.path, place.witnesses, line))
+        maker.start()
+        maker.join(60)
+        if maker.exitcode == 0:
+            break
+        assert maker.exitcode == -signal.SIGKILL
         made += place.path.exists()
         if not place.path.exists():
-            DurableLedger.create(place.path, SERVER.BUDGET, place.witnesses)
+            DurableLedger.create(place.path, server.BUDGET, place.witnesses)
         with DurableLedger.open(place.path, "run", place.witnesses) as ledger:
-            assert ledger.budget == SERVER.BUDGET
+            assert ledger.budget == server.BUDGET
     assert line > 15
     assert 0 < made < line
 
 
 def test_what_the_lines_are_counted_in() -> None:
     """The script kills in modules of this name; were they renamed, it would kill nowhere."""
-    modules = {Path(sys.modules[name].__file__ or "").name for name in _ledger_modules()}
+    names = [name for name in sys.modules if name.startswith("vertizo.privacy.")]
+    modules = {Path(sys.modules[name].__file__ or "").name for name in names if "ledger" in name}
     assert {"durable_ledger.py", "ledger_file.py", "ledger_witness.py"} <= modules
-
-
-def _ledger_modules() -> list[Any]:
-    return [
-        name for name in sys.modules if name.startswith("vertizo.privacy.") and "ledger" in name
-    ]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.refusals import refused
 
 from vertizo.core.errors import RunError
 from vertizo.privacy.durable_ledger import DurableLedger
@@ -23,6 +24,9 @@ def budget(records: int, epsilon: float = 1.0) -> LedgerBudget:
     return LedgerBudget(
         "records", records=records, clients=2, share=1000, epsilon=epsilon, delta=1e-5
     )
+
+
+TAKEN = "9 of 9 records are charged"
 
 
 class House:
@@ -113,49 +117,40 @@ def test_a_ledger_is_for_its_records_in_their_order(house: House) -> None:
     path = house.create("ledger", PEOPLE)
     house.open(path, PEOPLE)
     for wrong in (PEOPLE[::-1], [*PEOPLE[:-1], "another"], PEOPLE[:-1]):
-        with pytest.raises(RunError, match="records of other keys, or in another order"):
-            house.open(path, wrong)
+        words = "records of other keys, or in another order"
+        refused(wrong, RunError, house.open, path, wrong, match=words)
 
 
 def test_a_ledger_that_is_not_registered_here_is_when_it_is_used(house: House) -> None:
     path = house.folder / "moved"
     DurableLedger.create(path, budget(9), house.witnesses)
     house.open(path, PEOPLE)
-    with pytest.raises(RunError, match="9 of 9 records are charged"):
-        house.create("second", PEOPLE)
+    refused("second", RunError, house.create, "second", PEOPLE, match=TAKEN)
     other = house.folder / "other"
     DurableLedger.create(other, budget(1), house.witnesses)
-    with pytest.raises(RunError, match="1 of 1 records are charged"):
-        house.open(other, PEOPLE[:1])
-
-
-def test_a_ledger_that_is_moved_is_found_where_it_is(house: House) -> None:
-    path = house.create("ledger", PEOPLE)
+    words = "1 of 1 records are charged"
+    refused("other", RunError, house.open, other, PEOPLE[:1], match=words)
+    # One that is moved is found where it is.
     moved = path.rename(path.with_name("renamed"))
     house.open(moved, PEOPLE)
-    with pytest.raises(RunError, match="renamed already"):
-        house.create("second", PEOPLE)
+    refused("second", RunError, house.create, "second", PEOPLE, match="renamed already")
 
 
 def test_records_stay_charged_when_the_ledger_is_deleted(house: House) -> None:
-    path = house.create("ledger", PEOPLE)
-    with DurableLedger.open(path, "run", house.witnesses) as ledger:
-        ledger.claim(Names(PEOPLE))
-        ledger.commit([Entry(0, 0, b"query", torch.tensor([4]), 1, b"reply")])
-    path.unlink()
-    with pytest.raises(RunError, match="9 of 9 records are charged"):
-        house.create("second", PEOPLE)
-
-
-def test_a_ledger_that_was_charged_nothing_may_be_made_again(house: House) -> None:
+    """But those of one that was charged nothing, which may be made again."""
     house.create("ledger", PEOPLE).unlink()
     path = house.create("ledger", PEOPLE)
     house.open(path, PEOPLE)
     path.unlink()
     house.create("ledger", PEOPLE, further=True).unlink()
-    assert "some of the same" not in house.open(house.create("ledger", PEOPLE), PEOPLE)
-    with pytest.raises(RunError, match="9 of 9 records are charged"):
-        house.create("second", PEOPLE)
+    path = house.create("ledger", PEOPLE)
+    assert "some of the same" not in house.open(path, PEOPLE)
+    refused("second", RunError, house.create, "second", PEOPLE, match=TAKEN)
+    with DurableLedger.open(path, "run", house.witnesses) as ledger:
+        ledger.claim(Names(PEOPLE))
+        ledger.commit([Entry(0, 0, b"query", torch.tensor([4]), 1, b"reply")])
+    path.unlink()
+    refused("deleted", RunError, house.create, "second", PEOPLE, match=TAKEN)
 
 
 def test_the_register_tells_nobody_who_is_in_it(house: House) -> None:
@@ -176,23 +171,25 @@ def test_the_register_tells_nobody_who_is_in_it(house: House) -> None:
     again.folder.mkdir()
     again.create("ledger", PEOPLE)
     one, two = (
-        next(path for path in (h.witnesses / "records").iterdir() if len(path.name) == 32)
+        path.read_bytes().partition(b"\n")[2]
         for h in (house, again)
+        for path in (h.witnesses / "records").iterdir()
+        if len(path.name) == 32
     )
-    assert one.read_bytes().partition(b"\n")[2] != two.read_bytes().partition(b"\n")[2]
+    assert one != two
 
 
 def test_a_damaged_register_is_one_line(house: House) -> None:
     house.create("ledger", PEOPLE)
     register = house.witnesses / "records"
     entry = next(path for path in register.iterdir() if len(path.name) == 32)
-    entry.write_bytes(b"nonsense")
-    with pytest.raises(RunError, match=r"damaged: it does not say what a ledger is for$"):
-        house.create("second", PEOPLE)
-    entry.unlink()
-    (register / "secret.key").write_bytes(b"short")
-    with pytest.raises(RunError, match="has 5 bytes; it must have the 32"):
-        house.create("second", PEOPLE)
+    for path, content, words in (
+        (entry, b"nonsense", r"damaged: it does not say what a ledger is for$"),
+        (register / "secret.key", b"short", "has 5 bytes; it must have the 32"),
+    ):
+        path.write_bytes(content)
+        refused(path, RunError, house.create, "second", PEOPLE, match=words)
+        entry.unlink(missing_ok=True)
 
 
 def test_a_register_that_cannot_be_kept_is_one_line(tmp_path: Path) -> None:

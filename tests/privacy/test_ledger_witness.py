@@ -6,13 +6,16 @@ import os
 import random
 import shutil
 import sqlite3
+from contextlib import closing
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests.refusals import refused
 
 from vertizo.core.errors import RunError
 from vertizo.privacy import ledger_file
@@ -81,8 +84,7 @@ def test_an_older_copy_put_back_does_not_start(place: Place) -> None:
     newest = place.path.read_bytes()
     shutil.copy(backup, place.path)
     place.refused("older copy of a ledger: it ends with entry 6, and entry 7 was written here")
-    with pytest.raises(RunError, match="older copy"):
-        DurableLedger.accept(place.path, place.witnesses)
+    refused("accept", RunError, DurableLedger.accept, place.path, place.witnesses, match="older")
     place.path.write_bytes(newest)
     place.answer(1)
 
@@ -138,11 +140,11 @@ def test_a_copy_made_right_after_creation_starts_nowhere_else(
     shutil.copy(fresh, copy)
     with DurableLedger.open(fresh, "run") as ledger:
         place.answer_with(ledger, 3)
-    with pytest.raises(RunError, match="older copy of a ledger: it ends with entry 0"):
-        DurableLedger.open(copy, "run")
+    words = "older copy of a ledger: it ends with entry 0"
+    refused("copy", RunError, DurableLedger.open, copy, "run", match=words)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another"))
-    with pytest.raises(RunError, match=r"has no witness .* accept it: `vertizo privacy ledger a"):
-        DurableLedger.open(copy, "run")
+    words = r"has no witness .* accept it: `vertizo privacy ledger a"
+    refused("copy", RunError, DurableLedger.open, copy, "run", match=words)
     assert not (tmp_path / "another").exists()
 
 
@@ -150,14 +152,14 @@ def test_a_witness_is_made_with_its_ledger_or_neither_is(tmp_path: Path) -> None
     witnesses, path = tmp_path / "witnesses", tmp_path / "ledger.sqlite"
     DurableLedger.create(path, BUDGET, witnesses)
     (witness,) = witnesses.iterdir()
-    assert witness.stat().st_mode & 0o777 == 0o600
+    assert path.stat().st_mode & 0o777 == witness.stat().st_mode & 0o777 == 0o600
     assert witnesses.stat().st_mode & 0o777 == 0o700
-    with pytest.raises(RunError, match="exists already"):
-        DurableLedger.create(path, BUDGET, witnesses)
+    make = DurableLedger.create
+    refused("again", RunError, make, path, BUDGET, witnesses, match="exists already")
     assert list(witnesses.iterdir()) == [witness]
-    with pytest.raises(RunError, match="must be kept in another folder"):
-        DurableLedger.create(tmp_path / "second.sqlite", BUDGET, tmp_path)
-    assert not (tmp_path / "second.sqlite").exists()
+    words, second = "must be kept in another folder", tmp_path / "second.sqlite"
+    refused("beside", RunError, make, second, BUDGET, tmp_path, match=words)
+    assert not second.exists()
 
 
 def test_a_witness_that_lags_moves_on(place: Place) -> None:
@@ -191,8 +193,8 @@ def test_a_damaged_witness_must_be_replaced_by_somebody(place: Place) -> None:
         place.refused("damaged: it is no witness of this ledger")
         DurableLedger.accept(place.path, place.witnesses)
         place.answer(1)
-    with pytest.raises(RunError, match="kept in another folder"):
-        DurableLedger.open(place.path, "run", place.path.parent)
+    beside = place.path.parent
+    refused("beside", RunError, DurableLedger.open, place.path, "run", beside, match="in another")
 
 
 def test_a_witness_is_kept_with_the_users_state(
@@ -210,11 +212,7 @@ def test_a_witness_is_kept_with_the_users_state(
         assert state_folder() == tmp_path / "home" / ".local" / "state" / "vertizo" / "ledgers"
 
 
-def test_a_witness_that_cannot_be_kept_is_told(place: Place) -> None:
-    file = place.path.with_name("file")
-    file.write_text("")
-    with pytest.raises(RunError, match=r"witness .* cannot be"):
-        DurableLedger.accept(place.path, file / "folder")
+BLOBS = ("query", "reply", "body", "chain")
 
 
 def test_what_was_changed_in_the_file_is_found(place: Place) -> None:
@@ -226,16 +224,10 @@ def test_what_was_changed_in_the_file_is_found(place: Place) -> None:
         ("UPDATE reply SET frame = x'00' WHERE client = 1", "query 3 of client 1 is not the one"),
         ("DELETE FROM reply WHERE client = 1", "query 3 of client 1 is not the one kept"),
     ]
-    for column in ("kind", "run", "client", "number", "cost"):
-        for row in (1, 4, 6):
-            new = f"UPDATE log SET {column} = {column} + 1 WHERE sequence = {row}"
-            changes.append((new, f"damaged: entry {row} does not follow"))
-    for column in ("query", "reply", "body", "chain"):
-        for row in (1, 4, 6):
-            new = (
-                f"UPDATE log SET {column} = CAST({column} || x'00' AS BLOB) WHERE sequence = {row}"
-            )
-            changes.append((new, f"damaged: entry {row} does not follow"))
+    for row, column in product((1, 4, 6), (*Row._fields, "chain")):
+        value = f"CAST({column} || x'00' AS BLOB)" if column in BLOBS else f"{column} + 1"
+        new = f"UPDATE log SET {column} = {value} WHERE sequence = {row}"
+        changes.append((new, f"damaged: entry {row} does not follow"))
     for column in ("cost", "body", "query"):
         new = f"UPDATE log SET {column} = 'text' WHERE sequence = 3"
         changes.append((new, "damaged: entry 3"))
@@ -249,20 +241,14 @@ def test_what_was_changed_in_the_file_is_found(place: Place) -> None:
 
 def test_a_past_forged_with_its_chain_is_found_by_the_witness(place: Place) -> None:
     file = ledger_file.LedgerFile(place.path)
-    rows = [row._replace(cost=0) if row.cost else row for _, _, row in file.rows()]
+    rows = [file.row(number)._replace(cost=0) for number in range(1, file.head.sequence + 1)]
+    chain = ledger_file._first(file.tally.identity, file.tally.budget.to_json())
     file.close()
-    file = ledger_file.LedgerFile(place.path)
-    chain = file.head.chain
-    file.close()
-    for sequence, row in enumerate(rows, 1):
-        chain = row.link(chain)
-        statement = "UPDATE log SET cost = ?, chain = ? WHERE sequence = ?"
-        if sequence == 1:
-            place.change(statement, row.cost, chain, sequence)
-        else:
-            database = sqlite3.connect(place.path, isolation_level=None)
-            database.execute(statement, (row.cost, chain, sequence))
-            database.close()
+    place.change("UPDATE log SET cost = 0 WHERE cost > 0")
+    with closing(sqlite3.connect(place.path, isolation_level=None)) as database:
+        for sequence, row in enumerate(rows, 1):
+            chain = row.link(chain)
+            database.execute("UPDATE log SET chain = ? WHERE sequence = ?", (chain, sequence))
     assert DurableLedger.inspect(place.path).spent == 0  # the chain alone has no key
     place.refused("another copy than the one that was used here last: its entry 6")
 
@@ -286,11 +272,10 @@ def test_the_format_stays_what_it_was() -> None:
 
 
 def test_a_ledger_only_grows(place: Place) -> None:
-    database = sqlite3.connect(place.path, isolation_level=None)
-    for statement in ("DELETE FROM log", "UPDATE log SET cost = 0"):
-        with pytest.raises(sqlite3.IntegrityError, match="a ledger only grows"):
-            database.execute(statement)
-    database.close()
+    with closing(sqlite3.connect(place.path, isolation_level=None)) as database:
+        for change in ("DELETE FROM log", "UPDATE log SET cost = 0"):
+            error = sqlite3.IntegrityError
+            refused(change, error, database.execute, change, match="a ledger only grows")
 
 
 def test_spoilt_bytes_are_found_or_do_not_matter(place: Place) -> None:
@@ -346,11 +331,13 @@ def test_what_is_no_ledger(place: Place, tmp_path: Path) -> None:
     place.refused("has format 2; this version reads 1")
 
 
-def test_where_no_ledger_can_be_made(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    for path in (tmp_path / "missing" / "ledger", Path("/proc/ledger"), tmp_path / "file" / "l"):
-        with pytest.raises(RunError, match=r"cannot be made: [^\n]+$"):
-            DurableLedger.create(path, BUDGET)
+def test_where_no_ledger_or_witness_can_be_made(place: Place) -> None:
+    (file := place.path.with_name("file")).write_text("")
+    make, words = DurableLedger.create, r"cannot be made: [^\n]+$"
+    for path in (file.with_name("missing") / "ledger", Path("/proc/ledger"), file / "l"):
+        refused(path, RunError, make, path, BUDGET, match=words)
+    accept, words = DurableLedger.accept, r"witness .* cannot be"
+    refused("witness", RunError, accept, place.path, file / "folder", match=words)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
@@ -363,7 +350,3 @@ def test_a_folder_that_cannot_be_written(place: Place) -> None:
             DurableLedger.create(place.path.with_name("another"), BUDGET)
     finally:
         place.path.parent.chmod(0o700)
-
-
-def test_only_its_owner_reads_it(place: Place) -> None:
-    assert place.path.stat().st_mode & 0o777 == 0o600

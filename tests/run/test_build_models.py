@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,8 +15,7 @@ from vertizo.core.errors import ConfigError
 from vertizo.core.randomness import Stream
 from vertizo.models.linear_stack import LinearStack
 from vertizo.models.torch import TorchModel, wrap
-from vertizo.run.build_models import client_model, embedding_dim, server_model
-from vertizo.run.record_mixing import mixes_records
+from vertizo.run.build_models import client_model, embedding_dim, mixes_records, server_model
 
 STREAM = Stream.from_seed(1)
 RANDOM: dict[str, Any] = {"checkpoint": "random", "vector": 8, "heads": 2, "vocabulary": 40}
@@ -78,69 +78,55 @@ def test_server_models(option: Any, width: int) -> None:
     assert model(torch.randn(2, width)).shape == (2, 10)
 
 
+SHAPED = "client.model is {!r} but a party's features have shape {}"
+IMAGES = "; it needs images (data.split rows, patches, halves or sides)"
+TEXTS = " and are no tokens; it needs texts (a data set of texts, data.split segments)"
+TOKENS = (
+    "client.model is {!r} but a party's features are tokens of a text; "
+    "use 'bag', 'text' or 'text-embeddings'"
+)
+
+
 @each(
     "option, shape, tokens, message",
     [
+        (a.ResnetConfig(), (14,), False, SHAPED.format("resnet18", [14]) + IMAGES),
+        (a.TextConfig(), (14,), False, SHAPED.format("text", [14]) + TEXTS),
+        (a.BagConfig(), (1, 8, 8), False, SHAPED.format("bag", [1, 8, 8]) + TEXTS),
+        (a.MlpConfig(), (14,), True, TOKENS.format("mlp")),
+        (a.CnnConfig(), (14,), True, TOKENS.format("cnn")),
+        (a.ResnetStemConfig(), (14,), True, TOKENS.format("resnet18-stem")),
         (
-            a.ResnetConfig(),
-            (14,),
-            False,
-            "client.model is 'resnet18' but a party's features have shape [14]; "
-            "it needs images (data.split rows, patches, halves or sides)",
-        ),
-        (
-            a.TextConfig(),
-            (14,),
-            False,
-            "client.model is 'text' but a party's features have shape [14] and are no tokens; "
-            "it needs texts (a data set of texts, data.split segments)",
-        ),
-        (
-            a.BagConfig(),
-            (1, 8, 8),
-            False,
-            "client.model is 'bag' but a party's features have shape [1, 8, 8] and are no tokens; "
-            "it needs texts (a data set of texts, data.split segments)",
-        ),
-        *(
-            (
-                option,
-                (14,),
-                True,
-                f"client.model is {option.name!r} but a party's features are tokens of a text; "
-                "use 'bag', 'text' or 'text-embeddings'",
-            )
-            for option in (a.MlpConfig(), a.CnnConfig(), a.ResnetStemConfig())
+            a.TextConfig(**RANDOM, positions=8),
+            (9,),
+            True,
+            "client.model: texts of 9 tokens are too long for checkpoint 'random', which takes 8; "
+            "set data.length to at most that",
         ),
     ],
 )
 def test_features_of_another_kind(
     option: Any, shape: tuple[int, ...], tokens: bool, message: str
 ) -> None:
+    if tokens and "text" in option.name:
+        pytest.importorskip("transformers")
+    refused(message, client_model, option, shape, STREAM, tokens=tokens)
+
+
+def refused(message: str, call: Callable[..., object], *arguments: Any, **options: Any) -> None:
     with pytest.raises(ConfigError) as caught:
-        client_model(option, shape, STREAM, tokens=tokens)
+        call(*arguments, **options)
     assert str(caught.value) == message
-
-
-def test_texts_that_are_too_long() -> None:
-    pytest.importorskip("transformers")
-    with pytest.raises(ConfigError) as caught:
-        client_model(a.TextConfig(**RANDOM, positions=8), (9,), STREAM, tokens=True)
-    assert str(caught.value) == (
-        "client.model: texts of 9 tokens are too long for checkpoint 'random', which takes 8; "
-        "set data.length to at most that"
-    )
 
 
 def test_tokens_of_another_vocabulary() -> None:
     pytest.importorskip("transformers")
     model = client_model(a.TextConfig(**RANDOM), (9,), STREAM, tokens=True)
-    with pytest.raises(ConfigError) as caught:
-        embedding_dim(model, torch.full((2, 9), 999), 1e6, first_order=False)
-    assert str(caught.value) == (
+    message = (
         "client.model: token 999 is beyond the vocabulary of checkpoint 'random', which has 40; "
         "data.tokenizer must be made for this checkpoint"
     )
+    refused(message, embedding_dim, model, torch.full((2, 9), 999), 1e6, first_order=False)
 
 
 @each(
@@ -168,97 +154,69 @@ def test_tokens_of_another_vocabulary() -> None:
 def test_embeddings_of_another_size(option: Any, message: str) -> None:
     if "text" in option.name:
         pytest.importorskip("transformers")
-    with pytest.raises(ConfigError) as caught:
-        server_model(option, 12, 10, STREAM, purpose="it")
-    assert str(caught.value) == message
+    refused(message, server_model, option, 12, 10, STREAM, purpose="it")
 
 
-class Standardised(nn.Module):
-    """Takes the batch's mean away, which no layer's name tells."""
+class Mixing(nn.Module):
+    """A linear layer, and ways to take notice of other records that no layer's name tells."""
 
-    def __init__(self) -> None:
+    def __init__(self, way: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
-        self.layer = nn.Linear(6, 3)
+        self.way, self.layer = way, nn.Linear(6, 3)
 
     def forward(self, rows: Tensor) -> Tensor:
-        return self.layer(rows.flatten(1) - rows.flatten(1).mean(0))
+        return self.layer(self.way(rows.flatten(1)))
 
 
-def test_models_that_take_records_together_are_found() -> None:
-    rows = torch.randn(5, 6, generator=torch.Generator().manual_seed(1))
-    assert mixes_records(wrap(Standardised()), rows)
-    assert not mixes_records(wrap(nn.Linear(6, 3)), rows)
-    attention = nn.TransformerEncoderLayer(6, 2, 8, batch_first=True)
-    assert mixes_records(wrap(attention), rows)
-    words = nn.Sequential(nn.Embedding(10, 4), nn.Flatten(), nn.Linear(12, 2))
-    tokens = torch.randint(0, 10, (5, 3), generator=torch.Generator().manual_seed(1))
-    assert not mixes_records(wrap(words), tokens)
-
-
-class Crowded(nn.Module):
-    """Takes the batch's mean away where a batch is large."""
-
-    def __init__(self, most: int) -> None:
-        super().__init__()
-        self.most, self.layer = most, nn.Linear(6, 3)
-
-    def forward(self, rows: Tensor) -> Tensor:
-        rows = rows.flatten(1)
-        return self.layer(rows - rows.mean(0) if len(rows) > self.most else rows)
-
-
-class Loud(nn.Module):
-    """Takes notice of records that are very large, and of the last one alone."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(6, 3)
-
-    def forward(self, rows: Tensor) -> Tensor:
-        found = self.layer(rows.flatten(1))
-        return found + 1 if float(rows[-1].abs().max()) > 100 else found
-
-
-class Faint(nn.Module):
-    """Adds a ten-millionth of the batch's mean."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(6, 3)
-
-    def forward(self, rows: Tensor) -> Tensor:
-        return self.layer(rows + 1e-6 * rows.mean(0))
-
-
-def test_models_are_tried_at_the_sizes_they_will_see_and_with_several_exchanges() -> None:
-    rows = torch.randn(5, 6, generator=torch.Generator().manual_seed(1))
-    for most in (8, 63, 100):
-        assert not mixes_records(wrap(Crowded(most)), rows)
-        assert mixes_records(wrap(Crowded(most)), rows, (64, 101))
-    assert mixes_records(wrap(Loud()), rows)
-    assert mixes_records(wrap(Faint()), rows)
-
-
-@each("option", [a.ServerMlpConfig(hidden=(8,)), a.SumConfig()])
-def test_models_of_ours_pass_at_any_size(option: Any) -> None:
-    model = server_model(option, 6, 3, STREAM, purpose="it")
-    rows = torch.randn(5, 6, generator=torch.Generator().manual_seed(1))
-    assert not mixes_records(model, rows, (7, 64, 1000))
+def centred(rows: Tensor) -> Tensor:
+    return rows - rows.mean(0)
 
 
 def crowded(most: int) -> nn.Module:
-    return Crowded(most)
+    """Takes the batch's mean away where a batch is large."""
+    return Mixing(lambda rows: centred(rows) if len(rows) > most else rows)
+
+
+def standardised() -> nn.Module:
+    return Mixing(centred)
+
+
+def loud() -> nn.Module:
+    """Takes notice of records that are very large, and of the last one alone."""
+    return Mixing(lambda rows: rows + 1 if float(rows[-1].abs().max()) > 100 else rows)
+
+
+def faint() -> nn.Module:
+    """Adds a ten-millionth of the batch's mean."""
+    return Mixing(lambda rows: rows + 1e-6 * rows.mean(0))
+
+
+def test_models_that_take_records_together_are_found() -> None:
+    """At the sizes that they will see, and with several exchanges."""
+    generator = torch.Generator().manual_seed(1)
+    rows, tokens = (
+        torch.randn(5, 6, generator=generator),
+        torch.randint(0, 10, (5, 3), generator=generator),
+    )
+    for module in (standardised(), loud(), faint()):
+        assert mixes_records(wrap(module), rows)
+    assert not mixes_records(wrap(nn.Linear(6, 3)), rows)
+    assert mixes_records(wrap(nn.TransformerEncoderLayer(6, 2, 8, batch_first=True)), rows)
+    words = nn.Sequential(nn.Embedding(10, 4), nn.Flatten(), nn.Linear(12, 2))
+    assert not mixes_records(wrap(words), tokens)
+    for most in (8, 63, 100):
+        assert not mixes_records(wrap(crowded(most)), rows)
+        assert mixes_records(wrap(crowded(most)), rows, (64, 101))
+    for option in (a.ServerMlpConfig(hidden=(8,)), a.SumConfig()):
+        ours = server_model(option, 6, 3, STREAM, purpose="it")
+        assert not mixes_records(ours, rows, (7, 64, 1000))
 
 
 @each("size", [64, 200])
-def test_a_server_that_mixes_large_batches_alone_is_refused(size: int) -> None:
+def test_a_server_that_takes_records_together_is_refused(size: int) -> None:
     config = a.ModuleConfig(path=f"{__file__}:crowded", arguments={"most": 63})
     server_model(config, 6, 3, STREAM, purpose="a test", sizes=(8, 63))
-    with pytest.raises(ConfigError, match="it must treat each record by itself"):
-        server_model(config, 6, 3, STREAM, purpose="a test", sizes=(8, size))
-
-
-def test_a_server_that_takes_records_together_is_refused() -> None:
-    config = a.ModuleConfig(path=f"{__file__}:Standardised")
-    with pytest.raises(ConfigError, match="it must treat each record by itself"):
-        server_model(config, 6, 3, Stream.from_seed(0), purpose="a test")
+    always = a.ModuleConfig(path=f"{__file__}:standardised")
+    for option, sizes in ((config, (8, size)), (always, ())):
+        with pytest.raises(ConfigError, match="it must treat each record by itself"):
+            server_model(option, 6, 3, STREAM, purpose="a test", sizes=sizes)

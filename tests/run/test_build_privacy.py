@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -56,8 +56,7 @@ def test_a_whole_run_spends_what_was_foreseen(update: str, timing: str) -> None:
     federation, _ = fed.ran("dpzv", timing, changes(update))
     releases, ledger = federation.releases, ledger_of(federation)
     assert releases is not None
-    spent = ledger.state()["spent"]
-    assert spent.tolist() == [[releases.share] * 29] * 3
+    assert ledger.state()["spent"].tolist() == [[releases.share] * 29] * 3
     assert ledger.spent == 3 * releases.share
     assert mu_of_units(ledger.spent) == pytest.approx(releases.known_mu, rel=1e-12)
     # Replies: μ² = (2·0.5/2)². Updates: (2·1/3)², one for M queries in synchronous rounds.
@@ -67,13 +66,7 @@ def test_a_whole_run_spends_what_was_foreseen(update: str, timing: str) -> None:
     assert releases.known_mu**2 == pytest.approx(queries / 4 + steps * 4 / 9, rel=1e-9)
     rounds = 2 * 4 * (1 if timing == "synchronous" else 3)
     assert ledger.steps == (2 + rounds // 3 if update == "poisson-dp-sgd" else 0)
-
-
-@every_server
-@every_timing
-def test_the_next_epoch_is_refused(update: str, timing: str) -> None:
-    federation, _ = fed.ran("dpzv", timing, changes(update))
-    before = fed.server_holds(federation)
+    before = fed.server_holds(federation)  # the next epoch is refused
     for client in range(3):
         with pytest.raises(BudgetError):
             federation.server.receive(fed.ask(federation, client))
@@ -105,7 +98,11 @@ def test_calibrated_to_epsilon(method: str, update: str) -> None:
 
 
 def test_secret_steps_are_on_the_public_schedule() -> None:
-    """Before the first query, then by the round counter; whether frames are lost or repeated."""
+    """Before the first query, then by the round counter; samples have the accounting's capacity."""
+    of_many = fed.build("dpzv", None, changes("poisson-dp-sgd"), of=fed.data(400))
+    update: Any = of_many.server.side.update
+    rows, count = update.sample(0, 400)
+    assert 0 < count < rows.numel() == guarantee.capacity(400, 0.3) < 400
     federation = fed.build("dpzv", None, changes("poisson-dp-sgd"))
     ledger = ledger_of(federation)
     federation.start(upload_table=True)
@@ -116,26 +113,25 @@ def test_secret_steps_are_on_the_public_schedule() -> None:
         assert ledger.steps == 2 + federation.server.round // 3
 
 
-def frames(update: str, *, sample: int, rate: float) -> list[Any]:
+def sampled(sample: int, rate: float) -> tuple[fed.Tape, Federation]:
     """All that is seen on the wire, with secret samples from another stream."""
     tape = fed.Tape()
-    more = {"server.optimizer.learning_rate": rate}
-    federation = fed.build("dpzv", None, {**changes(update), **more}, observer=tape)
+    more = changes("poisson-dp-sgd", server__optimizer__learning_rate=rate)
+    federation = fed.build("dpzv", None, more, observer=tape)
     side: Any = federation.server.side
-    if update == "poisson-dp-sgd":
-        side.update._sampler = SeededSampler(fed.Stream.from_seed(sample))
+    side.update.sampler = SeededSampler(fed.Stream.from_seed(sample))
     federation.start(upload_table=True)
     fed.go_on(federation)
-    return [tape.seen, fed.copied(federation.server.state()), federation.server.side.meter]
+    return tape, federation
 
 
 def test_nothing_tells_the_secret_sample() -> None:
     """Where steps move next to nothing, runs with other samples are alike, frame by frame."""
-    one, two = (frames("poisson-dp-sgd", sample=sample, rate=1e-30) for sample in (1, 2))
-    assert one[0] == two[0]
-    assert fed.differences(one[1], two[1]) == []
-    assert one[2] == two[2]
-    moved = [frames("poisson-dp-sgd", sample=sample, rate=0.1)[0] for sample in (1, 2)]
+    (tape, one), (other, two) = (sampled(sample, rate=1e-30) for sample in (1, 2))
+    assert tape.seen == other.seen
+    assert fed.differences(one.server.state(), two.server.state()) == []
+    assert one.server.side.meter == two.server.side.meter
+    moved = [sampled(sample, rate=0.1)[0].seen for sample in (1, 2)]
     assert moved[0] != moved[1]  # through the model, and only so
 
 
@@ -208,68 +204,45 @@ def test_a_run_that_was_stopped_goes_on_bit_by_bit(update: str, timing: str) -> 
     assert fed.differences(fed.copied(whole.state()), fed.copied(resumed.state())) == []
 
 
-class TestCovers:
-    def found(self, method: str = "dpzv", data: Any = None, **more: Any) -> tuple[str, ...]:
-        federation = fed.build(method, None, changes("none", **more), of=data)
-        covers: tuple[str, ...] = federation.statement().covers
-        return covers
+def covered(method: str = "dpzv", data: Any = None, **more: Any) -> tuple[bool, bool]:
+    """Whether labels are covered, and features."""
+    covers = fed.build(method, None, changes("none", **more), of=data).statement().covers
+    return covers[0].startswith("label"), any("features" in thing for thing in covers)
 
-    def test_labels_and_features(self) -> None:
-        covers = self.found()
-        assert covers[0].startswith("label")
-        assert any("features" in thing for thing in covers)
 
-    @each("method", ["vafl", "cascaded", "czofo"])
-    def test_gradients_carry_features(self, method: str) -> None:
-        config = fed.config(method, None, changes("none"))
-        covers = self.found(method)
-        assert covers[0].startswith("label")
-        first_order = config.method.first_order_client
-        assert any("features" in thing for thing in covers) != first_order
-
-    def test_fitted_columns_do_too(self) -> None:
-        data = fed.data()
-        fitted = replace(data, fitted=(data.parties[1],))
-        (only,) = self.found(data=fitted)
-        assert only.startswith("label")
-
-    def test_codecs_that_scale_records_together(self) -> None:
-        for scale, mixes in (("array", True), ("record", False)):
-            config = fed.config("vafl", None, {"codecs.up": {"name": "uniform", "scale": scale}})
-            assert config.codecs.up.mixes_records == mixes
-        paired = {"name": "paired"}
-        assert fed.config("dpzv", None, {"codecs.up": paired}).codecs.up.mixes_records
-        (only,) = self.found(codecs__up=paired)
-        assert only.startswith("label")
+def test_labels_are_covered_and_features_where_nothing_carries_them() -> None:
+    data = fed.data()
+    assert covered() == (True, True)
+    assert covered(data=replace(data, fitted=(data.parties[1],))) == (True, False)
+    for method in ("vafl", "cascaded", "czofo"):
+        first_order = fed.config(method).method.first_order_client
+        assert covered(method) == (True, not first_order)
+    for scale, mixes in (("array", True), ("record", False)):
+        up = {"name": "uniform", "scale": scale}
+        assert fed.config("vafl", None, {"codecs.up": up}).codecs.up.mixes_records == mixes
+    assert covered(codecs__up={"name": "paired"}) == (True, False)
 
 
 def plain_server() -> nn.Module:
     return nn.Sequential(nn.Linear(9, 3), nn.Tanh())
 
 
-class TestModelsOfTheUser:
-    """What is rested on and cannot be proved is said."""
+def test_what_is_rested_on_and_cannot_be_proved_is_said() -> None:
+    """A server model of the user's is named; ours are not, nor where nothing is guaranteed."""
+    foreign = {"server.model": {"name": "module", "path": f"{__file__}:plain_server"}}
 
-    FOREIGN: ClassVar = {"name": "module", "path": f"{__file__}:plain_server"}
+    def statement(**more: Any) -> Any:
+        return fed.build("dpzv", None, {**GIVEN, "server.update": "none", **more}).statement()
 
-    def statement(self, **more: Any) -> Any:
-        options = {key.replace("__", "."): value for key, value in more.items()}
-        return fed.build("dpzv", None, {**GIVEN, "server.update": "none", **options}).statement()
-
-    def test_a_server_model_is_named(self) -> None:
-        statement = self.statement(server__model=self.FOREIGN)
-        assert statement.is_bounded
-        (only,) = statement.assumptions
-        assert only == f"server.model ({__file__}:plain_server) treats each record by itself"
-        assert f"Assumed, tried but not proved: {only}." in statement.words
-        assert statement.as_dict()["assumptions"] == [only]
-
-    def test_ours_are_not(self) -> None:
-        assert self.statement().assumptions == ()
-
-    def test_nothing_is_assumed_where_nothing_is_guaranteed(self) -> None:
-        statement = self.statement(server__model=self.FOREIGN, server__update="sgd")
-        assert (statement.guarantee, statement.assumptions) == ("none", ())
+    stated = statement(**foreign)
+    assert stated.is_bounded
+    (only,) = stated.assumptions
+    assert only == f"server.model ({__file__}:plain_server) treats each record by itself"
+    assert f"Assumed, tried but not proved: {only}." in stated.words
+    assert stated.as_dict()["assumptions"] == [only]
+    assert statement().assumptions == ()
+    raw = statement(**foreign, **{"server.update": "sgd"})
+    assert (raw.guarantee, raw.assumptions) == ("none", ())
 
 
 @each(
@@ -292,46 +265,36 @@ def test_batch_sizes_are_those_that_the_server_model_sees(
     """29 records in batches of 8, three clients: a model of the user's is asked for no others."""
     seen: set[int] = set()
 
-    class Watched(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(9, 3)
-
+    class Watched(nn.Linear):
         def forward(self, rows: Tensor) -> Tensor:
             seen.add(len(rows))
-            return self.layer(rows)
+            return super().forward(rows)
 
-    monkeypatch.setattr("vertizo.run.build_models.server_module", lambda *_: Watched())
+    monkeypatch.setattr("vertizo.run.build_models.server_module", lambda *_: Watched(9, 3))
     federation = fed.build(method, timing, more)
     assert set(batch_sizes(fed.config(method, timing, more), 29, 3)) == expected
     seen.clear()
     federation.start(upload_table=False)
-    while federation.simulator.step():
-        pass
+    fed.go_on(federation)
     assert seen <= expected
 
 
 BY_FORMULA = {**WANTED, "privacy.accounting": "published", "server.update": "sgd"}
 
 
-class TestPublished:
-    def test_is_named_so_and_guarantees_nothing(self) -> None:
-        statement = fed.build("dpzv", None, BY_FORMULA).statement()
-        assert statement.guarantee == "published"
-        assert (statement.epsilon, statement.delta, statement.mu) == (None, None, None)
-        assert statement.epsilon_published == pytest.approx(2.0, rel=1e-9)
-        true = mu_of(2.0, DELTA) * math.sqrt(29 / 8)
-        assert statement.replies_alone_epsilon == pytest.approx(epsilon_of(true, DELTA), rel=1e-9)
-
-    def test_beside_the_exact_one(self) -> None:
-        statement = fed.build("dpzv", None, {**WANTED, "server.update": "none"}).statement()
-        assert statement.guarantee == "simulated"
-        assert statement.epsilon == pytest.approx(2.0, rel=1e-6)
-        assert 0 < statement.epsilon_published < 2
-
-    def test_a_server_on_raw_labels_has_no_guarantee(self) -> None:
-        statement = fed.build("dpzv", None, {**GIVEN, "server.update": "sgd"}).statement()
-        assert (statement.guarantee, statement.epsilon, statement.covers) == ("none", None, ())
+def test_a_published_epsilon_is_named_so_and_guarantees_nothing() -> None:
+    statement = fed.build("dpzv", None, BY_FORMULA).statement()
+    assert statement.guarantee == "published"
+    assert (statement.epsilon, statement.delta, statement.mu) == (None, None, None)
+    assert statement.epsilon_published == pytest.approx(2.0, rel=1e-9)
+    true = mu_of(2.0, DELTA) * math.sqrt(29 / 8)
+    assert statement.replies_alone_epsilon == pytest.approx(epsilon_of(true, DELTA), rel=1e-9)
+    statement = fed.build("dpzv", None, {**WANTED, "server.update": "none"}).statement()
+    assert statement.guarantee == "simulated"
+    assert statement.epsilon == pytest.approx(2.0, rel=1e-6)
+    assert 0 < statement.epsilon_published < 2
+    statement = fed.build("dpzv", None, {**GIVEN, "server.update": "sgd"}).statement()
+    assert (statement.guarantee, statement.epsilon, statement.covers) == ("none", None, ())
 
 
 def test_an_epsilon_that_cannot_be_had() -> None:
@@ -340,61 +303,48 @@ def test_an_epsilon_that_cannot_be_had() -> None:
         fed.build("dpzv", None, {**more, "server.update": "none"})
 
 
-def test_the_capacity_is_that_of_the_accounting() -> None:
-    federation = fed.build("dpzv", None, changes("poisson-dp-sgd"), of=fed.data(400))
-    update: Any = federation.server.side.update
-    rows, count = update.sample(0, 400)
-    assert rows.numel() == guarantee.capacity(400, 0.3) < 400
-    assert 0 < count < rows.numel()
+ASKED = (
+    *("data.limit=100", "epochs=1", "batch_size=20", "server.update=private-sgd"),
+    *(f"{key}={value}" for key, value in WANTED.items()),
+)
 
 
-COVERED = {
-    "as it comes": ((), {"label holder": False, "features": True}),
-    "own columns": (("data.label_holder=party0",), {"label holder": True, "features": True}),
-    "own columns, fitted": (
-        ("data.name=breast-cancer", "data.label_holder=mean"),
-        {"label holder": False, "features": False},
-    ),
-    "fitted columns": (("data.name=breast-cancer",), {"label holder": False, "features": False}),
-    "gradients of its own": (("method.name=vafl",), {"label holder": False, "features": False}),
-    "codes that span records": (
-        ("codecs.up.name=paired",),
-        {"label holder": False, "features": False},
-    ),
-    "nobody else": (("data.parties=1",), {"label holder": False, "features": False}),
-}
+def covers_of(*overrides: str) -> tuple[str, ...]:
+    chosen = config.load(None, (*ASKED, *overrides))
+    covers: tuple[str, ...] = build(chosen, Experiment(chosen).data()).statement().covers
+    return covers
 
 
-@each("name", COVERED)
-def test_what_is_covered(name: str) -> None:
+@each(
+    "overrides, holders, features",
+    [
+        ((), False, True),
+        (("data.label_holder=party0",), True, True),
+        (("data.name=breast-cancer", "data.label_holder=mean"), False, False),  # fitted columns
+        (("data.name=breast-cancer",), False, False),
+        (("method.name=vafl",), False, False),  # gradients of its own
+        (("codecs.up.name=paired",), False, False),  # codes that span records
+        (("data.parties=1",), False, False),  # nobody else
+    ],
+)
+def test_what_is_covered(overrides: tuple[str, ...], holders: bool, features: bool) -> None:
     """Labels always; columns and features where nothing fits them or carries them elsewhere."""
-    overrides, expected = COVERED[name]
-    settings = (
-        *("data.limit=100", "epochs=1", "batch_size=20", "server.update=private-sgd"),
-        *(f"{key}={value}" for key, value in WANTED.items()),
-        *overrides,
-    )
-    chosen = config.load(None, settings)
-    covers = build(chosen, Experiment(chosen).data()).statement().covers
+    covers = covers_of(*overrides)
     assert "labels" in covers
-    for word, is_so in expected.items():
-        assert any(word in thing for thing in covers) is is_so
+    assert any("label holder" in thing for thing in covers) is holders
+    assert any("features" in thing for thing in covers) is features
 
 
-class Standardised(torch.nn.Module):
+class Standardised(nn.Linear):
     """An embedding that depends on the rest of the batch."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.layer = torch.nn.Linear(16, 3)
+        super().__init__(16, 3)
 
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        flat = rows.flatten(1)
-        return self.layer(flat - flat.mean(0))
+    def forward(self, rows: Tensor) -> Tensor:
+        return super().forward(rows.flatten(1) - rows.flatten(1).mean(0))
 
 
 def test_features_are_not_covered_by_models_that_take_records_together() -> None:
     model = f"client.model={{name: module, path: '{__file__}:Standardised'}}"
-    settings = ("data.limit=100", "epochs=1", "batch_size=20", "server.update=private-sgd", model)
-    chosen = config.load(None, (*settings, *(f"{key}={value}" for key, value in WANTED.items())))
-    assert build(chosen, Experiment(chosen).data()).statement().covers == ("labels",)
+    assert covers_of(model) == ("labels",)

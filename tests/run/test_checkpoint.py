@@ -79,64 +79,54 @@ class TestRoundTrip:
         assert same(checkpoint.load(tmp_path / "x"), state)
 
     def test_views_are_saved_as_what_they_show(self, tmp_path: Path) -> None:
+        """And share nothing with what was saved."""
         whole = torch.arange(12.0).reshape(3, 4)
+        shown = whole.t().tolist()
         checkpoint.save(tmp_path / "x", {"t": whole.t(), "row": whole[1], "again": whole[1]})
+        whole += 1
         loaded = checkpoint.load(tmp_path / "x")
-        assert loaded["t"].tolist() == whole.t().tolist()
+        assert loaded["t"].tolist() == shown
         assert loaded["row"].tolist() == loaded["again"].tolist() == [4, 5, 6, 7]
 
-    def test_what_is_loaded_shares_nothing_with_what_was_saved(self, tmp_path: Path) -> None:
-        values = torch.zeros(2)
-        checkpoint.save(tmp_path / "x", {"values": values})
-        values += 1
-        assert checkpoint.load(tmp_path / "x")["values"].tolist() == [0, 0]
+
+def refused(path: Path, match: str = "not a") -> None:
+    with pytest.raises(RunError, match=match) as caught:
+        checkpoint.load(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
-class TestDamage:
-    def test_a_missing_file(self, tmp_path: Path) -> None:
-        with pytest.raises(RunError, match="there is no such checkpoint") as caught:
-            checkpoint.load(tmp_path / "absent")
-        assert str(tmp_path / "absent") in str(caught.value)
+@each(
+    "metadata",
+    [
+        None,
+        {"format": "vertizo-0", "skeleton": "{}"},
+        {"format": checkpoint.FORMAT},
+        {checkpoint.FORMAT: "{"},
+        {checkpoint.FORMAT: json.dumps({"a": {"$tensor": "absent"}})},
+    ],
+)
+def test_a_safetensors_file_of_somebody_else(
+    metadata: dict[str, str] | None, tmp_path: Path
+) -> None:
+    content = safetensors.torch.save({"values": torch.ones(2)}, metadata)
+    (tmp_path / "x").write_bytes(content)
+    refused(tmp_path / "x")
 
-    @each("kept", [0, 1, 8, 30, -1, -300])
-    def test_a_cut_file(self, kept: int, tmp_path: Path) -> None:
-        path = tmp_path / "x"
-        checkpoint.save(path, {"values": torch.ones(100), "round": 3})
-        path.write_bytes(path.read_bytes()[:kept])
-        self.refused(path)
 
-    def test_something_else_altogether(self, tmp_path: Path) -> None:
-        path = tmp_path / "x"
-        path.write_bytes(b"hello, this is no checkpoint at all")
-        self.refused(path)
-
-    def test_a_folder(self, tmp_path: Path) -> None:
-        (tmp_path / "x").mkdir()
-        self.refused(tmp_path / "x")
-
-    @each(
-        "metadata",
-        [
-            None,
-            {"format": "vertizo-0", "skeleton": "{}"},
-            {"format": checkpoint.FORMAT},
-            {"format": checkpoint.FORMAT, "skeleton": "{"},
-            {"format": checkpoint.FORMAT, "skeleton": json.dumps({"a": {"$tensor": "absent"}})},
-        ],
-    )
-    def test_a_safetensors_file_of_somebody_else(
-        self, metadata: dict[str, str] | None, tmp_path: Path
-    ) -> None:
-        content = safetensors.torch.save({"values": torch.ones(2)}, metadata)
-        (tmp_path / "x").write_bytes(content)
-        self.refused(tmp_path / "x")
-
-    @staticmethod
-    def refused(path: Path) -> None:
-        with pytest.raises(RunError) as caught:
-            checkpoint.load(path)
-        assert str(path) in str(caught.value)
-        assert "\n" not in str(caught.value)
+def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+    """A file that is missing, cut, or something else altogether; and a folder."""
+    path = tmp_path / "x"
+    refused(path, "there is no such checkpoint")
+    checkpoint.save(path, {"values": torch.ones(100), "round": 3})
+    whole = path.read_bytes()
+    for kept in (0, 1, 8, 30, -1, -300):
+        path.write_bytes(whole[:kept])
+        refused(path)
+    path.write_bytes(b"hello, this is no checkpoint at all")
+    refused(path)
+    (tmp_path / "folder").mkdir()
+    refused(tmp_path / "folder")
 
 
 class TestAtomicWriting:

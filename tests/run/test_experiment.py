@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import threading
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
+from tests import federations as fed
 from tests.rows import each
 from tests.same import same
 
@@ -18,64 +20,34 @@ from vertizo.config import schema
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError, RunError, UserError
 from vertizo.data.datasets import catalog
-from vertizo.data.vertical import VerticalData
-from vertizo.models.losses import Classification
 from vertizo.party.metrics import Scores
-from vertizo.run import checkpoint
 from vertizo.run.experiment import Experiment, Progress, Result
 from vertizo.run.federation import Federation, build
 from vertizo.run.folder import RunFolder
 
 CLOCK = {"seconds", "rounds_per_second", "peak_memory_mib"}
 """Figures that no two runs share."""
-
 TINY = ("seed=0", "data.limit=60", "batch_size=9", "epochs=3")
 """54 training records in 6 batches, 4 clients: 24 rounds an epoch."""
-
 GAUSSIAN = ("privacy.mechanism=gaussian", "privacy.clip=0.5", "privacy.noise_std=0.2")
+EPSILON = ("privacy.mechanism=gaussian", "privacy.clip=0.5", "privacy.epsilon=3")
 LOSSY = ("simulation.drop=0.2", "simulation.timeout=2")
-SCENARIOS: dict[str, tuple[str, ...]] = {
-    "dpzv, momentum, noise, drops": ("client.optimizer.momentum=0.9", *GAUSSIAN, *LOSSY),
-    "vafl, drops": ("method.name=vafl", *LOSSY),
-    "cascaded, float16, uploaded table": (
-        "method.name=cascaded",
-        "codecs.up.dtype=float16",
-        "simulation.table=upload",
+IN_STEP = ("simulation.timing=synchronous", "batch_size=4")
+SECRET = ("server.update=poisson-dp-sgd", "server.secret={sampling: 0.2, warm_up: 3, every: 2}")
+SCENARIOS: list[tuple[str, ...]] = [
+    ("client.optimizer.momentum=0.9", *GAUSSIAN, *LOSSY),
+    ("method.name=vafl", *LOSSY),
+    ("method.name=cascaded", "codecs.up.dtype=float16", "simulation.table=upload"),
+    (*IN_STEP, *LOSSY),
+    ("method.name=vafl", *IN_STEP, "simulation.stragglers={1: 8}"),
+    ("control=random", "server.update=zeroth-order"),
+    ("data.validation=0", *EPSILON, "server.update=none"),
+    (
+        *(*EPSILON, "server.update=private-sgd", "server.optimizer.decay=linear"),
+        *("client.optimizer.decay=linear", *LOSSY),
     ),
-    "dpzv, synchronous, drops": ("simulation.timing=synchronous", "batch_size=4", *LOSSY),
-    "vafl, synchronous, stragglers": (
-        "method.name=vafl",
-        "simulation.timing=synchronous",
-        "batch_size=4",
-        "simulation.stragglers={1: 8}",
-    ),
-    "random updates, zeroth-order server": ("control=random", "server.update=zeroth-order"),
-    "no validation, epsilon, server untouched": (
-        "data.validation=0",
-        "privacy.mechanism=gaussian",
-        "privacy.clip=0.5",
-        "privacy.epsilon=3",
-        "server.update=none",
-    ),
-    "private server, falling rates": (
-        "privacy.mechanism=gaussian",
-        "privacy.clip=0.5",
-        "privacy.epsilon=3",
-        "server.update=private-sgd",
-        "server.optimizer.decay=linear",
-        "client.optimizer.decay=linear",
-        *LOSSY,
-    ),
-    "secret samples": (
-        "privacy.mechanism=gaussian",
-        "privacy.clip=0.5",
-        "privacy.epsilon=3",
-        "server.update=poisson-dp-sgd",
-        "server.secret.sampling=0.2",
-        "server.secret.warm_up=3",
-        "server.secret.every=2",
-    ),
-}
+    (*EPSILON, *SECRET),
+]
 
 
 def tiny(*overrides: str) -> ExperimentConfig:
@@ -86,13 +58,12 @@ def ran(*overrides: str, out: Path | None = None, **more: Any) -> Result:
     return Experiment(tiny(*overrides)).run(out, **more)
 
 
-def timeless(tree: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in tree.items() if key not in CLOCK}
+def timeless(tree: dict[str, Any] | None) -> dict[str, Any]:
+    return {key: value for key, value in (tree or {}).items() if key not in CLOCK}
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    return [timeless(json.loads(line)) for line in lines]
+    return [timeless(row) for row in RunFolder(folder).metrics()]
 
 
 def last(folder: Path) -> dict[str, Any]:
@@ -104,87 +75,68 @@ def last(folder: Path) -> dict[str, Any]:
     return state
 
 
-def start_of(*overrides: str) -> Federation:
-    experiment = Experiment(tiny(*overrides))
-    return build(experiment.config, experiment.data())
+class Finished(NamedTuple):
+    """One small run in a folder."""
+
+    out: Path
+    result: Result
+    seen: list[Progress]
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result, list[Progress]]:
-    """One small run in a folder."""
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     out = tmp_path_factory.mktemp("runs") / "deep" / "run"
     seen: list[Progress] = []
-    return out, ran(out=out, progress=seen.append), seen
+    return Finished(out, ran(out=out, progress=seen.append), seen)
 
 
 class Crash(BaseException):
     """The process is gone."""
 
 
-class TestFolder:
-    def test_the_files(self, finished: tuple[Path, Result, Any]) -> None:
-        out, result, _ = finished
-        names = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
-        assert names == {
-            ".lock",
-            "run_name",
-            "config.yaml",
-            "metrics.jsonl",
-            "summary.json",
-            "checkpoints/last.safetensors",
-            "checkpoints/best.safetensors",
-        }
-        assert result.folder == out
+def crash(*_: Any) -> None:
+    raise Crash
 
-    def test_what_was_returned_is_what_was_written(
-        self, finished: tuple[Path, Result, Any]
-    ) -> None:
-        out, result, _ = finished
+
+class TestFolder:
+    def test_what_was_returned_is_what_was_written(self, finished: Finished) -> None:
+        out, result, seen = finished
+        names = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
+        checkpoints = {f"checkpoints/{name}.safetensors" for name in ("last", "best")}
+        files = {".lock", "run_name", "config.yaml", "metrics.jsonl", "summary.json"}
+        assert names == checkpoints | files
+        assert result.folder == out
         assert json.loads((out / "summary.json").read_text()) == result.summary
         lines = (out / "metrics.jsonl").read_text().splitlines()
         assert [json.loads(line) for line in lines] == result.metrics
         assert schema.load(out / "config.yaml") == tiny()
         assert same(last(out)["parameters"], result.federation.parameters())
+        end = seen[-1]
+        assert (end.round, end.total, end.epsilon) == (72, 72, None)
+        moved = result.summary["bytes_up"] + result.summary["bytes_down"]
+        assert end.megabytes == pytest.approx(moved / 1e6)
+        assert end.accuracy == result.metrics[-1]["validation_accuracy"]
+        assert end.seconds > 0
 
-    def test_its_configuration_reruns_it(
-        self, finished: tuple[Path, Result, Any], tmp_path: Path
-    ) -> None:
+    def test_its_configuration_reruns_it(self, finished: Finished, tmp_path: Path) -> None:
+        """As does its configuration without a folder; another seed is another run."""
         out, result, _ = finished
         again = Experiment.from_yaml(out / "config.yaml").run(tmp_path / "again")
         assert timeless(again.summary) == timeless(result.summary)
         assert rows(tmp_path / "again") == rows(out)
         assert same(last(tmp_path / "again"), last(out))
-
-    def test_memory_alone_gives_the_same_numbers(self, finished: tuple[Path, Result, Any]) -> None:
-        _, result, _ = finished
         alone = ran()
         assert alone.folder is None
         assert timeless(alone.summary) == timeless(result.summary)
-
-    def test_another_seed_is_another_run(self, finished: tuple[Path, Result, Any]) -> None:
-        _, result, _ = finished
-        other = ran("seed=1")
-        assert other.summary["test_loss"] != result.summary["test_loss"]
-
-    def test_progress_is_told(self, finished: tuple[Path, Result, list[Progress]]) -> None:
-        _, result, seen = finished
-        end = seen[-1]
-        assert (end.round, end.total) == (72, 72)
-        moved = result.summary["bytes_up"] + result.summary["bytes_down"]
-        assert end.megabytes == pytest.approx(moved / 1e6)
-        assert end.epsilon is None
-        assert end.accuracy == result.metrics[-1]["validation_accuracy"]
-        assert end.seconds > 0
+        assert ran("seed=1").summary["test_loss"] != result.summary["test_loss"]
 
 
 class TestMetrics:
-    def test_one_row_at_the_start_and_one_an_epoch(
-        self, finished: tuple[Path, Result, Any]
-    ) -> None:
-        _, result, _ = finished
-        assert [row["round"] for row in result.metrics] == [0, 24, 48, 72]
-        assert [row["epoch"] for row in result.metrics] == [0, 1, 2, 3]
-        first, *others = result.metrics
+    def test_one_row_at_the_start_and_one_an_epoch(self, finished: Finished) -> None:
+        metrics = finished.result.metrics
+        assert [row["round"] for row in metrics] == [0, 24, 48, 72]
+        assert [row["epoch"] for row in metrics] == [0, 1, 2, 3]
+        first, *others = metrics
         assert first["train_loss"] is None
         assert first["bytes_up"] == first["bytes_down"] == 0
         for row in others:
@@ -194,7 +146,7 @@ class TestMetrics:
             assert row["validation_loss"] > 0
             assert "test_accuracy" not in row
         for key in ("seconds", "virtual_seconds", "bytes_up", "bytes_down"):
-            values = [row[key] for row in result.metrics]
+            values = [row[key] for row in metrics]
             assert values == sorted(values)
             assert values[0] < values[-1]
 
@@ -204,11 +156,10 @@ class TestMetrics:
 
     def test_without_validation_records_the_test_records_are_watched(self) -> None:
         result = ran("data.validation=0", "epochs=1")
-        assert "test_accuracy" in result.metrics[-1]
-        assert not any(key.startswith("validation") for key in result.metrics[-1])
-        assert result.summary["model"] == "last"
-        assert result.summary["best"] is None
-        assert result.summary["test_accuracy"] == result.metrics[-1]["test_accuracy"]
+        summary, row = result.summary, result.metrics[-1]
+        assert not any(key.startswith("validation") for key in row)
+        assert (summary["model"], summary["best"]) == ("last", None)
+        assert summary["test_accuracy"] == row["test_accuracy"]
 
     def test_evaluating_changes_nothing_that_is_trained(self) -> None:
         often, never = ran("evaluate_every=1"), ran("evaluate_every=1000")
@@ -219,17 +170,16 @@ class TestMetrics:
 
 
 class TestSummary:
-    def test_the_promised_figures(self, finished: tuple[Path, Result, Any]) -> None:
-        _, result, _ = finished
-        summary = result.summary
+    def test_the_promised_figures(self, finished: Finished) -> None:
+        summary = finished.result.summary
         expected = {
             "method": "dpzv",
             "dataset": "digits",
             "clients": 4,
             "records": 54,
+            "seed": 0,
             "rounds": 72,
             "epochs": 3,
-            "seed": 0,
             "control": "none",
             "clip_fraction": None,
             "server_evaluations_per_round": 3,
@@ -246,15 +196,8 @@ class TestSummary:
         assert set(summary["staleness"]) == {"mean", "max"}
         assert 0 < summary["staleness"]["mean"] < summary["staleness"]["max"] < 72
         assert sum(summary["activation_shares"]) == pytest.approx(1)
-        assert set(summary["privacy"]) >= {
-            "guarantee",
-            "epsilon",
-            "delta",
-            "mu",
-            "noise_std",
-            "clip",
-            "max_participations",
-        }
+        keys = {"guarantee", "epsilon", "delta", "mu", "noise_std", "clip", "max_participations"}
+        assert set(summary["privacy"]) >= keys
         assert summary["privacy"]["guarantee"] == "none"
         assert summary["parameters"]["clients"] == [51] * 4
 
@@ -267,56 +210,39 @@ class TestSummary:
         assert result.summary["messages_lost"] > 0
 
     def test_two_classes_have_a_curve(self) -> None:
-        result = ran("data.name=breast-cancer", "epochs=20", "client.optimizer.learning_rate=0.05")
-        assert result.summary["dataset"] == "breast-cancer"
-        assert result.summary["parties"] == ["mean", "error", "worst"]
-        assert 0.8 < result.summary["test_auc"] <= 1
-        assert result.summary["test_accuracy"] > 0.8
+        settings = ("data.name=breast-cancer", "epochs=20", "client.optimizer.learning_rate=0.05")
+        summary = ran(*settings).summary
+        assert summary["dataset"] == "breast-cancer"
+        assert summary["parties"] == ["mean", "error", "worst"]
+        assert 0.8 < summary["test_auc"] <= 1
+        assert summary["test_accuracy"] > 0.8
 
-    def test_clipping_and_noise_are_reported(self) -> None:
-        privacy = ran(*GAUSSIAN).summary
-        assert 0 < privacy["clip_fraction"] < 1
-        assert privacy["privacy"]["guarantee"] == "none"
-        assert privacy["privacy"]["epsilon"] is None
-        assert privacy["privacy"]["clip"] == 0.5
-        assert privacy["privacy"]["noise_std"] == 0.2
-        assert privacy["privacy"]["max_participations"] == 12
-
-    def test_a_simulated_guarantee_is_reported(self) -> None:
-        summary = ran(
-            "privacy.mechanism=gaussian",
-            "privacy.clip=0.5",
-            "privacy.epsilon=3",
-            "server.update=none",
-        ).summary
-        privacy = summary["privacy"]
-        assert privacy["guarantee"] == "simulated"
+    def test_privacy_is_reported(self) -> None:
+        summary = ran(*GAUSSIAN).summary
+        assert 0 < summary["clip_fraction"] < 1
+        known = {"clip": 0.5, "noise_std": 0.2, "max_participations": 3 * 4}
+        assert summary["privacy"].items() >= {"guarantee": "none", "epsilon": None, **known}.items()
+        privacy = ran(*EPSILON, "server.update=none").summary["privacy"]
+        known = {"delta": 1e-5, "max_participations": 3 * 4}
+        assert privacy.items() >= {"guarantee": "simulated", **known}.items()
         assert privacy["epsilon"] == pytest.approx(3)
-        assert privacy["delta"] == 1e-5
-        assert privacy["max_participations"] == 3 * 4
         assert privacy["mu"] == pytest.approx(2 * 0.5 * 12**0.5 / privacy["noise_std"])
 
     @each(
-        "overrides, evaluations",
+        "setting, expected",
         [
-            ((), 3),
-            (("method.name=vafl",), 1),
-            (("server.update=zeroth-order",), 5),
-            (("simulation.timing=synchronous",), 9),
+            ("seed=0", {"server_evaluations_per_round": 3}),
+            ("method.name=vafl", {"server_evaluations_per_round": 1}),
+            ("server.update=zeroth-order", {"server_evaluations_per_round": 5}),
+            (
+                "simulation.timing=synchronous",
+                {"server_evaluations_per_round": 9, "rounds": 18, "epochs": 3},
+            ),
+            ("rounds=12", {"rounds": 12, "epochs": 0.5}),
         ],
     )
-    def test_evaluations_of_the_server_model(
-        self, overrides: tuple[str, ...], evaluations: int
-    ) -> None:
-        summary = ran("rounds=5", *overrides).summary
-        assert summary["server_evaluations_per_round"] == evaluations
-
-    @each(
-        "setting, expected", [("simulation.timing=synchronous", (18, 3)), ("rounds=12", (12, 0.5))]
-    )
-    def test_rounds_and_epochs(self, setting: str, expected: tuple[int, float]) -> None:
-        summary = ran(setting).summary
-        assert (summary["rounds"], summary["epochs"]) == expected
+    def test_evaluations_rounds_and_epochs(self, setting: str, expected: dict[str, float]) -> None:
+        assert ran(setting).summary.items() >= expected.items()
 
 
 class TestBest:
@@ -346,18 +272,23 @@ def scored(federation: Federation, parameters: dict[str, Any]) -> Scores:
     return federation.server.score("test")
 
 
+def start_of(*overrides: str) -> Any:
+    experiment = Experiment(tiny(*overrides))
+    return build(experiment.config, experiment.data()).parameters()
+
+
 class TestControls:
     @each("method", ["dpzv", "cascaded", "vafl"])
     def test_frozen_clients_stay_where_they_were(self, method: str) -> None:
         overrides = (f"method.name={method}", "control=frozen")
-        before, after = start_of(*overrides).parameters(), ran(*overrides).federation.parameters()
+        before, after = start_of(*overrides), ran(*overrides).federation.parameters()
         assert same(before["clients"], after["clients"])
         assert not same(before["server"], after["server"])
 
     @each("method", ["dpzv", "cascaded", "vafl"])
     def test_random_updates_are_as_long_and_point_elsewhere(self, method: str) -> None:
         overrides = (f"method.name={method}", "rounds=1")
-        before = start_of(*overrides).parameters()["clients"]
+        before = start_of(*overrides)["clients"]
         plain, control = (
             [
                 after - start
@@ -376,8 +307,8 @@ class TestControls:
 
 
 class TestRefused:
-    def test_a_folder_that_holds_a_run(self, finished: tuple[Path, Result, Any]) -> None:
-        out, _, _ = finished
+    def test_a_folder_that_holds_a_run(self, finished: Finished) -> None:
+        out = finished.out
         before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
         with pytest.raises(RunError, match="already holds a run"):
             ran(out=out)
@@ -386,9 +317,8 @@ class TestRefused:
     def test_a_file(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("mine")
         for out in (tmp_path / "file", tmp_path / "file" / "run"):
-            with pytest.raises(RunError) as caught:
+            with pytest.raises(RunError, match=str(out)):
                 ran(out=out)
-            assert str(out) in str(caught.value)
         assert (tmp_path / "file").read_text() == "mine"
 
     @each("name", ["summary.json", "metrics.jsonl", "checkpoints/last.safetensors"])
@@ -397,22 +327,16 @@ class TestRefused:
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         path.write_text('{"round": 0, "mine": true}\n')
-        with pytest.raises(RunError) as caught:
+        with pytest.raises(RunError, match=str(tmp_path)):
             ran("rounds=2", out=tmp_path)
-        assert str(tmp_path) in str(caught.value)
         assert path.read_text() == '{"round": 0, "mine": true}\n'
 
-    def test_a_folder_in_use(self, tmp_path: Path) -> None:
-        RunFolder(tmp_path).create(tiny())
-        with RunFolder(tmp_path).locked(), pytest.raises(RunError, match="in use"):
-            ran(out=tmp_path, resume=True)
-
-    def test_a_folder_in_use_keeps_its_configuration(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_folder_in_use(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Two runs that begin at once in one folder: the second to come changes nothing."""
         RunFolder(tmp_path).create(tiny())
         with RunFolder(tmp_path).locked():
+            with pytest.raises(RunError, match="in use"):
+                ran(out=tmp_path, resume=True)
             monkeypatch.setattr(RunFolder, "check_is_new", lambda self: None)
             with pytest.raises(RunError, match="in use"):
                 ran("seed=5", out=tmp_path)
@@ -425,79 +349,56 @@ class TestRefused:
         assert list(tmp_path.iterdir()) == []
 
     @each(
-        "overrides",
+        "rate, more",
         [
-            ("client.optimizer.learning_rate=1e12",),
+            ("client.optimizer.learning_rate=1e12", "seed=0"),
             ("client.optimizer.learning_rate=1e12", "evaluate_every=1"),
             ("client.optimizer.learning_rate=1e12", "rounds=1"),
             ("client.optimizer.learning_rate=1e30", "method.name=vafl"),
-            ("client.optimizer.learning_rate=1e300",),
-            ("server.optimizer.learning_rate=1e35",),
+            ("client.optimizer.learning_rate=1e300", "seed=0"),
+            ("server.optimizer.learning_rate=1e35", "seed=0"),
             ("server.optimizer.learning_rate=1e35", "rounds=1"),
             ("server.optimizer.learning_rate=1e20", "server.update=zeroth-order"),
         ],
     )
-    def test_divergence_is_told_in_one_line(self, overrides: tuple[str, ...]) -> None:
-        with pytest.raises(RunError, match="diverged") as caught:
-            ran("epochs=5", *overrides)
-        line = str(caught.value)
-        assert "\n" not in line
-        assert "learning_rate" in line
-
-    def test_figures_that_are_no_json_are_never_written(self, tmp_path: Path) -> None:
-        """Infinite logits at the end of a run: refused, or written as what JSON has."""
+    def test_divergence_is_told_in_one_line(self, rate: str, more: str, tmp_path: Path) -> None:
+        """And leaves nothing in the folder that is no JSON: JSON has no NaN and no infinity."""
 
         def strict(constant: str) -> None:
             raise AssertionError(f"{constant} is no JSON")
 
-        try:
-            ran("rounds=1", "server.optimizer.learning_rate=1e35", out=tmp_path)
-        except RunError as error:
-            refused = str(error)
-            assert "diverged" in refused
-        for name in ("summary.json", "metrics.jsonl"):
-            if (tmp_path / name).exists():
-                for line in (tmp_path / name).read_text().split("\n\n"):
-                    for row in line.splitlines() if name.endswith("l") else [line]:
-                        json.loads(row, parse_constant=strict)
+        with pytest.raises(RunError, match=r"diverged.*learning_rate") as caught:
+            ran("epochs=5", rate, more, out=tmp_path)
+        assert "\n" not in str(caught.value)
+        assert not (tmp_path / "summary.json").exists()
+        for row in (tmp_path / "metrics.jsonl").read_text().splitlines():
+            json.loads(row, parse_constant=strict)
 
 
 class TestResume:
-    @each("name", SCENARIOS)
-    def test_a_crash_anywhere_changes_no_number(self, name: str, tmp_path: Path) -> None:
+    @each("scenario", SCENARIOS)
+    def test_a_crash_anywhere_changes_no_number(
+        self, scenario: tuple[str, ...], tmp_path: Path
+    ) -> None:
         """The process ends at some frame on the wire, three times; then the run is completed."""
-        overrides = ("checkpoint_seconds=0", "evaluate_every=5", "rounds=30", *SCENARIOS[name])
-        frames = 0
-
-        def count(*_: Any) -> None:
-            nonlocal frames
-            frames += 1
-
-        ran(*overrides, out=tmp_path / "whole", observer=count)
+        overrides = ("checkpoint_seconds=0", "evaluate_every=5", "rounds=30", *scenario)
+        whole, parts = tmp_path / "whole", tmp_path / "parts"
+        frames: list[Any] = []
+        ran(*overrides, out=whole, observer=lambda *seen: frames.append(seen))
         for at in (0.03, 0.5, 0.4):
-            left = int(at * frames)
+            left = iter(range(int(at * len(frames))))
 
-            def crash(*_: Any) -> None:
-                nonlocal left
-                left -= 1
-                if left < 0:
+            def crash_later(*_: Any, left: Iterator[int] = left) -> None:
+                if next(left, None) is None:
                     raise Crash
 
             with pytest.raises(Crash):
-                ran(
-                    *overrides,
-                    out=tmp_path / "parts",
-                    resume=(tmp_path / "parts").exists(),
-                    observer=crash,
-                )
-        result = ran(*overrides, out=tmp_path / "parts", resume=True)
-        self.equal(tmp_path / "parts", tmp_path / "whole")
-        assert timeless(result.summary) == timeless(RunFolder(tmp_path / "whole").summary() or {})
+                ran(*overrides, out=parts, resume=parts.exists(), observer=crash_later)
+        result = ran(*overrides, out=parts, resume=True)
+        self.equal(parts, whole)
+        assert timeless(result.summary) == timeless(RunFolder(whole).summary())
 
     def test_a_crash_before_the_first_checkpoint(self, tmp_path: Path) -> None:
-        def crash(*_: Any) -> None:
-            raise Crash
-
         with pytest.raises(Crash):
             ran(out=tmp_path / "parts", observer=crash)
         assert not RunFolder(tmp_path / "parts").has("last")
@@ -544,43 +445,34 @@ class TestResume:
         assert rows(tmp_path) == figures
 
     def test_more_time_is_counted_on_top(self, tmp_path: Path) -> None:
-        def crash(now: float, *_: Any) -> None:
+        def late(now: float, *_: Any) -> None:
             if now > 5:
                 raise Crash
 
         with pytest.raises(Crash):
-            ran("checkpoint_seconds=0", out=tmp_path, observer=crash)
+            ran("checkpoint_seconds=0", out=tmp_path, observer=late)
         kept = RunFolder(tmp_path).load("last")["standing"]["seconds"]
         assert 0 < kept < ran(out=tmp_path, resume=True).summary["seconds"]
 
-    @each("kind", ["absent", "empty"])
-    def test_a_folder_without_a_run(self, kind: str, tmp_path: Path) -> None:
-        out = tmp_path / "run"
-        if kind == "empty":
-            out.mkdir()
-        with pytest.raises(RunError) as caught:
-            ran(out=out, resume=True)
-        assert str(out) in str(caught.value)
-        assert kind == "empty" or not out.exists()
+    def test_a_folder_without_a_run(self, tmp_path: Path) -> None:
+        (tmp_path / "empty").mkdir()
+        for kind in ("absent", "empty"):
+            with pytest.raises(RunError, match=str(tmp_path / kind)):
+                ran(out=tmp_path / kind, resume=True)
+        assert not (tmp_path / "absent").exists()
 
-    @each("kept", [0, 100, -1])
-    def test_a_damaged_checkpoint_is_named(self, kept: int, tmp_path: Path) -> None:
+    def test_a_damaged_checkpoint_or_another_configuration_is_refused(self, tmp_path: Path) -> None:
         ran("rounds=3", out=tmp_path)
+        for change in ("data.parties=2", "client.model.outputs=9", "method.name=vafl", "seed=4"):
+            with pytest.raises(UserError, match=str(tmp_path)):
+                ran("rounds=3", change, out=tmp_path, resume=True)
         path = tmp_path / "checkpoints" / "last.safetensors"
-        path.write_bytes(path.read_bytes()[:kept])
-        with pytest.raises(RunError) as caught:
-            ran("rounds=3", out=tmp_path, resume=True)
-        assert str(path) in str(caught.value)
-        assert "\n" not in str(caught.value)
-
-    @each("change", ["data.parties=2", "client.model.outputs=9", "method.name=vafl", "seed=4"])
-    def test_a_checkpoint_of_another_configuration_is_refused(
-        self, change: str, tmp_path: Path
-    ) -> None:
-        ran("rounds=3", out=tmp_path)
-        with pytest.raises(UserError) as caught:
-            ran("rounds=6", change, out=tmp_path, resume=True)
-        assert str(tmp_path) in str(caught.value)
+        whole = path.read_bytes()
+        for kept in (0, 100, -1):
+            path.write_bytes(whole[:kept])
+            with pytest.raises(RunError, match=str(path)) as caught:
+                ran("rounds=3", out=tmp_path, resume=True)
+            assert "\n" not in str(caught.value)
 
     def test_a_lost_best_checkpoint_is_written_again(self, tmp_path: Path) -> None:
         ran("rounds=30", "evaluate_every=10", out=tmp_path)
@@ -588,7 +480,6 @@ class TestResume:
         before = path.read_bytes()
         path.unlink()
         ran("rounds=30", "evaluate_every=10", out=tmp_path, resume=True)
-        assert same(checkpoint.load(path), checkpoint.load(path))
         assert path.read_bytes() == before
 
     @staticmethod
@@ -598,29 +489,9 @@ class TestResume:
         assert same(RunFolder(one).has("best"), RunFolder(two).has("best"))
         if RunFolder(one).has("best"):
             assert same(RunFolder(one).load("best"), RunFolder(two).load("best"))
-        summaries = [timeless(RunFolder(folder).summary() or {}) for folder in (one, two)]
-        assert summaries[0] == summaries[1]
-        assert summaries[0]
-
-
-def own_data(records: int = 30) -> VerticalData:
-    """Two parties with three and two columns, and a label that the first column gives away."""
-    generator = torch.Generator().manual_seed(0)
-    values = {
-        purpose: torch.randn(count, 5, generator=generator)
-        for purpose, count in (("train", records), ("validation", 10), ("test", 20))
-    }
-    return VerticalData(
-        name="own",
-        task=Classification(2),
-        parties=("bank", "shop"),
-        features=tuple(
-            {purpose: rows[:, part].contiguous() for purpose, rows in values.items()}
-            for part in (slice(0, 3), slice(3, 5))
-        ),
-        labels={purpose: (rows[:, 0] > 0).long() for purpose, rows in values.items()},
-        fitted_scaling=False,
-    )
+        summary = timeless(RunFolder(one).summary())
+        assert summary == timeless(RunFolder(two).summary())
+        assert summary
 
 
 class TestPython:
@@ -631,25 +502,21 @@ class TestPython:
         assert summary["rounds"] == 24
         assert vertizo.Experiment.from_yaml(str(path), ["seed=3"]).config.seed == 3
         assert list(tmp_path.iterdir()) == [path]
+        path.write_text("epoch: 1\n")
+        with pytest.raises(vertizo.VertizoError, match="did you mean 'epochs'"):
+            vertizo.Experiment.from_yaml(path)
 
     def test_data_of_ones_own(self, tmp_path: Path) -> None:
-        settings = vertizo.ExperimentConfig(batch_size=10, epochs=40)
-        result = vertizo.Experiment(settings, data=own_data()).run(tmp_path / "run")
+        settings = vertizo.ExperimentConfig(batch_size=10, epochs=4)
+        result = vertizo.Experiment(settings, data=fed.data(30, 2)).run(tmp_path / "run")
         assert isinstance(result, vertizo.Result)
-        assert result.summary["dataset"] == "own"
-        assert result.summary["parties"] == ["bank", "shop"]
-        assert result.summary["records"] == 30
-        assert result.summary["test_auc"] > 0.8
-
-    def test_data_of_ones_own_with_the_defaults(self) -> None:
+        known = {"dataset": "made up", "parties": ["party0", "party1"], "records": 30}
+        assert result.summary.items() >= known.items()
+        assert result.summary["test_accuracy"] > 0
         with pytest.raises(ConfigError, match="batch_size is 64"):
-            vertizo.Experiment(vertizo.ExperimentConfig(batch_size=64), data=own_data()).run()
-        summary = (
-            vertizo.Experiment(vertizo.ExperimentConfig(rounds=2), data=own_data(records=64))
-            .run()
-            .summary
-        )
-        assert summary["rounds"] == 2
+            vertizo.Experiment(vertizo.ExperimentConfig(batch_size=64), fed.data(30, 2)).run()
+        few = vertizo.Experiment(vertizo.ExperimentConfig(rounds=2), fed.data(64, 2)).run()
+        assert few.summary["rounds"] == 2
 
     def test_data_is_loaded_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         calls: list[str] = []
@@ -663,11 +530,6 @@ class TestPython:
         experiment = Experiment(tiny())
         assert experiment.data() is experiment.data()
         assert calls == ["digits"]
-
-    def test_a_mistake_in_a_file(self, tmp_path: Path) -> None:
-        (tmp_path / "run.yaml").write_text("epoch: 1\n")
-        with pytest.raises(vertizo.VertizoError, match="did you mean 'epochs'"):
-            vertizo.Experiment.from_yaml(tmp_path / "run.yaml")
 
     def test_a_thread_of_the_caller(self) -> None:
         """Signals belong to the main thread; a run elsewhere leaves them alone."""

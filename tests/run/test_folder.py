@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,9 +29,12 @@ def folder(tmp_path: Path) -> RunFolder:
     return made
 
 
-def line_of(error: BaseException) -> str:
-    assert "\n" not in str(error)
-    return str(error)
+def refused(match: str, call: Callable[[], object], *words: object) -> None:
+    """One line, that matches and has all these words."""
+    with pytest.raises(UserError, match=match) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+    assert all(str(word) in str(caught.value) for word in words), str(caught.value)
 
 
 class TestCreate:
@@ -49,11 +53,8 @@ class TestCreate:
         assert (tmp_path / "notes.txt").read_text() == "mine"
 
     def test_a_folder_with_a_run_is_refused(self, folder: RunFolder) -> None:
-        with pytest.raises(RunError, match="already holds a run") as caught:
-            folder.check_is_new()
-        line = line_of(caught.value)
-        assert f"--out {folder.path}" in line
-        assert f"--resume {folder.path}" in line
+        paths = f"--out {folder.path}", f"--resume {folder.path}"
+        refused("already holds a run", folder.check_is_new, *paths)
 
     def test_what_could_not_be_written_can_be_begun_again(self, tmp_path: Path) -> None:
         preparation = Preparation({}, "y", Regression(), None)
@@ -85,20 +86,14 @@ class TestCreate:
         with pytest.raises(RunError, match=r"holds preparation\.json but no config\.yaml"):
             folder.check_is_new()
 
-    def test_a_file_is_refused(self, tmp_path: Path) -> None:
+    def test_places_that_cannot_be_folders(self, tmp_path: Path) -> None:
+        """A file, what is below a file, and a name that is too long."""
         (tmp_path / "file").write_text("x")
-        with pytest.raises(RunError, match="is a file") as caught:
-            RunFolder(tmp_path / "file").check_is_new()
-        assert str(tmp_path / "file") in line_of(caught.value)
-
-    def test_a_folder_below_a_file_cannot_be_made(self, tmp_path: Path) -> None:
-        (tmp_path / "file").write_text("x")
-        place = RunFolder(tmp_path / "file" / "run")
-        place.check_is_new()
-        with pytest.raises(RunError, match="cannot be written"):
-            place.create(ExperimentConfig())
-
-    def test_a_name_that_is_too_long(self, tmp_path: Path) -> None:
+        file = RunFolder(tmp_path / "file")
+        refused("is a file", file.check_is_new, tmp_path / "file")
+        below = RunFolder(tmp_path / "file" / "run")
+        below.check_is_new()
+        refused("cannot be written", lambda: below.create(ExperimentConfig()))
         place = RunFolder(tmp_path / ("x" * 300))
         for use in (place.check_is_new, place.config, lambda: place.create(ExperimentConfig())):
             with pytest.raises(RunError):
@@ -119,34 +114,26 @@ class TestCreate:
             RunFolder(Path("/proc/vertizo")).create(ExperimentConfig())
 
 
-class TestConfig:
-    @each("kind", ["absent", "empty", "file"])
-    def test_no_run(self, kind: str, tmp_path: Path) -> None:
-        path = tmp_path / "run"
-        if kind == "empty":
-            path.mkdir()
-        elif kind == "file":
-            path.write_text("x")
-        with pytest.raises(RunError, match="holds no run") as caught:
-            RunFolder(path).config()
-        assert str(path) in line_of(caught.value)
-
-    def test_a_damaged_configuration(self, folder: RunFolder) -> None:
-        (folder.path / "config.yaml").write_text("epochs: [")
-        with pytest.raises(UserError, match="not YAML") as caught:
-            folder.config()
-        assert str(folder.path / "config.yaml") in line_of(caught.value)
+def test_a_configuration_that_is_not_there_or_damaged(folder: RunFolder, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("x")
+    for kind in ("absent", "empty", "file"):
+        refused("holds no run", RunFolder(tmp_path / kind).config, tmp_path / kind)
+    (folder.path / "config.yaml").write_text("epochs: [")
+    refused("not YAML", folder.config, folder.path / "config.yaml")
 
 
 class TestLock:
     def test_nobody_else_gets_in(self, folder: RunFolder) -> None:
         again = RunFolder(folder.path)
         with folder.locked():
-            with pytest.raises(RunError, match="in use by another") as caught, again.locked():
-                pass
-            assert str(folder.path) in line_of(caught.value)
+            refused("in use by another", again.locked().__enter__, folder.path)
+        with pytest.raises(ZeroDivisionError), again.locked():
+            raise ZeroDivisionError
         with RunFolder(folder.path).locked():
             pass
+        absent = RunFolder(folder.path / "absent")
+        refused("cannot be used", absent.locked().__enter__, absent.path)
 
     @pytest.mark.processes
     def test_it_holds_between_processes_and_ends_with_them(self, folder: RunFolder) -> None:
@@ -166,17 +153,6 @@ class TestLock:
             with folder.locked():
                 pass
 
-    def test_an_error_inside_opens_it_again(self, folder: RunFolder) -> None:
-        with pytest.raises(ZeroDivisionError), folder.locked():
-            raise ZeroDivisionError
-        with folder.locked():
-            pass
-
-    def test_a_folder_that_is_not_there(self, tmp_path: Path) -> None:
-        with pytest.raises(RunError) as caught, RunFolder(tmp_path / "absent").locked():
-            pass
-        assert str(tmp_path / "absent") in line_of(caught.value)
-
 
 class TestMetrics:
     def test_rows_come_back_in_order(self, folder: RunFolder) -> None:
@@ -187,8 +163,9 @@ class TestMetrics:
         assert folder.metrics() == rows
         assert len(folder.metrics_file.read_text().splitlines()) == 3
 
-    @pytest.mark.parametrize("tail", ['{"round": 3, "lo', '{"round"', "\0\0\0", "\n"])
-    def test_a_last_line_cut_off_by_a_crash_is_left_out(self, tail: str, folder: RunFolder) -> None:
+    @each("tail", ['{"round": 3, "lo', '{"round"', "\0\0\0", "\n"])
+    def test_a_last_line_cut_off_by_a_crash_is_left_out(self, tail: str, tmp_path: Path) -> None:
+        folder = RunFolder(tmp_path)
         rows = [{"round": number} for number in range(3)]
         for row in rows:
             folder.append_metrics(row)
@@ -235,12 +212,10 @@ class TestSummaryAndCheckpoints:
         assert folder.summary() == {"words": "ε", "seconds": 1 / 3}
         assert json.loads(folder.summary_file.read_text(encoding="utf-8"))["words"] == "ε"
 
-    @pytest.mark.parametrize("content", [b"", b'{"a', b"\xff\xfe"])
+    @each("content", [b"", b'{"a', b"\xff\xfe"])
     def test_a_damaged_summary_is_named(self, content: bytes, folder: RunFolder) -> None:
         folder.summary_file.write_bytes(content)
-        with pytest.raises(RunError) as caught:
-            folder.summary()
-        assert str(folder.summary_file) in line_of(caught.value)
+        refused("not a summary", folder.summary, folder.summary_file)
 
     def test_checkpoints_by_name(self, folder: RunFolder) -> None:
         assert not folder.has("last")

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.federations import go_on
 from tests.rows import each
 
 from vertizo.config.schema import load
@@ -16,19 +17,15 @@ from vertizo.protocol.messages import Batch, Query, Reply, Upload
 from vertizo.run.experiment import Experiment
 from vertizo.run.federation import Federation, build
 
-SETTINGS = {
-    "dpzv": ("method.name=dpzv",),
-    "dpzv, noise": ("method.name=dpzv", "privacy={mechanism: gaussian, clip: 1, noise_std: 0.3}"),
-    "cascaded": ("method.name=cascaded",),
-    "zoo-vfl": ("method.name=zoo-vfl",),
-    "syn-zoo-vfl": ("method.name=syn-zoo-vfl",),
-    "czofo": ("method={name: czofo, num_directions: 5}", "codecs.up.name=none"),
-    "vafl": ("method.name=vafl",),
-    "split": ("method.name=split",),
-    "several local steps": ("method={name: fedbcd, local_steps: 3}", "codecs.up.name=none"),
-    "losses on the way": ("method.name=dpzv", "simulation.drop=0.2"),
-    "known order": ("method.name=dpzv", "codecs.ids=known"),
-}
+SETTINGS = [
+    *((f"method.name={n}",) for n in ("cascaded", "zoo-vfl", "syn-zoo-vfl", "vafl", "split")),
+    ("method={name: czofo, num_directions: 5}", "codecs.up.name=none"),
+    ("method={name: fedbcd, local_steps: 3}", "codecs.up.name=none"),
+    ("method.name=dpzv",),
+    ("method.name=dpzv", "privacy={mechanism: gaussian, clip: 1, noise_std: 0.3}"),
+    ("method.name=dpzv", "simulation.drop=0.2"),
+    ("method.name=dpzv", "codecs.ids=known"),
+]
 NUMBERS = st.sampled_from([0, 1, 127, 128, 255, 256, 65535, 65536, 2**32 - 1, 2**32, 2**62])
 
 
@@ -36,12 +33,11 @@ def ran(overrides: tuple[str, ...], observer: Any) -> Federation:
     config = load(None, ("seed=0", "data.limit=100", "batch_size=16", "epochs=2", *overrides))
     federation = build(config, Experiment(config).data(), observer=observer)
     federation.start(upload_table=False)
-    while federation.simulator.step():
-        pass
+    go_on(federation)
     return federation
 
 
-@each("overrides", SETTINGS.values())
+@each("overrides", SETTINGS)
 def test_a_run_is_the_same_bit_for_bit(overrides: tuple[str, ...]) -> None:
     handed, encoded = ran(overrides, None), ran(overrides, lambda *seen: None)
     assert handed.server.round == encoded.server.round > 6

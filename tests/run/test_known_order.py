@@ -98,7 +98,7 @@ def test_a_server_goes_on_with_a_query_that_waits() -> None:
     assert federation.server.receive(frames[2]) == restored.server.receive(frames[2])
 
 
-def test_another_rounds_number_is_refused() -> None:
+def test_numbers_of_other_rounds_and_of_no_client_are_refused() -> None:
     federation = fed.build(timing="synchronous", changes=KNOWN)
     query = opened(federation, fed.ask(federation, 0))
     for batch in (1, 4, 2**62):
@@ -106,9 +106,6 @@ def test_another_rounds_number_is_refused() -> None:
         with pytest.raises(OtherRoundError):
             federation.server.receive(fed.encoded(moved))
     assert federation.server.receive(fed.encoded(query)) == []
-
-
-def test_a_number_of_no_client_is_refused() -> None:
     federation = fed.build(changes=KNOWN)
     query = opened(federation, fed.ask(federation, 0))
     with pytest.raises(UnknownPartyError):
@@ -135,15 +132,12 @@ def test_numbers_come_back(number: int) -> None:
         assert (found.batch, found.ids.tolist()) == (number, [4, 2])
 
 
-@each("data", [b"", bytes(9), b"\xff" * 8])
-def test_numbers_of_other_sizes_are_refused(data: bytes) -> None:
-    body = msgspec.msgpack.encode([4, 0, 0, data])
-    frame = wire.HEADER.pack(wire.MAGIC, wire.VERSION, 0, len(body)) + body
-    with pytest.raises(MalformedError, match="number of a batch"):
-        wire.decode(frame, fed.CODEC, order=lambda client, batch: torch.arange(2))
-
-
-def test_what_cannot_go_with_it() -> None:
-    config = fed.config(changes=KNOWN)
+def test_numbers_of_other_sizes_are_refused() -> None:
+    """And an audit, which numbers cannot go with."""
+    for data in (b"", bytes(9), b"\xff" * 8):
+        body = msgspec.msgpack.encode([4, 0, 0, data])
+        frame = wire.HEADER.pack(wire.MAGIC, wire.VERSION, 0, len(body)) + body
+        with pytest.raises(MalformedError, match="number of a batch"):
+            wire.decode(frame, fed.CODEC, order=lambda client, batch: torch.arange(2))
     with pytest.raises(ConfigError, match=r"codecs\.ids"):
-        Setting(config, fed.data(), record=0)
+        Setting(fed.config(changes=KNOWN), fed.data(), record=0)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests import federations as fed
 from tests.rows import each
 
 from vertizo.config import schema
@@ -38,11 +39,6 @@ class Crash(Exception):  # noqa: N818
     """The process ends."""
 
 
-@pytest.fixture(autouse=True)
-def _state_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-
-
 def tiny(*overrides: str) -> ExperimentConfig:
     return schema.load(None, (*BASE, *overrides))
 
@@ -59,7 +55,7 @@ def run(path: Path, *overrides: str, out: Path | None = None, **more: Any) -> di
     return Experiment(settings).run(out, **more).summary
 
 
-@pytest.mark.parametrize("update", [SECRET, SAME_BATCH], ids=["secret", "same batch"])
+@pytest.mark.parametrize("update", [SECRET, SAME_BATCH])
 def test_runs_and_seeds_draw_on_one_budget(update: tuple[str, ...], tmp_path: Path) -> None:
     path = ledger(tmp_path, *update)
     budget = DurableLedger.inspect(path).budget
@@ -76,16 +72,14 @@ def test_runs_and_seeds_draw_on_one_budget(update: tuple[str, ...], tmp_path: Pa
     assert DurableLedger.inspect(path).spent == budget.clients * budget.share
 
 
-@pytest.mark.parametrize("update", [SECRET, SAME_BATCH], ids=["secret", "same batch"])
+@pytest.mark.parametrize("update", [SECRET, SAME_BATCH])
 def test_a_resumed_simulation_is_charged_once(update: tuple[str, ...], tmp_path: Path) -> None:
     """What it repeats since its checkpoint is the same, byte for byte, and free."""
     path = ledger(tmp_path, *update, runs=1)
-    left = 20
+    left = iter(range(20))
 
     def crash(*_: Any) -> None:
-        nonlocal left
-        left -= 1
-        if left < 0:
+        if next(left, None) is None:
             raise Crash
 
     keep = "checkpoint_seconds=1000"  # no checkpoint but the first: much is repeated
@@ -111,20 +105,12 @@ def test_a_ledger_of_other_records_is_refused(tmp_path: Path) -> None:
 def test_runs_of_one_seed_share_no_noise(tmp_path: Path) -> None:
     """Charged as independent, they must be: their difference would be free of noise otherwise."""
     path = ledger(tmp_path, "server.update=none")
-    seen: list[list[bytes]] = []
-    for _ in range(2):
-        replies: list[bytes] = []
-
-        def keep(
-            _: float, way: str, client: int, frame: bytes, kept: list[bytes] = replies
-        ) -> None:
-            if way == "down":
-                kept.append(frame)
-
-        run(path, "server.update=none", observer=keep)
-        seen.append(replies)
-    assert len(seen[0]) == len(seen[1]) == 16
-    assert not set(seen[0]) & set(seen[1])
+    tapes = [fed.Tape(), fed.Tape()]
+    for tape in tapes:
+        run(path, "server.update=none", observer=tape)
+    one, two = ([frame for _, way, _, frame in t.seen if way == "down"] for t in tapes)
+    assert len(one) == len(two) == 16
+    assert not set(one) & set(two)
 
 
 def test_ids_are_the_same_records_in_every_run(tmp_path: Path) -> None:
@@ -206,12 +192,9 @@ def test_a_missing_ledger_leaves_no_run_folder(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_a_budget_needs_an_exact_guarantee() -> None:
+def test_a_budget_needs_an_exact_guarantee_and_noised_replies() -> None:
     plain = schema.load(None, ("data.limit=100",))
     with pytest.raises(ConfigError, match="exact guarantee; this one has 'none'"):
         budget_for(plain, Experiment(plain).data(), 1)
-
-
-def test_a_ledger_is_for_noised_replies() -> None:
     with pytest.raises(ConfigError, match=r"privacy\.ledger is set but privacy\.mechanism"):
         schema.load(None, ("privacy.ledger=x.sqlite",))

@@ -16,36 +16,29 @@ from vertizo.run.experiment import Experiment
 from vertizo.run.lengths import answers_expected
 
 
-def expected(clients: int, **more: Any) -> list[int]:
-    """Of 100 records in batches of 10, two epochs: 20 answers a client."""
-    config = parse({"epochs": 2, "batch_size": 10, **more})
-    return answers_expected(config, 100, clients)
+@each(
+    "clients, rounds, more, answers",
+    [
+        (3, None, {}, [20, 20, 20]),
+        (3, None, {"stragglers": {1: 4}}, [20, 20, 20]),
+        *((3, r, {"timing": "synchronous"}, [n] * 3) for r, n in ((7, 7), (20, 20), (50, 20))),
+        *((3, r, {}, [n] * 3) for r, n in ((1, 1), (30, 10), (31, 11), (60, 20), (99, 20))),
+        (3, 21, {"stragglers": {0: 5}}, [2, 10, 10]),
+        (2, 12, {"stragglers": {1: 0.5}}, [4, 8]),
+        (3, 47, {"stragglers": {0: 10}}, [7, 20, 20]),
+        (3, 59, {"stragglers": {0: 10, 1: 2}}, [19, 20, 20]),
+    ],
+)
+def test_answers_that_are_expected(
+    clients: int, rounds: int | None, more: dict[str, Any], answers: list[int]
+) -> None:
+    """Of 100 records in batches of 10, two epochs: 20 a client, without ``rounds`` and in step.
 
-
-def test_a_whole_run_is_known_beforehand() -> None:
-    assert expected(3) == [20, 20, 20]
-    assert expected(3, simulation={"stragglers": {1: 4}}) == [20, 20, 20]
-
-
-@each("rounds, each", [(7, 7), (20, 20), (50, 20)])
-def test_in_step_all_make_as_many_as_there_are_rounds(rounds: int, each: int) -> None:
-    assert expected(3, method={"name": "split"}, rounds=rounds) == [each] * 3
-
-
-@each("rounds, each", [(1, 1), (30, 10), (31, 11), (60, 20), (99, 20)])
-def test_rounds_are_shared_out(rounds: int, each: int) -> None:
-    assert expected(3, rounds=rounds) == [each] * 3
-
-
-def test_rounds_are_shared_out_by_pace() -> None:
-    assert expected(3, rounds=21, simulation={"stragglers": {0: 5}}) == [2, 10, 10]
-    assert expected(2, rounds=12, simulation={"stragglers": {1: 0.5}}) == [4, 8]
-
-
-def test_nobody_makes_more_than_its_own() -> None:
-    """What the fast ones have left goes to the others."""
-    assert expected(3, rounds=47, simulation={"stragglers": {0: 10}}) == [7, 20, 20]
-    assert expected(3, rounds=59, simulation={"stragglers": {0: 10, 1: 2}}) == [19, 20, 20]
+    Else rounds are shared out by pace; nobody makes more than its own, and what the fast ones have
+    left goes to the others.
+    """
+    tree = {"epochs": 2, "batch_size": 10, "simulation": more, "rounds": rounds}
+    assert answers_expected(parse(tree), 100, clients) == answers
 
 
 PLAIN = {side: {"optimizer": {"momentum": 0}} for side in ("client", "server")}

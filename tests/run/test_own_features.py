@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
-from tests import federations
+from tests import federations as fed
 from tests.rows import each
 from torch import Tensor, nn
 
@@ -20,7 +19,6 @@ from vertizo.methods.choice import METHODS
 from vertizo.models.losses import Regression
 from vertizo.run.experiment import Experiment
 from vertizo.run.federation import Federation
-from vertizo.run.federation import build as build_federation
 
 
 def half_own(data: VerticalData) -> VerticalData:
@@ -50,8 +48,8 @@ def changes(method: str) -> dict[str, Any]:
 @each("method", METHODS)
 def test_every_method_learns_from_both(method: str) -> None:
     """A client decides one bit of the label, the label holder the other: alone each gets half."""
-    data = half_own(federations.two_bits(160))
-    federation, _ = federations.ran(method, None, changes(method), of=data)
+    data = half_own(fed.two_bits(160))
+    federation, _ = fed.ran(method, None, changes(method), of=data)
     federation.simulator.upload("test", 400)
     assert federation.server.score("test")["accuracy"] > 0.7
 
@@ -69,17 +67,17 @@ def joined_module(federation: Federation, width: int, own: int, sizes: list[int]
 
 @each("join", ["concat", "sum", "mean"])
 def test_split_learning_is_gradient_descent_on_the_joined_model(join: str) -> None:
-    data = half_own(federations.data(24, 3))
+    data = half_own(fed.data(24, 3))
     settings = {
         "batch_size": 24,
         "server.join": join,
         "server.encoder": {"name": "mlp", "outputs": 4, "final_relu": False},
     }
-    federation = federations.build("split", None, settings, of=data)
-    clients = [federations.twin(m.parameters, [4, 3]).float() for m in federation.models]
+    federation = fed.build("split", None, settings, of=data)
+    clients = [fed.twin(m.parameters, [4, 3]).float() for m in federation.models]
     both = joined_module(federation, 6 if join == "concat" else 3, 4, [5, 3])
     federation.start(upload_table=False)
-    federations.go_on(federation, 1)
+    fed.go_on(federation, 1)
     parts = [client(own["train"]) for client, own in zip(clients, data.features, strict=False)]
     joined = torch.cat(parts, 1) if join == "concat" else sum(parts)
     joined = joined / 2 if join == "mean" else joined
@@ -98,11 +96,11 @@ def test_split_learning_is_gradient_descent_on_the_joined_model(join: str) -> No
 
 @each("update", ["zeroth-order", "forward-difference", "none"])
 def test_the_encoder_is_trained_by_whatever_trains_the_server(update: str) -> None:
-    data = half_own(federations.data(24, 3))
-    federation = federations.build("dpzv", None, {"server.update": update}, of=data)
+    data = half_own(fed.data(24, 3))
+    federation = fed.build("dpzv", None, {"server.update": update}, of=data)
     before = federation.server.side.model.parameters.clone()
     federation.start(upload_table=False)
-    federations.go_on(federation, 5)
+    fed.go_on(federation, 5)
     moved = federation.server.side.model.parameters != before
     encoder = 4 * 16 + 16
     assert moved[-encoder:].any() == moved[:-encoder].any() == (update != "none")
@@ -110,11 +108,11 @@ def test_the_encoder_is_trained_by_whatever_trains_the_server(update: str) -> No
 
 def test_own_features_cost_no_bytes_and_are_told_to_nobody() -> None:
     """Frames are the same in number and size, and no query changes with the label holder's own."""
-    base = half_own(federations.data(24, 3))
+    base = half_own(fed.data(24, 3))
     assert base.own is not None
     other = Holding("own", {p: torch.randn_like(v) for p, v in base.own.values.items()})
     tapes = [
-        federations.ran("dpzv", None, {"control": "frozen"}, of=data)[1]
+        fed.ran("dpzv", None, {"control": "frozen"}, of=data)[1]
         for data in (base, replace(base, own=other), replace(base, own=None))
     ]
     sizes = [[len(frame) for *_, frame in tape.seen] for tape in tapes]
@@ -145,40 +143,25 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
 @each("settings, words", REFUSED)
 def test_what_does_not_fit_is_refused(settings: dict[str, Any], words: list[str]) -> None:
     with pytest.raises(ConfigError) as error:
-        federations.build("dpzv", None, settings, of=half_own(federations.data(24, 3)))
+        fed.build("dpzv", None, settings, of=half_own(fed.data(24, 3)))
     assert "\n" not in str(error.value)
     for word in words:
         assert word in str(error.value)
 
 
-class TestFittedLabels:
-    """Regression labels scaled by their own mean: no guarantee, and none is printed."""
-
-    CHANGES: ClassVar[dict[str, Any]] = {
-        "server.update": "none",
-        "privacy.mechanism": "gaussian",
-        "privacy.clip": 1.0,
-    }
-
-    def data(self, *, fitted: bool) -> VerticalData:
-        data = federations.data(24, 3)
-        labels = {purpose: values.float() for purpose, values in data.labels.items()}
-        return replace(data, task=Regression(1.0, 0.5), labels=labels, fitted_labels=fitted)
-
-    def test_noise_alone_gives_none(self) -> None:
-        build: Callable[..., Federation] = federations.build
-        settings = {**self.CHANGES, "privacy.noise_std": 3.0}
-        found = {
-            fitted: build("dpzv", None, settings, of=self.data(fitted=fitted))
-            for fitted in (True, False)
-        }
-        assert found[False].statement().guarantee == "simulated"
-        statement = found[True].statement()
-        assert (statement.guarantee, statement.epsilon, statement.mu) == ("none", None, None)
-        assert "label_range" in statement.words
-
-    def test_a_target_is_refused(self) -> None:
-        config = federations.config("dpzv", None, {**self.CHANGES, "privacy.epsilon": 1.0})
-        build_federation(config, self.data(fitted=False))
-        with pytest.raises(ConfigError, match=r"epsilon is 1.0 .* data.label_range"):
-            build_federation(config, self.data(fitted=True))
+def test_regression_labels_scaled_by_their_own_mean_have_no_guarantee() -> None:
+    """None is printed with noise alone, and a target is refused."""
+    base = fed.data(24, 3)
+    labels = {purpose: values.float() for purpose, values in base.labels.items()}
+    scaled = replace(base, task=Regression(1.0, 0.5), labels=labels, fitted_labels=False)
+    fitted = replace(scaled, fitted_labels=True)
+    private = {"server.update": "none", "privacy.mechanism": "gaussian", "privacy.clip": 1.0}
+    noised = {**private, "privacy.noise_std": 3.0}
+    assert fed.build("dpzv", None, noised, of=scaled).statement().guarantee == "simulated"
+    statement = fed.build("dpzv", None, noised, of=fitted).statement()
+    assert (statement.guarantee, statement.epsilon, statement.mu) == ("none", None, None)
+    assert "label_range" in statement.words
+    asked = {**private, "privacy.epsilon": 1.0}
+    fed.build("dpzv", None, asked, of=scaled)
+    with pytest.raises(ConfigError, match=r"epsilon is 1.0 .* data.label_range"):
+        fed.build("dpzv", None, asked, of=fitted)

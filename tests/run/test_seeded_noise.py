@@ -30,22 +30,21 @@ PRIVATE: dict[str, Any] = {
     "server.clip": 1.0,
     "server.secret": {"sampling": 0.2, "every": 2, "warm_up": 2},
 }
-CHANGES: dict[str, dict[str, Any]] = {
-    "nothing": {},
-    "the server's clip": {"server.clip": 2.0},
-    "the replies' clip": {"privacy.clip": 1.0},
-    "epsilon": {"privacy.epsilon": 2.0},
-    "delta": {"privacy.delta": 1e-6},
-    "share": {"privacy.server_share": 0.3},
-    "sampling": {"server.secret": {"sampling": 0.3, "every": 2, "warm_up": 2}},
-    "epochs": {"epochs": 3},
-    "batch size": {"batch_size": 9},
-    "rate": {"client.optimizer.learning_rate": 0.06},
-    "smoothing": {"method.smoothing": 2e-3},
-    "control": {"control": "frozen"},
-    "threads": {"threads": 2},
-    "seed": {"seed": 1},
-    "records": {"data.limit": 28},
+CHANGES: dict[str, Any] = {
+    "privacy.clip": 1.0,
+    "privacy.delta": 1e-6,
+    "server.secret": {"sampling": 0.3, "every": 2, "warm_up": 2},
+    "server.clip": 2.0,
+    "privacy.epsilon": 2.0,
+    "privacy.server_share": 0.3,
+    "epochs": 3,
+    "batch_size": 9,
+    "client.optimizer.learning_rate": 0.06,
+    "method.smoothing": 2e-3,
+    "control": "frozen",
+    "threads": 2,
+    "seed": 1,
+    "data.limit": 28,
 }
 
 
@@ -56,28 +55,28 @@ def noises(changes: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
     assert isinstance(update, SecretSgd)
     plan: Any = federation.server.side.plan
     found = []
-    for noise in (plan._noise, update._noise):
+    for noise in (plan._noise, update.noise):
         assert isinstance(noise, SeededNoise)
         found.append(noise.onto(0, torch.zeros(64, dtype=torch.float64)) / noise.noise_std)
-    sample = update._sampler.uniform(0, 64).double()
+    sample = update.sampler.uniform(0, 64).double()
     return found[0], found[1], sample
 
 
 def test_runs_that_differ_in_anything_share_no_noise() -> None:
     """Two releases with one noise and two clips: a combination of them has none."""
-    found = {name: noises(changes) for name, changes in CHANGES.items()}
+    nothing = noises({})
+    found = {"nothing": nothing, **{key: noises({key: CHANGES[key]}) for key in CHANGES}}
     for one, other in combinations(found, 2):
         for mine, theirs in zip(found[one], found[other], strict=True):
             alike = torch.corrcoef(torch.stack([mine, theirs]))[0, 1].abs()
             assert alike < 0.7, (one, other)  # 64 numbers: 5.6 standard errors
-    again = noises({})
-    assert all(torch.equal(a, b) for a, b in zip(again, found["nothing"], strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(noises({}), nothing, strict=True))
 
 
 def test_noise_on_embeddings_is_shared_no_more() -> None:
     def of(**changes: Any) -> Tensor:
         federation = fed.build("vafl", None, {**fed.EMBEDDING_NOISE, **changes})
-        noise: Any = federation.clients[0]._noise
+        noise: Any = federation.clients[0].noise
         return noise.release(0, torch.zeros(1, 8, 4)) / noise.noise_std
 
     assert torch.equal(of(), of())
@@ -115,22 +114,14 @@ def test_only_secret_noise_is_called_exact(
     # Written out and read again it says the same: the file has every key, the seed too.
     again = configuration.load(tmp_path / "run" / "config.yaml")
     assert again.privacy.noise == settings.privacy.noise
-    assert again.digest == result_digest(settings)
-
-
-def result_digest(settings: configuration.ExperimentConfig) -> str:
     experiment = Experiment(settings)
     experiment.data()
-    return experiment.config.digest
-
-
-def test_a_run_without_noise_has_none_to_speak_of() -> None:
-    assert configuration.load(None, ()).privacy.noise is None
-    assert configuration.load(None, ("seed=1",)).privacy.noise is None
+    assert again.digest == experiment.config.digest
 
 
 def test_comparisons_and_studies_name_seeds(tmp_path: Path) -> None:
-    """They are gone on with where they were stopped, which takes noise that can be repeated."""
+    """They are resumed where they were stopped, which takes noise that can be repeated."""
+    assert configuration.load(None, ("seed=1",)).privacy.noise is None  # without noise, no source
     found = comparison.configurations(None, ASKED, ["dpzv"])["dpzv"]
     assert (found.privacy.noise, found.seed) == ("seeded", 0)
     asked = comparison.configurations(None, (*ASKED, "privacy.noise=secure"), ["dpzv"])["dpzv"]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.refusals import refused
 from tests.rows import each
 
 from vertizo.cli.main import main
@@ -33,7 +34,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 TINY = ("data.limit=60", "batch_size=9", "epochs=3")
-CLOCKS = {"seconds"}
+KINDS = ("tensorboard", "mlflow")
 Points = dict[str, list[tuple[int, float]]]
 
 
@@ -45,59 +46,50 @@ def experiment(*overrides: str) -> Experiment:
     return Experiment(schema.load(None, (*TINY, *overrides)))
 
 
-def tensorboard(folder: Path) -> Points:
-    """Scalars of the only run below a folder, as TensorBoard reads them."""
+def events(folder: Path) -> Any:
+    """Of the only run below a folder, as TensorBoard reads them."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     (place,) = [path for path in folder.iterdir() if path.is_dir()]
-    events = EventAccumulator(str(place), size_guidance={"scalars": 0, "tensors": 0})
-    events.Reload()
-    return {
-        name: [(event.step, event.value) for event in events.Scalars(name)]
-        for name in events.Tags()["scalars"]
-    }
+    return EventAccumulator(str(place), size_guidance={"scalars": 0, "tensors": 0}).Reload()
 
 
-def client(folder: Path) -> Any:
+def tensorboard(folder: Path) -> Points:
+    found = events(folder)
+    names = found.Tags()["scalars"]
+    return {name: [(event.step, event.value) for event in found.Scalars(name)] for name in names}
+
+
+def stored(folder: Path) -> tuple[Any, list[Any]]:
+    """A store and its runs."""
     from mlflow import MlflowClient
 
-    return MlflowClient(tracking_uri=f"sqlite:///{folder / 'mlflow.db'}")
+    store = MlflowClient(tracking_uri=f"sqlite:///{folder / 'mlflow.db'}")
+    (known,) = store.search_experiments(filter_string="name = 'vertizo'")
+    return store, store.search_runs([known.experiment_id])
 
 
 def runs(folder: Path) -> list[Any]:
-    store = client(folder)
-    (known,) = store.search_experiments(filter_string="name = 'vertizo'")
-    found: list[Any] = store.search_runs([known.experiment_id])
-    return found
+    return stored(folder)[1]
 
 
 def mlflow(folder: Path) -> Points:
     """Metrics of the only run of a store."""
-    (run,) = runs(folder)
-    store = client(folder)
-    return {
-        name: [
-            (point.step, point.value) for point in store.get_metric_history(run.info.run_id, name)
-        ]
-        for name in run.data.metrics
-    }
-
-
-def wanted(rows: list[dict[str, Any]]) -> Points:
-    found: Points = {}
-    for row in rows:
-        for name, value in tracking.figures(row).items():
-            found.setdefault(name, []).append((row["round"], value))
-    return found
+    store, (run,) = stored(folder)
+    histories = {n: store.get_metric_history(run.info.run_id, n) for n in run.data.metrics}
+    return {name: [(p.step, p.value) for p in points] for name, points in histories.items()}
 
 
 def same(found: Points, rows: list[dict[str, Any]], summary: Mapping[str, Any]) -> None:
     """Every evaluation is there once, and the closing figures."""
-    expected = wanted(rows)
+    expected: Points = {}
+    for row in rows:
+        for name, value in tracking.figures(row).items():
+            expected.setdefault(name, []).append((row["round"], value))
     assert {name for name in found if not name.startswith("final/")} == set(expected)
     for name, points in expected.items():
         assert [step for step, _ in found[name]] == [step for step, _ in points], name
-        if name not in CLOCKS:
+        if name != "seconds":
             values = [value for _, value in found[name]]
             assert values == pytest.approx([value for _, value in points], rel=1e-6), name
     final = found["final/test_accuracy"]
@@ -141,19 +133,12 @@ def result(places: Path, targets: list[str]) -> Result:
 
 
 class TestWhatIsWritten:
-    def test_tensorboard(self, places: Path, result: Result) -> None:
+    def test_all_figures(self, places: Path, result: Result) -> None:
         same(tensorboard(places / "board"), result.metrics, result.summary)
-
-    def test_mlflow(self, places: Path, result: Result) -> None:
         same(mlflow(places / "flow"), result.metrics, result.summary)
-
-    def test_queries_of_each_client(self, places: Path, result: Result) -> None:
-        points = tensorboard(places / "board")["queries/client3"]
-        assert points[-1] == (72, 18.0)
+        assert tensorboard(places / "board")["queries/client3"][-1] == (72, 18.0)
 
     def test_the_configuration_and_the_summary(self, places: Path, result: Result) -> None:
-        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
         written = RunFolder(places / "run")
         (run,) = runs(places / "flow")
         assert run.info.status == "FINISHED"
@@ -166,9 +151,7 @@ class TestWhatIsWritten:
         yaml = (places / "run" / "config.yaml").read_text()
         assert (artifacts / "config.yaml").read_text() == yaml
         assert json.loads((artifacts / "summary.json").read_text()) == written.summary()
-        (board,) = (places / "board").iterdir()
-        events = EventAccumulator(str(board), size_guidance={"tensors": 0}).Reload()
-        (event,) = events.Tensors("configuration/text_summary")
+        (event,) = events(places / "board").Tensors("configuration/text_summary")
         text = event.tensor_proto.string_val[0].decode()
         assert text == "".join(f"    {line}\n" for line in yaml.splitlines())
 
@@ -186,8 +169,7 @@ class TestWhatIsWritten:
         assert names == {"digits-dpzv-seed5", "digits-dpzv-seed5-frozen"}
         assert len(list((places / "board-other").iterdir())) == 2
 
-    def test_nothing_is_told_to_makers_of_a_tracker(self, result: Result) -> None:
-        from mlflow.telemetry.utils import is_telemetry_disabled
+        from mlflow.telemetry.utils import is_telemetry_disabled  # nothing is told to its makers
 
         assert is_telemetry_disabled()
 
@@ -251,15 +233,11 @@ class TestMistakes:
             experiment().run(tmp_path / "run", track=[f"{kind}={tmp_path / 'place'}"])
         assert list(tmp_path.iterdir()) == []
 
-    @each("kind", ["tensorboard", "mlflow"])
-    def test_a_place_that_cannot_be_used(self, kind: str, tmp_path: Path) -> None:
+    def test_a_place_that_cannot_be_used(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
-        with pytest.raises(RunError, match=f"--track {kind}=.*/file failed: "):
-            experiment().run(track=[f"{kind}={tmp_path / 'file'}"])
-
-    def test_an_unknown_store(self) -> None:
-        with pytest.raises(RunError, match="--track mlflow=nothing://here failed: "):
-            experiment().run(track=["mlflow=nothing://here"])
+        run = experiment().run
+        for spec in (*(f"{kind}={tmp_path / 'file'}" for kind in KINDS), "mlflow=nothing://here"):
+            refused(spec, RunError, run, track=[spec], match=f"^--track {spec} failed: ")
 
 
 def test_the_command(

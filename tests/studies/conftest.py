@@ -14,7 +14,7 @@ from vertizo.cli.main import main
 from vertizo.config import schema
 from vertizo.config.schema import ExperimentConfig
 from vertizo.run.experiment import Experiment
-from vertizo.studies import comparison
+from vertizo.studies import comparison as comparisons
 from vertizo.studies.engines import Processes, Run
 
 TINY = ("data.limit=60", "batch_size=9", "epochs=3")
@@ -24,6 +24,7 @@ EXACT = (
     "privacy.epsilon=3",
     "server.update=none",
 )
+Call = Callable[..., tuple[int, str, str]]
 CLOCK = {"seconds", "rounds_per_second", "peak_memory_mib"}
 
 
@@ -43,19 +44,16 @@ def ran(out: Path, *overrides: str) -> Path:
     return out
 
 
-Said = tuple[int, str, str]
-
-
 @pytest.fixture
 def call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Callable[..., Said]:
+) -> Call:
     """The program with these arguments, in the test's folder: exit code, output, errors."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FORCE_COLOR", raising=False)
     monkeypatch.setenv("COLUMNS", "100")
 
-    def run(*arguments: str | Path) -> Said:
+    def run(*arguments: str | Path) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["vertizo", *map(str, arguments)])
         capfd.readouterr()
         code = 0
@@ -75,8 +73,8 @@ class Compared:
     folder: Path
     runs: list[Run]
     summaries: dict[Run, dict[str, Any]]
-    standings: list[comparison.Standing]
-    rows: list[comparison.Row]
+    standings: list[comparisons.Standing]
+    rows: list[comparisons.Row]
 
 
 @pytest.fixture(scope="session")
@@ -84,13 +82,13 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Compared:
     """Two methods, two seeds each, with their controls; one client is slow."""
     folder = tmp_path_factory.mktemp("studies") / "compared"
     own = (*TINY, "simulation.stragglers={1: 6}")
-    configs = comparison.configurations(None, own, ["vafl", "dpzv"])  # not as in the alphabet
-    runs = comparison.plan(configs, 2, folder, controls=True)
-    comparison.check(runs)
-    standings: list[comparison.Standing] = []
-    summaries = comparison.execute(runs, Processes(2, reused=True), standings.append)
-    rows = comparison.rows(runs, summaries, [0.0001, 1.0], "validation")
-    comparison.write(folder, rows, {"command": "vertizo compare --methods vafl,dpzv"})
+    configs = comparisons.configurations(None, own, ["vafl", "dpzv"])  # not as in the alphabet
+    runs = comparisons.plan(configs, 2, folder, controls=True)
+    comparisons.check(runs)
+    standings: list[comparisons.Standing] = []
+    summaries = comparisons.execute(runs, Processes(2, reused=True), standings.append)
+    rows = comparisons.rows(runs, summaries, [0.0001, 1.0], "validation")
+    comparisons.write(folder, rows, {"command": "vertizo compare --methods vafl,dpzv"})
     return Compared(folder, runs, summaries, standings, rows)
 
 
@@ -98,3 +96,22 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Compared:
 def private(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run under seeded noise."""
     return ran(tmp_path_factory.mktemp("studies") / "private", *EXACT)
+
+
+@pytest.fixture(scope="session")
+def comparison(compared: Compared) -> Path:
+    """Two methods, two seeds each, with their controls."""
+    return compared.folder
+
+
+@pytest.fixture(scope="session")
+def attacks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Figures of an attack, made by the command."""
+    folder = tmp_path_factory.mktemp("studies") / "attacked"
+    with pytest.MonkeyPatch.context() as patch:
+        command = ["attack", "direct-client", "--seeds", "2", "--set", "data.limit=60"]
+        patch.setattr("sys.argv", ["vertizo", *command, "--out", str(folder)])
+        with pytest.raises(SystemExit) as end:
+            main()
+    assert end.value.code in (0, None)
+    return folder

@@ -70,13 +70,6 @@ def test_train_takes_the_entry_of_the_method_that_is_chosen(tmp_path: Path) -> N
         assert each.method.num_directions == 10  # type: ignore[union-attr]
 
 
-def test_methods_keep_their_own_timing_and_server() -> None:
-    found = configs("split", "zoo-vfl", "compressed-vfl")
-    assert found["split"].simulation.timing == "synchronous"
-    assert found["zoo-vfl"].server.update == "forward-difference"
-    assert found["compressed-vfl"].codecs.up.name == "uniform"
-
-
 WRONG = [
     ("", "vafll", ["--methods vafll", "did you mean 'vafl'"]),
     ("methods: {vafll: {epochs: 1}}", "vafl", ["methods.vafll", "did you mean 'vafl'"]),
@@ -201,18 +194,19 @@ def test_one_that_diverges_ends_the_comparison_unless_it_is_forgiven(tmp_path: P
 
 
 def test_bytes_to_the_first_evaluation_that_is_high_enough() -> None:
-    rows = [
-        {"bytes_up": 0, "bytes_down": 0, "validation_accuracy": 0.1, "train_accuracy": None},
-        {"bytes_up": 70, "bytes_down": 30, "validation_accuracy": 0.5, "train_accuracy": 0.4},
-        {"bytes_up": 140, "bytes_down": 60, "validation_accuracy": 0.4, "train_accuracy": 0.6},
-    ]
-    assert bytes_to(rows, 0.1, "validation") == 0
-    assert bytes_to(rows, 0.45, "validation") == 100
-    assert bytes_to(rows, 0.45, "train") == 200
-    assert bytes_to(rows, 0.5, "validation", table=7) == 107
-    assert bytes_to(rows, 0.51, "validation") is None
-    assert bytes_to([], 0.5, "train") is None
-    tested = [{"bytes_up": 1, "bytes_down": 1, "test_accuracy": 0.9}]
-    assert bytes_to(tested, 0.9, "validation") == 2, "test records stand in"
+    names = ("bytes_up", "bytes_down", "validation_accuracy", "train_accuracy")
+    figures = [(0, 0, 0.1, None), (70, 30, 0.5, 0.4), (140, 60, 0.4, 0.6)]
+    rows = [dict(zip(names, row, strict=True)) for row in figures]
+    tested = [{"bytes_up": 1, "bytes_down": 1, "test_accuracy": 0.9}]  # test records stand in
+    for metrics, target, by, table, expected in (
+        (rows, 0.1, "validation", 0, 0),
+        (rows, 0.45, "validation", 0, 100),
+        (rows, 0.45, "train", 0, 200),
+        (rows, 0.5, "validation", 7, 107),
+        (rows, 0.51, "validation", 0, None),
+        ([], 0.5, "train", 0, None),
+        (tested, 0.9, "validation", 0, 2),
+    ):
+        assert bytes_to(metrics, target, by, table) == expected, (target, by)  # type: ignore[arg-type]
     assert mean_and_spread([2.0]) == (2.0, None)
     assert mean_and_spread([1.0, 3.0]) == (2.0, pytest.approx(2**0.5))

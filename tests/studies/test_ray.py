@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.studies.conftest import TINY, timeless
+from tests.studies.conftest import EXACT, TINY, timeless
 
 from vertizo.core.errors import ConfigError, RunError
 from vertizo.run.experiment import Experiment
@@ -59,24 +59,17 @@ class TestRuns:
         for one, other in zip(here, there, strict=True):
             assert timeless(found[other]) == timeless(wanted[one])
             assert RunFolder(other.folder).config() == other.config
-            clocks = [
-                [row.pop("seconds") for row in rows] for rows in (metrics(one), metrics(other))
-            ]
-            assert all(len(each) > 1 for each in clocks)
-            assert [timeless(row) for row in metrics(one)] == [
-                timeless(row) for row in metrics(other)
-            ]
+            rows = metrics(one)
+            assert len(rows) > 1
+            assert all("seconds" in row for row in (*rows, *metrics(other)))
+            assert [*map(timeless, rows)] == [*map(timeless, metrics(other))]
         assert in_folder(tmp_path / "here") == in_folder(tmp_path / "there")
         assert standings[-1].finished == standings[-1].total == 2
-        targets = [0.2, 0.5]
-        tables = [
-            [
-                timeless(row.as_dict())
-                for row in comparison.rows(runs, summaries, targets, "validation")
-            ]
-            for runs, summaries in ((here, wanted), (there, found))
-        ]
-        assert tables[0] == tables[1]
+        ours, theirs = (
+            [timeless(row.as_dict()) for row in comparison.rows(*made, [0.2, 0.5], "validation")]
+            for made in ((here, wanted), (there, found))
+        )
+        assert ours == theirs
 
     @pytest.mark.slow
     def test_what_is_finished_is_kept_and_what_was_begun_is_gone_on_with(
@@ -153,10 +146,7 @@ class TestCalls:
 
 
 def test_a_ledger_cannot_be_charged_from_elsewhere(tmp_path: Path) -> None:
-    settings = (
-        "privacy={mechanism: gaussian, clip: 1, epsilon: 1, ledger: ledger.sqlite}",
-        "server.update=none",
-    )
+    settings = (*EXACT, "privacy.ledger=ledger.sqlite")
     configs = comparison.configurations(None, [*TINY, *settings], ["dpzv"])
     runs = comparison.plan(configs, 1, tmp_path, controls=False)
     with pytest.raises(ConfigError, match="a file of this machine"):
@@ -166,7 +156,7 @@ def test_a_ledger_cannot_be_charged_from_elsewhere(tmp_path: Path) -> None:
 COMMAND = """
 import sys
 from pathlib import Path
-from vertizo.cli.compare import compare
+from vertizo.cli.studies import compare
 from vertizo.core.errors import Interrupted, UserError
 
 try:

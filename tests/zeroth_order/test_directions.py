@@ -1,6 +1,7 @@
 """Every law's moments, norm and marginals; the same numbers however they are made.
 
-Statistical tests use fixed seeds and allow five standard errors.
+Numbers in blocks are those of the whole, and those of the generator's words. Statistical tests use
+fixed seeds and allow five standard errors.
 """
 
 from __future__ import annotations
@@ -16,8 +17,17 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from vertizo.core.errors import ConfigError
-from vertizo.core.randomness import Stream
-from vertizo.zeroth_order.directions import BLOCK, KEEP_UP_TO, LAWS, Direction, Directions, values
+from vertizo.core.randomness import Stream, generator
+from vertizo.zeroth_order.directions import (
+    BLOCK,
+    KEEP_UP_TO,
+    LAWS,
+    Direction,
+    Directions,
+    blocks,
+    drawn,
+    values,
+)
 
 Array = NDArray[np.float64]
 
@@ -29,6 +39,7 @@ ROUNDING = 1e-6
 NORMS = {"sphere": 1.0, "coordinate": 1.0, "scaled-sphere": D**0.5, "rademacher": D**0.5}
 FACTORS = {"sphere": D, "coordinate": D, "scaled-sphere": 1, "rademacher": 1, "gaussian": 1}
 SPREAD = [law for law in LAWS if law != "coordinate"]
+DIMENSIONS = [1, 2, 63, 65, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 6, 5 * BLOCK + 131]
 
 
 def numbers(direction: Direction, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -51,16 +62,10 @@ def assert_mean(values: Array, expected: Array | float) -> None:
     assert np.all(np.abs(values.mean(0) - expected) <= 5 * error + ROUNDING)
 
 
-def test_all_laws_are_covered() -> None:
+def test_factors_and_fixed_norms() -> None:
     assert set(LAWS) == set(FACTORS)
-
-
-def test_factor() -> None:
     for law in LAWS:
         assert Direction(law, D, 0, keep=True).factor == FACTORS[law], law
-
-
-def test_fixed_norms() -> None:
     for law in NORMS:
         assert np.allclose(np.linalg.norm(samples(law), axis=1), NORMS[law], rtol=1e-6), law
 
@@ -78,47 +83,34 @@ def test_norm_is_that_of_the_numbers() -> None:
         assert Direction(law, dimension, 5, keep=True).norm() == direction.norm(), (law, dimension)
 
 
-def test_mean() -> None:
+def test_moments() -> None:
+    """Of the numbers, and of slopes along them, which the factor makes a gradient."""
+    g2, g4 = (G**2).sum(), (G**4).sum()
+    fourth = {
+        "sphere": 3 * g2**2 / (D * (D + 2)),
+        "scaled-sphere": 3 * g2**2 * D / (D + 2),
+        "gaussian": 3 * g2**2,
+        "rademacher": 3 * g2**2 - 2 * g4,
+        "coordinate": g4 / D,
+    }
     for law in LAWS:
+        u, factor = samples(law), FACTORS[law]
         expected = 1 / D if law == "coordinate" else 0.0
-        assert_mean(samples(law), expected)
-        error = np.sqrt(1 / FACTORS[law] / N)
-        assert np.all(np.abs(samples(law).mean(0) - expected) <= 5 * error), law
-
-
-def test_second_moment() -> None:
-    for law in LAWS:
-        u = samples(law)
-        assert_mean(u[:, :, None] * u[:, None, :], np.eye(D) / FACTORS[law])
-
-
-def test_factor_makes_the_slope_a_gradient() -> None:
-    for law in LAWS:
-        u = samples(law)
-        assert_mean(FACTORS[law] * (u @ G)[:, None] * u, G)
-
-
-def test_fourth_moment_of_a_slope() -> None:
-    for law in LAWS:
-        g2, g4 = (G**2).sum(), (G**4).sum()
-        expected = {
-            "sphere": 3 * g2**2 / (D * (D + 2)),
-            "scaled-sphere": 3 * g2**2 * D / (D + 2),
-            "gaussian": 3 * g2**2,
-            "rademacher": 3 * g2**2 - 2 * g4,
-            "coordinate": g4 / D,
-        }[law]
-        assert_mean((samples(law) @ G) ** 4, expected)
+        assert_mean(u, expected)
+        assert np.all(np.abs(u.mean(0) - expected) <= 5 * np.sqrt(1 / factor / N)), law
+        assert_mean(u[:, :, None] * u[:, None, :], np.eye(D) / factor)
+        assert_mean(factor * (u @ G)[:, None] * u, G)
+        assert_mean((u @ G) ** 4, fourth[law])
 
 
 def test_gaussian_marginals() -> None:
-    drawn = numbers(Direction("gaussian", 1 << 20, 3, keep=False)).numpy()
-    assert stats.kstest(drawn[: 1 << 18], "norm").pvalue > 1e-3
+    found = numbers(Direction("gaussian", 1 << 20, 3, keep=False)).numpy()
+    assert stats.kstest(found[: 1 << 18], "norm").pvalue > 1e-3
     assert stats.kstest(samples("gaussian")[:, 2], "norm").pvalue > 1e-3
     for tail in (3.0, 4.0):
-        expected = 2 * len(drawn) * stats.norm.sf(tail)
-        assert abs((np.abs(drawn) > tail).sum() - expected) < 5 * expected**0.5
-    assert np.abs(drawn).max() == values()[-1]
+        expected = 2 * len(found) * stats.norm.sf(tail)
+        assert abs((np.abs(found) > tail).sum() - expected) < 5 * expected**0.5
+    assert np.abs(found).max() == values()[-1]
 
 
 def test_the_normal_values() -> None:
@@ -141,24 +133,24 @@ def test_sphere_marginals() -> None:
 
 def test_rademacher_numbers_are_signs() -> None:
     for dimension in (1, 63, 65, BLOCK + 9):
-        drawn = numbers(Direction("rademacher", dimension, 8, keep=False))
-        assert set(drawn.tolist()) <= {-1.0, 1.0}
-    assert abs(float(drawn.sum())) < 5 * len(drawn) ** 0.5
+        found = numbers(Direction("rademacher", dimension, 8, keep=False))
+        assert set(found.tolist()) <= {-1.0, 1.0}
+    assert abs(float(found.sum())) < 5 * len(found) ** 0.5
 
 
 def test_coordinate_is_a_unit_vector_of_any_axis() -> None:
-    drawn = samples("coordinate")
-    assert np.array_equal(np.sort(drawn, axis=1)[:, -2:], np.tile([0.0, 1.0], (N, 1)))
-    assert stats.chisquare(drawn.sum(0)).pvalue > 1e-3
+    found = samples("coordinate")
+    assert np.array_equal(np.sort(found, axis=1)[:, -2:], np.tile([0.0, 1.0], (N, 1)))
+    assert stats.chisquare(found.sum(0)).pvalue > 1e-3
 
 
 def test_numbers_of_one_direction_are_independent() -> None:
     """No lag correlates, of the numbers or of their squares (pairs share a radius)."""
     for law, power in [("gaussian", 1), ("gaussian", 2), ("rademacher", 1)]:
         size = 2 * BLOCK
-        drawn = numbers(Direction(law, size, 21, keep=False)).double().numpy() ** power
-        drawn = (drawn - drawn.mean()) / drawn.std()
-        spectrum = np.abs(np.fft.rfft(drawn)) ** 2
+        found = numbers(Direction(law, size, 21, keep=False)).double().numpy() ** power
+        found = (found - found.mean()) / found.std()
+        spectrum = np.abs(np.fft.rfft(found)) ** 2
         correlations = np.fft.irfft(spectrum, size)[1:] / size
         assert np.abs(correlations).max() < 6 / size**0.5, (law, power)
 
@@ -186,12 +178,14 @@ def test_numbers_times_scale_is_the_direction() -> None:
         direction = Direction(law, dimension, 4, keep=True)
         scaled = direction.numbers().double() * direction.scale
         assert torch.allclose(numbers(direction, torch.float64), scaled, rtol=1e-12, atol=0), case
+    small, large = (Direction(law, 50, 3, keep=True) for law in ("sphere", "scaled-sphere"))
+    assert torch.allclose(numbers(small) * math.sqrt(50), numbers(large), rtol=1e-6)
 
 
 def test_blocks_of_one_direction_differ() -> None:
     for law in SPREAD:
-        drawn = numbers(Direction(law, 2 * BLOCK, 4, keep=False))
-        first, second = drawn[:BLOCK], drawn[BLOCK:]
+        found = numbers(Direction(law, 2 * BLOCK, 4, keep=False))
+        first, second = found[:BLOCK], found[BLOCK:]
         assert abs(np.corrcoef(first, second)[0, 1]) < 5 / BLOCK**0.5, law
 
 
@@ -213,8 +207,8 @@ def test_draws_are_independent() -> None:
         dimension, root = 3_000, Stream.from_seed(6)
         directions = Directions(law, dimension, root.child("client", 0))
         other = Directions(law, dimension, root.child("client", 1))
-        drawn = [numbers(directions.draw(n)) for n in range(30)] + [numbers(other.draw(0))]
-        correlations = np.corrcoef(torch.stack(drawn).numpy()) - np.eye(31)
+        found = [numbers(directions.draw(n)) for n in range(30)] + [numbers(other.draw(0))]
+        correlations = np.corrcoef(torch.stack(found).numpy()) - np.eye(31)
         assert np.abs(correlations).max() < 5 / dimension**0.5, law
 
 
@@ -243,32 +237,27 @@ def test_global_generators_are_neither_used_nor_moved() -> None:
         assert torch.equal(numbers(Direction(law, 50, 1, keep=False)), one), law
 
 
-def test_vectors_of_other_types() -> None:
-    for law, dtype in product(LAWS, [torch.float64, torch.bfloat16]):
-        case = law, dtype
-        direction = Direction(law, 40, 2, keep=True)
-        expected = numbers(direction).double() * 0.5
-        vector = torch.ones(40, dtype=dtype)
-        direction.add_to(vector, 0.5)
-        assert vector.dtype == dtype, case
-        tolerance = 1e-2 if dtype.itemsize == 2 else 1e-6
-        assert torch.allclose(vector.double(), 1 + expected, rtol=tolerance, atol=tolerance), case
+def test_only_the_vector_is_changed_of_whatever_type_it_is() -> None:
+    for law, dimension, keep in product(LAWS, [30, BLOCK + 30], [False, True]):
+        direction = Direction(law, dimension, 2, keep=keep)
+        for dtype, slack in ((torch.float32, 0), (torch.float64, 1e-6), (torch.bfloat16, 1e-2)):
+            case = law, dimension, keep, dtype
+            expected, around = numbers(direction).double(), torch.zeros(dimension + 8, dtype=dtype)
+            direction.add_to(around[5:-3], -2.0)
+            found = around[5:-3].double()
+            assert torch.allclose(found, -2.0 * expected, rtol=slack, atol=slack), case
+            assert not around[:5].any(), case
+            assert not around[-3:].any(), case
 
 
-def test_only_the_vector_is_changed() -> None:
-    for law, dimension in product(LAWS, [30, BLOCK + 30]):
-        case = law, dimension
-        direction = Direction(law, dimension, 2, keep=False)
-        around = torch.zeros(dimension + 8)
-        direction.add_to(around[5:-3], -2.0)
-        assert torch.equal(around[5:-3], -2.0 * numbers(direction)), case
-        assert not around[:5].any(), case
-        assert not around[-3:].any(), case
-
-
-def test_large_directions_are_not_kept() -> None:
+def test_large_directions_are_not_kept_and_have_the_norm_of_their_numbers() -> None:
     assert Directions("gaussian", KEEP_UP_TO, Stream.from_seed(0)).draw(0).keep
     assert not Directions("gaussian", KEEP_UP_TO + 1, Stream.from_seed(0)).draw(0).keep
+    for law in ["sphere", "scaled-sphere", "gaussian"]:
+        kept, anew = (Direction(law, KEEP_UP_TO + 7, 6, keep=keep) for keep in (True, False))
+        length = float(kept.numbers().double().norm()) * kept.scale
+        assert kept.norm() == pytest.approx(length, rel=1e-6), law
+        assert (anew.norm(), anew.scale) == (kept.norm(), kept.scale), law
 
 
 def test_unknown_laws_are_refused() -> None:
@@ -276,6 +265,28 @@ def test_unknown_laws_are_refused() -> None:
         Directions("cube", 3, Stream.from_seed(0))
 
 
-def test_scaled_sphere_is_the_sphere_scaled() -> None:
-    small, large = (Direction(law, 50, 3, keep=True) for law in ("sphere", "scaled-sphere"))
-    assert torch.allclose(numbers(small) * math.sqrt(50), numbers(large), rtol=1e-6)
+def test_blocks_are_the_whole() -> None:
+    for kind, dimension in product(["normals", "signs"], DIMENSIONS):
+        parts = [block.copy() for block in blocks(kind, 3, dimension)]
+        assert max(part.size for part in parts) <= BLOCK, (kind, dimension)
+        assert np.array_equal(np.concatenate(parts), drawn(kind, 3, dimension)), (kind, dimension)
+
+
+def test_numbers_are_those_of_the_words() -> None:
+    """Values by sixteen bits, signs by one."""
+    for dimension in DIMENSIONS:
+        words = generator(4).bit_generator.random_raw((dimension + 3) // 4)
+        expected = values()[words.view(np.uint16)[:dimension]]
+        assert np.array_equal(drawn("normals", 4, dimension), expected), dimension
+        bits = np.unpackbits(words.view(np.uint8))[:dimension].astype(np.float32)
+        assert np.array_equal(drawn("signs", 4, dimension), 2 * bits - 1), dimension
+
+
+def test_a_reader_gives_the_numbers_in_any_portions() -> None:
+    for law in ["scaled-sphere", "rademacher"]:
+        direction = Direction(law, 3 * BLOCK + 5, 7, keep=False)
+        expected, reader, start = direction.numbers(), direction.reader(), 0
+        for count in (1, 7, BLOCK, 2, BLOCK + 900, BLOCK - 905):
+            assert reader.read(count).equal(expected[start : start + count]), law
+            start += count
+        assert start == direction.dimension, law

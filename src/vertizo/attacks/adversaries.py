@@ -2,15 +2,6 @@
 
 None of them holds a label that it would not have, the seed of the simulation, or a party's private
 state beyond what its docstring says. The truth is used for scoring alone, by whoever scores.
-
-::
-
-    Public          what every member knows: the method, sizes, clip and noise
-    Eavesdropper    + all frames
-    CuriousClient   + its own frames, features and model; may have sent what it liked
-    CuriousServer   + every client's embeddings, the labels, w_0
-    Coalition       a server with some of the clients: their features as well
-    ReleasedModel   nobody's messages: the trained model, once it is handed out
 """
 
 from __future__ import annotations
@@ -30,7 +21,7 @@ from vertizo.models.base import Model
 
 @dataclass(frozen=True)
 class Public:
-    """What every member of the federation knows of it."""
+    """What every member of the federation knows of it: the method, sizes, clip and noise."""
 
     method: Method
     batch_size: int
@@ -61,7 +52,7 @@ class Eavesdropper:
 
 @dataclass(frozen=True)
 class CuriousClient:
-    """One client: what it holds, what it sent and what it was told."""
+    """One client: what it holds, what it sent (perhaps what it liked) and what it was told."""
 
     public: Public
     index: int
@@ -101,7 +92,7 @@ class CuriousServer:
 
 @dataclass(frozen=True)
 class Coalition:
-    """A server together with some clients, who pool what they hold."""
+    """A server together with some clients, or none, who pool what they hold."""
 
     server: CuriousServer
     features: Mapping[int, Tensor]

@@ -16,22 +16,21 @@ from vertizo.attacks.adversaries import (
     Public,
     ReleasedModel,
 )
-from vertizo.attacks.transcript import Reader, Transcript
+from vertizo.attacks.intruders import Intruder
+from vertizo.attacks.transcript import Exchange, Reader, Transcript
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData
 from vertizo.methods.base import ClientPair
+from vertizo.models.base import Model
 from vertizo.party.batches import Batches
 from vertizo.party.client import ClientParty
 from vertizo.protocol import wire
-from vertizo.protocol.messages import Purpose, Query
+from vertizo.protocol.messages import Query
+from vertizo.run.build_models import client_model
 from vertizo.run.federation import Federation, build
 from vertizo.run.loop import Training
 from vertizo.run.simulator import Way
-
-Intruder = Callable[[Public, Batches], tuple[ClientPair, Batches]]
-"""From public knowledge and a client's order of records to what the intruder sends, and about
-which records (its own choice where clients draw the batches)."""
 
 CURIOUS = 0
 """The client that attacks, where one does."""
@@ -46,11 +45,23 @@ class Watched:
     rows: dict[int, Tensor] = field(default_factory=dict)
     """The table's rows that it was answered from, [batch, Σ d_h]: for scoring."""
 
-    def forget(self, before: int) -> None:
-        """Drop what is older than query ``before``."""
-        for kept in (self.parameters, self.rows):
-            for number in [n for n in kept if n < before]:
-                del kept[number]
+    def note(self, config: ExperimentConfig, there: Federation, way: Way, most: int | None) -> None:
+        """What the server has as the client's query arrives, and once it is answered.
+
+        No more than the last ``most`` queries are kept.
+        """
+        party, side = there.clients[CURIOUS], there.server.side
+        number = party.answered
+        if way == "up":
+            self.parameters[number] = side.model.parameters.clone()
+            if most is not None:
+                for kept in (self.parameters, self.rows):
+                    for old in [n for n in kept if n <= number - most]:
+                        del kept[old]
+        elif number in self.parameters:  # else it is the announcement of the next round
+            message = wire.decode(party.ask(), config.codecs.up)  # the open query, once more
+            assert isinstance(message, Query)
+            self.rows[number] = side.table.values[message.ids]
 
 
 @dataclass
@@ -73,14 +84,15 @@ class Arena:
 
     def public(self) -> Public:
         """What everybody knows."""
-        return public(self.config, self.data, self.federation.server.side.table.dims)
+        return public(self.config, self.data, self.federation)
 
-    def _reader(self) -> Reader:
-        return Reader.of(self.config, self.data.records)
+    def _exchanges(self, client: int | None = None) -> list[Exchange]:
+        reader = Reader.of(self.config, self.data.records)
+        return reader.exchanges(self.transcript, client)
 
     def eavesdropper(self) -> Eavesdropper:
         """Somebody on the wire."""
-        return Eavesdropper(self.public(), self._reader().exchanges(self.transcript))
+        return Eavesdropper(self.public(), self._exchanges())
 
     def client(self, index: int = CURIOUS) -> CuriousClient:
         """One of the clients."""
@@ -88,20 +100,26 @@ class Arena:
             public=self.public(),
             index=index,
             features=self.data.features[index]["train"],
-            exchanges=self._reader().exchanges(self.transcript, index),
+            exchanges=self._exchanges(index),
             model=self.federation.models[index],
-            shared=_root(self.config).child("shared", index),
+            shared=Stream.from_seed(self.config.seed).child("shared", index),
         )
 
     def server(self, known: Mapping[int, Tensor]) -> CuriousServer:
         """The server, and who knows some records' features at some clients."""
         return CuriousServer(
             public=self.public(),
-            exchanges=self._reader().exchanges(self.transcript),
+            exchanges=self._exchanges(),
             labels=self.data.labels["train"],
             known=known,
             known_features={m: self.columns(m)[ids] for m, ids in known.items()},
         )
+
+    def fresh(self, client: int, stream: Stream) -> Model:
+        """A model as the client's, with first parameters of the attacker's own."""
+        shape, cardinalities = self.data.shape(client), self.data.cardinalities
+        codes = cardinalities[client] if cardinalities else ()
+        return client_model(self.config.client.model, shape, stream, codes)
 
     def columns(self, client: int) -> Tensor:
         """A client's training features as rows of float32, [D, columns]."""
@@ -118,16 +136,8 @@ class Arena:
         side = self.federation.server.side
         return side.model.logits(side.table.combine(torch.cat(parts, 1)))
 
-    def features(self, purpose: Purpose) -> list[Tensor]:
-        """All parties' features of one partition."""
-        return [own[purpose] for own in self.data.features]
 
-
-def _root(config: ExperimentConfig) -> Stream:
-    return Stream.from_seed(config.seed)
-
-
-def public(config: ExperimentConfig, data: VerticalData, dims: Sequence[int]) -> Public:
+def public(config: ExperimentConfig, data: VerticalData, federation: Federation) -> Public:
     """What everybody knows of a configured federation."""
     noised = config.privacy.mechanism == "gaussian"
     return Public(
@@ -135,7 +145,7 @@ def public(config: ExperimentConfig, data: VerticalData, dims: Sequence[int]) ->
         batch_size=config.batch_size,
         records=data.records,
         outputs=data.task.outputs,
-        dims=tuple(dims),
+        dims=tuple(federation.server.side.table.dims),
         server_model=config.server.model,
         join=config.server.join,
         embedding_bound=config.server.embedding_bound,
@@ -148,7 +158,7 @@ def train(
     config: ExperimentConfig,
     data: VerticalData,
     *,
-    intruder: Intruder | None = None,
+    intruder: Callable[[Public, Batches], Intruder] | None = None,
     latest: int | None = None,
     watch_server: bool = False,
 ) -> Arena:
@@ -157,7 +167,8 @@ def train(
     Args:
         config: as for `Experiment`; runs in memory.
         data: cut between the parties.
-        intruder: takes the place of client `CURIOUS`; None for honest clients only.
+        intruder: takes the place of client `CURIOUS`, whose order of records it is told; None for
+            honest clients only.
         latest: keep the last so many queries of each client; None for all.
         watch_server: also note what the server has at the last queries of client `CURIOUS`.
 
@@ -168,57 +179,28 @@ def train(
     torch.set_num_threads(config.threads)
     codecs = config.codecs.model_copy(update={"ids": "sent"})  # no secret either way, and readable
     config = config.model_copy(update={"codecs": codecs})
-    whole = None if config.codecs.feedback in ("up", "both") else latest
-    transcript = Transcript(whole)
+    transcript = Transcript(None if config.codecs.feedback in ("up", "both") else latest)
     watched = Watched()
     federation: Federation
 
     def observe(time: float, way: Way, client: int, frame: bytes) -> None:
         transcript(time, way, client, frame)
         if watch_server and client == CURIOUS:
-            _watch(watched, federation, way, config, latest)
+            watched.note(config, federation, way, latest)
 
     federation = build(config, data, observer=observe)
     if intruder is not None:
-        federation.clients[CURIOUS] = _party(config, data, federation, intruder)
-    Training(config, federation, None, None).run(resume=False)
+        known, own = public(config, data, federation), federation.clients[CURIOUS].batches
+        sends = intruder(known, own)
+        federation.clients[CURIOUS] = ClientParty(
+            index=CURIOUS,
+            pair=ClientPair(sends.ask, sends.tell),
+            features=data.features[CURIOUS],
+            embed=federation.models[CURIOUS],
+            batches=sends.batches,
+            up=config.codecs.up,
+            down=config.codecs.down,
+            reply_shape=partial(config.method.reply_shape, embedding_dim=known.dims[CURIOUS]),
+        )
+    Training(federation).run(resume=False)
     return Arena(config, data, federation, transcript, watched)
-
-
-def _watch(
-    watched: Watched,
-    federation: Federation,
-    way: Way,
-    config: ExperimentConfig,
-    latest: int | None,
-) -> None:
-    """Note what the server has as the curious client's query arrives, and once it is answered."""
-    party = federation.clients[CURIOUS]
-    side, number = federation.server.side, party.answered
-    if way == "up":
-        watched.parameters[number] = side.model.parameters.clone()
-        if latest is not None:
-            watched.forget(number - latest + 1)
-    elif number in watched.parameters:  # else it is the announcement of the next round
-        message = wire.decode(party.ask(), config.codecs.up)  # the open query, once more
-        assert isinstance(message, Query)
-        watched.rows[number] = side.table.values[message.ids]
-
-
-def _party(
-    config: ExperimentConfig, data: VerticalData, federation: Federation, intruder: Intruder
-) -> ClientParty:
-    """A client party that says what an intruder wants it to say."""
-    dims = federation.server.side.table.dims
-    own = federation.clients[CURIOUS].batches
-    pair, batches = intruder(public(config, data, dims), own)
-    return ClientParty(
-        index=CURIOUS,
-        pair=pair,
-        features=data.features[CURIOUS],
-        embed=federation.models[CURIOUS],
-        batches=batches,
-        up=config.codecs.up,
-        down=config.codecs.down,
-        reply_shape=partial(config.method.reply_shape, embedding_dim=dims[CURIOUS]),
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -10,6 +11,7 @@ from vertizo.config.schema import ExperimentConfig
 from vertizo.core.options import Options
 from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData
+from vertizo.models.losses import Classification
 
 
 class Attack(Options):
@@ -33,13 +35,9 @@ class Attack(Options):
         """Why the attack cannot be tried on such a run; None if it can."""
         return None
 
+    @abstractmethod
     def trial(self, config: ExperimentConfig, data: VerticalData) -> dict[str, Measurement]:
-        """Train one federation and attack it.
-
-        Raises:
-            RunError: training diverged.
-        """
-        raise NotImplementedError  # abstract
+        """Train one federation and attack it; RunError if training diverges."""
 
     def stream(self, config: ExperimentConfig) -> Stream:
         """The attacker's own randomness, apart from everybody's in the federation."""
@@ -48,3 +46,10 @@ class Attack(Options):
     def describe(self) -> dict[str, Any]:
         """Its options, for JSON."""
         return self.model_dump(mode="json")
+
+
+def why_no_classes(data: VerticalData) -> str | None:
+    """Why there is no class to guess, or to train on; None if there is."""
+    if isinstance(data.task, Classification):
+        return None
+    return f"{data.name} is a regression; the attack is for classes"

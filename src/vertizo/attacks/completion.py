@@ -17,14 +17,12 @@ from torch.nn import functional as F
 
 from vertizo.attacks import arena
 from vertizo.attacks.adversaries import CuriousClient
-from vertizo.attacks.base import Attack
+from vertizo.attacks.base import Attack, why_no_classes
 from vertizo.attacks.scores import Guesses, Measurement
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData
 from vertizo.models.base import DifferentiableModel, Points
-from vertizo.models.losses import Classification
-from vertizo.run.build_models import client_model
 
 
 def complete(
@@ -32,71 +30,45 @@ def complete(
 ) -> Guesses:
     """Labels of all other records, by a head and the client's model trained on a few.
 
+    The head stands on embeddings of unit spread, so that it trains alike whatever their scale.
+
     Args:
         client: its features and its model, whose parameters are afterwards what they were.
         ids, labels: the few records whose labels the attacker knows, int64 [few].
         stream: of the head's first parameters.
         steps: of training, all labelled records at once.
     """
-    model = client.model
+    model, rows = client.model, client.features[ids]
     assert isinstance(model, DifferentiableModel)
-    saved = model.parameters.clone()
-    try:
-        head = _fine_tuned(model, client, ids, labels, stream, steps)
-        rest = torch.ones(client.features.shape[0], dtype=torch.bool)
-        rest[ids] = False
-        others = rest.nonzero().flatten()
-        with torch.no_grad():
-            predicted = head(model(client.features[others])).argmax(1)
-    finally:
-        model.parameters.copy_(saved)
-    return Guesses(others, predicted)
-
-
-def _fine_tuned(
-    model: DifferentiableModel,
-    client: CuriousClient,
-    ids: Tensor,
-    labels: Tensor,
-    stream: Stream,
-    steps: int,
-) -> nn.Module:
-    """The head; the model is trained in place."""
-    rows = client.features[ids]
+    weights, saved = model.parameters, model.parameters.clone()
     embeddings = model(rows)
+    centre, scale = embeddings.mean(0), embeddings.std(0).clamp(min=1e-6)
     with stream.torch_default():
         head = nn.Linear(embeddings.shape[1], client.public.outputs)
-    centre, scale = embeddings.mean(0), embeddings.std(0).clamp(min=1e-6)
-    weights = model.parameters
     groups: list[dict[str, Any]] = [
         {"params": list(head.parameters()), "lr": 0.03},
         {"params": [weights]},
     ]
     optimizer = torch.optim.Adam(groups)
-    for _ in range(steps):
-        outputs, pullback = model.forward(Points(rows))
-        leaf = outputs.detach().clone().requires_grad_(True)
-        loss = F.cross_entropy(head((leaf - centre) / scale), labels)
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        assert leaf.grad is not None
-        weights.grad = pullback(leaf.grad).clone()
-        optimizer.step()
-    weights.grad = None
-    return _Standardised(head, centre, scale)
-
-
-class _Standardised(nn.Module):
-    """A head on embeddings of unit spread, which trains alike whatever their scale."""
-
-    def __init__(self, head: nn.Module, centre: Tensor, scale: Tensor) -> None:
-        super().__init__()
-        self.head, self.centre, self.scale = head, centre, scale
-
-    def forward(self, embeddings: Tensor) -> Tensor:
-        """Logits [rows, classes]."""
-        result: Tensor = self.head((embeddings - self.centre) / self.scale)
-        return result
+    try:
+        for _ in range(steps):
+            outputs, pullback = model.forward(Points(rows))
+            leaf = outputs.detach().clone().requires_grad_(True)
+            loss = F.cross_entropy(head((leaf - centre) / scale), labels)
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            assert leaf.grad is not None
+            weights.grad = pullback(leaf.grad).clone()
+            optimizer.step()
+        weights.grad = None
+        rest = torch.ones(len(client.features), dtype=torch.bool)
+        rest[ids] = False
+        others = rest.nonzero().flatten()
+        with torch.no_grad():
+            predicted = head((model(client.features[others]) - centre) / scale).argmax(1)
+    finally:
+        weights.copy_(saved)
+    return Guesses(others, predicted)
 
 
 def few_of_each(labels: Tensor, per_class: int, stream: Stream) -> Tensor:
@@ -124,8 +96,8 @@ class ModelCompletion(Attack):
 
     def unfit(self, config: ExperimentConfig, data: VerticalData) -> str | None:
         """Needs classes, and a model to train further."""
-        if not isinstance(data.task, Classification):
-            return f"{data.name} is a regression; the attack is for classes"
+        if (reason := why_no_classes(data)) is not None:
+            return reason
         if config.client.model.name == "function":
             return "client.model is a plain function, which the attack cannot train further"
         if not data.features[arena.CURIOUS]["train"].is_floating_point():
@@ -143,15 +115,12 @@ class ModelCompletion(Attack):
         ids = few_of_each(truth, self.per_class, stream.child("few"))
         ground = arena.train(config, data, latest=1)
         client = ground.client()
-        found = complete(client, ids, truth[ids], stream.child("head"), self.steps)
-        fresh = client_model(
-            config.client.model,
-            data.shape(arena.CURIOUS),
-            stream.child("scratch"),
-            data.cardinalities[arena.CURIOUS] if data.cardinalities else (),
-        )
+
+        def score() -> Measurement:
+            head = stream.child("head")
+            return complete(client, ids, truth[ids], head, self.steps).score(truth)
+
+        found = score()
+        fresh = ground.fresh(arena.CURIOUS, stream.child("scratch"))
         client.model.parameters.copy_(fresh.parameters)
-        scratch = complete(client, ids, truth[ids], stream.child("head"), self.steps)
-        control = scratch.score(truth)
-        score = found.score(truth)
-        return {"accuracy": Measurement(score.value, control.value, score.count)}
+        return {"accuracy": Measurement(found.value, score().value, found.count)}

@@ -25,15 +25,14 @@ from torch import Tensor
 from vertizo.attacks import arena
 from vertizo.attacks.adversaries import CuriousClient, Public
 from vertizo.attacks.base import Attack
-from vertizo.attacks.direct import lowest, why_no_intruder, why_not_summed
-from vertizo.attacks.estimates import kind, record_gradients, slopes
+from vertizo.attacks.direct import lowest, why_no_intruder
+from vertizo.attacks.estimates import kind, slopes
 from vertizo.attacks.intruders import ChosenBatches, Intruder
 from vertizo.attacks.scores import Guesses, Measurement
 from vertizo.attacks.transcript import Exchange
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData
-from vertizo.methods.base import ClientPair
 from vertizo.methods.czofo import Czofo
 from vertizo.methods.dpzv import Dpzv
 from vertizo.methods.forward_difference import ForwardDifference
@@ -64,26 +63,25 @@ def records_a_query(public: Public) -> int:
     return min(digits(public), public.batch_size)
 
 
-def designed_queries(public: Public) -> Intruder:
+def designed_queries(public: Public, batches: Batches) -> Intruder:
     """Zeros, and for the first records of a batch what makes its loss tell their labels."""
     dim, count = public.dims[arena.CURIOUS], records_a_query(public)
 
     def choose(number: int, batch: int) -> tuple[Tensor, Tensor]:
-        plain = torch.zeros(batch, dim)
-        moved = plain.clone()
+        plain, moved = torch.zeros(2, batch, dim)
         if kind(public.method) == "scalar":
             classes = torch.arange(dim, dtype=torch.float32)
             if public.clip is not None:
-                moved[0] = MARGIN * torch.where(first_half(number, dim), 1.0, -1.0)
+                moved[0] = MARGIN * torch.where(_first_half(number, dim), 1.0, -1.0)
             else:
                 for place in range(min(count, batch)):
                     moved[place] = MARGIN * dim**place * classes
         return plain, moved
 
-    return Intruder(public, choose)
+    return Intruder(public, batches, choose)
 
 
-def first_half(number: int, classes: int) -> Tensor:
+def _first_half(number: int, classes: int) -> Tensor:
     """Which classes a query puts on one side; another half each time, bool [classes]."""
     order = np.random.default_rng(number).permutation(classes)
     mask = torch.zeros(classes, dtype=torch.bool)
@@ -97,38 +95,26 @@ def decode(client: CuriousClient, stream: Stream) -> Guesses:
 
 
 def _decoded(exchange: Exchange, client: CuriousClient, stream: Stream) -> Guesses:
-    public = client.public
+    public, method = client.public, client.public.method
     count = min(records_a_query(public), exchange.ids.numel())
-    if kind(public.method) != "scalar":
-        guesses = lowest(exchange, record_gradients(exchange, public, client.shared))
+    if kind(method) != "scalar":
+        guesses = lowest(exchange, public, client.shared)
         return Guesses(guesses.ids[:count], guesses.labels[:count])
-    slope = sum(slopes(exchange, public.method)) / _scalars(public)
+    assert isinstance(method, Dpzv | ForwardDifference)
+    replies = slopes(exchange, method)
+    slope = sum(replies) / len(replies)
     if public.clip is not None:
-        half = first_half(exchange.number, public.outputs)
+        half = _first_half(exchange.number, public.outputs)
         chosen = (half if slope < 0 else ~half).nonzero().flatten()
         pick = int(stream.generator(exchange.number).integers(chosen.numel()))
         return Guesses(exchange.ids[:1], chosen[pick : pick + 1])
-    rise = slope * public.batch_size * _divisor(public)
-    number = max(0, round(rise / MARGIN))
+    apart = 2 * method.smoothing if isinstance(method, Dpzv) else method.smoothing
+    number = max(0, round(slope * public.batch_size * apart / MARGIN))
     labels = []
     for _ in range(count):
         number, digit = divmod(number, public.outputs)
         labels.append(public.outputs - 1 - digit)
     return Guesses(exchange.ids[:count], torch.tensor(labels))
-
-
-def _scalars(public: Public) -> int:
-    method = public.method
-    return method.num_directions if isinstance(method, Dpzv) else 1
-
-
-def _divisor(public: Public) -> float:
-    """What a difference of losses was divided by."""
-    method = public.method
-    if isinstance(method, Dpzv):
-        return 2 * method.smoothing
-    assert isinstance(method, ForwardDifference)
-    return method.smoothing
 
 
 class DesignedQuery(Attack):
@@ -145,18 +131,16 @@ class DesignedQuery(Attack):
 
     def unfit(self, config: ExperimentConfig, data: VerticalData) -> str | None:
         """Needs a server that sums."""
-        return why_not_summed(config, data) or why_no_intruder(config)
+        return why_no_intruder(config, data)
 
     def trial(self, config: ExperimentConfig, data: VerticalData) -> dict[str, Measurement]:
         """One run with a malicious client among honest ones."""
         stream = self.stream(config)
-        chooses = config.simulation.timing == "asynchronous"
 
-        def intruder(public: Public, own: Batches) -> tuple[ClientPair, Batches]:
-            pair = designed_queries(public).pair()
-            if not chooses:
-                return pair, own
-            return pair, ChosenBatches(own, records_a_query(public), stream.child("order"))
+        def intruder(public: Public, own: Batches) -> Intruder:
+            if config.simulation.timing == "asynchronous":
+                own = ChosenBatches(own, records_a_query(public), stream.child("order"))
+            return designed_queries(public, own)
 
         ground = arena.train(config, data, intruder=intruder)
         guesses = decode(ground.client(), stream.child("coin"))

@@ -30,23 +30,18 @@ from vertizo.config.architectures import SumConfig
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData
-from vertizo.methods.base import ClientPair
 from vertizo.models.losses import Classification
 from vertizo.party.batches import Batches
 
 
-def lowest(exchange: Exchange, gradients: Tensor) -> Guesses:
-    """The class whose logit's gradient is lowest, for every record of the batch."""
-    return Guesses(exchange.ids, gradients.argmin(1))
+def lowest(exchange: Exchange, public: Public, shared: Stream) -> Guesses:
+    """For every record of the batch the class whose logit's estimated gradient is lowest."""
+    return Guesses(exchange.ids, record_gradients(exchange, public, shared).argmin(1))
 
 
 def read_labels(client: CuriousClient) -> Guesses:
     """What a curious client reads off its own replies."""
-    parts = [
-        lowest(each, record_gradients(each, client.public, client.shared))
-        for each in client.exchanges
-    ]
-    return Guesses.joined(parts)
+    return Guesses.joined([lowest(e, client.public, client.shared) for e in client.exchanges])
 
 
 def overhear_labels(listener: Eavesdropper, stream: Stream) -> Guesses:
@@ -54,11 +49,9 @@ def overhear_labels(listener: Eavesdropper, stream: Stream) -> Guesses:
 
     VFL-CZOFO's directions come from a seed that is not on the wire: there it guesses them.
     """
-    parts = [
-        lowest(each, record_gradients(each, listener.public, stream.child(each.client)))
-        for each in listener.exchanges
-    ]
-    return Guesses.joined(parts)
+    return Guesses.joined(
+        [lowest(e, listener.public, stream.child(e.client)) for e in listener.exchanges]
+    )
 
 
 def overhear_guessing(listener: Eavesdropper, stream: Stream) -> Guesses:
@@ -74,11 +67,11 @@ def overhear_guessing(listener: Eavesdropper, stream: Stream) -> Guesses:
         shape = (len(told), *each.embeddings.shape[1:])
         guess = stream.generator(place).standard_normal(shape).astype(np.float32)
         estimate = torch.einsum("k,kbd->bd", torch.tensor(told).float(), torch.from_numpy(guess))
-        parts.append(lowest(each, estimate))
+        parts.append(Guesses(each.ids, estimate.argmin(1)))
     return Guesses.joined(parts)
 
 
-def random_queries(public: Public, stream: Stream, step: float) -> Intruder:
+def random_queries(public: Public, own: Batches, stream: Stream, step: float) -> Intruder:
     """Normal embeddings, moved by ``step`` times a normal u of each record's own."""
     dim = public.dims[arena.CURIOUS]
 
@@ -87,7 +80,7 @@ def random_queries(public: Public, stream: Stream, step: float) -> Intruder:
         plain, direction = torch.from_numpy(numbers)
         return plain, plain + step * direction
 
-    return Intruder(public, choose)
+    return Intruder(public, own, choose)
 
 
 def why_not_summed(config: ExperimentConfig, data: VerticalData) -> str | None:
@@ -108,14 +101,14 @@ def why_not_summed(config: ExperimentConfig, data: VerticalData) -> str | None:
     return None
 
 
-def why_no_intruder(config: ExperimentConfig) -> str | None:
-    """Why a client cannot send queries of its own making; None if it can."""
+def why_no_intruder(config: ExperimentConfig, data: VerticalData) -> str | None:
+    """Why a client cannot send queries of its own making to a server that sums; None if it can."""
     if config.codecs.feedback in ("up", "both"):
-        return (
+        return why_not_summed(config, data) or (
             f"codecs.feedback is {config.codecs.feedback!r}, with which embeddings are sent as "
             "differences; the attack sends whole ones"
         )
-    return None
+    return why_not_summed(config, data)
 
 
 class DirectCurious(Attack):
@@ -132,16 +125,16 @@ class DirectCurious(Attack):
 
     def unfit(self, config: ExperimentConfig, data: VerticalData) -> str | None:
         """Needs a server that sums."""
-        return why_not_summed(config, data) or why_no_intruder(config)
+        return why_no_intruder(config, data)
 
     def trial(self, config: ExperimentConfig, data: VerticalData) -> dict[str, Measurement]:
         """One run with a curious client among honest ones."""
         stream = self.stream(config)
-
-        def intruder(public: Public, own: Batches) -> tuple[ClientPair, Batches]:
-            return random_queries(public, stream, self.step).pair(), own
-
-        ground = arena.train(config, data, intruder=intruder)
+        ground = arena.train(
+            config,
+            data,
+            intruder=lambda public, own: random_queries(public, own, stream, self.step),
+        )
         guesses = read_labels(ground.client())
         return {"accuracy": guesses.score(data.labels["train"], ground.label_mu)}
 

@@ -15,8 +15,11 @@ no secret from an eavesdropper: only its pull-back to the parameters is.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from vertizo.attacks.adversaries import Public
@@ -29,7 +32,7 @@ from vertizo.methods.first_order import FirstOrder
 from vertizo.methods.forward_difference import ForwardDifference
 
 
-def kind(method: Method) -> str | None:
+def kind(method: Method) -> Literal["gradient", "slopes", "scalar"] | None:
     """How a method's replies are read; None for a kind that is not known here."""
     if isinstance(method, FirstOrder):
         return "gradient"
@@ -41,10 +44,7 @@ def kind(method: Method) -> str | None:
 def record_gradients(exchange: Exchange, public: Public, shared: Stream) -> Tensor:
     """Estimates of all records' ``∂f_i/∂h_i``, [batch, d_h].
 
-    Args:
-        exchange: a query and its answer.
-        public: the method and B.
-        shared: VFL-CZOFO's directions; another stream is a guess at them.
+    VFL-CZOFO's directions are those of ``shared``; another stream is a guess at them.
     """
     method = public.method
     if isinstance(method, FirstOrder):
@@ -52,23 +52,22 @@ def record_gradients(exchange: Exchange, public: Public, shared: Stream) -> Tens
     if isinstance(method, Czofo):
         return _from_slopes(exchange, public, method, shared)
     total = torch.zeros(exchange.embeddings.shape[1:])
-    for slope, direction in zip(
-        slopes(exchange, method), directions(exchange, method), strict=True
-    ):
+    moves = _directions(exchange, method)
+    for slope, direction in zip(slopes(exchange, method), moves, strict=True):
         total += slope * direction
     return total * public.batch_size
 
 
 def slopes(exchange: Exchange, method: Method) -> list[float]:
     """The mean loss's slope along each direction of a scalar reply."""
-    values = exchange.values.double().tolist()
+    values: list[float] = exchange.values.double().tolist()
     if isinstance(method, ForwardDifference) and method.reply == "losses":
         plain, shifted = values
         return [(shifted - plain) / method.smoothing]
-    return list(values)
+    return values
 
 
-def directions(exchange: Exchange, method: Method) -> list[Tensor]:
+def _directions(exchange: Exchange, method: Method) -> list[Tensor]:
     """How the embeddings of a query moved, [batch, d_h] for each of its directions."""
     points = exchange.embeddings
     if isinstance(method, Dpzv):
@@ -81,24 +80,20 @@ def directions(exchange: Exchange, method: Method) -> list[Tensor]:
 def _from_slopes(exchange: Exchange, public: Public, method: Czofo, shared: Stream) -> Tensor:
     """Least squares over all records of the batch, or for each on its own."""
     embeddings = exchange.embeddings[0]
-    drawn, _ = method.drawn(shared, exchange.number, embeddings)
+    drawn = method.drawn(shared, exchange.number, embeddings)[0].double()
     told = exchange.values.double().numpy() * public.batch_size
     noise = (public.noise_std or 0.0) ** 2
     if method.scalars == "batch":
-        flat = drawn.flatten(1).double().numpy()
-        return torch.from_numpy(_ridge(flat, told, noise)).view(embeddings.shape).float()
-    rows = [
-        _ridge(u, slopes, noise)
-        for u, slopes in zip(drawn.double().numpy().swapaxes(0, 1), told, strict=True)
-    ]
-    return torch.from_numpy(np.stack(rows)).float()
+        found = _ridge(drawn.flatten(1).numpy(), told, noise)
+    else:
+        own = zip(drawn.numpy().swapaxes(0, 1), told, strict=True)
+        found = np.stack([_ridge(u, slopes, noise) for u, slopes in own])
+    return torch.from_numpy(found).view(embeddings.shape).float()
 
 
 def _ridge(
-    directions: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
-    slopes: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
-    noise: float,
-) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    directions: NDArray[np.float64], slopes: NDArray[np.float64], noise: float
+) -> NDArray[np.float64]:
     """The mean of g given ``slopes = directions · g + N(0, noise)`` and g ~ N(0, s²).
 
     s² is what the slopes' own size says; with no noise and fewer slopes than numbers this is the

@@ -11,12 +11,8 @@ from torch import Tensor
 from vertizo.attacks.adversaries import Public
 from vertizo.attacks.estimates import kind
 from vertizo.core.randomness import Stream
-from vertizo.methods.base import ClientPair
 from vertizo.methods.dpzv import Dpzv
 from vertizo.party.batches import Batches
-
-Choice = Callable[[int, int], tuple[Tensor, Tensor]]
-"""(query number, batch size) → (embeddings, where they are moved to), both [batch, d_h]."""
 
 
 class Intruder:
@@ -24,12 +20,16 @@ class Intruder:
 
     Args:
         public: the method.
-        choose: what is sent.
+        batches: about which records it asks.
+        choose: (query number, batch size) → (embeddings, where they are moved to), both
+            [batch, d_h].
     """
 
-    def __init__(self, public: Public, choose: Choice) -> None:
-        self._method = public.method
-        self._choose = choose
+    def __init__(
+        self, public: Public, batches: Batches, choose: Callable[[int, int], tuple[Tensor, Tensor]]
+    ) -> None:
+        self.batches = batches
+        self._method, self._choose = public.method, choose
 
     def ask(self, number: int, features: Any) -> Tensor:
         """The chosen points in the form of the method, [points, batch, d_h]."""
@@ -43,19 +43,9 @@ class Intruder:
     def tell(self, number: int, features: Any, values: Tensor) -> None:
         """Nothing; what was told is in the transcript."""
 
-    def pair(self) -> ClientPair:
-        """For a client party."""
-        return ClientPair(self.ask, self.tell)
-
 
 class ChosenBatches(Batches):
-    """An order of records that an intruder makes up: so many records a query.
-
-    Args:
-        order: the owner's own batches; their size stays what it is to others.
-        count: records a query.
-        stream: the intruder's own.
-    """
+    """An order that an intruder makes up: ``count`` records a query; to others its size stays."""
 
     def __init__(self, order: Batches, count: int, stream: Stream) -> None:
         super().__init__(order.records, order.size, stream)

@@ -18,7 +18,7 @@ server has labels, and digits of one class look alike: the control is the mean o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -29,10 +29,11 @@ from vertizo.attacks import arena
 from vertizo.attacks.adversaries import Coalition, CuriousServer
 from vertizo.attacks.base import Attack
 from vertizo.attacks.scores import Measurement, relative_error
-from vertizo.attacks.shadow import Shadow, train_shadow
 from vertizo.attacks.transcript import Exchange
 from vertizo.config.schema import ExperimentConfig
+from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData
+from vertizo.models.base import DifferentiableModel, Points
 from vertizo.models.losses import Classification
 
 RIDGES = tuple(10.0**power for power in range(-6, 4))
@@ -65,25 +66,62 @@ def decode(inputs: Tensor, known: Tensor, features: Tensor) -> Tensor:
     return torch.from_numpy(guess.reshape(len(inputs), -1)).to(torch.float32)
 
 
-def invert(server: CuriousServer, target: int) -> Tensor:
-    """The server alone, with known records: features of client ``target``, [D, columns]."""
-    inputs = last_embeddings(server.exchanges, target, server.public.records)
-    return decode(inputs.nan_to_num(), server.known[target], server.known_features[target])
+def invert(together: Coalition, target: int, *, embeddings: bool = True) -> Tensor:
+    """With known records: features of client ``target``, [D, columns].
+
+    By its embeddings and the colluding clients' columns of the same records; without
+    ``embeddings`` by the columns alone, which is the coalition's control.
+    """
+    server, inputs = together.server, list(together.features.values())
+    if embeddings:
+        own = last_embeddings(server.exchanges, target, server.public.records).nan_to_num()
+        inputs = [own, *inputs]
+    return decode(torch.cat(inputs, 1), server.known[target], server.known_features[target])
 
 
-def invert_together(coalition: Coalition, target: int) -> Tensor:
-    """The same with the colluding clients' columns beside the embeddings."""
-    server = coalition.server
-    own = last_embeddings(server.exchanges, target, server.public.records).nan_to_num()
-    inputs = torch.cat([own, *coalition.features.values()], 1)
-    return decode(inputs, server.known[target], server.known_features[target])
+class Shadow(NamedTuple):
+    """What the server has after training a shadow: pairs of its own making."""
+
+    embeddings: Tensor
+    """The shadow's, [records, d_h]."""
+    features: Tensor
+    """[records, columns]."""
+    labels: Tensor
+    """[records]."""
 
 
-def from_columns(coalition: Coalition, target: int) -> Tensor:
-    """The coalition's control: the colluding clients' columns without any embedding."""
-    server = coalition.server
-    inputs = torch.cat(list(coalition.features.values()), 1)
-    return decode(inputs, server.known[target], server.known_features[target])
+def train_shadow(ground: arena.Arena, target: int, stream: Stream, steps: int) -> Shadow:
+    """A shadow of client ``target``'s model, trained without a single query.
+
+    He, Zhang and Lee (2019), section V. The server knows w_0, labels, and some records of the same
+    kind (here: test records, which took no part in training). It trains shadows of *all* clients,
+    since a head takes all embeddings, to predict those records' labels with w_0 fixed.
+
+    Args:
+        ground: for the server's head, the test records, and which architecture the clients have;
+            their parameters are not looked at.
+        target: the client.
+        stream: of the shadows' first parameters.
+        steps: of Adam on all test records.
+    """
+    side, labels = ground.federation.server.side, ground.data.labels["test"]
+    features = [own["test"] for own in ground.data.features]
+    models = [ground.fresh(m, stream.child("shadow", m)) for m in range(len(features))]
+    if all(isinstance(model, DifferentiableModel) for model in models):
+        optimizer = torch.optim.Adam([model.parameters for model in models], lr=0.01)
+        for _ in range(steps):
+            parts, pullbacks = [], []
+            for model, own in zip(models, features, strict=True):
+                assert isinstance(model, DifferentiableModel)
+                outputs, pullback = model.forward(Points(own))
+                parts.append(outputs)
+                pullbacks.append(pullback)
+            joined = side.table.combine(torch.cat(parts, 1))
+            gradient = side.model.evaluate(Points(joined), labels).input_gradient(1 / len(labels))
+            for m, (model, pullback) in enumerate(zip(models, pullbacks, strict=True)):
+                model.parameters.grad = pullback(side.table.part(m, gradient)).clone()
+            optimizer.step()
+    return Shadow(models[target](features[target]), features[target].flatten(1).float(), labels)
 
 
 def invert_by_shadow(server: CuriousServer, target: int, shadow: Shadow) -> Tensor:
@@ -150,26 +188,24 @@ class FeatureInversion(Attack):
         truth = ground.columns(target)
         mean = server.known_features[target].mean(0)
 
-        def error(guess: Tensor, reference: Tensor) -> float:
-            return relative_error(guess[rest], truth[rest], reference)
+        def found(guess: Tensor, control: Tensor, reference: Tensor = mean) -> Measurement:
+            error, without = (
+                relative_error(each[rest], truth[rest], reference) for each in (guess, control)
+            )
+            return Measurement(error, without, len(rest))
 
         by_class = isinstance(data.task, Classification)
         labels = server.labels if by_class else torch.zeros(data.records, dtype=torch.int64)
-        control = error(class_means(server.known_features[target], labels[known], labels), mean)
-        decoded = error(invert(server, target), mean)
-        found = {"decoder": Measurement(decoded, control, len(rest))}
-        population = ground.features("test")
+        means = class_means(server.known_features[target], labels[known], labels)
+        figures = {"decoder": found(invert(Coalition(server, {}), target), means)}
         if by_class and data.own is None:
-            shadow = train_shadow(config, ground, population, target, stream, self.steps)
-            guess = invert_by_shadow(server, target, shadow)
+            shadow = train_shadow(ground, target, stream, self.steps)
             plain = class_means(shadow.features, shadow.labels, labels)
-            average = shadow.features.mean(0)
-            figures = error(guess, average), error(plain, average)
-            found["shadow"] = Measurement(*figures, len(rest))
+            guess = invert_by_shadow(server, target, shadow)
+            figures["shadow"] = found(guess, plain, shadow.features.mean(0))
         others = {m: ground.columns(m) for m in range(len(data.parties)) if m != target}
         if others:
-            coalition = Coalition(server, others)
-            together = error(invert_together(coalition, target), mean)
-            without = error(from_columns(coalition, target), mean)
-            found["coalition"] = Measurement(together, without, len(rest))
-        return found
+            together = Coalition(server, others)
+            without = invert(together, target, embeddings=False)
+            figures["coalition"] = found(invert(together, target), without)
+        return figures

@@ -16,20 +16,20 @@ from typing import ClassVar
 
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call
 from torch.nn import functional as F
 
 from vertizo.attacks import arena
-from vertizo.attacks.adversaries import InformedClient, Public
-from vertizo.attacks.base import Attack
+from vertizo.attacks.adversaries import InformedClient
+from vertizo.attacks.base import Attack, why_no_classes
 from vertizo.attacks.estimates import kind, record_gradients
 from vertizo.attacks.scores import Guesses, Measurement, relative_error
 from vertizo.attacks.transcript import Exchange
 from vertizo.config.architectures import SumConfig
 from vertizo.config.schema import ExperimentConfig
 from vertizo.data.vertical import VerticalData
-from vertizo.models.losses import Classification
+from vertizo.methods.czofo import Czofo
 from vertizo.models.parts import flatten, trained
 from vertizo.run.build_models import server_module
 
@@ -43,41 +43,27 @@ def match(informed: InformedClient, exchange: Exchange, steps: int) -> tuple[Gue
     For a server that sums, the reconstruction is of the others' sum, centred: [batch, outputs].
     """
     client = informed.client
-    public = client.public
-    gradients = record_gradients(exchange, public, client.shared)
-    own = exchange.embeddings[0]
-    if isinstance(public.server_model, SumConfig):
-        return _from_signs(exchange, gradients, own, min(1.0, public.noise_std or SMALLEST))
-    parameters = informed.server_parameters[exchange.number]
-    return _from_search(public, client.index, exchange, gradients, own, parameters, steps)
-
-
-def _from_signs(
-    exchange: Exchange, gradients: Tensor, own: Tensor, least: float
-) -> tuple[Guesses, Tensor]:
-    """In closed form; ``least`` is the smallest probability that the replies can tell from 0."""
+    gradients = record_gradients(exchange, client.public, client.shared)
+    if not isinstance(client.public.server_model, SumConfig):
+        return _from_search(informed, exchange, gradients, steps)
     labels = gradients.argmin(1)
     ones = F.one_hot(labels, gradients.shape[1])
-    logits = (gradients + ones).clamp(min=least).log()
-    others = logits - own
+    least = min(1.0, client.public.noise_std or SMALLEST)  # that the replies can tell from 0
+    others = (gradients + ones).clamp(min=least).log() - exchange.embeddings[0]
     return Guesses(exchange.ids, labels), others - others.mean(1, keepdim=True)
 
 
 def _from_search(
-    public: Public,
-    index: int,
-    exchange: Exchange,
-    gradients: Tensor,
-    own: Tensor,
-    parameters: Tensor,
-    steps: int,
+    informed: InformedClient, exchange: Exchange, gradients: Tensor, steps: int
 ) -> tuple[Guesses, Tensor]:
     """Every class and record at once: classes are rows of one large batch."""
+    public, index = informed.client.public, informed.client.index
     module = server_module(public.server_model, sum(public.dims), public.outputs)
-    flatten(trained(module).values()).copy_(parameters)
-    batch, classes = own.shape[0], public.outputs
-    before = sum(public.dims[:index])
-    after = sum(public.dims[index + 1 :])
+    flatten(trained(module).values()).copy_(informed.server_parameters[exchange.number])
+    weights = {name: weight.detach() for name, weight in module.named_parameters()}
+    own, classes = exchange.embeddings[0], public.outputs
+    batch = len(own)
+    before, after = sum(public.dims[:index]), sum(public.dims[index + 1 :])
     h = own.repeat(classes, 1).requires_grad_(True)
     wanted = gradients.repeat(classes, 1)
     labels = torch.arange(classes).repeat_interleave(batch)
@@ -87,7 +73,7 @@ def _from_search(
 
     def mismatch() -> Tensor:
         joined = torch.cat([others[:, :before], h, others[:, before:]], 1)
-        outputs = functional_call(module, dict(_weights(module)), (joined,))
+        outputs = functional_call(module, weights, (joined,))
         loss = F.cross_entropy(outputs, labels, reduction="sum")
         (found,) = torch.autograd.grad(loss, [h], create_graph=True)
         return (found - wanted).square().sum(1) / scale
@@ -102,16 +88,10 @@ def _from_search(
     return Guesses(exchange.ids, best), chosen
 
 
-def _weights(module: nn.Module) -> list[tuple[str, Tensor]]:
-    return [(name, weight.detach()) for name, weight in module.named_parameters()]
-
-
 def why_no_gradients(config: ExperimentConfig) -> str | None:
     """Why replies hold no gradient for each record; None if they do."""
     method = config.method
-    if kind(method) == "gradient":
-        return None
-    if kind(method) == "slopes" and getattr(method, "scalars", "") == "record":
+    if kind(method) == "gradient" or (isinstance(method, Czofo) and method.scalars == "record"):
         return None
     return (
         f"replies of method {method.name!r} are scalars of a whole batch; there is no gradient of "
@@ -138,8 +118,8 @@ class GradientMatching(Attack):
 
     def unfit(self, config: ExperimentConfig, data: VerticalData) -> str | None:
         """Needs gradients of records, classes and joined embeddings."""
-        if not isinstance(data.task, Classification):
-            return f"{data.name} is a regression; the attack is for classes"
+        if (reason := why_no_classes(data)) is not None:
+            return reason
         if config.server.join != "concat" or data.own is not None:
             return "the attack is for embeddings side by side (server.join concat, no label holder)"
         if config.server.model.name not in ("sum", "mlp"):
@@ -153,16 +133,12 @@ class GradientMatching(Attack):
         ground = arena.train(config, data, latest=self.exchanges, watch_server=True)
         client = ground.client()
         informed = InformedClient(client, ground.watched.parameters)
-        guesses, guessed, truth = [], [], []
-        for exchange in client.exchanges[-self.exchanges :]:
-            labels, others = match(informed, exchange, self.steps)
-            guesses.append(labels)
-            guessed.append(others)
-            truth.append(_true_others(ground.watched.rows[exchange.number], ground))
-        right, answer = torch.cat(guessed), torch.cat(truth)
-        error = relative_error(right, answer, answer.mean(0))
-        score = Guesses.joined(guesses).score(data.labels["train"], ground.label_mu)
-        return {"accuracy": score, "others": Measurement(error, 1.0, answer.shape[0])}
+        tried = client.exchanges[-self.exchanges :]
+        labels, others = zip(*(match(informed, each, self.steps) for each in tried), strict=True)
+        truth = _true_others(torch.cat([ground.watched.rows[e.number] for e in tried]), ground)
+        error = relative_error(torch.cat(others), truth, truth.mean(0))
+        score = Guesses.joined(labels).score(data.labels["train"], ground.label_mu)
+        return {"accuracy": score, "others": Measurement(error, 1.0, len(truth))}
 
 
 def _true_others(rows: Tensor, ground: arena.Arena) -> Tensor:

@@ -20,11 +20,10 @@ from torch import Tensor
 
 from vertizo.attacks import arena
 from vertizo.attacks.adversaries import ReleasedModel
-from vertizo.attacks.base import Attack
+from vertizo.attacks.base import Attack, why_no_classes
 from vertizo.attacks.scores import Measurement, auc, tpr_at
 from vertizo.config.schema import ExperimentConfig
 from vertizo.data.vertical import VerticalData
-from vertizo.models.losses import Classification
 
 FPR = 0.01
 """False-positive rate at which the true-positive rate is reported."""
@@ -45,29 +44,22 @@ def loss_scores(model: ReleasedModel, features: Sequence[Tensor], labels: Tensor
 
 def calibrated_scores(model: ReleasedModel, features: Sequence[Tensor], labels: Tensor) -> Tensor:
     """How much surer it is than a reference that was trained on the attacker's own records."""
-    reference = _reference(model.population_features, model.population_labels, features, labels)
-    return loss_scores(model, features, labels) - reference
-
-
-def _reference(
-    own: Sequence[Tensor], own_labels: Tensor, features: Sequence[Tensor], labels: Tensor
-) -> Tensor:
-    """log p/(1 − p) of a logistic regression on the attacker's records."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.preprocessing import StandardScaler
 
-    scaler = StandardScaler().fit(_rows(own))
-    model = LogisticRegression(max_iter=2000).fit(scaler.transform(_rows(own)), own_labels.numpy())
-    inputs = scaler.transform(_rows(features))
-    logs = np.asarray(model.predict_log_proba(inputs))
-    width = max(int(labels.max()), int(model.classes_.max())) + 1
+    own, asked = (
+        torch.cat([part.flatten(1).float() for part in parts], 1).numpy()
+        for parts in (model.population_features, features)
+    )
+    scaler = StandardScaler().fit(own)
+    reference = LogisticRegression(max_iter=2000)
+    reference.fit(scaler.transform(own), model.population_labels.numpy())
+    logs = torch.from_numpy(np.asarray(reference.predict_log_proba(scaler.transform(asked))))
+    classes = torch.from_numpy(np.asarray(reference.classes_))
+    width = max(int(labels.max()), int(classes.max())) + 1
     found = torch.full((len(labels), width), -20.0, dtype=torch.float64)
-    found[:, torch.from_numpy(np.asarray(model.classes_))] = torch.from_numpy(logs).double()
-    return confidence(found, labels)
-
-
-def _rows(features: Sequence[Tensor]) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
-    return torch.cat([own.flatten(1).float() for own in features], 1).numpy()
+    found[:, classes] = logs.double()
+    return loss_scores(model, features, labels) - confidence(found, labels)
 
 
 class MembershipInference(Attack):
@@ -85,8 +77,8 @@ class MembershipInference(Attack):
 
     def unfit(self, config: ExperimentConfig, data: VerticalData) -> str | None:
         """Needs classes, and records that were not trained on."""
-        if not isinstance(data.task, Classification):
-            return f"{data.name} is a regression; the attack is for classes"
+        if (reason := why_no_classes(data)) is not None:
+            return reason
         if data.own is not None:
             return "data.label_holder is set; the attack asks the clients' joint model alone"
         if data.labels["test"].numel() < 4:
@@ -107,14 +99,12 @@ class MembershipInference(Attack):
         features = [torch.cat([party["train"], party["test"][outside]]) for party in data.features]
         labels = torch.cat([data.labels["train"], data.labels["test"][outside]])
         member = torch.arange(len(labels)) < data.records
-        loss, calibrated = loss_scores(model, features, labels), None
-        if own.numel() and len(set(data.labels["test"][own].tolist())) > 1:
-            calibrated = calibrated_scores(model, features, labels)
-        count = int(member.numel())
+        loss = loss_scores(model, features, labels)
         found = {
-            "auc": Measurement(auc(loss, member), 0.5, count),
-            "tpr": Measurement(tpr_at(FPR, loss, member), FPR, count),
+            "auc": Measurement(auc(loss, member), 0.5, len(member)),
+            "tpr": Measurement(tpr_at(FPR, loss, member), FPR, len(member)),
         }
-        if calibrated is not None:
-            found["calibrated"] = Measurement(auc(calibrated, member), 0.5, count)
+        if len(set(model.population_labels.tolist())) > 1:
+            calibrated = calibrated_scores(model, features, labels)
+            found["calibrated"] = Measurement(auc(calibrated, member), 0.5, len(member))
         return found

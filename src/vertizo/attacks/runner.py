@@ -40,16 +40,14 @@ class Trials:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        found: dict[str, Any] = {
+        return {
             "attack": self.attack,
             "method": self.method,
             "noise": self.noise,
             "seeds": list(self.seeds),
             "figures": {key: figure.as_dict() for key, figure in self.figures.items()},
+            **({} if self.unfit is None else {"not_applicable": self.unfit}),
         }
-        if self.unfit is not None:
-            found["not_applicable"] = self.unfit
-        return found
 
 
 Configure = Callable[[int], ExperimentConfig]
@@ -119,9 +117,8 @@ def cell(
         ConfigError: the file or an override is wrong.
     """
     if path is None:
-        return lambda seed: setting(
-            tried.setting, method, noise=noise, overrides=settings, seed=seed
-        )
+        made = partial(setting, tried.setting, method, noise=noise, overrides=settings)
+        return lambda seed: made(seed=seed)
     config = configuration.load(path, settings, method)
     return lambda seed: _seeded(with_noise(config) if noise else config, seed)
 
@@ -146,10 +143,6 @@ class Laboratory:
             self._data = {key: Experiment(config).data()}  # the last one: they may be large
         return self._data[key]
 
-    def reason(self, attack: Attack, config: ExperimentConfig) -> str | None:
-        """Why an attack cannot be tried; None if it can."""
-        return attack.unfit(config, self.data(config))
-
     def trials(
         self,
         attack: Attack,
@@ -159,14 +152,10 @@ class Laboratory:
         forgiving: bool = False,
         done: Callable[[], None] | None = None,
     ) -> Trials:
-        """An attack on one method, over seeds.
+        """An attack on one method, over seeds; ``done`` is called after every trial.
 
-        Args:
-            attack: with its options.
-            configure: seed → configuration.
-            seeds: one trial each.
-            forgiving: an attack that does not fit, or a run that diverges, is noted and not raised.
-            done: called after every trial.
+        If ``forgiving``, an attack that does not fit, or a run that diverges, is noted and not
+        raised.
 
         Raises:
             ConfigError: the attack does not fit the configuration.
@@ -179,7 +168,7 @@ class Laboratory:
         for seed in seeds:
             config = configure(seed)
             try:
-                problem = self.reason(attack, config)
+                problem = attack.unfit(config, self.data(config))
                 if problem is None:
                     results.append(attack.trial(config, self.data(config)))
             except RunError as error:
@@ -191,15 +180,10 @@ class Laboratory:
             if done is not None:
                 done()
             if problem is not None:
-                break
-        figures = {} if problem is not None else collect(results)
-        return Trials(attack.name, method, noise, tuple(seeds), figures, unfit=problem)
-
-
-def collect(results: Sequence[Mapping[str, Measurement]]) -> dict[str, Figure]:
-    """Every figure over the trials that have it."""
-    keys = dict.fromkeys(key for result in results for key in result)
-    return {key: Figure(tuple(result[key] for result in results if key in result)) for key in keys}
+                return Trials(attack.name, method, noise, tuple(seeds), {}, unfit=problem)
+        keys = dict.fromkeys(key for each in results for key in each)
+        figures = {key: Figure(tuple(r[key] for r in results if key in r)) for key in keys}
+        return Trials(attack.name, method, noise, tuple(seeds), figures)
 
 
 @dataclass(frozen=True)
@@ -231,11 +215,7 @@ def table(
 
 
 def write(folder: Path, content: Mapping[str, Any]) -> Path:
-    """Leave figures in ``attacks.json`` of a folder, which is made.
-
-    Raises:
-        RunError: it cannot be written.
-    """
+    """Leave figures in ``attacks.json`` of a folder, which is made; RunError if it cannot be."""
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     place = folder / "attacks.json"
     try:

@@ -49,25 +49,22 @@ class Figure:
     @property
     def standard_error(self) -> float | None:
         """Of the mean; None for a single trial."""
-        if len(self.measurements) < 2:
-            return None
-        spread = statistics.stdev(m.value for m in self.measurements)
-        return spread / math.sqrt(len(self.measurements))
+        count = len(self.measurements)
+        values = (m.value for m in self.measurements)
+        return None if count < 2 else statistics.stdev(values) / math.sqrt(count)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON: the mean, its standard error, every trial."""
-        found: dict[str, Any] = {
+        bounds = [m.bound for m in self.measurements if m.bound is not None]
+        return {
             "mean": self.mean,
             "standard_error": self.standard_error,
             "control": self.control,
             "trials": [m.value for m in self.measurements],
             "controls": [m.control for m in self.measurements],
             "guesses": [m.count for m in self.measurements],
+            **({"bound": max(bounds)} if bounds else {}),
         }
-        bounds = [m.bound for m in self.measurements if m.bound is not None]
-        if bounds:
-            found["bound"] = max(bounds)
-        return found
 
 
 @dataclass(frozen=True)
@@ -82,9 +79,9 @@ class Guesses:
     @classmethod
     def joined(cls, parts: Sequence[Guesses]) -> Guesses:
         """All of them."""
-        if not parts:
-            return cls(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
-        return cls(torch.cat([p.ids for p in parts]), torch.cat([p.labels for p in parts]))
+        none = torch.zeros(0, dtype=torch.int64)
+        ids, labels = ([none, *(getattr(p, of) for p in parts)] for of in ("ids", "labels"))
+        return cls(torch.cat(ids), torch.cat(labels))
 
     def score(self, truth: Tensor, mu: float | None = None) -> Measurement:
         """Share that is right, against the share of the most frequent class of all.
@@ -93,18 +90,12 @@ class Guesses:
             truth: labels of the training records, int64 [D].
             mu: of the run's guarantee for labels, if one holds; see `most_allowed`.
         """
-        own = truth[self.ids]
-        count = own.numel()
-        if not count:
+        right = self.labels == truth[self.ids]
+        if not right.numel():
             return Measurement(0.0, 0.0, 0)
-        chance = frequent_share(truth)
+        chance = float(torch.bincount(truth).max()) / truth.numel()
         bound = None if mu is None else most_allowed(chance, mu)
-        return Measurement(float((self.labels == own).double().mean()), chance, count, bound)
-
-
-def frequent_share(labels: Tensor) -> float:
-    """Share of the most frequent label: what guessing one class reaches."""
-    return float(torch.bincount(labels).max()) / labels.numel()
+        return Measurement(float(right.double().mean()), chance, right.numel(), bound)
 
 
 def most_allowed(chance: float, mu: float) -> float:

@@ -29,40 +29,38 @@ from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData
 from vertizo.models.losses import Classification
 
-
-def gradients(client: CuriousClient) -> list[tuple[Tensor, Tensor]]:
-    """(IDs, estimated gradients [batch, d_h]) of every exchange."""
-    return [
-        (each.ids, record_gradients(each, client.public, client.shared))
-        for each in client.exchanges
-    ]
+Found = Sequence[tuple[Tensor, Tensor]]
+"""IDs [batch] and estimated gradients [batch, d_h] of every exchange."""
 
 
-def norm_scores(found: Sequence[tuple[Tensor, Tensor]], records: int) -> Tensor:
+def gradients(client: CuriousClient) -> Found:
+    """What a client's exchanges say of its records' gradients."""
+    return [(e.ids, record_gradients(e, client.public, client.shared)) for e in client.exchanges]
+
+
+def norm_scores(found: Found, records: int) -> Tensor:
     """Mean norm of each record's gradients, [D]; long speaks for the rarer class."""
     return _mean([(ids, g.norm(dim=1)) for ids, g in found], records)
 
 
-def direction_scores(found: Sequence[tuple[Tensor, Tensor]], records: int, known: int) -> Tensor:
+def direction_scores(found: Found, records: int, known: int) -> Tensor:
     """Mean cosine of each record's gradient to that of record ``known``, [D].
 
     The known record's gradient is the last one seen before or in an exchange, or the first after.
     """
-    seen: Tensor | None = None
+    seen = [gradient[ids == known] for ids, gradient in found]
+    reference = next((rows[0] for rows in seen if len(rows)), None)
+    if reference is None:
+        return torch.zeros(records)
     scores = []
-    first = next((g[ids == known][0] for ids, g in found if bool((ids == known).any())), None)
-    for ids, gradient in found:
-        if bool((ids == known).any()):
-            seen = gradient[ids == known][0]
-        reference = first if seen is None else seen
-        if reference is None:
-            return torch.zeros(records)
+    for (ids, gradient), rows in zip(found, seen, strict=True):
+        reference = rows[0] if len(rows) else reference
         lengths = gradient.norm(dim=1) * reference.norm()
         scores.append((ids, gradient @ reference / lengths.clamp(min=1e-30)))
     return _mean(scores, records)
 
 
-def _mean(scores: Sequence[tuple[Tensor, Tensor]], records: int) -> Tensor:
+def _mean(scores: Found, records: int) -> Tensor:
     total, count = torch.zeros(records, dtype=torch.float64), torch.zeros(records)
     for ids, values in scores:
         total.index_add_(0, ids, values.double())
@@ -70,7 +68,7 @@ def _mean(scores: Sequence[tuple[Tensor, Tensor]], records: int) -> Tensor:
     return total / count.clamp(min=1)
 
 
-def dealt_anew(exchanges: Sequence[Exchange], batch: int, stream: Stream) -> list[Exchange]:
+def dealt_anew(exchanges: Sequence[Exchange], stream: Stream) -> list[Exchange]:
     """The same queries with each other's replies; rows of a reply go to other records as well."""
     rng = stream.generator()
     changed = list(exchanges)
@@ -112,16 +110,14 @@ class ReplyScoring(Attack):
         known = int(positive.nonzero()[int(stream.generator().integers(int(positive.sum())))])
         others = torch.arange(data.records) != known
         client = arena.train(config, data).client()
-        dealt = dealt_anew(client.exchanges, config.batch_size, stream.child("control"))
-        figures: dict[str, list[float]] = {"norm": [], "direction": []}
-        for seen in (client, replace(client, exchanges=dealt)):
-            found = gradients(seen)
-            for key, scores in (
-                ("norm", norm_scores(found, data.records)),
-                ("direction", direction_scores(found, data.records, known)),
-            ):
-                figures[key].append(auc(scores[others], positive[others]))
-        count = int(others.sum())
-        return {
-            key: Measurement(value, control, count) for key, (value, control) in figures.items()
+        dealt = dealt_anew(client.exchanges, stream.child("control"))
+        found = [gradients(each) for each in (client, replace(client, exchanges=dealt))]
+        scores = {
+            "norm": [norm_scores(each, data.records) for each in found],
+            "direction": [direction_scores(each, data.records, known) for each in found],
         }
+        figures = {}
+        for key, each in scores.items():
+            value, control = (auc(one[others], positive[others]) for one in each)
+            figures[key] = Measurement(value, control, int(others.sum()))
+        return figures

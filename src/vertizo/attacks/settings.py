@@ -26,63 +26,54 @@ from vertizo.config import schema as configuration
 from vertizo.config.error_lines import override
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError
+from vertizo.methods.base import Method
 from vertizo.methods.choice import METHODS
+from vertizo.methods.czofo import Czofo
 from vertizo.methods.forward_difference import ForwardDifference
 
 Tree = dict[str, Any]
 
-NEVER = 10**9
-"""Rounds between two evaluations of the run's own accuracy, which no attack looks at."""
-_SUM: Tree = {
-    "epochs": 1,
-    "evaluate_every": NEVER,
-    "data": {"name": "digits", "parties": 2, "validation": 0.0},
-    "client": {
-        "model": {"name": "mlp", "outputs": 10},
-        "optimizer": {"learning_rate": 0.01, "momentum": 0.0},
-    },
-    "server": {
-        "model": {"name": "sum"},
-        "optimizer": {"learning_rate": 0.01, "momentum": 0.0},
-    },
-}
-_TRAINED: Tree = {
-    "epochs": 25,
-    "evaluate_every": NEVER,
-    "data": {"name": "digits", "parties": 2, "validation": 0.0},
-    "client": {
-        "model": {"name": "mlp", "hidden": [64], "outputs": 32},
-        "optimizer": {"learning_rate": 0.003, "momentum": 0.9},
-    },
-    "server": {
-        "model": {"name": "mlp", "hidden": [64]},
-        "optimizer": {"learning_rate": 0.01, "momentum": 0.9},
-    },
-}
+
+def _tree(epochs: int, client: Tree, server: Tree, rates: tuple[float, float], **more: Any) -> Tree:
+    """Two clients with halves of the digits unless said otherwise; SGD with momentum if trained.
+
+    ``rates`` are the clients' learning rate and the server's.
+    """
+    momentum = 0.9 if epochs > 1 else 0.0
+    sides = {"client": (client, rates[0]), "server": (server, rates[1])}
+    tree: Tree = {
+        side: {"model": model, "optimizer": {"learning_rate": rate, "momentum": momentum}}
+        for side, (model, rate) in sides.items()
+    }
+    never = 10**9  # rounds between two evaluations of the run's own accuracy: no attack looks at it
+    data = {"name": "digits", "parties": 2, "validation": 0.0}
+    return {"epochs": epochs, "evaluate_every": never, "data": data, **tree, **more}
+
+
+_SUM = _tree(1, {"name": "mlp", "outputs": 10}, {"name": "sum"}, (0.01, 0.01))
+_MODELS: tuple[Tree, Tree] = (
+    {"name": "mlp", "hidden": [64], "outputs": 32},
+    {"name": "mlp", "hidden": [64]},
+)
 SETTINGS: Mapping[str, Tree] = {
     "sum": _SUM,
     "sum-frozen": {**_SUM, "server": {**_SUM["server"], "update": "none"}},
-    "binary": {
-        "epochs": 5,
-        "evaluate_every": NEVER,
-        "batch_size": 32,
-        "data": {"name": "breast-cancer", "validation": 0.0},
-        "client": {
-            "model": {"name": "mlp", "outputs": 4},
-            "optimizer": {"learning_rate": 0.003, "momentum": 0.9},
-        },
-        "server": {
-            "model": {"name": "mlp", "hidden": [16]},
-            "optimizer": {"learning_rate": 0.01, "momentum": 0.9},
-        },
-    },
-    "trained": _TRAINED,
-    "overfitted": {
-        **_TRAINED,
-        "epochs": 120,
-        "batch_size": 32,
-        "data": {"name": "digits", "parties": 2, "validation": 0.0, "limit": 150},
-    },
+    "binary": _tree(
+        5,
+        {"name": "mlp", "outputs": 4},
+        {"name": "mlp", "hidden": [16]},
+        (0.003, 0.01),
+        batch_size=32,
+        data={"name": "breast-cancer", "validation": 0.0},
+    ),
+    "trained": _tree(25, *_MODELS, (0.003, 0.01)),
+    "overfitted": _tree(
+        120,
+        *_MODELS,
+        (0.003, 0.01),
+        batch_size=32,
+        data={"name": "digits", "parties": 2, "validation": 0.0, "limit": 150},
+    ),
 }
 FIRST_ORDER_RATE, NOISED_RATE = 0.05, 0.005
 """Clients' learning rate of first-order methods, and what noise on every gradient leaves of it."""
@@ -93,44 +84,35 @@ FIRST_ORDER_CLIP, SCALAR_CLIP = 1.0, 4.0
 def setting(
     name: str, method: str, *, noise: bool = False, overrides: Sequence[str] = (), seed: int = 0
 ) -> ExperimentConfig:
-    """A shipped setting for one method.
+    """A shipped setting, a key of `SETTINGS`, for one method, perhaps with noise on the replies.
 
-    Args:
-        name: a key of `SETTINGS`.
-        method: a key of `METHODS`.
-        noise: Gaussian noise on the replies.
-        overrides: ``key=value``, applied last.
-        seed: of the run, unless overridden.
+    The overrides, ``key=value``, are applied last.
 
     Raises:
         ConfigError: an unknown method, or an override that does not fit.
     """
     if method not in METHODS:
         raise ConfigError(f"there is no method {method!r}; known are {', '.join(METHODS)}")
-    tree = deepcopy(SETTINGS[name])
-    tree["seed"] = seed
-    tree["method"] = {"name": method}
-    chosen = METHODS[method]
-    if chosen.first_order_client and not name.startswith("sum"):
+    tree = deepcopy(SETTINGS[name]) | {"seed": seed, "method": {"name": method}}
+    exact = name.startswith("sum")
+    if METHODS[method].first_order_client and not exact:
         rate = NOISED_RATE if noise else FIRST_ORDER_RATE
         tree["client"]["optimizer"]["learning_rate"] = rate
-    if issubclass(chosen, ForwardDifference) and noise:
-        tree["method"]["reply"] = "difference"
     if noise:
-        tree = noised(tree, method, server_too=name.startswith("sum"))
+        _add_noise(tree, METHODS[method])
+        if exact:
+            tree["server"]["update"] = "none"
     override(tree, overrides, ExperimentConfig())
     return configuration.parse(tree, "--set")
 
 
-def noised(tree: Tree, method: str, *, server_too: bool) -> Tree:
-    """A tree with noise of μ = 1 a reply; ``server_too`` leaves the server untrained."""
-    gradient = METHODS[method].first_order_client and method != "czofo"
+def _add_noise(tree: Tree, method: type[Method]) -> None:
+    """Noise of μ = 1 a reply."""
+    gradient = method.first_order_client and not issubclass(method, Czofo)
     clip = FIRST_ORDER_CLIP if gradient else SCALAR_CLIP
-    changed = deepcopy(tree)
-    changed["privacy"] = {"mechanism": "gaussian", "clip": clip, "noise_std": 2 * clip}
-    if server_too:
-        changed.setdefault("server", {})["update"] = "none"
-    return changed
+    tree["privacy"] = {"mechanism": "gaussian", "clip": clip, "noise_std": 2 * clip}
+    if issubclass(method, ForwardDifference):
+        tree["method"]["reply"] = "difference"
 
 
 def with_noise(config: ExperimentConfig) -> ExperimentConfig:
@@ -144,7 +126,5 @@ def with_noise(config: ExperimentConfig) -> ExperimentConfig:
             f"privacy.mechanism is {config.privacy.mechanism!r} already; use --no-noise"
         )
     tree = config.model_dump(mode="json")
-    method = config.method
-    if isinstance(method, ForwardDifference):
-        tree["method"]["reply"] = "difference"
-    return configuration.parse(noised(tree, method.name, server_too=False), "--noise")
+    _add_noise(tree, type(config.method))
+    return configuration.parse(tree, "--noise")

@@ -11,14 +11,13 @@ from vertizo.attacks.scores import Figure
 
 def of_one(found: Trials) -> list[list[str]]:
     """A heading, then each figure: what it is, found, control, and what a guarantee allows."""
-    bounds = {key: figure.as_dict().get("bound") for key, figure in found.figures.items()}
-    bounded = any(bound is not None for bound in bounds.values())
-    table = [["figure", "what it is", "found", "control", *(["at most"] if bounded else [])]]
+    table = [["figure", "what it is", "found", "control", "at most"]]
     for key, figure in found.figures.items():
-        row = [key, ATTACKS[found.attack].figures[key], _text(figure), f"{figure.control:.3f}"]
-        bound = bounds[key]
-        table.append([*row, *(["" if bound is None else f"{bound:.3f}"] if bounded else [])])
-    return table
+        bound = figure.as_dict().get("bound")
+        what, most = ATTACKS[found.attack].figures[key], "" if bound is None else f"{bound:.3f}"
+        table.append([key, what, _text(figure), f"{figure.control:.3f}", most])
+    bounded = any(row[-1] for row in table[1:])
+    return table if bounded else [row[:-1] for row in table]
 
 
 def of_many(found: Sequence[Trials]) -> list[list[str]]:

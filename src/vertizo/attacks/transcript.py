@@ -18,10 +18,9 @@ from vertizo.run.simulator import Way
 
 @dataclass(frozen=True)
 class Frame:
-    """One frame on the wire, lost or not."""
+    """One frame on the wire, lost or not, at a time of the virtual clock."""
 
     time: float
-    """Of the virtual clock."""
     way: Way
     client: int
     data: bytes
@@ -50,16 +49,15 @@ class Transcript:
     """
 
     def __init__(self, latest: int | None = None) -> None:
-        self._latest = latest
+        # A query is followed by its announcement-free reply; in synchronous rounds an announcement
+        # comes before it. Three frames a query are enough for both, repeats after a loss aside.
+        self._most = None if latest is None else 3 * latest
         self._frames: dict[int, deque[Frame]] = {}
         self.frames_seen = 0
 
     def __call__(self, time: float, way: Way, client: int, frame: bytes) -> None:
         """Take note of one frame."""
-        # A query is followed by its announcement-free reply; in synchronous rounds an announcement
-        # comes before it. Three frames a query are enough for both, repeats after a loss aside.
-        size = None if self._latest is None else 3 * self._latest
-        kept = self._frames.setdefault(client, deque(maxlen=size))
+        kept = self._frames.setdefault(client, deque(maxlen=self._most))
         kept.append(Frame(time, way, client, frame))
         self.frames_seen += 1
 
@@ -71,18 +69,14 @@ class Transcript:
 
 @dataclass(frozen=True)
 class Reader:
-    """Turns frames into exchanges, as anybody can who knows the codecs; they are no secret.
-
-    Args:
-        up, down: codecs of queries and of replies.
-        records: D.
-        differences: whether queries tell what changed (``codecs.feedback``).
-    """
+    """Turns frames into exchanges, as anybody can who knows the codecs; they are no secret."""
 
     up: Codec
     down: Codec
     records: int
+    """D."""
     differences: bool = False
+    """Whether queries tell what changed (``codecs.feedback``)."""
 
     @classmethod
     def of(cls, config: ExperimentConfig, records: int) -> Reader:
@@ -92,10 +86,8 @@ class Reader:
 
     def exchanges(self, transcript: Transcript, client: int | None = None) -> list[Exchange]:
         """Answered queries, of one client or of all, in the order of each client."""
-        found: list[Exchange] = []
-        for index in sorted({f.client for f in transcript.frames(client)}):
-            found.extend(self._of_client(transcript.frames(index)))
-        return found
+        clients = sorted({frame.client for frame in transcript.frames(client)})
+        return [each for own in clients for each in self._of_client(transcript.frames(own))]
 
     def _of_client(self, frames: list[Frame]) -> Iterator[Exchange]:
         received: Received | None = None

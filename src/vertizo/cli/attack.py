@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from rich.console import Console
 
-from vertizo.cli.console import command_line, grid, live_bar, print_table, say
-from vertizo.cli.options import AsJson, complete_attacks, complete_methods
+from vertizo.cli.console import command_line, counted, grid, live_bar, print_table, say
+from vertizo.cli.options import (
+    AsJson,
+    argument,
+    comma_separated,
+    complete_attacks,
+    complete_methods,
+    option,
+)
 from vertizo.core.errors import ConfigError, RunError
 from vertizo.core.suggestions import nearest
 from vertizo.core.version import VERSION
@@ -25,54 +31,37 @@ TABLE = "table"
 """In place of an attack's name: all attacks."""
 
 
-def _complete_names(incomplete: str) -> list[str]:
-    return [*complete_attacks(incomplete), TABLE]
-
-
 def attack(
     name: Annotated[
         str,
-        typer.Argument(
-            help="An attack (see `vertizo list attacks`), or table for all of them.",
-            autocompletion=_complete_names,
+        argument(
+            "An attack (see `vertizo list attacks`), or table for all of them.",
+            complete=lambda incomplete: [*complete_attacks(incomplete), TABLE],
         ),
     ],
     config: Annotated[
-        Path | None,
-        typer.Argument(help="YAML configuration. Default: the attack's own setting."),
+        Path | None, argument("YAML file. Default: the attack's own setting.")
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Override a key of the configuration, or an option of the attack, attack.KEY. "
+        option(
+            "Override a key of the configuration, or an option of the attack, attack.KEY. "
             "Can be repeated.",
+            "KEY=VALUE",
+            "--set",
         ),
     ] = None,
     methods: Annotated[
         str | None,
-        typer.Option(
-            metavar="A,B,…",
-            help="Methods in the table. Default: all.",
-            autocompletion=complete_methods,
-        ),
+        option("Methods in the table. Default: all.", "A,B,…", complete=complete_methods),
     ] = None,
     attacks: Annotated[
         str | None,
-        typer.Option(
-            metavar="A,B,…",
-            help="Attacks in the table. Default: all.",
-            autocompletion=complete_attacks,
-        ),
+        option("Attacks in the table. Default: all.", "A,B,…", complete=complete_attacks),
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Trials of each attack.")] = 3,
-    noise: Annotated[
-        bool, typer.Option(help="Add columns to the table with noise on the replies.")
-    ] = True,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder for attacks.json.")
-    ] = None,
+    seeds: Annotated[int, option("Trials of each attack.", min=1)] = 3,
+    noise: Annotated[bool, option("Add columns to the table with noise on the replies.")] = True,
+    out: Annotated[Path | None, option("Folder for attacks.json.", "DIR")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Attack runs and print what an adversary learns, beside a control."""
@@ -104,10 +93,8 @@ def attack(
         place = write(out, content)
     if as_json:
         print(json.dumps(content))
-    elif name == TABLE:
-        _show_table(found, seeds, place)
     else:
-        _show_one(found[0], seeds, place)
+        _show(found, seeds, place, as_table=name == TABLE)
 
 
 def _one(name: str, path: Path | None, settings: Sequence[str], seeds: int) -> Trials:
@@ -139,7 +126,7 @@ def _table(
         Entry(tried, method, noisy, cell(path, rest, tried, method, noisy))
         for method in _names("--methods", methods, list(METHODS))
         for noisy in ((False, True) if noise else (False,))
-        for tried in (make(a) for a in _names("--attacks", attacks, list(ATTACKS)))
+        for tried in map(make, _names("--attacks", attacks, list(ATTACKS)))
     ]
     first = first_seed(path, rest)
     with _bar(len(entries) * seeds) as done:
@@ -150,7 +137,7 @@ def _names(option: str, text: str | None, known: Sequence[str]) -> list[str]:
     """``a,b`` or ``all``, checked."""
     if text is None or text.strip() == "all":
         return list(known)
-    wanted = [name.strip() for name in text.split(",") if name.strip()]
+    wanted = comma_separated(text)
     unknown = next((name for name in wanted if name not in known), None)
     if unknown is not None:
         hint = nearest(unknown, known) or ";"
@@ -162,48 +149,37 @@ def _names(option: str, text: str | None, known: Sequence[str]) -> list[str]:
     return wanted
 
 
-@contextmanager
-def _bar(total: int) -> Iterator[Callable[[], None] | None]:
+def _bar(total: int) -> AbstractContextManager[Callable[[], None] | None]:
     """A bar that a call moves on by one trial, where there is one."""
-    with live_bar(Console(stderr=True), "trials") as show:
-        if show is None:
-            yield None
-            return
-        done = count(1)
-        yield lambda: show((made := next(done)) / total, f"{made} of {total} trials")
+    done = count(1)
+
+    def words() -> tuple[float, str]:
+        return (made := next(done)) / total, f"{made} of {total} trials"
+
+    return live_bar(Console(stderr=True), "trials", words)
 
 
-def _show_one(found: Trials, seeds: int, place: Path | None) -> None:
+def _show(found: Sequence[Trials], seeds: int, place: Path | None, *, as_table: bool) -> None:
+    """One attack's figures; or a line for each figure, a column for each method and noise."""
     from vertizo.attacks.choice import ATTACKS
-    from vertizo.attacks.table import of_one
+    from vertizo.attacks.table import of_many, of_one, reasons
 
-    headings, *rows = of_one(found)
-    noise = ", noise on replies" if found.noise else ""
-    table = grid(headings, rows, f"{found.attack} on {found.method}{noise}, {_seeds(seeds)}")
-    for column in table.columns[:2]:
-        column.no_wrap, column.justify = False, "left"
-    Console().print(table)
-    kind = ATTACKS[found.attack]
-    notes = [f"adversary: {kind.adversary}; {kind.paper}"]
-    if "at most" in headings:
-        notes.append("at most: what the run's guarantee for labels allows on average")
-    _say(notes, seeds, place)
-
-
-def _show_table(found: Sequence[Trials], seeds: int, place: Path | None) -> None:
-    """A line for each figure, a column for each method, with and without noise."""
-    from vertizo.attacks.table import of_many, reasons
-
-    headings, *rows = of_many(found)
-    print_table(headings, rows, f"attacks, {_seeds(seeds)}: found (control)")
-    _say(reasons(found), seeds, place)
-
-
-def _seeds(seeds: int) -> str:
-    return "1 seed" if seeds == 1 else f"{seeds} seeds"
-
-
-def _say(notes: Sequence[str], seeds: int, place: Path | None) -> None:
+    each = counted(seeds, "seed")
+    if as_table:
+        headings, *rows = of_many(found)
+        print_table(headings, rows, f"attacks, {each}: found (control)")
+        notes = list(reasons(found))
+    else:
+        (one,) = found
+        headings, *rows = of_one(one)
+        noise = ", noise on replies" if one.noise else ""
+        table = grid(headings, rows, f"{one.attack} on {one.method}{noise}, {each}")
+        for column in table.columns[:2]:
+            column.no_wrap, column.justify = False, "left"
+        Console().print(table)
+        notes = [f"adversary: {ATTACKS[one.attack].adversary}; {ATTACKS[one.attack].paper}"]
+        if "at most" in headings:
+            notes.append("at most: what the run's guarantee for labels allows on average")
     spread = "± is the standard error over seeds." if seeds > 1 else "One seed: no spread."
     ending = [f"figures: {place}"] if place is not None else []
     say([*notes, f"{spread} An attack that fails is no proof of privacy.", *ending])

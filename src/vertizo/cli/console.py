@@ -7,19 +7,14 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from vertizo.core.errors import Interrupted
-
-if TYPE_CHECKING:
-    from vertizo.studies.comparison import Standing
-
-Show = Callable[[float, str], None]
-"""Called with the share that is done, from 0 to 1, and what to write beside the bar."""
 
 
 def say(lines: str | Iterable[str], console: Console | None = None) -> None:
@@ -65,20 +60,31 @@ def parts(
 
 
 def _columns(
-    headings: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    places: Sequence[int],
-    title: str | None = None,
+    headings: Sequence[str], rows: Sequence[Sequence[str]], places: Sequence[int], title: str = ""
 ) -> Table:
-    def chosen(row: Sequence[str]) -> list[str]:
-        return [row[0], *(row[place] for place in places)]
+    first, *others = ([row[0], *(row[place] for place in places)] for row in [headings, *rows])
+    return grid(first, others, title or None)
 
-    return grid(chosen(headings), map(chosen, rows), title)
+
+def print_list(rows: Iterable[tuple[str, str]], **of_names: Any) -> None:
+    """Print names in bold, with a text beside each."""
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(style="bold", **of_names)
+    table.add_column()
+    for row in rows:
+        table.add_row(*map(Text, row))
+    Console().print(table)
 
 
 @contextmanager
-def live_bar(console: Console, text: str) -> Iterator[Show | None]:
-    """A bar on a terminal, None elsewhere."""
+def live_bar(
+    console: Console, text: str, words: Callable[..., tuple[float, str]]
+) -> Iterator[Callable[..., None] | None]:
+    """A bar on a terminal, None elsewhere.
+
+    Called with what ``words`` takes, it shows what that returns: the share that is done, from 0 to
+    1, and the text beside the bar.
+    """
     if not console.is_terminal:
         yield None
         return
@@ -90,14 +96,12 @@ def live_bar(console: Console, text: str) -> Iterator[Show | None]:
     )
     with Progress(*columns, console=console, expand=True, transient=True) as bar:
         task = bar.add_task(text, total=1.0)
-        yield lambda share, beside: bar.update(task, completed=share, description=beside)
 
+        def show(*state: Any) -> None:
+            share, beside = words(*state)
+            bar.update(task, completed=share, description=beside)
 
-def reporting(show: Show | None) -> Callable[[Standing], None] | None:
-    """How far several runs have come, on a bar where there is one."""
-    if show is None:
-        return None
-    return lambda here: show(here.share, f"{here.finished} of {here.total} runs")
+        yield show
 
 
 @contextmanager
@@ -107,10 +111,15 @@ def resumable(folder: Path) -> Iterator[None]:
         yield
     except (Interrupted, KeyboardInterrupt) as error:
         words = str(error).split(";")[0] or "stopped"
-        again = f"the same command with --out {shlex.quote(str(folder))} goes on"
+        again = f"the same command with --out {shlex.quote(str(folder))} continues"
         raise Interrupted(f"{words}; {again}") from None
 
 
 def command_line() -> str:
     """The command as it was given."""
     return shlex.join(["vertizo", *sys.argv[1:]])
+
+
+def counted(number: int, what: str) -> str:
+    """So many of something: ``1 seed``, ``3 seeds``."""
+    return f"{number:,} {what}{'s' * (number != 1)}"

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Mapping
 from importlib import import_module
-from typing import Annotated, Any, NamedTuple, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -20,99 +19,53 @@ from vertizo.core.errors import ConfigError, Interrupted, UserError
 from vertizo.core.suggestions import nearest
 from vertizo.core.version import VERSION
 
-
-class Command(NamedTuple):
-    """Where a command is, ``file:function`` below this folder, and its line in the list."""
-
-    place: str
-    line: str
-
-
-class Group(NamedTuple):
-    """The line of a group in the list, and its commands."""
-
-    line: str
-    commands: Mapping[str, Command | Group]
-
-
-COMMANDS: Mapping[str, Command | Group] = {
-    "train": Command("train:train", "Train one federation in this process and write a run folder."),
-    "compare": Command(
-        "compare:compare", "Run several methods on the same data and print one table."
-    ),
-    "tune": Command(
-        "tune:tune",
-        "Search hyperparameters on validation records and report what all trials cost in privacy.",
-    ),
-    "reproduce": Command(
-        "reproduce:reproduce",
-        "Reproduce a table or figure of a paper and print it beside the published one.",
-    ),
-    "report": Command(
-        "report:report",
-        "Write one HTML page about runs: curves, tables, clients, privacy, attacks.",
-    ),
-    "predict": Command(
-        "predict:predict",
-        "Predict new records, from a run folder or together with all parties over the network.",
-    ),
-    "attack": Command(
-        "attack:attack", "Attack runs and print what an adversary learns, beside a control."
-    ),
-    "list": Command("listing:list_", "List what you can choose, with one line about each."),
-    "schema": Command("schema:schema", "Print the JSON schema of a kind of file, for editors."),
-    "privacy": Group(
-        "Plan, explain and measure what is protected.",
-        {
-            "plan": Command(
-                "privacy.plan:plan",
-                "Compute the noise for an ε, and the ε of the published formula's noise.",
-            ),
-            "explain": Command(
-                "privacy.explain:explain",
-                "Explain in plain words what a run protects and what it does not.",
-            ),
-            "intrinsic": Command(
-                "privacy.intrinsic:intrinsic",
-                'Measure the "intrinsic" privacy figures of VFL-CZOFO, which guarantee nothing.',
-            ),
-            "audit": Command(
-                "privacy.audit:audit",
-                "Measure what clients can learn about a label, beside the accountant's bound.",
-            ),
-            "ledger": Group(
-                "Manage the ledger that all runs on a set of records are charged to.",
-                {
-                    "create": Command(
-                        "privacy.ledger:create",
-                        "Create a ledger with a fixed budget for several runs of a configuration.",
-                    ),
-                    "show": Command(
-                        "privacy.ledger:show", "Print how much of the budget is spent and left."
-                    ),
-                    "accept": Command(
-                        "privacy.ledger:accept",
-                        "Confirm that a moved ledger is the newest copy and the only one in use.",
-                    ),
-                },
-            ),
-        },
-    ),
-    "certs": Command(
-        "certs:certs", "Create a test authority and a certificate for each party, to try things."
-    ),
-    "align": Command(
-        "align:align", "Find the records that all parties have and write this party's rows of them."
-    ),
-    "serve": Command("serve:serve", "Serve a job as the label holder, or continue it."),
-    "join": Command("join:join", "Join a job as a feature holder, or continue it."),
+COMMANDS = {
+    "train": "Train one federation in this process and write a run folder.",
+    "compare": "Run several methods on the same data and print one table.",
+    "tune": "Search hyperparameters on validation records and report what all trials cost in "
+    "privacy.",
+    "reproduce": "Reproduce a table or figure of a paper and print it beside the published one.",
+    "report": "Write one HTML page about runs: curves, tables, clients, privacy, attacks.",
+    "predict": "Predict new records, from a run folder or together with all parties over the "
+    "network.",
+    "attack": "Attack runs and print what an adversary learns, beside a control.",
+    "list": "List what you can choose, with one line about each.",
+    "schema": "Print the JSON schema of a kind of file, for editors.",
+    "privacy": "Plan, explain and measure what is protected.",
+    "privacy plan": "Compute the noise for an ε, and the ε of the published formula's noise.",
+    "privacy explain": "Explain in plain words what a run protects and what it does not.",
+    "privacy intrinsic": 'Measure the "intrinsic" privacy figures of VFL-CZOFO, which guarantee '
+    "nothing.",
+    "privacy audit": "Measure what clients can learn about a label, beside the accountant's bound.",
+    "privacy ledger": "Manage the ledger that all runs on a set of records are charged to.",
+    "privacy ledger create": "Create a ledger with a fixed budget for several runs of a "
+    "configuration.",
+    "privacy ledger show": "Print how much of the budget is spent and left.",
+    "privacy ledger accept": "Confirm that a moved ledger is the newest copy and the only one in "
+    "use.",
+    "certs": "Create a test authority and a certificate for each party, for testing.",
+    "align": "Find the records that all parties have and write this party's rows of them.",
+    "serve": "Serve a job as the label holder, or continue it.",
+    "join": "Join a job as a feature holder, or continue it.",
 }
+"""The commands and their lines in the list."""
+FILES = {
+    **dict.fromkeys(("compare", "tune", "reproduce"), "studies"),
+    **dict.fromkeys(("certs", "serve", "join"), "parties"),
+}
+"""Where a command is, if not in the file of its first word."""
 
 
 class LazyGroup(TyperGroup):
     """A group that imports a command's file on demand; lists and suggestions need no import."""
 
-    entries: Mapping[str, Command | Group] = COMMANDS
+    words: tuple[str, ...] = ()
+
+    @property
+    def entries(self) -> dict[str, str]:
+        """The commands and groups right below this one, and their lines."""
+        found = {tuple(words.split()): line for words, line in COMMANDS.items()}
+        return {words[-1]: line for words, line in found.items() if words[:-1] == self.words}
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Names in the order of the table."""
@@ -120,16 +73,17 @@ class LazyGroup(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command as click has it; None for an unknown name."""
-        entry = self.entries.get(cmd_name)
-        if entry is None:
+        line = self.entries.get(cmd_name)
+        if line is None:
             return None
-        if isinstance(entry, Group):
-            group = LazyGroup(name=cmd_name, help=entry.line, rich_markup_mode=None)
-            group.entries = entry.commands
+        group = LazyGroup(name=cmd_name, help=line, rich_markup_mode=None)
+        group.words = (*self.words, cmd_name)
+        if group.entries:
             return group
-        file, _, function = entry.place.partition(":")
+        first, *others = group.words
+        module = import_module(f"vertizo.cli.{FILES.get(first, first)}")
         app = typer.Typer(add_completion=False, rich_markup_mode=None)
-        app.command(cmd_name)(getattr(import_module(f"vertizo.cli.{file}"), function))
+        app.command(cmd_name)(getattr(module, "_".join(others) or first))
         return get_command(app)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -142,7 +96,7 @@ class LazyGroup(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """The list of commands for ``--help``, each with its whole line."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, entry.line) for name, entry in self.entries.items()])
+            formatter.write_dl(list(self.entries.items()))
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; Ctrl-C is one line, which a command may word itself."""
@@ -160,8 +114,7 @@ def _version(wanted: bool) -> None:
 
 def _root(
     version: Annotated[
-        bool,
-        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Vertical federated learning that never sends a gradient."""

@@ -4,45 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 import typer
 
-from vertizo.core.errors import ConfigError
 
-Settings = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="Override a key of the configuration, such as method.name=vafl. Can be repeated.",
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one line of JSON.")]
-PartyConfig = Annotated[
-    Path, typer.Argument(metavar="CONFIG", help="YAML configuration of this party.")
-]
-StudyFolder = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="DIR",
-        help="Folder of all runs; finished ones are not repeated. Default: a folder under runs/.",
-    ),
-]
-EngineName = Literal["local", "ray"]
-Engine = Annotated[
-    EngineName, typer.Option(help="Where to make the runs; ray needs the extra of that name.")
-]
-RayAddress = Annotated[
-    str | None,
-    typer.Option(metavar="HOST:PORT", help="Ray cluster to use. Default: one on this machine."),
-]
+def option(
+    text: str, value: str | None = None, *names: str, complete: Any = None, **more: Any
+) -> Any:
+    """An option: its line of ``--help``, what stands there for its value, and its own names."""
+    return typer.Option(*names, help=text, metavar=value, autocompletion=complete, **more)
 
 
-def check_engine(engine: EngineName, ray_address: str | None) -> None:
-    """Refuse a Ray cluster's address without Ray."""
-    if ray_address is not None and engine != "ray":
-        raise ConfigError(f"--ray-address {ray_address} is for --engine ray")
+def argument(text: str, value: str | None = None, complete: Any = None) -> Any:
+    """An argument: its line of ``--help``, and what it is called there."""
+    return typer.Argument(help=text, metavar=value, autocompletion=complete)
 
 
 def complete_methods(incomplete: str) -> list[str]:
@@ -66,8 +42,24 @@ def _behind_comma(incomplete: str, names: Iterable[str]) -> list[str]:
 
 def complete_runs(incomplete: str) -> list[str]:
     """Run folders at most two levels below the folder that is typed already."""
-    base = incomplete[: incomplete.rfind("/") + 1]
-    found = (
-        file.parent for depth in ("*", "*/*") for file in Path(base).glob(f"{depth}/config.yaml")
+    base = Path(incomplete[: incomplete.rfind("/") + 1])
+    return sorted(
+        str(f.parent) for level in ("*", "*/*") for f in base.glob(f"{level}/config.yaml")
     )
-    return sorted(str(folder) for folder in found)
+
+
+Settings = Annotated[
+    list[str] | None,
+    option(
+        "Override a key of the configuration, such as method.name=vafl. Can be repeated.",
+        "KEY=VALUE",
+        "--set",
+    ),
+]
+AsJson = Annotated[bool, option("Print the result as one line of JSON.", None, "--json")]
+PartyConfig = Annotated[Path, argument("YAML configuration of this party.", "CONFIG")]
+
+
+def comma_separated(text: str | None) -> list[str]:
+    """The names in ``a,b``."""
+    return [name.strip() for name in (text or "").split(",") if name.strip()]

@@ -1,27 +1,208 @@
-"""What the commands of real parties share: a way to each other, and an end by signals."""
+"""The commands of a job of real parties, and how they reach each other and are stopped."""
 
 from __future__ import annotations
 
+import json
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
+from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-from vertizo.cli.console import say
+from vertizo.cli.console import live_bar, say
+from vertizo.cli.options import AsJson, PartyConfig, Settings, argument, option
+from vertizo.core.errors import ConfigError, Interrupted, RunError
 
 if TYPE_CHECKING:
     from vertizo.network.certificates import Credentials
     from vertizo.network.grpc_channel import GrpcChannel
-    from vertizo.network.options import JoinOptions, ServeOptions
+    from vertizo.network.joining import Joined, Progress
+    from vertizo.network.options import JoinConfig, JoinOptions, ServeConfig, ServeOptions
     from vertizo.network.transport import Service
 
-STOPPED = "stopped; the same command goes on with the job"
+STOPPED = "stopped; the same command continues the job"
 TICK = 0.2
 """Seconds between two looks at the job."""
+
+
+def certs(
+    folder: Annotated[Path, argument("Where to create a folder for each party.")],
+    server: Annotated[str | None, option("The label holder.", "NAME")] = None,
+    member: Annotated[list[str] | None, option("A feature holder; repeatable.", "NAME")] = None,
+    host: Annotated[
+        list[str] | None, option("Host name or address of the label holder. Can be repeated.")
+    ] = None,
+    days: Annotated[int, option("Days until the certificates expire.", min=1)] = 90,
+) -> None:
+    """Create a test authority and a certificate for each party, for testing."""
+    from vertizo.network import authority
+
+    table = Table(box=None, pad_edge=False, show_header=True, header_style="bold")
+    for heading in ("party", "is", "holds until", "folder"):
+        table.add_column(heading, overflow="fold")
+    for one in authority.issue(folder, server, member or [], host or [], days):
+        role = f"server at {', '.join(one.hosts)}" if one.hosts else "member"
+        row = (one.name, role, f"{one.expires:%Y-%m-%d}", str(one.folder))
+        table.add_row(*map(Text, row))
+    Console().print(table)
+    say(
+        "\nGive each party its own folder over a channel you trust; no other party may see its "
+        f"key.pem.\nThis is a test authority. Anyone with {folder / authority.FOLDER / 'key.pem'} "
+        "can make certificates in any party's name: keep it safe to add parties later, or delete "
+        "it.\nOrganisations use their own authorities, with the same file names."
+    )
+
+
+def serve(config: PartyConfig, settings: Settings = None, as_json: AsJson = False) -> None:
+    """Serve a job as the label holder, or continue it."""
+    try:
+        from vertizo.network.options import load_serve
+
+        with _told_apart(config, serves=True):
+            chosen = load_serve(config, settings or [])
+        summary = _served(chosen)
+    except KeyboardInterrupt:
+        raise Interrupted(STOPPED) from None
+    if as_json:
+        print(json.dumps(summary))
+    else:
+        _show_served(summary, chosen.federation.folder)
+
+
+def _served(config: ServeConfig) -> dict[str, Any]:
+    """Serve one job to its end, new or where its folder says it was; the summary."""
+    from vertizo.network.certificates import Credentials
+
+    served = config.federation
+    credentials = Credentials.load(served.certificates)
+    import torch
+
+    from vertizo.core.memory import keep_freed_memory
+    from vertizo.network.serving import FederationService
+    from vertizo.run.folder import RunFolder
+
+    errors = Console(stderr=True)
+    torch.set_num_threads(config.threads)
+    keep_freed_memory()
+    service = FederationService(config, lambda line: say(line, errors))
+    with service, stop_requests() as stopped:
+        with (
+            listening(errors, f"serves {served.name}", served, credentials, service),
+            live_bar(errors, served.name, FederationService.progress) as show,
+        ):
+            before, noted = "", False
+            while not service.finished.wait(TICK):
+                service.tick()
+                if not noted and service.state is not None:
+                    noted = True
+                    say((f"note: {n}" for n in service.state.job.party.side.notes), errors)
+                if show is not None:
+                    show(service)
+                elif before != (before := service.stage()):
+                    say(before, errors)
+                if stopped.is_set():
+                    raise Interrupted(STOPPED)
+        service.tick()
+    summary = RunFolder(served.folder).summary()
+    if summary is None:
+        raise RunError(f"{served.folder} has no summary, though the job is over")
+    return summary
+
+
+def _show_served(summary: dict[str, Any], folder: Path) -> None:
+    from vertizo.run.summary_figures import size_text
+
+    table = Table(title=f"{summary['method']} on {summary['dataset']}", title_style="bold")
+    table.add_column("")
+    table.add_column("job", justify="right")
+    if (accuracy := summary.get("test_accuracy")) is not None:
+        table.add_row("test accuracy", f"{100 * accuracy:.2f} %")
+    if (auc := summary.get("test_auc")) is not None:
+        table.add_row("test AUC", f"{auc:.4f}")
+    if (rmse := summary.get("test_rmse")) is not None:
+        table.add_row("test RMSE", f"{rmse:.4g}")
+    if summary.get("test_loss") is None:
+        table.add_row("test figures", "none: a member was silent")
+    table.add_row("model", summary["model"])
+    table.add_row("members", ", ".join(summary["parties"]))
+    table.add_row("rounds", f"{summary['rounds']:,}")
+    table.add_row("bytes up", size_text(summary["bytes_up"] + summary["bytes_table"]))
+    table.add_row("bytes down", size_text(summary["bytes_down"]))
+    table.add_row("staleness", "mean {mean:.0f}, max {max}".format(**summary["staleness"]))
+    Console().print(table)
+    say([f"privacy: {summary['privacy']['words']}", f"run folder: {folder}"])
+
+
+def join(config: PartyConfig, settings: Settings = None) -> None:
+    """Join a job as a feature holder, or continue it."""
+    try:
+        from vertizo.network.options import load_join
+
+        with _told_apart(config, serves=False):
+            chosen = load_join(config, settings or [])
+        done = _joined(chosen)
+    except KeyboardInterrupt:
+        raise Interrupted(STOPPED) from None
+    from vertizo.run.summary_figures import size_text
+
+    sent, folder = size_text(done.sent), chosen.federation.folder
+    print(f"done: {done.queries:,} queries, {sent} sent, run folder: {folder}")
+    print(f"privacy of what this party sent: {done.own_words}")
+    print(f"privacy, as the label holder says: {done.words}")
+
+
+def _joined(config: JoinConfig) -> Joined:
+    """Take part in one job to its end, new or where the folder says it was."""
+    from vertizo.core.memory import keep_freed_memory
+    from vertizo.network.client_folder import ClientFolder
+    from vertizo.network.joining import Joined, Member
+
+    known = ClientFolder(config.federation.folder).finished()
+    if known is not None:
+        return Joined(**known)
+    errors = Console(stderr=True)
+    keep_freed_memory()
+    with (
+        closing(connect(config.federation, errors)) as channel,
+        live_bar(errors, config.federation.name, _queries) as show,
+        _terminable(),
+        Member(config, channel, progress=show or (lambda here: None)) as member,
+    ):
+        say((f"note: {note}" for note in member.made.notes), errors)
+        return member.run()
+
+
+def _queries(here: Progress) -> tuple[float, str]:
+    from vertizo.run.summary_figures import size_text
+
+    up, down = size_text(here.sent), size_text(here.received)
+    words = f"{here.answered:,} of {here.total:,} queries · {up} up · {down} down"
+    return here.answered / here.total, words
+
+
+@contextmanager
+def _told_apart(path: Path, *, serves: bool) -> Iterator[None]:
+    """In place of what is wrong with it, say that a configuration is the other party's."""
+    from vertizo.network.options import is_label_holder
+
+    try:
+        yield
+    except ConfigError:
+        if is_label_holder(path) is serves:
+            raise
+        raise ConfigError(
+            f"{path} has no federation.members, as a label holder's has; "
+            "a feature holder's is for `vertizo join`"
+            if serves
+            else f"{path} has federation.members, as the label holder's has, which is for "
+            "`vertizo serve`"
+        ) from None
 
 
 @contextmanager
@@ -29,10 +210,10 @@ def listening(
     console: Console, does: str, served: ServeOptions, credentials: Credentials, service: Service
 ) -> Iterator[None]:
     """Let the members reach a service of the label holder; say where it listens."""
-    from vertizo.network.grpc import GrpcServer, Limits
+    from vertizo.network.grpc import GrpcServer
 
-    limits = Limits(rate=served.rate)
-    with GrpcServer(service, listen=served.listen, credentials=credentials, limits=limits) as net:
+    server = GrpcServer(service, listen=served.listen, credentials=credentials, rate=served.rate)
+    with server as net:
         host = served.listen.rpartition(":")[0]
         say(f"{credentials.name} {does} at {host}:{net.port}", console)
         yield
@@ -60,7 +241,7 @@ def stop_requests() -> AbstractContextManager[threading.Event]:
 
 
 @contextmanager
-def terminable() -> Iterator[None]:
+def _terminable() -> Iterator[None]:
     """Treat SIGTERM as Ctrl-C."""
 
     def handle(number: int, frame: FrameType | None) -> None:

@@ -7,48 +7,41 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from rich.console import Console
 
-from vertizo.cli.console import live_bar, say
-from vertizo.cli.options import Settings, complete_runs
+from vertizo.cli.console import counted, live_bar, say
+from vertizo.cli.options import Settings, argument, complete_runs, option
 from vertizo.cli.parties import TICK, connect, listening, stop_requests
 from vertizo.core.errors import ConfigError, Interrupted
 
 if TYPE_CHECKING:
-    from vertizo.run.prediction import Predictions
+    from vertizo.network.options import JoinConfig, ServeConfig
+    from vertizo.network.predicting import NewRecords
 
 
 def predict(
     run: Annotated[
         Path,
-        typer.Argument(
-            help="Run folder of `vertizo train`, or a party's YAML configuration.",
-            autocompletion=complete_runs,
+        argument(
+            "Run folder of `vertizo train`, or a party's YAML configuration.",
+            complete=complete_runs,
         ),
     ],
     data: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="New records, CSV or Parquet. Default with a run folder: its test records.",
-        ),
+        option("New records, CSV or Parquet. Default with a run folder: its test records.", "FILE"),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="File of predictions, .csv or .parquet. Default with a run folder: standard "
-            "output.",
+        option(
+            "File of predictions, .csv or .parquet. Default with a run folder: standard output.",
+            "FILE",
         ),
     ] = None,
-    id_: Annotated[
-        str | None,
-        typer.Option("--id", metavar="COLUMN", help="Column to copy beside predictions."),
-    ] = None,
+    id_: Annotated[str | None, option("Column to add to predictions.", "COLUMN", "--id")] = None,
     delimiter: Annotated[
         str | None,
-        typer.Option(metavar="CHAR", help="Between the values of a CSV file. Default: the run's."),
+        option("Character between the values of a CSV file. Default: the run's.", "CHAR"),
     ] = None,
     settings: Settings = None,
 ) -> None:
@@ -61,11 +54,24 @@ def predict(
             f"{run} is not there; name a run folder of `vertizo train`, or this party's "
             "configuration"
         )
-    for option, value, key in (("--id", id_, "id"), ("--delimiter", delimiter, "delimiter")):
+    for flag, value, key in (("--id", id_, "id"), ("--delimiter", delimiter, "delimiter")):
         if value is not None:
-            raise ConfigError(f"{option} is for a run folder; {run} has data.{key}")
+            raise ConfigError(f"{flag} is for a run folder; {run} has data.{key}")
+    if data is None:
+        raise ConfigError("--data is missing; name the table of this party's new records")
     try:
-        _predict_together(run, settings or [], data, out)
+        from vertizo.network.options import is_label_holder
+
+        if is_label_holder(run):
+            if out is None:
+                raise ConfigError("--out is missing; name the file that predictions go to")
+            _as_label_holder(run, settings or [], data, out)
+        else:
+            if out is not None:
+                raise ConfigError(
+                    "--out is the label holder's; a feature holder gets no predictions"
+                )
+            _as_feature_holder(run, settings or [], data)
     except KeyboardInterrupt:
         raise Interrupted("stopped; nothing was written") from None
 
@@ -89,7 +95,7 @@ def predict_offline(
     from vertizo.data import options
     from vertizo.data.tabular import frames
     from vertizo.network.client_folder import is_of_real_parties
-    from vertizo.run.prediction import Predictor, check_file, write_file
+    from vertizo.run.prediction import Predictor, check_file, coverage_of, write_file
 
     if data is None and id_column is not None:
         raise ConfigError(f"--id {id_column} names a column of --data, which is missing")
@@ -106,87 +112,57 @@ def predict_offline(
             f"{run} is of real parties, none of which can predict alone; all run "
             "`vertizo predict CONFIG --data FILE`, each with its own configuration"
         )
-    predictor = Predictor(run)
+    predictor = Predictor.load(run)
     if data is None:
-        predictions = predictor.test()
+        found = predictor.test()
     else:
-        separator = separator or predictor.delimiter
-        predictions = predictor.predict(
-            frames.read(data, separator),
-            id_column=id_column,
-            name=str(data),
-            place=frames.place_in(data, separator),
-        )
+        separator = separator or predictor.config.data.delimiter
+        frame, place = frames.read(data, separator), frames.place_in(data, separator)
+        found = predictor.predict(frame, id_column=id_column, name=str(data), place=place)
+    count = found.frame.height
+    lines = [f"predictions: {counted(count, 'record')}"]
     if out is None:
-        sys.stdout.write(predictions.frame.write_csv())
+        sys.stdout.write(found.frame.write_csv())
     else:
-        write_file(predictions.frame, out)
-    lines = [*_words(predictions, out), f"privacy: {predictor.coverage()}"]
+        write_file(found.frame, out)
+        lines[0] += f" in {out}"
+    if found.scores is not None:
+        figures = ", ".join(f"{name} {value:.4f}" for name, value in found.scores.items())
+        some = "" if found.scored == count else f" ({found.scored:,} have a label)"
+        lines.append(f"scores{some}: {figures}")
+    lines.append(f"privacy: {coverage_of(predictor.summary['privacy'])}")
     print("\n".join(lines), file=sys.stderr if out is None else sys.stdout)
 
 
-def _words(predictions: Predictions, out: Path | None) -> list[str]:
-    """Where the predictions are, and how good."""
-    count = predictions.frame.height
-    records = "1 record" if count == 1 else f"{count:,} records"
-    lines = [f"predictions: {records}" + ("" if out is None else f" in {out}")]
-    if predictions.scores is not None:
-        figures = ", ".join(f"{name} {value:.4f}" for name, value in predictions.scores.items())
-        some = "" if predictions.scored == count else f" ({predictions.scored:,} have a label)"
-        lines.append(f"scores{some}: {figures}")
-    return lines
-
-
-def _predict_together(
-    config: Path, settings: list[str], data: Path | None, out: Path | None
-) -> None:
-    """Predict with all parties; the label holder alone gets the predictions."""
-    if data is None:
-        raise ConfigError("--data is missing; name the table of this party's new records")
-    from vertizo.network.options import is_label_holder
-    from vertizo.run.prediction import check_file
-
-    if not is_label_holder(config):
-        if out is not None:
-            raise ConfigError("--out is the label holder's; a feature holder gets no predictions")
-        _as_feature_holder(config, settings, data)
-        return
-    if out is None:
-        raise ConfigError("--out is missing; name the file that predictions go to")
-    check_file(out)
-    _as_label_holder(config, settings, data, out)
-
-
-def _column(column: str | None) -> str:
-    if column is None:
-        raise ConfigError("data.id is not set; name the column of keys")
-    return column
-
-
 def _as_label_holder(path: Path, settings: list[str], data: Path, out: Path) -> None:
+    """Predict with all parties; the label holder alone gets the predictions."""
     from vertizo.network.certificates import Credentials
     from vertizo.network.options import load_serve
-    from vertizo.network.predicting import NewRecords, PredictingService
-    from vertizo.run.prediction import coverage_of, frame_of, write_file
+    from vertizo.network.predicting import PredictingService
+    from vertizo.run.prediction import check_file, coverage_of, frame_of, write_file
 
+    check_file(out)
     config = load_serve(path, settings)
-    served, column = config.federation, _column(config.data.id)
-    records = NewRecords(data, column, config.data.delimiter, served.name)
-    credentials = Credentials.load(served.certificates)
+    column, records = _new_records(config, data)
+    credentials = Credentials.load(config.federation.certificates)
     errors = Console(stderr=True)
     service = PredictingService(config, records, lambda line: say(line, errors))
+
+    def words() -> tuple[float, str]:
+        return 0.0, f"waiting for {', '.join(service.missing())}"
+
     does = f"predicts {len(records.keys):,} records"
     with (
         stop_requests() as stopped,
-        listening(errors, does, served, credentials, service),
-        live_bar(errors, "predicting") as show,
+        listening(errors, does, config.federation, credentials, service),
+        live_bar(errors, "predicting", words) as show,
     ):
         while not service.finished.wait(TICK):
             service.tick()
             if stopped.is_set():
                 raise Interrupted("stopped; nothing was written")
             if show is not None:
-                show(0.0, f"waiting for {', '.join(service.missing())}")
+                show()
     keys = records.frame[column]
     frame = frame_of(service.task, service.class_names, service.logits(), keys)
     write_file(frame, out)
@@ -195,16 +171,24 @@ def _as_label_holder(path: Path, settings: list[str], data: Path, out: Path) -> 
 
 
 def _as_feature_holder(path: Path, settings: list[str], data: Path) -> None:
-    from vertizo.network.asking import understood
+    from vertizo.network.frames import understood
     from vertizo.network.options import load_join
-    from vertizo.network.predicting import NewRecords, help_predict
+    from vertizo.network.predicting import help_predict
 
     config = load_join(path, settings)
-    column, options = _column(config.data.id), config.federation
-    records = NewRecords(data, column, config.data.delimiter, options.name)
+    _, records = _new_records(config, data)
     errors = Console(stderr=True)
-    with closing(connect(options, errors)) as channel, live_bar(errors, "embedding") as show:
-        progress = (lambda share: None) if show is None else (lambda share: show(share, "sent"))
-        with understood():
-            count = help_predict(config, records, channel, progress)
+    bar = live_bar(errors, "embedding", lambda share: (share, "sent"))
+    with closing(connect(config.federation, errors)) as channel, bar as show, understood():
+        count = help_predict(config, records, channel, show or (lambda share: None))
     print(f"{count:,} records embedded for the label holder; predictions are its own")
+
+
+def _new_records(config: ServeConfig | JoinConfig, data: Path) -> tuple[str, NewRecords]:
+    """The column of keys, and a party's records by them."""
+    from vertizo.network.predicting import NewRecords
+
+    column = config.data.id
+    if column is None:
+        raise ConfigError("data.id is not set; name the column of keys")
+    return column, NewRecords(data, column, config.data.delimiter, config.federation.name)

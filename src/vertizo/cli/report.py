@@ -6,31 +6,24 @@ import webbrowser
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from vertizo.cli.console import say
-from vertizo.cli.options import complete_runs
+from vertizo.cli.options import argument, complete_runs, option
 from vertizo.core.errors import Interrupted
 
 
 def report(
     runs: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="RUN…",
-            help="Folders of train, compare, serve or attack --out.",
-            autocompletion=complete_runs,
+        argument(
+            "Folders that train, compare, serve or attack wrote.", "RUN…", complete=complete_runs
         ),
     ],
     out: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="The page. Default: report.html in the one RUN, or here for several.",
-        ),
+        option("The page. Default: report.html in the one RUN, or here for several.", "FILE"),
     ] = None,
-    title: Annotated[str | None, typer.Option(help="Title of the page.")] = None,
-    open_: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    title: Annotated[str | None, option("Title of the page.")] = None,
+    open_: Annotated[bool, option("Open the page in the browser.", None, "--open")] = False,
 ) -> None:
     """Write one HTML page about runs: curves, tables, clients, privacy, attacks."""
     try:

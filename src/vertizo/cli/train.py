@@ -9,11 +9,10 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.console import Console
 
 from vertizo.cli.console import print_table, say
-from vertizo.cli.options import AsJson, Settings, complete_runs
+from vertizo.cli.options import AsJson, Settings, argument, complete_runs, option
 from vertizo.core.errors import ConfigError, Interrupted
 
 if TYPE_CHECKING:
@@ -24,44 +23,36 @@ CONTROLS = ("frozen", "random")
 
 def train(
     config: Annotated[
-        Path | None,
-        typer.Argument(help="YAML configuration. Default: DPZV on scikit-learn's digits."),
+        Path | None, argument("YAML configuration. Default: DPZV on scikit-learn's digits.")
     ] = None,
     settings: Settings = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Run folder. Default: a new one under runs/."),
-    ] = None,
+    out: Annotated[Path | None, option("Run folder. Default: a new one in runs/.", "DIR")] = None,
     resume: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR", help="Continue the run in this folder.", autocompletion=complete_runs
-        ),
+        Path | None, option("Continue the run in this folder.", "DIR", complete=complete_runs)
     ] = None,
     controls: Annotated[
-        bool,
-        typer.Option("--controls", help="Also run two controls: frozen and random clients."),
+        bool, option("Also run two controls: frozen and random clients.", None, "--controls")
     ] = False,
     track: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="KIND=PLACE",
-            help="Also write evaluations to tensorboard=DIR, mlflow=DIR or mlflow=URI. "
-            "Can be repeated.",
+        option(
+            "Also write evaluations to tensorboard=DIR, mlflow=DIR or mlflow=URI. Can be repeated.",
+            "KIND=PLACE",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Train one federation in this process and write a run folder."""
-    if resume is not None and (config is not None or settings or out is not None):
-        raise ConfigError("--resume goes on as configured; leave out CONFIG, --set and --out")
-    chosen = None
     if resume is None:
         from vertizo.config import schema
 
-        chosen = schema.load(config, settings or [])
+        chosen = schema.load(config, settings or [])  # refused before PyTorch is imported
+    elif config is not None or settings or out is not None:
+        raise ConfigError(
+            "--resume continues a run as configured; leave out CONFIG, --set and --out"
+        )
     from vertizo.core.registry import short
-    from vertizo.run import tracking
+    from vertizo.run import summary_figures, tracking
     from vertizo.run.folder import RunFolder, new_folder
 
     tracking.check(track or [])
@@ -69,21 +60,26 @@ def train(
     if resume is not None:
         chosen, place = RunFolder(resume).config(), nullcontext(resume)
         controls = controls or (resume / "controls").is_dir()
+    elif out is not None:
+        place = nullcontext(out)
     else:
-        assert chosen is not None
-        place = (
-            new_folder(f"{short(chosen.data.name)}-{short(chosen.method.name)}-seed{chosen.seed}")
-            if out is None
-            else nullcontext(out)
-        )
+        name = f"{short(chosen.data.name)}-{short(chosen.method.name)}-seed{chosen.seed}"
+        place = new_folder(name)
     with place as folder:
         if resume is None:
             RunFolder(folder).check_is_new()
         summaries = _all(chosen, folder, resume is not None, controls, track or [])
+    first = summaries[0]
     if as_json:
-        print(json.dumps(summaries[0]))
-    else:
-        _show(summaries, folder)
+        print(json.dumps(first))
+        return
+    controlled = [f"{summary['control']} clients" for summary in summaries[1:]]
+    rows = [
+        [same[0][0], *(text for _, text in same)]
+        for same in zip(*map(summary_figures.rows, summaries), strict=True)
+    ]
+    print_table(["", "run", *controlled], rows, f"{first['method']} on {first['dataset']}")
+    say([f"privacy: {first['privacy']['words']}", f"run folder: {folder}"])
 
 
 def _all(
@@ -130,17 +126,3 @@ def _run(
         if not is_control:
             say((f"note: {note}" for note in training.federation.notes), errors)
         return training.run(resume=resume).summary
-
-
-def _show(summaries: list[dict[str, Any]], folder: Path) -> None:
-    """The closing table: the run, and its controls beside it."""
-    from vertizo.run import summary_figures
-
-    first = summaries[0]
-    controls = [f"{summary['control']} clients" for summary in summaries[1:]]
-    rows = [
-        [same[0][0], *(text for _, text in same)]
-        for same in zip(*map(summary_figures.rows, summaries), strict=True)
-    ]
-    print_table(["", "run", *controls], rows, f"{first['method']} on {first['dataset']}")
-    say([f"privacy: {first['privacy']['words']}", f"run folder: {folder}"])

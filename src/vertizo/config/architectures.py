@@ -29,28 +29,28 @@ class MlpConfig(Options):
     hidden: tuple[PositiveInt, ...] = ()
     """Widths of the layers before the last."""
     outputs: PositiveInt = 3
-    """Embedding size d_h; unset: 3, for tables 16, or 64 under an exact guarantee."""
+    """Embedding size d_h. Default: 3; for tables 16, or 64 under an exact guarantee."""
     final_relu: bool = False
-    """ReLU after the last layer as well; unset: for tables under an exact guarantee."""
+    """ReLU after the last layer as well. Default: only for tables under an exact guarantee."""
     last_layer: Literal["random", "zeros"] = "random"
     """How the last layer begins; zeros: with the same embedding for every record."""
 
 
 class EncoderMlpConfig(MlpConfig):
-    """The same, for the label holder's own features."""
+    """Linear layers with ReLU between, for the label holder's own features."""
 
     outputs: PositiveInt = 16
-    """Size of what the features become."""
+    """Size of the encoded features."""
     final_relu: bool = True
     """ReLU after the last layer as well."""
 
 
 class CnnConfig(Options):
-    """3×3 convolutions with ReLU and pooling, then one linear layer: of any number and width."""
+    """3×3 convolutions with ReLU and pooling, of any number and width, then one linear layer."""
 
     name: Literal["cnn"] = "cnn"
     channels: tuple[PositiveInt, ...] = Field(default=(8, 16), min_length=1)
-    """Of each convolution; a four-layer CNN is [16, 32, 64, 64]."""
+    """Channels of each convolution; a four-layer CNN has [16, 32, 64, 64]."""
     outputs: PositiveInt = 16
     """Embedding size d_h."""
 
@@ -62,17 +62,17 @@ class FiltersConfig(Options):
     count: PositiveInt = 8
     """Number of filters."""
     size: Literal[1, 3, 5, 7, 9] = 3
-    """Pixels of a filter, each way."""
+    """Width and height of a filter in pixels."""
     cell: tuple[PositiveInt, PositiveInt] = (4, 4)
     """Height and width of the cells that are averaged over."""
     centring: float = Field(default=0.8, ge=0, le=1)
     """Share of the mean over filters that is subtracted in each cell."""
     scale: float = Field(default=5.0, gt=0)
-    """What the outputs are multiplied with."""
+    """Factor that the outputs are multiplied by."""
     background: float = 0.0
-    """Value of the background, which padding then has: -0.4242 for normalised MNIST."""
+    """Value of an image's background, used for padding: -0.4242 for normalised MNIST."""
     initial: Literal["random", "oriented"] = "random"
-    """Whether filters begin at random or as derivatives in evenly spaced directions."""
+    """How filters start: at random, or as derivatives in evenly spaced directions."""
 
 
 class ResnetConfig(Options):
@@ -94,11 +94,11 @@ class ResnetStemConfig(Options):
 
 
 class BagConfig(Options):
-    """The mean of the words' vectors, then linear layers: texts, without further libraries."""
+    """For texts, without further libraries: the mean of the words' vectors, then linear layers."""
 
     name: Literal["bag"] = "bag"
     vocabulary: int = Field(default=8192, ge=2)
-    """Word vectors; tokens beyond are taken modulo this number."""
+    """Number of word vectors; larger token numbers are taken modulo this number."""
     dimension: PositiveInt = 32
     """Size of a word's vector."""
     hidden: tuple[PositiveInt, ...] = ()
@@ -108,29 +108,29 @@ class BagConfig(Options):
 
 
 class _EncoderConfig(Options):
-    """Which transformer. The sizes are those of a random one; a checkpoint has its own."""
+    """A transformer. The sizes are for a random one; a checkpoint has its own."""
 
     side: ClassVar[str] = "client"
 
     checkpoint: str = "minilm"
-    """minilm, a folder, a name in the Hugging Face cache, or random."""
+    """minilm, a folder, a name in the Hugging Face cache, or random (no checkpoint)."""
     family: Family | None = None
-    """bert (the default of random) or distilbert."""
+    """bert or distilbert. Default of random: bert."""
     vector: PositiveInt | None = None
-    """Size of a word's vector; random has 64."""
+    """Size of a word's vector. Default of random: 64."""
     layers: PositiveInt | None = None
-    """Attention blocks; random has 2."""
+    """Attention blocks. Default of random: 2."""
     heads: PositiveInt | None = None
-    """Attention heads; random has 4."""
+    """Attention heads. Default of random: 4."""
     vocabulary: PositiveInt | None = None
-    """Tokens, padding included; random has 4096."""
+    """Number of tokens, padding included. Default of random: 4096."""
     positions: PositiveInt | None = None
-    """Longest text; random has 512 tokens."""
+    """Largest number of tokens of a text. Default of random: 512."""
 
     def sizes(self) -> dict[str, Any]:
         """What is set of the sizes."""
-        names = ("family", "vector", "layers", "heads", "vocabulary", "positions")
-        return {name: value for name in names if (value := getattr(self, name)) is not None}
+        sizes = self.model_dump(include=set(_EncoderConfig.model_fields) - {"checkpoint"})
+        return {name: value for name, value in sizes.items() if value is not None}
 
     @model_validator(mode="after")
     def _sizes_are_used(self) -> _EncoderConfig:
@@ -154,9 +154,9 @@ class TextConfig(_EncoderConfig):
 
     name: Literal["text"] = "text"
     pooling: Pooling = "mean"
-    """mean over the text's tokens, or the first token's vector (cls)."""
+    """mean: the mean over the text's tokens. cls: the first token's vector."""
     outputs: PositiveInt | None = None
-    """Embedding size d_h, by a linear layer; unset: the encoder's own vector."""
+    """Embedding size d_h, by a linear layer. Default: the encoder's own vector, without one."""
 
 
 class TextEmbeddingsConfig(_EncoderConfig):
@@ -166,13 +166,13 @@ class TextEmbeddingsConfig(_EncoderConfig):
 
 
 class ModuleConfig(Options):
-    """Any torch.nn.Module that the user brings."""
+    """Any torch.nn.Module of your own."""
 
     name: Literal["module"] = "module"
     path: str
-    """``package.module:Class`` or ``file.py:Class``; called with ``arguments``."""
+    """``package.module:Class`` or ``file.py:Class``."""
     arguments: dict[str, Any] = Field(default_factory=dict)
-    """What the class is called with."""
+    """Keyword arguments that the class is called with."""
 
 
 class FunctionConfig(Options):
@@ -182,9 +182,9 @@ class FunctionConfig(Options):
     path: str
     """``package.module:function`` or ``file.py:function``."""
     num_parameters: PositiveInt
-    """Length of the vector of parameters."""
+    """Length d of the vector of parameters."""
     initial_std: float = Field(default=0.0, ge=0)
-    """Standard deviation of the normal numbers that training starts from."""
+    """Standard deviation of the normal distribution that the first parameters are drawn from."""
 
 
 class ServerMlpConfig(Options):
@@ -194,11 +194,11 @@ class ServerMlpConfig(Options):
     hidden: tuple[PositiveInt, ...] = (64,)
     """Widths of the layers before the last."""
     last_layer: Literal["random", "zeros"] = "random"
-    """How the last layer begins; zeros: with the same prediction for every record."""
+    """How the last layer starts. zeros: with the same prediction for every record."""
 
 
 class SumConfig(Options):
-    """The sum of the clients' embeddings, which are predictions, and one bias per output."""
+    """The sum of the clients' embeddings, which are predictions, and one bias for each output."""
 
     name: Literal["sum"] = "sum"
 
@@ -208,13 +208,14 @@ class ResnetRestConfig(Options):
 
     name: Literal["resnet18-rest"] = "resnet18-rest"
     image: tuple[PositiveInt, PositiveInt] = (32, 32)
-    """Height and width of the clients' maps once they are put together."""
+    """Height and width of the clients' maps after they are put together."""
     parts: PositiveInt = 2
     """Number of clients."""
     assemble: Side = "width"
-    """width for left and right parts, height for upper and lower, channels for whole images."""
+    """How maps are put together. width: left and right parts. height: upper and lower parts.
+    channels: whole images."""
     width: PositiveInt = 64
-    """Channels of the first convolution, as at the clients."""
+    """Channels of the first convolution, the same as the clients'."""
 
 
 class TextRestConfig(_EncoderConfig):
@@ -224,7 +225,7 @@ class TextRestConfig(_EncoderConfig):
 
     name: Literal["text-rest"] = "text-rest"
     pooling: Pooling = "mean"
-    """mean over the text's tokens, or the first token's vector (cls)."""
+    """mean: the mean over the text's tokens. cls: the first token's vector."""
     hidden: tuple[PositiveInt, ...] = ()
     """Linear layers between the text's vector and the predictions."""
 
@@ -239,78 +240,32 @@ class OwnModel(Chosen):
     def module(self, shape: tuple[int, ...], outputs: int | None) -> nn.Module:
         """A module with random first parameters, for rows [batch, *shape].
 
-        Args:
-            shape: of one record's features, or of the joined embeddings.
-            outputs: how many numbers the task needs of a server's model; None for a client's, or
-                for an encoder, whose size is its own.
+        ``shape`` is that of one record's features, or of the joined embeddings. ``outputs`` is how
+        many numbers the task needs of a server's model; None for a client's or an encoder's.
         """
 
 
-_OWN = f"{__name__}:OwnModel"
-CLIENT_MODELS: Registry[type[Options]] = Registry(
-    "model",
-    {
-        "mlp": MlpConfig,
-        "cnn": CnnConfig,
-        "filters": FiltersConfig,
-        "resnet18": ResnetConfig,
-        "resnet18-stem": ResnetStemConfig,
-        "bag": BagConfig,
-        "text": TextConfig,
-        "text-embeddings": TextEmbeddingsConfig,
-        "module": ModuleConfig,
-        "function": FunctionConfig,
-    },
-    _OWN,
+def _models(*options: type[Options]) -> Registry[type[Options]]:
+    named = {option.model_fields["name"].default: option for option in options}
+    return Registry("model", named, OwnModel)
+
+
+CLIENT_MODELS = _models(
+    *(MlpConfig, CnnConfig, FiltersConfig, ResnetConfig, ResnetStemConfig, BagConfig),
+    *(TextConfig, TextEmbeddingsConfig, ModuleConfig, FunctionConfig),
 )
-ENCODERS: Registry[type[Options]] = Registry(
-    "model",
-    {"mlp": EncoderMlpConfig}
-    | {
-        name: CLIENT_MODELS[name]
-        for name in ("cnn", "filters", "resnet18", "bag", "text", "module")
-    },
-    _OWN,
+ENCODERS = _models(
+    *(EncoderMlpConfig, CnnConfig, FiltersConfig, ResnetConfig, BagConfig, TextConfig, ModuleConfig)
 )
-SERVER_MODELS: Registry[type[Options]] = Registry(
-    "model",
-    {
-        "mlp": ServerMlpConfig,
-        "sum": SumConfig,
-        "resnet18-rest": ResnetRestConfig,
-        "text-rest": TextRestConfig,
-        "module": ModuleConfig,
-    },
-    _OWN,
-)
+SERVER_MODELS = _models(ServerMlpConfig, SumConfig, ResnetRestConfig, TextRestConfig, ModuleConfig)
 
 if TYPE_CHECKING:
-    ClientModelConfig = (
-        MlpConfig
-        | CnnConfig
-        | FiltersConfig
-        | ResnetConfig
-        | ResnetStemConfig
-        | BagConfig
-        | TextConfig
-        | TextEmbeddingsConfig
-        | ModuleConfig
-        | FunctionConfig
-        | OwnModel
-    )
-    EncoderConfig = (
-        EncoderMlpConfig
-        | CnnConfig
-        | FiltersConfig
-        | ResnetConfig
-        | BagConfig
-        | TextConfig
-        | ModuleConfig
-        | OwnModel
-    )
-    ServerModelConfig = (
-        ServerMlpConfig | SumConfig | ResnetRestConfig | TextRestConfig | ModuleConfig | OwnModel
-    )
+    _Features = CnnConfig | FiltersConfig | ResnetConfig | BagConfig | TextConfig | ModuleConfig
+    _OnlyClients = ResnetStemConfig | TextEmbeddingsConfig | FunctionConfig
+    _OnlyServers = ServerMlpConfig | SumConfig | ResnetRestConfig | TextRestConfig
+    ClientModelConfig = MlpConfig | _Features | _OnlyClients | OwnModel
+    EncoderConfig = EncoderMlpConfig | _Features | OwnModel
+    ServerModelConfig = _OnlyServers | ModuleConfig | OwnModel
 else:
     ClientModelConfig = CLIENT_MODELS.choice("mlp")
     EncoderConfig = ENCODERS.choice("mlp")

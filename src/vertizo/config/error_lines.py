@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,17 @@ from vertizo.core.registry import FOREIGN
 from vertizo.core.suggestions import OFFERED, likeness, nearest, nearest_file, question
 
 Tree = dict[str, Any]
+EXPECTED = {
+    **dict.fromkeys(("tuple_type", "list_type"), "a list"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "a boolean: true or false"),
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "an integer"),
+    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
+    "path_type": "a path",
+    "string_type": "a string",
+    "no_number": "a number, not true or false",
+    "finite_number": "a finite number",
+}
+"""pydantic's kind of error → what a person is told to write."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -38,44 +50,34 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Hashable, Any]:
     return loader.construct_mapping(node, deep=True)
 
 
+def _number(text: str) -> float | None:
+    """The number that YAML 1.1 does not always see, as in 1e-3."""
+    with suppress(ValueError):
+        return float(text) if text[:1] in "+-.0123456789" else None
+    return None
+
+
 def _scalar(loader: _Loader, node: yaml.ScalarNode) -> Any:
-    """Text, or the number that YAML 1.1 does not see in 1e-3."""
     text = str(loader.construct_scalar(node))
-    if node.style is None and text[:1] in "+-.0123456789":
-        try:
-            return float(text)
-        except ValueError:
-            return text
-    return text
+    number = _number(text) if node.style is None else None
+    return text if number is None else number
 
 
-def _timestamp(loader: _Loader, node: yaml.ScalarNode) -> str:
-    """Nothing here is a date; what looks like one is text."""
+def _as_text(loader: _Loader, node: yaml.ScalarNode) -> str:
     return str(loader.construct_scalar(node))
 
 
-_Loader.add_constructor("tag:yaml.org,2002:timestamp", _timestamp)
+_Loader.add_constructor("tag:yaml.org,2002:timestamp", _as_text)  # nothing here is a date
 _Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
 _Loader.add_constructor("tag:yaml.org,2002:str", _scalar)
 
 
-def _parse(text: str) -> Any:
-    return yaml.load(text, _Loader)
-
-
 class _Dumper(yaml.SafeDumper):
-    """Writes what `_Loader` reads back as it was."""
+    """Writes what `_Loader` reads back as it was: text that looks like a number in quotes."""
 
 
 def _text(dumper: _Dumper, value: str) -> yaml.ScalarNode:
-    """Text, in quotes where it would be read as a number."""
-    style = None
-    if value[:1] in "+-.0123456789":
-        try:
-            float(value)
-            style = "'"
-        except ValueError:
-            pass
+    style = None if _number(value) is None else "'"
     return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
 
@@ -94,7 +96,7 @@ def read_yaml(path: Path) -> Tree:
         ConfigError: names the file, and the line where there is one.
     """
     try:
-        tree = _parse(path.read_text(encoding="utf-8"))
+        tree = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except FileNotFoundError as error:
         raise ConfigError(f"{path}: {error.strerror}{nearest_file(path)}") from None
     except OSError as error:
@@ -116,17 +118,13 @@ def read_yaml(path: Path) -> Tree:
     if tree is None:
         return {}
     if not isinstance(tree, dict):
-        raise ConfigError(
-            f"{path}: holds {_article(type(tree).__name__)}; keys and values were expected"
-        )
+        kind = type(tree).__name__
+        article = "an" if kind[0] in "aeiou" else "a"
+        raise ConfigError(f"{path}: holds {article} {kind}; keys and values were expected")
     for key in tree:
         if not isinstance(key, str):
             raise ConfigError(f"{path}: unknown key {key!r}; keys are names")
     return tree
-
-
-def _article(word: str) -> str:
-    return f"{'an' if word[0].lower() in 'aeiou' else 'a'} {word}"
 
 
 def override(tree: Tree, settings: Sequence[str], defaults: Options) -> None:
@@ -145,7 +143,7 @@ def _setting(text: str) -> tuple[list[str], Any]:
     if not separator or not all(key.split(".")):
         raise ConfigError(f"--set {text}: write key=value, for example epochs=20")
     try:
-        return key.split("."), _parse(value)
+        return key.split("."), yaml.load(value, _Loader)
     except (yaml.YAMLError, ValueError):
         raise ConfigError(f"--set {text}: {value!r} is not a YAML value") from None
 
@@ -182,11 +180,10 @@ def _line(error: ErrorDetails, root: type[Options]) -> str:
     if kind == "extra_forbidden":
         return f"unknown key {key!r}{_meant(path, known, root)}"
     if kind.startswith("union_tag"):
-        names = {tag: [_tag(option) for option in members(choice)] for tag in TAGS}
         tag = next((tag for tag in TAGS if isinstance(given, dict) and tag in given), None)
         if tag is None:
             return f"{key} is {given!r}; keys and values were expected there"
-        known = [str(name) for name in names[tag] if name is not None]
+        known = [str(name) for option in members(choice) if (name := _tag(option)) is not None]
         expected = ", ".join(map(repr, known)) or context["expected_tags"]
         hint = nearest(str(given[tag]), known)
         return f"{key}.{tag} is {given[tag]!r}{hint or ';'} known are {expected}"
@@ -230,24 +227,9 @@ def _places(option: Any, name: str) -> Iterator[str]:
 
 def _expected(error: ErrorDetails) -> str:
     kind, context = error["type"], error.get("ctx", {})
-    plain = {
-        "tuple_type": "a list",
-        "list_type": "a list",
-        "path_type": "a path",
-        "bool_parsing": "a boolean: true or false",
-        "bool_type": "a boolean: true or false",
-        "string_type": "a string",
-        "int_type": "an integer",
-        "int_parsing": "an integer",
-        "int_from_float": "an integer",
-        "float_type": "a number",
-        "float_parsing": "a number",
-        "no_number": "a number, not true or false",
-        "finite_number": "a finite number",
-    }
     if kind == "too_short":
         return f"a list of at least {context['min_length']}"
-    return plain.get(kind) or error["msg"].removeprefix("Input should be ")
+    return EXPECTED.get(kind) or error["msg"].removeprefix("Input should be ")
 
 
 def _follow(location: Sequence[str | int], root: type[Options]) -> tuple[list[str], list[str], Any]:

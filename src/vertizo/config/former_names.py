@@ -22,13 +22,10 @@ def today(key: str, value: Any) -> Any:
 
 def replaced(given: Mapping[str, Any]) -> Mapping[str, Any]:
     """A configuration's tree with today's names."""
-    result = dict(given)
-    for place in FORMER:
-        section, key = place.split(".")
-        there = given.get(section)
-        if isinstance(there, Mapping) and key in there:
-            result[section] = {**there, key: today(place, there[key])}
-    return result
+    server = given.get("server")
+    if not isinstance(server, Mapping) or "update" not in server:
+        return given
+    return {**given, "server": {**server, "update": today("server.update", server["update"])}}
 
 
 @cache

@@ -5,6 +5,7 @@ A key at its default says nothing, and is in every file that a run leaves.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from vertizo.core.names import PRIVATE
@@ -12,47 +13,29 @@ from vertizo.data.datasets.catalog import CATALOG
 
 
 def check_all_used(config: Any) -> None:
-    """Refuse a key that something else in the configuration leaves without effect.
-
-    Args:
-        config: a whole `ExperimentConfig`.
+    """Refuse a key that something else in an `ExperimentConfig` leaves without effect.
 
     Raises:
         ValueError: names the key, its value, and what would give it an effect.
     """
     update, mechanism, name = config.server.update, config.privacy.mechanism, config.data.name
-    estimated = update in ("zeroth-order", "forward-difference", "private-zeroth-order")
+    directed = ("zeroth-order", "forward-difference", "private-zeroth-order")
     known = CATALOG.get(name)
-    no_noise = f"server.update {update!r} carries no noise; it is for {_any_of(PRIVATE)}"
-    no_direction = (
-        f"server.update {update!r} estimates nothing; it is for 'zeroth-order', "
-        "'forward-difference' or 'private-zeroth-order'"
-    )
+    no_noise = f"server.update {update!r} carries no noise; it is for {any_of(PRIVATE)}"
+    no_direction = f"server.update {update!r} estimates nothing; it is for {any_of(directed)}"
+    not_secret = f"server.update is {update!r}; it is for 'poisson-dp-sgd'"
+    no_clip = f"privacy.mechanism is {mechanism!r}, which clips no replies; it is for 'gaussian'"
+    no_mechanism = "privacy.mechanism is 'none'; give privacy.epsilon as well"
+    no_loss = "simulation.drop is 0, so that no message is lost"
     no_texts = f"data.name {name!r} has no texts"
     for key, is_used, why in (
         ("server.clip", update in PRIVATE, no_noise),
-        (
-            "server.secret",
-            update == "poisson-dp-sgd",
-            f"server.update is {update!r}; it is for 'poisson-dp-sgd'",
-        ),
-        ("server.smoothing", estimated, no_direction),
-        ("server.directions", estimated, no_direction),
-        (
-            "method.clipping",
-            mechanism == "gaussian",
-            f"privacy.mechanism is {mechanism!r}, which clips no replies; it is for 'gaussian'",
-        ),
-        (
-            "privacy.delta",
-            mechanism != "none",
-            "privacy.mechanism is 'none'; give privacy.epsilon as well",
-        ),
-        (
-            "simulation.timeout",
-            config.simulation.drop > 0,
-            "simulation.drop is 0, so that no message is lost",
-        ),
+        ("server.secret", update == "poisson-dp-sgd", not_secret),
+        ("server.smoothing", update in directed, no_direction),
+        ("server.directions", update in directed, no_direction),
+        ("method.clipping", mechanism == "gaussian", no_clip),
+        ("privacy.delta", mechanism != "none", no_mechanism),
+        ("simulation.timeout", config.simulation.drop > 0, no_loss),
         ("data.delimiter", name == "table", f"data.name is {name!r}; it is for 'table'"),
         *(
             (f"data.{key}", known is None or known.tokens, no_texts)
@@ -80,6 +63,7 @@ def _check_default(config: Any, key: str, why: str) -> None:
     raise ValueError(f"{key} is {value!r} but {why}")
 
 
-def _any_of(names: tuple[str, ...]) -> str:
+def any_of(names: Sequence[str]) -> str:
+    """Names as a choice: 'a', 'b' or 'c'."""
     *first, last = map(repr, names)
     return f"{', '.join(first)} or {last}"

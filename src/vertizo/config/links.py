@@ -61,6 +61,7 @@ class Trace(Options):
 
     distribution: Literal["trace"] = "trace"
     seconds: tuple[Annotated[float, Field(gt=0)], ...] = Field(min_length=1)
+    """The times that were measured, in seconds."""
 
     def draw(self, generator: np.random.Generator, count: int) -> list[float]:
         """``count`` of the measured times."""
@@ -81,10 +82,10 @@ class Links(Options):
 
     delay: Delay = Exponential()
     stragglers: dict[int, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
-    """Client index → how many times slower it is."""
+    """Client index → factor by which it is slower."""
     bandwidth: float | None = Field(default=None, gt=0)
-    """Bytes a second of each link; None for no limit."""
+    """Bytes a second of each link. Default: no limit."""
     drop: float = Field(default=0.0, ge=0, lt=1)
     """Probability that a message is lost."""
     timeout: float = Field(default=5.0, gt=0)
-    """Seconds after which an unanswered client sends again."""
+    """Seconds until a client that gets no reply sends its query again."""

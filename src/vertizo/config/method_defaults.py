@@ -16,12 +16,7 @@ from vertizo.methods.base import Method
 from vertizo.methods.choice import METHODS
 
 TABLES = (
-    "table",
-    "frame",
-    "breast-cancer",
-    "diabetes",
-    "adult",
-    "bank-marketing",
+    *("table", "frame", "breast-cancer", "diabetes", "adult", "bank-marketing"),
     "credit-default",
 )
 """Data sets whose parties hold columns."""
@@ -51,75 +46,64 @@ SERVER_SHARE = 0.9
 def filled(given: Mapping[str, Any]) -> Mapping[str, Any]:
     """The tree with what its method and its guarantee want where it says nothing.
 
-    Args:
-        given: sections as mappings, or as options that are made already.
+    A section is a mapping, or options that are made already.
     """
     chosen = given.get("method", {})
-    name = chosen.get("name", "dpzv") if isinstance(chosen, Mapping) else _name(chosen)
-    try:
-        method = METHODS.find(name, "method.name") if isinstance(name, str) else None
-        method = type(chosen) if isinstance(chosen, Method) else method
-    except ConfigError:  # which the field's own check says
-        method = None
-    if method is None:
+    is_tree = isinstance(chosen, Mapping)
+    name = chosen.get("name", "dpzv") if is_tree else getattr(chosen, "name", None)
+    if not isinstance(name, str):
         return given
+    try:
+        method = METHODS.find(name, "method.name")
+    except ConfigError:  # which the field's own check says
+        return given
+    if isinstance(chosen, Method):
+        method = type(chosen)
     own: Sections = {
         "simulation": {"timing": method.timings[0]},
         "server": {"update": method.server_update},
         "codecs": {"up": method.up},
     }
     if method.additive:
-        own["server"] |= {"model": {"name": "sum"}}
+        own["server"]["model"] = {"name": "sum"}
         own["client"] = {"optimizer": NEWTON}
-    update = _key(given.get("server", {}), "update", None)
-    if update is None and _wants_guarantee(given.get("privacy", {})):
+    privacy, update = given.get("privacy"), _key(given.get("server"), "update")
+    if update is None and _wants_guarantee(privacy):
         for section, values in _under_guarantee(method).items():
             own[section] = {**own.get(section, {}), **values}
         update = own["server"]["update"]
     if update == "poisson-dp-sgd":  # it trains on the table from the start
-        own["simulation"] = {**own["simulation"], "table": "upload"}
-    if has_noised_replies(given.get("privacy", {})):
-        noise = {"noise": "secure" if "seed" not in given else "seeded"}
-        own["privacy"] = {**own.get("privacy", {}), **noise}
+        own["simulation"]["table"] = "upload"
+    if has_noised_replies(privacy):
+        noise = "secure" if "seed" not in given else "seeded"
+        own["privacy"] = {**own.get("privacy", {}), "noise": noise}
     result = dict(given)
     for section, values in own.items():
         result[section] = _with(given.get(section, {}), values)
-    if _key(given.get("data", {}), "name", None) in TABLES and not method.additive:
-        private = update == "poisson-dp-sgd"
-        model = TABLE_UNDER_GUARANTEE if private else TABLE
-        result["client"] = _for_a_table(given.get("client", {}), model)
-    codecs = result.get("codecs")
+    client = given.get("client", {})
+    is_table = _key(given.get("data"), "name") in TABLES and not method.additive
+    if is_table and isinstance(client, Mapping):
+        preferred = TABLE_UNDER_GUARANTEE if update == "poisson-dp-sgd" else TABLE
+        model = client.get("model", {})
+        if isinstance(model, Mapping) and model.get("name", "mlp") == "mlp":
+            result["client"] = {**client, "model": {"name": "mlp", **preferred, **model}}
+    codecs = result["codecs"]
     up = codecs.get("up") if isinstance(codecs, Mapping) else None
     if isinstance(up, Mapping) and "name" not in up:  # other settings of the method's own codec
         assert isinstance(method.up, Options)
-        result["codecs"] = {**result["codecs"], "up": {**method.up.model_dump(), **up}}
+        result["codecs"] = {**codecs, "up": {**method.up.model_dump(), **up}}
     return result
-
-
-def _for_a_table(client: Any, preferred: Mapping[str, Any]) -> Any:
-    """Clients with that model, as far as nothing is said of it."""
-    model = client.get("model", {}) if isinstance(client, Mapping) else None
-    if not isinstance(model, Mapping) or model.get("name", "mlp") != "mlp":
-        return client
-    return {**client, "model": {"name": "mlp", **preferred, **model}}
-
-
-def _name(chosen: Any) -> Any:
-    return getattr(chosen, "name", None)
 
 
 def _wants_guarantee(privacy: Any) -> bool:
     """Whether noise on replies is to be calibrated to an ε that holds."""
-    if _key(privacy, "epsilon", None) is None:
-        return False
-    mechanism = _key(privacy, "mechanism", "gaussian")
-    accounting = _key(privacy, "accounting", "exact")
-    return bool(mechanism == "gaussian" and accounting == "exact")
+    ways = _key(privacy, "mechanism", "gaussian"), _key(privacy, "accounting", "exact")
+    return _key(privacy, "epsilon") is not None and ways == ("gaussian", "exact")
 
 
 def has_noised_replies(privacy: Any) -> bool:
     """Whether the server's replies carry noise."""
-    wished = any(_key(privacy, key, None) is not None for key in ("epsilon", "noise_std"))
+    wished = any(_key(privacy, key) is not None for key in ("epsilon", "noise_std"))
     return bool(_key(privacy, "mechanism", "gaussian" if wished else "none") == "gaussian")
 
 
@@ -133,20 +117,23 @@ def _under_guarantee(method: type[Method]) -> Sections:
     return {"server": SECRET, "privacy": {"server_share": SERVER_SHARE}}
 
 
-def _key(section: Any, key: str, otherwise: Any) -> Any:
-    """What a section has for that key, if it was given."""
-    if isinstance(section, Mapping):
-        return section.get(key, otherwise)
+def _given(section: Any) -> Any:
+    """What was given of a section, as a mapping; what is no section stays as it is."""
     if isinstance(section, Options):
-        return getattr(section, key) if key in section.model_fields_set else otherwise
-    return otherwise
+        return {key: getattr(section, key) for key in section.model_fields_set}
+    return section
+
+
+def _key(section: Any, key: str, otherwise: Any = None) -> Any:
+    """What a section has for that key, if it was given."""
+    there = _given(section)
+    return there.get(key, otherwise) if isinstance(there, Mapping) else otherwise
 
 
 def _with(section: Any, values: Mapping[str, Any]) -> Any:
     """A section with those values where it has none."""
-    if isinstance(section, Mapping):
-        return {**values, **section}
-    if isinstance(section, Options):
-        there = {key: getattr(section, key) for key in section.model_fields_set}
-        return type(section).model_validate({**values, **there})
-    return section
+    there = _given(section)
+    if not isinstance(there, Mapping):
+        return section
+    whole = {**values, **there}
+    return type(section).model_validate(whole) if isinstance(section, Options) else whole

@@ -14,21 +14,11 @@ from typing import Any, Literal
 
 from pydantic import Field, PositiveInt, ValidationError, model_validator
 
+from vertizo.config import architectures as models
 from vertizo.config import former_names, method_defaults
 from vertizo.config import tree as config_tree
-from vertizo.config.architectures import (
-    ClientModelConfig,
-    Device,
-    EncoderConfig,
-    EncoderMlpConfig,
-    FunctionConfig,
-    MlpConfig,
-    ServerMlpConfig,
-    ServerModelConfig,
-    TextEmbeddingsConfig,
-)
 from vertizo.config.error_lines import explain, write_yaml
-from vertizo.config.idle_keys import check_all_used
+from vertizo.config.idle_keys import any_of, check_all_used
 from vertizo.config.links import Links
 from vertizo.core.errors import ConfigError
 from vertizo.core.names import (
@@ -56,13 +46,13 @@ class OptimizerConfig(Options):
     """Stochastic gradient descent of a client, or of the server."""
 
     learning_rate: float | None = Field(default=None, gt=0)
-    """unset: by the method and the number of parameters (docs/defaults.md)."""
+    """Step size. Default: by the method and the number of parameters (docs/defaults.md)."""
     momentum: float = Field(default=0.9, ge=0, lt=1)
-    """Share of the last step in the next; 0 is plain gradient descent."""
+    """Share of the last step that is added to the next; 0 is plain gradient descent."""
     decay: Literal["none", "linear"] | None = None
-    """linear: the rate falls to 0 over the party's own steps of the run, in a straight line; unset:
-    so does one that was left out, and one that is given stays. Where rounds ends asynchronous
-    rounds, a client's own steps are those to be expected at its pace."""
+    """linear: the rate falls to 0 in a straight line over the party's own steps of the run.
+    Default: linear for a default learning rate, none for one that you set. If `rounds` ends
+    asynchronous rounds, a client's number of steps is estimated from its pace."""
 
     @property
     def falls(self) -> bool:
@@ -73,25 +63,25 @@ class OptimizerConfig(Options):
 class ClientConfig(Options):
     """Every client's model and optimiser."""
 
-    model: ClientModelConfig = MlpConfig()
+    model: models.ClientModelConfig = models.MlpConfig()
     pretrain: PretrainName = "none"
     """What a client makes of its own features without labels, in front of its model: principal
-    components, the same with variance 1, or closeness to centroids."""
+    components, the same with variance 1 (whiten), or closeness to centroids."""
     components: PositiveInt = 64
     """Numbers that client.pretrain makes, at most."""
     optimizer: OptimizerConfig = OptimizerConfig()
-    device: Device = "cpu"
-    """Where the model lives. cuda: its parameters and arithmetic are on the graphics card; batches
-    go there and embeddings come back, and all else stays on the processor."""
+    device: models.Device = "cpu"
+    """Where the model is. cuda: its parameters and computations are on the graphics card; batches
+    are copied there and embeddings back, and everything else stays on the CPU."""
 
 
 class SecretConfig(Options):
-    """The schedule of a server that trains on secret samples (server.update poisson-dp-sgd)."""
+    """When a server trains on secret samples (server.update poisson-dp-sgd)."""
 
     every: PositiveInt = 1
     """Rounds between two steps."""
     warm_up: int = Field(default=0, ge=0)
-    """Steps before the first round, on the uploaded table."""
+    """Steps on the uploaded embedding table before the first round."""
     sampling: float = Field(default=0.05, gt=0, lt=1)
     """q, the probability that a record is in a sample."""
 
@@ -99,73 +89,75 @@ class SecretConfig(Options):
 class ServerConfig(Options):
     """The server's model, and how it is trained."""
 
-    model: ServerModelConfig = ServerMlpConfig()
-    encoder: EncoderConfig = EncoderMlpConfig()
-    """Of the label holder's own features (data.label_holder); trained with the model."""
+    model: models.ServerModelConfig = models.ServerMlpConfig()
+    encoder: models.EncoderConfig = models.EncoderMlpConfig()
+    """Model of the label holder's own features (data.label_holder); it is trained with the
+    server's."""
     optimizer: OptimizerConfig = OptimizerConfig()
     update: UpdateName = "sgd"
-    """How the model is trained; unset: the method's own way.
+    """How the model is trained. Default: the method's own way.
 
-    sgd, zeroth-order (two-point) and forward-difference train on the raw labels; private-sgd and
-    private-zeroth-order on clipped, noised sums over each query's batch; poisson-dp-sgd on such
-    sums over secret samples of the embedding table, between queries; none leaves the model as it
+    sgd, zeroth-order (two-point) and forward-difference use the raw labels. private-sgd and
+    private-zeroth-order use clipped, noised sums over each query's batch. poisson-dp-sgd uses such
+    sums over secret samples of the embedding table, between queries. none leaves the model as it
     was initialised.
     """
     clip: float = Field(default=1.0, gt=0)
-    """C of a private update: the largest norm of one record's gradient, or of its slope."""
+    """C of a private update: the largest norm of one record's gradient or slope."""
     secret: SecretConfig = SecretConfig()
     """When and on how many records poisson-dp-sgd trains."""
     smoothing: float = Field(default=1e-3, gt=0)
-    """λ or μ of a zeroth-order update."""
+    """λ or μ of a zeroth-order update: the length of a perturbation."""
     directions: LawName = "scaled-sphere"
-    """Law of a zeroth-order update."""
+    """The law that directions of a zeroth-order update are drawn from."""
     join: Join = "concat"
-    """How the clients' embeddings become the server model's input."""
+    """How the clients' embeddings are combined into the server model's input."""
     final_head: HeadName = "private"
-    """A second model, fitted on the raw labels after the last reply, on one last upload of the
-    embeddings and on own columns; it and its predictions must stay with the label holder. private:
-    none."""
+    """A second model, fitted on the raw labels after the last reply, from one last upload of the
+    embeddings and the label holder's own columns. It costs no privacy against clients, and must
+    stay with the label holder, as its predictions must. private: none."""
     embedding_bound: float = Field(default=1e6, gt=0)
     """Largest absolute value accepted in an embedding."""
 
 
 class CodecsConfig(Options):
-    """How arrays become bytes, either way."""
+    """How arrays become bytes, in both directions."""
 
     up: CodecChoice = NoCompression()
-    """Of queries and uploads; unset: the method's own."""
+    """Codec of queries and uploads. Default: the method's own."""
     down: CodecChoice = NoCompression()
-    """Of replies."""
+    """Codec of replies."""
     feedback: Literal["none", "up", "down", "both"] = "none"
-    """Error feedback, by record: embeddings are sent as differences to what the server has of them,
-    and what a reply lost is added to the next."""
+    """Error feedback for each record. up: clients send each embedding as the difference from what
+    the server already has of it. down: what a reply loses is added to the next one."""
     ids: Naming = "sent"
-    """How queries name records. sent: by their IDs; known: the order of records follows from a
-    public seed, and the number of a batch is sent."""
+    """How queries name records. sent: by their IDs. known: the order of records follows from a
+    public seed, and a query carries the number of its batch."""
 
 
 class SimulationConfig(Links):
     """Timing of the rounds, and the clients' links."""
 
     timing: Timing = "asynchronous"
-    """Whether each client goes its own pace, or all in step; unset: the method's own way."""
+    """Whether each client goes at its own pace, or all in step. Default: the method's own way."""
     table: Literal["zeros", "upload"] = "zeros"
-    """What the embedding table holds before the first query; an upload's bytes are counted."""
+    """What the embedding table holds before the first query. upload: the clients' first embeddings,
+    whose bytes are counted."""
 
 
 class ExperimentConfig(Options):
     """Everything that decides a run's numbers."""
 
     seed: int = Field(default=0, ge=0)
-    """All that is random in a simulated run follows from it."""
+    """All randomness of a simulated run follows from it."""
     epochs: PositiveInt = 120
-    """Passes of every client over its records; unset: as many as some 3,000 batches make, 5 to 120,
-    or 5 where replies carry noise."""
+    """Passes of every client over its records. Default: as many as make about 3,000 batches, at
+    least 5 and at most 120; 5 if replies carry noise."""
     rounds: PositiveInt | None = None
-    """Stop after so many server steps, if that is earlier."""
+    """Stop after so many server steps, if the epochs are not over before."""
     batch_size: PositiveInt = 64
-    """Records of a query; unset: 64, or a twentieth of all, 64 to 2,000, where replies carry noise.
-    """
+    """Records in a query. Default: 64; if replies carry noise, a twentieth of all records, at least
+    64 and at most 2,000."""
     data: DataConfig = DataConfig()
     method: MethodConfig = Dpzv()
     client: ClientConfig = ClientConfig()
@@ -174,13 +166,13 @@ class ExperimentConfig(Options):
     codecs: CodecsConfig = CodecsConfig()
     simulation: SimulationConfig = SimulationConfig()
     control: Literal["none", "frozen", "random"] = "none"
-    """Replace the clients' updates: none at all, or random ones of the same length."""
+    """Replace the clients' updates. frozen: no updates. random: random ones of the same length."""
     evaluate_every: PositiveInt | None = None
-    """Server steps between two evaluations; unset: once an epoch of all clients."""
+    """Server steps between two evaluations. Default: one epoch of all clients."""
     checkpoint_seconds: float = Field(default=30.0, ge=0)
     """Wall-clock seconds between two checkpoints."""
     threads: int = Field(default=1, gt=0, le=256)
-    """Threads of one tensor operation; small models are fastest with one."""
+    """CPU threads of one tensor operation; small models are fastest with one."""
 
     @model_validator(mode="before")
     @classmethod
@@ -193,7 +185,7 @@ class ExperimentConfig(Options):
     @model_validator(mode="after")
     def _fits(self) -> ExperimentConfig:
         method, name, update = self.method, self.method.name, self.server.update
-        if method.first_order_client and isinstance(self.client.model, FunctionConfig):
+        if method.first_order_client and isinstance(self.client.model, models.FunctionConfig):
             raise ValueError(
                 f"method {name!r} back-propagates through client models but client.model "
                 f"{self.client.model.path!r} is a plain function; "
@@ -229,15 +221,15 @@ class ExperimentConfig(Options):
                 if getattr(privacy, key) is not None:
                     raise ValueError(
                         f"privacy.{key} is set but server.update {update!r} carries no noise; "
-                        f"use {_any_of(PRIVATE)}"
+                        f"use {any_of(PRIVATE)}"
                     )
         if privacy.mechanism != "gaussian":
             return
         if privacy.accounting == "published":
             if private:
                 raise ValueError(
-                    f"privacy.accounting is 'published', which knows no server.update {update!r}; "
-                    "use 'sgd' or 'none'"
+                    "privacy.accounting is 'published', which cannot cover server.update "
+                    f"{update!r}; use 'sgd' or 'none'"
                 )
             return
         if privacy.epsilon is not None:
@@ -245,7 +237,7 @@ class ExperimentConfig(Options):
                 raise ValueError(
                     f"privacy.epsilon is {privacy.epsilon} but server.update {update!r} trains on "
                     "raw labels, so that no ε would hold; set server.update to "
-                    f"{_any_of((*PRIVATE, 'none'))}, or give privacy.noise_std instead"
+                    f"{any_of((*PRIVATE, 'none'))}, or give privacy.noise_std instead"
                 )
             if privacy.server_noise_std is not None:
                 raise ValueError(
@@ -260,21 +252,20 @@ class ExperimentConfig(Options):
 
     def _padding_survives(self) -> None:
         """The rest of a text model knows padded words by their zeros."""
-        if not isinstance(self.client.model, TextEmbeddingsConfig):
+        if not isinstance(self.client.model, models.TextEmbeddingsConfig):
             return
-        changes = {
-            "method 'czofo' perturbs": self.method.name == "czofo",
-            f"codecs.up {self.codecs.up.name!r} rounds": self.codecs.up.name != "none",
-            "privacy.mechanism 'embedding-noise' changes": (
-                self.privacy.mechanism == "embedding-noise"
-            ),
-        }
-        for what, is_so in changes.items():
-            if is_so:
-                raise ValueError(
-                    f"client.model is 'text-embeddings', whose zeros say where a text ends, but "
-                    f"{what} them; use client.model 'text', or another method, codec or mechanism"
-                )
+        if self.method.name == "czofo":
+            what = "method 'czofo' perturbs"
+        elif self.codecs.up.name != "none":
+            what = f"codecs.up {self.codecs.up.name!r} rounds"
+        elif self.privacy.mechanism == "embedding-noise":
+            what = "privacy.mechanism 'embedding-noise' changes"
+        else:
+            return
+        raise ValueError(
+            f"client.model is 'text-embeddings', whose zeros say where a text ends, but "
+            f"{what} them; use client.model 'text', or another method, codec or mechanism"
+        )
 
     def _codecs_fit(self) -> None:
         method, name = self.method, self.method.name
@@ -287,11 +278,11 @@ class ExperimentConfig(Options):
         if method.points > 1 and not up.keeps_differences:
             raise ValueError(
                 f"codecs.up is {_called(up)} but method {name!r} sends embeddings that differ by "
-                "little more than method.smoothing, which it would swallow; use 'paired'"
+                "little more than method.smoothing, which it would lose; use 'paired'"
             )
         if down.name == "paired":
             raise ValueError(
-                f"codecs.down is 'paired' but replies of method {name!r} are no pairs of "
+                f"codecs.down is 'paired' but replies of method {name!r} are not pairs of "
                 "embeddings; use 'uniform'"
             )
         if method.reply_is_losses and not down.keeps_two_numbers:
@@ -302,8 +293,8 @@ class ExperimentConfig(Options):
             )
         if feedback in ("down", "both") and not method.reply_is_gradient:
             raise ValueError(
-                f"codecs.feedback is {feedback!r} but replies of method {name!r} are no gradients "
-                "of each record's own that it could add up; use 'up' or 'none'"
+                f"codecs.feedback is {feedback!r} but replies of method {name!r} are not gradients "
+                "of single records, which it could add up; use 'up' or 'none'"
             )
 
         for way, codec in (("up", up), ("down", down)):
@@ -325,12 +316,6 @@ class ExperimentConfig(Options):
         return write_yaml(self.model_dump(mode="json"))
 
 
-def _any_of(names: Sequence[str]) -> str:
-    """Names as a choice: 'a', 'b' or 'c'."""
-    *first, last = map(repr, names)
-    return f"{', '.join(first)} or {last}"
-
-
 def _called(codec: Codec) -> str:
     """A codec's name, and its number format where that is what matters."""
     dtype = codec.dtype if isinstance(codec, NoCompression) else "float32"
@@ -344,11 +329,6 @@ def load(
 
     A section ``methods`` may hold what is different for one method: an entry's keys replace those
     of the file. The entry is that of ``variant``, or else that of the method that is chosen.
-
-    Args:
-        path: of a YAML file.
-        overrides: applied last.
-        variant: an entry of ``methods``, or the name of a method.
 
     Raises:
         ConfigError: one line that names the file, the key, its value and what would be right.

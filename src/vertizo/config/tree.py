@@ -6,7 +6,7 @@ A *tree* is nested mappings, as YAML has them.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -26,11 +26,8 @@ def read(
 ) -> Tree:
     """The tree of a file, or an empty one, with an entry of ``methods`` and overrides applied.
 
-    Args:
-        path: of a YAML file; None for none.
-        overrides: ``key=value``, applied last.
-        variant: an entry of ``methods`` or a method's name; None for the method that is chosen.
-        defaults: what is not set.
+    The entry is that of ``variant``, which may also be a method's name, or else that of the method
+    that is chosen; ``overrides`` are ``key=value``, applied last to ``defaults``.
 
     Raises:
         ConfigError: one line that names the file or the option, and what would be right.
@@ -60,8 +57,7 @@ def labels(path: Path) -> list[str]:
 
 def _chosen(tree: Tree, overrides: Sequence[str], defaults: Options) -> str:
     """The method's name once overrides are applied."""
-    trial = deepcopy(tree)
-    override(trial, overrides, defaults)
+    override(trial := deepcopy(tree), overrides, defaults)
     method = trial.get("method")
     return str(method.get("name", "dpzv")) if isinstance(method, dict) else "dpzv"
 
@@ -102,14 +98,15 @@ def with_entry(tree: Tree, entry: Tree, label: str) -> Tree:
 
 def _merged(tree: Tree, own: Tree) -> Tree:
     """A tree with another's keys in place of its own; another choice of option replaces all."""
-    merged = dict(tree)
-    for key, value in own.items():
-        there = merged.get(key)
-        chooses = isinstance(value, dict) and any(tag in value for tag in TAGS)
-        if isinstance(value, dict) and isinstance(there, dict) and not chooses:
+    merged = {**tree, **own}
+    for key in tree.keys() & own.keys():
+        there, value = tree[key], own[key]
+        if (
+            isinstance(there, dict)
+            and isinstance(value, dict)
+            and not any(t in value for t in TAGS)
+        ):
             merged[key] = _merged(there, value)
-        else:
-            merged[key] = value
     return merged
 
 
@@ -119,48 +116,28 @@ def _unknown(name: str, known: Sequence[str]) -> str:
 
 
 def make_absolute(tree: Tree, beside: Path) -> None:
-    """Make relative paths absolute, so that the run can go on from any folder.
+    """Make relative paths absolute, so that the run can be continued from any folder.
 
     Files of a user's models and tables, and folders of checkpoints, are looked for where we are,
     then beside the configuration.
     """
-    data = tree.get("data")
-    if isinstance(data, dict):
-        if isinstance(data.get("root"), str):
-            data["root"] = str(Path(data["root"]).expanduser().absolute())
-        for key in ("path", "test_path"):
-            if isinstance(data.get(key), str):
-                data[key] = str(
-                    _found(data[key], beside) or Path(data[key]).expanduser().absolute()
-                )
-        _folder(data, "tokenizer", beside)
-    for side, part in (("client", "model"), ("server", "model"), ("server", "encoder")):
-        section = tree.get(side)
-        model = section.get(part) if isinstance(section, dict) else None
-        if isinstance(model, dict):
-            _folder(model, "checkpoint", beside)
-            _code(model, "path", beside)
-    if isinstance(privacy := tree.get("privacy"), dict):
-        _code(privacy, "mechanism", beside)
+    for (*sections, key), rule in PATHS.items():
+        node: Any = tree
+        for section in sections:
+            node = node.get(section) if isinstance(node, dict) else None
+        if isinstance(node, dict) and isinstance(node.get(key), str):
+            node[key] = rule(node[key], beside)
     _names_of_code(tree, beside)
 
 
 def _names_of_code(tree: Tree, beside: Path) -> None:
     """Make files of code absolute wherever a name chooses an option."""
-    _code(tree, "name", beside)
+    if isinstance(tree.get("name"), str):
+        tree["name"] = _code(tree["name"], beside)
     for value in tree.values():
         for part in value if isinstance(value, list) else [value]:
             if isinstance(part, dict):
                 _names_of_code(part, beside)
-
-
-def _code(tree: Tree, key: str, beside: Path) -> None:
-    """Make the file absolute in ``file.py:name``."""
-    if isinstance(tree.get(key), str):
-        file, _, name = tree[key].rpartition(":")
-        place = _found(file, beside) if file.endswith(".py") else None
-        if place is not None:
-            tree[key] = f"{place}:{name}"
 
 
 def _found(text: str, beside: Path) -> Path | None:
@@ -169,9 +146,34 @@ def _found(text: str, beside: Path) -> Path | None:
     return next((p.absolute() for p in (here, beside / here) if p.exists()), None)
 
 
-def _folder(tree: Tree, key: str, beside: Path) -> None:
-    """Make a name absolute if it is that of a folder."""
-    if isinstance(tree.get(key), str):
-        place = _found(tree[key], beside)
-        if place is not None and place.is_dir():
-            tree[key] = str(place)
+def _absolute(text: str, _: Path) -> str:
+    return str(Path(text).expanduser().absolute())
+
+
+def _file(text: str, beside: Path) -> str:
+    return str(_found(text, beside) or _absolute(text, beside))
+
+
+def _folder(text: str, beside: Path) -> str:
+    """A name stays one unless it is that of a folder."""
+    place = _found(text, beside)
+    return str(place) if place is not None and place.is_dir() else text
+
+
+def _code(text: str, beside: Path) -> str:
+    """``file.py:name`` with the whole path of the file; a package's name stays."""
+    file, _, name = text.rpartition(":")
+    place = _found(file, beside) if file.endswith(".py") else None
+    return text if place is None else f"{place}:{name}"
+
+
+PATHS: dict[tuple[str, ...], Callable[[str, Path], str]] = {
+    ("data", "root"): _absolute,
+    ("data", "path"): _file,
+    ("data", "test_path"): _file,
+    ("data", "tokenizer"): _folder,
+    ("privacy", "mechanism"): _code,
+}
+for _model in (("client", "model"), ("server", "model"), ("server", "encoder")):
+    PATHS |= {(*_model, "checkpoint"): _folder, (*_model, "path"): _code}
+"""Keys that name files, and what makes them absolute."""

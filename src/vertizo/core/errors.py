@@ -1,27 +1,5 @@
 """The one exception tree of the package.
 
-::
-
-    VertizoError
-    ├── UserError                  somebody's input is wrong; one line says what would be right
-    │   ├── ConfigError            a configuration key, value or combination
-    │   ├── DataError              a data set, a file of it, a column of it
-    │   └── RunError               a run folder that cannot be used, or a run that failed
-    ├── Interrupted                a run that was stopped and can be resumed
-    ├── WireError                  bytes that are not a message of ours
-    │   ├── TruncatedError         fewer bytes than announced
-    │   ├── OversizedError         more bytes than allowed
-    │   └── MalformedError         anything else: magic, version, types, lengths
-    └── RefusedError               a message that is well formed and still not accepted
-        ├── UnknownPartyError      from or for somebody who is not a member
-        ├── UnknownRecordError     record IDs outside the federation
-        │   └── OtherRoundError    records of a synchronous round that is not the one under way
-        ├── RepeatedRecordError    a record twice in one batch
-        ├── ShapeError             an array of another shape than agreed
-        ├── NonFiniteError         NaN or infinite values, or values beyond the agreed bound
-        ├── ConflictError          a query number that was used, or skipped, or answered otherwise
-        └── BudgetError            a record would be charged past its privacy budget
-
 ``UserError`` ends a command with exit code 2 and its one line. ``WireError`` and ``RefusedError``
 are what one party holds against another's message: whoever raises one has changed nothing.
 """

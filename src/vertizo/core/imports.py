@@ -12,11 +12,7 @@ from vertizo.core.errors import ConfigError
 
 
 def load_object(key: str, path: str) -> Any:
-    """What ``package.module:name`` or ``file.py:name`` names.
-
-    Raises:
-        ConfigError: names ``key``, the path and what is missing.
-    """
+    """What ``package.module:name`` or ``file.py:name`` names; ConfigError about ``key``."""
     where, separator, name = path.rpartition(":")
     if not separator or not where or not name:
         raise ConfigError(f"{key} is {path!r}; write package.module:name or file.py:name")
@@ -25,7 +21,8 @@ def load_object(key: str, path: str) -> Any:
             file = Path(where)
             if not file.is_file():
                 raise ConfigError(f"{key} is {path!r}: there is no file {file}")
-            spec = importlib.util.spec_from_file_location(_name_of(file), file)
+            name_ = f"vertizo_user_{file.stem}"  # hides no installed module
+            spec = importlib.util.spec_from_file_location(name_, file)
             assert spec is not None
             assert spec.loader is not None
             module = importlib.util.module_from_spec(spec)
@@ -45,8 +42,3 @@ def load_object(key: str, path: str) -> Any:
     if not hasattr(module, name):
         raise ConfigError(f"{key} is {path!r}: {where} has no {name!r}")
     return getattr(module, name)
-
-
-def _name_of(file: Path) -> str:
-    """A module name for a user's file that hides no installed module."""
-    return f"vertizo_user_{file.stem}"

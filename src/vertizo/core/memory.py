@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
@@ -25,9 +26,7 @@ def keep_freed_memory() -> None:
     zeroth-order training of a transformer took a quarter more memory than inference, where without
     gaps it takes the same (``benchmarks/memory.py``). Does nothing elsewhere.
     """
-    if sys.platform != "linux":
-        return
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
         mallopt(_MMAP_THRESHOLD, BLOCK + _BESIDE)
         mallopt(_TRIM_THRESHOLD, TOTAL)
@@ -39,28 +38,25 @@ def available() -> int | None:
     The least of what the system has available, what its control group (version 2) allows, counting
     files that would be let go, and what ``ulimit -d`` does.
     """
-    limits = [limit for limit in (_of_system(), _of_group(), _of_process()) if limit is not None]
+    limits = [] if (own := _of_process()) is None else [own]
+    for limit in (_of_system, _of_group):
+        with suppress(OSError, IndexError, ValueError):
+            limits.append(limit())
     return max(0, min(limits)) if limits else None
 
 
-def _of_system() -> int | None:
-    try:
-        text = Path("/proc/meminfo").read_text(encoding="ascii")
-        return int(text.split("MemAvailable:")[1].split()[0]) * 1024
-    except (OSError, IndexError, ValueError):
-        return None
+def _of_system() -> int:
+    text = Path("/proc/meminfo").read_text(encoding="ascii")
+    return int(text.split("MemAvailable:")[1].split()[0]) * 1024
 
 
-def _of_group() -> int | None:
-    try:
-        own = Path("/proc/self/cgroup").read_text(encoding="utf-8").split("0::/", 1)[1].strip()
-        group = Path("/sys/fs/cgroup", own)
-        most = int((group / "memory.max").read_text(encoding="ascii"))  # or the word "max"
-        taken = int((group / "memory.current").read_text(encoding="ascii"))
-        stat = (group / "memory.stat").read_text(encoding="ascii")
-        return most - taken + int(stat.split("inactive_file ")[1].split()[0])
-    except (OSError, IndexError, ValueError):
-        return None
+def _of_group() -> int:
+    own = Path("/proc/self/cgroup").read_text(encoding="utf-8").split("0::/", 1)[1].strip()
+    group = Path("/sys/fs/cgroup", own)
+    most = int((group / "memory.max").read_text(encoding="ascii"))  # or the word "max"
+    taken = int((group / "memory.current").read_text(encoding="ascii"))
+    stat = (group / "memory.stat").read_text(encoding="ascii")
+    return most - taken + int(stat.split("inactive_file ")[1].split()[0])
 
 
 def _of_process() -> int | None:

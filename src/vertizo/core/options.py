@@ -23,10 +23,7 @@ class Options(BaseModel):
     """Public fields, validated once at construction; unknown keys are errors."""
 
     model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        allow_inf_nan=False,
-        ser_json_inf_nan="constants",
+        frozen=True, extra="forbid", allow_inf_nan=False, ser_json_inf_nan="constants"
     )
 
     @field_validator("*", mode="before")
@@ -68,13 +65,9 @@ class Chosen(Options):
     @model_validator(mode="before")
     @classmethod
     def _named(cls, given: Any) -> Any:
-        if (
-            isinstance(given, dict)
-            and "name" not in given
-            and cls.model_fields["name"].default == ""
-        ):
-            return {**given, "name": f"{cls.__module__}:{cls.__qualname__}"}
-        return given
+        if not isinstance(given, dict) or "name" in given or cls.model_fields["name"].default:
+            return given
+        return {**given, "name": f"{cls.__module__}:{cls.__qualname__}"}
 
 
 @dataclass(frozen=True)
@@ -87,9 +80,8 @@ class Tagged:
 
     def __call__(self, value: Any) -> Any:
         """The option's tag."""
-        if isinstance(value, dict):
-            return value.get(self.key, self.default)
-        return getattr(value, self.key, None)
+        known = isinstance(value, dict)
+        return value.get(self.key, self.default) if known else getattr(value, self.key, None)
 
 
 def chosen_by(key: str, default: str) -> Discriminator:

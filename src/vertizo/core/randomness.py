@@ -7,7 +7,7 @@ party may re-create any draw at any time.
 
 One federation in one process derives all its streams from one seed (`Stream.from_seed`), so
 that a run can be repeated; a party of its own machine starts from the operating system's entropy,
-once, and keeps it (`vertizo.network.secrets`). The privacy noise of a served federation uses no
+once, and keeps it (`vertizo.network.store`). The privacy noise of a served federation uses no
 stream at all.
 
 Seeds are 64 bits wide and go to NumPy's bit generators, which use all of them. PyTorch's CPU
@@ -92,8 +92,6 @@ class Stream:
 
 class _Words(ISeedSequence):
     """A seed as it is, which is how SFC64's author seeds it; NumPy's own hashing costs 10 µs."""
-
-    __slots__ = ("_seed",)
 
     def __init__(self, seed: int) -> None:
         self._seed = seed

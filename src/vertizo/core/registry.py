@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import Annotated, Any, Generic, TypeVar, Union
+from typing import Annotated, Any, Generic, TypeVar, Union, cast
 
 from pydantic import (
     GetJsonSchemaHandler,
@@ -39,12 +39,10 @@ class WithElsewhere:
         self, core: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
         names = [{"pattern": ":"}, {"enum": list(self.registry.offered())}]
-        elsewhere = {
-            "required": ["name"],
-            "properties": {"name": {"type": "string", "anyOf": names}},
-        }
+        properties = {"name": {"type": "string", "anyOf": names}}
+        elsewhere = {"type": "object", "required": ["name"], "properties": properties}
         known = handler(core)
-        return {**known, "oneOf": [*known["oneOf"], {"type": "object", **elsewhere}]}
+        return {**known, "oneOf": [*known["oneOf"], elsewhere]}
 
 
 def short(name: str) -> str:
@@ -53,16 +51,13 @@ def short(name: str) -> str:
 
 
 class Registry(Mapping[str, T], Generic[T]):
-    """Things of one kind by name; as a mapping it holds those that are built in.
+    """Things of one ``kind`` by name; as a mapping it holds those that are built in.
 
-    `find` also takes what an installed package offers as an entry point, and import paths,
-    ``package.module:name`` or ``file.py:name``. Nothing is imported before it is asked for.
+    `find` also takes what an installed package offers as an entry point of ``vertizo.<kind>s``, and
+    import paths, ``package.module:name`` or ``file.py:name``. Nothing is imported before it is
+    asked for: ``builtin`` may say ``module:name`` in place of the thing itself.
 
-    Args:
-        kind: what one of them is called; entry points are in the group ``vertizo.<kind>s``.
-        builtin: name → the thing itself, or where it is: ``module:name``.
-        base: what classes from elsewhere must derive from; None for any object.
-        protocol: whose members they must have besides.
+    Classes from elsewhere must derive from ``base`` and have the members of ``protocol``.
     """
 
     def __init__(
@@ -104,8 +99,7 @@ class Registry(Mapping[str, T], Generic[T]):
     def find(self, name: str, key: str) -> T:
         """What a name stands for, which may import somebody's code: names of one's own only.
 
-        Raises:
-            ConfigError: names ``key``, the name and what would be right.
+        ConfigError names ``key``, the name and what would be right.
         """
         if name in self:
             return self[name]
@@ -136,23 +130,17 @@ class Registry(Mapping[str, T], Generic[T]):
         missing = {
             name for name in self._members if name not in fields and not hasattr(found, name)
         }
-        missing |= getattr(found, "__abstractmethods__", frozenset())
-        if missing:
+        if missing := missing | getattr(found, "__abstractmethods__", frozenset()):
             raise ConfigError(f"{words}, which does not define {', '.join(sorted(missing))}")
-        if isinstance(found, type) and issubclass(found, Chosen) and _has_name(found):
+        if isinstance(found, type) and issubclass(found, Chosen) and fields["name"].default:
             raise ConfigError(f"{words}, which declares a name of its own; leave that field out")
-        result: T = found
-        return result
+        return cast(T, found)
 
     # A choice between options classes.
 
     def choice(self, default: str, only: tuple[str, ...] = ()) -> Any:
-        """The type of a field whose key ``name`` says which of the classes it holds.
-
-        Args:
-            default: what is meant where ``name`` is left out.
-            only: the built-in names that may be chosen; empty for all.
-        """
+        """The type of a field whose key ``name`` says which of the classes it holds, ``default``
+        where it is left out; of those built in ``only`` some, or all."""
         options = [Annotated[self[name], Tag(name)] for name in only or self]
         return Annotated[
             Union[tuple(options)],  # noqa: UP007 - made at run time
@@ -185,10 +173,6 @@ class Registry(Mapping[str, T], Generic[T]):
 
 def _written(option: Options, info: SerializationInfo) -> dict[str, Any]:
     return option.model_dump(mode=info.mode)
-
-
-def _has_name(option: type[Chosen]) -> bool:
-    return bool(option.model_fields["name"].default)
 
 
 def _at(path: str) -> Any:

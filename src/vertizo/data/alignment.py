@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,11 +37,8 @@ def keys_of(
 ) -> list[str]:
     """The key of each row, in the order of the rows.
 
-    Args:
-        frame: text, whole numbers or floating-point numbers without a fraction in that column.
-        column: the identifiers.
-        source: what to call the frame in a complaint.
-        place: what to call a row of it.
+    The column holds text, whole numbers, or floating-point numbers without a fraction. ``source``
+    is what to call the frame in a complaint, ``place`` what to call a row.
 
     Raises:
         DataError: no such column, no rows, or a key that is missing, no identifier, or there twice.
@@ -62,11 +60,8 @@ def keys_of(
         )
     found = [key for key in keys if key is not None]
     if len(set(found)) < len(found):
-        rows: dict[str, list[int]] = {}
-        for index, key in enumerate(found):
-            rows.setdefault(key, []).append(index)
-        twice = {key: places for key, places in rows.items() if len(places) > 1}
-        key, places = next(iter(twice.items()))
+        twice = [key for key, times in Counter(found).items() if times > 1]
+        key, places = twice[0], [index for index, each in enumerate(found) if each == twice[0]]
         others = f", and {len(twice) - 1} more keys more than once" if len(twice) > 1 else ""
         raise DataError(
             f"{where} has the key {key!r} in {len(places)} rows: {rows_in_words(places, place)}"
@@ -81,10 +76,8 @@ def known_keys(frame: pl.DataFrame, column: str, source: str) -> list[str | None
     Raises:
         DataError: one is no identifier.
     """
-    return [
-        key if key is None or key.isascii() else unicodedata.normalize("NFC", key)
-        for key in _texts(frame[column], f"{source}: column {column!r}").to_list()
-    ]
+    texts = _texts(frame[column], f"{source}: column {column!r}").to_list()
+    return [None if key is None else unicodedata.normalize("NFC", key) for key in texts]
 
 
 def contents_of(frame: pl.DataFrame) -> list[str]:
@@ -101,7 +94,7 @@ def _content(values: pl.Series) -> list[str]:
     texts = values.cast(pl.String).str.strip_chars()
     numbers = texts.cast(pl.Float64, strict=False).cast(pl.String)
     found = numbers.fill_null(texts).fill_null("").to_list()
-    return [each if each.isascii() else unicodedata.normalize("NFC", each) for each in found]
+    return [unicodedata.normalize("NFC", each) for each in found]
 
 
 def _texts(values: pl.Series, where: str) -> pl.Series:
@@ -182,29 +175,20 @@ def align_table(
 
 @dataclass(frozen=True)
 class TableToAlign:
-    """A party's table, and where its aligned rows go.
-
-    Attributes:
-        path: CSV or Parquet.
-        column: of identifiers.
-        output: ends in ``.csv`` or ``.parquet``.
-        delimiter: between the values of a CSV file, read or written.
-        overwrite: whether ``output`` may be replaced.
-    """
+    """A party's table, CSV or Parquet, and where its aligned rows go."""
 
     path: Path
     column: str
+    """Of identifiers."""
     output: Path
+    """Ends in ``.csv`` or ``.parquet``."""
     delimiter: str = ","
+    """Between the values of a CSV file, read or written."""
     overwrite: bool = False
+    """Whether ``output`` may be replaced."""
 
     def check_output(self) -> None:
-        """Refuse what `write` would refuse, before hours of work.
-
-        Raises:
-            ConfigError: another suffix, the table itself, a file that is there, or a missing
-                folder.
-        """
+        """Refuse what `write` would refuse, before hours of work, by ConfigError."""
         path = self.output
         if path.suffix not in SUFFIXES:
             raise ConfigError(f"{path} ends in {path.suffix!r}; end it in {' or '.join(SUFFIXES)}")
@@ -223,11 +207,7 @@ class TableToAlign:
             )
 
     def read(self) -> tuple[pl.DataFrame, list[str]]:
-        """The table, and its keys in the order of its rows.
-
-        Raises:
-            DataError: the table cannot be read, or as for `keys_of`.
-        """
+        """The table, and its keys in the order of its rows; DataError also as of `keys_of`."""
         frame = frames.read(self.path, self.delimiter)
         place = frames.place_in(self.path, self.delimiter)
         return frame, keys_of(frame, self.column, str(self.path), place)

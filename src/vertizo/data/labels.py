@@ -23,13 +23,9 @@ TaskName = Literal["classification", "regression"]
 def labels_of(
     sources: Sequence[Source], label: str, task: TaskName | None, classes: Sequence[str] | None
 ) -> tuple[Task, list[Tensor], tuple[str, ...] | None]:
-    """The task, every frame's labels, and what the classes are called.
+    """The task (inferred if None), every frame's labels, and what the classes are called.
 
-    Args:
-        sources: the first decides what classes there are.
-        label: the column.
-        task: None to infer it.
-        classes: public ones; None for those that occur.
+    Public ``classes`` take the place of those that occur in the first frame.
 
     Raises:
         ConfigError, DataError: names the frame and what does not fit.
@@ -71,15 +67,14 @@ def labels_of(
             f"{sources[0].name}: the label {label!r} is {names[0]!r} in every row; "
             "there must be two classes at least"
         )
+    known = f"is no class of data.classes, {', '.join(map(repr, classes or ()))}"
+    if classes is None:
+        known = f"does not occur in {sources[0].name}"
     for source, series in zip(sources, found, strict=True):
-        unknown = np.flatnonzero((~series.is_in(names)).to_numpy())
-        if len(unknown):
-            row = int(unknown[0])
-            where = f"does not occur in {sources[0].name}" if classes is None else "is no class"
+        for row in np.flatnonzero((~series.is_in(names)).to_numpy()).tolist():
             raise DataError(
                 f"{source.name}: the label {label!r} is {series[row]!r} in {source.place(row)}, "
-                f"which {where}"
-                + ("" if classes is None else f" of data.classes, {', '.join(map(repr, classes))}")
+                f"which {known}"
             )
     coded = [torch.from_numpy(codes(series, names).astype(np.int64)) for series in found]
     return Classification(len(names)), coded, tuple(names)

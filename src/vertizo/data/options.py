@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -46,66 +45,66 @@ class DataConfig(Options):
     """Which records, and who holds what of them."""
 
     name: str = "digits"
-    """`vertizo list datasets` shows what there is; ``table`` is a file of your own, ``frame`` what
-    a scikit-learn estimator was given."""
+    """A data set of `vertizo list datasets`; ``table`` is a file of your own, ``frame`` the data
+    given to a scikit-learn estimator."""
     root: Path | None = None
-    """Folder of data files; unset: the environment variable VERTIZO_DATA, else a cache."""
+    """Folder of data files. Default: the environment variable VERTIZO_DATA, else a cache."""
     parties: PositiveInt | None = None
-    """Number of clients; unset: as many as the split says, 4 for images, one for each view."""
+    """Number of clients. Default: what the split gives; 4 for images, one for each view."""
     split: SplitName | None = None
-    """How features are cut; unset: rows of pixels for images, named columns for tables, segments
-    for texts, single views for views."""
+    """How features are split among clients. Default: rows of pixels for images, named columns for
+    tables, segments for texts, single views for views."""
     columns: dict[str, list[str]] | None = None
     """For tables: party name → column names."""
     label_holder: str | None = None
-    """The party of the cut that holds the labels; its features enter the server model directly."""
+    """The party of the split that holds the labels; its features enter the server model
+    directly."""
     validation: float = Field(default=0.1, ge=0, lt=1)
-    """Share of the training records that select the best model and are not trained on."""
+    """Share of the training records that is set aside to select the best model."""
     limit: int | None = Field(default=None, ge=2)
     """Use at most so many training records."""
     test_limit: PositiveInt | None = None
     """Use at most so many test records, the same ones in every run."""
     test: float | None = Field(default=None, gt=0, lt=1)
-    """Share of the records for testing, where none are set apart already; unset: 0.2."""
+    """Share of the records for testing, if the data set has no test records. Default: 0.2."""
 
     path: Path | None = None
-    """For ``table``: a CSV or Parquet file of the training records, or of all."""
+    """For ``table``: a CSV or Parquet file of the training records, or of all records."""
     test_path: Path | None = None
-    """For ``table``: a file of the test records; unset: a share of `path`."""
+    """For ``table``: a file of the test records. Default: a share of `path`."""
     delimiter: Delimiter = ","
-    """For ``table``: what stands between the values of a CSV file."""
+    """For ``table``: the character between the values of a CSV file."""
     label: str | None = None
     """For ``table``: the column to predict."""
     id: str | None = None
-    """For tables: the column that says which record a row is about; no feature."""
+    """For tables: the column that identifies the record of a row; it is not a feature."""
     task: Literal["classification", "regression"] | None = None
-    """For ``table``; unset: classification for text and for at most 20 different whole numbers."""
+    """For ``table``. Default: classification for text and for at most 20 different whole numbers,
+    else regression."""
     classes: list[Category] | None = None
-    """For ``table``: the classes, public; unset: those that occur, which is no private choice."""
+    """For ``table``: the classes, as public knowledge. Default: those that occur, which reveals
+    them."""
     label_range: list[float] | None = None
-    """For a regression: [low, high], public bounds that labels are scaled by; unset: by the
-    training labels' mean and standard deviation."""
+    """For a regression: [low, high], public bounds that labels are scaled by. Default: the training
+    labels' mean and standard deviation."""
     drop: list[str] = Field(default_factory=list)
     """For tables: columns to leave out."""
     categorical: list[str] = Field(default_factory=list)
-    """For tables: columns of numbers that are categories."""
+    """For tables: numeric columns to treat as categories."""
     ranges: dict[str, list[float]] = Field(default_factory=dict)
-    """For tables: column → [low, high], public bounds to scale by in place of fitted statistics."""
+    """For tables: column → [low, high], public bounds to scale by instead of fitted statistics."""
     categories: dict[str, list[Category]] = Field(default_factory=dict)
-    """For tables: column → its categories, public, in place of those that occur in training."""
+    """For tables: column → its categories, public, instead of those that occur in training."""
 
     tokenizer: str = "hash"
-    """For texts: how they become tokens."""
+    """For texts: how they are split into tokens."""
     length: PositiveInt = 128
     """For texts: number of tokens of a record."""
     vocabulary: PositiveInt = 8192
     """For texts: number of different tokens."""
 
-    def table_keys(self) -> Iterator[str]:
-        """The keys in use that make sense for tables only."""
-        for key in ("columns", "drop", "categorical", "ranges", "categories"):
-            if getattr(self, key):
-                yield key
+    def _first_set(self, *keys: str) -> str | None:
+        return next((key for key in keys if getattr(self, key) is not None), None)
 
     @model_validator(mode="after")
     def _own_file(self) -> DataConfig:
@@ -119,19 +118,16 @@ class DataConfig(Options):
                     "leave one of them out"
                 )
         elif self.name == "frame":
-            for key in ("path", "test_path", "test", "test_limit", "id"):
-                if getattr(self, key) is not None:
-                    raise ValueError(
-                        f"data.{key} is set but data.name is 'frame', records given in Python, "
-                        "all of which are for training"
-                    )
-        else:
-            for key in ("path", "test_path", "label", "id", "task", "classes"):
-                if getattr(self, key) is not None:
-                    raise ValueError(
-                        f"data.{key} is set but data.name is {self.name!r}; "
-                        "a file of your own is data.name 'table'"
-                    )
+            if unfit := self._first_set("path", "test_path", "test", "test_limit", "id"):
+                raise ValueError(
+                    f"data.{unfit} is set but data.name is 'frame', records given in Python, "
+                    "all of which are for training"
+                )
+        elif unfit := self._first_set("path", "test_path", "label", "id", "task", "classes"):
+            raise ValueError(
+                f"data.{unfit} is set but data.name is {self.name!r}; "
+                "a file of your own is data.name 'table'"
+            )
         return self
 
     @model_validator(mode="after")
@@ -173,19 +169,13 @@ class DataConfig(Options):
         for key, named in uses.items():
             if self.label is not None and self.label in named:
                 raise ValueError(f"data.{key} names {self.label!r}, which is data.label")
-        for one, other in (
-            ("id", "columns"),
-            ("id", "drop"),
-            ("id", "ranges"),
-            ("id", "categories"),
-            ("id", "categorical"),
-            ("drop", "columns"),
-            ("drop", "ranges"),
-            ("drop", "categories"),
-            ("drop", "categorical"),
-            ("ranges", "categories"),
-            ("ranges", "categorical"),
-        ):
+        numeric = ("categories", "categorical")
+        clashes = {
+            "id": ("columns", "drop", "ranges", *numeric),
+            "drop": ("columns", "ranges", *numeric),
+            "ranges": numeric,
+        }
+        for one, other in ((one, other) for one, others in clashes.items() for other in others):
             both = next((column for column in uses[one] if column in uses[other]), None)
             if both is not None:
                 raise ValueError(f"data.{one} and data.{other} both name {both!r}; keep one")

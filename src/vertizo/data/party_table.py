@@ -18,7 +18,7 @@ from torch import Tensor
 from vertizo.core.errors import ConfigError, DataError
 from vertizo.core.options import Options
 from vertizo.core.randomness import Stream
-from vertizo.data.alignment import align_table, contents_of, fingerprint, in_order, keys_of
+from vertizo.data.alignment import contents_of, fingerprint, in_order, keys_of
 from vertizo.data.datasets.files import set_apart
 from vertizo.data.labels import labels_of
 from vertizo.data.options import Category, DataConfig, Delimiter
@@ -26,7 +26,7 @@ from vertizo.data.tabular.columns import Source, check_known, matrices
 from vertizo.data.tabular.prepared import Preparation
 from vertizo.data.tabular.preprocessing import Preprocessing, check_public
 from vertizo.data.tabular.tables import source_of
-from vertizo.data.vertical import VerticalData, choose, hold, learned_task
+from vertizo.data.vertical import Holding, VerticalData, choose, hold, learned_task
 from vertizo.models.losses import Classification
 from vertizo.protocol.messages import Purpose
 
@@ -35,25 +35,26 @@ class OwnTable(Options):
     """A feature holder's table."""
 
     path: Path | None = None
-    """A CSV or Parquet file; unset for a named data set, of which a party takes its part."""
+    """A CSV or Parquet file. Leave it out for a named data set, of which each party takes its
+    part."""
     test_path: Path | None = None
-    """A file of the test records; unset: a share of ``path``, as the label holder says."""
+    """A file of the test records. Default: a share of ``path``, as the label holder says."""
     id: str | None = None
-    """The column of keys, the same people's at all parties."""
+    """The column of keys: the same people have the same keys at all parties."""
     delimiter: Delimiter = ","
-    """What stands between the values of a CSV file."""
+    """The character between the values of a CSV file."""
     columns: list[str] | None = None
-    """The features; unset: all columns but ``id`` and ``drop``."""
+    """The features. Default: all columns but ``id`` and ``drop``."""
     drop: list[str] = Field(default_factory=list)
     """Columns to leave out."""
     categorical: list[str] = Field(default_factory=list)
-    """Columns of numbers that are categories."""
+    """Numeric columns to treat as categories."""
     ranges: dict[str, list[float]] = Field(default_factory=dict)
-    """Column → [low, high], public bounds to scale by in place of fitted statistics."""
+    """Column → [low, high], public bounds to scale by instead of fitted statistics."""
     categories: dict[str, list[Category]] = Field(default_factory=dict)
-    """Column → its categories, public, in place of those that occur in training."""
+    """Column → its categories, public, instead of those that occur in training."""
     root: Path | None = None
-    """Folder of a named data set's files; unset: the environment variable VERTIZO_DATA."""
+    """Folder of a named data set's files. Default: the environment variable VERTIZO_DATA."""
 
     @model_validator(mode="after")
     def _whole(self) -> OwnTable:
@@ -74,18 +75,21 @@ class Choice:
     test: float | None
     limit: int | None = None
 
-    def rows(self, records: int, tested: int | None) -> dict[Purpose, Tensor]:
-        """Row numbers by purpose, ascending.
+    def rows(self, records: int, tested: int | None = None) -> dict[Purpose, Tensor]:
+        """Row numbers by purpose, ascending; test records are among the first unless ``tested``.
 
-        Args:
-            records: of the first table.
-            tested: of the table of test records; None if the test records are among the first.
+        Raises:
+            ConfigError: none is left to train on.
         """
         if tested is not None:
             first, test = torch.arange(records), torch.arange(tested)
         else:
             first, test = set_apart(records, self.test)
         chosen = choose(len(first), self.validation, self.limit, self.stream)
+        if not chosen["train"].numel():
+            raise ConfigError(
+                f"data.validation is {self.validation}, which leaves no record to train on"
+            )
         return {**{purpose: first[rows] for purpose, rows in chosen.items()}, "test": test}
 
 
@@ -106,52 +110,30 @@ class Held:
 
 
 def features(options: OwnTable, choice: Choice, federation: str) -> Held:
-    """A feature holder's own table.
-
-    Args:
-        options: with a path.
-        choice: of training, validation and test records.
-        federation: its name, which the fingerprint is keyed by.
+    """A feature holder's own table; the fingerprint is keyed by the federation's name.
 
     Raises:
         ConfigError, DataError: one line that names the file, the column and what would be right.
     """
-    assert options.path is not None, "the caller has looked"
-    sources, keys = _sources(options.path, options.test_path, options.id, options.delimiter)
+    sources, keys = _opened(options, columns=options.columns or ())
     train = sources[0]
-    _check_known(train, options, columns=options.columns or ())
     left_out = {options.id, *options.drop}
     columns = [c for c in options.columns or train.frame.columns if c not in left_out]
     if not columns:
         raise DataError(f"{train.name} has no column but {options.id!r} and what data.drop names")
-    raw, levels = matrices(
-        sources, columns, {*options.categorical, *options.categories}, options.ranges
-    )
-    check_public(train.name, columns, levels, options.ranges, options.categories)
-    rows = _rows(choice, raw)
-    values = {p: _of(raw, p)[ids] for p, ids in rows.items()}
-    holding, prepare = hold("own", values, columns, levels, options.ranges, options.categories)
-    return Held(
-        holding.values,
-        holding.cardinalities,
-        prepare.fitted,
-        fingerprint(federation, keys),
-        prepare,
-    )
+    _, own, prepare = _features("own", sources, columns, options, choice)
+    made = fingerprint(federation, keys)
+    assert own is not None, "there are columns"
+    assert prepare is not None, "and they are prepared"
+    return Held(own.values, own.cardinalities, prepare.fitted, made, prepare)
 
 
 def labels(
     options: DataConfig, choice: Choice, members: Sequence[str], federation: str
 ) -> tuple[VerticalData, bytes]:
-    """The label holder's own table, and the fingerprint of its keys.
+    """The label holder's own table for those feature holders, and the fingerprint of its keys.
 
     Columns beside the key and the label are features of its own; they enter the server model.
-
-    Args:
-        options: with a path, a label and an id.
-        choice: of training, validation and test records.
-        members: the feature holders' names.
-        federation: its name, which the fingerprint is keyed by.
 
     Raises:
         ConfigError, DataError: one line that names the file, the column and what would be right.
@@ -160,43 +142,33 @@ def labels(
     assert options.label is not None, "and a label"
     if options.id is None:
         raise ConfigError("data.id is not set; name the column of keys that all parties have")
-    sources, keys = _sources(options.path, options.test_path, options.id, options.delimiter)
-    train = sources[0]
-    _check_known(train, options, label=[options.label])
+    sources, keys = _opened(options, label=[options.label])
+    train, holder = sources[0], options.label_holder or "label holder"
     task = options.task if options.label_range is None else "regression"
-    raw_task, raw_labels, names = labels_of(sources, options.label, task, options.classes)
+    raw_task, raw, names = labels_of(sources, options.label, task, options.classes)
     left_out = {options.id, options.label, *options.drop}
     columns = [column for column in train.frame.columns if column not in left_out]
-    raw, levels = matrices(
-        sources, columns, {*options.categorical, *options.categories}, options.ranges
-    )
-    check_public(train.name, columns, levels, options.ranges, options.categories)
-    rows, first = _rows(choice, raw), keys[1 : 1 + train.frame.height]
-    by_purpose = {p: _of(raw_labels, p)[ids] for p, ids in rows.items()}
+    rows, own, prepare = _features(holder, sources, columns, options, choice)
+    chosen, first = rows["train"].tolist(), keys[1 : 1 + train.frame.height]
+    by_purpose = _chosen(raw, rows)
     learned = learned_task(options.path.stem, raw_task, by_purpose["train"], options.label_range)
-    classified = isinstance(raw_task, Classification)
-    holder = options.label_holder or "label holder"
-    own, prepare = None, None
-    if columns:
-        values = {p: _of(raw, p)[ids] for p, ids in rows.items()}
-        own, prepare = hold(holder, values, columns, levels, options.ranges, options.categories)
+    public = options.classes if isinstance(raw_task, Classification) else options.label_range
+    prepared = {} if prepare is None else {holder: prepare}
+    fitted = tuple(party for party, each in prepared.items() if each.fitted)
     data = VerticalData(
         name=options.path.stem,
         task=learned,
         parties=tuple(members),
         features=(),
         labels=by_purpose,
-        fitted_scaling=prepare is not None and prepare.fitted,
+        fitted_scaling=bool(fitted),
         own=own,
-        fitted=(holder,) if prepare is not None and prepare.fitted else (),
-        fitted_labels=(classified and options.classes is None)
-        or (not classified and options.label_range is None),
+        fitted=fitted,
+        fitted_labels=public is None,
         class_names=names,
-        preparation=Preparation(
-            {} if prepare is None else {holder: prepare}, options.label, learned, names
-        ),
-        keys=lambda: [first[place] for place in rows["train"].tolist()],
-        contents=lambda: contents_of(train.frame[rows["train"].tolist()]),
+        preparation=Preparation(prepared, options.label, learned, names),
+        keys=lambda: [first[place] for place in chosen],
+        contents=lambda: contents_of(train.frame[chosen]),
     )
     return data, fingerprint(federation, keys)
 
@@ -222,54 +194,52 @@ def without_features(whole: VerticalData, members: Sequence[str]) -> VerticalDat
     )
 
 
-def _sources(
-    path: Path, test_path: Path | None, id_: str | None, delimiter: str
+def _opened(
+    options: OwnTable | DataConfig, **named: Iterable[str]
 ) -> tuple[list[Source], list[str]]:
-    """The tables in the order of their keys; how many keys each has, and they themselves."""
-    assert id_ is not None, "the caller has looked"
+    """The tables in the order of their keys; how many keys each has, and they themselves.
+
+    Rows are still found where they are in the file. Columns that are not there are refused; beside
+    the usual keys' those of ``named``, a key's name and the columns it has.
+    """
+    assert options.id is not None, "the caller has looked"
+    assert options.path is not None, "the caller has looked"
     sources: list[Source] = []
     all_keys: list[str] = []
-    for place in (path, test_path):
-        if place is None:
+    for path in (options.path, options.test_path):
+        if path is None:
             continue
-        source = source_of(place, delimiter)
-        keys = keys_of(source.frame, id_, source.name, source.place)
-        sources.append(_aligned(source, id_, keys))
+        source = source_of(path, options.delimiter)
+        keys = keys_of(source.frame, options.id, source.name, source.place)
+        rows = sorted(range(len(keys)), key=keys.__getitem__)
+        sources.append(source.reordered(rows))
         all_keys += [str(len(keys)), *in_order(keys)]
     if len(sources) == 1 and sources[0].frame.height < 2:
         raise DataError(f"{path} has 1 row; it takes one to train on and one to test on")
+    for key in ("drop", "categorical", "ranges", "categories"):
+        named[key] = getattr(options, key)
+    wanted = [(f"{key} names", column) for key, columns in named.items() for column in columns]
+    check_known(sources[0], wanted)
     return sources, all_keys
 
 
-def _aligned(source: Source, id_: str, keys: Sequence[str]) -> Source:
-    """A table in the order of its keys; its rows are still found where they are in the file."""
-    rows = sorted(range(len(keys)), key=keys.__getitem__)
-    frame = align_table(source.frame, id_, keys, source.name)
-    return Source(source.name, frame, lambda index: source.place(rows[index]))
+def _features(
+    name: str,
+    sources: Sequence[Source],
+    columns: Sequence[str],
+    options: OwnTable | DataConfig,
+    choice: Choice,
+) -> tuple[dict[Purpose, Tensor], Holding | None, Preprocessing | None]:
+    """The rows by purpose, and what they are in those columns; None where there are no columns."""
+    ranges, categories = options.ranges, options.categories
+    raw, levels = matrices(sources, columns, {*options.categorical, *categories}, ranges)
+    check_public(sources[0].name, columns, levels, ranges, categories)
+    rows = choice.rows(*map(len, raw))
+    if not columns:
+        return rows, None, None
+    return rows, *hold(name, _chosen(raw, rows), columns, levels, ranges, categories)
 
 
-def _rows(choice: Choice, raw: Sequence[Tensor]) -> dict[Purpose, Tensor]:
-    rows = choice.rows(len(raw[0]), len(raw[1]) if len(raw) > 1 else None)
-    if not rows["train"].numel():
-        raise ConfigError(
-            f"data.validation is {choice.validation}, which leaves no record to train on"
-        )
-    return rows
-
-
-def _of(parts: Sequence[Tensor], purpose: Purpose) -> Tensor:
-    """The table that the records of that purpose are in."""
-    return parts[-1] if purpose == "test" else parts[0]
-
-
-def _check_known(source: Source, options: OwnTable | DataConfig, **more: Iterable[str]) -> None:
-    """Refuse columns that are not there; ``more`` has a key's name and the columns it has."""
-    named: dict[str, Iterable[str]] = {
-        **more,
-        "drop": options.drop,
-        "categorical": options.categorical,
-        "ranges": options.ranges,
-        "categories": options.categories,
-    }
-    wanted = [(f"{key} names", column) for key, columns in named.items() for column in columns]
-    check_known(source, wanted)
+def _chosen(parts: Sequence[Tensor], rows: Mapping[Purpose, Tensor]) -> dict[Purpose, Tensor]:
+    """Rows by purpose, of the table that the records of that purpose are in."""
+    return {p: (parts[-1] if p == "test" else parts[0])[ids] for p, ids in rows.items()}

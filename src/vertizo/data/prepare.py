@@ -14,7 +14,6 @@ from vertizo.data import vertical
 from vertizo.data.alignment import hashed
 from vertizo.data.datasets import catalog
 from vertizo.data.options import DataConfig
-from vertizo.data.pooled import Pooled
 from vertizo.data.splits import describe
 from vertizo.data.tabular import tables
 from vertizo.data.tabular.columns import Source
@@ -26,21 +25,19 @@ if TYPE_CHECKING:
 
 
 def prepare(options: DataConfig, stream: Stream) -> VerticalData:
-    """Load the data set that is named, and cut it between the parties.
-
-    Args:
-        options: validated.
-        stream: randomness of the choice of validation records.
+    """Load the data set that is named, and cut it; the stream chooses validation records.
 
     Raises:
         ConfigError, DataError: one line that says what does not fit, or is missing.
     """
     pooled = catalog.load(options.name, options.root, options)
-    unfit = next(iter(options.table_keys()), None)
-    if unfit is not None and pooled.kind != "table":
-        raise ConfigError(f"data.{unfit} is for tables but {describe(pooled)}")
-    if options.test_limit is not None:
-        pooled = _fewer_tests(pooled, options.test_limit)
+    for key in ("columns", "drop", "categorical", "ranges", "categories"):
+        if getattr(options, key) and pooled.kind != "table":
+            raise ConfigError(f"data.{key} is for tables but {describe(pooled)}")
+    if options.test_limit is not None:  # a random part, every run's the same
+        order = Stream.from_seed(0).child("test records").generator().permutation(len(pooled.test))
+        ids = torch.from_numpy(order[: options.test_limit]).sort()[0]
+        pooled = replace(pooled, test=pooled.test[ids], test_labels=pooled.test_labels[ids])
     if pooled.keys is None:
         pooled = replace(pooled, keys=partial(_contents, options))
     return _with_every_class(vertical.cut(pooled, options, stream), options)
@@ -64,10 +61,7 @@ def _contents(options: DataConfig) -> list[str]:
 def prepare_frame(frame: pl.DataFrame, options: DataConfig, stream: Stream) -> VerticalData:
     """Cut records in memory as a file of the same rows would be; none of them is for testing.
 
-    Args:
-        frame: the features and the label, in columns.
-        options: ``data.name`` is ``frame``; with a label.
-        stream: randomness of the choice of validation records.
+    The frame has the features and the label, which the options name; ``data.name`` is ``frame``.
 
     Raises:
         ConfigError, DataError: one line that says what does not fit.
@@ -77,11 +71,7 @@ def prepare_frame(frame: pl.DataFrame, options: DataConfig, stream: Stream) -> V
 
 
 def _with_every_class(data: VerticalData, options: DataConfig) -> VerticalData:
-    """The data, with a note on classes that no training record has.
-
-    Raises:
-        DataError: all training records are of one class.
-    """
+    """With a note on classes that no training record has; DataError if all are of one class."""
     if not isinstance(data.task, Classification) or not data.records:
         return data
     names = data.class_names or tuple(map(str, range(data.task.outputs)))
@@ -100,14 +90,3 @@ def _with_every_class(data: VerticalData, options: DataConfig) -> VerticalData:
         "never predicted with reason"
     )
     return replace(data, notes=(*data.notes, note))
-
-
-def _fewer_tests(pooled: Pooled, limit: int) -> Pooled:
-    """A random part of the test records; every run's the same."""
-    order = Stream.from_seed(0).child("test records").generator().permutation(len(pooled.test))
-    chosen = torch.from_numpy(order[:limit]).sort()[0]
-    return replace(
-        pooled,
-        test=pooled.test.index_select(0, chosen),
-        test_labels=pooled.test_labels.index_select(0, chosen),
-    )

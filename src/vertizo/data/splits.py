@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import get_args
 
 import torch
@@ -85,11 +86,12 @@ def pieces(
     elif split == "segments":
         parts = _strips(shape[0], parties or 1, 1)
     elif split == "views":
+        # [records, views, channels, height, width] to [records, views·channels, height, width]
         runs = _strips(shape[0], parties or shape[0], 1)
-        parts = [_after(run, _stack) for run in runs]
+        parts = [_after(run, lambda views: views.flatten(1, 2)) for run in runs]
     else:
         flat = _strips(math.prod(shape), parties or 4, -1)
-        parts = [_after(_flatten, strip) for strip in flat]
+        parts = [_after(lambda values: values.flatten(1), strip) for strip in flat]
     return tuple(f"party{index}" for index in range(len(parts))), parts
 
 
@@ -110,25 +112,15 @@ def _strips(size: int, count: int, side: int) -> list[Piece]:
         raise ConfigError(f"data.parties is {count} but there are {size} to share; use 1 to {size}")
     each = size // count
 
-    def strip(index: int) -> Piece:
+    def strip(index: int, values: Tensor) -> Tensor:
         start = index * each
-        length = each if index < count - 1 else size - start
-        return lambda values: values.narrow(side, start, length)
+        return values.narrow(side, start, each if index < count - 1 else size - start)
 
-    return [strip(index) for index in range(count)]
+    return [partial(strip, index) for index in range(count)]
 
 
 def _after(first: Piece, second: Piece) -> Piece:
     return lambda values: second(first(values))
-
-
-def _flatten(values: Tensor) -> Tensor:
-    return values.flatten(1)
-
-
-def _stack(views: Tensor) -> Tensor:
-    """[records, views, channels, height, width] to [records, views·channels, height, width]."""
-    return views.flatten(1, 2)
 
 
 def _named(

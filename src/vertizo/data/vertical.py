@@ -15,7 +15,7 @@ from vertizo.core.names import SplitName
 from vertizo.core.randomness import Stream
 from vertizo.data.options import DataConfig
 from vertizo.data.pooled import Pooled
-from vertizo.data.splits import SPLITS, Piece, describe, nearest, pieces
+from vertizo.data.splits import SPLITS, describe, nearest, pieces
 from vertizo.data.tabular.prepared import Preparation
 from vertizo.data.tabular.preprocessing import Bounds, Lists, Preprocessing, check_public
 from vertizo.models.losses import Regression, Task
@@ -81,11 +81,7 @@ def cut(pooled: Pooled, options: DataConfig, stream: Stream) -> VerticalData:
     """Set validation records aside and give every party its part of the features.
 
     The parties of a raw table then prepare their own columns, fitted on their own training rows.
-
-    Args:
-        pooled: the whole data set.
-        options: how it is cut, and which public constants take the place of fitted statistics.
-        stream: randomness of the choice of validation records.
+    The stream chooses the validation records.
 
     Raises:
         ConfigError: the split or another key does not fit the data, naming both.
@@ -106,8 +102,7 @@ def cut(pooled: Pooled, options: DataConfig, stream: Stream) -> VerticalData:
             f"data.validation is {options.validation}, which leaves no record to train on"
         )
     labels: dict[Purpose, Tensor] = {"test": pooled.test_labels}
-    for purpose, ids in chosen.items():
-        labels[purpose] = pooled.train_labels.index_select(0, ids)
+    labels |= {purpose: pooled.train_labels[ids] for purpose, ids in chosen.items()}
 
     holdings, fitted = [], []
     preparations: dict[str, Preprocessing] = {}
@@ -116,16 +111,16 @@ def cut(pooled: Pooled, options: DataConfig, stream: Stream) -> VerticalData:
         own_part = piece(pooled.train)
         values = {purpose: _selected(own_part, ids) for purpose, ids in chosen.items()}
         values["test"] = piece(pooled.test).contiguous()
-        if pooled.levels is None:
-            holdings.append(Holding(name, values))
-            fitted += [name] * pooled.fitted_scaling
-            continue
-        own = _columns_of(piece, pooled.columns or ())
-        holding, prepare = hold(name, values, own, pooled.levels, ranges, categories)
-        preparations[name] = prepare
+        holding, is_fitted = Holding(name, values), pooled.fitted_scaling
+        if pooled.levels is not None:
+            places = piece(torch.arange(len(pooled.columns or ())).unsqueeze(0))[0].tolist()
+            own = [(pooled.columns or ())[place] for place in places]
+            holding, prepare = hold(name, values, own, pooled.levels, ranges, categories)
+            preparations[name], is_fitted = prepare, prepare.fitted
         holdings.append(holding)
-        fitted += [name] * prepare.fitted
+        fitted += [name] * is_fitted
     clients = [holding for holding in holdings if holding.name != options.label_holder]
+    cardinalities = tuple(client.cardinalities for client in clients)
     task = learned_task(pooled.name, pooled.task, labels["train"], label_range)
     return VerticalData(
         name=pooled.name,
@@ -134,7 +129,7 @@ def cut(pooled: Pooled, options: DataConfig, stream: Stream) -> VerticalData:
         features=tuple(client.values for client in clients),
         labels=labels,
         fitted_scaling=bool(fitted),
-        cardinalities=_cardinalities(clients),
+        cardinalities=cardinalities if any(cardinalities) else (),
         own=next((holding for holding in holdings if holding.name == options.label_holder), None),
         fitted=tuple(fitted),
         fitted_labels=pooled.fitted_labels or (task is not pooled.task and label_range is None),
@@ -172,11 +167,8 @@ def choose(
 ) -> dict[Purpose, Tensor]:
     """Which records train and which validate: row numbers, ascending.
 
-    Args:
-        records: how many there are.
-        validation: share of those that are used.
-        limit: use at most so many; None for all.
-        stream: randomness of the choice; who has it makes the same one.
+    ``validation`` is the share of those that are used, at most ``limit``. Who has the stream makes
+    the same choice.
     """
     order = torch.from_numpy(stream.generator().permutation(records))
     if limit is not None:
@@ -214,27 +206,12 @@ def _check_holder(label_holder: str | None, names: Sequence[str]) -> None:
         )
 
 
-def _columns_of(piece: Piece, columns: Sequence[str]) -> tuple[str, ...]:
-    """The names of the columns that a piece takes."""
-    places = piece(torch.arange(len(columns)).unsqueeze(0))
-    return tuple(columns[place] for place in places[0].tolist())
-
-
-def _cardinalities(clients: Sequence[Holding]) -> tuple[tuple[int, ...], ...]:
-    found = tuple(client.cardinalities for client in clients)
-    return found if any(found) else ()
-
-
 def learned_task(
     name: str, task: Task, labels: Tensor, label_range: Sequence[float] | None
 ) -> Task:
     """The task; a regression learns labels that are centred and scaled.
 
-    Args:
-        name: of the data set.
-        task: as its labels have it.
-        labels: of the training records.
-        label_range: public bounds to scale by in place of the labels' mean and standard deviation.
+    By the training labels' mean and standard deviation, or public bounds in their place.
 
     Raises:
         ConfigError: bounds for what is no regression.

@@ -142,6 +142,8 @@ class Method(Chosen):
     """Whether the client model must be differentiable."""
     as_pytorch: ClassVar[bool] = False
     """Whether modules train in training mode: no losses at several points are compared."""
+    reply_is_gradient: ClassVar[bool] = False
+    """Whether a reply is a gradient of each record's embedding, of which steps add up."""
     up: ClassVar[Codec] = NoCompression()
     """How its queries are coded, unless another codec is chosen."""
 
@@ -190,11 +192,6 @@ class Method(Chosen):
         return False
 
     @property
-    def reply_is_gradient(self) -> bool:
-        """Whether a reply is a gradient of each record's embedding, of which steps add up."""
-        return False
-
-    @property
     def reply_is_losses(self) -> bool:
         """Whether a reply holds losses that differ by little, and no rounding may swallow it."""
         return False
@@ -204,24 +201,16 @@ class Method(Chosen):
         return (1,)
 
     def estimated_dimensions(self, parameters: int, embedding_dim: int, batch_size: int) -> float:
-        """Dimensions that a client's gradient is estimated in; 0 where it is computed.
-
-        Args:
-            parameters: d_m.
-            embedding_dim: d_h.
-            batch_size: B.
-        """
+        """Dimensions that a client's gradient is estimated in, of d_m, d_h and B; 0 where it is
+        computed."""
         return 0.0 if self.first_order_client else parameters
 
     def check(self, clients: int) -> None:
         """Raises ConfigError if the method does not fit so many clients."""
 
     def client(self, side: ClientSide) -> ClientPair:
-        """The client pair: `ask` and `tell` of this client.
-
-        Raises:
-            ConfigError: the method needs a differentiable model, and this one is not.
-        """
+        """`ask`, `tell` and `table_of` of this client; ConfigError where its model has no gradient
+        and the method needs one."""
         if self.first_order_client and not isinstance(side.model, DifferentiableModel):
             raise ConfigError(
                 f"method {self.name} needs a differentiable client model, not "
@@ -233,12 +222,9 @@ class Method(Chosen):
 
     @abstractmethod
     def ask(self, side: ClientSide, number: int, features: Any) -> Tensor:
-        """Embeddings of a batch, [points, batch, d_h], as query ``number``.
+        """Embeddings of a batch, [points, batch, d_h], as query ``number`` of this client, from 0.
 
-        Args:
-            side: the client's own.
-            number: the client's own count of its queries, from 0.
-            features: of the batch, [batch, …]; a `Selected` where `table_of` gave a table.
+        ``features`` are [batch, …], or a `Selected` where `table_of` gave a table.
         """
 
     def stored(self, embeddings: Tensor) -> Tensor:
@@ -252,9 +238,7 @@ class Method(Chosen):
     def evaluated(self, query: Query, shared: Stream) -> Tensor | None:
         """Embeddings at which the server computes losses beside those stored: [points, batch, d_h].
 
-        Args:
-            query: as it came.
-            shared: the client's `ClientSide.shared`.
+        ``shared`` is the client's `ClientSide.shared`.
         """
         return query.embeddings if len(query.embeddings) > 1 else None
 
@@ -280,8 +264,7 @@ class Method(Chosen):
     def tell(self, side: ClientSide, number: int, features: Any, values: Tensor) -> None:
         """Move ``side.model`` by the reply to query ``number``, which was about ``features``.
 
-        Works even where `ClientSide.taken` gives nothing: a client that was restarted in between
-        goes on.
+        Works even where `ClientSide.taken` gives nothing, for a client restarted in between.
         """
 
     def table_of(self, side: ClientSide, features: Tensor) -> Tensor | None:

@@ -29,8 +29,8 @@ from vertizo.methods.base import ClientSide, Method, Outcome
 from vertizo.models.base import Points
 from vertizo.models.optimizers import Dense
 from vertizo.protocol.messages import Query
+from vertizo.zeroth_order.directions import record_directions
 from vertizo.zeroth_order.estimators import forward_difference
-from vertizo.zeroth_order.record_directions import record_directions
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,10 +41,11 @@ class Czofo(Method):
 
     paper: ClassVar[str] = "VFL-CZOFO (compressed zeroth- and first-order VFL)"
     first_order_client: ClassVar[bool] = True
+    releases_per_query: ClassVar[int] = 1  # a record's q slopes are clipped together
 
     name: Literal["czofo"] = "czofo"
     num_directions: int = Field(default=100, gt=0)
-    """q."""
+    """q, directions of one query."""
     scalars: Literal["batch", "record"] = "batch"
     """q slopes for the whole batch, or for each record."""
     smoothing: float = Field(default=1e-3, gt=0)
@@ -56,11 +57,6 @@ class Czofo(Method):
     def evaluations_per_query(self) -> int:
         """One for each direction."""
         return self.num_directions
-
-    @property
-    def releases_per_query(self) -> int:
-        """A record's q slopes are clipped together."""
-        return 1
 
     @property
     def reply_is_per_record(self) -> bool:
@@ -101,8 +97,7 @@ class Czofo(Method):
 
     def tell(self, side: ClientSide, number: int, features: Tensor, values: Tensor) -> None:
         """``w_m ← w_m − η_m (∂h/∂w_m)ᵀ φ/q Σ_j δ_j u_j``."""
-        kept = side.taken(number) or side.differentiable.forward(Points(features))
-        embeddings, pullback = kept
+        embeddings, pullback = side.taken(number) or side.differentiable.forward(Points(features))
         directions, factor = self.drawn(side.shared, number, embeddings)
         weights = values * (factor / self.num_directions)
         if self.scalars == "batch":

@@ -48,7 +48,7 @@ class Dpzv(Method):
     num_directions: int = Field(default=1, gt=0)
     """K, directions of one query; their estimates are averaged."""
     clipping: Literal["each", "jointly"] = "each"
-    """Whether each of a record's K slopes is bounded by C, or the norm of them all."""
+    """each: C bounds each of a record's K slopes. jointly: C bounds the norm of them all."""
 
     @property
     def points(self) -> int:

@@ -1,17 +1,26 @@
-"""The steps that `Cascaded`, `ZooVfl` and `SynZooVfl` share: the forward difference of two losses.
+"""The methods whose clients move by the forward difference of two losses.
 
-The three differ in how their server is trained and in timing.
+1. A client draws a direction u and sends ``c = h(w_m)`` and ``ĉ = h(w_m + μu)``, [2, batch, d_h]:
+   when it is ready, on a batch of its own, or when all do, on one that the server names.
+2. The server evaluates both with the other clients' last embeddings on the same weights, stores
+   ``c``, and answers with the two batch-mean losses ``h`` and ``ĥ`` or the difference between them.
+3. It steps at the unperturbed embeddings: by its gradient, ``w_0 ← w_0 − η_0 ∂L/∂w_0``, or by a
+   forward difference of its own, ``w_0 ← w_0 − η_0 φ (f(w_0 + μu_0) − f(w_0))/μ · u_0``
+   (`vertizo.party.server_model.ZerothOrder`).
+4. The client moves likewise: ``w_m ← w_m − η_m φ (ĥ − h)/μ · u``.
+
+`ForwardDifference` has the steps; the methods below it differ in timing and in step 3.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
 from vertizo.core.deferred import torch
-from vertizo.core.names import LawName
+from vertizo.core.names import LawName, Timing, UpdateName
 from vertizo.core.randomness import Stream
 from vertizo.methods.base import ClientSide, Features, Method, Outcome
 from vertizo.protocol.messages import Query
@@ -26,27 +35,17 @@ ReplyForm = Literal["losses", "difference"]
 class ForwardDifference(Method):
     """Two embeddings of each record at ``w_m`` and ``w_m + μu``; what is told of their losses."""
 
+    points: ClassVar[int] = 2
+    evaluations_per_query: ClassVar[int] = 1  # at ĉ
+    releases_per_query: ClassVar[int] = 1  # the slope
+
     smoothing: float = Field(default=1e-3, gt=0)
     """μ, the length of a perturbation in units of the direction."""
     directions: LawName = "gaussian"
     """The law that directions are drawn from."""
     reply: ReplyForm = "losses"
-    """Both batch-mean losses, or their difference over μ: what a clip and noise are made for."""
-
-    @property
-    def points(self) -> int:
-        """``c`` and ``ĉ``."""
-        return 2
-
-    @property
-    def evaluations_per_query(self) -> int:
-        """At ``ĉ``."""
-        return 1
-
-    @property
-    def releases_per_query(self) -> int:
-        """The slope."""
-        return 1
+    """losses: both batch-mean losses. difference: their difference over μ, which a clip and noise
+    need."""
 
     @property
     def reply_is_losses(self) -> bool:
@@ -91,3 +90,41 @@ class ForwardDifference(Method):
     def table_of(self, side: ClientSide, features: Tensor) -> Tensor | None:
         """The records, where perturbed models read them."""
         return readable_table(side.model, side.directions(self.directions), features)
+
+
+class Cascaded(ForwardDifference):
+    """Forward-difference clients, a server by gradients; the reply is two batch-mean losses."""
+
+    paper: ClassVar[str] = "VFL-Cascaded (asynchronous VFL by cascaded hybrid optimisation)"
+
+    name: Literal["cascaded"] = "cascaded"
+
+
+class _ZerothOrderServer(ForwardDifference):
+    """With a server that needs no gradient either."""
+
+    server_update: ClassVar[UpdateName] = "forward-difference"
+    server_updates: ClassVar[tuple[UpdateName, ...]] = (
+        "forward-difference",
+        "zeroth-order",
+        "private-zeroth-order",
+        "none",
+    )
+
+
+class ZooVfl(_ZerothOrderServer):
+    """Forward differences at clients and server, each client at its own pace."""
+
+    paper: ClassVar[str] = "ZOO-VFL (zeroth-order VFL, asynchronous)"
+
+    name: Literal["zoo-vfl"] = "zoo-vfl"
+
+
+class SynZooVfl(_ZerothOrderServer):
+    """Forward differences at clients and server, all clients in step."""
+
+    paper: ClassVar[str] = "Syn-ZOO-VFL (zeroth-order VFL, synchronous)"
+    timings: ClassVar[tuple[Timing, ...]] = ("synchronous",)
+
+    name: Literal["syn-zoo-vfl"] = "syn-zoo-vfl"
+    reply: ReplyForm = "difference"

@@ -26,7 +26,7 @@ from vertizo.core.names import Timing
 from vertizo.methods.base import Answered, ClientSide, Features, Method, Outcome
 from vertizo.models.base import DifferentiableModel, Selected
 from vertizo.models.optimizers import Dense
-from vertizo.zeroth_order.tangents import principal, tangents
+from vertizo.zeroth_order.tangents import principal
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -89,9 +89,7 @@ class Tangent(Method):
         assert not isinstance(features, Selected)
         chosen = self._chosen(side, number, features)
         side.pending = number, chosen
-        return torch.cat(
-            [side.model(features).unsqueeze(0), tangents(side.model, features, chosen)]
-        )
+        return torch.cat([side.model(features).unsqueeze(0), side.model.tangents(chosen, features)])
 
     def stored(self, embeddings: Tensor) -> Tensor:
         """The embeddings themselves."""

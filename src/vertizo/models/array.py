@@ -6,7 +6,7 @@ be written in PyTorch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -14,38 +14,26 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vertizo.core.errors import ConfigError
-from vertizo.models.base import OfParameters
+from vertizo.models.base import Model
 from vertizo.models.parts import failing, somebodys_code
 
 ArrayFunction = Callable[[NDArray[np.float32], NDArray[np.float32]], NDArray[np.float32]]
 
 
-class ArrayModel(OfParameters):
+class ArrayModel(Model):
     """``function(w, x)``: parameters [d] and features [batch, ...] to outputs [batch, outputs].
 
-    Args:
-        function: called with NumPy arrays that it must not change or keep.
-        parameters: [d], float32: where training starts; kept, not copied.
+    The function is called with NumPy arrays that it must not change or keep; ``parameters``,
+    float32, are where training starts, and are kept, not copied.
     """
 
     def __init__(self, function: ArrayFunction, parameters: Tensor) -> None:
-        self.function = function
-        self.parameters = parameters
+        self.function, self.parameters = function, parameters
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Outputs at the current parameters, [batch, outputs]."""
-        return self._evaluate(self.parameters, inputs)
-
-    def along(self, direction: Tensor, offsets: Sequence[float], inputs: Tensor) -> Tensor:
-        """Outputs at ``w + offset · direction`` for each offset, [offsets, batch, outputs]."""
-        w = self.parameters
-        return torch.stack(
-            [self._evaluate(w.add(direction, alpha=offset), inputs) for offset in offsets]
-        )
-
-    def _evaluate(self, parameters: Tensor, inputs: Tensor) -> Tensor:
         with somebodys_code(failing(getattr(self.function, "__name__", "function"), inputs)):
-            found = self.function(parameters.numpy(), inputs.numpy())
+            found = self.function(self.parameters.numpy(), inputs.numpy())
             outputs = np.asarray(found, dtype=np.float32)
         if outputs.ndim != 2 or outputs.shape[0] != inputs.shape[0]:
             raise ConfigError(

@@ -21,9 +21,10 @@ from vertizo.core.deferred import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-
 State: TypeAlias = "Tensor | dict[str, Any]"
 """All that makes a model what it is: w, and beside it what training by steps does not move."""
+AT_ONCE = 2**24
+"""Numbers that may be held at a time when gradients are formed record by record."""
 
 
 def copied(state: State) -> State:
@@ -33,32 +34,36 @@ def copied(state: State) -> State:
     return {name: copied(part) for name, part in state.items()}
 
 
-def put(vector: Tensor, values: Tensor) -> None:
-    """``vector ← values``, in place.
+DIFFERENCE = 1e-2
+"""Length of the steps whose differences stand in for derivatives."""
 
-    Raises:
-        ValueError: they are of another shape.
-    """
+
+def put(vector: Tensor, values: Tensor) -> None:
+    """``vector ← values``, in place; ValueError if they are of another shape."""
     if values.shape != vector.shape:
         raise ValueError(f"{list(values.shape)} in place of {list(vector.shape)}")
     vector.copy_(values)
 
 
 class Model(Protocol):
-    """A function ``h(w; x)`` of a flat vector ``w``."""
+    """A function ``h(w; x)`` of a flat vector ``w``.
+
+    What derives from it has nothing but w, and one evaluation after the other, unless it says
+    otherwise.
+    """
 
     parameters: Tensor
     """w, shape [d]: the live storage; shifting it shifts the model. What is frozen is not in it."""
 
     def state(self) -> State:
         """What a checkpoint must hold, live: w alone, unless something else belongs to it."""
+        return self.parameters
 
     def load(self, state: State) -> None:
-        """Go on from ``state``.
-
-        Raises:
-            KeyError, TypeError, ValueError: it is another model's.
-        """
+        """Go on from ``state``; KeyError, TypeError or ValueError if it is another model's."""
+        if not isinstance(state, torch.Tensor):
+            raise TypeError("the state of another kind of model")
+        put(self.parameters, state)
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Outputs at the current parameters, shape [batch, outputs]; no graph is made."""
@@ -66,50 +71,50 @@ class Model(Protocol):
     def along(self, direction: Tensor, offsets: Sequence[float], inputs: Tensor) -> Tensor:
         """Outputs at ``w + offset · direction`` for each offset: [offsets, batch, outputs].
 
-        ``direction`` is [d]. The parameters are afterwards what they were.
+        ``direction`` is [d]. The parameters are afterwards what they were: put back from a copy.
         """
+        saved = self.parameters.clone()
+        direction = direction.to(saved.device)
+        results = []
+        try:
+            for offset in offsets:
+                torch.add(saved, direction, alpha=offset, out=self.parameters)
+                results.append(self(inputs))
+        finally:
+            self.parameters.copy_(saved)
+        return torch.stack(results)
 
+    def tangents(self, directions: Tensor, inputs: Tensor) -> Tensor:
+        """``J_i v`` of every record i and row v of ``directions`` [K, d]: [K, batch, outputs].
 
-class OfParameters:
-    """A model that nothing but w belongs to."""
-
-    parameters: Tensor
-
-    def state(self) -> State:
-        """w, live."""
-        return self.parameters
-
-    def load(self, state: State) -> None:
-        """Go on from ``state``."""
-        if not isinstance(state, torch.Tensor):
-            raise TypeError("the state of another kind of model")
-        put(self.parameters, state)
+        J_i is the Jacobian of its outputs. By central differences, of a model without derivatives.
+        """
+        found = []
+        for direction in directions:
+            step = DIFFERENCE / (float(direction.norm()) or 1.0)
+            plus, minus = self.along(direction, (step, -step), inputs)
+            found.append((plus - minus) / (2 * step))
+        return torch.stack(found)
 
 
 class Pullback(Protocol):
-    """Carries gradients backwards through one evaluation of a model."""
+    """Carries gradients backwards through one evaluation of a model.
+
+    ``gradient`` is with respect to the outputs, [batch, outputs], throughout.
+    """
 
     def __call__(self, gradient: Tensor) -> Tensor:
-        """Gradient with respect to the parameters, shape [d].
-
-        ``gradient`` is the gradient with respect to the outputs, shape [batch, outputs].
-        The result may be a buffer that the next call overwrites.
-        """
+        """With respect to the parameters, [d]: perhaps a buffer that the next call overwrites."""
 
     def inputs(self, gradient: Tensor) -> Tensor:
-        """Gradient with respect to the inputs, of the inputs' shape."""
+        """With respect to the inputs, of their shape."""
 
     @property
     def at_once(self) -> int:
         """Most records whose own gradients should be asked for together."""
 
     def record_gradients(self, gradient: Tensor, records: slice) -> RecordGradients:
-        """What some records alone give the gradient of the parameters.
-
-        Args:
-            gradient: with respect to the outputs, [batch, outputs].
-            records: which of the batch.
-        """
+        """What some records of the batch alone give the gradient of the parameters."""
 
 
 class RecordGradients(Protocol):
@@ -139,13 +144,16 @@ class HeldGradients:
 
     def squares(self) -> Tensor:
         """Added up in float64, where no square of a float32 overflows or vanishes."""
-        return torch.stack(
-            [part.flatten(1).to(torch.float64).square().sum(1) for part in self.parts]
-        ).sum(0)
+        return torch.stack([squared(part.flatten(1)) for part in self.parts]).sum(0)
 
     def total(self, weights: Tensor) -> Tensor:
         """The weighted sum, float64 [d]."""
         return torch.cat([weights @ counted(part.flatten(1), weights) for part in self.parts])
+
+
+def squared(rows: Tensor) -> Tensor:
+    """Squared norm of each row, float64."""
+    return rows.to(torch.float64).square().sum(1)
 
 
 def counted(rows: Tensor, weights: Tensor) -> Tensor:
@@ -210,3 +218,4 @@ class DifferentiableModel(Model, Protocol):
 
         To be called once a step was made by it; without that, nothing changed.
         """
+        return

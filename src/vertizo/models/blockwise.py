@@ -6,8 +6,8 @@ every offset. Nothing is shifted, so that the parameters are afterwards what the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from vertizo.core.deferred import torch
 from vertizo.models.linear_stack import LinearStack
@@ -25,11 +25,8 @@ SPARE = 25
 """The weights are at least this many times the activations held for the sake of one reading."""
 
 
-class Numbers(Protocol):
-    """A direction's numbers from the first to the last."""
-
-    def read(self, count: int) -> Tensor:
-        """The next ``count`` numbers, float32; good until the next call."""
+Read = Callable[[int], "Tensor"]
+"""The next so many numbers of a direction, float32; good until the next call."""
 
 
 def fits(stack: LinearStack, inputs: Tensor, offsets: int) -> bool:
@@ -41,7 +38,7 @@ def fits(stack: LinearStack, inputs: Tensor, offsets: int) -> bool:
     return rows * held * (offsets - 1) * SPARE <= stack.parameters.numel()
 
 
-def along(stack: LinearStack, numbers: Numbers, offsets: Sequence[float], inputs: Tensor) -> Tensor:
+def along(stack: LinearStack, read: Read, offsets: Sequence[float], inputs: Tensor) -> Tensor:
     """Outputs at ``w + offset · u``, [offsets, batch, outputs]; u is read once.
 
     The first layer sees the same inputs at every offset: ``x (W + aU)ᵀ = x Wᵀ + a · x Uᵀ``.
@@ -55,10 +52,10 @@ def along(stack: LinearStack, numbers: Numbers, offsets: Sequence[float], inputs
         shared = len(values) == 1 < len(offsets)
         weight, weights = weights[:size].view(layer.outputs, layer.inputs), weights[size:]
         multiply = _shared if shared else _apart
-        values = multiply(weight, numbers, offsets, values, max(1, most // layer.inputs))
+        values = multiply(weight, read, offsets, values, max(1, most // layer.inputs))
         if layer.bias:
             bias, weights = weights[: layer.outputs], weights[layer.outputs :]
-            slope = numbers.read(layer.outputs)
+            slope = read(layer.outputs)
             for offset, value in zip(offsets, values, strict=True):
                 value += torch.add(bias, slope, alpha=offset).unsqueeze(1)
         if layer.relu:
@@ -68,13 +65,13 @@ def along(stack: LinearStack, numbers: Numbers, offsets: Sequence[float], inputs
 
 
 def _shared(
-    weight: Tensor, numbers: Numbers, offsets: Sequence[float], values: Sequence[Tensor], step: int
+    weight: Tensor, read: Read, offsets: Sequence[float], values: Sequence[Tensor], step: int
 ) -> list[Tensor]:
     """Products with the same values at every offset: two for all, ``step`` rows at a time."""
     (value,) = values
     found = _empty(weight, value, len(offsets))
     plain, slope = _empty(weight[:step], value, 2)
-    for rows, part, along_part in _parts(weight, numbers, step):
+    for rows, part, along_part in _parts(weight, read, step):
         count = len(part)
         torch.mm(part, value, out=plain[:count])
         torch.mm(along_part, value, out=slope[:count])
@@ -84,23 +81,23 @@ def _shared(
 
 
 def _apart(
-    weight: Tensor, numbers: Numbers, offsets: Sequence[float], values: Sequence[Tensor], step: int
+    weight: Tensor, read: Read, offsets: Sequence[float], values: Sequence[Tensor], step: int
 ) -> list[Tensor]:
     """Products with values of each offset's own, its weights made ``step`` rows at a time."""
     found = _empty(weight, values[0], len(offsets))
     shifted = torch.empty_like(weight[:step])
-    for rows, part, along_part in _parts(weight, numbers, step):
+    for rows, part, along_part in _parts(weight, read, step):
         for offset, value, result in zip(offsets, values, found, strict=True):
             torch.add(part, along_part, alpha=offset, out=shifted[: len(part)])
             torch.mm(shifted[: len(part)], value, out=result[rows])
     return found
 
 
-def _parts(weight: Tensor, numbers: Numbers, step: int) -> Iterator[tuple[slice, Tensor, Tensor]]:
+def _parts(weight: Tensor, read: Read, step: int) -> Iterator[tuple[slice, Tensor, Tensor]]:
     """Some rows of the weights at a time, and the direction's numbers for them."""
     for start in range(0, weight.shape[0], step):
         part = weight[start : start + step]
-        yield slice(start, start + len(part)), part, numbers.read(part.numel()).view_as(part)
+        yield slice(start, start + len(part)), part, read(part.numel()).view_as(part)
 
 
 def _empty(weight: Tensor, value: Tensor, count: int) -> list[Tensor]:

@@ -14,22 +14,25 @@ import torch
 from torch import Tensor, nn
 
 from vertizo.core.randomness import Stream
-from vertizo.models.base import DifferentiableModel, Points, Pullback, RecordGradients, State, put
+from vertizo.models.base import (
+    DifferentiableModel,
+    Points,
+    Pullback,
+    RecordGradients,
+    State,
+    put,
+)
 from vertizo.models.parts import check, failing, flatten, somebodys_code, trained
-from vertizo.models.torch import in_turn, over
+from vertizo.models.torch import over
 
 
-class EncodedModel:
+class EncodedModel(DifferentiableModel):
     """``top([joined embeddings, encoder(own features)])``.
 
-    Args:
-        make_top: takes the width of the encoder's outputs, makes the predicting module.
-        encoder: module for the own features.
-        width: of the joined embeddings, which come first in a row.
-        shape: of one record's own features; they come flattened.
-        dtype: what the encoder takes; tokens are integers.
-        training: randomness of modules that train as PyTorch's do; None for evaluation mode. An
-            encoder that is frozen throughout is in evaluation mode always.
+    ``make_top`` takes the width of the encoder's outputs and makes the predicting module. Rows are
+    joined embeddings of ``width`` numbers, then own features, flattened from ``shape``; the encoder
+    takes them as ``dtype``, tokens as integers. ``training`` is the randomness of modules that
+    train as PyTorch's do, None for evaluation mode, in which a wholly frozen encoder is always.
     """
 
     def __init__(
@@ -41,9 +44,7 @@ class EncodedModel:
         dtype: torch.dtype = torch.float32,
         training: Stream | None = None,
     ) -> None:
-        self._width = width
-        self._dtype = dtype
-        self._shape = tuple(shape)
+        self._width, self._shape, self._dtype = width, tuple(shape), dtype
         check(encoder, batch_norm=training is not None)
         example = torch.zeros(2, *self._shape, dtype=dtype)
         with torch.no_grad(), somebodys_code(failing(type(encoder).__name__, example)):
@@ -87,10 +88,6 @@ class EncodedModel:
         encoded = self._encoder(self._own(inputs))
         return self._top(torch.cat([inputs[:, : self._width], encoded], 1))
 
-    def along(self, direction: Tensor, offsets: Sequence[float], inputs: Tensor) -> Tensor:
-        """Outputs at ``w + offset · direction``, [offsets, batch, outputs]."""
-        return in_turn(self, direction, offsets, inputs)
-
     def forward(self, points: Points, number: int = 0) -> tuple[Tensor, Pullback]:
         """Outputs at every point, and the pullback at the last."""
         own, to_encoder = self._own(points.rows), None
@@ -108,40 +105,37 @@ class EncodedModel:
         self._encoder.settle()
 
 
+@dataclass(eq=False)
 class _EncodedPullback:
-    """Gradients of the parameters: the predicting model's first, then the encoder's."""
+    """Gradients of the parameters: the predicting model's, then the encoder's, if that trains."""
 
-    def __init__(self, to_top: Pullback, to_encoder: Pullback | None, width: int) -> None:
-        self._to_top = to_top
-        self._to_encoder = to_encoder
-        """None for an encoder that is frozen."""
-        self._width = width
+    _top: Pullback
+    _encoder: Pullback | None
+    _width: int
 
     def __call__(self, gradient: Tensor) -> Tensor:
-        if self._to_encoder is None:
-            return self._to_top(gradient)
-        at_rows = self._to_top.inputs(gradient)
-        own = self._to_encoder(at_rows[:, self._width :].contiguous())
-        return torch.cat([self._to_top(gradient), own])
+        if self._encoder is None:
+            return self._top(gradient)
+        own = self._encoder(self._at_encoded(gradient))
+        return torch.cat([self._top(gradient), own])
 
     def inputs(self, gradient: Tensor) -> Tensor:
         """Gradient with respect to the joined embeddings, [batch, width]: features have none."""
-        return self._to_top.inputs(gradient)[:, : self._width]
+        return self._top.inputs(gradient)[:, : self._width]
+
+    def _at_encoded(self, gradient: Tensor) -> Tensor:
+        return self._top.inputs(gradient)[:, self._width :].contiguous()
 
     @property
     def at_once(self) -> int:
-        if self._to_encoder is None:
-            return self._to_top.at_once
-        return min(self._to_top.at_once, self._to_encoder.at_once)
+        return min(part.at_once for part in (self._top, self._encoder) if part is not None)
 
     def record_gradients(self, gradient: Tensor, records: slice) -> RecordGradients:
-        if self._to_encoder is None:
-            return self._to_top.record_gradients(gradient, records)
-        at_rows = self._to_top.inputs(gradient)[:, self._width :].contiguous()
-        return _EncodedGradients(
-            self._to_top.record_gradients(gradient, records),
-            self._to_encoder.record_gradients(at_rows, records),
-        )
+        top = self._top.record_gradients(gradient, records)
+        if self._encoder is None:
+            return top
+        at_encoded = self._at_encoded(gradient)
+        return _EncodedGradients(top, self._encoder.record_gradients(at_encoded, records))
 
 
 @dataclass(frozen=True)

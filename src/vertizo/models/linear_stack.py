@@ -10,7 +10,8 @@ bit. Tests hold all of it to autograd.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,15 +21,16 @@ from vertizo.core import kernels
 from vertizo.core.deferred import torch
 from vertizo.core.kernels import plain_products
 from vertizo.models.base import (
+    AT_ONCE,
+    DifferentiableModel,
     HeldGradients,
-    OfParameters,
     Points,
     Pullback,
     RecordGradients,
     Selected,
     counted,
+    squared,
 )
-from vertizo.models.layers import Layer
 
 Numbers = NDArray[np.float32]
 LARGE = 1 << 20
@@ -39,29 +41,69 @@ EVERY: NDArray[np.int64] = np.empty(0, np.int64)
 EVERY_ROW = slice(None)
 ROWS = 4096
 """Records whose gradients are added up by one product."""
-AT_ONCE = 2**24
-"""Numbers that may be held at a time where gradients are formed."""
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-class LinearStack(OfParameters):
-    """Linear layers over one flat parameter vector.
+@dataclass(frozen=True)
+class Layer:
+    """``y = x Wᵀ + b``, then ReLU if ``relu``; W is [outputs, inputs]."""
 
-    Args:
-        layers: from inputs to outputs; neighbours must fit.
-        parameters: [d], each layer's weights (row by row) and bias in order; kept, not copied.
-        flatten: whether inputs are flattened behind the batch, or the layers apply to their last
-            axis and the outputs are flattened.
+    inputs: int
+    outputs: int
+    bias: bool
+    relu: bool
+
+    @property
+    def size(self) -> int:
+        """Number of parameters: weights, then bias."""
+        return self.outputs * (self.inputs + self.bias)
+
+
+def layers_of(module: torch.nn.Module) -> tuple[Layer, ...] | None:
+    """The layers of a module that is such a stack, None for any other module.
+
+    Hooks and parametrisations may do anything; a module that has some is no stack.
+    """
+    if any(map(_is_customised, module.modules())):
+        return None
+    parts = list(module) if type(module) is torch.nn.Sequential else [module]
+    if parts and type(parts[0]) is torch.nn.Flatten:
+        if (parts[0].start_dim, parts[0].end_dim) != (1, -1):
+            return None
+        parts = parts[1:]
+    layers: list[Layer] = []
+    for part in parts:
+        if type(part) is torch.nn.Linear and part.weight.dtype == torch.float32:
+            layers.append(Layer(part.in_features, part.out_features, part.bias is not None, False))
+        elif type(part) is torch.nn.ReLU and layers and not layers[-1].relu:
+            layers[-1] = replace(layers[-1], relu=True)
+        else:
+            return None
+    widths_fit = all(a.outputs == b.inputs for a, b in pairwise(layers))
+    own = sum(p.numel() for p in module.parameters())  # none of which may be frozen
+    return tuple(layers) if layers and widths_fit and own == sum(x.size for x in layers) else None
+
+
+def _is_customised(module: torch.nn.Module) -> bool:
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    names = {name for name, _ in module.named_parameters(recurse=False)}
+    return any(getattr(module, hook) for hook in hooks) or not names <= {"weight", "bias"}
+
+
+class LinearStack(DifferentiableModel):
+    """Linear layers over one flat parameter vector, kept and not copied.
+
+    ``parameters``, [d], are each layer's weights (row by row) and bias, in order. Inputs are
+    flattened behind the batch if ``flatten``; else the layers apply to their last axis, and the
+    outputs are flattened.
     """
 
     def __init__(
         self, layers: Sequence[Layer], parameters: Tensor, *, flatten: bool = True
     ) -> None:
-        self.layers = tuple(layers)
-        self.parameters = parameters
-        self._flatten = flatten
+        self.layers, self.parameters, self._flatten = tuple(layers), parameters, flatten
         self._flat: Numbers = parameters.numpy()
         self.first = [sum(layer.size for layer in layers[:k]) for k in range(len(layers))]
         """Where each layer's parameters begin."""
@@ -79,8 +121,7 @@ class LinearStack(OfParameters):
         return inputs.flatten(1) if self._flatten else inputs.flatten(0, -2)
 
     def _numbers(self, inputs: Tensor) -> Numbers:
-        rows = inputs if inputs.dim() == 2 else self.rows(inputs)
-        numbers: Numbers = rows.numpy()
+        numbers: Numbers = (inputs if inputs.dim() == 2 else self.rows(inputs)).numpy()
         return np.ascontiguousarray(numbers)
 
     def __call__(self, inputs: Tensor) -> Tensor:
@@ -155,14 +196,9 @@ class LinearStack(OfParameters):
         """Inputs and every layer's outputs at the rows, and the outputs at all points.
 
         The first layer multiplies what the points have in common once, and their shifts apart.
-
-        Args:
-            rows: [rows, inputs], the last of the points.
-            shifts: (first column, [points, rows, columns]) of the others.
-            count: of all points.
-
-        Returns:
-            Arrays [rows, …], and [points, rows, outputs].
+        ``rows`` are [rows, inputs], the last of ``count`` points; ``shifts`` are (first column,
+        [points, rows, columns]) of the others. Returns arrays [rows, …], and [points, rows,
+        outputs].
         """
         layer, by, threads = self.layers[0], self.by[0], torch.get_num_threads()
         values = np.empty((count, len(rows), layer.outputs), np.float32)
@@ -186,18 +222,12 @@ class LinearStack(OfParameters):
             steps.append(values[-1])
         return steps, values
 
-    def settle(self) -> None:
-        """Nothing: there is nothing beside the parameters."""
-
     def slopes_of(
         self, steps: Sequence[Numbers], of_outputs: Tensor, rows: slice = EVERY_ROW
     ) -> list[Numbers]:
         """Gradients of every layer's outputs before its ReLU, from the first layer.
 
-        Args:
-            steps: from `_evaluated`, or those rows of them.
-            of_outputs: the gradient of the outputs, [batch, outputs].
-            rows: of the evaluation.
+        Given ``steps`` of `_evaluated`, or those ``rows`` of them, and the gradient of all outputs.
         """
         gradient: Numbers = of_outputs.numpy().reshape(-1, self.layers[-1].outputs)[rows]
         if self.layers[-1].relu:
@@ -217,13 +247,13 @@ class LinearStack(OfParameters):
         return out
 
 
+@dataclass(eq=False)
 class _StackPullback:
-    """Back-propagation through one evaluation of a `LinearStack`."""
+    """Back-propagation through one evaluation of a `LinearStack`, on inputs of that shape."""
 
-    def __init__(self, stack: LinearStack, steps: list[Numbers], shape: torch.Size) -> None:
-        self._stack = stack
-        self._steps = steps
-        self._shape = shape
+    _stack: LinearStack
+    _steps: list[Numbers]
+    _shape: torch.Size
 
     def __call__(self, gradient: Tensor) -> Tensor:
         stack, threads = self._stack, torch.get_num_threads()
@@ -247,11 +277,7 @@ class _StackPullback:
         return max(1, AT_ONCE // self._stack.parameters.numel())
 
     def record_gradients(self, gradient: Tensor, records: slice) -> RecordGradients:
-        """What some records alone give the gradient of the parameters.
-
-        A record's gradient of a layer is ``Σ_t g_t a_tᵀ`` over its rows t, of inputs a and output
-        gradients g.
-        """
+        """Of a layer ``Σ_t g_t a_tᵀ`` over a record's rows t: inputs a, output gradients g."""
         times = len(self._steps[0]) // self._shape[0]
         first, stop, _ = records.indices(self._shape[0])
         rows = slice(first * times, stop * times)
@@ -277,7 +303,7 @@ class RankOne:
 
     def squares(self) -> Tensor:
         """``‖g‖² (‖a‖² + 1)`` over layers with a bias, float64 [records]."""
-        parts = [_square(g) * (_square(a) + bias) for g, a, bias in self.pairs]
+        parts = [squared(g) * (squared(a) + bias) for g, a, bias in self.pairs]
         return torch.stack(parts).sum(0)
 
     def total(self, weights: Tensor) -> Tensor:
@@ -289,10 +315,6 @@ class RankOne:
             if bias:
                 parts.append(weighed.sum(0))
         return torch.cat(parts)
-
-
-def _square(rows: Tensor) -> Tensor:
-    return rows.to(torch.float64).square().sum(1)
 
 
 def _formed(pairs: Sequence[tuple[Tensor, Tensor, bool]], times: int) -> HeldGradients:

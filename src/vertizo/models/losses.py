@@ -1,11 +1,13 @@
 """Tasks: what a loss is for one record, its slope, and what a prediction is.
 
-Losses are computed from logits [rows, outputs], for each record on its own.
+Losses are computed from logits [rows, outputs], for each record on its own; labels [records] repeat
+over points, where several were evaluated for the same records. A task's ``outputs`` is the number
+of logits.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -15,51 +17,24 @@ from torch import Tensor
 from vertizo.core import kernels
 
 
-class RecordLosses(Protocol):
-    """The losses of some rows of logits, and their slopes."""
-
-    values: Tensor
-    """Each row's loss, shape [rows]."""
-
-    def slopes(self, rows: slice, weights: Tensor | float) -> Tensor:
-        """``weights_i · ∂loss_i/∂logits_i`` of the rows of one point, shape [records, outputs]."""
-
-    def correct(self, rows: slice) -> int:
-        """How many of those rows are predicted right; 0 where nothing is right or wrong."""
-
-
-class Task(Protocol):
-    """What is predicted."""
-
-    outputs: int
-    """Number of logits."""
-
-    def losses(self, logits: Tensor, labels: Tensor) -> RecordLosses:
-        """Per-record losses of logits [rows, outputs]; labels [records] repeat over points.
-
-        ``rows`` is a multiple of ``records``: several points evaluated for the same records.
-        """
-
-    def predict(self, logits: Tensor) -> Tensor:
-        """Probabilities [rows, classes], or values [rows] for a regression."""
-
-
 class Classification:
     """Softmax cross-entropy over ``classes`` ≥ 2; labels are int64 in [0, classes)."""
 
     def __init__(self, classes: int) -> None:
         self.outputs = classes
 
-    def losses(self, logits: Tensor, labels: Tensor) -> RecordLosses:
+    def losses(self, logits: Tensor, labels: Tensor) -> SoftmaxLosses:
         """−log softmax at the label."""
-        return _SoftmaxLosses(logits, labels)
+        return SoftmaxLosses(logits, labels)
 
     def predict(self, logits: Tensor) -> Tensor:
         """Class probabilities, [rows, classes]."""
         return torch.softmax(logits, 1)
 
 
-class _SoftmaxLosses:
+class SoftmaxLosses:
+    """Each row's loss, ``values`` [rows], and what follows from it."""
+
     def __init__(self, logits: Tensor, labels: Tensor) -> None:
         rows: NDArray[np.float32] = np.ascontiguousarray(logits.numpy(), np.float32)
         self._labels = labels.numpy()
@@ -70,6 +45,7 @@ class _SoftmaxLosses:
         self.values = torch.from_numpy(losses)
 
     def slopes(self, rows: slice, weights: Tensor | float) -> Tensor:
+        """``weights_i · ∂loss_i/∂logits_i`` of the rows of one point, shape [records, outputs]."""
         found = np.empty((len(self._labels), self._parts.shape[1]), np.float32)
         scale = 1.0 if isinstance(weights, Tensor) else weights
         kernels.slopes(found, self._parts, self._totals, self._labels, rows.start or 0, scale)
@@ -78,6 +54,7 @@ class _SoftmaxLosses:
         return torch.from_numpy(found)
 
     def correct(self, rows: slice) -> int:
+        """How many of those rows are predicted right."""
         first, stop, _ = rows.indices(len(self._likeliest))
         return kernels.right(self._likeliest, self._labels, first, stop)
 
@@ -86,11 +63,7 @@ class Regression:
     """Half the squared error of one output; labels are float32, in their own units.
 
     The output says by how many ``spread`` a label is off ``mean``, and the loss is in those units:
-    a price in thousands trains with the learning rates of one in millions.
-
-    Args:
-        mean: the label that an output of 0 stands for.
-        spread: the unit of the output, > 0.
+    a price in thousands trains with the learning rates of one in millions. ``spread`` is > 0.
     """
 
     outputs = 1
@@ -98,23 +71,31 @@ class Regression:
     def __init__(self, mean: float = 0.0, spread: float = 1.0) -> None:
         self.mean, self.spread = mean, spread
 
-    def losses(self, logits: Tensor, labels: Tensor) -> RecordLosses:
+    def losses(self, logits: Tensor, labels: Tensor) -> SquaredLosses:
         """(output − (label − mean)/spread)² / 2."""
-        return _SquaredLosses(logits, (labels - self.mean) / self.spread)
+        return SquaredLosses(logits, (labels - self.mean) / self.spread)
 
     def predict(self, logits: Tensor) -> Tensor:
         """Values in the labels' units, [rows]."""
         return logits.squeeze(1) * self.spread + self.mean
 
 
-class _SquaredLosses:
+class SquaredLosses:
+    """The same, of a regression."""
+
     def __init__(self, logits: Tensor, labels: Tensor) -> None:
         repeats = logits.shape[0] // labels.shape[0]
         self._error = logits.squeeze(1) - labels.repeat(repeats)
         self.values = self._error.square().mul_(0.5)
 
     def slopes(self, rows: slice, weights: Tensor | float) -> Tensor:
+        """``weights_i · ∂loss_i/∂output_i`` of the rows of one point, shape [records, 1]."""
         return (self._error[rows] * weights).unsqueeze(1)
 
     def correct(self, rows: slice) -> int:
+        """None: nothing is right or wrong."""
         return 0
+
+
+Task: TypeAlias = Classification | Regression
+RecordLosses: TypeAlias = SoftmaxLosses | SquaredLosses

@@ -30,15 +30,12 @@ def mlp(inputs: int, hidden: Sequence[int], outputs: int, *, final_relu: bool) -
 def cnn(shape: Sequence[int], channels: Sequence[int], outputs: int) -> nn.Sequential:
     """Convolutions 3×3 with ReLU, each halving sides of 4 and more, then one linear layer.
 
-    DPZV's client for MNIST is the two-layer form, for CIFAR-10 the four-layer form. The paper
-    states neither widths nor the embedding's size; ours are 8 and 16 channels for two layers, and
-    16, 32, 64 and 64 in the examples for four. A side shorter than 4 is pooled no further, so that
-    any number of layers fits a patch of any size: 16×16 goes to 8, 4, 2 and stays at 2.
-
-    Args:
-        shape: (channels, height, width) of one party's image.
-        channels: output channels of each convolution.
-        outputs: the embedding's size d_h.
+    Images of ``shape`` (channels, height, width) to ``outputs`` numbers, through so many
+    ``channels`` of each convolution. DPZV's client for MNIST is the two-layer form, for CIFAR-10
+    the four-layer form. The paper states neither widths nor the embedding's size; ours are 8 and 16
+    channels for two layers, and 16, 32, 64 and 64 in the examples for four. A side shorter than 4
+    is pooled no further, so that any number of layers fits a patch of any size: 16×16 goes to 8, 4,
+    2 and stays at 2.
     """
     depth, height, width = shape
     parts: list[nn.Module] = []
@@ -57,13 +54,9 @@ class TableNet(nn.Module):
     """An MLP behind embeddings of categories: for tables whose first columns hold codes.
 
     A category of k values becomes ``min(16, ⌈√k⌉)`` numbers; they and the other columns are the
-    MLP's inputs. Codes come as floats, 0 to k − 1; what is outside or not a number becomes the
-    nearest code, or 0.
-
-    Args:
-        inputs: number of columns.
-        cardinalities: k of each of the first columns.
-        hidden, outputs, final_relu: of `mlp`.
+    inputs of the `mlp`. ``cardinalities`` are k of each of the first columns, of ``inputs`` in all.
+    Codes come as floats, 0 to k − 1; what is outside or not a number becomes the nearest code, or
+    0.
     """
 
     def __init__(
@@ -105,7 +98,7 @@ class Filters(nn.Module):
     Centring is within each record and cell: nothing is fitted to data, no records are mixed.
 
     Args:
-        shape: of an image, [channels, height, width].
+        shape: of an image, [channels, height, width]; ConfigError if it is smaller than a cell.
         count: number of filters.
         size: of a filter, odd.
         cell: height and width of the cells; what is left over at the edges is dropped.
@@ -114,9 +107,6 @@ class Filters(nn.Module):
         background: of the pixels, which padding then equals.
         oriented: whether filters begin as derivatives in evenly spaced directions, or random with
             mean 0. Their absolute values sum to 1.
-
-    Raises:
-        ConfigError: an image is smaller than a cell.
     """
 
     def __init__(
@@ -171,16 +161,9 @@ class Sum(nn.Module):
 
     VFL-CZOFO's server for CIFAR-10 is the plain sum and has nothing to train. The bias, zero at
     first, is the least that can be trained; with ``server.update: none`` this is the plain sum.
-
-    For two classes an embedding may also be one number, the log-odds of the second.
-
-    Args:
-        width: of the joined embeddings: outputs, or a multiple of it if they are concatenated.
-        outputs: how many the task needs.
-        parts: embeddings that are concatenated.
-
-    Raises:
-        ConfigError: the width is no multiple of the outputs.
+    ``width`` is that of the joined embeddings: the outputs, or a multiple if they are concatenated,
+    else ConfigError. For two classes each of the ``parts`` that are concatenated may also be one
+    number, the log-odds of the second.
     """
 
     def __init__(self, width: int, outputs: int, parts: int | None = None) -> None:
@@ -205,20 +188,14 @@ class Bag(nn.Module):
     """The mean of the words' vectors, then an MLP: texts without any order of words.
 
     Token 0 is padding and counts for nothing; a text without words is the zero vector. Tokens
-    beyond the vocabulary are taken modulo its size, which for hashed words is one more collision.
-
-    Args:
-        vocabulary: number of different tokens, padding included.
-        dimension: of a word's vector.
-        hidden, outputs: of `mlp`.
+    beyond the vocabulary, which counts padding, are taken modulo its size: for hashed words one
+    more collision. A word's vector has ``width`` numbers; what follows is an `mlp`.
     """
 
-    def __init__(
-        self, vocabulary: int, dimension: int, hidden: Sequence[int], outputs: int
-    ) -> None:
+    def __init__(self, vocabulary: int, width: int, hidden: Sequence[int], outputs: int) -> None:
         super().__init__()
-        self.words = nn.EmbeddingBag(vocabulary, dimension, mode="mean", padding_idx=0)
-        self.layers = mlp(dimension, hidden, outputs, final_relu=False)
+        self.words = nn.EmbeddingBag(vocabulary, width, mode="mean", padding_idx=0)
+        self.layers = mlp(width, hidden, outputs, final_relu=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Integers [batch, length] to [batch, outputs]."""

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 def add(vector: Tensor, numbers: Tensor, factor: float) -> None:
     """``vector += factor · numbers``, in place; both [d], wherever and of whatever type."""
-    for part in (vector, numbers):
-        if part.dtype is not torch.float32 or not part.is_cpu or not part.is_contiguous():
-            vector.add_(numbers.to(vector), alpha=factor)
-            return
-    kernels.add(vector.numpy(), numbers.numpy(), factor)
+    same = vector.dtype is numbers.dtype is torch.float32 and vector.is_cpu and numbers.is_cpu
+    if same and vector.is_contiguous() and numbers.is_contiguous():
+        kernels.add(vector.numpy(), numbers.numpy(), factor)
+    else:
+        vector.add_(numbers.to(vector), alpha=factor)
 
 
 def is_plain(vector: Tensor) -> bool:
@@ -66,38 +66,39 @@ class Dense:
         return math.sqrt(float(torch.dot(self.vector, self.vector)))
 
 
-class Optimizer(Protocol):
-    """Changes parameters by a gradient."""
+class Optimizer:
+    """Changes parameters by a gradient: not at all, unless a derived class does."""
 
     def step(self, parameters: Tensor, gradient: Gradient) -> None:
         """One step of descent, in place."""
 
     def state(self) -> dict[str, Tensor]:
         """What a checkpoint must hold."""
+        return {}
 
     def load(self, state: dict[str, Tensor]) -> None:
         """Go on from ``state``."""
 
 
+class Frozen(Optimizer):
+    """The control that never moves: what the other side reaches alone."""
+
+
 LARGEST = float(np.finfo(np.float32).max)
 
 
-class Sgd:
+class Sgd(Optimizer):
     """``v ← m v + g``, ``w ← w − η v``; without momentum no velocity is held.
 
-    Args:
-        learning_rate: η.
-        momentum: m, in [0, 1).
-        decay: steps over which η falls to 0, in a straight line; None to keep it.
+    η is the learning rate and m, in [0, 1), the momentum; over ``decay`` steps η falls to 0 in a
+    straight line.
     """
 
     def __init__(
         self, learning_rate: float, momentum: float = 0.0, decay: int | None = None
     ) -> None:
-        self.learning_rate = min(learning_rate, LARGEST)
-        self.momentum = momentum
-        self._decay = decay
-        self._steps = 0
+        self.learning_rate, self.momentum = min(learning_rate, LARGEST), momentum
+        self._decay, self._steps = decay, 0
         self._velocity: Tensor | None = None
 
     def step(self, parameters: Tensor, gradient: Gradient) -> None:
@@ -138,32 +139,15 @@ class Sgd:
             self._steps = int(state["sgd_steps"])
 
 
-class Frozen:
-    """The control that never moves: what the other side reaches alone."""
-
-    def step(self, parameters: Tensor, gradient: Gradient) -> None:
-        """Nothing."""
-
-    def state(self) -> dict[str, Tensor]:
-        """Nothing."""
-        return {}
-
-    def load(self, state: dict[str, Tensor]) -> None:
-        """Nothing."""
-
-
-class RandomUpdates:
+class RandomUpdates(Optimizer):
     """The control that moves as far as the method would, in directions that know nothing.
 
-    Args:
-        inner: the optimiser that makes the steps.
-        draw: (step number, norm) → a gradient of that norm, independent of everything else.
+    ``inner`` makes the steps; ``draw`` is from (step number, norm) to a gradient of that norm,
+    independent of everything else.
     """
 
     def __init__(self, inner: Optimizer, draw: Callable[[int, float], Gradient]) -> None:
-        self._inner = inner
-        self._draw = draw
-        self._steps = 0
+        self._inner, self._draw, self._steps = inner, draw, 0
 
     def step(self, parameters: Tensor, gradient: Gradient) -> None:
         """One step of the gradient's length in a random direction."""

@@ -25,8 +25,7 @@ def trained(module: nn.Module) -> dict[str, nn.Parameter]:
 def flatten(parameters: Iterable[nn.Parameter]) -> Tensor:
     """One vector that holds all parameters in order; each becomes a view of its part.
 
-    Raises:
-        ConfigError: there are none, or of several dtypes.
+    ConfigError where there are none, or of several dtypes.
     """
     parts = list(parameters)
     if not parts:
@@ -46,28 +45,25 @@ def flatten(parameters: Iterable[nn.Parameter]) -> Tensor:
 
 
 def check(module: nn.Module, *, batch_norm: bool) -> None:
-    """Refuse layers that cannot be.
+    """Refuse a user's module with layers that cannot be, by ConfigError.
 
-    Args:
-        module: of a user.
-        batch_norm: whether it may normalise over a batch.
-
-    Raises:
-        ConfigError: it does and may not, or does not know its sizes yet.
+    That is those that normalise over a batch, unless they may, and those that do not know their
+    sizes yet.
     """
+    lazy = None
     for name, part in module.named_modules():
+        layer = f"the model's layer {name or 'itself'} is {type(part).__name__}"
         if isinstance(part, BatchNorm) and not batch_norm:
             raise ConfigError(
-                f"the model's layer {name or 'itself'} is {type(part).__name__}, which mixes the "
-                "records of a batch; use GroupNorm or LayerNorm"
+                f"{layer}, which mixes the records of a batch; use GroupNorm or LayerNorm"
             )
-    for name, part in module.named_modules():
-        own = [*part.parameters(recurse=False), *part.buffers(recurse=False)]
-        if any(map(is_lazy, own)):
-            raise ConfigError(
-                f"the model's layer {name or 'itself'} is {type(part).__name__}, whose sizes are "
-                "known after a first batch only; give them, as nn.Linear(inputs, outputs) does"
-            )
+        if any(map(is_lazy, [*part.parameters(recurse=False), *part.buffers(recurse=False)])):
+            lazy = lazy or layer
+    if lazy:
+        raise ConfigError(
+            f"{lazy}, whose sizes are known after a first batch only; give them, as "
+            "nn.Linear(inputs, outputs) does"
+        )
 
 
 def other_in_training(module: nn.Module) -> list[str]:
@@ -85,11 +81,7 @@ def other_in_training(module: nn.Module) -> list[str]:
 def somebodys_code(what: str) -> Iterator[None]:
     """What fails inside is somebody else's code: it ends in one line, the outermost one's words.
 
-    Args:
-        what: fails, in words.
-
-    Raises:
-        ConfigError: says so, and the error's first line.
+    A ConfigError says ``what`` fails, and the error's first line.
     """
     try:
         yield
@@ -113,25 +105,20 @@ def failing(name: str, inputs: Tensor) -> str:
 
 
 class Buffers:
-    """A module's buffers: a training pass may change those that checkpoints have, others none.
-
-    Args:
-        module: whose they are.
-    """
+    """A module's buffers: a training pass may change those that checkpoints have, others none."""
 
     def __init__(self, module: nn.Module) -> None:
         self._name = type(module).__name__
-        parts = dict(module.named_modules())
-        self._owners: dict[str, tuple[nn.Module, str]] = {}
-        """By name, and where each is."""
-        self._dropped: set[str] = set()
-        """Those that no checkpoint has."""
-        for name, _ in module.named_buffers():
-            path, _, key = name.rpartition(".")
-            self._owners[name] = parts[path], key
-            if key in parts[path]._non_persistent_buffers_set:
-                self._dropped.add(name)
         self._live = dict(module.named_buffers())
+        paths = {name: name.rpartition(".") for name in self._live}
+        self._owners = {name: (module.get_submodule(p), key) for name, (p, _, key) in paths.items()}
+        """By name, and where each is."""
+        self._dropped = {
+            name
+            for name, (owner, key) in self._owners.items()
+            if key in owner._non_persistent_buffers_set
+        }
+        """Those that no checkpoint has."""
         self._seen: dict[str, tuple[int, Tensor | None]] = {}
         self._look()
 
@@ -166,10 +153,9 @@ class Buffers:
                 )
 
     def changed(self, swapped: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What a pass made of the copies, as far as it changed them.
+        """What a pass made of those that checkpoints have.
 
-        Raises:
-            ConfigError: it changed one that no checkpoint has, or its shape.
+        ConfigError if it changed one that no checkpoint has, or a shape.
         """
         found = {}
         for name, buffer in self._live.items():

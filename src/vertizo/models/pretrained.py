@@ -96,8 +96,8 @@ def _centroids(rows: Tensor, count: int, seed: int) -> Tensor:
     return torch.from_numpy(fitted.cluster_centers_).float()
 
 
-class Pretrained:
-    """A model behind a `Preparation`, which training does not move; a `DifferentiableModel`."""
+class Pretrained(DifferentiableModel):
+    """A model behind a `Preparation`, which training does not move."""
 
     def __init__(self, front: Preparation, model: DifferentiableModel) -> None:
         self._front, self._model = front, model
@@ -106,7 +106,7 @@ class Pretrained:
     def _prepared(self, inputs: Tensor | Selected) -> Tensor:
         rows = inputs.gathered() if isinstance(inputs, Selected) else inputs
         with torch.no_grad():
-            return self._front(rows)
+            return self._front.forward(rows)
 
     def state(self) -> State:
         """The model's, and what its inputs are prepared by."""
@@ -134,9 +134,7 @@ class Pretrained:
 
     def tangents(self, directions: Tensor, inputs: Tensor) -> Tensor:
         """Derivatives of the outputs along rows of ``directions`` [K, d], [K, batch, outputs]."""
-        from vertizo.zeroth_order.tangents import tangents
-
-        return tangents(self._model, self._prepared(inputs), directions)
+        return self._model.tangents(directions, self._prepared(inputs))
 
     def forward(self, points: Points, number: int = 0) -> tuple[Tensor, Pullback]:
         """Outputs, and the pullback to the parameters."""

@@ -15,8 +15,6 @@ from torch import Tensor, nn
 from vertizo.core.errors import ConfigError
 from vertizo.core.names import Side
 
-"""Along what the clients' feature maps are put together."""
-
 WIDTH = 64
 """Channels of the first convolution of ResNet-18; each later stage doubles them."""
 
@@ -46,18 +44,9 @@ def rest(
     assemble: Side,
     width: int = WIDTH,
 ) -> nn.Sequential:
-    """What follows the first convolution: the clients' joined maps to ``outputs`` numbers.
+    """What follows the first convolution: rows of ``joined`` numbers to ``outputs`` numbers.
 
-    Args:
-        joined: numbers in a row of joined embeddings.
-        outputs: how many the task needs.
-        image: (height, width) of the maps once they are put together.
-        parts: number of clients; with a remainder, the last one's maps are the larger ones.
-        assemble: along what they are put together.
-        width: channels of the first convolution.
-
-    Raises:
-        ConfigError: the joined embeddings are not such maps.
+    ConfigError where the joined embeddings are not the maps that `Assemble` puts together.
     """
     together = Assemble(width, image, parts, assemble)
     if together.size != joined:
@@ -71,17 +60,11 @@ def rest(
 
 
 class Assemble(nn.Module):
-    """Rows of concatenated, flattened feature maps to images again.
+    """Rows of concatenated, flattened feature maps, ``channels`` each, to ``image`` again.
 
-    Args:
-        channels: of each part's maps.
-        image: (height, width) of the result.
-        parts: how many parts; a side that they share goes to them in equal strips, the remainder to
-            the last, as `vertizo.data.vertical` cuts images.
-        along: the side that they share; ``channels`` for parts that cover the whole image.
-
-    Raises:
-        ConfigError: fewer pixels than parts.
+    The side along which the ``parts`` lie goes to them in equal strips, the remainder to the last,
+    as `vertizo.data.vertical` cuts images; along ``channels``, each part covers the whole image of
+    (height, width). ConfigError where there are fewer pixels than parts.
     """
 
     def __init__(self, channels: int, image: tuple[int, int], parts: int, along: Side) -> None:
@@ -91,23 +74,21 @@ class Assemble(nn.Module):
         if shared < parts:
             raise ConfigError(f"resnet18-rest cannot share a {along} of {shared} by {parts} parts")
         strips = [shared // parts] * (parts - 1) + [shared - shared // parts * (parts - 1)]
-        sides = {
+        self.shapes = {
             "width": [(channels, height, strip) for strip in strips],
             "height": [(channels, strip, width) for strip in strips],
             "channels": [(channels, height, width)] * parts,
-        }
-        self.shapes = sides[along]
+        }[along]
         self.channels = channels * (parts if along == "channels" else 1)
         self.size = self.channels * height * width
         self._side = {"channels": 1, "height": 2, "width": 3}[along]
 
     def forward(self, rows: Tensor) -> Tensor:
         """[batch, size] to [batch, channels, height, width]."""
-        images, start = [], 0
-        for shape in self.shapes:
-            size = math.prod(shape)
-            images.append(rows[:, start : start + size].reshape(len(rows), *shape))
-            start += size
+        cut = torch.split(rows, [math.prod(shape) for shape in self.shapes], 1)
+        images = [
+            part.reshape(len(rows), *shape) for part, shape in zip(cut, self.shapes, strict=True)
+        ]
         return torch.cat(images, self._side)
 
 

@@ -46,30 +46,21 @@ class Spec:
 class Text(nn.Module):
     """A whole encoder, pooled: token ids to one vector for each text.
 
-    Args:
-        spec: which encoder.
-        length: of the texts, in tokens.
-        pooling: mean or cls.
-        outputs: size d_h of the embedding, by a linear layer; None for the encoder's own vector.
-
-    Raises:
-        ConfigError: the encoder cannot be had, or the texts are too long for it.
+    A linear layer makes ``outputs`` numbers of it; None for the encoder's own vector. ConfigError
+    where the encoder cannot be had, or texts of ``length`` tokens are too long for it.
     """
 
     def __init__(self, spec: Spec, length: int, pooling: Pooling, outputs: int | None) -> None:
         super().__init__()
         model = load(spec)
         self.words = Words(model, spec, length)
-        self.blocks = Blocks(model)
-        self.pooling = pooling
+        self.blocks = Blocks(model, pooling)
         hidden = model.config.hidden_size
         self.head = nn.Identity() if outputs is None else nn.Linear(hidden, outputs)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Integers [batch, length] to [batch, outputs]."""
-        real = tokens != 0
-        states = self.blocks(self.words(tokens), real)
-        result: Tensor = self.head(pool(states, real, self.pooling))
+        result: Tensor = self.head(self.blocks(self.words(tokens), tokens != 0))
         return result
 
 
@@ -77,14 +68,8 @@ class TextEmbeddings(nn.Module):
     """The embedding layer alone: words, positions and layer norm; rows of padding are zero.
 
     VFL-Cascaded's client for IMDb. The server's table holds length · hidden numbers for every
-    record, so that texts should be short: 25,000 of 128 tokens and 384 numbers are 4.9 GB.
-
-    Args:
-        spec: which encoder.
-        length: of the texts, in tokens.
-
-    Raises:
-        ConfigError: as `Text`.
+    record, so that texts should be short: 25,000 of 128 tokens and 384 numbers are 4.9 GB. Raises
+    as `Text`.
     """
 
     def __init__(self, spec: Spec, length: int) -> None:
@@ -101,17 +86,8 @@ class TextRest(nn.Module):
     """The encoder behind its embedding layer, pooled, and an MLP that predicts.
 
     Rows that are zero throughout are taken for padding. Embeddings of several clients, such as
-    segments of one text, follow each other.
-
-    Args:
-        spec: which encoder; the clients' `TextEmbeddings` should be of the same.
-        width: of the joined embeddings.
-        pooling: mean or cls.
-        hidden: of the MLP.
-        outputs: how many the task needs.
-
-    Raises:
-        ConfigError: the width is no multiple of the encoder's, or as `Text`.
+    segments of one text, follow each other; the clients' `TextEmbeddings` should be of the same
+    ``spec``. ConfigError where ``width`` is no multiple of the encoder's, or as `Text`.
     """
 
     def __init__(
@@ -126,24 +102,18 @@ class TextRest(nn.Module):
                 f"the joined embeddings have {width}, which is no multiple: client.model should be "
                 "'text-embeddings' of the same checkpoint"
             )
-        self.blocks = Blocks(model)
-        self.pooling = pooling
+        self.blocks = Blocks(model, pooling)
         self.head = mlp(self.size, hidden, outputs, final_relu=False)
 
     def forward(self, rows: Tensor) -> Tensor:
         """[batch, length · hidden] to [batch, outputs]."""
         words = rows.reshape(len(rows), -1, self.size)
-        real = (words != 0).any(-1)
-        result: Tensor = self.head(pool(self.blocks(words, real), real, self.pooling))
+        result: Tensor = self.head(self.blocks(words, (words != 0).any(-1)))
         return result
 
 
 class Words(nn.Module):
-    """The embedding layer of an encoder, and a check that the tokens are its own.
-
-    Raises:
-        ConfigError: texts of so many tokens are too long for it.
-    """
+    """The embedding layer of an encoder; ConfigError for too many tokens, or not its own."""
 
     def __init__(self, model: Any, spec: Spec, length: int) -> None:
         super().__init__()
@@ -154,8 +124,7 @@ class Words(nn.Module):
                 f"takes {longest}; set data.length to at most that"
             )
         self.layer: nn.Module = model.embeddings
-        self._checkpoint = spec.checkpoint
-        self._vocabulary: int = model.config.vocab_size
+        self._checkpoint, self._vocabulary = spec.checkpoint, int(model.config.vocab_size)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Integers [batch, length] to [batch, length, hidden]."""
@@ -170,37 +139,33 @@ class Words(nn.Module):
 
 
 class Blocks(nn.Module):
-    """The attention blocks of an encoder."""
+    """The attention blocks of an encoder, and one vector of what they give for each text."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, pooling: Pooling) -> None:
         super().__init__()
-        blocks: nn.Module = getattr(model, "encoder", None) or model.transformer
-        self.blocks = blocks
+        self.blocks: nn.Module = getattr(model, "encoder", None) or model.transformer
+        self.pooling = pooling
 
     def forward(self, words: Tensor, real: Tensor) -> Tensor:
-        """[batch, length, hidden], and which words are real [batch, length]; of the same shape."""
+        """[batch, length, hidden], and which words are real [batch, length], to [batch, hidden].
+
+        The mean of no words is zero.
+        """
         # A large negative number and not −∞: a text without any word would become NaN.
         mask = torch.where(real, 0.0, torch.finfo(words.dtype).min).to(words.dtype)
-        length = words.shape[1]
-        mask = mask[:, None, None, :].expand(-1, 1, length, -1)
-        result: Tensor = self.blocks(words, attention_mask=mask).last_hidden_state
-        return result
-
-
-def pool(states: Tensor, real: Tensor, pooling: Pooling) -> Tensor:
-    """One vector for each text, [batch, hidden]; zero for the mean of no words."""
-    if pooling == "cls":
-        return states[:, 0]
-    weights = real.to(states.dtype)
-    total = torch.einsum("blh,bl->bh", states, weights)
-    return total / weights.sum(1, keepdim=True).clamp_(min=1)
+        mask = mask[:, None, None, :].expand(-1, 1, words.shape[1], -1)
+        states: Tensor = self.blocks(words, attention_mask=mask).last_hidden_state
+        if self.pooling == "cls":
+            return states[:, 0]
+        weights = real.to(states.dtype)
+        total = torch.einsum("blh,bl->bh", states, weights)
+        return total / weights.sum(1, keepdim=True).clamp_(min=1)
 
 
 def load(spec: Spec) -> Any:
     """The model of the transformers library, its pooler left out.
 
-    Raises:
-        ConfigError: the library, the checkpoint or its files are missing, or it is of another kind.
+    ConfigError where library, checkpoint or files are missing, or it is of another kind.
     """
     library = transformers()
     with quiet(library):
@@ -239,20 +204,15 @@ def _fresh(library: Any, spec: Spec) -> Any:
         "bert": ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"),
         "distilbert": ("dim", "n_layers", "n_heads", "hidden_dim"),
     }[spec.family]
-    sizes = zip(names, (spec.vector, spec.layers, spec.heads, 4 * spec.vector), strict=True)
-    common = {"vocab_size": spec.vocabulary, "max_position_embeddings": spec.positions}
+    sizes = dict(zip(names, (spec.vector, spec.layers, spec.heads, 4 * spec.vector), strict=True))
+    sizes |= {"vocab_size": spec.vocabulary, "max_position_embeddings": spec.positions}
     if spec.family == "bert":
-        config = library.BertConfig(**dict(sizes), **common)
-        return library.BertModel(config, add_pooling_layer=False)
-    return library.DistilBertModel(library.DistilBertConfig(**dict(sizes), **common))
+        return library.BertModel(library.BertConfig(**sizes), add_pooling_layer=False)
+    return library.DistilBertModel(library.DistilBertConfig(**sizes))
 
 
 def transformers() -> Any:
-    """The library.
-
-    Raises:
-        ConfigError: it is not installed.
-    """
+    """The library; ConfigError where it is not installed."""
     try:
         import transformers as library
     except ImportError:
@@ -263,8 +223,7 @@ def transformers() -> Any:
 def resolve(checkpoint: str) -> str:
     """Where a checkpoint's files are: a folder, or a name for the Hugging Face cache.
 
-    Raises:
-        ConfigError: the package of ``minilm`` is not installed.
+    ConfigError where the package of ``minilm`` is not installed.
     """
     if checkpoint != MINILM:
         return checkpoint

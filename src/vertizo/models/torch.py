@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -13,16 +14,15 @@ from torch.func import functional_call
 from vertizo.core.errors import ConfigError
 from vertizo.core.randomness import Stream
 from vertizo.models.base import (
+    AT_ONCE,
     DifferentiableModel,
     HeldGradients,
-    Model,
     Points,
     Pullback,
     State,
     put,
 )
-from vertizo.models.layers import layers_of
-from vertizo.models.linear_stack import LinearStack
+from vertizo.models.linear_stack import LinearStack, layers_of
 from vertizo.models.parts import (
     Buffers,
     check,
@@ -44,13 +44,8 @@ def wrap(
 
     The module's parameters become views of one flat vector, so that a change of that vector is a
     change of the module, and no second copy of the weights exists. What has no ``requires_grad`` is
-    not in it and stays as it is.
-
-    Args:
-        module: of a user, or one of ours.
-        device: where it lives.
-        training: randomness of a module that trains as PyTorch's do (see `TorchModel`); None for
-            one that is in evaluation mode always.
+    not in it and stays as it is. ``training`` is the randomness of a module that trains as
+    PyTorch's do (see `TorchModel`); None for one that is in evaluation mode always.
 
     Raises:
         ConfigError: the module has nothing to train, parameters of several dtypes or of sizes that
@@ -64,10 +59,7 @@ def wrap(
 
 
 def over(
-    module: nn.Module,
-    parameters: Tensor,
-    own: Collection[str],
-    training: Stream | None = None,
+    module: nn.Module, parameters: Tensor, own: Collection[str], training: Stream | None = None
 ) -> DifferentiableModel:
     """`wrap` for a module of which the parameters of those names are views of ``parameters``."""
     is_whole = len(own) == sum(1 for _ in module.named_parameters())
@@ -78,7 +70,7 @@ def over(
     return LinearStack(layers, parameters, flatten=flattens)
 
 
-class TorchModel:
+class TorchModel(DifferentiableModel):
     """A module by autograd; zeroth-order training never builds a graph.
 
     Without ``training`` the module is in evaluation mode: a random layer such as dropout would
@@ -87,11 +79,7 @@ class TorchModel:
     of its own, batch normalisation is over the batch, and buffers become what the pass made of them
     once it is settled. Evaluations without a graph are in evaluation mode and change nothing.
 
-    Args:
-        module: whose parameters are views already.
-        parameters: [d].
-        own: names of those parameters; others are frozen.
-        training: randomness of training passes; None for none.
+    The module's parameters named in ``own`` are views of ``parameters`` already; others are frozen.
     """
 
     def __init__(
@@ -118,17 +106,15 @@ class TorchModel:
     def state(self) -> State:
         """w, live; with what is frozen and with the buffers, where there are some."""
         rest = {**self._frozen, **self._buffers.kept()}
-        if not rest:
-            return self.parameters
-        return {"parameters": self.parameters, "rest": rest}
+        return {"parameters": self.parameters, "rest": rest} if rest else self.parameters
 
     def load(self, state: State) -> None:
         """Go on from ``state``; one of w alone leaves what is frozen and the buffers."""
         if isinstance(state, Tensor):
             put(self.parameters, state)
             return
-        rest = state["rest"]
-        live = {**self._frozen, **self._buffers.kept()}
+        rest, kept = state["rest"], self._buffers.kept()
+        live = {**self._frozen, **kept}
         if rest.keys() != live.keys():
             raise KeyError("the state of another module")
         for name, part in live.items():
@@ -137,24 +123,21 @@ class TorchModel:
         put(self.parameters, state["parameters"])
         for name, part in self._frozen.items():
             part.detach().copy_(rest[name])
-        self._buffers.put({name: rest[name] for name in self._buffers.kept()})
+        self._buffers.put({name: rest[name] for name in kept})
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Outputs at the current parameters, [batch, outputs]."""
+        inputs = inputs.to(self.parameters.device)
         with torch.no_grad():
             if self._training is not None:
-                return to_processor(self._run(self._buffers.copies(), self._there(inputs)))
-            outputs = self._run({}, self._there(inputs))
+                return to_processor(self._run(self._buffers.copies(), inputs))
+            outputs = self._run({}, inputs)
             self._buffers.check_unchanged()
             return to_processor(outputs)
 
-    def along(self, direction: Tensor, offsets: Sequence[float], inputs: Tensor) -> Tensor:
-        """Outputs at ``w + offset · direction``, [offsets, batch, outputs]."""
-        return in_turn(self, direction, offsets, inputs)
-
     def tangents(self, directions: Tensor, inputs: Tensor) -> Tensor:
         """Derivatives of the outputs along rows of ``directions`` [K, d], [K, batch, outputs]."""
-        rows = self._there(inputs)
+        rows = inputs.to(self.parameters.device)
         at = {name: weight.detach() for name, weight in self._weights.items()}
         sizes = [weight.numel() for weight in at.values()]
 
@@ -162,7 +145,7 @@ class TorchModel:
             return self._run(weights, rows)
 
         found = []
-        for direction in self._there(directions):
+        for direction in directions.to(rows.device):
             parts = zip(at.items(), direction.split(sizes), strict=True)
             along = {name: part.view_as(weight) for (name, weight), part in parts}
             with warnings.catch_warnings():  # of what PyTorch imports for it the first time
@@ -173,12 +156,9 @@ class TorchModel:
 
     def forward(self, points: Points, number: int = 0) -> tuple[Tensor, Pullback]:
         """Outputs at every point, with a graph for the last only."""
-        rows = self._there(points.rows.detach())
+        rows = points.rows.detach().to(self.parameters.device)
         variable = rows.requires_grad_(rows.is_floating_point())
-        weights = {
-            name: weight.detach().requires_grad_(True)  # the same storage, with a graph of its own
-            for name, weight in self._weights.items()
-        }
+        weights = self._variables()
         with torch.enable_grad(), self._pass(number):
             if self._training is None:
                 outputs = self._run(weights, variable)
@@ -201,30 +181,23 @@ class TorchModel:
     def record_gradients(self, rows: Tensor, slopes: Tensor) -> HeldGradients:
         """Gradients of ``slope_i · output_i``, each record evaluated as a batch of its own.
 
-        Many at a time where ``torch.vmap`` takes the module, one after the other where not.
-
-        Args:
-            rows: inputs, [records, ...].
-            slopes: with respect to the outputs, [records, outputs].
+        Many at a time where ``torch.vmap`` takes the module, one after the other where not. Inputs
+        are [records, ...], slopes [records, outputs].
 
         Raises:
             ConfigError: the module cannot be differentiated for one record.
         """
         weights = {name: part.detach() for name, part in self._weights.items()}
 
-        def alone(row: Tensor, slope: Tensor) -> dict[str, Tensor]:
-            def output(at: dict[str, Tensor]) -> Tensor:
-                result: Tensor = functional_call(self.module, at, (row.unsqueeze(0),))
-                return result.reshape(-1)
-
-            (parts,) = torch.func.vjp(output, weights)[1](slope)
+        def mapped(row: Tensor, slope: Tensor) -> dict[str, Tensor]:
+            (parts,) = torch.func.vjp(lambda at: self._one(at, row), weights)[1](slope)
             return dict(parts)
 
         if self._maps:
             try:
                 with warnings.catch_warnings():  # of layers that it takes one by one
                     warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
-                    found = torch.vmap(alone)(rows, slopes)
+                    found = torch.vmap(mapped)(rows, slopes)
                 return HeldGradients(tuple(map(to_processor, found.values())))
             except Exception:  # of whatever kind: it is somebody's code
                 self._maps = False
@@ -238,14 +211,23 @@ class TorchModel:
         parts = (to_processor(torch.stack(part)) for part in zip(*each, strict=True))
         return HeldGradients(tuple(parts))
 
+    def _one(self, weights: dict[str, Tensor], row: Tensor) -> Tensor:
+        """Outputs for one record, [outputs]."""
+        result: Tensor = functional_call(self.module, weights, (row.unsqueeze(0),))
+        return result.reshape(-1)
+
     def _alone(self, row: Tensor, slope: Tensor) -> tuple[Tensor, ...]:
         """One record's gradient, by autograd."""
-        weights = {name: part.detach().requires_grad_(True) for name, part in self._weights.items()}
+        weights = self._variables()
         with torch.enable_grad():
-            output = functional_call(self.module, weights, (row.unsqueeze(0),)).reshape(-1)
+            output = self._one(weights, row)
         return torch.autograd.grad(
             output, list(weights.values()), slope, materialize_grads=True, allow_unused=True
         )
+
+    def _variables(self) -> dict[str, Tensor]:
+        """The weights' own storage, with a graph of its own."""
+        return {name: part.detach().requires_grad_(True) for name, part in self._weights.items()}
 
     def settle(self) -> None:
         """Keep what the last `forward` made of the buffers."""
@@ -266,33 +248,28 @@ class TorchModel:
         finally:
             self.module.eval()
 
-    def _there(self, inputs: Tensor) -> Tensor:
-        """Inputs where the model lives."""
-        return inputs.to(self.parameters.device)
-
     def _run(self, swapped: dict[str, Tensor], inputs: Tensor) -> Tensor:
         """Outputs as rows, with other tensors in place of some of the module's."""
-        with somebodys_code(failing(type(self.module).__name__, inputs)):
-            if swapped:
-                return self._rows(functional_call(self.module, swapped, (inputs,)), inputs)
-            return self._rows(self.module(inputs), inputs)
-
-    def _rows(self, outputs: object, inputs: Tensor) -> Tensor:
-        if not isinstance(outputs, Tensor) or outputs.shape[:1] != inputs.shape[:1]:
-            found = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-            raise ConfigError(
-                f"the model {type(self.module).__name__} returned {found} for a batch of "
-                f"{inputs.shape[0]}; it must return one row for each record"
+        name, count = type(self.module).__name__, inputs.shape[0]
+        with somebodys_code(failing(name, inputs)):
+            outputs: object = (
+                functional_call(self.module, swapped, (inputs,)) if swapped else self.module(inputs)
             )
-        rows = outputs.reshape(outputs.shape[0], -1)
-        width = self._widths.setdefault(inputs.shape[1:], rows.shape[1])
-        if rows.shape[1] != width or not rows.is_floating_point():
-            raise ConfigError(
-                f"the model {type(self.module).__name__} returned {rows.shape[1]} numbers of type "
-                f"{rows.dtype} for a record; they must be floating-point numbers, always "
-                f"{width} of them"
-            )
-        return rows.clone()  # it may be a view of the parameters
+            if not isinstance(outputs, Tensor) or outputs.shape[:1] != inputs.shape[:1]:
+                shape = getattr(outputs, "shape", None)
+                found = type(outputs).__name__ if shape is None else tuple(shape)
+                raise ConfigError(
+                    f"the model {name} returned {found} for a batch of {count}; "
+                    "it must return one row for each record"
+                )
+            rows = outputs.reshape(count, -1)
+            width = self._widths.setdefault(inputs.shape[1:], rows.shape[1])
+            if rows.shape[1] != width or not rows.is_floating_point():
+                raise ConfigError(
+                    f"the model {name} returned {rows.shape[1]} numbers of type {rows.dtype} for "
+                    f"a record; they must be floating-point numbers, always {width} of them"
+                )
+            return rows.clone()  # it may be a view of the parameters
 
 
 def to_processor(result: Tensor) -> Tensor:
@@ -300,30 +277,14 @@ def to_processor(result: Tensor) -> Tensor:
     return result.cpu()
 
 
-def in_turn(model: Model, direction: Tensor, offsets: Sequence[float], inputs: Tensor) -> Tensor:
-    """`Model.along`, one offset after the other, from a copy of w."""
-    saved = model.parameters.clone()
-    direction = direction.to(saved.device)
-    results = []
-    try:
-        for offset in offsets:
-            torch.add(saved, direction, alpha=offset, out=model.parameters)
-            results.append(model(inputs))
-    finally:
-        model.parameters.copy_(saved)
-    return torch.stack(results)
-
-
+@dataclass(eq=False)
 class _GraphPullback:
     """Back-propagation through an autograd graph, which lives as long as this object."""
 
-    def __init__(
-        self, model: TorchModel, outputs: Tensor, weights: dict[str, Tensor], inputs: Tensor
-    ) -> None:
-        self._model = model
-        self._outputs = outputs
-        self._weights = weights
-        self._inputs = inputs
+    _model: TorchModel
+    _outputs: Tensor
+    _weights: dict[str, Tensor]
+    _inputs: Tensor
 
     def __call__(self, gradient: Tensor) -> Tensor:
         parts = self._gradients(gradient, list(self._weights.values()))
@@ -334,13 +295,10 @@ class _GraphPullback:
 
     def _gradients(self, gradient: Tensor, of: list[Tensor]) -> tuple[Tensor, ...]:
         """With respect to these; zeros for what is not used."""
+        outputs = self._outputs
         with somebodys_code(failing(type(self._model.module).__name__, self._inputs)):
             return torch.autograd.grad(
-                self._outputs,
-                of,
-                gradient.to(self._outputs.device),
-                retain_graph=True,
-                materialize_grads=True,
+                outputs, of, gradient.to(outputs.device), retain_graph=True, materialize_grads=True
             )
 
     @property
@@ -350,7 +308,3 @@ class _GraphPullback:
     def record_gradients(self, gradient: Tensor, records: slice) -> HeldGradients:
         slopes = gradient[records].to(self._outputs.device)
         return self._model.record_gradients(self._inputs.detach()[records], slopes)
-
-
-AT_ONCE = 2**24
-"""Numbers that may be held at a time when gradients are taken record by record."""

@@ -1,4 +1,4 @@
-"""What a label holder keeps of a job on disk, and how it goes on from there.
+"""What a label holder keeps of a job on disk, and how it resumes from there.
 
 A checkpoint has the whole state; a journal has what came after it: each query, each piece of an
 evaluation's embeddings, and each evaluation's figures. A process that was killed computes the very
@@ -13,7 +13,6 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,12 +22,10 @@ from vertizo.core.errors import NonFiniteError, RunError
 from vertizo.core.randomness import Stream
 from vertizo.models.base import copied
 from vertizo.network import frames
-from vertizo.network.budgets import check_free
 from vertizo.network.frames import Ready
-from vertizo.network.job import open_job, records_of
+from vertizo.network.job import check_free, open_job, records_of
 from vertizo.network.options import ServeOptions
-from vertizo.network.secrets import KeyedBytes, root_of
-from vertizo.network.store import Store
+from vertizo.network.store import Store, root_of
 from vertizo.run import checkpoint
 from vertizo.run.data_defaults import complete
 from vertizo.run.evaluation import diverged, evaluation_row, score, summary_of
@@ -42,13 +39,39 @@ STATE = "course"
 """What checkpoints call the `JobState`."""
 
 
-class Archive:
-    """The folder of one job; opened once, by one process at a time.
+class KeyedBytes:
+    """Bytes that nobody can foresee who does not know the key: AES-256 in counter mode.
 
-    Args:
-        config: of the run.
-        served: where the folder is, and how careful to be.
+    A server that was killed computes anew what it had computed since its checkpoint, noise
+    included, so that nothing is released a second time with other noise. It therefore keeps the
+    key of that noise with the checkpoint, and takes a new one with each: no key is ever used for
+    two different courses of events.
+
+    >>> source = KeyedBytes(bytes(32))
+    >>> first = source(5)
+    >>> source.rekey(bytes(32))
+    >>> source(5) == first
+    True
     """
+
+    name = "AES-256 with a key from the operating system"
+
+    def __init__(self, key: bytes) -> None:
+        self.rekey(key)
+
+    def rekey(self, key: bytes) -> None:
+        """Start anew with a key of 32 bytes."""
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+        self._stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+
+    def __call__(self, count: int) -> bytes:
+        """So many bytes; never the same again under one key."""
+        return self._stream.update(bytes(count))
+
+
+class Archive:
+    """The folder of one job; opened once, by one process at a time."""
 
     def __init__(self, config: ExperimentConfig, served: ServeOptions) -> None:
         self.config = config
@@ -61,16 +84,13 @@ class Archive:
         self.traffic = Traffic()
         self._served = served
         self._folder = RunFolder(served.folder)
+        self._agreed = self._folder.path / "federation.json"
         self._store = Store(served.folder, sync=served.sync)
         self._exit = ExitStack()
         self._bytes = KeyedBytes(os.urandom(32))
 
     def open(self) -> None:
-        """Begin a job, or go on with the one that is there.
-
-        Raises:
-            UserError: the folder cannot be used, holds another job, or the job cannot be served.
-        """
+        """Begin a job, or resume the one that is there; UserError where that cannot be."""
         folder, served = self._folder, self._served
         known = (folder.path / "config.yaml").is_file()
         if not known:
@@ -92,7 +112,7 @@ class Archive:
         self.root = Stream.from_seed(self.config.seed) if served.trial else root_of(folder.path)
         loaded = self._store.load()
         if loaded is not None:
-            self._go_on(*loaded)
+            self._resume(*loaded)
 
     def close(self) -> None:
         """Let go of all files."""
@@ -121,10 +141,6 @@ class Archive:
                 f"{self._agreed.name} in it has them"
             )
 
-    @property
-    def _agreed(self) -> Path:
-        return self._folder.path / "federation.json"
-
     def _agreement(self) -> bytes:
         """Who takes part in what; none of it may change."""
         keys = ("name", "members", "trial")
@@ -132,30 +148,27 @@ class Archive:
 
     def begin(self) -> JobState:
         """Make the label holder's party, once all members are ready."""
-        job = self._exit.enter_context(
-            open_job(
-                self.config,
-                self.records,
-                [one for one in self.ready if one is not None],
-                self.root,
-                self._bytes,
-                folder=self._folder.path,
-                is_new=not self._store.exists,
-                run=self.run,
-                trial=self._served.trial,
-            )
+        made = open_job(
+            self.config,
+            self.records,
+            [one for one in self.ready if one is not None],
+            self.root,
+            self._bytes,
+            folder=self._folder.path,
+            is_new=not self._store.exists,
+            run=self.run,
+            trial=self._served.trial,
         )
+        job = self._exit.enter_context(made)
         self._store.sync = self._store.sync or job.is_charged
         self.state = JobState(job)
         return self.state
 
-    def _go_on(self, kept: Any, journal: Iterator[tuple[int, bytes]]) -> None:
+    def _resume(self, kept: Any, journal: Iterator[tuple[int, bytes]]) -> None:
         """Compute the state that the last process had."""
         with self._store.going_on():
             for client, frame in enumerate(kept["ready"]):
-                ready = frames.decode(frame)
-                assert isinstance(ready, Ready), "as it was written"
-                self.ready[client] = ready
+                self.ready[client] = frames.expect(frame, Ready)
         state = self.begin()
         with self._store.going_on():
             self._bytes.rekey(kept["key"])
@@ -247,12 +260,10 @@ class Archive:
         self._store.append(kind, body)
 
     def score(self) -> None:
-        """Score the evaluation under way, if all of its embeddings are there, and keep the figures.
+        """Score the evaluation under way, if all of its embeddings are there.
 
-        The parameters are kept with them if they are the best so far.
-
-        Raises:
-            RunError: training diverged, or the figures could not be written.
+        The figures are kept, and the parameters if they are the best so far. RunError where
+        training diverged, or the figures could not be written.
         """
         state = self.state
         if state is None or not state.evaluations.is_answered:
@@ -291,10 +302,8 @@ class Archive:
     def end_if_done(self) -> None:
         """Write the closing figures, and keep the state in which members are told."""
         if self.state is not None and self.state.phase == "done":
-            party, summary = (
-                self.state.job.party,
-                summary_of(self.state, self.traffic, self.seconds),
-            )
+            party = self.state.job.party
+            summary = summary_of(self.state, self.traffic, self.seconds)
             summary["queries"] = [party.next_number(client) for client in range(party.clients)]
             self._folder.write_summary(summary)
             self.save()

@@ -15,7 +15,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives import serialization as forms
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509 import Certificate
+from cryptography.x509.oid import ExtendedKeyUsageOID as Use
+from cryptography.x509.oid import NameOID
 
 from vertizo.core.errors import ConfigError
 from vertizo.network.certificates import (
@@ -29,14 +36,11 @@ from vertizo.network.certificates import (
     read,
 )
 
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
-    from cryptography.x509 import Certificate
-
 FOLDER = "authority"
 AUTHORITY_DAYS = 3650
 EARLIER = timedelta(hours=1)
 """New certificates hold from so long ago, because clocks differ."""
+Signer = tuple[Certificate, ec.EllipticCurvePrivateKey]
 THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 
 
@@ -63,15 +67,8 @@ def issue(
 ) -> list[Issued]:
     """Make a folder of credentials for each party, under a test authority in ``folder/authority``.
 
-    An authority that is already there is used again, and no party is ever overwritten.
-
-    Args:
-        folder: to make them in.
-        server: the label holder's name, or None to add members only.
-        members: the clients' names.
-        hosts: under which members reach the server; without any, this machine alone.
-        days: how long the parties' certificates hold.
-        now: the time that counts as now.
+    An authority that is already there is used again, and no party is ever overwritten. Members
+    reach the server under ``hosts``; without any, on this machine alone. No server adds members.
 
     Raises:
         ConfigError: a name that is no good or was used, or an authority that cannot be used.
@@ -128,10 +125,8 @@ def _is_address(host: str) -> bool:
     return False
 
 
-def _authority(folder: Path, now: datetime) -> tuple[Certificate, EllipticCurvePrivateKey]:
+def _authority(folder: Path, now: datetime) -> Signer:
     """The folder's authority, made if there is none."""
-    from cryptography.hazmat.primitives.asymmetric import ec
-
     place = folder / FOLDER
     if not place.exists():
         ends = now + timedelta(days=AUTHORITY_DAYS)
@@ -147,32 +142,22 @@ def _authority(folder: Path, now: datetime) -> tuple[Certificate, EllipticCurveP
 
 def _certificate(
     name: str,
-    authority: tuple[Certificate, EllipticCurvePrivateKey] | None,
+    authority: Signer | None,
     begins: datetime,
     ends: datetime,
     hosts: tuple[str, ...] = (),
-) -> tuple[Certificate, EllipticCurvePrivateKey]:
+) -> Signer:
     """A server's certificate (which has hosts), a member's, or without one above an authority's."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import ExtendedKeyUsageOID as Use
-    from cryptography.x509.oid import NameOID
-
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     signs = authority is None
     issuer, signer = (subject, key) if authority is None else (authority[0].subject, authority[1])
+    unused = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
     usage = x509.KeyUsage(
         digital_signature=not signs,
         key_cert_sign=signs,
         crl_sign=signs,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
+        **dict.fromkeys((*unused, "encipher_only", "decipher_only"), False),
     )
     builder = (
         x509.CertificateBuilder()
@@ -201,10 +186,7 @@ def _certificate(
     return builder.sign(signer, hashes.SHA256()), key
 
 
-def _pem(made: Certificate | EllipticCurvePrivateKey) -> bytes:
-    from cryptography.hazmat.primitives import serialization as forms
-    from cryptography.x509 import Certificate
-
+def _pem(made: Certificate | ec.EllipticCurvePrivateKey) -> bytes:
     if isinstance(made, Certificate):
         return made.public_bytes(forms.Encoding.PEM)
     return made.private_bytes(forms.Encoding.PEM, forms.PrivateFormat.PKCS8, forms.NoEncryption())

@@ -10,13 +10,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from cryptography.x509 import (
+    Certificate,
+    ExtendedKeyUsage,
+    ExtensionNotFound,
+    load_pem_x509_certificates,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID as Use
+from cryptography.x509.oid import NameOID
 
 from vertizo.core.errors import ConfigError
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
-    from cryptography.x509 import Certificate
 
 AUTHORITY, CERTIFICATE, KEY = "authority.pem", "certificate.pem", "key.pem"
 LAYOUTS = (
@@ -28,21 +35,18 @@ LAYOUTS = (
 
 @dataclass(frozen=True)
 class Credentials:
-    """A party's certificate, with what is needed to show it and to check others'.
-
-    Args:
-        authority: PEM of whom this party trusts to vouch for the others.
-        certificate: PEM of the party's certificate, and of those between it and the authority.
-        key: PEM of the private key, not encrypted.
-        name: the party's, the common name of the certificate.
-        expires: when the first certificate on the way to the authority runs out.
-    """
+    """A party's certificate, with what is needed to show it and to check others'; all in PEM."""
 
     authority: bytes = field(repr=False)
+    """Whom this party trusts to vouch for the others."""
     certificate: bytes = field(repr=False)
+    """The party's, and those between it and the authority."""
     key: bytes = field(repr=False)
+    """Private, not encrypted."""
     name: str
+    """The party's, the common name of the certificate."""
     expires: datetime
+    """When the first certificate on the way to the authority runs out."""
 
     @classmethod
     def load(cls, folder: Path) -> Credentials:
@@ -65,23 +69,16 @@ class Credentials:
             authority=authority,
             certificate=certificate,
             key=key,
-            name=_name_in(files[1], chain[0]),
+            name=_common_name(files[1], chain[0]),
             expires=min(one.not_valid_after_utc for one in path),
         )
 
     def check_use(self, serving: bool) -> None:
-        """The certificate may be shown as a server's, or as a member's.
-
-        Raises:
-            ConfigError: it was made for the other use only.
-        """
-        from cryptography import x509
-        from cryptography.x509.oid import ExtendedKeyUsageOID as Use
-
-        certificate = x509.load_pem_x509_certificates(self.certificate)[0]
+        """ConfigError where the certificate was made for the other use only."""
+        extensions = load_pem_x509_certificates(self.certificate)[0].extensions
         try:
-            uses = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
-        except x509.ExtensionNotFound:
+            uses = extensions.get_extension_for_class(ExtendedKeyUsage).value
+        except ExtensionNotFound:
             return  # as in FLARE's kits: good for both, the names tell who is who
         wanted = Use.SERVER_AUTH if serving else Use.CLIENT_AUTH
         if wanted not in uses and Use.ANY_EXTENDED_KEY_USAGE not in uses:
@@ -120,10 +117,8 @@ def read(file: Path) -> bytes:
 
 def certificates(file: Path, pem: bytes) -> list[Certificate]:
     """The certificates in PEM, at least one; a `ConfigError` where they cannot be read."""
-    from cryptography import x509
-
     try:
-        return x509.load_pem_x509_certificates(pem)
+        return load_pem_x509_certificates(pem)
     except ValueError:
         raise ConfigError(
             f"{file} is no certificate in PEM; it should begin with -----BEGIN CERTIFICATE-----"
@@ -131,14 +126,7 @@ def certificates(file: Path, pem: bytes) -> list[Certificate]:
 
 
 def private_key(file: Path, pem: bytes, certificate: Certificate, of: Path) -> PrivateKeyTypes:
-    """The private key in PEM, which is that of a certificate.
-
-    Raises:
-        ConfigError: it is another's, or encrypted, or no key.
-    """
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
+    """The private key of a certificate; ConfigError if it is another's, encrypted, or no key."""
     try:
         key = load_pem_private_key(pem, None)
     except TypeError:
@@ -171,8 +159,6 @@ def _path_to(
 
 
 def _signed(certificate: Certificate, by: Certificate) -> bool:
-    from cryptography.exceptions import InvalidSignature
-
     try:
         certificate.verify_directly_issued_by(by)
     except (ValueError, TypeError, InvalidSignature):
@@ -199,9 +185,7 @@ def date_text(time: datetime) -> str:
     return f"{time:%Y-%m-%d %H:%M} UTC"
 
 
-def _name_in(file: Path, certificate: Certificate) -> str:
-    from cryptography.x509.oid import NameOID
-
+def _common_name(file: Path, certificate: Certificate) -> str:
     names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     if len(names) != 1 or not names[0].value:
         raise ConfigError(

@@ -6,7 +6,7 @@ settings.yaml            what all parties agreed on, and this party's own model
 preparation.json         for tables: how new records become numbers
 secret.key               the root of this party's randomness; nobody else's business
 checkpoints/terms        as the label holder sent them; they may not change
-checkpoints/last         everything needed to go on, with journals of what came after
+checkpoints/last         everything that a restart needs, with journals of what came after
 query                    the one that is open
 checkpoints/candidate    the parameters of the last evaluation
 checkpoints/best         those of the best evaluation
@@ -18,11 +18,10 @@ summary.json             figures at the end
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
 from vertizo.config import schema
 from vertizo.config.schema import ExperimentConfig
@@ -34,16 +33,9 @@ from vertizo.network.frames import Terms
 from vertizo.run import checkpoint
 from vertizo.run.folder import RunFolder
 
-if TYPE_CHECKING:
-    from vertizo.network.joining import Joined
-
 
 class ClientFolder:
-    """Reads and writes one member's files.
-
-    Args:
-        path: of the folder.
-    """
+    """Reads and writes one member's files."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -75,12 +67,7 @@ class ClientFolder:
     def create(
         self, terms: Terms, settings: ExperimentConfig, preparation: Preprocessing | None
     ) -> None:
-        """Write what is known at the start; once it is there, nothing of it may change.
-
-        Raises:
-            RunError: the settings or the table's columns are others than when the job began, or
-                they cannot be written.
-        """
+        """Write what is known at the start; RunError where it is there and was something else."""
         known = self.path / "checkpoints" / "terms"
         if self._read("job") is not None:
             if self.settings() != settings or known.read_bytes() != frames.encode(terms):
@@ -88,8 +75,7 @@ class ClientFolder:
                     f"{self.path}: the label holder's terms, or this party's own model, are not "
                     "those that the job began with"
                 )
-            changed = preparation and self.preparation().changed(preparation)
-            if changed:
+            if changed := preparation and self.preparation().changed(preparation):
                 raise self._other_table(changed)
             return
         checkpoint.write_atomically(self.path / "settings.yaml", settings.to_yaml().encode())
@@ -103,11 +89,7 @@ class ClientFolder:
             checkpoint.write_atomically(self.path / "preparation.json", content.encode())
 
     def go_on_with(self, preparation: Preprocessing | None, *, begun: bool) -> None:
-        """Keep to the table that training began with; before that, it may be aligned anew.
-
-        Raises:
-            RunError: training began with another one.
-        """
+        """Keep to the table that training began with; before that, it may be aligned anew."""
         if preparation is None or alike(self.preparation().state(), preparation.state()):
             return
         if begun:
@@ -162,13 +144,12 @@ class ClientFolder:
 
     def best(self) -> State:
         """The model's state of the best evaluation."""
-        state: State = self._files.load("best", "parameters")["parameters"]
-        return state
+        return cast(State, self._files.load("best", "parameters")["parameters"])
 
-    def finish(self, joined: Joined, parameters: State) -> None:
+    def finish(self, figures: Mapping[str, Any], parameters: State) -> None:
         """Write the model and the closing figures."""
         checkpoint.save(self.path / "model.safetensors", {"parameters": parameters})
-        self._files.write_summary(asdict(joined))
+        self._files.write_summary(dict(figures))
 
     def finished(self) -> dict[str, Any] | None:
         """The closing figures; None if there are none yet."""
@@ -178,11 +159,10 @@ class ClientFolder:
         """The model's state at the end; RunError where the job is not over."""
         path = self.path / "model.safetensors"
         if not path.is_file():
-            raise RunError(f"{self.path}: the job is not over; `vertizo join` goes on with it")
+            raise RunError(f"{self.path}: the job is not over; `vertizo join` continues it")
         state = checkpoint.load(path)
         with checkpoint.going_on_from(path):
-            parameters: State = state["parameters"]
-        return parameters
+            return cast(State, state["parameters"])
 
 
 def is_of_real_parties(run: Path) -> bool:

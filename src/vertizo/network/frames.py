@@ -22,14 +22,25 @@ the parties' frames. Each ask may be answered by a `Refusal`.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
-from typing import Annotated, Literal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
-from vertizo.core.errors import MalformedError, TruncatedError
+from vertizo.core.errors import (
+    MalformedError,
+    RefusedError,
+    RunError,
+    TruncatedError,
+    WireError,
+)
 from vertizo.protocol import wire
-from vertizo.protocol.messages import WirePurpose
+from vertizo.protocol.messages import Purpose, WirePurpose
+from vertizo.run.traffic import rows_at_once
+
+if TYPE_CHECKING:
+    from vertizo.run.build_parties import MadeClient
 
 PROTOCOL = 1
 HEADER = struct.Struct("<2sBBI")
@@ -158,11 +169,7 @@ def is_party_frame(frame: bytes) -> bool:
 
 
 def decode(frame: bytes) -> Frame:
-    """One frame of this module.
-
-    Raises:
-        WireError: it is none.
-    """
+    """One frame of this module, or a WireError."""
     if len(frame) < HEADER.size:
         raise TruncatedError(f"{len(frame)} bytes; a header alone has {HEADER.size}")
     magic, version, reserved, length = HEADER.unpack_from(frame)
@@ -178,11 +185,7 @@ def decode(frame: bytes) -> Frame:
 
 
 def split(answer: bytes) -> Iterator[bytes]:
-    """The frames of an answer, in order.
-
-    Raises:
-        WireError: the answer does not end where a frame does.
-    """
+    """The frames of an answer, in order; WireError where it does not end with one."""
     start = 0
     while start < len(answer):
         if len(answer) - start < HEADER.size:
@@ -193,3 +196,40 @@ def split(answer: bytes) -> Iterator[bytes]:
             raise TruncatedError("an answer ends within a frame")
         yield answer if stop - start == len(answer) else answer[start:stop]
         start = stop
+
+
+# What a member makes of answers.
+
+
+def expect(answer: bytes, *expected: type[Frame]) -> Any:
+    """An answer of a single frame of such a kind; RunError if a refusal, else WireError."""
+    found = decode(answer)
+    if isinstance(found, Refusal):
+        raise RunError(f"the label holder refused: {found.words}")
+    if not isinstance(found, expected):
+        raise MalformedError(f"a {type(found).__name__}, which was not asked for")
+    return found
+
+
+def upload(
+    ask: Callable[[bytes], bytes],
+    made: MadeClient,
+    purpose: Purpose,
+    rows: int,
+    progress: Callable[[float], None] = lambda share: None,
+) -> None:
+    """Send a partition's embeddings piece by piece; ``progress`` hears the share that is sent."""
+    at_once = rows_at_once(made.embedding_dim)
+    for start in range(0, rows, at_once):
+        stop = min(start + at_once, rows)
+        expect(ask(made.party.upload(purpose, start, stop)), Noted)
+        progress(stop / rows)
+
+
+@contextmanager
+def understood() -> Iterator[None]:
+    """What the label holder sent and this party cannot use ends the job here, in one line."""
+    try:
+        yield
+    except (WireError, RefusedError) as error:
+        raise RunError(f"the label holder sent what this party cannot use: {error}") from None

@@ -17,18 +17,15 @@ import time
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field
-
 from vertizo.core.errors import RunError, VertizoError
-from vertizo.core.options import Options
 from vertizo.network.certificates import Credentials
 from vertizo.network.grpc_channel import METHOD, GrpcChannel, address, grpc_module, keepalive
-from vertizo.network.transport import Service
+from vertizo.network.transport import Answer, Service
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-__all__ = ["GrpcChannel", "GrpcServer", "Limits"]
+__all__ = ["GrpcChannel", "GrpcServer"]
 
 CLOSING_SECONDS = 2.0
 """For answers that are being written when the server closes."""
@@ -37,32 +34,27 @@ LARGEST = 2**31 - 1
 log = logging.getLogger("vertizo.network")
 
 
-class Limits(Options):
-    """How often a member may ask, and how soon a dead connection is noticed.
+class GrpcServer:
+    """Answers members' asks out of a service, in a thread of its own, while it is entered.
 
     Args:
+        service: whose ``ask`` is called in the server's thread.
+        listen: host and port; port 0 is any free one.
+        credentials: the label holder's.
         rate: asks of one member in a second, on average, with a burst of a second's; without it,
             as many as are answered. Members above it wait.
         keepalive_seconds: of silence after which the other side is asked for a sign of life, which
             may take two or three times as long. More, where lines are slow and asks are long.
     """
 
-    rate: float | None = Field(default=None, gt=0)
-    keepalive_seconds: float = Field(default=10.0, ge=1, le=3600)
-
-
-class GrpcServer:
-    """Answers members' asks out of a service, in a thread of its own, while it is entered.
-
-    Args:
-        service: which is asked. Its ``ask`` is called in the server's thread.
-        listen: host and port; port 0 is any free one.
-        credentials: the label holder's, and the authority that vouches for members.
-        limits: of each member.
-    """
-
     def __init__(
-        self, service: Service, *, listen: str, credentials: Credentials, limits: Limits
+        self,
+        service: Service,
+        *,
+        listen: str,
+        credentials: Credentials,
+        rate: float | None = None,
+        keepalive_seconds: float = 10.0,
     ) -> None:
         credentials.check_use(serving=True)
         address("listen", listen)
@@ -70,7 +62,7 @@ class GrpcServer:
         self._members = frozenset(service.members)
         self._listen = listen
         self._credentials = credentials
-        self._limits = limits
+        self._rate, self._keepalive_seconds = rate, keepalive_seconds
         self._streams: dict[str, _Stream] = {}
         self._paces: dict[str, _Pace] = {}
         self._thread: threading.Thread | None = None
@@ -79,11 +71,7 @@ class GrpcServer:
         self.port = 0
 
     def __enter__(self) -> GrpcServer:
-        """Listen.
-
-        Raises:
-            RunError: the address cannot be had, or the port is in use.
-        """
+        """Listen; RunError where the address cannot be had, or the port is in use."""
         started: Future[int] = Future()
         self._thread = threading.Thread(
             target=lambda: asyncio.run(self._serve(started)), name="vertizo-network", daemon=True
@@ -110,8 +98,10 @@ class GrpcServer:
         grpc = grpc_module()
         self._loop = asyncio.get_running_loop()
         server = grpc.aio.server(options=self._options())
-        server.add_generic_rpc_handlers((_handlers(self._stream),))
-        mine = self._credentials
+        package, method = METHOD.strip("/").split("/")
+        mine, handler = self._credentials, grpc.stream_stream_rpc_method_handler(self._stream)
+        generic = grpc.method_handlers_generic_handler(package, {method: handler})
+        server.add_generic_rpc_handlers((generic,))
         try:
             shown = grpc.ssl_server_credentials(
                 [(mine.key, mine.certificate)], mine.authority, require_client_auth=True
@@ -134,7 +124,7 @@ class GrpcServer:
 
     def _options(self) -> list[tuple[str, int]]:
         return [
-            *keepalive(self._limits.keepalive_seconds),
+            *keepalive(self._keepalive_seconds),
             ("grpc.so_reuseport", 0),  # or a second server would take every other connection
             ("grpc.max_receive_message_length", min(self._service.largest_ask, LARGEST)),
             ("grpc.max_send_message_length", -1),
@@ -158,7 +148,7 @@ class GrpcServer:
         if before is not None:
             # as a rule the connection was cut, and only this side has not noticed yet
             before.end(grpc.StatusCode.ABORTED, f"another connection of {member!r} took its place")
-        pace = self._paces.setdefault(member, _Pace(self._limits.rate))
+        pace = self._paces.setdefault(member, _Pace(self._rate))
         try:
             await self._converse(member, stream, pace, context)
         except asyncio.CancelledError:
@@ -167,7 +157,10 @@ class GrpcServer:
         finally:
             if self._streams.get(member) is stream:
                 del self._streams[member]
-                self._tell_gone(member)
+                try:
+                    self._service.gone(member)
+                except Exception as error:
+                    log.error("%s left, and: %s: %s", member, type(error).__name__, error)
         if stream.reason is not None:
             await context.abort(*stream.reason)
 
@@ -184,7 +177,7 @@ class GrpcServer:
                 return
             answer = stream.answer = loop.create_future()
             try:
-                rest = self._service.ask(member, frame, _Answering(loop, answer))
+                rest = self._service.ask(member, frame, _answering(loop, answer))
             except VertizoError as error:
                 stream.reason = grpc.StatusCode.FAILED_PRECONDITION, str(error)[:500]
                 return
@@ -202,12 +195,6 @@ class GrpcServer:
             stream.answer = None
             if rest is not None:
                 rest()
-
-    def _tell_gone(self, member: str) -> None:
-        try:
-            self._service.gone(member)
-        except Exception as error:
-            log.error("%s left, and: %s: %s", member, type(error).__name__, error)
 
 
 class _Stream:
@@ -227,28 +214,24 @@ class _Stream:
                 self._task.cancel()
 
 
-class _Answering:
+def _answering(loop: asyncio.AbstractEventLoop, answer: asyncio.Future[bytes]) -> Answer:
     """Takes the answer to one ask, from whatever thread."""
+    home = threading.get_ident()
 
-    __slots__ = ("_answer", "_loop", "_thread")
+    def settle(content: bytes) -> None:
+        if not answer.done():
+            answer.set_result(content)
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, answer: asyncio.Future[bytes]) -> None:
-        self._answer = answer
-        self._loop = loop
-        self._thread = threading.get_ident()
-
-    def __call__(self, answer: bytes) -> None:
-        if threading.get_ident() == self._thread:
-            self._take(answer)
+    def take(content: bytes) -> None:
+        if threading.get_ident() == home:
+            settle(content)
             return
         try:
-            self._loop.call_soon_threadsafe(self._take, answer)
+            loop.call_soon_threadsafe(settle, content)
         except RuntimeError:
             log.debug("an answer came after the server had closed")
 
-    def _take(self, answer: bytes) -> None:
-        if not self._answer.done():
-            self._answer.set_result(answer)
+    return take
 
 
 class _Pace:
@@ -268,14 +251,6 @@ class _Pace:
         return max(0.0, self._due - now - max(1.0, each))
 
 
-def _handlers(stream: Any) -> Any:
-    """The one method there is, over bytes as they are."""
-    grpc = grpc_module()
-    package, method = METHOD.strip("/").split("/")
-    handler = grpc.stream_stream_rpc_method_handler(stream)
-    return grpc.method_handlers_generic_handler(package, {method: handler})
-
-
 def _why(listen: str) -> str:
     """Why an address cannot be listened on, which gRPC does not say."""
     host, port = address("listen", listen)
@@ -288,9 +263,6 @@ def _why(listen: str) -> str:
                 trial.bind(place)
                 trial.listen()
     except OSError as error:
-        return (
-            f"port {port} is in use"
-            if error.errno == errno.EADDRINUSE
-            else str(error.strerror or error)
-        )
+        in_use = error.errno == errno.EADDRINUSE
+        return f"port {port} is in use" if in_use else str(error.strerror or error)
     return "the address was refused"

@@ -36,11 +36,7 @@ def grpc_module() -> Any:
 
 
 def address(what: str, text: str) -> tuple[str, int]:
-    """Host and port.
-
-    Raises:
-        ConfigError: it is not of the form host:port.
-    """
+    """Host and port; ConfigError where it is not of the form host:port."""
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdecimal() or int(port) > 65535 or "/" in host or " " in host:
         raise ConfigError(f"{what} is {text!r}; write host:port, as in holder.example:8443")
@@ -76,8 +72,7 @@ class GrpcChannel:
         server_name: in the server's certificate, where it is reached under another one.
         on_trouble: is told in one line that the connection is lost, and that it is back.
         largest_answer: bytes that an answer may have.
-        keepalive_seconds: of silence after which the server is asked for a sign of life; as for
-            `Limits`.
+        keepalive_seconds: of silence after which the server is asked for a sign of life.
     """
 
     def __init__(
@@ -172,7 +167,7 @@ class GrpcChannel:
             trouble.refusals = 0
         if time.monotonic() - trouble.began > self._patience:
             raise RunError(
-                f"{self._server} was not to be had for {self._patience:.0f} seconds: {reason}"
+                f"{self._server} could not be reached for {self._patience:.0f} seconds: {reason}"
             )
         self._closed.wait(trouble.next_pause())
 
@@ -262,29 +257,19 @@ def explain(code: str, details: str) -> tuple[bool, str]:
         return True, "what answers there is no server of vertizo"
     if code == "RESOURCE_EXHAUSTED" and "larger than max" in text:
         return True, f"a message is longer than allowed: {text}"
-    for mark, reason in PASSING.items():
-        if mark in text:
-            return False, reason
-    return False, text or code
+    return False, next((why for mark, why in PASSING.items() if mark in text), text or code)
 
 
+CLOCK = "or this machine's clock is wrong"
 LASTING = {
-    "certificate has expired": (
-        "the server's certificate has expired, or this machine's clock is wrong"
-    ),
-    "certificate is not yet valid": (
-        "the server's certificate is not valid yet, or this machine's clock is wrong"
-    ),
-    "unsupported certificate purpose": (
-        "the certificate shown there is a member's; it cannot be a server's"
-    ),
-    "CERTIFICATE_VERIFY_FAILED": (
-        "the server's certificate was not signed by the authority that this member trusts"
-    ),
-    "Hostname Verification Check failed": (
-        "the server's certificate is for another host name; if that is right, give its name "
-        "as server_name"
-    ),
+    "certificate has expired": f"the server's certificate has expired, {CLOCK}",
+    "certificate is not yet valid": f"the server's certificate is not valid yet, {CLOCK}",
+    "unsupported certificate purpose": "the certificate shown there is a member's; it cannot be a "
+    "server's",
+    "CERTIFICATE_VERIFY_FAILED": "the server's certificate was not signed by the authority that "
+    "this member trusts",
+    "Hostname Verification Check failed": "the server's certificate is for another host name; if "
+    "that is right, give its name as server_name",
     "WRONG_VERSION_NUMBER": "what answers there does not speak TLS; is it the right port?",
     "ALPN": "what answers there speaks TLS but not gRPC; is it the right port?",
 }

@@ -1,8 +1,12 @@
-"""What a label holder needs to serve one job: its data, its party, and what is guaranteed."""
+"""What a label holder needs to serve one job: its data, its party, and what is guaranteed.
+
+Before the first of several jobs begins, `budget_for_jobs` says what budget they need.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -11,22 +15,27 @@ from typing import Any
 
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError, RefusedError
+from vertizo.core.names import PRIVATE
 from vertizo.core.randomness import Stream
 from vertizo.data import party_table
 from vertizo.data.prepare import prepare
 from vertizo.data.vertical import VerticalData
 from vertizo.network.frames import Ready
-from vertizo.network.options import ServeOptions
-from vertizo.network.secrets import KeyedBytes
-from vertizo.privacy.durable_ledger import DurableLedger
-from vertizo.run.build_parties import check_sizes, embedding_noise, make_server, statement_of
+from vertizo.network.options import NO_LEDGER, ServeConfig, ServeOptions
+from vertizo.party.server import ServerParty
+from vertizo.privacy.discrete_gaussian import RandomBytes
+from vertizo.privacy.durable_ledger import SLACK, DurableLedger
+from vertizo.privacy.events import LedgerBudget, Releases
+from vertizo.privacy.ledger_witness import Register
+from vertizo.run.build_parties import check_sizes, embedding_noise, make_server
 from vertizo.run.build_privacy import Charge, choice_of
-from vertizo.run.coverage import assumptions, covers
+from vertizo.run.coverage import statement_of
 from vertizo.run.data_defaults import complete
-from vertizo.run.job import Job
+from vertizo.run.job_state import Job
 from vertizo.run.ledger_session import budget_of, charged_to, check_exact, names_of
-from vertizo.run.lengths import planned_rounds, steps_of_client
 
+USUAL_DIM = 16
+"""Numbers of an embedding, where the configuration leaves them to the members."""
 TRIAL = "No privacy guarantee: this is a trial, in which all noise follows from a public seed."
 
 
@@ -69,11 +78,7 @@ def choice_seed(config: ExperimentConfig, *, trial: bool) -> int:
 
 
 def records_of(config: ExperimentConfig, served: ServeOptions) -> Records:
-    """The label holder's records.
-
-    Raises:
-        ConfigError, DataError: names the key, the file or the column.
-    """
+    """The label holder's records; ConfigError or DataError names the key, file or column."""
     stream = choice_of(choice_seed(config, trial=served.trial))
     if config.data.name == "table":
         choice = party_table.Choice(
@@ -96,25 +101,12 @@ def records_of(config: ExperimentConfig, served: ServeOptions) -> Records:
 def settings_of(config: ExperimentConfig, *, trial: bool) -> str:
     """What of a configuration all parties share, JSON; nothing that is the label holder's own.
 
-    Args:
-        config: of the run.
-        trial: whether members make their noise as the simulator does, from a public seed and the
-            whole configuration's digest.
+    In a trial members make their noise as the simulator does, from a public seed and the whole
+    configuration's digest.
     """
-    chosen: dict[str, Any] = config.model_dump(
-        mode="json",
-        include={
-            "epochs": True,
-            "rounds": True,
-            "batch_size": True,
-            "method": True,
-            "client": True,
-            "codecs": True,
-            "control": True,
-            "server": {"embedding_bound"},
-            "simulation": {"timing", "table"},
-        },
-    )
+    whole = ("epochs", "rounds", "batch_size", "method", "client", "codecs", "control")
+    include: dict[str, Any] = {"server": {"embedding_bound"}, "simulation": {"timing", "table"}}
+    chosen = config.model_dump(mode="json", include=dict.fromkeys(whole, True) | include)
     data = {"validation", "limit", "test", "test_limit"}
     if config.data.name != "table":
         data = set(type(config.data).model_fields) - {"root"}
@@ -135,7 +127,7 @@ def open_job(
     records: Records,
     ready: Sequence[Ready],
     root: Stream,
-    secret_bytes: KeyedBytes,
+    secret_bytes: RandomBytes,
     *,
     folder: Path,
     is_new: bool,
@@ -144,60 +136,109 @@ def open_job(
 ) -> Iterator[Job]:
     """The label holder's party, charged to a ledger where a guarantee holds.
 
-    Args:
-        config: of the run.
-        records: the label holder's.
-        ready: what each client said of its party.
-        root: of the randomness.
-        secret_bytes: where noise comes from.
-        folder: of the run; its ledger is there unless privacy.ledger names another.
-        is_new: whether the job begins now; a ledger of its own is made then, and not later.
-        run: its name in the ledger.
-        trial: whether everything random follows from a public seed.
-
-    Raises:
-        ConfigError, RunError: the job cannot be served.
+    The ledger is in the run's folder unless privacy.ledger names another; one of its own is made
+    where the job ``is_new``, and not later. ``run`` is its name in the ledger. ConfigError or
+    RunError where the job cannot be served.
     """
-    parties = records.data.parties
-    fitted = [name for name, one in zip(parties, ready, strict=True) if one.fitted]
+    fitted = [n for n, one in zip(records.data.parties, ready, strict=True) if one.fitted]
     data = replace(
         records.data,
         fitted=(*fitted, *records.data.fitted),
         fitted_scaling=bool(fitted) or records.data.fitted_scaling,
     )
-    shared = [root.child("shared", index) for index in range(len(parties))]
-    covered = covers(config, data, models_mix=any(one.mixes_records for one in ready))
+    mix = any(one.mixes_records for one in ready)
     noise = embedding_noise(config, data.records)
 
     def made(charge: Charge | None) -> Job:
-        party = make_server(
-            config,
-            data,
-            [one.embedding_dim for one in ready],
-            root.child("server"),
-            shared,
-            choice_of(choice_seed(config, trial=trial)),
-            charge=charge,
-            random_bytes=secret_bytes,
+        dims = [one.embedding_dim for one in ready]
+        party = _make_party(
+            config, data, dims, root, trial=trial, charge=charge, secret_bytes=secret_bytes
         )
-        statement = statement_of(party, data, covered, noise)
-        statement = statement.assuming(assumptions(config, data, covered, served=True))
+        statement = statement_of(config, data, party, noise, models_mix=mix, served=True)
         if trial and (statement.noise_std is not None or noise is not None):
             statement = statement.without_guarantee(TRIAL)
-        rounds, queries = planned_rounds(config, data), steps_of_client(config, data.records)
-        return Job(config, data, party, statement, rounds, queries, charge is not None)
+        return Job(config, data, party, statement, charge is not None)
 
     plain = made(None)
     path = config.privacy.ledger
     if path is None and plain.statement.guarantee == "exact":
         path = folder / "ledger.sqlite"
-        releases = plain.party.side.plan.releases
-        assert releases is not None, "what is exact has noise"
         if is_new and not path.exists():
-            DurableLedger.create(path, budget_of(releases, config, data, 1), names=names_of(data))
+            budget = budget_of(_releases(plain.party), config, data, 1)
+            DurableLedger.create(path, budget, names=names_of(data))
     if path is None:
         yield plain
         return
     check_exact(plain.statement)
     with charged_to(path, config, data, run, replays=True) as charge:
         yield made(charge)
+
+
+def _make_party(
+    config: ExperimentConfig,
+    data: VerticalData,
+    dims: Sequence[int],
+    root: Stream,
+    *,
+    trial: bool,
+    charge: Charge | None = None,
+    secret_bytes: RandomBytes = os.urandom,
+) -> ServerParty:
+    return make_server(
+        config,
+        data,
+        list(dims),
+        root.child("server"),
+        [root.child("shared", index) for index in range(len(dims))],
+        choice_of(choice_seed(config, trial=trial)),
+        charge=charge,
+        random_bytes=secret_bytes,
+    )
+
+
+def _releases(party: ServerParty) -> Releases:
+    assert party.side.plan.releases is not None, "what is exact has noise"
+    return party.side.plan.releases
+
+
+def check_free(config: ExperimentConfig, data: VerticalData, *, trial: bool) -> None:
+    """Refuse a new job that would get a ledger of its own for records that another one is for.
+
+    So early that it leaves no folder behind. Once the members are ready, making the ledger checks
+    it again. The RunError names the ledger, and says what to do.
+    """
+    privacy = config.privacy
+    exact = privacy.mechanism == "gaussian" and privacy.accounting != "published"
+    charged = exact and config.server.update in (*PRIVATE, "none") and not data.fitted_labels
+    names = None if trial or not charged or privacy.ledger is not None else names_of(data)
+    if names is None:
+        return
+    register = Register()
+    with register.locked():
+        register.forget_unused()
+        register.check_free(names)
+
+
+def budget_for_jobs(config: ServeConfig, runs: int) -> tuple[LedgerBudget, VerticalData]:
+    """The budget that so many jobs of a label holder need, and its records.
+
+    How long members' embeddings are is not known before they come. It shows in the ninth digit of
+    the noise on secret steps, for which a millionth is set aside. ConfigError or DataError where
+    the job could not be served, or has no exact guarantee.
+    """
+    served = config.federation
+    if served.trial:
+        raise ConfigError(NO_LEDGER)
+    plain = config.experiment()
+    plain = plain.model_copy(update={"privacy": plain.privacy.model_copy(update={"ledger": None})})
+    records = records_of(plain, served)
+    data, plain = records.data, complete(plain, records.data)
+    dims = [getattr(plain.client.model, "outputs", None) or USUAL_DIM] * len(served.members)
+    party = _make_party(plain, data, dims, Stream.from_seed(0), trial=False)
+    check_exact(statement_of(plain, data, party, None, models_mix=False))
+    releases = _releases(party)
+    if releases.secret is not None:
+        least = releases.secret.noise_multiplier * (1 - SLACK / 2)
+        secret = replace(releases.secret, noise_multiplier=least)
+        releases = replace(releases, secret=secret)
+    return budget_of(releases, plain, data, runs), data

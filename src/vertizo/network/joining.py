@@ -1,6 +1,6 @@
 """The feature holder's side of a job: a loop that asks over a channel and does what it is told.
 
-It holds the client party and keeps what it needs to go on on disk: each query before it is sent,
+It holds the client party and keeps on disk what a restart needs: each query before it is sent,
 each reply before it is applied. So it may be killed at any moment and started again with the same
 folder; it sends the very query that was open, and the label holder answers a query once.
 """
@@ -11,13 +11,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
 
-from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import (
     ConfigError,
     ConflictError,
@@ -29,28 +27,13 @@ from vertizo.core.errors import (
 )
 from vertizo.core.randomness import Stream
 from vertizo.data import party_table
-from vertizo.data.party_table import Held
 from vertizo.data.prepare import prepare
 from vertizo.models.base import copied
 from vertizo.network import frames
-from vertizo.network.asking import expect, one, pieces, understood
 from vertizo.network.client_folder import ClientFolder
-from vertizo.network.frames import (
-    Done,
-    Go,
-    Hello,
-    Keep,
-    Next,
-    Noted,
-    Ready,
-    Refusal,
-    Send,
-    Sent,
-    Terms,
-)
+from vertizo.network.frames import Done, Go, Hello, Keep, Next, Ready, Refusal, Send, Sent, Terms
 from vertizo.network.options import JoinConfig
-from vertizo.network.secrets import root_of
-from vertizo.network.store import Slot, Store
+from vertizo.network.store import Slot, Store, root_of
 from vertizo.network.terms import accepted, told
 from vertizo.network.transport import Channel
 from vertizo.protocol import wire
@@ -59,10 +42,14 @@ from vertizo.run.lengths import steps_of_client
 
 QUERY, REPLY, WITHDRAWN = range(3)
 """Kinds of the journal's records."""
+UNPROTECTED = (
+    "The label holder got this party's embeddings as they are; nothing protects this party's "
+    "features from it."
+)
+TRIAL = "Nothing is protected: this was a trial, whose secrets follow from a public seed."
 
 
-@dataclass(frozen=True)
-class Progress:
+class Progress(NamedTuple):
     """Where a member stands, for a display."""
 
     answered: int
@@ -72,8 +59,7 @@ class Progress:
     received: int
 
 
-@dataclass(frozen=True)
-class Joined:
+class Joined(NamedTuple):
     """A job that is over, at a member."""
 
     words: str
@@ -88,13 +74,8 @@ class Joined:
 class Member:
     """Takes part in one job, from its beginning or from where its folder says it was.
 
-    Args:
-        config: of the feature holder.
-        channel: to the label holder.
-        progress: called after each answer.
-
-    Raises:
-        UserError: on entering or in `run`: one line that says what does not fit.
+    ``progress`` is called after each answer. Entering and `run` raise a UserError of one line that
+    says what does not fit.
     """
 
     def __init__(
@@ -102,7 +83,7 @@ class Member:
         config: JoinConfig,
         channel: Channel,
         *,
-        progress: Callable[[Progress], None] | None = None,
+        progress: Callable[[Progress], None] = lambda progress: None,
     ) -> None:
         self._options = config.federation
         self._config = config
@@ -119,7 +100,7 @@ class Member:
     def __enter__(self) -> Self:
         try:
             self._exit.enter_context(self._folder.locked())
-            with understood():
+            with frames.understood():
                 self._open()
         except BaseException:
             self._exit.close()
@@ -134,39 +115,42 @@ class Member:
     # Joining.
 
     def _open(self) -> None:
-        """Hear the terms, make the party, and go on from where the folder says it was."""
-        self.terms = one(self._channel, Hello(frames.PROTOCOL, self._options.name), Terms)
-        if not self.terms.index < len(self.terms.members):
-            raise MalformedError(f"client {self.terms.index} of {len(self.terms.members)} members")
-        self._folder.check_job(self.terms.job, self.terms.index)
-        self.settings = accepted(self.terms, self._config)
-        table = self._records(self.settings, self.terms)
+        """Hear the terms, make the party, and resume where the folder says it was."""
+        hello = frames.encode(Hello(frames.PROTOCOL, self._options.name))
+        self.terms = terms = frames.expect(self._channel.ask(hello), Terms)
+        if not terms.index < len(terms.members):
+            raise MalformedError(f"client {terms.index} of {len(terms.members)} members")
+        self._folder.check_job(terms.job, terms.index)
+        self.settings = accepted(terms, self._config)
+        self._synchronous = self.settings.simulation.timing == "synchronous"
+        table = self._records()
         self._rows = {purpose: len(rows) for purpose, rows in table.values.items()}
         records = self._rows["train"]
         check_sizes(self.settings, records)
         self._noise = embedding_noise(self.settings, records)
         self._uses = torch.zeros(records, dtype=torch.int32)
-        public, trial = Stream.from_seed(self.terms.choice), self._options.trial
-        root = public if trial else root_of(self._options.folder)
+        public = Stream.from_seed(terms.choice)
+        noised, digest = told(terms)
         self.made = make_client(
             self.settings,
-            self.terms.index,
+            terms.index,
             table.values,
-            root,
-            clients=len(self.terms.members),
+            public if self._options.trial else root_of(self._options.folder),
+            clients=len(terms.members),
             cardinalities=table.cardinalities,
-            shared=Stream(self.terms.shared),
+            shared=Stream(terms.shared),
             public=public.child("validation"),
             noise=self._noise,
-            **told(self.terms),
+            noised=noised,
+            digest=digest,
         )
-        self._folder.create(self.terms, self.settings, table.preparation)
+        self._folder.create(terms, self.settings, table.preparation)
         if (loaded := self._store.load()) is not None:
             self._go_on(*loaded)
         self._folder.go_on_with(table.preparation, begun=self.made.party.answered > 0)
         self._save()
         self._ready = Ready(
-            job=self.terms.job,
+            job=terms.job,
             embedding_dim=self.made.embedding_dim,
             records=(records, self._rows["validation"], self._rows["test"]),
             fingerprint=table.fingerprint,
@@ -174,9 +158,9 @@ class Member:
             mixes_records=self.made.mixes_records,
         )
 
-    def _records(self, settings: ExperimentConfig, terms: Terms) -> Held:
+    def _records(self) -> party_table.Held:
+        settings, terms, data = self.settings, self.terms, self._config.data
         stream = Stream.from_seed(terms.choice).child("validation")
-        data = self._config.data
         if not terms.own_tables:
             if data.path is not None:
                 raise ConfigError(
@@ -225,11 +209,6 @@ class Member:
                 if not is_noted:
                     self._count_uses()
 
-    @property
-    def _synchronous(self) -> bool:
-        """Whether the label holder names the batches; else members choose theirs."""
-        return self.settings.simulation.timing == "synchronous"
-
     def _save(self) -> None:
         self._store.save(
             {
@@ -244,22 +223,17 @@ class Member:
     # The loop.
 
     def run(self) -> Joined:
-        """Take part until the job is over.
-
-        Raises:
-            RunError: the label holder refuses, or cannot be reached.
-        """
+        """Take part until the job is over; RunError where the label holder refuses or is away."""
         torch.set_num_threads(self.settings.threads)
         party, total = self.made.party, steps_of_client(self.settings, self._rows["train"])
         # An open query comes first: what is done next must be done with what it is answered.
         ask = frames.encode(self._ready) if party.open_ids is None else bytes(party.ask())
-        with understood(), np.errstate(all="ignore"):
+        with frames.understood(), np.errstate(all="ignore"):
             while True:
                 done = self._do(self._ask(ask))
                 if done is not None:
                     return self._end(done)
-                if self._progress is not None:
-                    self._progress(Progress(party.answered, total, self._sent, self._received))
+                self._progress(Progress(party.answered, total, self._sent, self._received))
                 ask = self._next(total)
 
     def _next(self, total: int) -> bytes:
@@ -364,8 +338,7 @@ class Member:
             model.load(self._folder.best())
         elif purpose != "train":
             self._folder.consider(todo.number, now)
-        for _, piece in pieces(self.made, purpose, self._rows[purpose]):
-            expect(self._ask(piece), Noted)
+        frames.upload(self._ask, self.made, purpose, self._rows[purpose])
         model.load(now)
         return self._ask(frames.encode(Sent(self.terms.job, todo.purpose, todo.number)))
 
@@ -374,27 +347,16 @@ class Member:
         if done.best is not None:
             self._folder.keep(done.best)
         self._save()
+        own_words = UNPROTECTED if self._noise is None else self._noise.words()
         joined = Joined(
             words="".join(c if c.isprintable() else " " for c in done.words),
-            own_words=self._own_words(),
+            own_words=TRIAL if self._options.trial else own_words,
             queries=self.made.party.answered,
             sent=self._sent,
             received=self._received,
         )
         last = self.made.model.state()
-        self._folder.finish(joined, last if done.best is None else self._folder.best())
+        self._folder.finish(joined._asdict(), last if done.best is None else self._folder.best())
         self._store.clear()
         self._slot.clear()
         return joined
-
-    def _own_words(self) -> str:
-        if self._options.trial:
-            return (
-                "Nothing is protected: this was a trial, whose secrets follow from a public seed."
-            )
-        if self._noise is None:
-            return (
-                "The label holder got this party's embeddings as they are; nothing protects this "
-                "party's features from it."
-            )
-        return self._noise.words()

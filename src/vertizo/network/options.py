@@ -16,6 +16,7 @@ from vertizo.core.errors import ConfigError
 from vertizo.core.options import Options
 from vertizo.data.party_table import OwnTable
 
+NO_LEDGER = "federation.trial makes all noise from a public seed; no ledger is for that"
 NAME = re.compile(r"[\w.@-]{1,64}")
 
 
@@ -42,25 +43,26 @@ class ServeOptions(Options):
     name: Name
     """The federation's name, the same at all parties."""
     members: list[Name] = Field(min_length=1)
-    """The feature holders, by the names in their certificates; their order is that of clients."""
+    """The feature holders by the names in their certificates, in the order of clients."""
     listen: Address = "0.0.0.0:7443"
     """Address to listen at."""
     certificates: Path
     """Folder of this party's certificate, its key and the authority's certificate."""
     folder: Path
-    """Run folder; a server that is started again goes on from it."""
+    """Run folder; a server that is started again continues from it."""
     absent: Literal["wait", "go-on"] = "wait"
-    """What to do about a member that has been silent for `patience`: name it and wait, or name it
-    and go on without it: synchronous rounds are closed, and the job ends without its last part."""
+    """What to do about a member that is silent for `patience` seconds. wait: say so and wait.
+    go-on: say so and continue without it; synchronous rounds are closed, and the job ends without
+    its last part."""
     patience: float = Field(default=60.0, gt=0)
-    """Seconds of silence, of a member that is waited for."""
+    """Seconds until a member that is waited for counts as silent."""
     rate: float | None = Field(default=None, gt=0)
-    """Asks a second of one member; more are read later. Unset: no limit."""
+    """Most messages a second from one member; more are read later. Default: no limit."""
     sync: bool = False
-    """Whether each query is on the disk before it is answered, to survive a power cut and not
-    only the end of the process; a ledger's entries always are."""
+    """Whether to write each query to disk before it is answered, so that the job survives a power
+    cut as well as the end of the process. A ledger's entries always are."""
     trial: bool = False
-    """Everything random follows from `seed`, secrets too: for trying out, no guarantee holds."""
+    """Derive all randomness from `seed`, secrets too: for trying out; no guarantee holds."""
 
     @model_validator(mode="after")
     def _members_differ(self) -> ServeOptions:
@@ -79,12 +81,12 @@ class ServeConfig(ExperimentConfig):
     @classmethod
     def _noise_is_of_its_kind(cls, given: Any) -> Any:
         """A trial's noise follows from the seed, given or not; that of real parties never does."""
-        federation = given.get("federation") if isinstance(given, Mapping) else None
-        trial = federation.get("trial") if isinstance(federation, Mapping) else None
-        if trial is True:
+        tree = given if isinstance(given, Mapping) else {}
+        sections = (tree.get(name) for name in ("federation", "privacy"))
+        federation, privacy = (one if isinstance(one, Mapping) else {} for one in sections)
+        if federation.get("trial") is True:
             return {"seed": 0, **given}
-        privacy = given.get("privacy") if isinstance(given, Mapping) else None
-        if isinstance(privacy, Mapping) and privacy.get("noise") == "seeded":
+        if privacy.get("noise") == "seeded":
             raise ValueError(
                 "privacy.noise is 'seeded' but noise of real parties is never made from a seed; "
                 "leave it out, or set federation.trial"
@@ -107,9 +109,7 @@ class ServeConfig(ExperimentConfig):
                 f"{len(served.members)}; leave data.parties out"
             )
         if served.trial and self.privacy.ledger is not None:
-            raise ValueError(
-                "federation.trial makes all noise from a public seed; no ledger is for that"
-            )
+            raise ValueError(NO_LEDGER)
         together = self.simulation.timing == "synchronous" and served.absent == "go-on"
         if together and self.server.update in ("private-sgd", "private-zeroth-order"):
             raise ValueError(
@@ -146,17 +146,18 @@ class JoinOptions(Options):
     certificates: Path
     """Folder of this party's certificate, its key and the authority's certificate."""
     folder: Path
-    """This party's run folder; a client that is started again goes on from it."""
+    """This party's run folder; a client that is started again continues from it."""
     server_name: str | None = None
-    """The name in the label holder's certificate, where it is not the host of `server`."""
+    """The name in the label holder's certificate, if it is not the host of `server`."""
     patience: float = Field(default=3600.0, gt=0)
-    """Seconds to try for while the label holder cannot be reached."""
+    """Seconds to keep trying while the label holder cannot be reached."""
     sync: bool = False
-    """Whether each message is on the disk before it is acted on, to survive a power cut too."""
+    """Whether to write each message to disk before it is acted on, to survive a power cut too."""
     trial: bool = False
-    """Whether to take part in a trial, in which everything random follows from a public seed."""
+    """Whether to take part in a trial, where all randomness follows from a public seed."""
     require: dict[str, Any] = Field(default_factory=dict)
-    """Keys of the label holder's configuration, as method.name, and the values they must have."""
+    """Keys of the label holder's configuration, such as method.name, and the values they must
+    have."""
 
 
 class JoinConfig(Options):
@@ -165,22 +166,16 @@ class JoinConfig(Options):
     federation: JoinOptions
     data: OwnTable = OwnTable()
     client: dict[str, Any] = Field(default_factory=dict)
-    """``model``, ``optimizer`` and ``device`` of this party; unset: as the label holder proposes,
-    and the processor."""
+    """``model``, ``optimizer`` and ``device`` of this party. Default: what the label holder
+    proposes, on the CPU."""
 
 
 Loaded = TypeVar("Loaded", ServeConfig, JoinConfig)
 
 
 def is_label_holder(path: Path) -> bool:
-    """Whether a configuration is one for ``vertizo serve``.
-
-    Raises:
-        ConfigError: it cannot be read, or is of no real party.
-    """
-    tree = read_yaml(path)
-    _check_section(tree, path)
-    return "members" in tree["federation"]
+    """Whether a file is for ``vertizo serve``; ConfigError if unreadable or of no real party."""
+    return "members" in _section(read_yaml(path), path)
 
 
 def load_serve(path: Path, overrides: Sequence[str] = ()) -> ServeConfig:
@@ -189,28 +184,22 @@ def load_serve(path: Path, overrides: Sequence[str] = ()) -> ServeConfig:
     Raises:
         ConfigError: one line that names the file, the key, its value and what would be right.
     """
-    return _validated(
-        config_tree.read(path, overrides, None, ExperimentConfig()), path, ServeConfig
-    )
+    tree = config_tree.read(path, overrides, None, ExperimentConfig())
+    return _validated(tree, path, ServeConfig)
 
 
 def load_join(path: Path, overrides: Sequence[str] = ()) -> JoinConfig:
-    """A feature holder's file, with ``key=value`` overrides applied.
-
-    Raises:
-        ConfigError: one line that names the file, the key, its value and what would be right.
-    """
+    """A feature holder's file; as `load_serve`."""
     tree = read_yaml(path)
     override(tree, overrides, OwnTable())
-    _check_section(tree, path)
+    _section(tree, path)
     config_tree.make_absolute(tree, path.parent)
     return _validated(tree, path, JoinConfig)
 
 
 def _validated(tree: dict[str, Any], path: Path, kind: type[Loaded]) -> Loaded:
     """The configuration; its paths are looked for beside the file, so that it works anywhere."""
-    _check_section(tree, path)
-    section = tree["federation"]
+    section = _section(tree, path)
     for key in ("certificates", "folder"):
         if isinstance(section.get(key), str):
             section[key] = str((path.parent / Path(section[key]).expanduser()).absolute())
@@ -220,8 +209,10 @@ def _validated(tree: dict[str, Any], path: Path, kind: type[Loaded]) -> Loaded:
         raise ConfigError(f"{path}: {explain(error, kind)}") from None
 
 
-def _check_section(tree: Mapping[str, Any], path: Path) -> None:
-    if not isinstance(tree.get("federation"), dict):
+def _section(tree: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    section = tree.get("federation")
+    if not isinstance(section, dict):
         raise ConfigError(
             f"{path} has no section federation; `vertizo train` is for configurations without one"
         )
+    return section

@@ -7,15 +7,12 @@ parties found that they mean the same records in the same order.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
-from threading import Event, RLock
 
 import torch
 from torch import Tensor
 
-from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import DataError, MalformedError, RefusedError, RunError, WireError
 from vertizo.core.randomness import Stream
 from vertizo.data.alignment import align_table, fingerprint, in_order, keys_of
@@ -26,37 +23,28 @@ from vertizo.data.vertical import Holding, VerticalData
 from vertizo.models.base import State
 from vertizo.models.losses import Classification, Task
 from vertizo.network import frames
-from vertizo.network.asking import one, pieces
 from vertizo.network.client_folder import ClientFolder
 from vertizo.network.frames import Done, Hello, Noted, Ready, Refusal, Send, Sent, Terms
-from vertizo.network.liveness import Liveness
 from vertizo.network.options import JoinConfig, ServeConfig
+from vertizo.network.service import MemberService
 from vertizo.network.transport import Answer, Channel
 from vertizo.party.server import ServerParty
 from vertizo.protocol.messages import Purpose, WirePurpose
-from vertizo.run.build_parties import (
-    embedding_noise,
-    make_client,
-    make_server,
-)
+from vertizo.run.build_parties import embedding_noise, make_client, make_server
 from vertizo.run.folder import RunFolder
 from vertizo.run.prediction import STAND_INS, for_predicting, in_place_of_tests
 from vertizo.run.traffic import UPLOAD_BYTES
 
 WORDS = "These are predictions; the guarantee of the job is in its summary."
+REPLACED = Stream.from_seed(0)
+"""Of first parameters, which are replaced."""
 
 
 class NewRecords:
-    """A party's new records, in the order of their keys.
+    """A party's new records in a CSV or Parquet file, in the order of their keys.
 
-    Args:
-        path: CSV or Parquet.
-        column: of keys.
-        delimiter: between the values of a CSV file.
-        federation: its name, which the fingerprint is keyed by.
-
-    Raises:
-        DataError: one line that names the file and what is wrong.
+    The federation's name keys the fingerprint. Raises a DataError of one line that names the file
+    and what is wrong.
     """
 
     def __init__(self, path: Path, column: str, delimiter: str, federation: str) -> None:
@@ -73,17 +61,12 @@ class NewRecords:
         return in_place_of_tests(prepare(matrix))
 
 
-class PredictingService:
+class PredictingService(MemberService):
     """The label holder's side; a `vertizo.network.transport.Service`.
-
-    Args:
-        config: of the label holder, as the job was served with.
-        records: the new ones.
-        notice: takes a line about what people should know.
 
     Raises:
         RunError: the job is not over, or the folder is of another.
-        DataError: the records lack a column.
+        DataError: the new records lack a column.
     """
 
     largest_ask = 2 * UPLOAD_BYTES
@@ -95,90 +78,67 @@ class PredictingService:
         notice: Callable[[str], None] = lambda line: None,
     ) -> None:
         served = config.federation
+        super().__init__(served, notice)
         folder = RunFolder(served.folder)
-        summary = folder.summary()
-        if summary is None:
-            raise RunError(f"{served.folder}: the job is not over; `vertizo serve` goes on with it")
-        preparation = folder.preparation()
-        if preparation is None:
+        if (summary := folder.summary()) is None:
+            raise RunError(f"{served.folder}: the job is not over; `vertizo serve` continues it")
+        if (preparation := folder.preparation()) is None:
             raise RunError(f"{served.folder} holds no table's job; there are no new records for it")
-        self.members = tuple(served.members)
         self.records = records
-        self.finished = Event()
-        """Whether all embeddings are there and everybody was told."""
         self.privacy = summary["privacy"]
         """The section of the job's summary."""
         self.task: Task = preparation.task
         self.class_names = preparation.class_names
         self._federation = served.name
         self._job = folder.run_name()
-        self._dims, last = _dims_and_parameters(folder)
-        parameters = folder.load("best", "server")["server"] if summary["model"] == "best" else last
-        own = next(
-            (
-                Holding(name, records.features(prepare), prepare.cardinalities)
-                for name, prepare in preparation.parties.items()
-            ),
-            None,
-        )
-        self._party = self._server(folder.config(), own)
+        self._dims, parameters = _dims_and_parameters(folder)
+        if summary["model"] == "best":
+            parameters = folder.load("best", "server")["server"]
+        holdings = [
+            Holding(name, records.features(prepare), prepare.cardinalities)
+            for name, prepare in preparation.parties.items()
+        ]
+        self._party = self._make_party(folder, holdings[0] if holdings else None)
         problem = f"{served.folder}: its checkpoint is of another model than config.yaml"
         _load(self._party.side.model.load, parameters, problem)
-        self._lock = RLock()
         self._ready: set[int] = set()
         self._sent: set[int] = set()
-        self._told: set[int] = set()
-        self._pending: dict[int, Answer] = {}
-        self._notice = notice
         self._refusals: dict[int, str] = {}
-        self._liveness = Liveness(self.members, served.patience, time.monotonic())
 
-    def _server(self, config: ExperimentConfig, own: Holding | None) -> ServerParty:
-        classified = isinstance(self.task, Classification)
-        labels = torch.zeros(
-            len(self.records.keys), dtype=torch.int64 if classified else torch.float32
-        )
+    def _make_party(self, folder: RunFolder, own: Holding | None) -> ServerParty:
+        config, count = folder.config(), len(self.records.keys)
+        kind = torch.int64 if isinstance(self.task, Classification) else torch.float32
         data = VerticalData(
             name=config.data.name,
             task=self.task,
             parties=self.members,
             features=(),
-            labels=in_place_of_tests(labels),
+            labels=in_place_of_tests(torch.zeros(count, dtype=kind)),
             fitted_scaling=False,
             own=own,
         )
-        root = Stream.from_seed(0)  # first parameters, which are replaced
-        shared = [root] * len(self.members)
-        return make_server(for_predicting(config), data, self._dims, root, shared, root)
+        shared = [REPLACED] * len(self.members)
+        return make_server(for_predicting(config), data, self._dims, REPLACED, shared, REPLACED)
 
     def missing(self) -> list[str]:
         """Members that are waited for."""
-        done = self._told if self.is_complete else self._sent
+        done = self._told if self._is_complete else self._sent
         return [name for client, name in enumerate(self.members) if client not in done]
 
     @property
-    def is_complete(self) -> bool:
+    def _is_complete(self) -> bool:
         """Whether all embeddings are there."""
         return len(self._sent) == len(self.members)
 
     def logits(self) -> Tensor:
-        """Of the new records, in the order of their keys, [records, outputs].
-
-        Raises:
-            RefusedError: some embeddings are missing.
-        """
+        """Of the new records in the order of keys, [records, outputs]; RefusedError if early."""
         return self._party.logits("test")
 
-    def gone(self, member: str) -> None:
-        """As for a `Service`."""
-        with self._lock:
-            self._pending.pop(self.members.index(member), None)
-
     def ask(self, member: str, frame: bytes, answer: Answer) -> None:
-        """As for a `Service`."""
+        """As of a `vertizo.network.transport.Service`."""
         with self._lock:
             client = self.members.index(member)
-            self._liveness.heard(client, time.monotonic())
+            self._hear(client)
             self._pending[client] = answer
             try:
                 self._take(client, frame)
@@ -195,26 +155,25 @@ class PredictingService:
             self._notice(
                 f"{self.members[client]} was refused: {words}; waiting for it to be started again"
             )
-        self._pending.pop(client)(frames.encode(Refusal(words)))
+        self._answer(client, Refusal(words))
 
     def tick(self) -> None:
         """Name members that are silent; for the driver to call about once a second."""
         with self._lock:
-            waited_for = map(self.members.index, self.missing())
-            names = self._liveness.name(self._liveness.among(waited_for, time.monotonic()))
+            _, names = self._silent(map(self.members.index, self.missing()))
         if names:
             self._notice(f"silent: {names}; waiting for them")
 
     def _take(self, client: int, frame: bytes) -> None:
         if frames.is_party_frame(frame):
-            if client not in self._ready or self.is_complete:
+            if client not in self._ready or self._is_complete:
                 raise RefusedError("no embeddings are wanted now")
             self._party.receive_upload(frame, client)
-            self._pending.pop(client)(frames.encode(Noted()))
+            self._answer(client, Noted())
             return
         ask = frames.decode(frame)
         if isinstance(ask, Hello):
-            self._pending.pop(client)(frames.encode(self._terms(client, ask)))
+            self._greet(client, ask)
         elif isinstance(ask, Ready):
             self._check(client, ask)
             self._ready.add(client)
@@ -224,13 +183,13 @@ class PredictingService:
         else:
             raise MalformedError(f"a {type(ask).__name__}, which is no ask here")
 
-    def _terms(self, client: int, hello: Hello) -> Terms:
+    def _greet(self, client: int, hello: Hello) -> None:
         if (hello.protocol, hello.federation) != (frames.PROTOCOL, self._federation):
             raise RefusedError(
                 f"protocol {hello.protocol} of the federation {hello.federation!r}; here it is "
                 f"{frames.PROTOCOL} and {self._federation!r}"
             )
-        return Terms(
+        terms = Terms(
             job=self._job,
             index=client,
             members=self.members,
@@ -240,6 +199,7 @@ class PredictingService:
             shared=bytes(32),
             trial=False,
         )
+        self._answer(client, terms)
 
     def _check(self, client: int, ready: Ready) -> None:
         name, rows = self.members[client], len(self.records.keys)
@@ -260,12 +220,10 @@ class PredictingService:
         if len(self._ready) < len(self.members):
             return
         if client not in self._sent:
-            self._pending.pop(client)(frames.encode(Send(WirePurpose.test, 0, "best")))
-        elif self.is_complete:
-            self._told.add(client)
-            self._pending.pop(client)(frames.encode(Done(WORDS, None)))
-            if len(self._told) == len(self.members):
-                self.finished.set()
+            self._answer(client, Send(WirePurpose.test, 0, "best"))
+        elif self._is_complete:
+            self._answer(client, Done(WORDS, None))
+            self._tell_end(client)
 
 
 def _load(load: Callable[[State], None], parameters: State, problem: str) -> None:
@@ -278,14 +236,9 @@ def _load(load: Callable[[State], None], parameters: State, problem: str) -> Non
 def _dims_and_parameters(folder: RunFolder) -> tuple[list[int], State]:
     """The members' embedding sizes, and the server's last parameters."""
     state = folder.load("last", "state")["state"]
-    dims = []
     with folder.going_on_from("last"):
-        for frame in state["ready"]:
-            ready = frames.decode(frame)
-            assert isinstance(ready, Ready), "as it was written"
-            dims.append(ready.embedding_dim)
-        parameters: State = state["course"]["parameters"]
-    return dims, parameters
+        dims = [frames.expect(frame, Ready).embedding_dim for frame in state["ready"]]
+        return dims, state["course"]["parameters"]
 
 
 def help_predict(
@@ -296,11 +249,7 @@ def help_predict(
 ) -> int:
     """A member's side: embed its new records for the label holder; how many there were.
 
-    Args:
-        config: of the member, as it joined the job with.
-        records: its new ones.
-        channel: to the label holder.
-        progress: called with the share that is sent.
+    ``progress`` hears the share that is sent.
 
     Raises:
         RunError: the job is not over here, or the label holder refuses.
@@ -309,36 +258,32 @@ def help_predict(
     folder = ClientFolder(config.federation.folder)
     settings = folder.settings()
     parameters, prepare = folder.model(), folder.preparation()
-    terms = one(channel, Hello(frames.PROTOCOL, config.federation.name), Terms)
+    hello = Hello(frames.PROTOCOL, config.federation.name)
+    terms = frames.expect(channel.ask(frames.encode(hello)), Terms)
     folder.check_job(terms.job, terms.index)
     few = for_predicting(settings)
     made = make_client(
         few,
         terms.index,
         records.features(prepare),
-        Stream.from_seed(0),  # first parameters, which are replaced
+        REPLACED,
         clients=len(terms.members),
         cardinalities=prepare.cardinalities,
-        shared=Stream.from_seed(0),
-        public=Stream.from_seed(0),
+        shared=REPLACED,
+        public=REPLACED,
         noise=embedding_noise(few, STAND_INS),
     )
-    _load(
-        made.model.load,
-        parameters,
-        f"{folder.path}: its model is another one than its settings make",
-    )
+    problem = f"{folder.path}: its model is another one than its settings make"
+    _load(made.model.load, parameters, problem)
     rows = len(records.keys)
     ask: frames.Ask = Ready(
         terms.job, made.embedding_dim, (0, 0, rows), records.fingerprint, False, False
     )
     while True:
-        todo = one(channel, ask, (Send, Done))
+        todo = frames.expect(channel.ask(frames.encode(ask)), Send, Done)
         if isinstance(todo, Done):
             return rows
         if todo.purpose is not WirePurpose.test:
             raise DataError(f"the label holder wants {todo.purpose.name!r} records, not new ones")
-        for sent, piece in pieces(made, "test", rows):
-            one(channel, piece, Noted)
-            progress(sent / rows)
+        frames.upload(channel.ask, made, "test", rows, progress)
         ask = Sent(terms.job, todo.purpose, todo.number)

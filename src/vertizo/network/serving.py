@@ -1,22 +1,20 @@
 """The label holder's side of a job: a service that members ask.
 
-It holds the server party, keeps what it needs to go on on disk, and knows nothing of sockets: who
-asks, the transport vouches for. Everything happens inside one lock, one ask at a time. Before a
+It holds the server party, keeps on disk what a restart needs, and knows nothing of sockets: the
+transport vouches for who asks. Everything happens inside one lock, one ask at a time. Before a
 query is acted on it is in the journal; before a reply leaves, the ledger has charged it. So the
 process may be killed at any moment and started again: it computes the state that it had, to the
-last bit, and whoever had not got an answer asks again.
+last bit, and whoever had no answer asks again.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from threading import Event, RLock
 from typing import Self
 
 import numpy as np
 
-from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import (
     Interrupted,
     MalformedError,
@@ -29,48 +27,43 @@ from vertizo.network import frames
 from vertizo.network.archive import CLOSE, GIVEN_UP, QUERY, SENT, UPLOAD, Archive
 from vertizo.network.frames import Done, Go, Hello, Keep, Next, Noted, Ready, Refusal, Send, Sent
 from vertizo.network.job import choice_seed, settings_of
-from vertizo.network.liveness import Liveness
 from vertizo.network.options import ServeConfig
+from vertizo.network.service import MemberService
 from vertizo.network.terms import LARGEST_DIM, check_hello, check_size
 from vertizo.network.transport import Answer, Rest
 from vertizo.party.checks import Vetted
 from vertizo.party.server import Replies
+from vertizo.privacy.epsilon_text import bound_text
 from vertizo.protocol import wire
 from vertizo.protocol.messages import WirePurpose
 from vertizo.run.job_state import JobState
-from vertizo.run.traffic import UPLOAD_BYTES, Traffic
+from vertizo.run.summary_figures import size_text
+from vertizo.run.traffic import UPLOAD_BYTES
 
 TOLD = 10
 """Refusals of one member that people are told of one by one."""
-UNKNOWN = "the label holder does not know this member's party; join again"
+STAGES = {
+    "uploading": "the table is uploaded",
+    "training": "training",
+    "closing": "scoring",
+    "done": "over; members are told",
+}
 
 
-class FederationService:
+class FederationService(MemberService):
     """Serves one job, from its beginning or from where its folder says it was.
 
-    Args:
-        config: of the label holder.
-        notice: takes a line about what people should know, such as who is waited for.
-
-    Raises:
-        UserError: on entering, where the job cannot be served.
+    ``notice`` takes a line about what people should know, such as who is waited for. Entering
+    raises a UserError where the job cannot be served.
     """
 
     def __init__(self, config: ServeConfig, notice: Callable[[str], None] = lambda line: None):
-        served = config.federation
-        self.members = tuple(served.members)
-        self.finished = Event()
-        """Whether the job is over and every member was told, as far as they are there."""
+        super().__init__(config.federation, notice)
         self.failure: Exception | None = None
         """What made the service stop answering, if something did."""
-        self._served = served
-        self._notice = notice
-        self._archive = Archive(config.experiment(), served)
-        self._lock = RLock()
-        self._pending: dict[int, Answer] = {}
-        self._told: set[int] = set()
+        self._served = config.federation
+        self._archive = Archive(config.experiment(), self._served)
         self._refused = [0] * len(self.members)
-        self._liveness = Liveness(self.members, served.patience, time.monotonic())
 
     def __enter__(self) -> Self:
         try:
@@ -93,30 +86,49 @@ class FederationService:
             self._archive.close()
 
     @property
-    def config(self) -> ExperimentConfig:
-        """Of the run; complete once the service is entered."""
-        return self._archive.config
-
-    @property
     def state(self) -> JobState | None:
         """Where the job stands; None until all members were ready."""
         return self._archive.state
 
     @property
     def _state(self) -> JobState:
-        """Of the job, which is under way.
-
-        Raises:
-            RefusedError: it is not.
-        """
+        """Of the job, which is under way; RefusedError where it is not."""
         if self.state is None:
-            raise RefusedError(UNKNOWN)
+            raise RefusedError("the label holder does not know this member's party; join again")
         return self.state
 
-    @property
-    def traffic(self) -> Traffic:
-        """Bytes that came and went."""
-        return self._archive.traffic
+    def missing(self) -> list[str]:
+        """Members that are waited for before the job can begin."""
+        ready = zip(self.members, self._archive.ready, strict=True)
+        return [member for member, one in ready if one is None]
+
+    def stage(self) -> str:
+        """The job's stage in a word or two, for a log that nobody watches."""
+        if self.state is None:
+            return f"waiting for {', '.join(self.missing())}"
+        return STAGES[self.state.phase]
+
+    def progress(self) -> tuple[float, str]:
+        """How far the job is, and the words beside the bar."""
+        state, traffic = self.state, self._archive.traffic
+        if state is None:
+            return 0.0, self.stage()
+        if state.phase == "uploading":
+            return 0.0, f"table: {size_text(traffic.table)}"
+        job, party = state.job, state.job.party
+        parts = [f"{party.round:,} of {job.rounds:,} rounds"]
+        meter = party.side.meter
+        if meter.records:
+            parts.append(f"loss {meter.loss / meter.records:.3f}")
+        accuracy = state.last.get("validation_accuracy", state.last.get("test_accuracy"))
+        if accuracy is not None:
+            parts.append(f"acc {100 * accuracy:.1f} %")
+        parts.append(size_text(traffic.up + traffic.down))
+        epsilon = job.statement.epsilon
+        parts.append("no ε" if epsilon is None else f"ε {bound_text(epsilon, 3)}")
+        if state.phase != "training":
+            parts.append(state.phase)
+        return party.round / max(job.rounds, 1), " · ".join(parts)
 
     # What members ask.
 
@@ -124,7 +136,8 @@ class FederationService:
     def largest_ask(self) -> int:
         """As of a `vertizo.network.transport.Service`."""
         if self.state is None:
-            batch = self.config.method.points * self.config.batch_size
+            config = self._archive.config
+            batch = config.method.points * config.batch_size
             return min(wire.MAX_BODY, 4 * LARGEST_DIM * batch + 2 * UPLOAD_BYTES)
         return max(self.state.job.party.largest_frame, 2 * UPLOAD_BYTES)
 
@@ -136,11 +149,6 @@ class FederationService:
                 self._pending[client] = answer
             self._work(lambda: self._take(client, frame), client)
             return self.tend if self.state is not None and self.state.is_due else None
-
-    def gone(self, member: str) -> None:
-        """As of a `vertizo.network.transport.Service`."""
-        with self._lock:
-            self._pending.pop(self.members.index(member), None)
 
     def tend(self) -> None:
         """Make the step that is due, if one is."""
@@ -158,7 +166,7 @@ class FederationService:
                 work()
         except (WireError, RefusedError) as error:
             self._refuse(client, str(error))
-        except Exception as error:  # whatever it is, nothing goes on from a state in between
+        except Exception as error:  # whatever it is, nothing resumes from a state in between
             self._fail(error)
         except BaseException:
             self._fail(RunError("an ask was broken off"))
@@ -172,29 +180,21 @@ class FederationService:
         if times <= TOLD or times % 1000 == 0:
             often = "" if times <= TOLD else f", {times:,} times"
             self._notice(f"{self.members[client]} was refused{often}: {words}")
-        self._answer(client, frames.encode(Refusal(words)))
+        self._answer(client, Refusal(words))
 
     def _fail(self, error: Exception) -> None:
         """Stop answering: what happened must be seen to first."""
         self.failure = error
         self._pending.clear()
 
-    def _progress(self, client: int) -> None:
+    def _progressed(self, client: int) -> None:
         """A member did something that the job needs; saying something is not enough."""
-        if self._liveness.heard(client, time.monotonic()):
+        if self._hear(client):
             self._notice(f"{self.members[client]} is back")
-
-    def missing(self) -> list[str]:
-        """Members that are waited for before the job can begin."""
-        ready = zip(self.members, self._archive.ready, strict=True)
-        return [member for member, one in ready if one is None]
 
     def _take(self, client: int, frame: bytes) -> None:
         if frames.is_party_frame(frame):
-            if wire.is_upload(frame):
-                self._upload(client, frame)
-            else:
-                self._query(client, frame)
+            (self._upload if wire.is_upload(frame) else self._query)(client, frame)
             return
         ask = frames.decode(frame)
         if isinstance(ask, Hello):
@@ -215,17 +215,18 @@ class FederationService:
 
     def _greet(self, client: int, hello: Hello) -> None:
         check_hello(hello, self._served.name)
+        config, trial = self._archive.config, self._served.trial
         terms = frames.Terms(
             job=self._archive.run,
             index=client,
             members=self.members,
-            settings=settings_of(self.config, trial=self._served.trial),
-            own_tables=self.config.data.name == "table",
-            choice=choice_seed(self.config, trial=self._served.trial),
+            settings=settings_of(config, trial=trial),
+            own_tables=config.data.name == "table",
+            choice=choice_seed(config, trial=trial),
             shared=self._archive.root.child("shared", client).key,
-            trial=self._served.trial,
+            trial=trial,
         )
-        self._answer(client, frames.encode(terms))
+        self._answer(client, terms)
 
     def _gather(self, client: int, ready: Ready) -> None:
         """A member's party is made; the last one's begins the job."""
@@ -238,7 +239,7 @@ class FederationService:
         archive.records.check_same(member, ready)
         others = [one.embedding_dim for one in archive.ready if one is not None]
         check_size(member, ready.embedding_dim, sum(others), sum(archive.records.counts))
-        self._progress(client)
+        self._progressed(client)
         archive.ready[client] = ready
         if not self.missing():
             archive.begin().begin()
@@ -246,20 +247,20 @@ class FederationService:
             self._offer_all()
 
     def _upload(self, client: int, frame: bytes) -> None:
-        state = self._state
+        state, traffic = self._state, self._archive.traffic
         wanted = state.wants(client)
         if wanted is None and state.phase == "uploading":
             raise RefusedError("this member's part of the table is there already")
         if wanted is not None:  # or else it is a piece of an evaluation that was dropped
             if state.job.party.receive_upload(frame, client, wanted):
-                self._progress(client)
+                self._progressed(client)
             if state.phase == "uploading":
-                self.traffic.table += len(frame)
+                traffic.table += len(frame)
             else:
-                self.traffic.evaluation += len(frame)
+                traffic.evaluation += len(frame)
                 self._archive.append(UPLOAD, frame)
                 self._archive.worked(0.0)
-        self._answer(client, frames.encode(Noted()))
+        self._answer(client, Noted())
 
     def _sent(self, client: int, sent: Sent) -> None:
         state = self._state
@@ -273,7 +274,7 @@ class FederationService:
 
     def _query(self, client: int, frame: bytes) -> None:
         state, party = self._state, self._state.job.party
-        self.traffic.up += len(frame)
+        self._archive.traffic.up += len(frame)
         if state.phase != "training":
             known = party.vet(frame, client)
             self._deliver([] if isinstance(known, Vetted) else known)
@@ -287,57 +288,46 @@ class FederationService:
             return
         if isinstance(query, Vetted):
             self._archive.append(QUERY, frame)
-            self._progress(client)
+            self._progressed(client)
             query = state.take(query)
         self._deliver(query)
         self._after(started)
 
     # What they are answered.
 
-    def _answer(self, client: int, answer: bytes) -> None:
-        take = self._pending.pop(client, None)
-        if take is not None:
-            take(answer)
-
     def _deliver(self, replies: Replies) -> None:
         for client, reply in replies:
-            self.traffic.down += len(reply)
+            self._archive.traffic.down += len(reply)
             if client in self._pending:
-                todos = self._todos(client, replied=True)
-                self._answer(client, b"".join([bytes(reply), *todos]))
+                self._answer(client, bytes(reply), *self._todos(client, replied=True))
 
-    def _todos(self, client: int, *, replied: bool = False) -> list[bytes]:
-        """What a member is to do next: nothing to wait, or after a reply to go on as it does."""
+    def _todos(self, client: int, *, replied: bool = False) -> list[frames.Frame | bytes]:
+        """What a member is to do next: nothing means to wait, or after a reply to continue."""
         state, evaluations = self._state, self._state.evaluations
         job, best = state.job, None if evaluations.best is None else evaluations.best["number"]
         if state.phase == "done":
-            return [frames.encode(Done(job.statement.words, best))]
+            return [Done(job.statement.words, best)]
         wanted = state.wants(client)
         if wanted is not None and state.phase == "uploading":
-            return [frames.encode(Send(WirePurpose[wanted], 0, "now"))]
+            return [Send(WirePurpose[wanted], 0, "now")]
         if wanted is not None:
             send = Send(WirePurpose[wanted], evaluations.number, evaluations.model)
-            keep = [] if best is None else [frames.encode(Keep(best))]
-            return [*keep, frames.encode(send)]
+            return [send] if best is None else [Keep(best), send]
         if state.phase != "training":
             return []
         if job.synchronous:
             return [] if client in job.party.asked else [bytes(job.party.announce(client))]
-        going = not replied and client in state.waited_for()
-        return [frames.encode(Go())] if going else []
+        return [Go()] if not replied and client in state.waited_for() else []
 
     def _offer(self, client: int) -> None:
         """Answer a member that waits for something to do, if there is something."""
         state = self.state
         if client not in self._pending or state is None or client in state.job.party.asked:
             return
-        todos = self._todos(client)
-        if todos:
-            self._answer(client, b"".join(todos))
+        if todos := self._todos(client):
+            self._answer(client, *todos)
         if state.phase == "done":
-            self._told.add(client)
-            if len(self._told) == len(self.members):
-                self.finished.set()
+            self._tell_end(client)
 
     def _offer_all(self) -> None:
         for client in list(self._pending):
@@ -348,25 +338,23 @@ class FederationService:
         self._offer_all()
         self._archive.worked(time.perf_counter() - started)
 
-    # Liveness.
+    # Silent members.
 
     def tick(self) -> None:
         """Look after members that are silent; for the driver to call about once a second.
 
-        Raises:
-            Exception: what made the service stop answering.
+        Raises what made the service stop answering, if something did.
         """
         with self._lock:
             self.tend()
             if self.failure is not None:
                 raise self.failure
             waited_for = self._waited_for()
-            silent = self._liveness.among(waited_for, time.monotonic())
+            silent, new = self._silent(waited_for)
             going_on = self._served.absent == "go-on" and self.state is not None
-            new = self._liveness.name(silent)
             if new:
                 what = "going on without" if going_on else "waiting for"
-                self._notice(f"silent for {self._served.patience:g} s: {new}; {what} them")
+                self._notice(f"silent for {self._patience:g} s: {new}; {what} them")
             if self.state is not None and self.state.phase == "done":
                 if silent:
                     self.finished.set()  # they are told when the job is served again
@@ -382,10 +370,10 @@ class FederationService:
             return waited_for
         if self.state.job.synchronous:
             return waited_for if self.state.job.party.asked else set()
-        return waited_for if all(self._liveness.is_long(c) for c in waited_for) else set()
+        return waited_for if all(map(self._is_long_silent, waited_for)) else set()
 
     def _without(self) -> None:
-        """Go on without those who are silent."""
+        """Continue without those who are silent."""
         state, started = self._state, time.perf_counter()
         if state.phase == "uploading":
             return  # there is no table without them

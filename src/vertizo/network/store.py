@@ -1,21 +1,36 @@
-"""A party's memory on disk: a checkpoint, and a journal of what came after it."""
+"""A party's memory on disk: its secrets, a checkpoint, and a journal of what came after it.
+
+Parties are deterministic: from a checkpoint and the frames that came after it, in their order, a
+process that was killed computes the very state it had. So nothing is lost by a kill, and a frame
+costs one write in place, made before the party acts on it. What the operating system had not put on
+the disk yet when the power failed is lost, unless ``sync`` is on; what is torn does not count.
+
+A record of a journal is its length, a checksum, a kind, and its bytes; zeros follow the last one. A
+file is used for one segment of a journal after another, which is faster than a new one. What is
+left of earlier records is never read: the zeros are written with each record, and what a member
+sent cannot pass for a record of another's.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 import time
 import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
-from vertizo.network.journal import Journal, records, write_whole
+from vertizo.core.errors import RunError
+from vertizo.core.randomness import Stream
 from vertizo.run import checkpoint
 from vertizo.run.checkpoint import reading, writing
 
-HEADER = struct.Struct("<II")
+RECORD = struct.Struct("<IIB")
+NOTHING = bytes(RECORD.size)
+SLOT = struct.Struct("<II")
 """Length and checksum of what is in a slot."""
 SHARE = 0.05
 """Of the time spent, at most, that checkpoints take."""
@@ -25,26 +40,114 @@ LARGEST = 256 * 2**20
 """Bytes of a journal that are worth one whatever they took to work on."""
 
 
+def root_of(folder: Path) -> Stream:
+    """The root of a party's randomness: from the operating system once, then from its folder.
+
+    Raises:
+        RunError: the file cannot be read or written, or is not what was written.
+    """
+    path = folder / "secret.key"
+    try:
+        if not path.exists():
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            checkpoint.write_atomically(path, Stream.from_os().key, 0o600)
+        key = path.read_bytes()
+    except OSError as error:
+        raise RunError(f"{path} cannot be used: {error.strerror}") from None
+    if len(key) != 32:
+        raise RunError(f"{path} has {len(key)} bytes; it must have the 32 that were written")
+    return Stream(key)
+
+
+class Journal:
+    """One segment, begun anew in a file that had no segment of its number; RunError if it cannot.
+
+    With ``sync`` each record is on the disk when `append` returns.
+    """
+
+    def __init__(self, path: Path, segment: int, *, sync: bool = False) -> None:
+        self.path = path
+        self.size = 0
+        """Bytes of its records."""
+        self._segment = segment
+        self._sync = sync
+        self._before = 0
+        with writing(path):
+            self._file = _open(path)
+            self._mark_end(0)
+
+    def append(self, kind: int, body: bytes) -> None:
+        """Write one record, or raise RunError: nothing of it counts then. `undo` takes it back."""
+        header = RECORD.pack(len(body), _checksum(body, kind, self._segment), kind)
+        with writing(self.path):
+            try:
+                _write_whole(self._file, (header, body, NOTHING), self.size, sync=self._sync)
+            except OSError:
+                with suppress(OSError):  # what is torn does not count anyway
+                    self._mark_end(self.size)
+                raise
+        self._before = self.size
+        self.size += RECORD.size + len(body)
+
+    def undo(self) -> None:
+        """Take back the last record, or raise RunError."""
+        self.size = self._before
+        with writing(self.path):
+            self._mark_end(self.size)
+
+    def _mark_end(self, place: int) -> None:
+        """What comes after does not count; a file that is only zeros from there is as good."""
+        os.pwrite(self._file, NOTHING, place)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        os.close(self._file)
+
+
+def records(path: Path, segment: int) -> Iterator[tuple[int, bytes]]:
+    """The kinds and bodies of a segment's whole records, in order; RunError if unreadable."""
+    if not path.exists():
+        return
+    with reading(path), path.open("rb") as file:
+        while len(header := file.read(RECORD.size)) == RECORD.size and header != NOTHING:
+            length, checksum, kind = RECORD.unpack(header)
+            body = file.read(length)
+            if len(body) != length or _checksum(body, kind, segment) != checksum:
+                return
+            yield kind, body
+
+
+def _open(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+
+
+def _write_whole(file: int, parts: Sequence[bytes], place: int, *, sync: bool) -> None:
+    """Write all parts, or raise OSError."""
+    written = os.pwritev(file, parts, place)
+    if written != sum(map(len, parts)):  # as on a disk that is full
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    if sync:
+        os.fdatasync(file)
+
+
+def _checksum(body: bytes, kind: int, segment: int) -> int:
+    return zlib.crc32(body, (segment << 8 | kind) & 0xFFFFFFFF)
+
+
 class Store:
     """Keeps a party's state so that a kill at any moment loses nothing.
 
-    Args:
-        folder: of the party; nobody else may read it.
-        sync: whether records survive a power cut as well.
+    Nobody else may read its folder. With ``sync``, records survive a power cut as well; setting it
+    later holds for the journals that are begun from then on.
     """
 
     def __init__(self, folder: Path, *, sync: bool = False) -> None:
-        self._folder = folder / "checkpoints"
         self.sync = sync
-        """Of the journals that are begun from now on."""
+        self._folder = folder / "checkpoints"
+        self._checkpoint = self._folder / "last.safetensors"
         self._journal: Journal | None = None
         self._segment = 0
-        self._work = 0.0
-        self._cost = 0.0
-
-    @property
-    def _checkpoint(self) -> Path:
-        return self._folder / "last.safetensors"
+        self._work = self._cost = 0.0
 
     @property
     def exists(self) -> bool:
@@ -54,10 +157,7 @@ class Store:
     def load(self) -> tuple[Any, Iterator[tuple[int, bytes]]] | None:
         """The last checkpoint and the journal's records after it; None if none was made.
 
-        The records are to be read before the next `save`.
-
-        Raises:
-            RunError: it cannot be read.
+        The records are to be read before the next `save`. RunError if it cannot be read.
         """
         if not self.exists:
             return None
@@ -71,11 +171,7 @@ class Store:
         return checkpoint.going_on_from(self._checkpoint)
 
     def save(self, state: Mapping[str, Any]) -> None:
-        """Write a checkpoint; the journal starts anew.
-
-        Raises:
-            RunError: it cannot be written; the last one counts.
-        """
+        """Write a checkpoint, and begin a new journal; RunError if not: the last one counts."""
         started = time.perf_counter()
         following = self._segment + 1
         with writing(self._checkpoint):
@@ -83,17 +179,12 @@ class Store:
             self._folder.chmod(0o700)  # it may have been there
             journal = Journal(self._journal_of(following), following, sync=self.sync)
             checkpoint.save(self._checkpoint, {"segment": following, "state": state})
-        if self._journal is not None:
-            self._journal.close()
+        self.close()
         self._journal, self._segment = journal, following
         self._work, self._cost = 0.0, time.perf_counter() - started
 
     def append(self, kind: int, body: bytes) -> None:
-        """Write down what the party is about to be told.
-
-        Raises:
-            RunError: it could not be written.
-        """
+        """Write down what the party is about to be told; RunError if it cannot be written."""
         assert self._journal is not None, "a journal follows a checkpoint"
         self._journal.append(kind, body)
 
@@ -127,12 +218,7 @@ class Store:
 
 
 class Slot:
-    """A file for the one query that is open: each is written over the last.
-
-    Args:
-        path: of the file.
-        sync: whether a query is on the disk when `put` returns.
-    """
+    """A file for the one query that is open: each is written over the last, to the disk if sync."""
 
     def __init__(self, path: Path, *, sync: bool = False) -> None:
         self._path = path
@@ -140,31 +226,23 @@ class Slot:
         self._file: int | None = None
 
     def put(self, frame: bytes) -> None:
-        """Keep this one.
-
-        Raises:
-            RunError: it could not be written.
-        """
+        """Keep this one, or raise RunError."""
         with writing(self._path):
             if self._file is None:
-                self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
-            header = HEADER.pack(len(frame), zlib.crc32(frame))
-            write_whole(self._file, (header, frame), 0, sync=self._sync)
+                self._file = _open(self._path)
+            header = SLOT.pack(len(frame), zlib.crc32(frame))
+            _write_whole(self._file, (header, frame), 0, sync=self._sync)
 
     def get(self) -> bytes | None:
-        """The last one; None if it is not there whole.
-
-        Raises:
-            RunError: it cannot be read.
-        """
+        """The last one; None if it is not there whole; RunError if it cannot be read."""
         if not self._path.exists():
             return None
         with reading(self._path):
             content = self._path.read_bytes()
-        if len(content) < HEADER.size:
+        if len(content) < SLOT.size:
             return None
-        length, checksum = HEADER.unpack_from(content)
-        frame = content[HEADER.size : HEADER.size + length]
+        length, checksum = SLOT.unpack_from(content)
+        frame = content[SLOT.size : SLOT.size + length]
         return frame if len(frame) == length and zlib.crc32(frame) == checksum else None
 
     def close(self) -> None:

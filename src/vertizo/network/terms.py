@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from typing import Any, TypedDict
+from typing import Any
 
 from vertizo.config.architectures import CLIENT_MODELS, SERVER_MODELS
 from vertizo.config.former_names import today
@@ -20,7 +20,7 @@ from vertizo.data.datasets.catalog import CATALOG
 from vertizo.methods.choice import METHODS
 from vertizo.network.frames import PROTOCOL, Hello, Terms
 from vertizo.network.options import JoinConfig
-from vertizo.privacy.choice import MECHANISMS
+from vertizo.privacy.options import MECHANISMS
 from vertizo.protocol.codecs.catalog import CODECS
 
 LARGEST_DIM = 2**16
@@ -59,11 +59,8 @@ def check_hello(hello: Hello, federation: str) -> None:
 def check_size(member: str, dim: int, others: int, records: int) -> None:
     """Raise RefusedError for embeddings that cannot be meant, or that this machine cannot hold.
 
-    Args:
-        member: its name.
-        dim: numbers of its embeddings.
-        others: numbers of all other members' embeddings together.
-        records: of all partitions.
+    ``dim`` numbers are the member's and ``others`` all other members' together, for each of the
+    records of all partitions.
     """
     if not 1 <= dim <= LARGEST_DIM:
         raise RefusedError(
@@ -80,10 +77,6 @@ def check_size(member: str, dim: int, others: int, records: int) -> None:
 def accepted(terms: Terms, config: JoinConfig) -> ExperimentConfig:
     """The experiment that a member takes part in, with its own model where it has one.
 
-    Args:
-        terms: as the label holder sent them.
-        config: of the member.
-
     Raises:
         WireError: they are no configuration.
         ConfigError: one line that names what was not agreed to.
@@ -94,7 +87,12 @@ def accepted(terms: Terms, config: JoinConfig) -> ExperimentConfig:
         raise MalformedError(f"the terms are no configuration: {error}") from None
     if not isinstance(proposed, dict) or not proposed.keys() <= SECTIONS:
         raise MalformedError("the terms have sections that are none of a member's business")
-    _check_trial(terms, config)
+    if terms.trial != config.federation.trial:
+        wanted = "a trial, in which all secrets follow from a public seed"
+        raise ConfigError(
+            f"federation.trial is {str(config.federation.trial).lower()} but the label holder runs "
+            f"{wanted if terms.trial else 'no trial'}"
+        )
     require = config.federation.require
     for key, value in require.items():
         found = _at(proposed, key)
@@ -113,40 +111,23 @@ def accepted(terms: Terms, config: JoinConfig) -> ExperimentConfig:
     theirs = {key: value for key, value in theirs.items() if key != "device"}  # of this machine
     theirs_alone = {key: value for key, value in theirs.items() if key not in own}
     _check_harmless({**proposed, "client": theirs_alone}, required=require)
-    seed = {"seed": terms.choice} if terms.trial else {}
-    client = {"client": {**theirs, **own}}
-    own_tree = {**proposed, **client, **seed}
-    own_tree = {key: value for key, value in own_tree.items() if key not in TOLD}
-    return parse(own_tree, "the label holder's terms")
+    tree = {key: value for key, value in proposed.items() if key not in TOLD}
+    tree["client"] = {**theirs, **own}
+    if terms.trial:
+        tree["seed"] = terms.choice
+    return parse(tree, "the label holder's terms")
 
 
-class Told(TypedDict):
-    """What a member is told of the label holder's own settings."""
+def told(terms: Terms) -> tuple[bool, str | None]:
+    """What accepted terms say beside the settings: whether replies carry noise, and the digest.
 
-    noised: bool
-    """Whether replies carry noise; what kind is the label holder's business."""
-    digest: str | None
-    """Of its whole configuration, in a trial; else a member's noise is nobody else's business."""
-
-
-def told(terms: Terms) -> Told:
-    """What accepted terms say beside the settings."""
+    What kind of noise is the label holder's business. The digest is of its whole configuration, in
+    a trial; else a member's noise is nobody else's business.
+    """
     settings = json.loads(terms.settings)
     digest = settings.get("digest")
-    return {
-        "noised": settings.get("noised_replies") is True,
-        "digest": digest if terms.trial and isinstance(digest, str) else None,
-    }
-
-
-def _check_trial(terms: Terms, config: JoinConfig) -> None:
-    ours = config.federation.trial
-    if terms.trial != ours:
-        wanted = "a trial, in which all secrets follow from a public seed"
-        raise ConfigError(
-            f"federation.trial is {str(ours).lower()} but the label holder runs "
-            f"{wanted if terms.trial else 'no trial'}"
-        )
+    known = terms.trial and isinstance(digest, str)
+    return settings.get("noised_replies") is True, digest if known else None
 
 
 def _check_harmless(tree: Any, place: str = "", *, required: Mapping[str, Any]) -> None:

@@ -49,8 +49,7 @@ class Channel(Protocol):
     def ask(self, frame: bytes) -> bytes:
         """The answer to an ask, which is repeated until there is one.
 
-        Raises:
-            RunError: refused for good, or nobody answered for longer than agreed.
+        RunError where it is refused for good, or nobody answered for longer than agreed.
         """
 
     def close(self) -> None:

@@ -13,20 +13,15 @@ from vertizo.core.randomness import Stream
 
 
 class Batches:
-    """The batches of one owner.
+    """The batches of one owner of D records: of B each, but that the last of an epoch may be less.
 
-    Args:
-        records: D.
-        size: B; the last batch of an epoch may be shorter.
-        stream: the owner's own, for the permutations.
+    The permutations are drawn from the owner's own stream.
     """
 
     def __init__(self, records: int, size: int, stream: Stream) -> None:
-        self.records = records
-        self.size = size
+        self.records, self.size, self._stream = records, size, stream
         self.per_epoch = -(-records // size)
         """Batches in an epoch, ⌈D/B⌉."""
-        self._stream = stream
         self._epoch: tuple[int, Tensor] | None = None
 
     def ids(self, number: int) -> Tensor:

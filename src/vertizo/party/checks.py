@@ -43,13 +43,19 @@ def is_bounded(array: Tensor, bound: float) -> bool:
     return kernels.bounded(np.ascontiguousarray(array.numpy(), np.float32), min(bound, LARGEST))
 
 
-def misshapen(name: str, array: Tensor, expected: tuple[int, ...]) -> ShapeError:
-    """The error of an array that has not the ``expected`` shape."""
+def check_values(name: str, array: Tensor, expected: tuple[int, ...], bound: float) -> None:
+    """Raise ShapeError or NonFiniteError unless an array is as agreed on, and within the bound."""
+    if array.shape != expected:
+        raise _misshapen(name, array, expected)
+    if not is_bounded(array, bound):
+        raise _unbounded(name, bound)
+
+
+def _misshapen(name: str, array: Tensor, expected: tuple[int, ...]) -> ShapeError:
     return ShapeError(f"{name} has shape {tuple(array.shape)}; agreed was {expected}")
 
 
-def unbounded(name: str, bound: float) -> NonFiniteError:
-    """The error of values that are not finite or beyond the bound."""
+def _unbounded(name: str, bound: float) -> NonFiniteError:
     return NonFiniteError(f"values of {name} are NaN or outside [-{bound:g}, {bound:g}]")
 
 
@@ -94,10 +100,9 @@ class Peer:
     """In place of the query, where only a ledger remembers it."""
 
     def came_before(self, query: Query, frame: Frame) -> bool:
-        """Whether a query is the last one once more, byte for byte; else it must be the next one.
+        """Whether a query is the last one once more, byte for byte.
 
-        Raises:
-            ConflictError: it is neither.
+        Else it must be the next one; ConflictError if it is neither.
         """
         number, following = query.number, self.next_number
         waits = self.query is not None and self.reply is None
@@ -122,61 +127,51 @@ class Peer:
         return [self.next_number, *frames, self.digest]
 
 
+@dataclass(eq=False)
 class QueryChecks:
-    """What the label holder checks of the queries of one federation.
+    """What the label holder checks of the queries of one federation."""
 
-    Args:
-        records: D.
-        batch_size: nominal B, the most records of one query.
-        points: embeddings of each record in one query.
-        dims: d_h of every client, in order.
-        bound: H_max, the largest absolute value of an embedding.
-        tolerant: whether values beyond it are mended; they are refused otherwise.
-        received: for each client, what was received of each record, for error feedback; or none.
-    """
+    records: int
+    """D."""
+    batch_size: int
+    """Nominal B, the most records of one query."""
+    points: int
+    """Embeddings of each record in one query."""
+    dims: Sequence[int]
+    """d_h of every client, in order."""
+    bound: float
+    """H_max, the largest absolute value of an embedding."""
+    tolerant: bool
+    """Whether values beyond it are mended; they are refused otherwise."""
+    received: Sequence[Received] = ()
+    """For each client, what was received of each record, for error feedback; or none."""
 
-    def __init__(
-        self,
-        records: int,
-        batch_size: int,
-        points: int,
-        dims: Sequence[int],
-        bound: float,
-        *,
-        tolerant: bool,
-        received: Sequence[Received] = (),
-    ) -> None:
-        self._records = records
-        self._batch_size = batch_size
-        self._points = points
-        self._dims = tuple(dims)
-        self._bound = bound
-        self._tolerant = tolerant
-        self._received = received
-        self._places = np.zeros(records, np.int32)
+    def __post_init__(self) -> None:
+        self._places = np.zeros(self.records, np.int32)
 
     def accept(self, query: Query) -> Query:
-        """The query to be worked on.
+        """The query to be worked on; RefusedError if it is not acceptable.
 
         It names known records, each once, in the shape agreed on. With error feedback its
         embeddings are restored from their difference to what is known. Those beyond the bound are
         refused, or mended under noise, where nothing may be refused that an honest client may send
         by accident.
-
-        Raises:
-            RefusedError: it is not acceptable.
         """
-        ids_in_range(query.ids, self._records, self._batch_size)
-        shape = (self._points, query.ids.numel(), self._dims[query.client])
+        client, ids = query.client, query.ids
+        ids_in_range(ids, self.records, self.batch_size)
+        name, shape = (
+            f"the embeddings of client {client}",
+            (self.points, ids.numel(), self.dims[client]),
+        )
         if query.embeddings.shape != shape:
-            raise misshapen(f"the embeddings of client {query.client}", query.embeddings, shape)
-        if not kernels.distinct(self._places, query.ids.numpy()):
-            raise RepeatedRecordError(f"client {query.client} names a record twice in one batch")
-        if self._received:
-            known = self._received[query.client].known(query.ids)
+            raise _misshapen(name, query.embeddings, shape)
+        if not kernels.distinct(self._places, ids.numpy()):
+            raise RepeatedRecordError(f"client {client} names a record twice in one batch")
+        if self.received:
+            known = self.received[client].known(ids)
             query = replace(query, embeddings=query.embeddings + known)
-        if is_bounded(query.embeddings, self._bound):
+        if is_bounded(query.embeddings, self.bound):
             return query
-        if not self._tolerant:
-            raise unbounded(f"the embeddings of client {query.client}", self._bound)
-        return replace(query, embeddings=mended(query.embeddings, self._bound))
+        if not self.tolerant:
+            raise _unbounded(name, self.bound)
+        return replace(query, embeddings=mended(query.embeddings, self.bound))

@@ -12,17 +12,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vertizo.core import kernels
-from vertizo.core.errors import ConflictError, MalformedError, UnknownPartyError
+from vertizo.core.errors import ConflictError, UnknownPartyError
 from vertizo.methods.base import ClientPair, Features
 from vertizo.models.base import Selected
 from vertizo.party.batches import Batches
 from vertizo.party.checks import (
     Partition,
+    check_values,
     ids_in_range,
-    is_bounded,
-    misshapen,
     out_of_step,
-    unbounded,
 )
 from vertizo.privacy.embedding_noise import EmbeddingNoise
 from vertizo.protocol import wire
@@ -47,6 +45,7 @@ class OpenQuery:
     """As sent; None where it was reopened by its records alone, to be made anew if it is asked."""
 
 
+@dataclass(eq=False, kw_only=True)
 class ClientParty:
     """A feature holder.
 
@@ -56,54 +55,40 @@ class ClientParty:
         None                     makes a query  refused          what was open     stays None
         a query with its frame   same bytes     None, next one   refused           None
         a query without a frame  makes a query  None, next one   what was open     None
-
-    Args:
-        index: which client it is, from 0.
-        pair: how it asks and is told (`vertizo.methods.base.Method.client`).
-        features: its own columns, by purpose; training records under ``train``.
-        embed: embeddings at the current parameters, no graph.
-        batches: its own order of records.
-        up, down: codecs of queries and of replies.
-        reply_shape: batch size → shape of a reply's values.
-        noise: what embeddings pass through before they are sent; None for nothing.
-        received: what the server has of each record, for error feedback; None for none.
-        encode: how messages are given away.
-        known: whether the server knows ``batches`` as well (in synchronous rounds they are its
-            own), so that a number stands for a batch's IDs.
     """
 
-    def __init__(
-        self,
-        *,
-        index: int,
-        pair: ClientPair,
-        features: Partition,
-        embed: Callable[[Tensor], Tensor],
-        batches: Batches,
-        up: Codec,
-        down: Codec,
-        reply_shape: Callable[[int], tuple[int, ...]],
-        noise: EmbeddingNoise | None = None,
-        received: Received | None = None,
-        encode: wire.Encode = wire.encode,
-        known: bool = False,
-    ) -> None:
-        self.index = index
-        self.batches = batches
+    index: int
+    """Which client it is, from 0."""
+    pair: ClientPair
+    """How it asks and is told (`vertizo.methods.base.Method.client`)."""
+    features: Partition
+    """Its own columns, by purpose; training records under ``train``."""
+    embed: Callable[[Tensor], Tensor]
+    """Embeddings at the current parameters, no graph."""
+    batches: Batches
+    """Its own order of records."""
+    up: Codec
+    down: Codec
+    """Of queries, and of replies."""
+    reply_shape: Callable[[int], tuple[int, ...]]
+    """Batch size → shape of a reply's values."""
+    noise: EmbeddingNoise | None = None
+    """What embeddings pass through before they are sent."""
+    received: Received | None = None
+    """What the server has of each record, for error feedback."""
+    encode: wire.Encode = wire.encode
+    """How messages are given away."""
+    known: bool = False
+    """Whether the server knows ``batches`` as well (in synchronous rounds they are its own), so
+    that a number stands for a batch's IDs."""
+
+    def __post_init__(self) -> None:
         self.answered = 0
         """Queries whose answers were applied; also the number of the next query."""
-        self._pair = pair
-        self._features = features
-        self._embed = embed
-        self._up = up
-        self._down = down
-        self._reply_shape = reply_shape
-        self._noise = noise
-        self._received = received
-        self._encode = encode
-        self._order: wire.Order | None = self._named if known else None
+        self._order: wire.Order | None = self._named if self.known else None
         self._open: OpenQuery | None = None
-        self._selected_from = pair.table_of(features["train"]) if "train" in features else None
+        train = self.features.get("train")
+        self._selected_from = None if train is None else self.pair.table_of(train)
         self._table: NDArray[Any] | None = None
         self._buffer: NDArray[Any] = np.empty(0)
 
@@ -120,14 +105,14 @@ class ClientParty:
         if opened.frame is None:
             number, ids = self.answered, opened.batch.ids
             opened.features = self._rows(ids)
-            embeddings = self._pair.ask(number, opened.features)
-            if self._noise is not None:
-                embeddings = self._noise.release(number, embeddings)
+            embeddings = self.pair.ask(number, opened.features)
+            if self.noise is not None:
+                embeddings = self.noise.release(number, embeddings)
             query = Query(self.index, number, ids, embeddings, opened.batch.batch)
-            if self._received is None:
-                opened.frame = self._encode(query, self._up)
+            if self.received is None:
+                opened.frame = self.encode(query, self.up)
             else:
-                opened.frame = self._difference(query, self._received)
+                opened.frame = self._difference(query, self.received)
         return opened.frame
 
     def _next(self) -> Batch:
@@ -142,9 +127,8 @@ class ClientParty:
     def _difference(self, query: Query, received: Received) -> wire.Frame:
         """With error feedback: the frame of how a query differs from what is known."""
         known = received.known(query.ids)
-        frame = wire.encode(replace(query, embeddings=query.embeddings - known), self._up)
-        sent = wire.decode(frame, self._up, order=self._order)
-        assert isinstance(sent, Query)
+        frame = wire.encode(replace(query, embeddings=query.embeddings - known), self.up)
+        sent = wire.decode(frame, self.up, Query, order=self._order)
         received.learn(query.ids, sent.embeddings + known)
         return frame
 
@@ -153,24 +137,18 @@ class ClientParty:
         if self._selected_from is not None:
             return Selected(self._selected_from, ids)
         if self._table is None:
-            self._table = np.ascontiguousarray(self._features["train"].numpy())
+            self._table = np.ascontiguousarray(self.features["train"].numpy())
             shape = (self.batches.size, *self._table.shape[1:])
-            self._buffer = torch.empty(shape, dtype=self._features["train"].dtype).numpy()
+            self._buffer = torch.empty(shape, dtype=self.features["train"].dtype).numpy()
         wanted = ids.numpy()
         rows = self._buffer[: wanted.size]
         kernels.gather(rows, self._table, wanted, len(self._table))
         return torch.from_numpy(rows)
 
     def _announced(self, frame: wire.Frame) -> Batch:
-        message = self._decoded(frame)
+        message = wire.decode(frame, self.down, Batch, order=self._order)
         self._check_next(message)
         ids_in_range(message.ids, self.batches.records, self.batches.size)
-        return message
-
-    def _decoded(self, frame: wire.Frame) -> Batch:
-        message = wire.decode(frame, self._down, order=self._order)
-        if not isinstance(message, Batch):
-            raise MalformedError(f"a {type(message).__name__} where a Batch was expected")
         return message
 
     def _check_next(self, batch: Batch) -> None:
@@ -181,26 +159,20 @@ class ClientParty:
     def tell(self, frame: wire.Frame) -> None:
         """Apply the answer to the open query.
 
-        Raises:
-            WireError: not a message.
-            RefusedError: not the answer to the open query, or not one that could be applied.
+        WireError if it is no message, RefusedError if no answer to that query, or not one that
+        could be applied.
         """
-        reply = wire.decode(frame, self._down)
-        if not isinstance(reply, Reply):
-            raise MalformedError(f"a {type(reply).__name__} where a Reply was expected")
+        reply = wire.decode(frame, self.down, Reply)
         if reply.client != self.index:
             raise UnknownPartyError(f"a reply for client {reply.client} reached {self.index}")
         opened = self._open
         if opened is None or reply.number != self.answered:
             raise ConflictError(f"a reply to query {reply.number}; {self.answered} is the next one")
-        shape = self._reply_shape(len(opened.batch.ids))
-        if reply.values.shape != shape:
-            raise misshapen("the reply", reply.values, shape)
-        if not is_bounded(reply.values, REPLY_BOUND):
-            raise unbounded("the reply", REPLY_BOUND)
+        shape = self.reply_shape(len(opened.batch.ids))
+        check_values("the reply", reply.values, shape, REPLY_BOUND)
         if opened.features is None:
             opened.features = self._rows(opened.batch.ids)
-        self._pair.tell(reply.number, opened.features, reply.values)
+        self.pair.tell(reply.number, opened.features, reply.values)
         self._open = None
         self.answered += 1
 
@@ -212,7 +184,7 @@ class ClientParty:
     @property
     def is_reopened_by_ids(self) -> bool:
         """Whether the records of a query are all that its answer is applied by."""
-        return self._received is None
+        return self.received is None
 
     def reopen_next(self) -> None:
         """Take up the next query of this client's own order, to be answered or made anew."""
@@ -222,39 +194,33 @@ class ClientParty:
     def opened(self) -> bytes:
         """The open query's number and records, for `reopen`; far smaller than the query."""
         assert self._open is not None, "a query is open"
-        return wire.encode(self._open.batch, self._up)
+        return wire.encode(self._open.batch, self.up)
 
     def reopen(self, frame: bytes) -> None:
         """Take up a query that this party made before it was stopped.
 
-        Args:
-            frame: the query, or what `opened` gave for it: then it can be answered, and is made
-                anew if it is asked.
-
-        Raises:
-            WireError: not a message.
-            ConflictError: not the next query.
+        Given the query, or what `opened` gave for it: then it can be answered, and is made anew if
+        it is asked. WireError if it is no message, ConflictError if not the next query.
         """
-        query = wire.decode(frame, self._up, order=self._order)
+        query = wire.decode(frame, self.up, order=self._order)
         if not isinstance(query, Query | Batch) or query.number != self.answered:
             raise ConflictError(f"not query {self.answered}, which is the next one")
         if isinstance(query, Batch):
             ids_in_range(query.ids, self.batches.records, self.batches.size)
             self._open = OpenQuery(query)
             return
-        if self._received is not None:
-            known = self._received.known(query.ids)
-            self._received.learn(query.ids, query.embeddings + known)
+        if self.received is not None:
+            known = self.received.known(query.ids)
+            self.received.learn(query.ids, query.embeddings + known)
         self._open = OpenQuery(Batch(query.number, query.ids, query.batch), frame=frame)
 
     def is_overtaken(self, announcement: bytes) -> bool:
         """Whether the open query is for another round than the one announced for its number.
 
-        Raises:
-            WireError: not an announcement.
-            ConflictError: no query is open, and it is not for the next one.
+        WireError if it is no announcement, ConflictError if no query is open and it is not for the
+        next one.
         """
-        message = self._decoded(announcement)
+        message = wire.decode(announcement, self.down, Batch, order=self._order)
         if self._open is None:
             self._check_next(message)
         if self._open is None or message.number != self.answered:
@@ -267,7 +233,7 @@ class ClientParty:
         Its number is used anew. Not for clients whose messages leave a trace that must be made
         once: noise on embeddings, and error feedback.
         """
-        if self._noise is not None or self._received is not None:
+        if self.noise is not None or self.received is not None:
             raise ConflictError("a query with noise or error feedback cannot be taken back")
         self._open = None
 
@@ -277,19 +243,19 @@ class ClientParty:
         With error feedback they are sent as they are: there is nothing to differ from, and what
         the server was trained on has next to no error.
         """
-        embeddings = self._embed(self._features[purpose][start:stop])
-        if self._noise is not None:  # the table's count as releases; the others carry no noise
+        embeddings = self.embed(self.features[purpose][start:stop])
+        if self.noise is not None:  # the table's count as releases; the others carry no noise
             if purpose == "train":
-                embeddings = self._noise.release_upload(start, embeddings)
+                embeddings = self.noise.release_upload(start, embeddings)
             else:
-                embeddings = self._noise.clipped(embeddings)
+                embeddings = self.noise.clipped(embeddings)
         ids = torch.arange(start, start + embeddings.shape[0])
-        codec = self._up if self._received is None else NoCompression()
+        codec = self.up if self.received is None else NoCompression()
         return wire.encode(Upload(self.index, purpose, ids, embeddings.unsqueeze(0)), codec)
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint must hold, beside model and optimiser."""
-        known = {} if self._received is None else self._received.state()
+        known = {} if self.received is None else self.received.state()
         ids = batch = frame = None
         if self._open is not None:
             ids, batch = self._open.batch.ids, self._open.batch.batch
@@ -303,5 +269,5 @@ class ClientParty:
         if state["ids"] is not None:
             batch = Batch(self.answered, state["ids"], state["batch"])
             self._open = OpenQuery(batch, frame=state["frame"])
-        if self._received is not None:
-            self._received.load(state["known"])
+        if self.received is not None:
+            self.received.load(state["known"])

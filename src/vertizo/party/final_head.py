@@ -36,7 +36,7 @@ class FinalHead:
     def __init__(self, kind: HeadName, rows: Tensor, labels: Tensor, task: Task) -> None:
         self._task = task
         self._model = _learner(kind, task)
-        self._present = labels.unique().numpy()
+        self._present = np.unique(labels.numpy())
         if len(self._present) > 1:
             self._model.fit(rows.numpy(), labels.numpy())
 

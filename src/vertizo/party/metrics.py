@@ -21,8 +21,7 @@ def quality(row: Mapping[str, float]) -> tuple[float, float]:
     >>> quality({"validation_loss": 0.5, "validation_accuracy": 0.9, "validation_auc": 0.7})
     (0.7, -0.5)
 
-    Args:
-        row: of ``metrics.jsonl``, with figures on validation records.
+    The row is one of ``metrics.jsonl``, with figures on validation records.
     """
     ranking = row.get("validation_auc")
     first = row.get("validation_accuracy", 0.0) if ranking is None else ranking

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,6 @@ from torch import Tensor
 
 from vertizo.core.errors import (
     ConflictError,
-    MalformedError,
     OtherRoundError,
     RefusedError,
     RunError,
@@ -42,109 +41,79 @@ Replies = list[tuple[int, wire.Frame]]
 """What to send, and to whom."""
 
 
+@dataclass(eq=False, kw_only=True)
 class ServerParty:
-    """The label holder.
+    """The label holder."""
 
-    Args:
-        side: what it trains with.
-        labels: by purpose.
-        batch_size: nominal B, the most records of one query.
-        up, down: codecs of queries and of replies.
-        bound: H_max, the largest absolute value accepted in an embedding.
-        batches: the server's order of records, for synchronous rounds; None for asynchronous ones.
-        own: the label holder's own features by purpose, [records, columns]; None if it has none.
-        feedback: for each client, what coding lost of each record's replies; none to forget it.
-        received: for each client, what was received of each record, for error feedback; or none.
-        schedule: of steps on secret samples; None for a server without those.
-        noises: where its noise comes from, to be drawn ahead.
-        encode: how messages are given away.
-        known: each client's order of records, where it is known; none where IDs are sent.
-    """
+    side: ServerSide
+    """What it trains with."""
+    labels: Partition
+    """By purpose."""
+    batch_size: int
+    """Nominal B, the most records of one query."""
+    up: Codec
+    down: Codec
+    """Of queries, and of replies."""
+    bound: float
+    """H_max, the largest absolute value accepted in an embedding."""
+    batches: Batches | None = None
+    """The server's order of records, for synchronous rounds; None for asynchronous ones."""
+    own: Partition | None = None
+    """The label holder's own features by purpose, [records, columns]."""
+    feedback: Sequence[Feedback] = ()
+    """For each client, what coding lost of each record's replies; none to forget it."""
+    received: Sequence[Received] = ()
+    """For each client, what was received of each record, for error feedback; or none."""
+    schedule: Schedule | None = None
+    """Of steps on secret samples; None for a server without those."""
+    noises: Sequence[NoiseSource] = ()
+    """Where its noise comes from, to be drawn ahead."""
+    encode: wire.Encode = wire.encode
+    """How messages are given away."""
+    known: Sequence[Batches] = ()
+    """Each client's order of records, where it is known; none where IDs are sent."""
 
-    def __init__(
-        self,
-        *,
-        side: ServerSide,
-        labels: Partition,
-        batch_size: int,
-        up: Codec,
-        down: Codec,
-        bound: float,
-        batches: Batches | None = None,
-        own: Partition | None = None,
-        feedback: Sequence[Feedback] = (),
-        received: Sequence[Received] = (),
-        schedule: Schedule | None = None,
-        noises: Sequence[NoiseSource] = (),
-        encode: wire.Encode = wire.encode,
-        known: Sequence[Batches] = (),
-    ) -> None:
-        self.side = side
+    def __post_init__(self) -> None:
+        side, dims = self.side, self.side.table.dims
         self.round = 0
         """Server steps made: queries answered, or synchronous rounds completed."""
         self.staleness = Staleness()
-        self.clients = len(side.table.dims)
-        self.batches = batches
-        self._labels = labels
-        self._up = up
-        self._down = down
-        self._own = own
-        self._feedback = feedback
-        self._received = received
-        self._schedule = schedule
-        self._noises = noises
-        self._encode = encode
-        self._known = known
-        self._order: wire.Order | None = self._named if known else None
+        self.clients = len(dims)
+        self._order: wire.Order | None = self._named if self.known else None
         self._steps = 0
         self._is_final = False
         self._tested: Tensor | None = None
-        self._peers = [Peer() for _ in range(self.clients)]
+        self._peers = [Peer() for _ in dims]
         self._open: list[Query] = []
-        dims, points = side.table.dims, side.method.points
-        self._uploads = Uploads(dims, bound)
-        shape = (points, batch_size, max(dims))
-        largest = max(4 * math.prod(shape), up.size(shape))  # a scale a record may outgrow floats
-        self._max_body = largest + 8 * batch_size + OVERHEAD
-        self._checks = QueryChecks(
-            len(side.table.values),
-            batch_size,
-            points,
-            dims,
-            bound,
-            tolerant=side.plan.tolerant,
-            received=received,
-        )
+        self._uploads = Uploads(dims, self.bound)
+        points, most, tolerant = side.method.points, self.batch_size, side.plan.tolerant
+        shape = (points, most, max(dims))
+        # The codec's may be more: a scale a record may outgrow floats.
+        largest = max(4 * math.prod(shape), self.up.size(shape))
+        self._max_body = largest + 8 * most + OVERHEAD
+        records = len(side.table.values)
+        self._checks = QueryChecks(records, most, points, dims, self.bound, tolerant, self.received)
 
     def receive(self, frame: wire.Frame, sender: int | None = None) -> Replies:
         """Take in one frame of a client and say what to send, and to whom.
 
-        A query that was answered before gets the stored answer, computed and charged once.
-
-        Args:
-            frame: a query.
-            sender: who it came from, where the driver knows; it must speak for itself.
+        A query that was answered before gets the stored answer, computed and charged once. The
+        ``sender``, where the driver knows it, must speak for itself.
 
         Raises:
-            WireError: not a message, or larger than any this federation needs.
+            WireError: not a query, or larger than any this federation needs.
             RefusedError: not acceptable. Nothing was changed.
         """
         found = self.vet(frame, sender)
         return self.take(found) if isinstance(found, Vetted) else found
 
     def vet(self, frame: wire.Frame, sender: int | None = None) -> Vetted | Replies:
-        """Find whether a query can be taken in; nothing changes.
+        """Find whether a query can be taken in; nothing changes. Raises as `receive`.
 
-        Returns:
-            The query, for `take`; or for one that came before, its stored answer, or nothing while
-            it waits.
-
-        Raises:
-            WireError, RefusedError: as `receive`.
+        Gives the query, for `take`; or for one that came before, its stored answer, or nothing
+        while it waits.
         """
-        message = wire.decode(frame, self._up, max_body=self._max_body, order=self._order)
-        if not isinstance(message, Query):
-            raise MalformedError(f"a {type(message).__name__} where a Query was expected")
+        message = wire.decode(frame, self.up, Query, order=self._order, max_body=self._max_body)
         peer = self._peer(message, sender)
         if peer.came_before(message, frame):
             return [] if peer.reply is None else [(message.client, peer.reply)]
@@ -159,8 +128,7 @@ class ServerParty:
     def take(self, vetted: Vetted) -> Replies:
         """Take in a query that was vetted, before anything else was taken in.
 
-        Raises:
-            RunError: its answer could not be charged. The party's state is not to be used again.
+        RunError if its answer could not be charged: the party's state is not to be used again.
         """
         if self.batches is None:
             return self._answer([vetted.query], vetted.frame)
@@ -173,7 +141,7 @@ class ServerParty:
         """Record IDs that the number of a batch stands for; announcements are not for a server."""
         if client is None or client >= self.clients:
             raise UnknownPartyError(f"batch {batch} is of no client of this federation")
-        return self._known[client].ids(batch)
+        return self.known[client].ids(batch)
 
     def _peer(self, message: Query | Upload, sender: int | None) -> Peer:
         if sender not in (None, message.client):
@@ -192,10 +160,8 @@ class ServerParty:
     def close_round(self) -> Replies:
         """Answer those who asked in a synchronous round; the table stands in for the others.
 
-        The last query of a round does it; a driver that waits no longer may.
-
-        Raises:
-            ConflictError: nobody asked.
+        The last query of a round does it; a driver that waits no longer may. ConflictError if
+        nobody asked.
         """
         if not self._open:
             raise ConflictError("no query waits for an answer")
@@ -205,8 +171,8 @@ class ServerParty:
     def _answer(self, queries: Sequence[Query], frame: wire.Frame | None) -> Replies:
         """Answer queries on one batch; ``frame`` is that of the only one in asynchronous rounds."""
         side, ids = self.side, queries[0].ids
-        for asked in queries if self._received else ():
-            self._received[asked.client].learn(asked.ids, asked.embeddings)
+        for asked in queries if self.received else ():
+            self.received[asked.client].learn(asked.ids, asked.embeddings)
         self.round += 1
         with np.errstate(all="ignore"):  # overflow is the plan's to clip, or the client's to refuse
             replies = side.answer(queries, self.round)
@@ -215,8 +181,8 @@ class ServerParty:
         for reply in replies:
             query = self._peers[reply.client].query if frame is None else frame
             assert query is not None, "it waited"
-            fed = bool(self._feedback)
-            coded = self._coded(reply, ids) if fed else self._encode(reply, self._down)
+            fed = bool(self.feedback)
+            coded = self._coded(reply, ids) if fed else self.encode(reply, self.down)
             answers.append(Answer(reply.client, reply.number, query, ids, coded))
         try:  # on record, with its reply, before anything leaves
             side.plan.commit(answers)
@@ -239,19 +205,17 @@ class ServerParty:
 
     def renew(self) -> None:
         """Let go of noise that was drawn ahead: its bits come from elsewhere from now on."""
-        for noise in self._noises:
+        for noise in self.noises:
             noise.forget()
 
     def train_between_queries(self) -> None:
         """Draw noise ahead, and train on secret samples as the public round counter says.
 
-        For the driver to call before the first query and after each round, when no query waits.
-
-        Raises:
-            BudgetError: more steps than were agreed on.
+        For the driver to call before the first query and after each round, when no query waits;
+        BudgetError if it means more steps than were agreed on.
         """
-        side, schedule = self.side, self._schedule
-        for noise in self._noises:
+        side, schedule = self.side, self.schedule
+        for noise in self.noises:
             noise.fill()
         if schedule is None:
             return
@@ -284,12 +248,10 @@ class ServerParty:
 
     def _coded(self, reply: Reply, ids: Tensor) -> wire.Frame:
         """With error feedback: the frame of a reply about these records, and of what is owed."""
-        feedback = self._feedback[reply.client]
+        feedback = self.feedback[reply.client]
         wanted = feedback.corrected(ids, reply.values)
-        frame = wire.encode(replace(reply, values=wanted), self._down)
-        sent = wire.decode(frame, self._down)
-        assert isinstance(sent, Reply)
-        feedback.absorb(ids, wanted, sent.values)
+        frame = wire.encode(replace(reply, values=wanted), self.down)
+        feedback.absorb(ids, wanted, wire.decode(frame, self.down, Reply).values)
         return frame
 
     def announce(self, client: int) -> wire.Frame:
@@ -297,41 +259,29 @@ class ServerParty:
         if self.batches is None:
             raise ConflictError("this federation is asynchronous; clients choose their batches")
         number = self.next_number(client)
-        batch = self.round if self._known else None
-        return self._encode(Batch(number, self.batches.ids(self.round), batch), self._down)
+        batch = self.round if self.known else None
+        return self.encode(Batch(number, self.batches.ids(self.round), batch), self.down)
 
     def receive_upload(
         self, frame: bytes, sender: int | None = None, wanted: Purpose | None = None
     ) -> bool:
         """Take in plain embeddings: into the table, or set aside for `score`.
 
-        Args:
-            frame: an upload.
-            sender: who it came from, where the driver knows.
-            wanted: what it may be for, where the driver knows.
-
-        Returns:
-            Whether any of its rows was missing.
-
-        Raises:
-            WireError, RefusedError: as `receive`.
+        Says whether any of its rows was missing. Where the driver knows, ``sender`` is who it came
+        from and ``wanted`` what it may be for. Raises as `receive`.
         """
-        upload = wire.decode(frame, NoCompression() if self._received else self._up)
-        if not isinstance(upload, Upload):
-            raise MalformedError(f"a {type(upload).__name__} where an Upload was expected")
+        upload = wire.decode(frame, NoCompression() if self.received else self.up, Upload)
         self._peer(upload, sender)
-        rows = self._labels[upload.purpose].shape[0]
+        rows = self.labels[upload.purpose].shape[0]
         self._uploads.check(upload, rows)
         if wanted not in (None, upload.purpose):
             raise ConflictError(f"an upload for {upload.purpose} where one for {wanted} is wanted")
-        if upload.purpose == "train" and self.round and not self._is_final:
-            raise ConflictError(f"a table upload after round {self.round}; it comes first")
-        is_new = self._uploads.note(upload, rows)
-        if upload.purpose == "train" and not self._is_final:
+        to_table = upload.purpose == "train" and not self._is_final
+        if to_table:
+            if self.round:
+                raise ConflictError(f"a table upload after round {self.round}; it comes first")
             self.side.table.store(upload.client, upload.ids, upload.embeddings[0], self.round)
-        else:
-            self._uploads.put(upload, rows)
-        return is_new
+        return self._uploads.take_in(upload, rows, keep=not to_table)
 
     def await_final(self) -> None:
         """Take training records' embeddings once more from now on, aside from the table."""
@@ -351,23 +301,21 @@ class ServerParty:
 
     def _with_own(self, purpose: Purpose, rows: Tensor) -> Tensor:
         """Rows with the label holder's own features behind them."""
-        return rows if self._own is None else torch.cat([rows, self._own[purpose]], 1)
+        return rows if self.own is None else torch.cat([rows, self.own[purpose]], 1)
 
     def score(self, purpose: Purpose) -> Scores:
         """Quality of predictions for the uploaded records; stays with the server."""
         rows = self._uploads.take(purpose)
         if purpose == "test":
             self._tested = self._with_own(purpose, rows)
-        return scores(self.side.model.task, self._logits(purpose, rows), self._labels[purpose])
+        return scores(self.side.model.task, self._logits(purpose, rows), self.labels[purpose])
 
     def score_head(self, kind: HeadName) -> Scores:
         """Fit a head on the raw labels of the records uploaded last, and score the tests by it."""
         assert self._tested is not None, "they were scored before"
-        task, labels = self.side.model.task, self._labels
-        head = FinalHead(
-            kind, self._with_own("train", self._uploads.take("train")), labels["train"], task
-        )
-        return scores(task, head.logits(self._tested), labels["test"])
+        task, rows = self.side.model.task, self._with_own("train", self._uploads.take("train"))
+        head = FinalHead(kind, rows, self.labels["train"], task)
+        return scores(task, head.logits(self._tested), self.labels["test"])
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint must hold, beside the server model's parameters."""
@@ -380,30 +328,30 @@ class ServerParty:
             "plan": self.side.plan.state(),
             "update": self.side.update.state(),
             "meter": asdict(self.side.meter),
-            "lost": [feedback.state() for feedback in self._feedback],
-            "known": [received.state() for received in self._received],
+            "lost": [feedback.state() for feedback in self.feedback],
+            "known": [received.state() for received in self.received],
             "uploads": self._uploads.state(),
+            "final": [self._is_final, self._tested if self._is_final else None],
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Go on from ``state``."""
-        self.round = state["round"]
-        self._steps = state["secret_steps"]
+        self.round, self._steps = state["round"], state["secret_steps"]
         self._peers = [Peer(*peer) for peer in state["peers"]]
         self.staleness = Staleness(**state["staleness"])
+        self.side.meter = TrainingMeter(**state["meter"])
         self.side.table.load(state["table"])
         self.side.plan.load(state["plan"])
         self.side.update.load(state["update"])
-        self.side.meter = TrainingMeter(**state["meter"])
-        for feedback, lost in zip(self._feedback, state["lost"], strict=True):
+        for feedback, lost in zip(self.feedback, state["lost"], strict=True):
             feedback.load(lost)
-        for received, known in zip(self._received, state["known"], strict=True):
+        for received, known in zip(self.received, state["known"], strict=True):
             received.load(known)
         if "uploads" in state:  # earlier versions asked for them again
             self._uploads.load(state["uploads"])
-        self._open = []
-        for peer in self._peers:
-            if peer.query is not None and peer.reply is None:
-                waiting = wire.decode(peer.query, self._up, order=self._order)
-                assert isinstance(waiting, Query)
-                self._open.append(self._checks.accept(waiting))
+        self._is_final, self._tested = state["final"]
+        self._open = [
+            self._checks.accept(wire.decode(peer.query, self.up, Query, order=self._order))
+            for peer in self._peers
+            if peer.query is not None and peer.reply is None
+        ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -14,20 +13,14 @@ from torch import Tensor
 from vertizo.core.errors import ConfigError
 from vertizo.core.randomness import Stream
 from vertizo.methods.base import Method, Outcome
-from vertizo.models.base import (
-    DifferentiableModel,
-    Model,
-    Points,
-    Pullback,
-    RecordGradients,
-    State,
-)
+from vertizo.models import base
+from vertizo.models.base import DifferentiableModel, Model, Points, RecordGradients
 from vertizo.models.losses import RecordLosses, Task
 from vertizo.models.optimizers import Dense, Optimizer
 from vertizo.party.table import EmbeddingTable
 from vertizo.privacy.plan import Plan
 from vertizo.protocol.messages import Query, Reply
-from vertizo.zeroth_order.directions import Directions
+from vertizo.zeroth_order.directions import Direction, Directions
 from vertizo.zeroth_order.estimators import estimate, forward_difference, outputs, two_point
 
 
@@ -42,17 +35,16 @@ class ServerModel:
     """
 
     def __init__(self, model: Model, task: Task) -> None:
-        self.model = model
-        self.task = task
+        self.model, self.task = model, task
         self.parameters = model.parameters
         """w_0, shape [d_0]."""
         self._differentiable = model if isinstance(model, DifferentiableModel) else None
 
-    def state(self) -> State:
+    def state(self) -> base.State:
         """The model's, live."""
         return self.model.state()
 
-    def load(self, state: State) -> None:
+    def load(self, state: base.State) -> None:
         """Go on from ``state``; raises as `Model.load`."""
         self.model.load(state)
 
@@ -63,13 +55,8 @@ class ServerModel:
     def evaluate(self, points: Points, labels: Tensor, number: int = 0) -> Evaluation:
         """Losses at every point, and the means to differentiate at the last.
 
-        Args:
-            points: inputs of the model.
-            labels: [batch].
-            number: of the training pass, for a model in training.
-
-        Raises:
-            ConfigError: the model is not differentiable.
+        ``number`` is that of the pass, for a model in training; ConfigError where the model is not
+        differentiable.
         """
         if self._differentiable is None:
             raise ConfigError(
@@ -80,6 +67,13 @@ class ServerModel:
         losses, rows, batch = self.task.losses(logits, labels), len(logits), len(labels)
         last = slice(rows - batch, rows)
         return Evaluation(losses.values.view(-1, batch), last, losses, pullback)
+
+    def losses_along(
+        self, joined: Tensor, labels: Tensor, direction: Direction, offsets: Sequence[float]
+    ) -> list[Tensor]:
+        """Each record's losses at ``w_0 + offset · u``, [batch] for every offset."""
+        logits = outputs(self.model, joined, direction, offsets)
+        return [self.task.losses(each, labels).values for each in logits]
 
     def settle(self) -> None:
         """Keep what the last evaluation changed of the model beside its outputs."""
@@ -96,7 +90,7 @@ class Evaluation:
     _rows: slice
     """The rows of the last point among those of all."""
     _records: RecordLosses
-    _pullback: Pullback
+    _pullback: base.Pullback
 
     def correct(self) -> int:
         """How many records are predicted right at the last point."""
@@ -143,43 +137,46 @@ class TrainingMeter:
         self.records, self.loss, self.correct = 0, 0.0, 0
 
 
-class ServerUpdate(Protocol):
-    """One way to train the server model on the batch that was just answered."""
+class ServerUpdate:
+    """One way to train the server model on the batch that was just answered: this one does not."""
 
-    is_private: bool
+    is_private = False
     """Whether later replies say nothing more about labels because of it."""
-
-    evaluations: int
+    evaluations = 0
     """Of the server model, beside those that answer the query."""
 
     def step(
-        self, model: ServerModel, evaluation: Evaluation, joined: Tensor, labels: Tensor
+        self, model: ServerModel, evaluation: Evaluation, joined: Tensor, labels: Tensor, /
     ) -> None:
         """Move the model; ``joined`` is the point that ``evaluation`` differentiates at."""
 
     def state(self) -> dict[str, Tensor]:
         """What a checkpoint must hold."""
+        return {}
 
     def load(self, state: dict[str, Tensor]) -> None:
         """Go on from ``state``."""
 
 
-class Optimised:
+class NoUpdate(ServerUpdate):
+    """The server model stays as it was initialised: replies are all that depends on labels."""
+
+    is_private = True
+
+
+@dataclass(eq=False)
+class Optimised(ServerUpdate):
     """An update by an optimiser, which is all that a checkpoint must hold of it."""
 
-    is_private = False
-    evaluations = 0
-
-    def __init__(self, optimizer: Optimizer) -> None:
-        self._optimizer = optimizer
+    optimizer: Optimizer
 
     def state(self) -> dict[str, Tensor]:
         """The optimiser's."""
-        return self._optimizer.state()
+        return self.optimizer.state()
 
     def load(self, state: dict[str, Tensor]) -> None:
         """Go on from ``state``."""
-        self._optimizer.load(state)
+        self.optimizer.load(state)
 
 
 class Counted(Optimised):
@@ -197,92 +194,53 @@ class Counted(Optimised):
         super().load(state)
 
 
+@dataclass(eq=False)
 class FirstOrder(Optimised):
-    """Stochastic gradient descent on the raw labels.
+    """Stochastic gradient descent on the raw labels."""
 
-    Args:
-        optimizer: makes the steps.
-        batch_size: nominal B, by which the summed gradient is divided.
-    """
+    batch_size: int
+    """Nominal B, by which the summed gradient is divided."""
 
-    def __init__(self, optimizer: Optimizer, batch_size: int) -> None:
-        super().__init__(optimizer)
-        self._weight = 1.0 / batch_size
-
-    def step(
-        self, model: ServerModel, evaluation: Evaluation, joined: Tensor, labels: Tensor
-    ) -> None:
+    def step(self, model: ServerModel, evaluation: Evaluation, *_: Tensor) -> None:
         """One step along the gradient of the batch."""
-        self._optimizer.step(model.parameters, Dense(evaluation.gradient(self._weight)))
+        gradient = evaluation.gradient(1.0 / self.batch_size)
+        self.optimizer.step(model.parameters, Dense(gradient))
 
 
+@dataclass(eq=False)
 class ZerothOrder(Counted):
     """Steps on the raw labels, by losses alone.
 
     Two-point (DPZV eq. 3) on both sides of the weights, or the forward difference of ZOO-VFL from
     the loss that is known already; both at the unperturbed embeddings.
-
-    Args:
-        optimizer: makes the steps.
-        directions: the server's own, of the dimension d_0.
-        smoothing: λ or μ.
-        batch_size: nominal B.
-        forward: by forward difference.
     """
 
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        directions: Directions,
-        smoothing: float,
-        batch_size: int,
-        *,
-        forward: bool = False,
-    ) -> None:
-        super().__init__(optimizer)
-        self.directions = directions
-        self._smoothing = smoothing
-        self._batch_size = batch_size
-        self._forward = forward
-        self.evaluations = 1 if forward else 2
+    directions: Directions
+    """The server's own, of the dimension d_0."""
+    smoothing: float
+    """λ or μ."""
+    batch_size: int
+    """Nominal B."""
+    forward: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        self.evaluations = 1 if self.forward else 2
 
     def step(
-        self, model: ServerModel, evaluation: Evaluation, joined: Tensor, labels: Tensor
+        self, model: ServerModel, evaluation: Evaluation, joined: Tensor, labels: Tensor, /
     ) -> None:
         """One step along a random direction, as far as the losses say."""
-        direction = self.directions.draw(self.steps)
+        direction, smoothing = self.directions.draw(self.steps), self.smoothing
         self.steps += 1
-        smoothing = self._smoothing
-        offsets = (smoothing,) if self._forward else (smoothing, -smoothing)
-        losses = [
-            float(model.task.losses(logits, labels).values.sum()) / self._batch_size
-            for logits in outputs(model.model, joined, direction, offsets)
-        ]
-        if self._forward:
-            plain = float(evaluation.losses[-1].sum()) / self._batch_size
+        offsets = (smoothing,) if self.forward else (smoothing, -smoothing)
+        found = model.losses_along(joined, labels, direction, offsets)
+        losses = [float(each.sum()) / self.batch_size for each in found]
+        if self.forward:
+            plain = float(evaluation.losses[-1].sum()) / self.batch_size
             slope = forward_difference(losses[0], plain, smoothing)
         else:
             slope = two_point(losses[0], losses[1], smoothing)
-        self._optimizer.step(model.parameters, estimate(direction, slope))
-
-
-class NoUpdate:
-    """The server model stays as it was initialised: replies are all that depends on labels."""
-
-    is_private = True
-    evaluations = 0
-
-    def step(
-        self, model: ServerModel, evaluation: Evaluation, joined: Tensor, labels: Tensor
-    ) -> None:
-        """Nothing."""
-
-    def state(self) -> dict[str, Tensor]:
-        """Nothing."""
-        return {}
-
-    def load(self, state: dict[str, Tensor]) -> None:
-        """Nothing."""
+        self.optimizer.step(model.parameters, estimate(direction, slope))
 
 
 @dataclass
@@ -310,11 +268,9 @@ class ServerSide:
         self._entries = self.method.releases_per_query
 
     def answer(self, queries: Sequence[Query], round_: int) -> list[Reply]:
-        """One round: store, join, evaluate, release, meter, step.
+        """One round, numbered from 1: store, join, evaluate, release, meter, step.
 
-        Args:
-            queries: one (asynchronous), or one of every client on one batch (synchronous).
-            round_: its number, from 1.
+        On one query (asynchronous), or one of every client on one batch (synchronous).
         """
         method, model, ids = self.method, self.model, queries[0].ids
         for query in queries:

@@ -29,11 +29,7 @@ SHARE = 0.5
 
 
 def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """An array of zeros, in memory or mapped by the rule above.
-
-    Raises:
-        ConfigError: it fits neither in memory nor on the disk.
-    """
+    """Zeros, in memory or mapped by the rule above; ConfigError if they fit nowhere."""
     size, free = math.prod(shape) * dtype.itemsize, available()
     if free is None or size <= SHARE * free:
         name = str(dtype).removeprefix("torch.")
@@ -42,11 +38,7 @@ def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 
 
 def mapped(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """An array of zeros in a sparse file without a name.
-
-    Raises:
-        ConfigError: the disk has no room for it.
-    """
+    """Zeros in a sparse file without a name; ConfigError if the disk has no room for it."""
     size = math.prod(shape) * dtype.itemsize
     folder = directory()
     try:

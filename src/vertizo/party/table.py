@@ -27,31 +27,21 @@ UNHELD = 2
 class EmbeddingTable:
     """Last embeddings, one row a record: [records, Σ d_h], float32, zeros at the start.
 
-    In memory, or in a mapped file where it is large (`vertizo.party.storage`).
-
-    Args:
-        records: D.
-        dims: d_h of every client, in order.
-        join: how a row becomes the server model's input: side by side, summed or averaged.
-        own: the label holder's own features, [records, columns], behind the joined embeddings.
+    In memory, or in a mapped file where it is large (`vertizo.party.storage`). Joined side by side,
+    summed or averaged, and with the label holder's ``own`` features, [records, columns], behind, a
+    row is the server model's input.
     """
 
     def __init__(
-        self,
-        records: int,
-        dims: Sequence[int],
-        join: Join = "concat",
-        own: Tensor | None = None,
+        self, records: int, dims: Sequence[int], join: Join = "concat", own: Tensor | None = None
     ) -> None:
         if join != "concat" and len(set(dims)) > 1:
             raise ConfigError(
                 f"server.join is {join!r} but the embeddings' sizes are {list(dims)}; "
                 "they must be equal, or server.join be 'concat'"
             )
-        self.join = join
-        self.dims = tuple(dims)
+        self.join, self.dims, self._own = join, tuple(dims), own
         self._start = [sum(dims[:client]) for client in range(len(dims))]
-        self._own = own
         self._last = np.empty((0, sum(dims)), np.float32)
         self.values = storage.zeros((records, sum(dims)), torch.float32)
         self.refreshed = storage.zeros((records, len(dims)), torch.int32)
@@ -128,11 +118,8 @@ class EmbeddingTable:
     def part(self, client: int, gradient: Tensor) -> Tensor:
         """The client's share of a gradient on the joined input, [..., width] → [..., d_h]."""
         if self.join == "concat":
-            return self._columns(gradient, client)
+            return gradient.narrow(-1, self._start[client], self.dims[client])
         return gradient if self.join == "sum" else gradient / len(self.dims)
-
-    def _columns(self, rows: Tensor, client: int) -> Tensor:
-        return rows.narrow(-1, self._start[client], self.dims[client])
 
     def state(self) -> dict[str, Tensor]:
         """What a checkpoint must hold."""
@@ -146,16 +133,17 @@ class EmbeddingTable:
 
 @dataclass
 class Staleness:
-    """Ages of the table entries that answers were computed from, other clients' entries only."""
+    """Ages of the table entries that answers were computed from, other clients' entries only.
+
+    What is recent began at the last `mark`, which noted total and count.
+    """
 
     total: int = 0
     count: int = 0
     largest: int = 0
     marked_total: int = 0
-    """``total`` at the last `mark`."""
     marked_count: int = 0
     recent_largest: int = 0
-    """Since the last `mark`."""
 
     def add_ages(self, total: int, count: int, oldest: int) -> None:
         """Ages of so many entries: their sum, and the largest."""

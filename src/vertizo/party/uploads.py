@@ -3,50 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from vertizo.core.errors import RefusedError, RepeatedRecordError
-from vertizo.party.checks import ids_in_range, is_bounded, misshapen, unbounded
+from vertizo.party.checks import check_values, ids_in_range
 from vertizo.protocol.messages import Purpose, Upload
 
 
+@dataclass(eq=False)
 class Uploads:
-    """What came of each partition so far.
+    """What came of each partition so far."""
 
-    Args:
-        dims: d_h of every client, in order.
-        bound: the largest absolute value accepted in an embedding.
-    """
-
-    def __init__(self, dims: Sequence[int], bound: float) -> None:
-        self._dims = tuple(dims)
-        self._bound = bound
-        self._rows: dict[Purpose, Tensor] = {}
-        self._there: dict[tuple[int, Purpose], Tensor] = {}
+    dims: Sequence[int]
+    """d_h of every client, in order."""
+    bound: float
+    """The largest absolute value accepted in an embedding."""
+    _rows: dict[Purpose, Tensor] = field(default_factory=dict)
+    _there: dict[tuple[int, Purpose], Tensor] = field(default_factory=dict)
 
     def check(self, upload: Upload, rows: int) -> None:
         """Raise RefusedError unless it is a piece of a partition with so many rows."""
         ids_in_range(upload.ids, rows, rows)
         if not torch.all(upload.ids[1:] > upload.ids[:-1]):
             raise RepeatedRecordError(f"client {upload.client} uploads rows twice or out of order")
-        who = f"the upload of client {upload.client}"
-        shape = (1, upload.ids.numel(), self._dims[upload.client])
-        if upload.embeddings.shape != shape:
-            raise misshapen(who, upload.embeddings, shape)
-        if not is_bounded(upload.embeddings, self._bound):
-            raise unbounded(who, self._bound)
+        who, dim = f"the upload of client {upload.client}", self.dims[upload.client]
+        check_values(who, upload.embeddings, (1, upload.ids.numel(), dim), self.bound)
 
-    def note(self, upload: Upload, rows: int) -> bool:
-        """Count a piece, wherever it is kept; whether any of its rows was missing."""
-        key = upload.client, upload.purpose
-        if key not in self._there:
-            self._there[key] = torch.zeros(rows, dtype=torch.bool)
-        there = self._there[key]
+    def take_in(self, upload: Upload, rows: int, *, keep: bool) -> bool:
+        """Count a piece that was checked, and keep it unless the table does.
+
+        Says whether any of its rows was missing.
+        """
+        client, purpose = upload.client, upload.purpose
+        there = self._there.get((client, purpose))
+        if there is None:
+            there = self._there[client, purpose] = torch.zeros(rows, dtype=torch.bool)
         is_new = not bool(there[upload.ids].all())
         there[upload.ids] = True
+        if keep:
+            if purpose not in self._rows:
+                self._rows[purpose] = torch.full((rows, sum(self.dims)), torch.nan)
+            columns = self._rows[purpose].narrow(1, sum(self.dims[:client]), self.dims[client])
+            columns.index_copy_(0, upload.ids, upload.embeddings[0])
         return is_new
 
     def is_complete(self, client: int, purpose: Purpose) -> bool:
@@ -54,19 +56,10 @@ class Uploads:
         there = self._there.get((client, purpose))
         return there is not None and bool(there.all())
 
-    def put(self, upload: Upload, rows: int) -> None:
-        """Keep a piece that was checked."""
-        if upload.purpose not in self._rows:
-            self._rows[upload.purpose] = torch.full((rows, sum(self._dims)), torch.nan)
-        start = sum(self._dims[: upload.client])
-        columns = self._rows[upload.purpose].narrow(1, start, self._dims[upload.client])
-        columns.index_copy_(0, upload.ids, upload.embeddings[0])
-
     def take(self, purpose: Purpose) -> Tensor:
-        """All clients' embeddings of a partition, [rows, Σ d_h]; they are used up.
+        """All clients' embeddings of a partition, [rows, Σ d_h], which are used up.
 
-        Raises:
-            RefusedError: some are missing.
+        RefusedError where some are missing.
         """
         rows = self._rows.get(purpose)
         if rows is None or bool(rows.isnan().any()):

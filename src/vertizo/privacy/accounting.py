@@ -94,14 +94,9 @@ def noise_std_for(sensitivity: float, epsilon: float, delta: float, participatio
 def published_mu(noise_std: float, clip_norm: float, rounds: float, sampling: float) -> float:
     """μ as DPZV's theorem has it, ``2C√T·B / (D σ)`` with σ on the sum; it does not hold.
 
-    The formula multiplies by the sampling rate, though whoever draws the batch knows who is in it.
-    It is offered for comparison with published figures only.
-
-    Args:
-        noise_std: σ, on the sum (the paper's own is on the mean: σ/B).
-        clip_norm: C.
-        rounds: T, all queries of all clients whose noise it is.
-        sampling: B/D.
+    The formula multiplies by the sampling rate B/D, though whoever draws the batch knows who is in
+    it. It is offered for comparison with published figures only. The paper's own σ is on the mean,
+    σ/B; T are all queries of all clients whose noise it is.
     """
     positive("noise_std", noise_std)
     return 2 * clip_norm * math.sqrt(rounds) * sampling / noise_std

@@ -1,4 +1,7 @@
-"""A budget worked out before there is any data: what noise, and what that noise really gives."""
+"""A budget worked out before there is any data: what noise, and what that noise really gives.
+
+At the end, the same as people read it.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +18,9 @@ from vertizo.privacy.guarantee import Views
 
 @dataclass(frozen=True)
 class Federation:
-    """The public constants that a guarantee depends on.
+    """The public constants D, M, E, B and C, and the releases in one reply.
 
-    Args:
-        records: D.
-        clients: M.
-        epochs: E, how often each client may ask about each record.
-        batch: B, nominal.
-        clip_norm: C of replies.
-        per_query: releases in one reply.
+    E is how often each client may ask about each record, B the nominal batch.
     """
 
     records: int
@@ -51,14 +48,15 @@ class Federation:
 
 @dataclass(frozen=True)
 class Published:
-    """What DPZV's formula has for the same federation."""
+    """DPZV's σ on the sum for the same federation, and the ε that it really gives.
+
+    That is for the replies to one client by themselves, and for those to all clients; the server's
+    updates come on top.
+    """
 
     noise_std: float
-    """σ on the sum."""
     own_replies: float
-    """ε that it really gives for the replies to one client by themselves."""
     all_replies: float
-    """ε that it really gives for the replies to all clients; the server's updates come on top."""
 
 
 @dataclass(frozen=True)
@@ -87,11 +85,7 @@ def plan(
     sampling: float | None = None,
     server_clip: float = 1.0,
 ) -> Budget:
-    """Calibrate the noise of a federation and account for it (`guarantee.calibrate`).
-
-    Raises:
-        ConfigError: a number is out of range.
-    """
+    """Calibrate a federation's noise and account for it; errors as of `guarantee.calibrate`."""
     noise = guarantee.calibrate(
         epsilon,
         delta,
@@ -104,9 +98,8 @@ def plan(
         sampling=sampling,
     )
     step = secret = None
-    if secret_steps:
+    if noise.server is not None and secret_steps:
         assert sampling is not None
-        assert noise.server is not None
         secret = SecretSteps(secret_steps, sampling, noise.server)
     elif noise.server is not None:
         step = GaussianRelease(server_clip, noise.server * server_clip)
@@ -118,9 +111,8 @@ def plan(
         step=step,
         secret=secret,
     )
-    return Budget(
-        releases, delta, guarantee.views(releases, delta), published(federation, epsilon, delta)
-    )
+    views = guarantee.views(releases, delta)
+    return Budget(releases, delta, views, published(federation, epsilon, delta))
 
 
 def published(federation: Federation, epsilon: float, delta: float) -> Published:
@@ -133,3 +125,59 @@ def published(federation: Federation, epsilon: float, delta: float) -> Published
     own = compose([2 * clip_norm / noise_std] * (federation.epochs * federation.per_query))
     everybody = own * math.sqrt(federation.clients)
     return Published(noise_std, epsilon_of(own, delta), epsilon_of(everybody, delta))
+
+
+def noises(federation: Federation, found: Budget) -> list[list[str]]:
+    """What noise is added where."""
+    releases = found.releases
+    reply, step, secret = releases.reply, releases.step, releases.secret
+    lines = [
+        ["σ on the sum of a reply", f"{reply.noise_std:.6g}"],
+        ["  as a multiple of its clip C", f"{reply.noise_std / reply.clip_norm:.6g}"],
+        ["  on the mean over a batch", f"{reply.noise_std / federation.batch:.6g}"],
+    ]
+    if step is not None:
+        lines.append(["σ on the sum of a server's update", f"{step.noise_std:.6g}"])
+    if secret is not None:
+        lines += [
+            ["secret steps of the server", f"{secret.count:,}"],
+            ["  sampling rate q", f"{secret.sampling:.6g}"],
+            ["  noise multiplier z", f"{secret.noise_multiplier:.6g}"],
+        ]
+    named = releases.clients * releases.queries
+    return [*lines, ["replies that may name one record", f"{named:,}"]]
+
+
+def epsilons(found: Budget) -> list[list[str]]:
+    """A heading, then who learns what at most: by this plan, and with the published noise."""
+    published, views = found.published, found.views
+    everything = _figure(views.all_clients)
+    replies = _figure(epsilon_of(found.releases.replies_alone_mu, found.delta))
+    own = _figure(views.own_replies)
+    return [
+        ["who, from what", "this plan", "published noise"],
+        ["all clients together, whatever they do", everything, "no bound"],
+        ["  from the replies alone", replies, _figure(published.all_replies)],
+        ["a single client, from its own replies alone", own, _figure(published.own_replies)],
+        ["  with what the others' models carry", everything, "no bound"],
+        ["an outsider who is given the models", f"at most {everything}", "no bound"],
+        ["an outsider on an encrypted line", "sizes, times", "sizes, times"],
+    ]
+
+
+def notes(federation: Federation, found: Budget, wanted: float) -> list[str]:
+    """What the published formula claims, and what the plan protects."""
+    factor, published = math.sqrt(federation.records / federation.batch), found.published
+    return [
+        f"The published formula would have set σ = {published.noise_std:.6g} on the sum and called "
+        f"it ε = {wanted:g}. Its replies alone give ε = {_figure(published.all_replies)}: its μ is "
+        f"√(D/B) = {factor:.4g} times too small, because clients know their batches. Its server "
+        "trains on raw labels, for which no bound holds at all.",
+        "Protected: one training record against its replacement; its label where classes and "
+        "the scale of labels are public, features where `vertizo privacy explain` says so. Tuning "
+        "is not counted.",
+    ]
+
+
+def _figure(epsilon: float) -> str:
+    return f"{epsilon:.4g}"

@@ -42,12 +42,8 @@ CANDIDATES_PER_DRAW = 2.3
 class DiscreteGaussian:
     """Draws from ``N_Z(0, s²)``; it keeps no state, and no bit is used twice.
 
-    Args:
-        scale: s, an integer from 1 to 2³⁰; the standard deviation, nearly exactly from 2 on.
-        random_bytes: where the bits come from.
-
-    Raises:
-        ConfigError: the scale is no such integer.
+    The scale s is an integer from 1 to 2³⁰, else ConfigError, and nearly exactly the standard
+    deviation from 2 on.
 
     >>> draws = DiscreteGaussian(1000).draw(5)
     >>> draws.shape, draws.dtype

@@ -8,13 +8,14 @@ nothing about them beyond the replies themselves.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Self
 
 from torch import Tensor
 
 from vertizo.core.errors import BudgetError, ConfigError, ConflictError, RunError, VertizoError
-from vertizo.privacy import guarantee, ledger_file
+from vertizo.privacy import guarantee
 from vertizo.privacy.epsilon_text import bound_text
 from vertizo.privacy.events import LedgerBudget, SecretSteps
 from vertizo.privacy.ledger import (
@@ -27,10 +28,9 @@ from vertizo.privacy.ledger import (
     Ledger,
     Row,
     Tally,
-    check_admissible,
     digest,
 )
-from vertizo.privacy.ledger_file import LedgerFile, opened, tallied
+from vertizo.privacy.ledger_file import LedgerFile, create, opened
 from vertizo.privacy.ledger_witness import Names, Register, Registered, Witness
 
 SLACK = 1e-6
@@ -38,31 +38,48 @@ SLACK = 1e-6
 
 
 class DurableLedger(Ledger):
-    """A ledger in a file, open for one run; made by `create`, used through `open`.
+    """The ledger that belongs to the records, in a file; every run and trial on them draws on it.
 
-    A reply is charged and kept, in one
-    transaction that is on disk, before it leaves. So a server that is killed at any moment, and
-    started again, finds each reply that may have left, sends that very reply when the query comes
-    again, and charges it once. An older copy of the file does not start.
+    Made by `create`, opened for one run by `open`. A reply is charged and kept, in one transaction
+    that is on disk, before it leaves. So a server that is killed at any moment, and started again,
+    finds each reply that may have left, sends that very reply when the query comes again, and
+    charges it once. An older copy of the file does not start.
 
     Calls come one at a time. After an error while writing it refuses everything: what is on disk
-    then counts, and `open` reads it.
+    then counts, and `open` reads it. ``tally`` is what all runs have spent; ``print`` it.
     """
 
     def __init__(
-        self, file: LedgerFile, tally: Tally, witness: Witness, run: str, replays: bool
+        self,
+        file: LedgerFile,
+        witness: Witness,
+        run: str,
+        secret: SecretSteps | None,
+        replays: bool,
     ) -> None:
-        self._file = file
-        self.tally = tally
-        """What all runs have spent; ``print`` it."""
-        self._witness = witness
-        self._name = run
-        self._replays = replays
+        self._file, self._witness, self.tally = file, witness, file.tally
+        self.budget = self.tally.budget
+        self.charged, self.share = self.tally.charged, self.budget.share
+        self._name, self._secret, self._replays = run, secret, replays
         self._settled = True
-        self._secret: SecretSteps | None = None
-        self._last: dict[int, Answered] = {}
-        self._replaying: set[int] = set()
         self._beside: tuple[Registered, ...] = ()
+        if secret is not None:
+            _check_constants(file.path, self.budget.secret, secret)
+        # Of every run: a kept reply that is not the log's is damage.
+        rows = {key: file.row(of.sequences[-1]) for key, of in self.tally.answers.items()}
+        replies = {k: Answered(r.number, r.query, file.reply_of(r)) for k, r in rows.items()}
+        if run not in self.tally.runs:
+            sequence = file.head.sequence + 1
+            self._append([Row(RUN, sequence, body=run.encode())], {})
+        self._run = self.tally.runs[run]
+        wanted = 0 if secret is None else secret.count - self.steps
+        if wanted > self.tally.steps_left:
+            raise RunError(
+                f"{file.path}: this run needs {wanted} more secret steps, of which "
+                f"{self.tally.steps_left} are left; it is not covered"
+            )
+        self._last = {client: one for (in_, client), one in replies.items() if in_ == self._run}
+        self._replaying = set(self._last) if replays else set()
 
     @staticmethod
     def create(
@@ -75,17 +92,12 @@ class DurableLedger(Ledger):
     ) -> None:
         """Make the ledger of a set of records, once, and its witness.
 
-        Args:
-            path: of the file.
-            budget: what all its runs together may spend.
-            witness_folder: as of `open`.
-            names: of the records; None where nothing tells them apart.
-            further: whether it may be for records of another ledger, whose ε then adds to its own.
+        ``names`` are of the records, None where nothing tells them apart. ``further`` lets it be
+        for records of another ledger, whose ε then adds to its own.
 
         Raises:
             ConfigError: the stated ε is below what the budget comes to.
-            RunError: there is a file of that name, it cannot be made, or another ledger is for
-                some of the records.
+            RunError: it exists, cannot be made, or another ledger is for some of the records.
         """
         found = guarantee.joined_epsilon(budget.mu, budget.secret, budget.delta)
         if found > budget.epsilon * (1 + 1e-6):  # rounding: of units, and of a root searched for
@@ -94,14 +106,13 @@ class DurableLedger(Ledger):
                 f"{budget.steps} secret steps come to {found:.6g} at δ = {budget.delta:g}"
             )
         if names is None:
-            ledger_file.create(path, budget, witness_folder)
+            create(path, budget, witness_folder)
             return
-        register = Register(witness_folder)
-        with register.locked():
+        with (register := Register(witness_folder)).locked():
             register.forget_unused()
             if not further:
                 register.check_free(names)
-            identity = ledger_file.create(path, budget, witness_folder)
+            identity = create(path, budget, witness_folder)
             register.add(identity, path, budget, names)
 
     @classmethod
@@ -114,14 +125,13 @@ class DurableLedger(Ledger):
         secret: SecretSteps | None = None,
         replays: bool = False,
     ) -> Self:
-        """Open it for one run, which goes on if the ledger knows its name.
+        """Open it for one run, which is resumed if the ledger knows its name.
 
         Args:
             path: of the file.
             run: the run's name.
-            witness_folder: where the witness is kept, apart from the ledger; None for the user's
-                state folder.
-            secret: the secret steps that the run will make at most; None for none.
+            witness_folder: apart from the ledger; None for the user's state folder.
+            secret: the secret steps that the run will make at most.
             replays: whether the noise is seeded, so that a resumed run repeats what it did since
                 its checkpoint, byte for byte. Repeated queries then pass `admit` whatever is left,
                 and repeated steps are free. With fresh noise a repeated step is another release.
@@ -132,61 +142,40 @@ class DurableLedger(Ledger):
         """
         if not run.strip() or not run.isprintable():
             raise RunError(f"a run of a ledger is named {run!r}; name it in one line")
-        ledger = cls(*opened(path, witness_folder, accept=False), run, replays)
-        try:
-            ledger._begin(secret)
-        except BaseException:
-            ledger.close()
-            raise
-        return ledger
+        with opened(path, witness_folder, accept=False) as (file, witness):
+            return cls(file, witness, run, secret, replays)
 
     @staticmethod
     def accept(path: Path, witness_folder: Path | None = None) -> Tally:
-        """Make a witness for a ledger that has none here, as one that was moved from elsewhere.
+        """Make a witness for a ledger that has none here, or a damaged one, as after a move.
 
         Whoever calls it vouches that this copy is the newest there is, and that no other is or will
         be in use. Nothing can check that here; if it is wrong, the stated ε is exceeded. A ledger
-        that its witness contradicts is not accepted.
-
-        Raises:
-            RunError: as `open`, but for a missing or damaged witness.
+        that its witness contradicts is not accepted. RunError: as of `open`.
         """
-        file, tally, witness = opened(path, witness_folder, accept=True)
-        file.close()
-        witness.close()
-        return tally
+        with opened(path, witness_folder, accept=True) as (file, _):
+            return file.tally
 
     @staticmethod
     def inspect(path: Path) -> Tally:
-        """What a ledger has spent, without opening it for a run and without its witness.
-
-        Raises:
-            RunError: missing, in use, or damaged.
-        """
-        file = LedgerFile(path)
-        try:
-            return tallied(file, None)[0]
-        finally:
-            file.close()
+        """What a ledger has spent, without its witness; RunError: missing, in use, or damaged."""
+        with closing(LedgerFile(path)) as file:
+            return file.tally
 
     def claim(self, names: Names) -> None:
-        """Find that it is for these records; called before anything is charged.
-
-        A ledger that was moved here is registered for them.
+        """Find that it is for these records, before anything is charged; register it if moved here.
 
         Raises:
             RunError: it is for other records, or it is new here and another ledger is for some.
         """
-        register = Register(self._witness.path.parent)
-        with register.locked():
-            file = self._file
-            self._beside = register.claim(file.identity, file.path, self.budget, names)
+        with (register := Register(self._witness.path.parent)).locked():
+            identity, path = self.tally.identity, self._file.path
+            self._beside = register.claim(identity, path, self.budget, names)
 
     def admit(self, client: int, ids: Tensor, cost: int) -> None:
         """As of a `Ledger`; RunError if writing failed before."""
         self._check_usable()
-        cost = 0 if client in self._replaying else cost
-        check_admissible(self.tally.charged, client, ids, cost, self.budget.share)
+        super().admit(client, ids, 0 if client in self._replaying else cost)
 
     def commit(self, entries: Sequence[Entry]) -> None:
         """As of a `Ledger`. An entry that repeats an earlier one in every byte is charged once.
@@ -201,11 +190,12 @@ class DurableLedger(Ledger):
         last: dict[int, Answered] = {}
         try:
             for entry in entries:
-                row = self._row(entry)
+                query, reply = digest(bytes(entry.query)), digest(bytes(entry.reply))
+                about = self._run, entry.client, entry.number, entry.cost, query, reply
+                row = Row(REPLY, *about, self.tally.pack(entry.ids.numpy()))
                 if self._repeats(row, new, last):
                     continue
-                share = self.budget.share
-                check_admissible(self.tally.charged, row.client, entry.ids, row.cost, share)
+                super().admit(row.client, entry.ids, row.cost)
                 self.tally.charge(row)
                 new[row.client, row.number] = row
                 last[row.client] = Answered(row.number, row.query, bytes(entry.reply))
@@ -214,7 +204,7 @@ class DurableLedger(Ledger):
                 self._append(list(new.values()), frames)
             self._last |= last
             for entry in entries:
-                if entry.number >= self._answers(entry.client).last:
+                if entry.number >= self._answers(entry.client).numbers[-1]:
                     self._replaying.discard(entry.client)
         except VertizoError:
             for row in new.values():
@@ -228,7 +218,6 @@ class DurableLedger(Ledger):
         """As of a `Ledger`; on disk when it returns. Steps of all runs together are limited.
 
         Raises:
-            BudgetError: all steps of the ledger were made.
             ConflictError: ``number`` is not the next one.
             RunError: the run was opened without secret steps, or writing failed.
         """
@@ -253,18 +242,15 @@ class DurableLedger(Ledger):
         return self._last.get(client)
 
     @property
-    def budget(self) -> LedgerBudget:
-        """The public constants."""
-        return self._file.budget
-
-    @property
     def counted(self) -> str:
         """What its budget is for, in words; with the ledgers beside it, if there are any."""
         budget, beside = self.budget, self._beside
         words = f"ε = {bound_text(budget.epsilon)} at δ = {budget.delta:g}"
         if beside:
-            epsilon = budget.epsilon + sum(other.epsilon for other in beside)
-            delta = budget.delta + sum(other.delta for other in beside)
+            epsilon, delta = (
+                sum(getattr(one, name) for one in (budget, *beside))
+                for name in ("epsilon", "delta")
+            )
             names = ", ".join(repr(Path(other.ledger).name) for other in beside)
             words += (
                 f", and with those on the ledgers of some of the same records ({names}) "
@@ -276,11 +262,6 @@ class DurableLedger(Ledger):
     def steps(self) -> int:
         """Secret steps charged in this run."""
         return self.tally.steps_of[self._run]
-
-    @property
-    def spent(self) -> int:
-        """Units charged to the record that was charged most, over all clients and runs."""
-        return self.tally.spent
 
     def close(self) -> None:
         """Let go of the file and the witness."""
@@ -294,53 +275,21 @@ class DurableLedger(Ledger):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _begin(self, secret: SecretSteps | None) -> None:
-        """Find or note the run, and what was last answered in it."""
-        tally, self._secret = self.tally, secret
-        if secret is not None:
-            check_constants(self._file.path, self.budget.secret, secret)
-        # Of every run: a kept reply that is not the log's is damage.
-        replies = {key: self._kept(answers) for key, answers in tally.answers.items()}
-        if self._name not in tally.runs:
-            run = self._file.head.sequence + 1
-            self._append([Row(RUN, run, body=self._name.encode())], {})
-        self._run = tally.runs[self._name]
-        wanted = 0 if secret is None else secret.count - self.steps
-        if wanted > tally.steps_left:
-            raise RunError(
-                f"{self._file.path}: this run needs {wanted} more secret steps, of which "
-                f"{tally.steps_left} are left; it is not covered"
-            )
-        self._last = {client: one for (run, client), one in replies.items() if run == self._run}
-        self._replaying = set(self._last) if self._replays else set()
-
-    def _kept(self, answers: Answers) -> Answered:
-        row = self._file.row(answers.sequences[-1])
-        return Answered(row.number, row.query, self._file.reply_of(row))
-
     def _append(self, rows: list[Row], frames: dict[tuple[int, int], bytes]) -> None:
         self._settled = False
-        first = self._file.head.sequence + 1
         self._file.append(rows, frames)
-        for sequence, row in enumerate(rows, first):
-            self.tally.note(sequence, row)
         self._witness.write(self._file.head)
         self._settled = True
-
-    def _row(self, entry: Entry) -> Row:
-        query, reply = digest(bytes(entry.query)), digest(bytes(entry.reply))
-        ids = self.tally.pack(entry.ids.numpy())
-        return Row(REPLY, self._run, entry.client, entry.number, entry.cost, query, reply, ids)
 
     def _repeats(
         self, row: Row, new: dict[tuple[int, int], Row], last: dict[int, Answered]
     ) -> bool:
         """Whether it was committed before, by an earlier call or earlier in this one."""
         answers, number = self._answers(row.client), row.number
-        if number > (last[row.client].number if row.client in last else answers.last):
+        if number > (last[row.client].number if row.client in last else answers.numbers[-1]):
             return False
-        before, sequence = new.get((row.client, number)), answers.row_of(number)
-        if before is None and sequence is not None:
+        before = new.get((row.client, number))
+        if before is None and (sequence := answers.row_of(number)) is not None:
             before = self._file.row(sequence)
         query = f"query {number} of client {row.client}"
         if before is None:
@@ -360,7 +309,7 @@ class DurableLedger(Ledger):
             )
 
 
-def check_constants(path: Path, agreed: SecretSteps | None, wanted: SecretSteps) -> None:
+def _check_constants(path: Path, agreed: SecretSteps | None, wanted: SecretSteps) -> None:
     """Raise RunError unless a run's secret steps are of the kind that the ledger is for."""
     if agreed is None:
         raise RunError(f"{path} has no secret steps; a run with them needs another ledger")

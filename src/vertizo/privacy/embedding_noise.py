@@ -25,10 +25,7 @@ from vertizo.privacy.epsilon_text import bound_text
 class EmbeddingNoise:
     """Clips and noises one client's embeddings. The back-propagated gradient is not changed by it.
 
-    Args:
-        clip_norm: C, the largest norm of one embedding.
-        noise_std: σ.
-        stream: the noise's own, shared with nothing else.
+    The stream is the noise's own, shared with nothing else.
     """
 
     clip_norm: float
@@ -56,18 +53,20 @@ class EmbeddingNoise:
 
 @dataclass(frozen=True)
 class EmbeddingStatement:
-    """What the noise on one client's embeddings comes to, counted in two ways."""
+    """What the noise on one client's embeddings comes to, counted in two ways.
+
+    ``releases`` is k, embeddings of one record that one client sends; μ is 2C√k/σ.
+    ``epsilon_published`` has DPZV's sampling factor, which does not hold: the server sees who is
+    in the batch.
+    """
 
     clip: float
     noise_std: float
     delta: float
     releases: int
-    """k, embeddings of one record that one client sends."""
     mu: float
-    """2C√k/σ."""
     epsilon: float
     epsilon_published: float
-    """By DPZV's sampling factor, which does not hold: the server sees who is in the batch."""
 
     def as_dict(self) -> dict[str, Any]:
         """For ``summary.json``."""
@@ -87,33 +86,13 @@ class EmbeddingStatement:
 
 
 def account(
-    clip_norm: float,
-    noise_std: float,
-    delta: float,
-    *,
-    releases: int,
-    sampling: float,
+    clip_norm: float, noise_std: float, delta: float, *, releases: int, sampling: float
 ) -> EmbeddingStatement:
-    """Count one client's releases.
-
-    Args:
-        clip_norm: C.
-        noise_std: σ.
-        delta: at which ε is stated.
-        releases: k, embeddings of one record that the client sends.
-        sampling: B/D.
-    """
+    """Count one client's releases: k embeddings of one record, at the sampling rate B/D."""
     mu = compose([2 * clip_norm / noise_std] * releases)
     published = published_mu(noise_std, clip_norm, releases / sampling, sampling)  # T = k·D/B
-    return EmbeddingStatement(
-        clip=clip_norm,
-        noise_std=noise_std,
-        delta=delta,
-        releases=releases,
-        mu=mu,
-        epsilon=epsilon_of(mu, delta),
-        epsilon_published=epsilon_of(published, delta),
-    )
+    epsilons = epsilon_of(mu, delta), epsilon_of(published, delta)
+    return EmbeddingStatement(clip_norm, noise_std, delta, releases, mu, *epsilons)
 
 
 def noise_std_for_embeddings(

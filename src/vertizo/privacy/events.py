@@ -15,16 +15,16 @@ from vertizo.core.validate import fraction, positive
 from vertizo.privacy.accounting import mu_of_units, units
 from vertizo.privacy.grid_accounting import GridCorrection
 
+MOST_UNITS = 2**62
+"""What all queries that name one record may be charged together; ledgers count in 64 bits."""
+
 
 @dataclass(frozen=True)
 class GaussianRelease:
-    """A sum over records, each clipped to norm C, with Gaussian noise on it.
+    """A sum over records, each clipped to norm C, with Gaussian noise of σ on each number.
 
-    Args:
-        clip_norm: C, the largest norm of one record's contribution.
-        noise_std: σ, of each number of the sum.
-        slack: by how much more than 2C replacing a record may move what the noise is added to,
-            where a sum is cut to a grid.
+    ``slack`` is by how much more than 2C replacing a record may move what the noise is added to,
+    where a sum is cut to a grid.
     """
 
     clip_norm: float
@@ -48,15 +48,10 @@ class GaussianRelease:
 
 @dataclass(frozen=True)
 class SecretSteps:
-    """Server steps on samples that nobody else knows.
+    """T_s server steps on samples that nobody else knows.
 
     Each record is in each sample with probability q, independently; what is added up is clipped to
     C and gets noise of standard deviation z·C. Every record is charged for every step.
-
-    Args:
-        count: T_s.
-        sampling: q.
-        noise_multiplier: z.
     """
 
     count: int
@@ -74,7 +69,6 @@ class Releases:
     """All that may ever depend on one record.
 
     Args:
-        clients: M.
         queries: k, queries of each client that may name one record.
         reply: one of the numbers, or vectors, of a reply.
         per_query: how many of those a query is answered with.
@@ -130,10 +124,6 @@ class Releases:
         return max(mu_of_units(self.clients * self.share), exact)
 
 
-MOST_UNITS = 2**62
-"""What all queries that name one record may be charged together; ledgers count in 64 bits."""
-
-
 @dataclass(frozen=True)
 class LedgerBudget:
     """What all runs on a durable ledger may release; fixed before the first query of the first run.
@@ -143,15 +133,10 @@ class LedgerBudget:
 
     Args:
         name: of the records, such as a data set's name.
-        records: D.
         clients: M. A client has the same index in every run.
         share: units of μ² that one record may be charged for replies to one client.
         epsilon: what the whole budget comes to at ``delta``, as stated to the people it protects.
-        delta: δ.
-        secret: ``count`` of all runs together, and the constants of each step; None for none.
-
-    Raises:
-        ConfigError: a number is out of range.
+        secret: ``count`` of all runs together, and the constants of each step.
     """
 
     name: str
@@ -193,11 +178,7 @@ class LedgerBudget:
 
     @staticmethod
     def from_json(text: str) -> LedgerBudget:
-        """What `to_json` wrote.
-
-        Raises:
-            ValueError, TypeError, KeyError, ConfigError: it did not.
-        """
+        """What `to_json` wrote; ValueError, TypeError, KeyError or ConfigError: it did not."""
         fields = json.loads(text)
         if fields["secret"] is not None:
             fields["secret"] = SecretSteps(**fields["secret"])

@@ -56,8 +56,7 @@ REACHES = np.arange(2.0, 80.0, 0.25)
 class GridCorrection:
     """Takes an accountant of Gaussian noise to a bound for noise on a grid.
 
-    Args:
-        parts: (numbers that may depend on one record, s in units of the grid) for each mechanism.
+    ``parts``: (numbers that may depend on one record, s in units of the grid) of each mechanism.
 
     >>> correction = GridCorrection(((700, 2**27),))
     >>> correction.epsilon(lambda delta: 1.0, 1e-5) - 1.0 < 1e-11
@@ -83,14 +82,9 @@ class GridCorrection:
         return GridCorrection(tuple((count * numbers, scale) for numbers, scale in self.parts))
 
     def epsilon(self, gaussian: Callable[[float], float], delta: float) -> float:
-        """ε of the discrete noise at δ.
+        """ε of the discrete noise at δ; ``gaussian`` is ε at a given δ if the noise were Gaussian.
 
-        Args:
-            gaussian: ε at a given δ if the noise were Gaussian, everything else composed.
-            delta: δ.
-
-        Raises:
-            ConfigError: the grid is too coarse for so many numbers to be bounded.
+        ConfigError: the grid is too coarse for so many numbers to be bounded.
         """
         fraction("delta", delta)
         left = delta * (1 - TAIL_SHARE) * math.exp(-self._alpha)
@@ -109,12 +103,7 @@ class GridCorrection:
         )
 
     def delta(self, gaussian: Callable[[float], float], epsilon: float) -> float:
-        """δ of the discrete noise at ε.
-
-        Args:
-            gaussian: δ at a given ε, of any sign, if the noise were Gaussian.
-            epsilon: ε.
-        """
+        """δ of the discrete noise at ε; ``gaussian`` as of `epsilon`, at an ε of any sign."""
         non_negative("epsilon", epsilon)
         return min(1.0, *(self._delta(gaussian, epsilon, float(reach)) for reach in REACHES))
 

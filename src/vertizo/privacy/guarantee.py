@@ -10,6 +10,7 @@ order clients make the two alternate (concurrent composition, Vadhan and Zhang 2
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -22,53 +23,50 @@ FINE = 1e-4
 """Grid of privacy loss distributions, as a share of ε; what is lost to it is counted as spent."""
 COARSE = 1e-3
 """The same while a root is searched."""
+TAIL = 1e-25
+"""Probability, at most, that a secret sample is larger than `capacity` and loses some records."""
+LARGEST_EPSILON = 20.0
+"""Up to which what a cut-off sample costs (`TAIL`) is negligible."""
+MOST_LOG_NOISE = 25.0
+"""Where more noise changes nothing any more: what is left is the chance of too large a sample."""
+LEAST_LOG_NOISE = -7.0
+"""Noise of a thousandth of the clip is as good as none, and costs nothing that can be told."""
 
 
 def epsilon(releases: Releases, delta: float) -> float:
     """The ε that holds for one record against all clients together, at δ."""
 
-    def gaussian(at: float) -> float:
-        return joined_epsilon(releases.known_mu, releases.secret, at)
-
-    return gaussian(delta) if releases.grid is None else releases.grid.epsilon(gaussian, delta)
+    return _epsilon(releases, releases.known_mu, releases.secret, delta, FINE)
 
 
 def epsilon_so_far(releases: Releases, delta: float, *, named: int, steps: int) -> float:
     """ε of a run's first releases: at most that of all of them, and rounded to the safe side.
 
-    Args:
-        releases: of the whole run.
-        delta: δ.
-        named: answered queries of all clients together that named one record, at most.
-        steps: secret steps made.
+    At most ``named`` queries of all clients together that named one record were answered, and
+    ``steps`` secret steps made.
     """
     secret = replace(releases.secret, count=steps) if releases.secret and steps else None
     mu = replace(releases, clients=1, queries=named).known_mu if named else 0.0
+    return _epsilon(releases, mu, secret, delta, COARSE) if named or secret else 0.0
+
+
+def _epsilon(
+    releases: Releases, mu: float, secret: SecretSteps | None, delta: float, grid: float
+) -> float:
+    """`joined_epsilon`, and what noise on a grid adds to it, if these releases have any such."""
 
     def gaussian(at: float) -> float:
-        return joined_epsilon(mu, secret, at, COARSE)
+        return joined_epsilon(mu, secret, at, grid)
 
-    if not named and secret is None:
-        return 0.0
     return gaussian(delta) if releases.grid is None else releases.grid.epsilon(gaussian, delta)
-
-
-TAIL = 1e-25
-"""Probability, at most, that a secret sample is larger than `capacity` and loses some records."""
 
 
 def capacity(records: int, sampling: float) -> int:
     """Most records of a secret sample of rate q from D: more come up with probability `TAIL`."""
     from scipy.stats import binom
 
-    low, high = 0, records  # by halves: the library's own inverse loses so small a tail
-    while low < high:
-        middle = (low + high) // 2
-        if binom.sf(middle, records, sampling) <= TAIL:
-            high = middle
-        else:
-            low = middle + 1
-    return low
+    # By halves: the library's own inverse loses so small a tail.
+    return bisect_left(range(records), True, key=lambda n: binom.sf(n, records, sampling) <= TAIL)
 
 
 @lru_cache(maxsize=256)
@@ -117,12 +115,13 @@ def joined_epsilon(
 
 @dataclass(frozen=True)
 class Noise:
-    """What `calibrate` found, as multiples of each clip: σ/C."""
+    """What `calibrate` found, as multiples of each clip: σ/C.
+
+    That of each number of a reply, and of the server's own updates where they carry noise.
+    """
 
     reply: float
-    """Of each number of a reply."""
     server: float | None
-    """Of the server's own updates, where they carry noise."""
 
 
 def calibrate(
@@ -150,8 +149,7 @@ def calibrate(
         per_query: releases in one reply.
         server_share: in [0, 1); 0 for a server that is not trained.
         steps_per_query: updates on a query's own batch, for each query; None for none.
-        secret_steps: T_s, updates on secret samples; 0 for none.
-        sampling: q of those.
+        secret_steps: T_s, updates on secret samples of rate ``sampling``; 0 for none.
 
     Raises:
         ConfigError: a number is out of range, or the secret steps alone take more than ε.
@@ -191,7 +189,6 @@ def _secret_noise(target: float, delta: float, mu: float, count: int, sampling: 
 
     The root is searched on a coarse grid of privacy losses and then checked on the fine one.
     """
-
     from scipy.optimize import brentq
 
     def excess(log_noise: float, grid: float = COARSE) -> float:
@@ -227,31 +224,20 @@ def _secret_noise(target: float, delta: float, mu: float, count: int, sampling: 
     return math.exp(found)
 
 
-LARGEST_EPSILON = 20.0
-"""Up to which what a cut-off sample costs (`TAIL`) is negligible."""
-
-
-MOST_LOG_NOISE = 25.0
-"""Where more noise changes nothing any more: what is left is the chance of too large a sample."""
-LEAST_LOG_NOISE = -7.0
-"""Noise of a thousandth of the clip is as good as none, and costs nothing that can be told."""
-
-
 @dataclass(frozen=True)
 class Views:
-    """What different observers are limited to, each as ε at the same δ."""
+    """What different observers are limited to, each as ε at the same δ.
+
+    ``all_clients``, everybody together, whatever they do, is the guarantee. ``own_replies`` is for
+    the replies to one client by themselves. What reaches it through the other clients' models and
+    the server's is not in it, so that it is no guarantee against that client.
+    """
 
     all_clients: float
-    """Everybody together, whatever they do: the guarantee."""
     own_replies: float
-    """The replies to one client by themselves. What reaches it through the other clients' models
-    and the server's is not in it, so that it is no guarantee against that client."""
 
 
 def views(releases: Releases, delta: float) -> Views:
     """The parts that the guarantee is made of, seen one by one."""
     own = releases.reply_mu * math.sqrt(releases.queries)
-    return Views(
-        all_clients=epsilon(releases, delta),
-        own_replies=epsilon_of(own, delta),
-    )
+    return Views(all_clients=epsilon(releases, delta), own_replies=epsilon_of(own, delta))

@@ -30,18 +30,12 @@ from vertizo.core.errors import ConfigError, DataError
 from vertizo.core.names import LawName
 from vertizo.core.randomness import Stream
 from vertizo.core.validate import fraction, positive
+from vertizo.zeroth_order.directions import record_directions
 from vertizo.zeroth_order.estimators import forward_difference
-from vertizo.zeroth_order.record_directions import record_directions
 
 
 def step_epsilon(variance: float, largest_gradient: float, records: int, delta: float) -> float:
-    """ε of one step, ``2ζ √(2 ln(1.25/δ)) / (N σ)``.
-
-    Args:
-        variance: σ², of one coordinate of the estimate.
-        largest_gradient: ζ.
-        records: N.
-        delta: δ.
+    """ε of one step, ``2ζ √(2 ln(1.25/δ)) / (N σ)``; σ² is of one coordinate of the estimate.
 
     >>> f"{step_epsilon(1.61, 20.1, 60_000, 1e-6):.1e}"
     '2.8e-03'
@@ -76,15 +70,16 @@ def total_delta(delta: float, steps: int, delta_prime: float) -> float:
 
 @dataclass(frozen=True)
 class Frozen:
-    """What was measured on one frozen model."""
+    """What ``repeats`` estimates on one frozen model showed.
+
+    The variance σ² is of one coordinate of the whole estimate, the mean over all ``coordinates``
+    of all records; ``largest_gradient``, ζ, is the largest norm of one record's row.
+    """
 
     variance: float
-    """σ², of one coordinate of the whole estimate, mean over coordinates and records."""
     largest_gradient: float
-    """ζ, the largest norm of one record's row of the gradient."""
     repeats: int
     coordinates: int
-    """Over how many the mean was taken."""
 
 
 def measure(
@@ -107,11 +102,10 @@ def measure(
         embeddings: one client's, [batch, d_h].
         gradients: of what the estimate is for, with respect to the embeddings, [batch, d_h]: each
             record's own loss if ``per_record``, else the batch's mean loss.
-        directions: the law of u.
-        num_directions: q.
+        directions: the law of u, of which there are ``num_directions``, q; they come from
+            ``stream``.
         smoothing: μ.
         per_record: slopes of each record's loss (eq. 2), or of the batch's mean loss.
-        stream: where the directions come from.
         repeats: how many estimates; two or more.
 
     Raises:
@@ -150,21 +144,17 @@ def measure(
 class Intrinsic:
     """Theorem 4.1's figures for what was measured; its words say that none of them is a guarantee.
 
-    Both totals are given: the formula as printed, and as the theorem it cites has it.
+    σ² is the mean over the frozen models, ζ the largest over them: seen, not bounded. ``repeats``
+    is the least of theirs, ``steps`` T, the replies to all clients, ``records`` N. Both totals are
+    given: by the formula as printed, and as the theorem it cites has it.
     """
 
     variance: float
-    """σ², mean over the frozen models."""
     largest_gradient: float
-    """ζ, the largest over the frozen models: seen, not bounded."""
     models: int
-    """How many frozen models."""
     repeats: int
-    """How many estimates at each; the least of them."""
     steps: int
-    """T, the replies to all clients."""
     records: int
-    """N."""
     delta: float
     delta_prime: float
     step_epsilon: float
@@ -182,14 +172,10 @@ class Intrinsic:
         delta: float = 1e-6,
         delta_prime: float = 1e-6,
     ) -> Intrinsic:
-        """The figures of measurements along one run.
+        """The figures of measurements along one run, whose mean stands for that over all T steps.
 
-        Args:
-            measured: one for each frozen model; their mean stands for the mean over all T steps.
-            steps: T, all rounds: every reply to every client counts, whoever got it.
-            records: N.
-            delta: δ of one step.
-            delta_prime: δ' of the composition.
+        T are all rounds: every reply to every client counts, whoever got it. δ is of one step, δ'
+        of the composition.
 
         Raises:
             ConfigError: nothing was measured, or a number is out of range.
@@ -199,16 +185,11 @@ class Intrinsic:
         positive("steps", steps)
         variance = math.fsum(one.variance for one in measured) / len(measured)
         largest = max(one.largest_gradient for one in measured)
+        repeats = min(one.repeats for one in measured)
+        seen = variance, largest, len(measured), repeats, steps, records, delta, delta_prime
         epsilon = step_epsilon(variance, largest, records, delta)
         return cls(
-            variance=variance,
-            largest_gradient=largest,
-            models=len(measured),
-            repeats=min(one.repeats for one in measured),
-            steps=steps,
-            records=records,
-            delta=delta,
-            delta_prime=delta_prime,
+            *seen,
             step_epsilon=epsilon,
             epsilon_as_printed=total_as_printed(epsilon, steps, delta_prime),
             epsilon_as_cited=total_as_cited(epsilon, steps, delta_prime),

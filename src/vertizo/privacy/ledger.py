@@ -2,10 +2,11 @@
 
 See docs/privacy.md, Ledger, and docs/mathematics.md, Composition and budgets.
 
-The charge depends on record IDs and public constants only, so that a refusal, a ledger's file and
-what it prints say nothing about the data. Each client has a share of its own of every record: none
-can exhaust a record for the others. A query is admitted before anything is computed, and charged,
-together with its reply, before the reply leaves.
+The charge depends on record IDs and public constants only, never on a value that is computed from
+labels: a refusal, a ledger's file and what it prints say nothing about the data beyond the replies
+themselves. Each client has a share of its own of every record: none can exhaust a record for the
+others. A query is admitted before anything is computed, and charged, together with its reply,
+before the reply leaves.
 
 Spending is counted in whole units of μ², the squared parameter of Gaussian differential privacy, in
 which Gaussian releases compose by addition: sums of any length are exact.
@@ -15,12 +16,13 @@ from __future__ import annotations
 
 import math
 import struct
+from abc import ABC, abstractmethod
 from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, NamedTuple, Protocol, SupportsBytes
+from typing import Any, NamedTuple, SupportsBytes
 
 import numpy as np
 import torch
@@ -42,50 +44,56 @@ Ids = np.ndarray[Any, np.dtype[np.int64]]
 
 RUN, REPLY, STEP = 1, 2, 3
 """Kinds of rows of a log: a run begins, a reply, a secret step."""
-_FIXED = struct.Struct("<8q")
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One answered query, as it is charged."""
+    """A client's query of that number in this run, as it is charged: frames as they came and leave.
+
+    Each of the records ``ids``, int64 [batch], is charged ``cost`` units.
+    """
 
     client: int
     number: int
-    """Of the client's query in this run."""
     query: SupportsBytes
-    """The query's frame, as it came."""
     ids: Tensor
-    """The records that are charged, int64 [batch]."""
     cost: int
-    """Units charged to each of them."""
     reply: SupportsBytes
-    """The frame that will leave."""
 
 
 @dataclass(frozen=True)
 class Answered:
-    """The last answered query of a client, as a ledger that outlived its process remembers it."""
+    """The last answered query of a client, by its frame's digest, as a durable ledger keeps it."""
 
     number: int
     digest: bytes
-    """`digest` of the query's frame."""
     reply: bytes
 
 
-class Ledger(Protocol):
-    """Knows what every record was charged, and refuses what would overspend."""
+class Ledger(ABC):
+    """Knows what every record was charged, and refuses what would overspend.
+
+    ``charged`` holds units, [clients, records]; ``share`` is how many one record may be charged
+    for replies to one client.
+    """
+
+    charged: Ids
+    share: int
 
     @property
+    @abstractmethod
     def counted(self) -> str:
         """What its budget is for, in words."""
 
     @property
+    @abstractmethod
     def steps(self) -> int:
         """Secret steps charged in this run."""
 
     @property
     def spent(self) -> int:
         """Units charged to the record that was charged most, over all clients."""
+        return int(self.charged.sum(0).max(initial=0))
 
     def admit(self, client: int, ids: Tensor, cost: int) -> None:
         """Find that these records may each be charged ``cost`` units for a reply to ``client``.
@@ -97,10 +105,30 @@ class Ledger(Protocol):
             RepeatedRecordError, UnknownRecordError: the IDs are no set of known records.
             UnknownPartyError: there is no such client.
         """
+        clients, records = self.charged.shape
+        if not 0 <= client < clients:
+            raise UnknownPartyError(f"client {client} of a ledger with {clients} clients")
+        if cost < 0:
+            raise ConfigError(f"a reply costs {cost} units; it must be 0 or above")
+        rows = ids.numpy()
+        if rows.size and not 0 <= rows.min() <= rows.max() < records:
+            raise UnknownRecordError(f"a record ID outside 0 to {records - 1}")
+        if np.unique(rows).size != rows.size:
+            raise RepeatedRecordError("a record occurs twice in one batch")
+        cost = min(cost, self.share + 1)  # no sum passes 64 bits
+        over = int(np.count_nonzero(self.charged[client].take(rows) + cost > self.share))
+        if over:
+            times = f"{self.share // cost} such replies" if cost else "nothing"
+            raise BudgetError(
+                f"{over} of {rows.size} records of this batch have no more left for client "
+                f"{client}, whose share of a record is {times}"
+            )
 
+    @abstractmethod
     def commit(self, entries: Sequence[Entry]) -> None:
         """Charge all of these and keep their replies, or none; then the replies may leave."""
 
+    @abstractmethod
     def begin_step(self, number: int) -> None:
         """Charge every record for step ``number``, from 0, of the server on a secret sample.
 
@@ -108,9 +136,8 @@ class Ledger(Protocol):
             BudgetError: all steps were made.
         """
 
-    def settle(self) -> None:
-        """A run that went on has repeated what it will repeat: the rest is charged as new."""
-        return
+    def settle(self) -> None:  # noqa: B027 - may do nothing
+        """A resumed run has repeated what it will repeat: the rest is charged as new."""
 
     def answered(self, client: int) -> Answered | None:
         """The last answered query of a client in this run, if the ledger outlives its process."""
@@ -120,43 +147,25 @@ class Ledger(Protocol):
         """What a checkpoint of a simulation must hold; a durable ledger is no part of any."""
         return {}
 
-    def load(self, state: dict[str, Any]) -> None:
-        """Go on from ``state``."""
-        return
+    def load(self, state: dict[str, Any]) -> None:  # noqa: B027 - may do nothing
+        """Continue from ``state``."""
 
 
 class MemoryLedger(Ledger):
-    """For simulations, whose guarantee is that of one run.
-
-    Args:
-        records: D.
-        clients: M.
-        share: units that one record may be charged for replies to one client.
-        steps: secret steps that may be made.
-    """
+    """For simulations, whose guarantee is that of one run; ``steps`` secret steps may be made."""
 
     counted = "this run alone; tuning is not counted"
     steps = 0
 
     def __init__(self, records: int, clients: int, share: int, steps: int = 0) -> None:
         non_negative("a client's share of a record", share)
-        self.share = share
-        self._most_steps = steps
-        self._spent = np.zeros((clients, records), np.int64)
-
-    @property
-    def spent(self) -> int:
-        """Units charged to the record that was charged most, over all clients."""
-        return int(self._spent.sum(0).max(initial=0))
-
-    def admit(self, client: int, ids: Tensor, cost: int) -> None:
-        """As of a `Ledger`."""
-        check_admissible(self._spent, client, ids, cost, self.share)
+        self.share, self._most_steps = share, steps
+        self.charged = np.zeros((clients, records), np.int64)
 
     def commit(self, entries: Sequence[Entry]) -> None:
         """As of a `Ledger`."""
         for entry in entries:
-            self._spent[entry.client, entry.ids.numpy()] += entry.cost
+            self.charged[entry.client, entry.ids.numpy()] += entry.cost
 
     def begin_step(self, number: int) -> None:
         """As of a `Ledger`."""
@@ -168,37 +177,12 @@ class MemoryLedger(Ledger):
 
     def state(self) -> dict[str, Tensor]:
         """As of a `Ledger`."""
-        return {"spent": torch.from_numpy(self._spent), "steps": torch.tensor(self.steps)}
+        return {"spent": torch.from_numpy(self.charged), "steps": torch.tensor(self.steps)}
 
     def load(self, state: dict[str, Any]) -> None:
         """As of a `Ledger`."""
-        self._spent[...] = state["spent"].numpy()
+        self.charged[...] = state["spent"].numpy()
         self.steps = int(state["steps"])
-
-
-def check_admissible(spent: Ids, client: int, ids: Tensor, cost: int, share: int) -> None:
-    """Raise unless each of ``ids`` may be charged ``cost`` more units, of ``share`` in all.
-
-    ``spent`` holds what each record was charged for replies to each client, [clients, records].
-    """
-    clients, records = spent.shape
-    if not 0 <= client < clients:
-        raise UnknownPartyError(f"client {client} of a ledger with {clients} clients")
-    if cost < 0:
-        raise ConfigError(f"a reply costs {cost} units; it must be 0 or above")
-    rows = ids.numpy()
-    if rows.size and not 0 <= rows.min() <= rows.max() < records:
-        raise UnknownRecordError(f"a record ID outside 0 to {records - 1}")
-    if np.unique(rows).size != rows.size:
-        raise RepeatedRecordError("a record occurs twice in one batch")
-    cost = min(cost, share + 1)  # no sum passes 64 bits
-    over = int(np.count_nonzero(spent[client].take(rows) + cost > share))
-    if over:
-        times = f"{share // cost} such replies" if cost else "nothing"
-        raise BudgetError(
-            f"{over} of {rows.size} records of this batch have no more left for client {client}, "
-            f"whose share of a record is {times}"
-        )
 
 
 def digest(frame: bytes) -> bytes:
@@ -220,10 +204,8 @@ class Row(NamedTuple):
 
     def link(self, previous: bytes) -> bytes:
         """The chain's value after this row, 32 bytes."""
-        kind, run, client, number, cost, query, reply, body = self
-        sizes = len(query), len(reply), len(body)
-        fixed = _FIXED.pack(kind, run, client, number, cost, *sizes)
-        return digest(previous + fixed + query + reply + body)
+        sizes = map(len, self[5:])
+        return digest(previous + struct.pack("<8q", *self[:5], *sizes) + b"".join(self[5:]))
 
 
 class Answers:
@@ -231,11 +213,6 @@ class Answers:
 
     def __init__(self) -> None:
         self.numbers, self.sequences = array("q", [-1]), array("q", [0])
-
-    @property
-    def last(self) -> int:
-        """The last query's number, −1 if there is none."""
-        return self.numbers[-1]
 
     def row_of(self, number: int) -> int | None:
         """The sequence of the row that answers query ``number`` from 0 on."""
@@ -247,21 +224,16 @@ class Answers:
 class Tally:
     """What a log adds up to; ``print`` it. It follows from record IDs and public constants alone.
 
-    Args:
-        identity: of the ledger.
-        budget: of the ledger.
+    ``charged`` holds units, [clients, records]; ``runs`` the sequence of each run's first row, by
+    name; ``answers`` is by run and client, ``steps_of`` counts secret steps by run.
     """
 
     def __init__(self, identity: str, budget: LedgerBudget) -> None:
         self.identity, self.budget = identity, budget
         self.charged = np.zeros((budget.clients, budget.records), np.int64)
-        """Units, [clients, records]."""
         self.runs: dict[str, int] = {}
-        """Sequence of each run's first row, by name."""
         self.answers: dict[tuple[int, int], Answers] = {}
-        """By run and client."""
         self.steps_of: dict[int, int] = {}
-        """Secret steps, by run."""
         self.replies = 0
         self._packed = np.dtype("<u4" if budget.records <= 2**32 else "<u8")
 
@@ -298,45 +270,42 @@ class Tally:
 
     def note(self, sequence: int, row: Row) -> None:
         """Remember a row, but for what it charges; ValueError if it cannot follow the others."""
-        kind, run, client, number, cost, _, _, body = row
-        if kind == REPLY:
-            answers = self.answers.setdefault((run, client), Answers())
+        if row.kind == REPLY:
+            answers = self.answers.setdefault((row.run, row.client), Answers())
             good = (
-                run in self.steps_of
-                and 0 <= client < self.budget.clients
-                and 0 <= cost <= self.budget.share
-                and number > answers.last
+                row.run in self.steps_of
+                and 0 <= row.client < self.budget.clients
+                and 0 <= row.cost <= self.budget.share
+                and row.number > answers.numbers[-1]
             )
-            answers.numbers.append(number)
+            answers.numbers.append(row.number)
             answers.sequences.append(sequence)
             self.replies += 1
-        elif kind == STEP:
-            good = number == self.steps_of.get(run) and self.steps_left > 0
-            self.steps_of[run] = number + 1
+        elif row.kind == STEP:
+            good = row.number == self.steps_of.get(row.run) and self.steps_left > 0
+            self.steps_of[row.run] = row.number + 1
         else:
-            good = kind == RUN and run == sequence and body.decode() not in self.runs
-            self.runs[body.decode()] = sequence
-            self.steps_of[sequence] = 0
+            name = row.body.decode()
+            good = row.kind == RUN and row.run == sequence and name not in self.runs
+            self.runs[name], self.steps_of[sequence] = sequence, 0
         if not good:
             raise ValueError(f"entry {sequence} cannot be one of this ledger")
 
     def __str__(self) -> str:
-        budget, share = self.budget, self.budget.share
-        whole = budget.clients * share
+        budget, share, secret = self.budget, self.budget.share, self.budget.secret
         lines = [
             f"{budget.name}: {budget.records} records, {budget.clients} clients, "
             f"ε = {bound_text(budget.epsilon, 6)} at δ = {budget.delta:g} for all runs together",
             f"runs: {len(self.runs)} ({', '.join(self.runs) or 'none yet'})",
             f"replies: {self.replies}; most spent on one record: μ = {mu_of_units(self.spent):.4g} "
-            f"of {budget.mu:.4g} ({_percent(self.spent / whole)} of μ²)",
+            f"of {budget.mu:.4g} ({_percent(self.spent / (budget.clients * share))} of μ²)",
         ]
         lines += [
             f"client {number}: {_percent(spent.max() / share)} of its share of the record "
             f"charged most, {_percent(spent.mean() / share)} on average"
             for number, spent in enumerate(self.charged)
         ]
-        if budget.secret is not None:
-            secret = budget.secret
+        if secret is not None:
             lines.append(
                 f"secret steps: {self.steps} of {secret.count}, {self.steps_left} left "
                 f"(q = {secret.sampling:g}, z = {secret.noise_multiplier:g})"

@@ -1,4 +1,4 @@
-"""The log of a durable ledger on disk, and what is checked when it is opened.
+"""The log of a durable ledger on disk, what it adds up to, and what is checked when it is opened.
 
 The file is SQLite, append-only, chained by hashes. Write-ahead logging with ``synchronous=FULL``: a
 transaction is on disk when it returns. One process at a time has the file. Every row carries a hash
@@ -16,7 +16,7 @@ import secrets
 import sqlite3
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import NoReturn
 
@@ -60,7 +60,7 @@ _INSERT = f"INSERT INTO log VALUES ({', '.join('?' * (len(Row._fields) + 2))})"
 
 
 def create(path: Path, budget: LedgerBudget, witness_folder: Path | None = None) -> str:
-    """Make the file and its witness, or neither, and return the new ledger's identity.
+    """Make a ledger's file and its witness, or neither, and return the new ledger's identity.
 
     The witness is there before the file has its name: no copy of a ledger, however early it was
     made, finds no witness on the machine that it comes from, and none is believed elsewhere.
@@ -68,24 +68,20 @@ def create(path: Path, budget: LedgerBudget, witness_folder: Path | None = None)
     Raises:
         RunError: there is something of that name, or it cannot be made.
     """
-    identity = secrets.token_hex(16)
+    identity, text = secrets.token_hex(16), budget.to_json()
+    first = _first(identity, text)
     witness = Witness(identity, witness_folder)
     witness.check_apart(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    with _reported(path, "made"):
+    with reported("the ledger", path, "made"):
         try:
             os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-            connection = sqlite3.connect(temporary, isolation_level=None)
-            try:
-                connection.execute("PRAGMA journal_mode = WAL")
-                connection.execute("PRAGMA synchronous = FULL")
-                connection.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
-                text = budget.to_json()
-                row = (identity, text, _first(identity, text))
-                connection.execute("INSERT INTO ledger VALUES (?, ?, ?)", row)
-            finally:
-                connection.close()
-            witness.create(Head(0, row[2]))
+            with closing(sqlite3.connect(temporary, isolation_level=None)) as database:
+                database.execute("PRAGMA journal_mode = WAL")
+                database.execute("PRAGMA synchronous = FULL")
+                database.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
+                database.execute("INSERT INTO ledger VALUES (?, ?, ?)", (identity, text, first))
+            witness.create(Head(0, first))
             try:
                 os.link(temporary, path)  # unlike a rename, never over another ledger
             except BaseException:
@@ -108,11 +104,14 @@ def _first(identity: str, budget: str) -> bytes:
 
 
 class LedgerFile:
-    """A ledger's file, open and locked.
+    """A ledger's file, open, locked and read: what its log adds up to, and where it ends.
 
     Raises:
-        RunError: missing, in use, no ledger, of another version, or not writable.
+        RunError: missing, in use, no ledger, of another version, not writable, or damaged.
     """
+
+    head: Head
+    tally: Tally
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -120,19 +119,20 @@ class LedgerFile:
             raise RunError(
                 f"{path}: there is no such ledger; `vertizo privacy ledger create` makes one"
             )
-        with _reported(path, "opened"):
-            where = path.absolute().as_uri() + "?mode=rw"
-            self._db = sqlite3.connect(
-                where, uri=True, timeout=0, isolation_level=None, check_same_thread=False
-            )
-        try:
-            with _reported(path, "opened"):
-                self._prepare()
-        except BaseException:
-            self.close()
-            raise
+        with ExitStack() as undo:
+            with reported("the ledger", path, "opened"):
+                where = path.absolute().as_uri() + "?mode=rw"
+                self._db = sqlite3.connect(
+                    where, uri=True, timeout=0, isolation_level=None, check_same_thread=False
+                )
+                undo.callback(self.close)
+                self._lock()
+            with reported("the ledger", path, "read"):
+                self._read()
+            undo.pop_all()
 
-    def _prepare(self) -> None:
+    def _lock(self) -> None:
+        """Have the file for oneself, and find what the ledger is for."""
         run = self._db.execute
         run("PRAGMA locking_mode = EXCLUSIVE")  # before the first access: the lock is then kept
         (application,) = run("PRAGMA application_id").fetchone()
@@ -148,41 +148,53 @@ class LedgerFile:
         run("ROLLBACK")
         rows = run("SELECT identity, budget, chain FROM ledger").fetchall()
         try:
-            ((self.identity, text, chain),) = rows
-            if chain != _first(self.identity, text):
+            ((identity, text, chain),) = rows
+            if chain != _first(identity, text):
                 raise ValueError
-            self.budget = LedgerBudget.from_json(text)
+            self.tally = Tally(identity, LedgerBudget.from_json(text))
         except (ValueError, TypeError, KeyError, ConfigError):
             self.damaged("its budget is not the one that it was made with")
-        self.head = Head(0, chain)
-        """Where the log ends, once `rows` has been read to its end."""
+        self.head = self._start = Head(0, chain)
 
-    def rows(self) -> Iterator[tuple[int, bytes, Row]]:
-        """All rows in order: sequence, chain, row, each checked against the chain."""
-        last, before = self.head.sequence, self.head.chain
-        with _reported(self.path, "read"):
-            query = f"SELECT sequence, chain, {_COLUMNS} FROM log ORDER BY sequence"
-            for sequence, chain, *values in self._db.execute(query):
-                row = Row._make(values)
-                try:
-                    before = row.link(before)
-                except (struct.error, TypeError):
-                    self.damaged(f"entry {sequence} has values of other types")
-                if sequence != last + 1 or chain != before:
-                    self.damaged(f"entry {sequence} does not follow from entry {last}")
-                last = sequence
-                yield sequence, chain, row
-        self.head = Head(last, before)
+    def _read(self) -> None:
+        """Add up all rows in order, each checked against the chain."""
+        tally, head = self.tally, self.head
+        query = f"SELECT sequence, chain, {_COLUMNS} FROM log ORDER BY sequence"
+        for sequence, chain, *values in self._db.execute(query):
+            row = Row._make(values)
+            try:
+                following = Head(head.sequence + 1, row.link(head.chain))
+            except (struct.error, TypeError):
+                self.damaged(f"entry {sequence} has values of other types")
+            if Head(sequence, chain) != following:
+                self.damaged(f"entry {sequence} does not follow from entry {head.sequence}")
+            head = following
+            try:
+                tally.note(sequence, row)
+                if row.kind == REPLY:
+                    tally.charge(row)
+            except (ValueError, TypeError) as error:
+                self.damaged(str(error))
+        if tally.left < 0 or tally.charged.min() < 0:
+            self.damaged("a record is charged more than a client's share")
+        self.head = head
+
+    def holds(self, head: Head) -> bool:
+        """Whether the log ended there once, or does now."""
+        with reported("the ledger", self.path, "read"):
+            query = "SELECT chain FROM log WHERE sequence = ?"
+            found = self._db.execute(query, (head.sequence,)).fetchone()
+        return head == self._start or found == (head.chain,)
 
     def row(self, sequence: int) -> Row:
         """One row."""
-        with _reported(self.path, "read"):
+        with reported("the ledger", self.path, "read"):
             query = f"SELECT {_COLUMNS} FROM log WHERE sequence = ?"
             return Row._make(self._db.execute(query, (sequence,)).fetchone())
 
     def reply_of(self, row: Row) -> bytes:
         """The frame of a run's last reply to a client, which that row tells of, as it left."""
-        with _reported(self.path, "read"):
+        with reported("the ledger", self.path, "read"):
             query = "SELECT frame FROM reply WHERE run = ? AND client = ?"
             (frame,) = self._db.execute(query, (row.run, row.client)).fetchone() or (None,)
         if not isinstance(frame, bytes) or digest(frame) != row.reply:
@@ -201,12 +213,14 @@ class LedgerFile:
         for row in rows:
             head = Head(head.sequence + 1, row.link(head.chain))
             values.append((head.sequence, *row, head.chain))
-        replies = [(run, client, frame) for (run, client), frame in frames.items()]
-        with _reported(self.path, "written"):
+        replies = [(*key, frame) for key, frame in frames.items()]
+        with reported("the ledger", self.path, "written"):
             self._db.execute("BEGIN IMMEDIATE")
             self._db.executemany(_INSERT, values)
             self._db.executemany("INSERT OR REPLACE INTO reply VALUES (?, ?, ?)", replies)
             self._db.execute("COMMIT")
+        for sequence, row in enumerate(rows, self.head.sequence + 1):
+            self.tally.note(sequence, row)
         self.head = head
 
     def damaged(self, what: str) -> NoReturn:
@@ -219,74 +233,32 @@ class LedgerFile:
 
 
 @contextmanager
-def _reported(path: Path, done: str) -> Iterator[None]:
-    """What SQLite and the system complain of, as one line."""
-    try:
-        with reported(f"the ledger {path} cannot be {done}"):
-            yield
-    except sqlite3.Error as error:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            raise RunError(f"the ledger {path} is in use by another process") from None
-        if code == sqlite3.SQLITE_NOTADB:
-            raise RunError(f"{path} is no ledger of this package") from None
-        words = " ".join(str(error).split())
-        raise RunError(f"the ledger {path} cannot be {done}: {words}") from None
-    except UnicodeDecodeError:
-        raise RunError(f"the ledger {path} is damaged: text in it is none") from None
-
-
-def tallied(file: LedgerFile, witnessed: Head | None) -> tuple[Tally, bool]:
-    """What the log adds up to, and whether it holds what was witnessed, if it reaches so far."""
-    tally = Tally(file.identity, file.budget)
-    agrees = witnessed is None or witnessed == file.head
-    try:
-        for sequence, chain, row in file.rows():
-            if witnessed is not None and sequence == witnessed.sequence:
-                agrees = chain == witnessed.chain
-            tally.note(sequence, row)
-            if row.kind == REPLY:
-                tally.charge(row)
-        if tally.left < 0 or tally.charged.min() < 0:
-            raise ValueError("a record is charged more than a client's share")
-    except (ValueError, TypeError) as error:
-        file.damaged(str(error))
-    return tally, agrees
-
-
 def opened(
     path: Path, witness_folder: Path | None, *, accept: bool
-) -> tuple[LedgerFile, Tally, Witness]:
-    """The file, what it adds up to, and the witness, which agrees with it; both are locked.
+) -> Iterator[tuple[LedgerFile, Witness]]:
+    """A ledger's file, and its witness, which agrees with it; both are locked.
 
-    Args:
-        path: of the ledger.
-        witness_folder: None for the user's state folder.
-        accept: make a witness if there is none, or a damaged one.
-
-    Raises:
-        RunError: see `vertizo.privacy.durable_ledger.DurableLedger.open`.
+    They are closed after an error inside, or where only ``accept`` was asked for: a witness that
+    is missing or damaged is then made anew. RunError: see `DurableLedger.open`.
     """
     with ExitStack() as stack:
         file = LedgerFile(path)
         stack.callback(file.close)
-        witness, witnessed = Witness(file.identity, witness_folder), None
+        witness, witnessed = Witness(file.tally.identity, witness_folder), None
         stack.callback(witness.close)
         witness.check_apart(path)
-        if witness.exists():
-            try:
-                witnessed = witness.open()
-            except DamagedWitness:
-                if not accept:
-                    raise
-                witness.close()
-        elif not accept:
+        try:
+            witnessed = witness.open()
+        except DamagedWitness:
+            if not accept:
+                raise
+            witness.close()
+        if witnessed is None and not accept:
             raise RunError(
                 f"the ledger {path} has no witness {witness.path}; if it was moved here, is the "
                 "newest copy and the only one in use, accept it: `vertizo privacy ledger accept "
                 f"{path}`"
             )
-        tally, agrees = tallied(file, witnessed)
         if witnessed is None:
             witness.create(file.head)
             witness.open()
@@ -295,12 +267,13 @@ def opened(
                 f"{path} is an older copy of a ledger: it ends with entry {file.head.sequence}, "
                 f"and entry {witnessed.sequence} was written here; put the newest one back"
             )
-        elif not agrees:
+        elif not file.holds(witnessed):
             raise RunError(
                 f"{path} is another copy than the one that was used here last: its entry "
                 f"{witnessed.sequence} is not the one that {witness.path} tells of"
             )
         elif file.head != witnessed:
             witness.write(file.head)
-        stack.pop_all()
-    return file, tally, witness
+        yield file, witness
+        if not accept:
+            stack.pop_all()

@@ -21,6 +21,7 @@ import fcntl
 import json
 import os
 import secrets
+import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -43,29 +44,22 @@ DIGEST_BYTES = 8
 FURTHER = "which adds to it: `vertizo privacy ledger create FILE CONFIG --further`"
 
 
+class Head(NamedTuple):
+    """Where a ledger's log ends: its last entry's number, and its chain's value there, 32 bytes."""
+
+    sequence: int
+    chain: bytes
+
+
 class DamagedWitness(RunError):  # noqa: N818 - a kind of RunError
     """A witness that cannot be read, and so tells nothing."""
 
 
-@dataclass(frozen=True)
-class Head:
-    """Where a ledger's log ends."""
-
-    sequence: int
-    """Entries before it and itself."""
-    chain: bytes
-    """Of the last entry, 32 bytes."""
-
-
 class Witness:
-    """The note that belongs to the ledger of one identity.
+    """The note that belongs to the ledger of one identity, after which its file is named.
 
-    Args:
-        identity: of the ledger; the file is named after it.
-        folder: that holds such files; None for the user's state folder.
-
-    Raises:
-        RunError: of every method: it cannot be used.
+    It lies in ``folder``, None for the user's state folder. RunError of every method: it cannot be
+    used.
     """
 
     def __init__(self, identity: str, folder: Path | None = None) -> None:
@@ -82,25 +76,22 @@ class Witness:
                 "which is not put back together with it"
             )
 
-    def exists(self) -> bool:
-        """Whether the file is there; RunError if its folder cannot be looked into."""
-        with self._reported("read"):
-            return self.path.exists()
-
     def create(self, head: Head) -> None:
         """Write a new one, through to the disk: it must still be there after a power cut."""
         with self._reported("written"):
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_whole(self.path, self._title + 2 * self._line(head))
 
-    def open(self) -> Head:
+    def open(self) -> Head | None:
         """Read it, and hold it: a second copy of the ledger is not used meanwhile.
 
-        Raises:
-            DamagedWitness: it is no witness of this ledger.
+        None if there is no file. DamagedWitness: it is no witness of this ledger.
         """
         with self._reported("opened"):
-            self._handle = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                self._handle = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return None
             try:
                 fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -108,8 +99,7 @@ class Witness:
                     f"a copy of this ledger is in use by another process, which holds {self.path}"
                 ) from None
             content = os.pread(self._handle, 4096, 0)
-        size = len(self._line(Head(0, bytes(32))))
-        start = len(self._title)
+        start, size = len(self._title), len(self._line(Head(0, bytes(32))))
         heads = [self._parsed(content[start + slot * size :][:size]) for slot in (0, 1)]
         found = [head for head in heads if head is not None]
         if not content.startswith(self._title) or not found:
@@ -150,7 +140,7 @@ class Witness:
         return blake2b(self._title + text.encode(), digest_size=8).hexdigest()
 
     def _reported(self, done: str) -> Any:
-        return reported(f"the ledger's witness {self.path} cannot be {done}")
+        return reported("the ledger's witness", self.path, done)
 
 
 class Names(NamedTuple):
@@ -163,21 +153,21 @@ class Names(NamedTuple):
 
 @dataclass(frozen=True)
 class Registered:
-    """A ledger that the register knows."""
+    """A ledger that the register knows.
+
+    ``ledger`` is where its file was when it was used last, ``name`` that of its records, ``order``
+    the digest of the records in the order of their numbers, hex. ``keys`` and ``rows`` are digests
+    of keys and of rows' contents, ascending; no rows where they are not known.
+    """
 
     identity: str
     ledger: str
-    """Where its file was when it was used last."""
     name: str
-    """Of its records."""
     epsilon: float
     delta: float
     order: str
-    """Digest of the records in the order of their numbers, hex."""
     keys: Digests = field(compare=False, repr=False)
-    """Of the records' keys, ascending."""
     rows: Digests = field(compare=False, repr=False)
-    """Of the rows' contents, ascending; empty where they are not known."""
 
     @property
     def states(self) -> str:
@@ -186,23 +176,16 @@ class Registered:
 
     def overlaps(self, other: Registered) -> bool:
         """Whether both are for some record, by its key or by all that is in its row."""
-        return any(
-            len(np.intersect1d(ours, theirs))
-            for ours, theirs in ((self.keys, other.keys), (self.rows, other.rows))
-        )
+        pairs = (self.keys, other.keys), (self.rows, other.rows)
+        return any(len(np.intersect1d(ours, theirs)) for ours, theirs in pairs)
 
 
 class Register:
     """The ledgers that were made or used in one state folder.
 
     Records are told apart by their keys and, where ``contents`` are given, by the whole rows: the
-    same people under another column of identifiers are then still found.
-
-    Args:
-        witness_folder: as of `Witness`.
-
-    Raises:
-        RunError: of every method: the folder or a file in it cannot be used, or is damaged.
+    same people under another column of identifiers are then still found. RunError of every method:
+    the folder (``witness_folder`` as of `Witness`) or a file in it cannot be used, or is damaged.
     """
 
     def __init__(self, witness_folder: Path | None = None) -> None:
@@ -248,19 +231,14 @@ class Register:
 
     def add(self, identity: str, path: Path, budget: LedgerBudget, who: Names) -> None:
         """Register a ledger for these records; RunError if it cannot be written."""
-        digests, rows = self._digests(who.keys), self._digests(who.contents)
-        about = {
-            "ledger": str(path.absolute()),
-            "name": budget.name,
-            "epsilon": budget.epsilon,
-            "delta": budget.delta,
-            "order": _order(digests),
-        }
+        keys, rows = self._digests(who.keys), self._digests(who.contents)
+        about: dict[str, Any] = {"ledger": str(path.absolute()), "name": budget.name}
+        about |= {"epsilon": budget.epsilon, "delta": budget.delta, "order": _order(keys)}
         head = json.dumps(about, ensure_ascii=False).encode() + b"\n"
         with self._reported("written"):
             if len(rows):
-                write_whole(self._folder / f"{identity}.rows", _ascending(rows))
-            write_whole(self._folder / identity, head + _ascending(digests))
+                write_whole(self._folder / f"{identity}.rows", np.unique(rows).tobytes())
+            write_whole(self._folder / identity, head + np.unique(keys).tobytes())
 
     def claim(
         self, identity: str, path: Path, budget: LedgerBudget, who: Names
@@ -279,8 +257,11 @@ class Register:
                 f"another order, than this run's {len(who.keys)}; its records are those of "
                 f"{known.name}; use the file and the data.id that it was made with"
             )
-        is_known = known is not None and known.ledger == str(path.absolute())
-        if not is_known or (who.contents and known is not None and not len(known.rows)):
+        if (
+            known is None
+            or known.ledger != str(path.absolute())
+            or (who.contents and not len(known.rows))
+        ):
             self.add(identity, path, budget, who)
         return self.beside(identity)
 
@@ -298,21 +279,19 @@ class Register:
                 continue
             witness = Witness(known.identity, self._witnesses)
             try:
-                unused = witness.exists() and witness.open().sequence <= 1  # it names a run
+                head = witness.open()
             finally:
                 witness.close()
-            if unused:
+            if head is not None and head.sequence <= 1:  # it names a run
                 with self._reported("written"):
                     (self._folder / known.identity).unlink()
                     (self._folder / f"{known.identity}.rows").unlink(missing_ok=True)
 
     def _all(self) -> list[Registered]:
         with self._reported("read"):
-            if not self._folder.is_dir():
-                return []
-            names = sorted(path.name for path in self._folder.iterdir())
-        found = (self._read(name) for name in names if len(name) == 32)
-        return [known for known in found if known is not None]
+            found = sorted(self._folder.iterdir()) if self._folder.is_dir() else []
+        known = (self._read(path.name) for path in found if len(path.name) == 32)
+        return [one for one in known if one is not None]
 
     def _read(self, identity: str) -> Registered | None:
         path, rows = self._folder / identity, self._folder / f"{identity}.rows"
@@ -330,31 +309,22 @@ class Register:
             raise RunError(f"{path} is damaged: it does not say what a ledger is for") from None
 
     def _digests(self, texts: Iterable[str]) -> Digests:
-        secret = self._secret()
-        parts = (blake2b(t.encode(), key=secret, digest_size=DIGEST_BYTES).digest() for t in texts)
-        return np.frombuffer(b"".join(parts), "<u8")
-
-    def _secret(self) -> bytes:
-        """The digests' key: from the operating system once, then from the folder."""
         path = self._folder / "secret.key"
         with self._reported("used"):
             if not path.exists():
                 write_whole(path, os.urandom(KEY_BYTES))
-            found = path.read_bytes()
-        if len(found) != KEY_BYTES:
-            raise RunError(f"{path} has {len(found)} bytes; it must have the {KEY_BYTES} written")
-        return found
+            key = path.read_bytes()
+        if len(key) != KEY_BYTES:
+            raise RunError(f"{path} has {len(key)} bytes; it must have the {KEY_BYTES} written")
+        parts = (blake2b(t.encode(), key=key, digest_size=DIGEST_BYTES).digest() for t in texts)
+        return np.frombuffer(b"".join(parts), "<u8")
 
     def _reported(self, done: str) -> Any:
-        return reported(f"the register of ledgers {self._folder} cannot be {done}")
+        return reported("the register of ledgers", self._folder, done)
 
 
 def _order(digests: Digests) -> str:
     return blake2b(digests.tobytes(), digest_size=32).hexdigest()
-
-
-def _ascending(digests: Digests) -> bytes:
-    return np.unique(digests).astype("<u8").tobytes()
 
 
 def state_folder() -> Path:
@@ -392,9 +362,19 @@ def sync_folder(folder: Path) -> None:
 
 
 @contextmanager
-def reported(failure: str) -> Iterator[None]:
-    """Make one line of what the operating system complains of."""
+def reported(what: str, path: Path, done: str) -> Iterator[None]:
+    """Make one line of what SQLite and the operating system complain of."""
     try:
         yield
     except OSError as error:
-        raise RunError(f"{failure}: {error.strerror}") from None
+        raise RunError(f"{what} {path} cannot be {done}: {error.strerror}") from None
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            raise RunError(f"{what} {path} is in use by another process") from None
+        if code == sqlite3.SQLITE_NOTADB:
+            raise RunError(f"{path} is no ledger of this package") from None
+        words = " ".join(str(error).split())
+        raise RunError(f"{what} {path} cannot be {done}: {words}") from None
+    except UnicodeDecodeError:
+        raise RunError(f"{what} {path} is damaged: text in it is none") from None

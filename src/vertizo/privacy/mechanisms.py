@@ -12,18 +12,16 @@ from vertizo.core.validate import positive
 
 
 class NoiseSource(ABC):
-    """Adds noise that nobody outside the server can foresee.
+    """Adds noise that nobody outside the server can foresee, or compute anew if it ``is_secret``.
 
-    Releases are numbered by whoever asks; contributions are clipped already, float64.
+    Releases are numbered by whoever asks. Contributions are clipped already, each to norm at most
+    C, float64; ``noise_std`` is σ of each number of a noised sum.
     """
 
     name: str
     is_secret: bool
-    """Whether nobody can compute the noise anew."""
     clip_norm: float
-    """C, the largest norm of one record's contribution."""
     noise_std: float
-    """σ, of each number of a noised sum."""
 
     def sum(self, release: int, rows: Tensor) -> Tensor:
         """Each record's contribution, [batch, K], → their noised sum, [K]."""
@@ -47,10 +45,7 @@ class NoiseSource(ABC):
 class SeededNoise(NoiseSource):
     """Noise for simulations: repeatable, and so a secret from nobody who knows the seed.
 
-    Args:
-        stream: shares nothing with those of directions, batches or initial values.
-        clip_norm: C.
-        noise_std: σ.
+    Its stream shares nothing with those of directions, batches or initial values.
     """
 
     name = "seeded (simulation only)"

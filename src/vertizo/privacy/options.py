@@ -1,47 +1,76 @@
-"""The ``privacy`` section of a configuration."""
+"""The ``privacy`` section of a configuration, and how it chooses what carries noise."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, PlainSerializer, WrapValidator, model_validator
+from pydantic_core import PydanticCustomError
 
+from vertizo.core.errors import ConfigError
 from vertizo.core.options import Options
-from vertizo.privacy.choice import MECHANISMS, MechanismName
+from vertizo.core.registry import Registry
+
+_PLAN = "vertizo.privacy.plan"
+MECHANISMS: Registry[Any] = Registry(
+    "mechanism",
+    {
+        "none": f"{_PLAN}:NoPrivacy",
+        "gaussian": f"{_PLAN}:ClippedGaussian",
+        "embedding-noise": "vertizo.privacy.embedding_noise:EmbeddingStatement",
+    },
+    "vertizo.privacy.own_mechanism:OwnMechanism",
+)
+
+
+def _own(name: Any, builtin: Callable[[Any], Any]) -> Any:
+    """A name that is not built in: of an installed package, or an import path."""
+    if not isinstance(name, str) or name in MECHANISMS or not MECHANISMS.knows(name):
+        return builtin(name)
+    try:
+        MECHANISMS.find(name, "privacy.mechanism")
+    except ConfigError as error:
+        raise PydanticCustomError("whole_line", "{line}", {"line": str(error)}) from None
+    return name
+
+
+MechanismName = Annotated[
+    Literal["none", "gaussian", "embedding-noise"], WrapValidator(_own), PlainSerializer(str)
+]
 
 
 class PrivacyConfig(Options):
     """What carries noise: the server's replies, or the clients' embeddings."""
 
     mechanism: MechanismName = "none"
-    """gaussian: on the server's replies; embedding-noise: on each embedding, by its client; unset:
-    gaussian where epsilon or noise_std is given."""
+    """gaussian: noise on the server's replies. embedding-noise: noise that each client adds to its
+    embeddings. Default: gaussian if epsilon or noise_std is given."""
     clip: float | None = Field(default=None, gt=0)
-    """C, the largest norm of one record's values, or of one embedding; unset: by the number of
-    columns and clients, for noise on replies."""
+    """C, the largest norm of one record's values, or of one embedding. Default for noise on
+    replies: by the number of columns and clients."""
     noise_std: float | None = Field(default=None, gt=0)
-    """σ, the noise on the sum over the batch, or on an embedding; or give epsilon."""
+    """σ, the noise on the sum over the batch, or on an embedding; give this or epsilon."""
     epsilon: float | None = Field(default=None, gt=0)
     """The ε that the noise is calibrated to: over all clients and epochs, or over one record's
     embeddings of one client."""
     delta: float = Field(default=1e-5, gt=0, lt=1)
     """The δ at which ε is stated."""
     server_share: float | None = Field(default=None, gt=0, lt=1)
-    """Share of the budget (of μ²) that the server's private updates get, the replies getting the
-    rest; unset: 0.5 where the server has such updates."""
+    """Share of the budget (of μ²) for the server's private updates; replies get the rest. Default:
+    0.5 if the server has such updates."""
     server_noise_std: float | None = Field(default=None, gt=0)
-    """σ of the noise on the sum of a private update; beside noise_std, in place of epsilon."""
+    """σ of the noise on the sum of a private update; goes with noise_std, without epsilon."""
     accounting: Literal["exact", "published"] = "exact"
-    """How noise is calibrated to epsilon; the published factor gives less noise than it takes."""
+    """How noise is calibrated to epsilon; the published formula gives less noise than ε needs."""
     ledger: Path | None = None
-    """File that the run's spending is charged to, with that of all other runs on these records
-    (`vertizo privacy ledger create`); unset: the budget is this run's alone."""
+    """File that this run's spending is charged to, with all other runs on these records (`vertizo
+    privacy ledger create`). Default: the budget is for this run alone."""
     noise: Literal["seeded", "secure"] | None = None
-    """Of replies. secure: discrete, from the operating system; seeded: made from the seed, so that
-    the run can be repeated, and its guarantee is only `simulated`; unset: seeded where a seed is
-    given, else secure."""
+    """Source of the noise on replies. secure: discrete noise from the operating system. seeded:
+    made from the seed, so that the run can be repeated, but its guarantee is only `simulated`.
+    Default: seeded if a seed is given, else secure."""
 
     @model_validator(mode="before")
     @classmethod
@@ -54,42 +83,37 @@ class PrivacyConfig(Options):
 
     @model_validator(mode="after")
     def _complete(self) -> PrivacyConfig:
+        mechanism = self.mechanism
         own = ("clip", "noise_std", "epsilon", "server_share", "server_noise_std")
         given = [k for k in own if getattr(self, k) is not None]
-        if self.mechanism == "none" and given:
+        if mechanism == "none" and given:
             raise ValueError(
                 f"privacy.{given[0]} is set but privacy.mechanism is 'none'; use 'gaussian'"
             )
-        if self.mechanism not in MECHANISMS:  # somebody's own, which heeds what it likes
-            return self._reply_noise_is_gaussian()
-        if self.mechanism != "none":
-            if self.clip is None and self.mechanism == "embedding-noise":
-                raise ValueError(
-                    f"privacy.mechanism {self.mechanism!r} needs privacy.clip, e.g. 5.0"
-                )
-            if (self.noise_std is None) == (self.epsilon is None):
-                raise ValueError(
-                    f"privacy.mechanism {self.mechanism!r} needs exactly one of privacy.noise_std "
-                    "and privacy.epsilon"
-                )
-        if self.mechanism == "none" and self.accounting == "published":
+        if mechanism == "embedding-noise" and self.clip is None:
+            raise ValueError(f"privacy.mechanism {mechanism!r} needs privacy.clip, e.g. 5.0")
+        known = mechanism in MECHANISMS  # somebody's own heeds what it likes
+        if known and mechanism != "none" and (self.noise_std is None) == (self.epsilon is None):
             raise ValueError(
-                "privacy.accounting is 'published' but privacy.mechanism is 'none'; "
-                "use 'gaussian' or 'embedding-noise'"
+                f"privacy.mechanism {mechanism!r} needs exactly one of privacy.noise_std "
+                "and privacy.epsilon"
             )
-        if self.accounting == "published" and self.epsilon is None:
-            raise ValueError("privacy.accounting is 'published', which needs privacy.epsilon")
-        return self._reply_noise_is_gaussian()
-
-    def _reply_noise_is_gaussian(self) -> PrivacyConfig:
-        if self.ledger is not None and self.mechanism != "gaussian":
+        if known and self.accounting == "published":
+            if mechanism == "none":
+                raise ValueError(
+                    "privacy.accounting is 'published' but privacy.mechanism is 'none'; "
+                    "use 'gaussian' or 'embedding-noise'"
+                )
+            if self.epsilon is None:
+                raise ValueError("privacy.accounting is 'published', which needs privacy.epsilon")
+        if self.ledger is not None and mechanism != "gaussian":
             raise ValueError(
-                f"privacy.ledger is set but privacy.mechanism is {self.mechanism!r}, which charges "
+                f"privacy.ledger is set but privacy.mechanism is {mechanism!r}, which charges "
                 "nothing; use 'gaussian'"
             )
-        if self.noise is not None and self.mechanism != "gaussian":
+        if self.noise is not None and mechanism != "gaussian":
             raise ValueError(
-                f"privacy.noise is {self.noise!r} but privacy.mechanism is {self.mechanism!r}; "
+                f"privacy.noise is {self.noise!r} but privacy.mechanism is {mechanism!r}; "
                 "it is for 'gaussian'"
             )
         return self

@@ -10,20 +10,16 @@ from torch import Tensor
 
 from vertizo.core.randomness import Stream
 from vertizo.privacy.options import PrivacyConfig
-from vertizo.privacy.plan import NoPrivacy
+from vertizo.privacy.plan import LABELS, NoPrivacy
 from vertizo.privacy.statement import Statement
 
 
 class OwnMechanism(NoPrivacy):
     """Passes values on unchanged; override `total` and `each` to change what leaves the server.
 
-    Nobody has accounted for it, so that its runs have no guarantee.
-
-    Args:
-        options: the section ``privacy``; ``clip``, ``noise_std``, ``epsilon`` and ``delta`` are
-            the mechanism's to heed.
-        batch_size: nominal B, by which releases are divided.
-        stream: its randomness.
+    Nobody has accounted for it, so that its runs have no guarantee. The options are the section
+    ``privacy``, whose ``clip``, ``noise_std``, ``epsilon`` and ``delta`` are the mechanism's to
+    heed. Releases are divided by the nominal batch size.
     """
 
     def __init__(self, options: PrivacyConfig, batch_size: int, stream: Stream) -> None:
@@ -34,16 +30,12 @@ class OwnMechanism(NoPrivacy):
         self._made = torch.zeros((), dtype=torch.int64)
 
     def generator(self) -> np.random.Generator:
-        """Fresh randomness for one release; a run that is resumed goes on with the next."""
+        """Fresh randomness for one release; a resumed run continues with the next."""
         self._made += 1
         return self._stream.generator(int(self._made) - 1)
 
     def statement(
-        self,
-        *,
-        server_is_private: bool,
-        covers: Sequence[str] = ("labels",),
-        records: int | None = None,
+        self, *, server_is_private: bool, covers: Sequence[str] = LABELS, records: int | None = None
     ) -> Statement:
         """None: a mechanism of one's own is not accounted."""
         name = self.options.mechanism
@@ -54,5 +46,5 @@ class OwnMechanism(NoPrivacy):
         return {"made": self._made}
 
     def load(self, state: dict[str, Tensor]) -> None:
-        """Go on from there."""
+        """Continue from there."""
         self._made.copy_(state["made"])

@@ -34,6 +34,9 @@ from vertizo.protocol.wire import Frame
 __all__ = ["Answer", "ClippedGaussian", "NoPrivacy", "Plan"]
 
 
+LABELS = ("labels",)
+
+
 @dataclass(frozen=True)
 class Answer:
     """A query and the frame that answers it."""
@@ -57,6 +60,7 @@ class Plan(ABC):
     """Of each number of a released mean."""
     tolerant = False
     """Whether embeddings that are not finite or too large are mended instead of refused."""
+    _ledger: Ledger | None = None
 
     @abstractmethod
     def admit(self, client: int, ids: Tensor) -> None:
@@ -76,15 +80,17 @@ class Plan(ABC):
 
     def answered(self, client: int) -> Answered | None:
         """The last answer to a client, where it is remembered beyond this process."""
-        return None
+        return None if self._ledger is None else self._ledger.answered(client)
 
-    def settle(self) -> None:  # noqa: B027 - may do nothing
+    def settle(self) -> None:
         """What was repeated after a restart is over: whatever comes now is new."""
+        if self._ledger is not None:
+            self._ledger.settle()
 
     @property
     def steps(self) -> int:
         """Secret steps charged so far."""
-        return 0
+        return 0 if self._ledger is None else self._ledger.steps
 
     @abstractmethod
     def total(self, values: Tensor) -> Tensor:
@@ -95,18 +101,12 @@ class Plan(ABC):
         """Released per-record values divided by the batch size: [batch, K] → [batch, K]."""
 
     def statement(
-        self,
-        *,
-        server_is_private: bool,
-        covers: Sequence[str] = ("labels",),
-        records: int | None = None,
+        self, *, server_is_private: bool, covers: Sequence[str] = LABELS, records: int | None = None
     ) -> Statement:
-        """What holds.
+        """What holds for the training records, of which there are ``records``.
 
-        Args:
-            server_is_private: whether the server's own updates protect the labels.
-            covers: what of a training record passes through nothing but this plan and them.
-            records: how many training records there are.
+        ``server_is_private`` says whether the server's own updates protect the labels, ``covers``
+        what of a record passes through nothing but this plan and them.
         """
         return Statement("none", "No privacy guarantee: the server's replies carry no noise.")
 
@@ -120,41 +120,11 @@ class Plan(ABC):
         return {}
 
     def load(self, state: dict[str, Tensor]) -> None:  # noqa: B027 - may do nothing
-        """Go on from ``state``."""
-
-
-NOT_COVERED = ("validation records", "test records")
-"""Records that choose the model or score it, without noise."""
-
-
-def _bounded_words(figures: Statement) -> str:
-    """What an ε is about; a simulated one by a name that says so."""
-    simulated = figures.guarantee == "simulated"
-    each = "each training record"
-    if figures.records is not None:
-        each = f"each of the {figures.records:,} training records"
-    return (
-        f"{'Simulated: ' if simulated else ''}ε = {bound_text(figures.epsilon or 0.0)} "
-        f"at δ = {figures.delta:g} for {each}, against all clients together, "
-        "malicious ones included"
-        f"{SIMULATED if simulated else ''}. Covered: {', '.join(figures.covers)}. Not covered: "
-        f"{', '.join(figures.not_covered)}. Noise: {figures.noise_source}. "
-        f"Counted: {figures.counted}."
-    )
-
-
-SIMULATED = (
-    ", is what the same run with secret noise would guarantee; this run's noise was made from its "
-    "seed, and whoever knows the seed can take it off"
-)
+        """Continue from ``state``."""
 
 
 class NoPrivacy(Plan):
-    """Values pass unchanged but for the division, and nothing is charged.
-
-    Args:
-        batch_size: nominal B.
-    """
+    """Values pass unchanged but for the division by B, and nothing is charged."""
 
     def __init__(self, batch_size: int) -> None:
         self._batch_size = batch_size
@@ -178,6 +148,28 @@ class NoPrivacy(Plan):
         return values / self._batch_size
 
 
+NOT_COVERED = ("validation records", "test records")
+"""Records that choose the model or score it, without noise."""
+SIMULATED = (
+    ", is what the same run with secret noise would guarantee; this run's noise was made from its "
+    "seed, and whoever knows the seed can take it off"
+)
+
+
+def _bounded_words(figures: Statement) -> str:
+    """What an ε is about; a simulated one by a name that says so."""
+    name, ending = ("Simulated: ", SIMULATED) if figures.guarantee == "simulated" else ("", "")
+    each = "each training record"
+    if figures.records is not None:
+        each = f"each of the {figures.records:,} training records"
+    return (
+        f"{name}ε = {bound_text(figures.epsilon or 0.0)} at δ = {figures.delta:g} for {each}, "
+        f"against all clients together, malicious ones included{ending}. "
+        f"Covered: {', '.join(figures.covers)}. Not covered: {', '.join(figures.not_covered)}. "
+        f"Noise: {figures.noise_source}. Counted: {figures.counted}."
+    )
+
+
 class ClippedGaussian(Plan):
     """``(Σ clip_C(value_i) + N(0, σ² I)) / B``: DPZV's eq. 8 with a clip that bounds both sides.
 
@@ -197,15 +189,13 @@ class ClippedGaussian(Plan):
 
     Args:
         releases: all that may ever depend on one record; `Releases.reply` is what is made here.
-        batch_size: nominal B.
         delta: at which ε is stated.
-        ledger: charges and refuses.
-        noise: where the noise comes from.
         published: μ by DPZV's formula, to be shown beside the guarantee; None where it has none.
         by_formula: whether the noise was calibrated by that formula, and is to be reported so.
     """
 
     tolerant = True
+    _ledger: Ledger
 
     def __init__(
         self,
@@ -227,12 +217,9 @@ class ClippedGaussian(Plan):
                 f"noise of σ = {noise.noise_std:g} is too small for clip {self._clip.norm:g}: "
                 f"a reply is counted with μ = {releases.reply.mu:.6g}"
             )
-        self._batch_size = batch_size
+        self._batch_size, self._ledger, self._noise = batch_size, ledger, noise
         self.noise_std = noise.noise_std / batch_size
-        self._ledger = ledger
-        self._noise = noise
-        self._published = published
-        self._by_formula = by_formula
+        self._published, self._by_formula = published, by_formula
         self._made = 0
         self._clipped = torch.zeros(2, dtype=torch.int64)
 
@@ -251,42 +238,23 @@ class ClippedGaussian(Plan):
         """Charge every record for a secret step."""
         self._ledger.begin_step(number)
 
-    def answered(self, client: int) -> Answered | None:
-        """As the ledger remembers it."""
-        return self._ledger.answered(client)
-
-    def settle(self) -> None:
-        """Nothing is a repetition any more."""
-        self._ledger.settle()
-
-    @property
-    def steps(self) -> int:
-        """Secret steps charged so far."""
-        return self._ledger.steps
-
     def total(self, values: Tensor) -> Tensor:
         """The clipped, noised mean, [K]."""
-        self._count(values)
-        rows = self._clip(values).reshape(values.shape[0], -1)
-        noised = self._noise.sum(self._next(), rows)
-        return (noised / self._batch_size).to(values.dtype)
+        return (self._noise.sum(*self._rows(values)) / self._batch_size).to(values.dtype)
 
     def each(self, values: Tensor) -> Tensor:
         """Every record's values clipped and noised on their own: no averaging hides them."""
-        self._count(values)
-        rows = self._clip(values.reshape(values.shape[0], -1))
-        noised = self._noise.each(self._next(), rows)
+        noised = self._noise.each(*self._rows(values.reshape(values.shape[0], -1)))
         return (noised / self._batch_size).to(values.dtype).reshape(values.shape)
 
-    def _next(self) -> int:
-        self._made += 1
-        return self._made - 1
-
-    def _count(self, values: Tensor) -> None:
+    def _rows(self, values: Tensor) -> tuple[int, Tensor]:
+        """The number of this release, and each record's clipped contribution, [batch, K]."""
         rows = values.reshape(values.shape[0], -1)
         norms = rows.abs().squeeze(1) if rows.shape[1] == 1 else rows.norm(dim=1)
         self._clipped[0] += (~(norms <= self._clip.norm)).sum()
         self._clipped[1] += norms.numel()
+        self._made += 1
+        return self._made - 1, self._clip(values).reshape(rows.shape)
 
     @property
     def clip_fraction(self) -> float | None:
@@ -295,18 +263,13 @@ class ClippedGaussian(Plan):
         return changed / seen if seen else None
 
     def statement(
-        self,
-        *,
-        server_is_private: bool,
-        covers: Sequence[str] = ("labels",),
-        records: int | None = None,
+        self, *, server_is_private: bool, covers: Sequence[str] = LABELS, records: int | None = None
     ) -> Statement:
         """Exact or simulated where the server's updates protect labels as well, else none."""
         releases, delta = self._releases, self.delta
-        alone = releases.replies_alone_mu
+        alone, step = releases.replies_alone_mu, releases.step
         published = None if self._published is None else epsilon_of(self._published, delta)
         named = releases.clients * releases.queries
-        step, secret = releases.step, releases.secret
         common = Statement(
             guarantee="none",
             words="",
@@ -314,7 +277,7 @@ class ClippedGaussian(Plan):
             clip=releases.reply.clip_norm,
             server_noise_std=step.noise_std if step else None,
             server_clip=step.clip_norm if step else None,
-            secret_steps=asdict(secret) if secret else None,
+            secret_steps=asdict(releases.secret) if releases.secret else None,
             max_participations=named,
             max_releases=named * releases.per_query,
             noise_source=self._noise.name,
@@ -324,7 +287,14 @@ class ClippedGaussian(Plan):
             counted=self._ledger.counted,
         )
         if self._by_formula:
-            return replace(common, guarantee="published", words=self._published_words(common))
+            claim = "" if published is None else f" ε = {published:.4g}"
+            words = (
+                f"Published formula{claim} at δ = {delta:g}: it does not hold. It counts "
+                "the batch as hidden, though the client drew it, and takes the server's updates as "
+                f"free. The replies alone give ε = {common.replies_alone_epsilon:.4g} exactly; "
+                "what the server model carries of the labels comes on top."
+            )
+            return replace(common, guarantee="published", words=words)
         if not server_is_private:
             words = (
                 "No privacy guarantee: the server trains on the raw labels, and its later replies "
@@ -344,23 +314,13 @@ class ClippedGaussian(Plan):
         )
         return replace(bounded, words=_bounded_words(bounded))
 
-    def _published_words(self, figures: Statement) -> str:
-        claim = "" if figures.epsilon_published is None else f" ε = {figures.epsilon_published:.4g}"
-        alone = f"{figures.replies_alone_epsilon:.4g}"
-        return (
-            f"Published formula{claim} at δ = {self.delta:g}: it does not hold. It counts "
-            "the batch as hidden, though the client drew it, and takes the server's updates as "
-            f"free. The replies alone give ε = {alone} exactly; what "
-            "the server model carries of the labels comes on top."
-        )
-
     def state(self) -> dict[str, Tensor]:
         """Counts; never the noise."""
         counters = torch.cat([torch.tensor([self._made]), self._clipped])
         return {"counters": counters, **self._ledger.state()}
 
     def load(self, state: dict[str, Tensor]) -> None:
-        """Go on from ``state``."""
+        """Continue from ``state``."""
         self._made = int(state["counters"][0])
         self._clipped = state["counters"][1:].clone()
         self._ledger.load(state)

@@ -11,7 +11,7 @@ that no contribution grows: integer vectors of norm at most C/g stay at most 2C/
 
 Numbers are drawn ahead, used once and dropped. There is no generator here whose state could be
 saved (a label holder that must compute a course of events anew keeps the key of its bits, see
-`vertizo.network.secrets`), and the pool of drawn numbers refuses to be pickled; a forked process
+`vertizo.network.archive`), and the pool of drawn numbers refuses to be pickled; a forked process
 starts with an empty one. (A virtual machine that is resumed twice from one image, memory and all,
 would repeat what was in the pool. Python cannot wipe memory for certain: whoever reads the server's
 memory has the labels.)
@@ -47,13 +47,8 @@ class SecureNoise(NoiseSource):
     """Sums of clipped contributions, noised; one object for each clip and σ, shared by nobody.
 
     Each method takes the number of the release, as noise that is made from a seed needs it; here it
-    changes nothing, and asking twice gives two independent results.
-
-    Args:
-        clip_norm: C, the largest norm of one contribution.
-        noise_std: σ, of the noise on the sum.
-        ahead: how many numbers are drawn ahead at most.
-        random_bytes: where the bits come from.
+    changes nothing, and asking twice gives two independent results. At most ``ahead`` numbers are
+    drawn ahead. ``noise_std`` becomes σ as drawn: what was asked for, rounded up to the grid.
 
     >>> noise = SecureNoise(clip_norm=1.0, noise_std=10.0)
     >>> noise.sum(0, torch.ones(64, 3, dtype=torch.float64)).shape
@@ -76,7 +71,6 @@ class SecureNoise(NoiseSource):
         self.grid = grid_for(clip_norm, positive("privacy.noise_std", noise_std))
         self.grid_std = math.ceil(noise_std / self.grid)
         self.noise_std = self.grid_std * self.grid
-        """σ as drawn: what was asked for, rounded up to the grid."""
         self._norm_limit = math.floor(Fraction(clip_norm / self.grid) ** 2)
         self._pool = _Pool(DiscreteGaussian(self.grid_std, random_bytes), ahead)
 
@@ -86,22 +80,16 @@ class SecureNoise(NoiseSource):
         return self._clip.sensitivity
 
     def sensitivity_onto(self, numbers: int, error: float = 0.0) -> float:
-        """How far replacing one record moves `onto`, at most: ``2C + g√d + error``.
+        """How far replacing one record moves `onto` at most: ``2C + g√d + error`` for d numbers.
 
-        Args:
-            numbers: d, the length of the sum.
-            error: how far apart, at most, the arithmetic may have put the sums of two neighbouring
-                data sets beyond 2C; that is for whoever adds them up to know.
+        ``error`` is how far apart, at most, the arithmetic may have put the sums of neighbouring
+        data sets beyond 2C; that is for whoever adds them up to know.
         """
         non_negative("error", error)
         return self.sensitivity + self.grid * math.sqrt(numbers) + error
 
     def correction(self, numbers: int) -> GridCorrection:
-        """From an accountant of Gaussian noise to this one's.
-
-        Args:
-            numbers: the most numbers that may depend on one record, over all releases.
-        """
+        """To this noise from Gaussian, for the most ``numbers`` that may depend on one record."""
         return GridCorrection(((numbers, self.grid_std),))
 
     def sum(self, release: int, rows: Tensor) -> Tensor:

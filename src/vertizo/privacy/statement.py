@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
 from vertizo.privacy.epsilon_text import BOUNDED
 
 Guarantee = Literal["exact", "simulated", "published", "none"]
+FIGURES = (
+    *("epsilon", "delta", "mu", "replies_alone_mu", "replies_alone_epsilon", "epsilon_published"),
+    *("covers", "records", "not_covered", "assumptions"),
+)
+"""What is only said where something is guaranteed, or claimed to be."""
 
 
 @dataclass(frozen=True)
@@ -70,21 +75,10 @@ class Statement:
 
     def without_guarantee(self, words: str) -> Statement:
         """The same figures where nothing is guaranteed, for the reason that ``words`` give."""
-        return replace(
-            self,
-            guarantee="none",
-            words=words,
-            epsilon=None,
-            delta=None,
-            mu=None,
-            replies_alone_mu=None,
-            replies_alone_epsilon=None,
-            epsilon_published=None,
-            covers=(),
-            records=None,
-            not_covered=(),
-            assumptions=(),
-        )
+        cleared: dict[str, Any] = {
+            one.name: one.default for one in fields(self) if one.name in FIGURES
+        }
+        return replace(self, guarantee="none", words=words, **cleared)
 
     def as_dict(self) -> dict[str, Any]:
         """For ``summary.json``."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, TypeVar, overload
 
 import msgspec
 import numpy as np
@@ -27,6 +27,7 @@ from torch import Tensor
 
 from vertizo.core import kernels
 from vertizo.core.errors import MalformedError, OversizedError, TruncatedError
+from vertizo.protocol.codecs.base import Codec
 from vertizo.protocol.messages import Batch, Message, Query, Reply, Upload, WirePurpose
 
 VERSION = 1
@@ -42,20 +43,11 @@ Order = Callable[[int | None, int], Tensor]
 batch's record IDs, where both sides know them."""
 
 
-class ArrayCodec(Protocol):
-    """Turns an array into bytes and back (see `vertizo.protocol.codecs`)."""
-
-    def size(self, shape: tuple[int, ...]) -> int:
-        """Bytes of an array of that shape."""
-
-    def encode(self, array: Tensor) -> memoryview:
-        """The bytes that are sent for a float32 array."""
-
-    def decode(self, data: memoryview, shape: tuple[int, ...]) -> Tensor:
-        """The float32 array of that shape; MalformedError where the bytes do not fit it."""
+class _Struct(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    pass
 
 
-class _Query(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True, tag=1):
+class _Query(_Struct, frozen=True, tag=1):
     client: Small
     number: Count
     id_width: Small
@@ -64,14 +56,14 @@ class _Query(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields
     data: memoryview
 
 
-class _Reply(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True, tag=2):
+class _Reply(_Struct, frozen=True, tag=2):
     client: Small
     number: Count
     shape: Annotated[tuple[Small, ...], msgspec.Meta(max_length=3)]
     data: memoryview
 
 
-class _Upload(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True, tag=3):
+class _Upload(_Struct, frozen=True, tag=3):
     client: Small
     purpose: WirePurpose
     id_width: Small
@@ -80,7 +72,7 @@ class _Upload(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_field
     data: memoryview
 
 
-class _Batch(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True, tag=4):
+class _Batch(_Struct, frozen=True, tag=4):
     number: Count
     id_width: Small
     ids: memoryview
@@ -95,7 +87,7 @@ class InProcessFrame:
 
     __slots__ = ("_codec", "_size", "message")
 
-    def __init__(self, message: Query | Reply | Batch, codec: ArrayCodec) -> None:
+    def __init__(self, message: Query | Reply | Batch, codec: Codec) -> None:
         self.message = message
         self._codec = codec
         self._size = 0
@@ -119,15 +111,16 @@ class InProcessFrame:
 
 Frame = bytes | InProcessFrame
 """What parties give to each other."""
-Encode = Callable[[Query | Reply | Batch, ArrayCodec], Frame]
+Encode = Callable[[Query | Reply | Batch, Codec], Frame]
 """`encode` or `InProcessFrame`."""
 
 _Body = _Query | _Reply | _Upload | _Batch
 _encoder = msgspec.msgpack.Encoder()
+Kind = TypeVar("Kind", bound=Message)
 _decoder = msgspec.msgpack.Decoder(_Body)
 
 
-def encode(message: Message, codec: ArrayCodec) -> bytes:
+def encode(message: Message, codec: Codec) -> bytes:
     """The frame of a message; its arrays go through ``codec``."""
     frame = bytearray(HEADER.size)
     _encoder.encode_into(_struct_of(message, codec), frame, HEADER.size)
@@ -166,7 +159,7 @@ def size(message: Message) -> int:
 NOTHING = memoryview(b"")
 
 
-def _struct_of(message: Message, codec: ArrayCodec) -> _Body:
+def _struct_of(message: Message, codec: Codec) -> _Body:
     match message:
         case Query(client, number, ids, embeddings, batch):
             width, packed = _pack_ids(ids) if batch is None else (0, _pack_number(batch))
@@ -185,54 +178,73 @@ def _struct_of(message: Message, codec: ArrayCodec) -> _Body:
 
 def is_upload(frame: bytes) -> bool:
     """Whether a frame says that it is an `Upload`; nothing of it is checked."""
-    return frame[HEADER.size + 1 : HEADER.size + 2] == bytes([3])
+    return frame[HEADER.size + 1 : HEADER.size + 2] == b"\x03"
 
 
 def is_batch(frame: bytes) -> bool:
     """Whether a frame says that it is a `Batch`; nothing of it is checked."""
-    return frame[HEADER.size + 1 : HEADER.size + 2] == bytes([4])
+    return frame[HEADER.size + 1 : HEADER.size + 2] == b"\x04"
+
+
+@overload
+def decode(
+    frame: Frame, codec: Codec, *, max_body: int = ..., order: Order | None = ...
+) -> Message: ...
+
+
+@overload
+def decode(
+    frame: Frame,
+    codec: Codec,
+    kind: type[Kind],
+    *,
+    max_body: int = ...,
+    order: Order | None = ...,
+) -> Kind: ...
 
 
 def decode(
-    frame: Frame, codec: ArrayCodec, *, max_body: int = MAX_BODY, order: Order | None = None
-) -> Message:
-    """The message of exactly one frame.
-
-    Args:
-        frame: as it came.
-        codec: of its arrays.
-        max_body: bytes that are accepted.
-        order: of records, where both sides know it.
+    frame: Frame,
+    codec: Codec,
+    kind: type[Any] = object,
+    *,
+    max_body: int = MAX_BODY,
+    order: Order | None = None,
+) -> Any:
+    """The message of exactly one frame, whose arrays went through ``codec``.
 
     Raises:
         TruncatedError: the frame ends before its announced length.
         OversizedError: the announced body, or an array once decoded, is over ``max_body`` bytes.
-        MalformedError: anything else that is not a message of this version.
+        MalformedError: anything else that is not a message of this version, and of that ``kind``.
     """
+    message: Message
     if isinstance(frame, InProcessFrame):
-        return frame.message
+        message = frame.message
+    else:
+        message = _parsed(frame, codec, max_body, order)
+    if not isinstance(message, kind):
+        one = "an Upload" if kind is Upload else f"a {kind.__name__}"
+        raise MalformedError(f"a {type(message).__name__} where {one} was expected")
+    return message
+
+
+def _parsed(frame: bytes, codec: Codec, max_body: int, order: Order | None) -> Message:
     try:
         body: _Body = _decoder.decode(_body(frame, max_body))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise MalformedError(f"not a message: {error}") from None
     match body:
         case _Query(client, number, width, ids, shape, data):
-            batch = None if width else _unpack_number(ids)
-            found = _unpack_ids(ids, width) if batch is None else _named(order, client, batch)
-            embeddings = _array(codec, data, shape, max_body)
-            _same_rows(found, shape[1])
-            return Query(client, number, found, embeddings, batch)
+            found, batch = _records(ids, width, order, client)
+            return Query(client, number, found, _rows(found, codec, data, shape, max_body), batch)
         case _Reply(client, number, shape, data):
             return Reply(client, number, _array(codec, data, shape, max_body))
         case _Upload(client, purpose, width, ids, shape, data):
             found = _unpack_ids(ids, width)
-            embeddings = _array(codec, data, shape, max_body)
-            _same_rows(found, shape[1])
-            return Upload(client, purpose.own, found, embeddings)
+            return Upload(client, purpose.own, found, _rows(found, codec, data, shape, max_body))
         case _Batch(number, width, ids):
-            batch = None if width else _unpack_number(ids)
-            found = _unpack_ids(ids, width) if batch is None else _named(order, None, batch)
-            return Batch(number, found, batch)
+            return Batch(number, *_records(ids, width, order, None))
 
 
 def _body(frame: bytes, max_body: int) -> memoryview:
@@ -253,7 +265,7 @@ def _body(frame: bytes, max_body: int) -> memoryview:
     return memoryview(frame)[HEADER.size :]
 
 
-def _array(codec: ArrayCodec, data: memoryview, shape: tuple[int, ...], max_body: int) -> Tensor:
+def _array(codec: Codec, data: memoryview, shape: tuple[int, ...], max_body: int) -> Tensor:
     size = 1
     for side in shape:
         size *= max(side, 1)  # an empty array of absurd sides is absurd as well
@@ -262,9 +274,14 @@ def _array(codec: ArrayCodec, data: memoryview, shape: tuple[int, ...], max_body
     return codec.decode(data, shape)
 
 
-def _same_rows(ids: Tensor, rows: int) -> None:
-    if ids.numel() != rows:
-        raise MalformedError(f"{ids.numel()} record IDs for {rows} rows of embeddings")
+def _rows(
+    ids: Tensor, codec: Codec, data: memoryview, shape: tuple[int, int, int], max_body: int
+) -> Tensor:
+    """Embeddings, a row for each of the IDs."""
+    embeddings = _array(codec, data, shape, max_body)
+    if ids.numel() != shape[1]:
+        raise MalformedError(f"{ids.numel()} record IDs for {shape[1]} rows of embeddings")
+    return embeddings
 
 
 _WIDTHS = {1: "<u1", 2: "<u2", 4: "<u4", 8: "<u8"}
@@ -297,17 +314,18 @@ def _pack_number(number: int) -> memoryview:
     return memoryview(number.to_bytes(max(1, (number.bit_length() + 7) // 8), "little"))
 
 
-def _unpack_number(data: memoryview) -> int:
-    number = int.from_bytes(data, "little")
-    if not 1 <= len(data) <= 8 or number >= 2**63:
+def _records(
+    data: memoryview, width: int, order: Order | None, client: int | None
+) -> tuple[Tensor, int | None]:
+    """Record IDs, and the number of a batch where it is in their place."""
+    if width:
+        return _unpack_ids(data, width), None
+    batch = int.from_bytes(data, "little")
+    if not 1 <= len(data) <= 8 or batch >= 2**63:
         raise MalformedError(f"the number of a batch in {len(data)} bytes")
-    return number
-
-
-def _named(order: Order | None, client: int | None, batch: int) -> Tensor:
     if order is None:
         raise MalformedError(f"batch {batch} in place of record IDs, whose order is not known here")
-    return order(client, batch)
+    return order(client, batch), batch
 
 
 def _three(array: Tensor) -> tuple[int, int, int]:

@@ -1,6 +1,12 @@
 """The models that a configuration names, made for the shape of the data.
 
 What does not fit is refused here, before anything is trained, in a line that names the option.
+
+Which modules train as PyTorch's do, with dropout and batch normalisation, is decided here as well:
+those of first-order methods without any privacy, so that a module that users bring for a baseline
+learns as it would anywhere else. Everything else is in evaluation mode: zeroth-order methods
+compare losses, which must not differ by their masks, and guarantees are for models that treat each
+record by itself.
 """
 
 from __future__ import annotations
@@ -12,26 +18,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from vertizo.config.architectures import (
-    BagConfig,
-    ClientModelConfig,
-    CnnConfig,
-    Device,
-    EncoderConfig,
-    FiltersConfig,
-    FunctionConfig,
-    MlpConfig,
-    ModuleConfig,
-    OwnModel,
-    ResnetConfig,
-    ResnetRestConfig,
-    ResnetStemConfig,
-    ServerModelConfig,
-    SumConfig,
-    TextConfig,
-    TextEmbeddingsConfig,
-    TextRestConfig,
-)
+from vertizo.config import architectures as kinds
+from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError
 from vertizo.core.imports import load_object
 from vertizo.core.randomness import Stream
@@ -39,44 +27,46 @@ from vertizo.models import networks, resnet, text
 from vertizo.models.array import ArrayModel
 from vertizo.models.base import DifferentiableModel, Model, Points
 from vertizo.models.encoded import EncodedModel
-from vertizo.models.parts import first_line, somebodys_code
+from vertizo.models.parts import first_line, other_in_training, somebodys_code
 from vertizo.models.pretrained import Preparation, Pretrained
-from vertizo.models.torch import wrap
+from vertizo.models.torch import TorchModel, wrap
 from vertizo.party.checks import is_bounded
-from vertizo.run.record_mixing import mixes_records
 
-ImageModel = CnnConfig | FiltersConfig | ResnetConfig | ResnetStemConfig
-TextModel = BagConfig | TextConfig | TextEmbeddingsConfig
+ImageModel = kinds.CnnConfig | kinds.FiltersConfig | kinds.ResnetConfig | kinds.ResnetStemConfig
+TextModel = kinds.BagConfig | kinds.TextConfig | kinds.TextEmbeddingsConfig
+Foreign = kinds.ModuleConfig | kinds.FunctionConfig | kinds.OwnModel
+"""Code of the user's, of which nothing is known but what was tried."""
 
 
 def client_model(
-    config: ClientModelConfig,
+    config: kinds.ClientModelConfig,
     shape: tuple[int, ...],
     stream: Stream,
     cardinalities: tuple[int, ...] = (),
     *,
     tokens: bool = False,
-    device: Device = "cpu",
+    device: kinds.Device = "cpu",
     training: Stream | None = None,
     front: Preparation | None = None,
 ) -> Model:
-    """The model that turns one party's features into embeddings.
+    """The model that turns one party's features, of that shape, into embeddings.
 
-    Args:
-        config: its kind.
-        shape: of one record's features.
-        stream: randomness of its first parameters.
-        cardinalities: number of categories of each of the first columns, which hold codes.
-        tokens: whether the features are token ids.
-        device: where it lives; its first parameters are drawn on the processor for any.
-        training: randomness of a module in training (dropout); None for evaluation mode always.
-        front: prepares the features; the first outputs of a linear model are what it yields.
+    ``cardinalities`` are the numbers of categories of each of the first columns, which hold codes;
+    ``tokens`` says that features are token ids. Its first parameters are drawn on the processor
+    whatever the device; ``training`` is the randomness of a module in training (dropout), None for
+    evaluation mode always. ``front`` prepares the features; a linear model begins as what it makes.
 
     Raises:
         ConfigError: it cannot be made, or does not fit the features.
     """
-    _check_device(device, config)
-    if isinstance(config, FunctionConfig):
+    if front is not None:
+        shape, cardinalities = (front.components,), ()
+    if isinstance(config, kinds.FunctionConfig):
+        if device != "cpu":
+            raise ConfigError(
+                f"client.device is {device!r} but client.model is a plain function, which works on "
+                "arrays of the processor; use 'cpu'"
+            )
         function = load_object("client.model.path", config.path)
         if not callable(function):
             raise ConfigError(
@@ -85,71 +75,51 @@ def client_model(
             )
         initial = stream.generator().standard_normal(config.num_parameters) * config.initial_std
         return ArrayModel(function, torch.from_numpy(initial).to(torch.float32))
-    if front is not None:
-        shape, cardinalities = (front.components,), ()
+    if device != "cpu" and not torch.cuda.is_available():
+        raise ConfigError(
+            f"client.device is {device!r}, but PyTorch finds no CUDA device; use 'cpu', or install "
+            "a driver and a PyTorch that were built for CUDA"
+        )
     with stream.torch_default():
-        module = client_module("client.model", config, shape, cardinalities, tokens=tokens)
-    if front is not None and _is_linear(config):
-        (linear,) = (part for part in module.modules() if isinstance(part, nn.Linear))
-        nn.init.eye_(linear.weight)
-        nn.init.zeros_(linear.bias)
+        module = _client_module("client.model", config, shape, cardinalities, tokens=tokens)
+    if front is not None and _begins_as_prepared(config):
+        layer = next(part for part in module.modules() if isinstance(part, nn.Linear))
+        nn.init.eye_(layer.weight)
+        nn.init.zeros_(layer.bias)
     with named("client.model"):
         model = wrap(module, device, training)
     return model if front is None else Pretrained(front, model)
 
 
-def _is_linear(config: ClientModelConfig) -> bool:
-    """Whether a model with `client.pretrain` begins as what that yields."""
-    return isinstance(config, MlpConfig) and not config.hidden and config.last_layer == "random"
-
-
-def _check_device(device: Device, config: ClientModelConfig) -> None:
-    if device == "cpu":
-        return
-    if isinstance(config, FunctionConfig):
-        raise ConfigError(
-            f"client.device is {device!r} but client.model is a plain function, which works on "
-            "arrays of the processor; use 'cpu'"
-        )
-    if not torch.cuda.is_available():
-        raise ConfigError(
-            f"client.device is {device!r}, but PyTorch finds no CUDA device; use 'cpu', or install "
-            "a driver and a PyTorch that were built for CUDA"
-        )
-
-
-def check_reads_tokens(key: str, config: ClientModelConfig | EncoderConfig) -> None:
-    """Refuse a model that does not take the tokens of a text.
-
-    Raises:
-        ConfigError: names ``key`` and the models that do.
-    """
-    if not isinstance(config, TextModel | ModuleConfig | FunctionConfig | OwnModel):
+def check_reads_tokens(key: str, config: kinds.ClientModelConfig | kinds.EncoderConfig) -> None:
+    """Raise ConfigError, which names ``key``, for a model that does not take a text's tokens."""
+    if not isinstance(config, TextModel | Foreign):
         raise ConfigError(
             f"{key} is {config.name!r} but a party's features are tokens of a text; "
             "use 'bag', 'text' or 'text-embeddings'"
         )
 
 
-def client_module(
+def _begins_as_prepared(config: kinds.ClientModelConfig) -> bool:
+    """Whether a model is linear and begins as what `client.pretrain` makes."""
+    return (
+        isinstance(config, kinds.MlpConfig) and not config.hidden and config.last_layer == "random"
+    )
+
+
+def _client_module(
     key: str,
-    config: ClientModelConfig | EncoderConfig,
+    config: kinds.ClientModelConfig | kinds.EncoderConfig,
     shape: tuple[int, ...],
     cardinalities: tuple[int, ...],
     *,
     tokens: bool,
 ) -> nn.Module:
-    """A module for features of that shape, with random first parameters; ``key`` is for errors.
-
-    Raises:
-        ConfigError: it cannot be made, or does not fit the features.
-    """
-    if isinstance(config, FunctionConfig):
+    """A module for features of that shape, with random first parameters; ``key`` is for errors."""
+    if isinstance(config, kinds.FunctionConfig):
         raise ConfigError(f"{key} is a plain function; a torch.nn.Module is needed here")
-    if isinstance(config, ModuleConfig):
-        return _user_module(key, config)
-    if isinstance(config, OwnModel):
-        return _own_module(key, config, shape, None)
+    if isinstance(config, kinds.ModuleConfig | kinds.OwnModel):
+        return _users_module(key, config, shape, None)
     if isinstance(config, TextModel) and not tokens:
         raise ConfigError(
             f"{key} is {config.name!r} but a party's features have shape {list(shape)} and are no "
@@ -167,69 +137,68 @@ def client_module(
 
 
 def _module(
-    config: MlpConfig | ImageModel | TextModel,
+    config: kinds.MlpConfig | ImageModel | TextModel,
     shape: tuple[int, ...],
     cardinalities: tuple[int, ...],
 ) -> nn.Module:
-    if isinstance(config, CnnConfig):
+    if isinstance(config, kinds.CnnConfig):
         return networks.cnn(shape, config.channels, config.outputs)
-    if isinstance(config, FiltersConfig):
-        return networks.Filters(
-            shape,
-            config.count,
-            size=config.size,
-            cell=config.cell,
-            centring=config.centring,
-            scale=config.scale,
-            background=config.background,
-            oriented=config.initial == "oriented",
-        )
-    if isinstance(config, ResnetConfig):
+    if isinstance(config, kinds.FiltersConfig):
+        options = config.model_dump(exclude={"name", "initial"})
+        return networks.Filters(shape, **options, oriented=config.initial == "oriented")
+    if isinstance(config, kinds.ResnetConfig):
         return resnet.whole(shape, config.outputs, config.width)
-    if isinstance(config, ResnetStemConfig):
+    if isinstance(config, kinds.ResnetStemConfig):
         return resnet.stem(shape, config.width)
-    if isinstance(config, BagConfig):
+    if isinstance(config, kinds.BagConfig):
         return networks.Bag(config.vocabulary, config.dimension, config.hidden, config.outputs)
-    if isinstance(config, TextConfig):
+    if isinstance(config, kinds.TextConfig):
         return text.Text(config.spec(), shape[0], config.pooling, config.outputs)
-    if isinstance(config, TextEmbeddingsConfig):
+    if isinstance(config, kinds.TextEmbeddingsConfig):
         return text.TextEmbeddings(config.spec(), shape[0])
-    inputs = int(torch.Size(shape).numel())
+    inputs = torch.Size(shape).numel()
     hidden, outputs, final_relu = config.hidden, config.outputs, config.final_relu
     if cardinalities:
         net = networks.TableNet(inputs, cardinalities, hidden, outputs, final_relu=final_relu)
-    else:
-        net = networks.mlp(inputs, hidden, outputs, final_relu=final_relu)
-    return _begun(net, config.last_layer)
+        return _begun(net, config.last_layer)
+    return _begun(networks.mlp(inputs, hidden, outputs, final_relu=final_relu), config.last_layer)
 
 
-def _user_module(key: str, config: ModuleConfig) -> nn.Module:
-    factory = load_object(f"{key}.path", config.path)
-    if not callable(factory):
-        raise ConfigError(
-            f"{key}.path is {config.path!r}, which is a {type(factory).__name__}; "
-            "it must make a torch.nn.Module"
-        )
-    try:
-        with somebodys_code(f"{key}: making {config.path} failed"):
-            module = factory(**config.arguments)
-    except ConfigError as error:
-        if isinstance(error.__cause__, TypeError):
-            words = f"{key}.arguments do not fit {config.path}: {first_line(error.__cause__)}"
-            raise ConfigError(words) from None
-        raise
-    return _checked(module, f"{key}.path is {config.path!r}")
+def _begun(module: nn.Module, last_layer: str) -> nn.Module:
+    """A module of linear layers, the last of which begins as it is to."""
+    if last_layer == "zeros":
+        last = [part for part in module.modules() if isinstance(part, nn.Linear)][-1]
+        for part in last.parameters():
+            nn.init.zeros_(part)
+    return module
 
 
-def _own_module(
-    key: str, config: OwnModel, shape: tuple[int, ...], outputs: int | None
+def _users_module(
+    key: str,
+    config: kinds.ModuleConfig | kinds.OwnModel,
+    shape: tuple[int, ...],
+    outputs: int | None,
 ) -> nn.Module:
-    with somebodys_code(f"{key}: making {config.name} failed"):
-        module = config.module(shape, outputs)
-    return _checked(module, f"{key}.name is {config.name!r}")
-
-
-def _checked(module: object, words: str) -> nn.Module:
+    """A module of the user's: from a path, or of a class that is chosen by name."""
+    if isinstance(config, kinds.OwnModel):
+        words = f"{key}.name is {config.name!r}"
+        with somebodys_code(f"{key}: making {config.name} failed"):
+            module: object = config.module(shape, outputs)
+    else:
+        words = f"{key}.path is {config.path!r}"
+        factory = load_object(f"{key}.path", config.path)
+        if not callable(factory):
+            raise ConfigError(
+                f"{words}, which is a {type(factory).__name__}; it must make a torch.nn.Module"
+            )
+        try:
+            with somebodys_code(f"{key}: making {config.path} failed"):
+                module = factory(**config.arguments)
+        except ConfigError as error:
+            if not isinstance(error.__cause__, TypeError):
+                raise
+            reason = first_line(error.__cause__)
+            raise ConfigError(f"{key}.arguments do not fit {config.path}: {reason}") from None
     if not isinstance(module, nn.Module):
         raise ConfigError(
             f"{words}, which makes a {type(module).__name__}; it must make a torch.nn.Module"
@@ -251,25 +220,18 @@ def embedding_dim(model: Model, sample: Tensor, bound: float, *, first_order: bo
     return int(embeddings.shape[1])
 
 
-def is_foreign(config: ClientModelConfig | EncoderConfig | ServerModelConfig) -> bool:
-    """Whether a model is code of the user's, of which nothing is known but what was tried."""
-    return isinstance(config, ModuleConfig | FunctionConfig | OwnModel)
-
-
 @dataclass(frozen=True)
 class OwnFeatures:
-    """What an encoder of the label holder's own features is made for."""
+    """What an encoder of the label holder's own features is made for; as in `client_model`."""
 
-    encoder: EncoderConfig
+    encoder: kinds.EncoderConfig
     shape: tuple[int, ...]
-    """Of one record's features."""
     cardinalities: tuple[int, ...] = ()
-    """As in `client_model`."""
     tokens: bool = False
 
 
 def server_model(
-    config: ServerModelConfig,
+    config: kinds.ServerModelConfig,
     width: int,
     outputs: int,
     stream: Stream,
@@ -280,39 +242,32 @@ def server_model(
     sizes: Sequence[int] = (),
     parts: int | None = None,
 ) -> DifferentiableModel:
-    """The model that turns joined embeddings into predictions.
+    """The model that turns joined embeddings, ``width`` numbers, into ``outputs`` predictions.
 
-    Args:
-        config: its kind.
-        width: size of the joined embeddings.
-        outputs: how many the task needs.
-        stream: randomness of its first parameters.
-        purpose: what needs so many outputs, for the message.
-        own: the label holder's features, which follow the embeddings in each row; None for none.
-        training: randomness of a module in training (dropout); None for evaluation mode always.
-        sizes: of the batches that it will see, at which a model of the user's is tried.
-        parts: embeddings that are concatenated in a row.
+    ``own`` features of the label holder follow the embeddings in each row. A model of the user's is
+    tried at batches of the ``sizes`` that it will see; messages say that ``purpose`` needs so many
+    outputs. ``training`` is as in `client_model`, ``parts`` embeddings are concatenated.
 
     Raises:
         ConfigError: it cannot be made, does not fit, or mixes records.
     """
+    key, tokens = "server.model", own is not None and own.tokens
     with stream.torch_default():
-        if own is None:
-            module = server_module(config, width, outputs, parts)
-            with named("server.model"):
-                model = wrap(module, training=training)
+        if own is not None:
+            model: DifferentiableModel = _with_encoder(config, width, outputs, own, training)
         else:
-            model = _with_encoder(config, width, outputs, own, training)
+            module = server_module(config, width, outputs, parts)
+            with named(key):
+                model = wrap(module, training=training)
     rows = torch.zeros(2, width + (torch.Size(own.shape).numel() if own else 0))
-    with named("server.model"), somebodys_code(f"it fails for {width} joined embeddings"):
+    with named(key), somebodys_code(f"it fails for {width} joined embeddings"):
         size = model(rows).shape[1]
         model.forward(Points(rows))
     sample = torch.randn((5, rows.shape[1]), generator=torch.Generator().manual_seed(0))
-    tokens = own is not None and own.tokens
-    tried = sizes if is_foreign(config) or (own and is_foreign(own.encoder)) else ()
-    with named("server.model"):
-        scale = 1.0 if tokens else 1000.0
-        mixes = mixes_records(model, sample.abs() if tokens else sample, tried, scale)
+    foreign = isinstance(config, Foreign) or (own and isinstance(own.encoder, Foreign))
+    sample, scale = (sample.abs(), 1.0) if tokens else (sample, 1000.0)
+    with named(key):
+        mixes = mixes_records(model, sample, sizes if foreign else (), scale)
     if mixes:
         raise ConfigError(
             "server.model predicts a record from other records of the batch as well, which no "
@@ -324,67 +279,103 @@ def server_model(
 
 
 def _with_encoder(
-    config: ServerModelConfig,
+    config: kinds.ServerModelConfig,
     width: int,
     outputs: int,
     own: OwnFeatures,
     training: Stream | None,
 ) -> EncodedModel:
-    if isinstance(config, SumConfig):
+    if isinstance(config, kinds.SumConfig):
         raise ConfigError(
             "server.model is 'sum' but the label holder has features of its own, which have no "
             "place in a sum; use 'mlp'"
         )
     key = "server.encoder"
-    encoder = client_module(key, own.encoder, own.shape, own.cardinalities, tokens=own.tokens)
+    encoder = _client_module(key, own.encoder, own.shape, own.cardinalities, tokens=own.tokens)
+    dtype = torch.int64 if own.tokens else torch.float32
     with somebodys_code(f"{key} fails for features of shape {list(own.shape)}"):
         return EncodedModel(
             lambda encoded: server_module(config, width + encoded, outputs),
-            encoder,
-            width,
-            own.shape,
-            torch.int64 if own.tokens else torch.float32,
-            training,
+            *(encoder, width, own.shape, dtype, training),
         )
 
 
 def server_module(
-    config: ServerModelConfig, width: int, outputs: int, parts: int | None = None
+    config: kinds.ServerModelConfig, width: int, outputs: int, parts: int | None = None
 ) -> nn.Module:
     """A module that predicts from rows of ``width`` numbers, with random first parameters.
 
     Raises:
         ConfigError: it cannot be made, or does not fit.
     """
-    if isinstance(config, ModuleConfig):
-        return _user_module("server.model", config)
-    if isinstance(config, OwnModel):
-        return _own_module("server.model", config, (width,), outputs)
+    if isinstance(config, kinds.ModuleConfig | kinds.OwnModel):
+        return _users_module("server.model", config, (width,), outputs)
     with named("server.model"):
-        if isinstance(config, SumConfig):
+        if isinstance(config, kinds.SumConfig):
             return networks.Sum(width, outputs, parts)
-        if isinstance(config, ResnetRestConfig):
-            return resnet.rest(
-                width,
-                outputs,
-                image=config.image,
-                parts=config.parts,
-                assemble=config.assemble,
-                width=config.width,
-            )
-        if isinstance(config, TextRestConfig):
+        if isinstance(config, kinds.ResnetRestConfig):
+            return resnet.rest(width, outputs, **config.model_dump(exclude={"name"}))
+        if isinstance(config, kinds.TextRestConfig):
             return text.TextRest(config.spec(), width, config.pooling, config.hidden, outputs)
         module = networks.mlp(width, config.hidden, outputs, final_relu=False)
         return _begun(module, config.last_layer)
 
 
-def _begun(module: nn.Module, last_layer: str) -> nn.Module:
-    """The module, its last layer as it is to begin."""
-    if last_layer == "zeros":
-        last = [part for part in module.modules() if isinstance(part, nn.Linear)][-1]
-        for part in last.parameters():
-            nn.init.zeros_(part)
-    return module
+def mixes_records(
+    model: Model, inputs: Tensor, sizes: Sequence[int] = (), scale: float = 1000.0
+) -> bool:
+    """Whether a model was seen to compute a record's outputs from other records as well.
+
+    Found by trying, which proves nothing: in batches of each size the first, the middle and the
+    last record are exchanged for another, for zeros and for ``scale`` times themselves in turn, and
+    what the rest yield must stay, bit for bit. The inputs [3 or more, ...] are not all alike; they
+    are a first batch, and larger ones are made of them. Where some columns are tokens the scale is
+    1; integers are all taken for some.
+    """
+    scale = scale if inputs.is_floating_point() else 1.0
+    for size in sorted({len(inputs), *sizes}):
+        batch = inputs[torch.arange(size) % len(inputs)]
+        before = model(batch)
+        tolerance = 0.0 if torch.equal(before, model(batch.clone())) else 1e-4
+        for place in {0, size // 2, size - 1}:
+            others = torch.arange(size) != place
+            scaled = (scale * batch[place]).to(inputs.dtype)
+            for value in (inputs[(place + 1) % len(inputs)], 0, scaled):
+                changed = batch.clone()
+                changed[place] = value
+                after = model(changed)[others]
+                if not torch.allclose(before[others], after, tolerance, tolerance, equal_nan=True):
+                    return True
+    return False
+
+
+def why_evaluates(
+    config: ExperimentConfig, *, server: bool = False, noised: bool = False
+) -> str | None:
+    """What keeps a client's or the server's module from training mode; None if nothing does.
+
+    ``noised`` says that replies carry noise where a client was told so and no more.
+    """
+    mechanism, method, update = config.privacy.mechanism, config.method, config.server.update
+    if noised or mechanism == "gaussian":
+        return "replies carry noise"
+    if mechanism != "none":
+        return f"privacy.mechanism is {mechanism!r}"
+    if not method.as_pytorch:
+        return f"method {method.name!r} compares losses, which must be of one mask"
+    return f"server.update is {update!r}, not 'sgd'" if server and update != "sgd" else None
+
+
+def mode_notes(key: str, model: Model, why: str | None) -> tuple[str, ...]:
+    """What people should know of a model's mode: nothing, where training mode changes nothing."""
+    parts = model.parts if isinstance(model, EncodedModel) else (model,)
+    modules = [part.module for part in parts if isinstance(part, TorchModel)]
+    layers = ", ".join(sorted({kind for one in modules for kind in other_in_training(one)}))
+    if not layers:
+        return ()
+    if why is None:
+        return (f"{key}: {layers} as PyTorch has it: in training, and not where it predicts",)
+    return (f"{key}: {layers} does nothing, in evaluation mode throughout: {why}",)
 
 
 @contextmanager

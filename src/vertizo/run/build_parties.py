@@ -6,10 +6,9 @@ makes its own, of its own data and its own randomness (`vertizo.network`).
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -37,34 +36,15 @@ from vertizo.privacy.embedding_noise import (
     account,
     noise_std_for_embeddings,
 )
-from vertizo.privacy.statement import Statement
 from vertizo.protocol import wire
 from vertizo.protocol.codecs.feedback import Feedback, Received
 from vertizo.protocol.messages import Purpose
-from vertizo.run import data_defaults, modes
-from vertizo.run.build_models import (
-    OwnFeatures,
-    client_model,
-    embedding_dim,
-    is_foreign,
-    named,
-    server_model,
-)
+from vertizo.run import build_models as models
+from vertizo.run import data_defaults
 from vertizo.run.build_privacy import Charge, Protection
 from vertizo.run.lengths import answers_expected, batch_sizes
-from vertizo.run.record_mixing import mixes_records
 from vertizo.zeroth_order.directions import Directions
 from vertizo.zeroth_order.estimators import Along
-
-FITTED_LABELS = (
-    "No privacy guarantee: what the task is, its classes, or the mean and spread that labels are "
-    "scaled by were read off the labels, and every reply depends on it; data.classes, or "
-    "data.task and data.label_range, give public knowledge instead."
-)
-UNDECLARED = (
-    "No privacy guarantee: the method does not declare what it releases of a record "
-    "(Method.releases_per_query)."
-)
 
 
 @dataclass(frozen=True)
@@ -79,16 +59,12 @@ class MadeClient:
     embedding_dim: int
     mixes_records: bool
     """Whether its model computes a record's embedding from other records as well."""
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...]
     """What people should know of its model."""
 
 
 def check_sizes(config: ExperimentConfig, records: int) -> None:
-    """Refuse more records a batch than there are.
-
-    Raises:
-        ConfigError: names the key.
-    """
+    """Raise ConfigError for more records a batch than there are, or for none at all."""
     if not records:
         raise ConfigError(
             f"data.validation is {config.data.validation}, which leaves no record to train on"
@@ -115,96 +91,71 @@ def make_client(
     digest: str | None = None,
     encode: wire.Encode = wire.encode,
 ) -> MadeClient:
-    """A feature holder.
+    """A feature holder: number ``index`` of so many clients.
 
-    Args:
-        config: of the run; its own parts and those that all agreed on.
-        index: which client it is.
-        features: its own, by purpose.
-        root: of its randomness.
-        clients: how many there are.
-        cardinalities: number of categories of each of the first columns, which hold codes.
-        shared: the randomness that the server knows as well.
-        public: the randomness that everybody knows.
-        noise: what it puts on its embeddings; None for nothing.
-        noised: whether replies carry noise, where the configuration does not say so.
-        digest: of the run, which the noise on embeddings hangs on; None for the configuration's.
-        encode: how it gives messages away.
+    Of the configuration, its own parts and those that all agreed on are used. Its randomness comes
+    from ``root``; the server knows that of ``shared`` as well, and everybody that of ``public``.
+    ``cardinalities`` are as in `client_model`, ``noise`` is put on embeddings and depends on the
+    ``digest`` (None for the configuration's), and ``noised`` says that replies carry noise where
+    the configuration does not say so.
 
     Raises:
         ConfigError: the model does not fit the features.
     """
-    table = features["train"]
-    records = table.shape[0]
-    why = modes.why_client_evaluates(config, noised=noised)
+    table, method, codecs, options = features["train"], config.method, config.codecs, config.client
+    records, stream = len(table), root.child("client", index)
+    why = models.why_evaluates(config, noised=noised)
     front = None
-    if config.client.pretrain != "none":
-        with named("client.pretrain"):
-            front = Preparation(
-                config.client.pretrain,
-                table,
-                cardinalities,
-                config.client.components,
-                root.child("client", index, "pretrain").seed() % 2**32,
-            )
-    model = client_model(
-        config.client.model,
+    if options.pretrain != "none":
+        seed = stream.child("pretrain").seed() % 2**32
+        with models.named("client.pretrain"):
+            front = Preparation(options.pretrain, table, cardinalities, options.components, seed)
+    model = models.client_model(
+        options.model,
         tuple(table.shape[1:]),
         root.child("client", index, "model"),
         cardinalities,
         tokens=not table.is_floating_point(),
-        device=config.client.device,
+        device=options.device,
         training=root.child("client", index, "training") if why is None else None,
         front=front,
     )
-    dim = embedding_dim(
-        model,
-        table[:2],
-        config.server.embedding_bound,
-        first_order=config.method.first_order_client,
-    )
-    stream = root.child("client", index)
-    rate = config.client.optimizer.learning_rate
+    bound = config.server.embedding_bound
+    dim = models.embedding_dim(model, table[:2], bound, first_order=method.first_order_client)
+    rate, momentum = options.optimizer.learning_rate, options.optimizer.momentum
     if rate is None:
-        rate = data_defaults.client_rate(
-            config.method,
-            model.parameters.numel(),
-            dim,
-            config.batch_size,
-            config.client.optimizer.momentum,
-        )
-    steps = answers_expected(config, records, clients)[index] * config.method.steps_of(index)
+        size = model.parameters.numel()
+        rate = data_defaults.client_rate(method, size, dim, config.batch_size, momentum)
+    steps = answers_expected(config, records, clients)[index] * method.steps_of(index)
     optimizer = _client_optimizer(config, model, rate, stream, steps)
     side = ClientSide(model, optimizer, stream.child("directions"), shared, index)
-    feedback = config.codecs.feedback
+    added = None
+    if noise is not None:
+        secrets = stream.child("noise", digest or config.digest)
+        added = EmbeddingNoise(noise.clip, noise.noise_std, secrets)
     party = ClientParty(
         index=index,
-        pair=config.method.client(side),
+        pair=method.client(side),
         features=features,
         embed=model,
-        batches=known_batches(config, records, public, index)
+        batches=_known_batches(config, records, public, index)
         or Batches(records, config.batch_size, stream.child("batches")),
-        up=config.codecs.up,
-        down=config.codecs.down,
-        reply_shape=partial(config.method.reply_shape, embedding_dim=dim),
-        noise=None
-        if noise is None
-        else EmbeddingNoise(
-            noise.clip, noise.noise_std, stream.child("noise", digest or config.digest)
-        ),
-        received=Received(records, dim) if feedback in ("up", "both") else None,
+        up=codecs.up,
+        down=codecs.down,
+        reply_shape=partial(method.reply_shape, embedding_dim=dim),
+        noise=added,
+        received=Received(records, dim) if codecs.feedback in ("up", "both") else None,
         encode=encode,
-        known=config.codecs.ids == "known",
+        known=codecs.ids == "known",
     )
-    foreign = is_foreign(config.client.model)
-    sizes = (min(config.batch_size, records),) if foreign else ()
-    with named("client.model"):
-        mixes = front is not None or mixes_records(model, table[:5], sizes)
-    notes = (*modes.notes("client.model", model, why), *kernels.notes())
+    sizes = (min(config.batch_size, records),) if isinstance(options.model, models.Foreign) else ()
+    with models.named("client.model"):
+        mixes = front is not None or models.mixes_records(model, table[:5], sizes)
+    notes = (*models.mode_notes("client.model", model, why), *kernels.notes())
     return MadeClient(party, model, optimizer, rate, dim, mixes, notes)
 
 
-def known_batches(
+def _known_batches(
     config: ExperimentConfig, records: int, public: Stream, client: int
 ) -> Batches | None:
     """A client's order of records, if everybody knows it: its own, or one for all in step."""
@@ -233,16 +184,12 @@ def embedding_noise(config: ExperimentConfig, records: int) -> EmbeddingStatemen
     if privacy.mechanism != "embedding-noise" or privacy.clip is None:
         return None
     releases = config.epochs * config.method.points + (config.simulation.table == "upload")
-    sampling = config.batch_size / records
-    noise_std = privacy.noise_std
+    sampling, noise_std = config.batch_size / records, privacy.noise_std
     if noise_std is None:
         assert privacy.epsilon is not None
+        mu, published = mu_of(privacy.epsilon, privacy.delta), privacy.accounting == "published"
         noise_std = noise_std_for_embeddings(
-            privacy.clip,
-            mu_of(privacy.epsilon, privacy.delta),
-            releases=releases,
-            sampling=sampling,
-            published=privacy.accounting == "published",
+            privacy.clip, mu, releases=releases, sampling=sampling, published=published
         )
     return account(privacy.clip, noise_std, privacy.delta, releases=releases, sampling=sampling)
 
@@ -259,37 +206,26 @@ def make_server(
     random_bytes: RandomBytes = os.urandom,
     encode: wire.Encode = wire.encode,
 ) -> ServerParty:
-    """The label holder.
+    """The label holder, of data whose clients' features are not looked at.
 
-    Args:
-        config: of the run.
-        data: labels and own features; the clients' are not looked at.
-        dims: d_h of every client.
-        stream: its randomness.
-        shared: the randomness that it shares with each client.
-        public: the randomness that everybody knows.
-        charge: what the run is charged to; None for a ledger of its own.
-        random_bytes: where secure noise and secret samples come from.
-        encode: how it gives messages away.
+    ``dims`` are d_h of every client. Its own randomness is ``stream``; it shares one with each
+    client, and ``public`` is everybody's. Secure noise and secret samples come from
+    ``random_bytes``. Without a ``charge`` the run has a ledger of its own.
 
     Raises:
         ConfigError: parts of the configuration do not fit each other or the data.
     """
-    method, options = config.method, config.server
+    options = config.server
     own: dict[Purpose, Tensor] = {}
     encoded = None
     if data.own is not None:
-        own = _flattened(data.own.values)
+        own = {purpose: rows.flatten(1).float() for purpose, rows in data.own.values.items()}
         features = data.own.values["train"]
-        encoded = OwnFeatures(
-            options.encoder,
-            tuple(features.shape[1:]),
-            data.own.cardinalities,
-            tokens=not features.is_floating_point(),
-        )
+        shape, tokens = tuple(features.shape[1:]), not features.is_floating_point()
+        encoded = models.OwnFeatures(options.encoder, shape, data.own.cardinalities, tokens)
     table = EmbeddingTable(data.records, dims, options.join, own.get("train"))
-    why = modes.why_server_evaluates(config)
-    model = server_model(
+    why = models.why_evaluates(config, server=True)
+    model = models.server_model(
         options.model,
         table.width,
         data.task.outputs,
@@ -302,30 +238,20 @@ def make_server(
     )
     _check_own(model, table.width, own)
     synchronous = config.simulation.timing == "synchronous"
-    orders = [known_batches(config, data.records, public, client) for client in range(len(dims))]
+    orders = [_known_batches(config, data.records, public, client) for client in range(len(dims))]
     known = [order for order in orders if order is not None]
-    order = known[0] if known else None
-    order = order or Batches(data.records, config.batch_size, stream.child("batches"))
-    protection = Protection(
-        config,
-        data,
-        stream,
-        server_parameters=model.parameters.numel(),
-        reply_numbers=max(method.reply_shape(1, dim)[-1] for dim in dims),
-        reply_size=max(math.prod(method.reply_shape(config.batch_size, dim)) for dim in dims),
-        charge=charge,
-        random_bytes=random_bytes,
-    )
+    order = next(iter(known), Batches(data.records, config.batch_size, stream.child("batches")))
+    protection = Protection(config, data, model, dims, stream, charge, random_bytes)
     side = ServerSide(
-        method=method,
+        method=config.method,
         model=ServerModel(model, data.task),
         table=table,
         labels=data.labels["train"],
         plan=protection.plan(),
-        update=protection.update(model),
+        update=protection.update(),
         shared=shared,
         learning_rate=protection.learning_rate,
-        notes=(*modes.notes("server.model", model, why), *kernels.notes()),
+        notes=(*models.mode_notes("server.model", model, why), *kernels.notes()),
     )
     feedback = config.codecs.feedback
     return ServerParty(
@@ -357,33 +283,3 @@ def _check_own(model: Model, width: int, own: Mapping[Purpose, Tensor]) -> None:
                 model(torch.cat([torch.zeros(1, width), rows[place : place + 1]], 1))
             except ConfigError as error:
                 raise ConfigError(f"server.encoder, for {purpose} records: {error}") from None
-
-
-def _flattened(values: Mapping[Purpose, Tensor]) -> dict[Purpose, Tensor]:
-    """Features as rows of float32."""
-    return {purpose: rows.flatten(1).to(torch.float32) for purpose, rows in values.items()}
-
-
-def statement_of(
-    server: ServerParty,
-    data: VerticalData,
-    covers: Sequence[str],
-    noise: EmbeddingStatement | None,
-) -> Statement:
-    """What a run guarantees.
-
-    Args:
-        server: of the run.
-        data: its records.
-        covers: what of a training record reaches clients through the server's noise alone.
-        noise: what noise on the clients' embeddings comes to, where there is some.
-    """
-    side = server.side
-    statement = side.plan.statement(
-        server_is_private=side.update.is_private, covers=covers, records=data.records
-    )
-    if data.fitted_labels and side.plan.releases is not None:
-        statement = statement.without_guarantee(FITTED_LABELS)
-    if side.method.releases_per_query is None and side.plan.releases is not None:
-        statement = statement.without_guarantee(UNDECLARED)
-    return statement if noise is None else replace(statement, words=noise.words())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,23 +16,16 @@ from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData
 from vertizo.models.base import Model
 from vertizo.models.optimizers import Sgd
-from vertizo.party.private_updates import (
-    PrivateSgd,
-    PrivateZerothOrder,
-    Schedule,
-    SecretSgd,
-    SeededSampler,
-    SystemSampler,
-)
+from vertizo.party import private_updates as private
 from vertizo.party.server_model import FirstOrder, NoUpdate, ServerUpdate, ZerothOrder
 from vertizo.privacy import guarantee
 from vertizo.privacy.accounting import mu_of, published_mu, published_noise_std
-from vertizo.privacy.choice import MECHANISMS
 from vertizo.privacy.discrete_gaussian import RandomBytes
 from vertizo.privacy.events import GaussianRelease, Releases, SecretSteps
 from vertizo.privacy.grid_accounting import GridCorrection
 from vertizo.privacy.ledger import Ledger, MemoryLedger
 from vertizo.privacy.mechanisms import NoiseSource, SeededNoise
+from vertizo.privacy.options import MECHANISMS
 from vertizo.privacy.plan import ClippedGaussian, NoPrivacy, Plan
 from vertizo.privacy.secure_noise import SecureNoise, grid_for
 from vertizo.run import data_defaults
@@ -70,24 +63,36 @@ class Protection:
 
     config: ExperimentConfig
     data: VerticalData
+    model: Model
+    """The server's."""
+    dims: Sequence[int]
+    """d_h of every client."""
     stream: Stream
     """The server's."""
-    server_parameters: int
-    """d_0."""
-    reply_numbers: int
-    """Numbers of a reply that may depend on one record."""
-    reply_size: int
-    """Numbers of a reply."""
     charge: Charge | None = None
     """What the run is charged to; None for a ledger of its own."""
     random_bytes: RandomBytes = os.urandom
     """Where secure noise and secret samples come from."""
 
-    @cached_property
-    def _secrets(self) -> Stream:
-        """Two runs that differ in anything share no noise: their difference would be free of it."""
-        secrets = self.stream.child("configuration", self.config.digest)
-        return secrets if self.charge is None else secrets.child("run", self.charge.run)
+    def __post_init__(self) -> None:
+        config, parties = self.config, len(self.data.parties)
+        update, steps = config.server.update, config.method.server_steps
+        self._is_secret = update == "poisson-dp-sgd"
+        # Numbers of one private update, and of those of a sum that is cut to a grid as a whole.
+        parameters = self.model.parameters.numel()
+        zeroth_order = update == "private-zeroth-order"
+        self._server_numbers, self._cut_numbers = (1, 0) if zeroth_order else (parameters,) * 2
+        synchronous = config.simulation.timing == "synchronous"
+        self._steps_per_query = steps / parties if synchronous else float(steps)
+        # Steps of the server's optimiser in the whole run: on secret samples T_s, else on the
+        # batches of queries.
+        rounds, secret = planned_rounds(config, self.data), config.server.secret
+        self._secret_steps = secret.warm_up + rounds // secret.every
+        self._update_steps = self._secret_steps if self._is_secret else rounds * steps
+        self._per_query = config.method.releases_per_query or 1
+        # Two runs that differ in anything share no noise: their difference would be free of it.
+        secrets = self.stream.child("configuration", config.digest)
+        self._secrets = secrets if self.charge is None else secrets.child("run", self.charge.run)
 
     def plan(self) -> Plan:
         """What replies pass through."""
@@ -98,19 +103,24 @@ class Protection:
             return plan
         if releases is None or self._reply_noise is None:
             return NoPrivacy(config.batch_size)
-        parties, records = len(self.data.parties), self.data.records
         if self.charge is not None:
             ledger = self.charge.open_ledger(releases)
         else:
             steps = releases.secret.count if releases.secret else 0
+            parties, records = len(self.data.parties), self.data.records
             ledger = MemoryLedger(records, parties, releases.share, steps)
+        published = None
+        if config.method.name == "dpzv":  # μ by its formula, for replies as it has them: one scalar
+            reply, sampling = releases.reply, config.batch_size / self.data.records
+            rounds = self._published_rounds
+            published = published_mu(reply.noise_std, reply.clip_norm, rounds, sampling)
         return ClippedGaussian(
             releases,
             batch_size=config.batch_size,
             delta=privacy.delta,
             ledger=ledger,
             noise=self._reply_noise,
-            published=self._published(releases.reply),
+            published=published,
             by_formula=privacy.accounting == "published",
         )
 
@@ -122,7 +132,7 @@ class Protection:
             return None
         server, secret = self._server_noise, None
         step = None if server is None else self._event(server, self._cut_numbers)
-        if step is not None and config.server.update == "poisson-dp-sgd":
+        if step is not None and self._is_secret:
             # Cutting to a grid may move a sum with the record and one without it alike.
             multiplier = step.noise_std / (step.clip_norm + step.slack)
             secret = SecretSteps(self._secret_steps, config.server.secret.sampling, multiplier)
@@ -131,7 +141,7 @@ class Protection:
             clients=len(self.data.parties),
             queries=config.epochs,
             reply=self._event(self._reply_noise),
-            per_query=config.method.releases_per_query or 1,
+            per_query=self._per_query,
             step=step,
             steps_per_query=self._steps_per_query,
             secret=secret,
@@ -156,25 +166,22 @@ class Protection:
         if not isinstance(reply, SecureNoise):
             return None
         named = len(self.data.parties) * self.config.epochs
-        correction = reply.correction(named * self.reply_numbers)
+        per_record = max(self.config.method.reply_shape(1, dim)[-1] for dim in self.dims)
+        correction = reply.correction(named * per_record)
         if isinstance(server, SecureNoise):
-            secret = self.config.server.update == "poisson-dp-sgd"
-            steps = self._secret_steps if secret else math.ceil(named * self._steps_per_query)
+            steps = math.ceil(named * self._steps_per_query)
+            steps = self._secret_steps if self._is_secret else steps
             correction += server.correction(steps * self._server_numbers)
         return correction
 
-    @property
-    def _server_numbers(self) -> int:
-        """Numbers of one private update."""
-        zeroth_order = self.config.server.update == "private-zeroth-order"
-        return 1 if zeroth_order else self.server_parameters
-
     @cached_property
     def _reply_noise(self) -> NoiseSource | None:
-        clip_norm, multipliers = self.config.privacy.clip, self._noise_multipliers
-        if clip_norm is None or multipliers is None:
+        config, multipliers = self.config, self._noise_multipliers
+        if config.privacy.clip is None or multipliers is None:
             return None
-        return self._noise("noise", clip_norm, multipliers[0], 2 * self.reply_size)
+        shapes = [config.method.reply_shape(config.batch_size, dim) for dim in self.dims]
+        ahead = 2 * max(map(math.prod, shapes))
+        return self._noise("noise", config.privacy.clip, multipliers[0], ahead)
 
     @cached_property
     def _server_noise(self) -> NoiseSource | None:
@@ -183,12 +190,6 @@ class Protection:
             return None
         ahead = 2 * self._server_numbers
         return self._noise("server noise", clip_norm, multipliers[1], ahead, self._cut_numbers)
-
-    @property
-    def _cut_numbers(self) -> int:
-        """Numbers of a private update's sum that is cut to a grid as a whole; 0 if none is."""
-        zeroth_order = self.config.server.update == "private-zeroth-order"
-        return 0 if zeroth_order else self._server_numbers
 
     def _noise(
         self, name: str, clip_norm: float, multiplier: float, ahead: int, numbers: int = 0
@@ -200,30 +201,10 @@ class Protection:
             return SeededNoise(stream, clip_norm=clip_norm, noise_std=noise_std)
         if numbers:
             noise_std += multiplier * grid_for(clip_norm, noise_std) * math.sqrt(numbers)
+        ahead, source = max(4096, ahead), self.random_bytes
         return SecureNoise(
-            clip_norm=clip_norm,
-            noise_std=noise_std,
-            ahead=max(4096, ahead),
-            random_bytes=self.random_bytes,
+            clip_norm=clip_norm, noise_std=noise_std, ahead=ahead, random_bytes=source
         )
-
-    @property
-    def _steps_per_query(self) -> float:
-        """Updates of the server for each query of a client."""
-        synchronous = self.config.simulation.timing == "synchronous"
-        steps = self.config.method.server_steps
-        return steps / len(self.data.parties) if synchronous else float(steps)
-
-    @property
-    def _steps(self) -> int:
-        """Updates of the server on the batches of queries, in the whole run."""
-        return planned_rounds(self.config, self.data) * self.config.method.server_steps
-
-    @property
-    def _secret_steps(self) -> int:
-        """T_s."""
-        secret = self.config.server.secret
-        return secret.warm_up + planned_rounds(self.config, self.data) // secret.every
 
     @cached_property
     def _noise_multipliers(self) -> tuple[float, float | None] | None:
@@ -232,7 +213,6 @@ class Protection:
         if privacy.mechanism != "gaussian":
             return None
         assert privacy.clip is not None, "a complete configuration has one"
-        update = config.server.update
         if privacy.noise_std is not None:
             server = privacy.server_noise_std
             return privacy.noise_std / privacy.clip, server and server / config.server.clip
@@ -248,24 +228,19 @@ class Protection:
                 "them without this file"
             )
         if privacy.accounting == "published":
-            sigma = published_noise_std(
-                privacy.clip,
-                mu_of(privacy.epsilon, privacy.delta),
-                self._published_rounds,
-                config.batch_size / data.records,
-            )
+            mu, sampling = mu_of(privacy.epsilon, privacy.delta), config.batch_size / data.records
+            sigma = published_noise_std(privacy.clip, mu, self._published_rounds, sampling)
             return sigma / privacy.clip, None
-        private = update in PRIVATE
+        noised, secret = config.server.update in PRIVATE, self._is_secret
         share = privacy.server_share if privacy.server_share is not None else 0.5
-        secret = update == "poisson-dp-sgd"
         calibrated = guarantee.calibrate(
             privacy.epsilon * (1 if privacy.noise == "seeded" else 1 - GRID_MARGIN),
             privacy.delta,
             clients=len(data.parties),
             queries=config.epochs,
-            per_query=config.method.releases_per_query or 1,
-            server_share=share if private else 0.0,
-            steps_per_query=self._steps_per_query if private and not secret else None,
+            per_query=self._per_query,
+            server_share=share if noised else 0.0,
+            steps_per_query=self._steps_per_query if noised and not secret else None,
             secret_steps=self._secret_steps if secret else 0,
             sampling=config.server.secret.sampling if secret else None,
         )
@@ -274,51 +249,31 @@ class Protection:
     @property
     def _published_rounds(self) -> float:
         """T of DPZV's formula: all replies of all clients, ``M E D/B``."""
-        per_record = self.config.epochs * (self.config.method.releases_per_query or 1)
+        per_record = self.config.epochs * self._per_query
         return len(self.data.parties) * per_record * self.data.records / self.config.batch_size
-
-    def _published(self, reply: GaussianRelease) -> float | None:
-        """μ by DPZV's formula, for replies as it has them: one scalar."""
-        if self.config.method.name != "dpzv":
-            return None
-        sampling = self.config.batch_size / self.data.records
-        return published_mu(reply.noise_std, reply.clip_norm, self._published_rounds, sampling)
 
     @property
     def learning_rate(self) -> float:
         """η_0 of the server, given or chosen."""
-        options, noise = self.config.server, self._server_noise
-        if options.optimizer.learning_rate is not None:
-            return options.optimizer.learning_rate
-        records: float = self.config.batch_size
-        if options.update == "poisson-dp-sgd":
-            records = options.secret.sampling * self.data.records
-        return data_defaults.server_rate(
-            options.update,
-            self.server_parameters,
-            options.optimizer.momentum,
-            noise.noise_std / records if noise is not None else 0.0,
-            self._update_steps,
-        )
+        options, noise, sgd = self.config.server, self._server_noise, self.config.server.optimizer
+        if sgd.learning_rate is not None:
+            return sgd.learning_rate
+        sampled = options.secret.sampling * self.data.records
+        records = sampled if self._is_secret else self.config.batch_size
+        added = 0.0 if noise is None else noise.noise_std / records
+        parameters = self.model.parameters.numel()
+        steps = self._update_steps
+        return data_defaults.server_rate(options.update, parameters, sgd.momentum, added, steps)
 
-    @property
-    def _update_steps(self) -> int:
-        """Steps of the server's optimiser in the whole run."""
-        return self._secret_steps if self.config.server.update == "poisson-dp-sgd" else self._steps
-
-    def schedule(self) -> Schedule | None:
+    def schedule(self) -> private.Schedule | None:
         """Of steps on secret samples."""
-        if self.config.server.update != "poisson-dp-sgd":
-            return None
         secret = self.config.server.secret
-        return Schedule(secret.every, secret.warm_up, self._secret_steps)
+        if not self._is_secret:
+            return None
+        return private.Schedule(secret.every, secret.warm_up, self._secret_steps)
 
-    def update(self, model: Model) -> ServerUpdate:
-        """How the server model is trained.
-
-        Raises:
-            ConfigError: the model does not admit it.
-        """
+    def update(self) -> ServerUpdate:
+        """How the server model is trained; ConfigError where the model does not admit it."""
         options, batch_size = self.config.server, self.config.batch_size
         steps = self._update_steps if options.optimizer.falls else None
         sgd = Sgd(self.learning_rate, options.optimizer.momentum, steps)
@@ -326,27 +281,27 @@ class Protection:
             return NoUpdate()
         if options.update == "sgd":
             return FirstOrder(sgd, batch_size)
-        directions = Directions(
-            options.directions, model.parameters.numel(), self.stream.child("directions")
-        )
+        stream = self.stream.child("directions")
+        directions = Directions(options.directions, self.model.parameters.numel(), stream)
         if options.update in ("zeroth-order", "forward-difference"):
             forward = options.update == "forward-difference"
             return ZerothOrder(sgd, directions, options.smoothing, batch_size, forward=forward)
         noise = self._server_noise
         assert noise is not None
-        seeded = self.config.privacy.noise == "seeded"
         if options.update == "private-zeroth-order":
-            return PrivateZerothOrder(sgd, noise, batch_size, directions, options.smoothing)
+            return private.PrivateZerothOrder(sgd, noise, batch_size, directions, options.smoothing)
         if options.update == "private-sgd":
-            return PrivateSgd(sgd, noise, batch_size)
-        sampling = options.secret.sampling
-        stream = self._secrets.child("secret samples")
-        return SecretSgd(
+            return private.PrivateSgd(sgd, noise, batch_size)
+        stream, sampling = self._secrets.child("secret samples"), options.secret.sampling
+        seeded = self.config.privacy.noise == "seeded"
+        return private.SecretSgd(
             sgd,
             noise,
             sampling=sampling,
             capacity=guarantee.capacity(self.data.records, sampling),
-            sampler=SeededSampler(stream) if seeded else SystemSampler(self.random_bytes),
+            sampler=private.SeededSampler(stream)
+            if seeded
+            else private.SystemSampler(self.random_bytes),
         )
 
 

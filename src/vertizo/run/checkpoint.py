@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,8 +21,6 @@ from vertizo.core.errors import RunError, UserError
 
 FORMAT = "vertizo-1"
 """Key of the metadata that holds the JSON."""
-
-
 NAMES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -42,10 +40,8 @@ def save(path: Path, state: Any) -> None:
     """Write ``state``; a crash at any moment leaves the old file or the new one.
 
     Its owner alone may read it: states hold keys of noise, and what labels can be worked out from.
-    Tensors go from their place to the file: there is no second copy of a large one.
-
-    Raises:
-        RunError: it cannot be written; the old file is still there.
+    Tensors go from their place to the file: there is no second copy of a large one. RunError if it
+    cannot be written.
     """
     tensors: dict[str, Tensor] = {}
     skeleton = json.dumps(_pack(state, tensors))
@@ -74,11 +70,7 @@ def _write(file: BinaryIO, tensors: dict[str, Tensor], metadata: dict[str, str])
 
 
 def load(path: Path) -> Any:
-    """The state of a file.
-
-    Raises:
-        RunError: no such file, or not one that `save` wrote.
-    """
+    """The state of a file; RunError where there is no such file, or not one that `save` wrote."""
     try:
         with safetensors.safe_open(str(path), framework="pt") as file:
             metadata = file.metadata() or {}
@@ -96,41 +88,31 @@ def load(path: Path) -> Any:
 
 
 def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
-    """Replace a file's content in one step that survives a power cut.
+    """Replace a file's content in one step that survives a power cut, or raise RunError.
 
-    Args:
-        path: of the file.
-        content: all of it.
-        mode: its rights, from which the umask takes some away.
-
-    Raises:
-        RunError: it cannot be written; the old content is still there.
+    The umask takes some of the rights in ``mode`` away.
     """
     with _whole(path, mode) as file:
         file.write(content)
 
 
-def unwritable(path: Path, error: OSError) -> RunError:
-    """What to say of a file that could not be written."""
-    return RunError(f"{path} cannot be written: {error.strerror}")
-
-
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
+def telling(words: str, advice: str = "") -> Iterator[None]:
+    """What the system refuses inside is one line: the words, its reason, and the advice."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"{words}: {error.strerror}{advice}") from None
+
+
+def writing(path: Path) -> AbstractContextManager[None]:
     """A disk that is full or broken is told in one line that names what was to be written."""
-    try:
-        yield
-    except OSError as error:
-        raise unwritable(path, error) from None
+    return telling(f"{path} cannot be written")
 
 
-@contextmanager
-def reading(path: Path) -> Iterator[None]:
+def reading(path: Path) -> AbstractContextManager[None]:
     """A disk that cannot be read is told in one line that names what was to be read."""
-    try:
-        yield
-    except OSError as error:
-        raise RunError(f"{path} cannot be read: {error.strerror}") from None
+    return telling(f"{path} cannot be read")
 
 
 @contextmanager
@@ -176,13 +158,13 @@ def _whole(path: Path, mode: int) -> Iterator[BinaryIO]:
 
 
 def _pack(value: Any, tensors: dict[str, Tensor]) -> Any:
-    if isinstance(value, (Tensor, bytes)):
-        key = str(len(tensors))
-        if isinstance(value, Tensor):
-            tensors[key] = value.detach()
-            return {"$tensor": key}
-        data = torch.frombuffer(bytearray(value), dtype=torch.uint8) if value else torch.empty(0)
-        tensors[key] = data
+    key = str(len(tensors))
+    if isinstance(value, Tensor):
+        tensors[key] = value.detach()
+        return {"$tensor": key}
+    if isinstance(value, bytes):
+        empty = torch.empty(0)
+        tensors[key] = torch.frombuffer(bytearray(value), dtype=torch.uint8) if value else empty
         return {"$bytes": key}
     if isinstance(value, dict):
         return {name: _pack(item, tensors) for name, item in value.items()}

@@ -1,31 +1,67 @@
-"""What a guarantee covers, and what it rests on that was tried and not proved."""
+"""What a run guarantees: what is covered, what that rests on, and why there is no guarantee."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import replace
 
-from vertizo.config.architectures import ClientModelConfig, EncoderConfig, ServerModelConfig
 from vertizo.config.schema import ExperimentConfig
 from vertizo.data.vertical import VerticalData
-from vertizo.run.build_models import is_foreign
+from vertizo.party.server import ServerParty
+from vertizo.privacy.embedding_noise import EmbeddingStatement
+from vertizo.privacy.statement import Statement
+from vertizo.run.build_models import Foreign
 
 FEATURES = "each client's features against the other clients"
-"""What `covers` calls them."""
+FITTED_LABELS = (
+    "No privacy guarantee: what the task is, its classes, or the mean and spread that labels are "
+    "scaled by were read off the labels, and every reply depends on it; data.classes, or "
+    "data.task and data.label_range, give public knowledge instead."
+)
+UNDECLARED = (
+    "No privacy guarantee: the method does not declare what it releases of a record "
+    "(Method.releases_per_query)."
+)
+MEMBERS_OWN = (
+    "each member's client.model, where it is code of the member's own, treats each record by itself"
+)
+"""Over a network a member may choose its model, and does not say which it is."""
 
 
-def covers(config: ExperimentConfig, data: VerticalData, *, models_mix: bool) -> tuple[str, ...]:
+def statement_of(
+    config: ExperimentConfig,
+    data: VerticalData,
+    server: ServerParty,
+    noise: EmbeddingStatement | None,
+    *,
+    models_mix: bool,
+    served: bool = False,
+) -> Statement:
+    """What a run guarantees.
+
+    ``noise`` is what noise on the clients' embeddings comes to; ``models_mix`` says whether some
+    client's model computes a record's embedding from others as well, ``served`` whether clients are
+    others, who may choose their models.
+    """
+    side, covers = server.side, _covers(config, data, models_mix=models_mix)
+    statement = side.plan.statement(
+        server_is_private=side.update.is_private, covers=covers, records=data.records
+    )
+    if data.fitted_labels and side.plan.releases is not None:
+        statement = statement.without_guarantee(FITTED_LABELS)
+    if side.method.releases_per_query is None and side.plan.releases is not None:
+        statement = statement.without_guarantee(UNDECLARED)
+    if noise is not None:
+        statement = replace(statement, words=noise.words())
+    return statement.assuming(assumptions(config, data, covers, served=served))
+
+
+def _covers(config: ExperimentConfig, data: VerticalData, *, models_mix: bool) -> tuple[str, ...]:
     """What of a training record reaches clients through the server's noise alone.
 
-    Defined in docs/mathematics.md, What is guaranteed.
-
-    The label always does. What holds for features is as strong as the preparation of each column
-    and the way each client trains: statistics of the training records, gradients, and codes whose
-    scale spans several records carry one record's features into the messages about others.
-
-    Args:
-        config: of the run.
-        data: its records.
-        models_mix: whether some client's model computes a record's embedding from others as well.
+    Defined in docs/mathematics.md, What is guaranteed. The label always does. What holds for
+    features is as strong as the preparation of each column and the way each client trains:
+    statistics of the training records, gradients, and codes whose scale spans several records carry
+    one record's features into the messages about others.
     """
     things = ["labels"]
     if data.own is not None and data.own.name not in data.fitted:
@@ -36,35 +72,22 @@ def covers(config: ExperimentConfig, data: VerticalData, *, models_mix: bool) ->
     return tuple(things)
 
 
-MEMBERS_OWN = (
-    "each member's client.model, where it is code of the member's own, treats each record by itself"
-)
-"""Over a network a member may choose its model, and does not say which it is."""
-
-
 def assumptions(
-    config: ExperimentConfig, data: VerticalData, covered: Sequence[str], *, served: bool = False
+    config: ExperimentConfig, data: VerticalData, covers: tuple[str, ...], *, served: bool
 ) -> tuple[str, ...]:
     """What a guarantee rests on that was tried and not proved: that the user's models mix nothing.
 
     The server's models decide about all that is covered, a client's about features alone.
-
-    Args:
-        config: of the run.
-        data: its records.
-        covered: see `covers`.
-        served: whether clients are others, who may choose their models.
     """
-    models: dict[str, ClientModelConfig | EncoderConfig | ServerModelConfig] = {
-        "server.model": config.server.model
-    }
-    if FEATURES in covered and not served:
-        models["client.model"] = config.client.model
-    if data.own is not None:
-        models["server.encoder"] = config.server.encoder
+    features = FEATURES in covers
+    models = (
+        ("client.model", config.client.model, features and not served),
+        ("server.encoder", config.server.encoder, data.own is not None),
+        ("server.model", config.server.model, True),
+    )
     things = tuple(
         f"{key} ({getattr(model, 'path', '')}) treats each record by itself"
-        for key, model in sorted(models.items())
-        if is_foreign(model)
+        for key, model, decides in models
+        if decides and isinstance(model, Foreign)
     )
-    return (*things, MEMBERS_OWN) if FEATURES in covered and served else things
+    return (*things, MEMBERS_OWN) if features and served else things

@@ -59,14 +59,8 @@ def client_rate(
     """η_m: that of a gradient, or as much less as an estimate of it is longer.
 
     A zeroth-order estimate of a gradient g in d dimensions has the expected squared norm d‖g‖²,
-    so that the largest step that still descends is d times shorter.
-
-    Args:
-        method: which says in how many dimensions it estimates.
-        parameters: d_m.
-        embedding_dim: d_h.
-        batch_size: B.
-        momentum: of the optimiser; a step counts 1 / (1 − momentum) times.
+    so that the largest step that still descends is d times shorter. The method says in how many
+    dimensions it estimates, from d_m, d_h and B; a step counts 1 / (1 − momentum) times.
     """
     dimensions = method.estimated_dimensions(parameters, embedding_dim, batch_size)
     rate = _rate(dimensions, ZEROTH_ORDER_RATE) if dimensions else FIRST_ORDER_RATE
@@ -76,14 +70,9 @@ def client_rate(
 def server_rate(
     update: UpdateName, parameters: int, momentum: float, noise: float = 0.0, steps: int = 1
 ) -> float:
-    """η_0, likewise; under noise, as much as lets T steps of it end not too far off.
+    """η_0, likewise of d_0 parameters; under noise, so that T steps of it end not too far off.
 
-    Args:
-        update: how the server is trained.
-        parameters: d_0.
-        momentum: of the optimiser.
-        noise: standard deviation of what a private update adds to each parameter's gradient.
-        steps: T.
+    ``noise`` is the standard deviation of what a private update adds to each parameter's gradient.
     """
     rate = FIRST_ORDER_RATE
     if update in ("zeroth-order", "forward-difference", "private-zeroth-order"):
@@ -97,12 +86,16 @@ def _rate(dimensions: float, rate: float) -> float:
     return min(LARGEST_RATE, rate / dimensions)
 
 
+def _within(bounds: tuple[int, int], wanted: int) -> int:
+    least, most = bounds
+    return min(max(wanted, least), most)
+
+
 def complete(config: ExperimentConfig, data: VerticalData) -> ExperimentConfig:
     """The configuration with epochs, batch size and clip for these records, where it names none.
 
-    Args:
-        config: as it was given; one that is complete stays as it is.
-        data: of which the number of records, columns and parties matter.
+    One that is complete stays as it is; of the data, the numbers of records, columns and parties
+    matter.
     """
     given, privacy = config.model_fields_set, config.privacy
     chosen: dict[str, Any] = {}
@@ -115,17 +108,12 @@ def complete(config: ExperimentConfig, data: VerticalData) -> ExperimentConfig:
         chosen |= {} if "epochs" in given else {"epochs": method.sweeps}
         given = given | chosen.keys()
     if "batch_size" not in given:
-        wanted = BATCH_SIZE
-        if private:
-            least, most = PRIVATE_BATCH_SIZES
-            wanted = min(max(data.records // PRIVATE_BATCHES, least), most)
-        chosen["batch_size"] = max(1, min(wanted, data.records))
+        per_batch = _within(PRIVATE_BATCH_SIZES, data.records // PRIVATE_BATCHES)
+        chosen["batch_size"] = max(1, min(per_batch if private else BATCH_SIZE, data.records))
     if "epochs" not in given:
         batch_size = chosen.get("batch_size", config.batch_size)
-        least, most = EPOCHS
         per_epoch = max(1, math.ceil(data.records / batch_size))
-        wanted = PRIVATE_EPOCHS if private else round(ROUNDS / per_epoch)
-        chosen["epochs"] = min(max(wanted, least), most)
+        chosen["epochs"] = _within(EPOCHS, PRIVATE_EPOCHS if private else round(ROUNDS / per_epoch))
     if private and privacy.clip is None:
         clip = TANGENT_CLIP if method.name == "tangent" else reply_clip(data)
         chosen["privacy"] = privacy.model_copy(update={"clip": clip})

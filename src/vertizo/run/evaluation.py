@@ -13,16 +13,14 @@ from vertizo.models.losses import Classification
 from vertizo.party.final_head import WORDS
 from vertizo.party.metrics import Scores
 from vertizo.protocol.messages import Purpose
-from vertizo.run.job import Job
-from vertizo.run.job_state import JobState
+from vertizo.run.job_state import Job, JobState
 from vertizo.run.traffic import Traffic
 
 
 def score(job: Job, purpose: Purpose) -> Scores:
     """Quality on a partition whose embeddings are all there; nothing where it has no records.
 
-    Raises:
-        NonFiniteError: training diverged; `diverged` says what to do.
+    Raises NonFiniteError if training diverged; `diverged` says what to do.
     """
     if not len(job.data.labels[purpose]):
         return {}
@@ -46,14 +44,9 @@ def diverged(job: Job, error: NonFiniteError) -> RunError:
 def evaluation_row(
     job: Job, purpose: Purpose, scores: Scores, traffic: Traffic, times: Mapping[str, float]
 ) -> dict[str, Any]:
-    """One line of ``metrics.jsonl``.
+    """One line of ``metrics.jsonl``: the scores on a partition, and traffic and times so far.
 
-    Args:
-        job: whose meters count since the last evaluation.
-        purpose: the partition that was scored.
-        scores: on it.
-        traffic: so far.
-        times: so far, by name.
+    The job's meters count since the last evaluation.
     """
     party, meter, staleness = job.party, job.party.side.meter, job.party.staleness
     seen, mean = meter.records, staleness.recent_mean

@@ -39,9 +39,7 @@ class Experiment:
     >>> result.summary["method"], result.summary["privacy"]["guarantee"]
     ('dpzv', 'none')
 
-    Args:
-        config: validated and complete.
-        data: already cut data; None loads what the configuration names.
+    Without ``data``, already cut, what the configuration names is loaded.
     """
 
     def __init__(
@@ -60,11 +58,7 @@ class Experiment:
         return cls(configuration.load(Path(path), overrides))
 
     def data(self) -> VerticalData:
-        """The data, loaded and cut once.
-
-        Raises:
-            ConfigError, DataError: see `vertizo.data`.
-        """
+        """The data, loaded and cut once; ConfigError or DataError where it cannot be had."""
         if self._data is None:
             known = CATALOG.get(self.config.data.name)
             if known is not None and known.tokens:  # which takes a while to make
@@ -82,11 +76,7 @@ class Experiment:
         build(self.config, self.data())
 
     def privacy(self) -> dict[str, Any]:
-        """What the run would guarantee: the section ``privacy`` of its summary.
-
-        Raises:
-            ConfigError, DataError: as `check`.
-        """
+        """The section ``privacy`` of the run's summary, beforehand; errors as `check`."""
         privacy = build(self.config, self.data()).privacy()
         if self.config.privacy.ledger is not None:
             privacy["counted"] = f"this run, which draws on the ledger {self.config.privacy.ledger}"
@@ -130,11 +120,7 @@ class Experiment:
         observer: Observer | None = None,
         track: Sequence[str] = (),
     ) -> Iterator[Training]:
-        """The training that `run` makes, its folder and ledger held open; arguments as of `run`.
-
-        Raises:
-            RunError: the folder cannot be used.
-        """
+        """The training that `run` makes, its folder and ledger held open; all else as of `run`."""
         torch.set_num_threads(self.config.threads)
         keep_freed_memory()
         folder = None if out is None else RunFolder(Path(out))
@@ -158,10 +144,10 @@ class Experiment:
         over = folder is not None and resume and folder.summary() is not None
         with (
             charging(self.config, self.data(), name) as charge,
-            tracking.opened(() if over else track, Tracked(name, self.config)) as tracker,
+            tracking.opened(() if over else track, Tracked(name, self.config)) as trackers,
         ):
             federation = build(self.config, self.data(), observer=observer, charge=charge)
-            training = Training(self.config, federation, folder, progress, tracker)
+            training = Training(federation, folder, progress, trackers)
             if folder is None:
                 yield training
                 return
@@ -173,7 +159,7 @@ class Experiment:
                 yield training
 
     def check_same(self, folder: RunFolder) -> None:
-        """Raises RunError if the folder holds a run of another configuration."""
+        """Raise RunError if the folder holds a run of another configuration."""
         if not folder.is_of(self.config):
             raise RunError(
                 f"{folder.path} holds a run of another configuration; "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,12 +27,7 @@ class Explanation:
 
 
 def explain(config: ExperimentConfig, privacy: Mapping[str, Any]) -> Explanation:
-    """Put a run's statement into words.
-
-    Args:
-        config: of the run.
-        privacy: the section ``privacy`` of its summary.
-    """
+    """Put a run's statement, the section ``privacy`` of its summary, into words."""
     return Explanation(
         guarantee=privacy["guarantee"],
         promise=_promise(privacy),
@@ -57,43 +52,42 @@ def _promise(privacy: Mapping[str, Any]) -> str:
     )
 
 
-def _protected(config: ExperimentConfig, privacy: Mapping[str, Any]) -> list[str]:
+def _protected(config: ExperimentConfig, privacy: Mapping[str, Any]) -> Iterator[str]:
     if not is_bounded(privacy):
-        noise = privacy.get("embedding_noise")
-        if noise is None:
-            return []
-        return [
-            "What one client sends of a record, by itself, against the server: "
-            f"ε = {bound_text(noise['epsilon'])} at δ = {noise['delta']:g}. The client's model may "
-            "carry more of that record into the embeddings of others."
-        ]
-    epsilon, delta = privacy["epsilon"], privacy["delta"]
-    simulated = privacy["guarantee"] == "simulated"
-    kind = "simulated " if simulated else ""
-    lines = [
-        f"{thing[0].upper()}{thing[1:]}, of each training record: {kind}ε = {bound_text(epsilon)} "
-        f"at δ = {delta:g}."
-        for thing in privacy["covers"]
-    ]
+        if (noise := privacy.get("embedding_noise")) is not None:
+            yield (
+                "What one client sends of a record, by itself, against the server: "
+                f"ε = {bound_text(noise['epsilon'])} at δ = {noise['delta']:g}. The client's model "
+                "may carry more of that record into the embeddings of others."
+            )
+        return
+    simulated, covers = privacy["guarantee"] == "simulated", privacy["covers"]
+    epsilon = f"{'simulated ' if simulated else ''}ε = {bound_text(privacy['epsilon'])}"
+    for thing in covers:
+        what = thing[0].upper() + thing[1:]
+        yield f"{what}, of each training record: {epsilon} at δ = {privacy['delta']:g}."
     if simulated:
-        lines.append(
+        yield (
             "All of this would hold if the noise were secret. This run made its noise from its "
             "seed: against whoever knows the seed, nothing is protected. privacy.noise 'secure' "
             "makes it exact."
         )
     against = "labels against all clients together"
-    if any("features" in thing for thing in privacy["covers"]):
+    if _features(covers):
         against += ", a client's features against all others together"
-    lines.append(
+    yield (
         "It holds even if clients break the protocol, and for anything computed from what they "
         f"saw: {against}."
     )
     if not config.method.first_order_client:
-        lines.append(
+        yield (
             "Passing on the finished models costs training records' labels nothing more: the "
             "models are made from protected releases."
         )
-    return lines
+
+
+def _features(covers: Sequence[str]) -> bool:
+    return any("features" in thing for thing in covers)
 
 
 WEAK = 0.9
@@ -113,52 +107,43 @@ def _percent(share: float) -> str:
     return f"{math.ceil(1000 * share - 1e-9) / 10:g} %"
 
 
-def _not_protected(config: ExperimentConfig, privacy: Mapping[str, Any]) -> list[str]:
-    lines = []
+def _not_protected(config: ExperimentConfig, privacy: Mapping[str, Any]) -> Iterator[str]:
     covers = privacy.get("covers") or ()
     if privacy["guarantee"] == "none":
-        lines.append("Labels of training records: no bound holds against the clients.")
+        yield "Labels of training records: no bound holds against the clients."
     if privacy["guarantee"] == "published":
-        lines.append(
+        yield (
             "Labels of training records: the published formula states an ε that does not hold. "
             f"The replies alone give ε = {privacy['replies_alone_epsilon']:.4g}."
         )
-    trains_on_labels = config.server.update not in (*PRIVATE, "none")
-    if config.privacy.mechanism == "gaussian" and trains_on_labels:
-        lines.append(
-            f"The server model (server.update {config.server.update}) learns from raw labels, "
-            "and every later reply depends on it."
+    update = config.server.update
+    if config.privacy.mechanism == "gaussian" and update not in (*PRIVATE, "none"):
+        yield (
+            f"The server model (server.update {update}) learns from raw labels, and every later "
+            "reply depends on it."
         )
-    lines.append(
-        "A client's features against the server: it is trusted and reads all embeddings."
-        if config.privacy.mechanism != "embedding-noise"
-        else "Labels, against anybody: noise on embeddings does not protect them."
-    )
-    own = "the label holder's columns" not in covers
-    if own and config.data.label_holder is not None:
-        lines.append(
-            "The label holder's own columns"
-            + (
-                ": statistics of the training records prepared them."
-                if is_bounded(privacy)
-                else "."
-            )
-        )
-    elif own and config.data.name == "table":  # over a network it need not be named to have some
-        lines.append("The label holder's own columns, if it has some.")
-    if not any("features" in thing for thing in covers):
-        lines.append(f"Clients' features against other clients{_why(config, privacy)}.")
+    if config.privacy.mechanism == "embedding-noise":
+        yield "Labels, against anybody: noise on embeddings does not protect them."
+    else:
+        yield "A client's features against the server: it is trusted and reads all embeddings."
+    if "the label holder's columns" not in covers:
+        if config.data.label_holder is not None:
+            fitted = ": statistics of the training records prepared them"
+            yield f"The label holder's own columns{fitted if is_bounded(privacy) else ''}."
+        elif config.data.name == "table":  # over a network it need not be named to have some
+            yield "The label holder's own columns, if it has some."
+    if not _features(covers):
+        yield f"Clients' features against other clients{_why(config, privacy)}."
     if config.data.validation > 0:
-        lines.append("Labels of validation records: they choose the kept model without noise.")
-    lines.append("Test records, and every other record that was not trained on.")
-    lines += [
+        yield "Labels of validation records: they choose the kept model without noise."
+    yield from (
+        "Test records, and every other record that was not trained on.",
         "Which records exist and which are in whose batches; sizes and times of messages.",
         "Later predictions that use a record's own columns.",
         "A person with several records: the bound is for one record and weakens with each more.",
         "The server's own figures in the run folder (training loss and accuracy, clip fraction): "
         "they carry no noise; keep them as safe as the labels.",
-    ]
-    return lines
+    )
 
 
 def _why(config: ExperimentConfig, privacy: Mapping[str, Any]) -> str:
@@ -171,50 +156,47 @@ def _why(config: ExperimentConfig, privacy: Mapping[str, Any]) -> str:
         return f": codec {config.codecs.up.name!r} scales records together"
     if config.data.parties == 1:
         return ": there is one client alone"
-    reason = (
+    mixing = config.client.model.name in ("module", "function")
+    return (
         ": statistics of the training records prepared columns (data.ranges and data.categories "
         "give public bounds instead)"
-    )
-    if config.client.model.name in ("module", "function"):
-        reason += ", or the client's model takes records together"
-    return reason
+    ) + (", or the client's model takes records together" if mixing else "")
 
 
-def _how(config: ExperimentConfig, privacy: Mapping[str, Any]) -> list[str]:
+def _how(config: ExperimentConfig, privacy: Mapping[str, Any]) -> Iterator[str]:
     if privacy["noise_std"] is None:
-        return []
+        return
     per_record = len(config.method.reply_shape(2, 3)) > 1
     noised = "each number of it gets" if per_record else "the sum over a batch gets"
-    lines = [
+    yield (
         f"Each record's part of a reply is clipped to {privacy['clip']:g}; {noised} Gaussian noise "
         f"of σ = {privacy['noise_std']:.6g} and is divided by {config.batch_size}, whatever the "
-        "batch's size.",
+        "batch's size."
+    )
+    yield (
         f"A record is in at most {privacy['max_participations']} queries of all clients "
-        f"({privacy['max_releases']} noised releases); the ledger refuses more.",
-    ]
+        f"({privacy['max_releases']} noised releases); the ledger refuses more."
+    )
     if privacy["server_noise_std"] is not None:
-        lines.append(
+        yield (
             f"The server's update on each batch is clipped to {privacy['server_clip']:g} a record "
             f"and gets noise of σ = {privacy['server_noise_std']:.6g} on the sum."
         )
-    secret = privacy["secret_steps"]
-    if secret is not None:
-        lines.append(
+    if (secret := privacy["secret_steps"]) is not None:
+        yield (
             f"The server makes {secret['count']:,} steps on samples that nobody else knows, each "
             f"record in each with probability {secret['sampling']:g}, noise multiplier "
             f"{secret['noise_multiplier']:.4g}."
         )
-    source = privacy["noise_source"]
-    lines.append(f"Noise: {source}.")
+    yield f"Noise: {privacy['noise_source']}."
     if config.privacy.noise == "seeded":
-        lines.append(
+        yield (
             "Whoever knows the seed knows the noise: this run is a simulation, and its figures say "
             "what a federation with secret noise would guarantee."
         )
     if privacy["epsilon_published"] is not None:
-        lines.append(
+        yield (
             f"The published formula would call this ε = {privacy['epsilon_published']:.4g}; "
             "it does not hold."
         )
-    lines.append(f"Counted: {privacy['counted']}.")
-    return lines
+    yield f"Counted: {privacy['counted']}."

@@ -11,9 +11,6 @@ from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError
 from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData
-from vertizo.models.base import Model
-from vertizo.models.optimizers import Optimizer
-from vertizo.party.client import ClientParty
 from vertizo.party.server import ServerParty
 from vertizo.privacy import guarantee
 from vertizo.privacy.embedding_noise import EmbeddingStatement
@@ -22,16 +19,16 @@ from vertizo.privacy.statement import Statement
 from vertizo.protocol import wire
 from vertizo.protocol.codecs.none import NoCompression
 from vertizo.run.build_parties import (
+    MadeClient,
     check_sizes,
     embedding_noise,
     make_client,
     make_server,
-    statement_of,
 )
 from vertizo.run.build_privacy import Charge, record_choice
-from vertizo.run.coverage import assumptions, covers
+from vertizo.run.coverage import statement_of
 from vertizo.run.data_defaults import complete
-from vertizo.run.lengths import planned_rounds
+from vertizo.run.lengths import planned_rounds, steps_of_client
 from vertizo.run.simulator import Observer, Simulator
 
 
@@ -39,26 +36,29 @@ from vertizo.run.simulator import Observer, Simulator
 class Federation:
     """The parties, the simulator that runs them, and what a checkpoint needs of both."""
 
+    config: ExperimentConfig
+    """Complete."""
     data: VerticalData
-    models: list[Model]
-    """Each client's."""
-    optimizers: list[Optimizer]
-    learning_rates: list[float]
-    """Each client's, given or chosen."""
+    made: list[MadeClient]
     server: ServerParty
-    clients: list[ClientParty]
     simulator: Simulator
-    total_rounds: int
-    covers: tuple[str, ...] = ("labels",)
-    """What of a training record reaches clients through the server's noise alone."""
-    assumptions: tuple[str, ...] = ()
-    """What a guarantee rests on that was tried and not proved."""
-    releases: Releases | None = None
-    """All that may depend on one record, where replies carry noise."""
-    embedding_noise: EmbeddingStatement | None = None
+    embedding_noise: EmbeddingStatement | None
     """What noise on the clients' embeddings comes to, where there is some."""
-    notes: tuple[str, ...] = ()
-    """What people should know of the models."""
+
+    def __post_init__(self) -> None:
+        self.clients = self.simulator.clients
+        self.models = [client.model for client in self.made]
+        self.optimizers = [client.optimizer for client in self.made]
+        self.learning_rates = [client.learning_rate for client in self.made]
+        self.total_rounds = planned_rounds(self.config, self.data)
+        notes = [note for client in self.made for note in client.notes]
+        self.notes = tuple(dict.fromkeys([*notes, *self.server.side.notes]))
+        """What people should know of the models."""
+
+    @property
+    def releases(self) -> Releases | None:
+        """All that may depend on one record, where replies carry noise."""
+        return self.server.side.plan.releases
 
     def start(self, *, upload_table: bool) -> None:
         """Begin a new run."""
@@ -68,14 +68,13 @@ class Federation:
 
     def statement(self) -> Statement:
         """What the run guarantees."""
-        statement = statement_of(self.server, self.data, self.covers, self.embedding_noise)
-        return statement.assuming(self.assumptions)
+        mix, noise = any(client.mixes_records for client in self.made), self.embedding_noise
+        return statement_of(self.config, self.data, self.server, noise, models_mix=mix)
 
     def spent(self, statement: Statement) -> dict[str, Any]:
         """How much was clipped so far, and the ε of what was answered, where these mean something.
 
-        Args:
-            statement: what the whole run guarantees.
+        The statement is that of the whole run.
         """
         server, plan = self.server, self.server.side.plan
         figures: dict[str, Any] = {}
@@ -96,10 +95,7 @@ class Federation:
     def privacy(self) -> dict[str, Any]:
         """The statement, and what noise on embeddings comes to, for ``summary.json``."""
         noise = self.embedding_noise
-        return {
-            **self.statement().as_dict(),
-            "embedding_noise": noise.as_dict() if noise is not None else None,
-        }
+        return self.statement().as_dict() | {"embedding_noise": noise and noise.as_dict()}
 
     def parameters(self) -> dict[str, Any]:
         """The models alone: all parameters, and what else belongs to a model; live."""
@@ -146,13 +142,9 @@ def build(
     observer: Observer | None = None,
     charge: Charge | None = None,
 ) -> Federation:
-    """All parties of one experiment, in one process.
+    """All parties of one experiment, in one process; the observer sees every frame on the wire.
 
-    Args:
-        config: of the run.
-        data: its records.
-        observer: sees every frame on the wire.
-        charge: what the run is charged to; None for a ledger of its own.
+    Without a ``charge`` the run has a ledger of its own.
 
     Raises:
         ConfigError: parts of the configuration do not fit each other or the data.
@@ -171,7 +163,13 @@ def build(
     shared = [root.child("shared", m) for m in range(parties)]
     public = record_choice(config)
     noise = embedding_noise(config, data.records)
-    encode = _giving(config, observed=observer is not None)
+    # Messages pass as they are where bytes would say the same; nothing is known of a codec but that
+    # float32 numbers come back exactly without one.
+    exact = all(
+        isinstance(codec, NoCompression) and codec.dtype == "float32"
+        for codec in (config.codecs.up, config.codecs.down)
+    )
+    encode = wire.InProcessFrame if exact and observer is None else wire.encode
     made = [
         make_client(
             config,
@@ -191,44 +189,12 @@ def build(
     server = make_server(
         config, data, dims, root.child("server"), shared, public, charge=charge, encode=encode
     )
-    clients = [client.party for client in made]
     simulator = Simulator(
-        clients,
+        [client.party for client in made],
         server,
         config.simulation,
         root.child("links"),
-        synchronous=config.simulation.timing == "synchronous",
-        queries_per_client=config.epochs * clients[0].batches.per_epoch,
+        queries_per_client=steps_of_client(config, data.records),
         observer=observer,
     )
-    covered = covers(config, data, models_mix=any(client.mixes_records for client in made))
-    return Federation(
-        data=data,
-        models=[client.model for client in made],
-        optimizers=[client.optimizer for client in made],
-        learning_rates=[client.learning_rate for client in made],
-        server=server,
-        clients=clients,
-        simulator=simulator,
-        total_rounds=planned_rounds(config, data),
-        covers=covered,
-        assumptions=assumptions(config, data, covered),
-        releases=server.side.plan.releases,
-        embedding_noise=noise,
-        notes=tuple(
-            dict.fromkeys([*(n for client in made for n in client.notes), *server.side.notes])
-        ),
-    )
-
-
-def _giving(config: ExperimentConfig, *, observed: bool) -> wire.Encode:
-    """How messages pass within this process: as they are, where bytes would say the same.
-
-    Nothing is known of a codec but that float32 numbers come back exactly without one.
-    """
-    codecs = config.codecs
-    exact = all(
-        isinstance(codec, NoCompression) and codec.dtype == "float32"
-        for codec in (codecs.up, codecs.down)
-    )
-    return wire.InProcessFrame if exact and not observed else wire.encode
+    return Federation(config, data, made, server, simulator, noise)

@@ -20,7 +20,6 @@ import os
 import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
-from itertools import chain, count
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -36,11 +35,7 @@ FILES = ("preparation.json", "metrics.jsonl", "summary.json", "checkpoints/last.
 
 
 class RunFolder:
-    """Reads and writes one run's files.
-
-    Args:
-        path: of the folder; nothing is created before `create`.
-    """
+    """Reads and writes one run's files; nothing is created before `create`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -49,14 +44,12 @@ class RunFolder:
 
     def check_is_new(self) -> None:
         """Raises RunError if the folder holds a run already, or cannot be one."""
-        try:
+        with checkpoint.telling(f"--out {self.path} cannot be used"):
             if self.path.exists() and not self.path.is_dir():
                 raise RunError(f"--out {self.path} is a file; name a folder")
             taken = (self.path / "config.yaml").exists()
             others = [name for name in FILES if (self.path / name).exists()]
             begun = (self.path / "run_name").exists()
-        except OSError as error:
-            raise RunError(f"--out {self.path} cannot be used: {error.strerror}") from None
         if taken:
             raise RunError(
                 f"--out {self.path} already holds a run; continue it with "
@@ -71,10 +64,8 @@ class RunFolder:
 
     def make(self) -> None:
         """Make the folder and those in it, or raise RunError."""
-        try:
+        with checkpoint.writing(self.path):
             (self.path / "checkpoints").mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise RunError(f"{self.path} cannot be written: {error.strerror}") from None
 
     def create(
         self,
@@ -129,27 +120,20 @@ class RunFolder:
 
     def is_of(self, settings: ExperimentConfig) -> bool:
         """Whether its run is of these settings, but for those that change no number."""
-        ours, theirs = (
-            one.model_copy(update={"checkpoint_seconds": 0.0, "threads": 1})
-            for one in (settings, self.config())
-        )
-        return ours == theirs
+        plain = {"checkpoint_seconds": 0.0, "threads": 1}
+        return settings.model_copy(update=plain) == self.config().model_copy(update=plain)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Nobody else writes into the folder inside; released when the process ends, however."""
-        try:
+        with checkpoint.telling(f"{self.path} cannot be used"):
             handle = os.open(self.path / ".lock", os.O_CREAT | os.O_RDWR)
-        except OSError as error:
-            raise RunError(f"{self.path} cannot be used: {error.strerror}") from None
-        try:
+        with os.fdopen(handle):
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise RunError(f"{self.path} is in use by another process") from None
             yield
-        finally:
-            os.close(handle)
 
     def append_metrics(self, row: Mapping[str, Any]) -> None:
         """Add one evaluation's figures, after the last whole line, or raise RunError."""
@@ -164,14 +148,11 @@ class RunFolder:
 
     def metrics(self) -> list[dict[str, Any]]:
         """All evaluations' figures; a last line cut off by a crash is left out."""
-        if not self.metrics_file.exists():
-            return []
         rows = []
-        for line in self.metrics_file.read_text(encoding="utf-8").splitlines():
-            try:
-                rows.append(json.loads(line))
-            except json.JSONDecodeError:
-                break
+        if self.metrics_file.exists():
+            with suppress(json.JSONDecodeError):
+                for line in self.metrics_file.read_text(encoding="utf-8").splitlines():
+                    rows.append(json.loads(line))
         return rows
 
     def rewind_metrics(self, round_: int) -> None:
@@ -203,8 +184,7 @@ class RunFolder:
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write the closing figures."""
-        text = _json(summary, indent=2) + "\n"
-        checkpoint.write_atomically(self.summary_file, text.encode())
+        checkpoint.write_atomically(self.summary_file, f"{_json(summary, indent=2)}\n".encode())
 
     def summary(self) -> dict[str, Any] | None:
         """The closing figures, None if the run is unfinished."""
@@ -236,19 +216,18 @@ def _finite(value: Any) -> Any:
 def new_folder(name: str) -> Iterator[Path]:
     """A folder below ``runs``, taken at once so that no other run picks it; removed if unused.
 
-    Raises:
-        RunError: it cannot be made.
+    Raises RunError if it cannot be made.
     """
     base = Path("runs") / name
-    names = chain([base], (base.with_name(f"{base.name}-{number}") for number in count(2)))
-    begun = base.parent.exists()
-    try:
+    folder, number, begun = base, 1, base.parent.exists()
+    with checkpoint.telling(f"{base} cannot be made", "; name a folder with --out"):
         base.parent.mkdir(exist_ok=True)
-        folder = next(each for each in names if _made(each))
-    except OSError as error:
-        raise RunError(
-            f"{base} cannot be made: {error.strerror}; name a folder with --out"
-        ) from None
+        while True:
+            with suppress(FileExistsError):
+                folder.mkdir()
+                break
+            number += 1
+            folder = base.with_name(f"{base.name}-{number}")
     try:
         yield folder
     finally:
@@ -256,12 +235,3 @@ def new_folder(name: str) -> Iterator[Path]:
             folder.rmdir()
             if not begun:
                 base.parent.rmdir()
-
-
-def _made(folder: Path) -> bool:
-    """Make a folder, unless it is there already."""
-    try:
-        folder.mkdir()
-    except FileExistsError:
-        return False
-    return True

@@ -21,18 +21,50 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConflictError, RefusedError, RunError, WireError
+from vertizo.data.vertical import VerticalData
 from vertizo.party.checks import Vetted
 from vertizo.party.metrics import quality
-from vertizo.party.server import Replies
+from vertizo.party.server import Replies, ServerParty
+from vertizo.privacy.statement import Statement
 from vertizo.protocol import wire
 from vertizo.protocol.messages import Purpose
-from vertizo.run.job import Job
+from vertizo.run.lengths import planned_rounds, steps_of_client
 
 Phase = Literal["uploading", "training", "closing", "done"]
 Which = Literal["now", "best"]
 Row = dict[str, Any]
 """One evaluation's figures."""
+
+
+@dataclass
+class Job:
+    """The label holder's side of a run, simulated or served, made and ready to begin."""
+
+    config: ExperimentConfig
+    """Complete."""
+    data: VerticalData
+    party: ServerParty
+    statement: Statement
+    """What the whole run guarantees."""
+    is_charged: bool = False
+    """Whether it is charged to a ledger that outlives the process."""
+
+    def __post_init__(self) -> None:
+        config, records = self.config, self.data.records
+        self.synchronous = config.simulation.timing == "synchronous"
+        self.rounds = planned_rounds(config, self.data)
+        """Server steps in all."""
+        self.queries = steps_of_client(config, records)
+        """Of each client, in all."""
+        per_query = 1 if self.synchronous else self.party.clients
+        self.rounds_per_epoch = self.queries // config.epochs * per_query
+        """Server steps in which every client passes over its records once."""
+        self.evaluate_every = config.evaluate_every or self.rounds_per_epoch
+        validates = len(self.data.labels["validation"]) > 0
+        self.progress: Purpose = "validation" if validates else "test"
+        """The partition that is scored on the way."""
 
 
 @dataclass
@@ -68,12 +100,9 @@ class Evaluations:
     def state(self) -> dict[str, Any]:
         """What a checkpoint must hold, beside the embeddings that came."""
         under_way = None if self.purpose is None else [self.purpose, self.model]
-        return {
-            "number": self.number,
-            "under_way": under_way,
-            "waiting": sorted(self.waiting),
-            "best": self.best,
-        }
+        waiting = sorted(self.waiting)
+        here = {"number": self.number, "under_way": under_way, "waiting": waiting}
+        return here | {"best": self.best}
 
     def load(self, state: dict[str, Any]) -> None:
         """Go on from ``state``."""
@@ -87,11 +116,7 @@ class Evaluations:
 
 
 class JobState:
-    """Where one job stands.
-
-    Args:
-        job: with its party as it was made.
-    """
+    """Where one job stands, whose party is as it was made at first."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -121,9 +146,7 @@ class JobState:
     def vet(self, frame: bytes, client: int) -> Vetted | Replies:
         """Find whether a member's query can be taken in; nothing changes.
 
-        Raises:
-            WireError, RefusedError: as of `vertizo.party.ServerParty.vet`, or it is one more than
-                the member has in this job.
+        Raises as `ServerParty.vet`, and ConflictError if the member has no such query in this job.
         """
         vetted = self.job.party.vet(frame, client)
         if isinstance(vetted, Vetted) and vetted.query.number >= self.job.queries:
@@ -135,16 +158,14 @@ class JobState:
     def take(self, vetted: Vetted) -> Replies:
         """Take in a query that was vetted, and say what to answer to whom.
 
-        Raises:
-            RunError: its answer could not be charged; nothing goes on from here.
+        Raises RunError if its answer could not be charged: the job ends here.
         """
         return self._step(lambda: self.job.party.take(vetted))
 
     def tend(self) -> None:
         """Make the steps that are due, once the answers have left and before anything is asked.
 
-        Raises:
-            RunError: a step cannot be charged; nothing goes on from here.
+        Raises RunError if a step cannot be charged: the job ends here.
         """
         if not self.is_due:
             return
@@ -155,18 +176,14 @@ class JobState:
         self.is_due = False
 
     def again(self, frame: bytes) -> Replies:
-        """Take in what was taken in before this process began; what was answered to whom.
-
-        Raises:
-            RunError: it does not follow from the state.
-        """
+        """Take in what was taken in before this process began, or raise RunError; the answers."""
         try:
             if not wire.is_upload(frame):
                 return self._step(lambda: self.job.party.receive(frame))
             self.job.party.receive_upload(frame)
             return []
         except (WireError, RefusedError) as error:
-            raise RunError(f"the journal does not go on from the checkpoint: {error}") from None
+            raise RunError(f"the journal does not follow from the checkpoint: {error}") from None
 
     def close_round(self) -> Replies:
         """Answer those who asked in a synchronous round, without the others."""

@@ -34,7 +34,7 @@ def charging(config: ExperimentConfig, data: VerticalData, run: str) -> Iterator
     if path is None:
         yield None
         return
-    check_exact(build(_without_ledger(config), data).statement())
+    _releases_of(config, data)
     with charged_to(path, config, data, run, replays=config.privacy.noise == "seeded") as charge:
         yield charge
 
@@ -52,12 +52,11 @@ def charged_to(
     def open_ledger(releases: Releases) -> Ledger:
         ledger = DurableLedger.open(path, run, secret=releases.secret, replays=replays)
         stack.enter_context(ledger)
-        ours = records_name(config, data), data.records, len(data.parties)
-        theirs = ledger.budget.name, ledger.budget.records, ledger.budget.clients
-        if ours != theirs:
+        budget, name, clients = ledger.budget, records_name(config, data), len(data.parties)
+        if (name, data.records, clients) != (budget.name, budget.records, budget.clients):
             raise ConfigError(
-                f"privacy.ledger {path} is for {theirs[1]} records of {theirs[0]} and {theirs[2]} "
-                f"clients; this run has {ours[1]} of {ours[0]} and {ours[2]}"
+                f"privacy.ledger {path} is for {budget.records} records of {budget.name} and "
+                f"{budget.clients} clients; this run has {data.records} of {name} and {clients}"
             )
         if (names := names_of(data)) is not None:
             ledger.claim(names)
@@ -115,11 +114,6 @@ def charged_data(config: ExperimentConfig) -> VerticalData:
     return prepare(config.data, choice_of(0))
 
 
-def _without_ledger(config: ExperimentConfig) -> ExperimentConfig:
-    privacy = config.privacy.model_copy(update={"ledger": None})
-    return config.model_copy(update={"privacy": privacy})
-
-
 def check_exact(statement: Statement) -> None:
     """Raise ConfigError for a run without an ε, exact or simulated: a ledger cannot count it."""
     if not statement.is_bounded:
@@ -129,12 +123,18 @@ def check_exact(statement: Statement) -> None:
         )
 
 
-def budget_for(config: ExperimentConfig, data: VerticalData, runs: int) -> LedgerBudget:
-    """The budget that so many runs of one configuration need; ConfigError if it has no ε."""
-    federation = build(_without_ledger(config), data)
+def _releases_of(config: ExperimentConfig, data: VerticalData) -> Releases:
+    """Of a run with a ledger of its own; ConfigError if it has no ε."""
+    privacy = config.privacy.model_copy(update={"ledger": None})
+    federation = build(config.model_copy(update={"privacy": privacy}), data)
     check_exact(federation.statement())
     assert federation.releases is not None, "what is exact has noise"
-    return budget_of(federation.releases, config, data, runs)
+    return federation.releases
+
+
+def budget_for(config: ExperimentConfig, data: VerticalData, runs: int) -> LedgerBudget:
+    """The budget that so many runs of one configuration need; ConfigError if it has no ε."""
+    return budget_of(_releases_of(config, data), config, data, runs)
 
 
 def budget_of(
@@ -144,13 +144,6 @@ def budget_of(
     secret = releases.secret and replace(releases.secret, count=releases.secret.count * runs)
     grid = releases.grid and releases.grid.times(runs)
     whole = replace(releases, queries=releases.queries * runs, secret=secret, grid=grid)
-    delta = config.privacy.delta
-    return LedgerBudget(
-        name=records_name(config, data),
-        records=data.records,
-        clients=len(data.parties),
-        share=whole.share,
-        epsilon=guarantee.epsilon(whole, delta),
-        delta=delta,
-        secret=secret,
-    )
+    delta, name, clients = config.privacy.delta, records_name(config, data), len(data.parties)
+    epsilon = guarantee.epsilon(whole, delta)
+    return LedgerBudget(name, data.records, clients, whole.share, epsilon, delta, secret)

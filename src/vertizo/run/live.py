@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from html import escape
 from importlib import import_module
+from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -21,12 +22,7 @@ Show = Callable[[Progress], None]
 
 @contextmanager
 def bar(label: str, console: Console) -> Iterator[Show | None]:
-    """What shows a run's progress: where there is neither terminal nor notebook, nothing.
-
-    Args:
-        label: of the bar.
-        console: where to, a notebook's cell where it runs in one.
-    """
+    """What shows a run's progress: where there is neither terminal nor notebook, nothing."""
     if console.is_jupyter:
         yield _in_a_notebook(label)
         return
@@ -54,22 +50,18 @@ def bar(label: str, console: Console) -> Iterator[Show | None]:
 def _in_a_notebook(label: str) -> Show:
     """HTML that is replaced; rich's own display would need ipywidgets."""
     display = import_module("IPython.display")
-    handle = display.display(display.HTML(_html(label, None)), display_id=True)
+
+    def html(share: str, words: str) -> Any:
+        bar = f"<progress{share}></progress>"
+        return display.HTML(f"<div>{escape(label)} {bar}{words}</div>")
+
+    handle = display.display(html("", ""), display_id=True)
 
     def show(progress: Progress) -> None:
-        handle.update(display.HTML(_html(label, progress)))
+        share = f' value="{progress.round}" max="{progress.total}"'
+        handle.update(html(share, f" <small>{escape(figures(progress))}</small>"))
 
     return show
-
-
-def _html(label: str, progress: Progress | None) -> str:
-    if progress is None:
-        return f"<div>{escape(label)} <progress></progress></div>"
-    return (
-        f'<div>{escape(label)} <progress value="{progress.round}" max="{progress.total}">'
-        "</progress> "
-        f"<small>{escape(figures(progress))}</small></div>"
-    )
 
 
 def figures(progress: Progress) -> str:

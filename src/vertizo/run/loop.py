@@ -14,18 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import BudgetError, Interrupted, NonFiniteError, RunError
 from vertizo.models.base import copied
 from vertizo.run import summary_figures
-from vertizo.run.data_defaults import complete
 from vertizo.run.evaluation import diverged, evaluation_row, score, summary_of
 from vertizo.run.federation import Federation
 from vertizo.run.folder import RunFolder
-from vertizo.run.job import Job
-from vertizo.run.job_state import JobState
-from vertizo.run.lengths import steps_of_client
-from vertizo.run.tracking import Trackers
+from vertizo.run.job_state import Job, JobState
+from vertizo.run.tracking import Trackers, tell
 
 
 @dataclass(frozen=True)
@@ -65,37 +61,24 @@ class Result:
 
 
 class Training:
-    """One run of a federation, new or resumed.
+    """One run of a federation, new or resumed; ``progress`` is called a few times a second.
 
-    Args:
-        config: of the run.
-        federation: its parties.
-        folder: of the run; None keeps everything in memory.
-        progress: called a few times a second.
-        tracker: takes in evaluations as they are made.
+    Without a folder everything is kept in memory.
     """
 
     def __init__(
         self,
-        config: ExperimentConfig,
         federation: Federation,
-        folder: RunFolder | None,
-        progress: Callable[[Progress], None] | None,
-        tracker: Trackers | None = None,
+        folder: RunFolder | None = None,
+        progress: Callable[[Progress], None] | None = None,
+        trackers: Trackers | None = None,
     ) -> None:
         self.federation = federation
-        self._tracker = tracker or Trackers([])
+        self._trackers = trackers or {}
         self._folder = folder
         self._progress = progress
-        data, config = federation.data, complete(config, federation.data)
-        self._job = Job(
-            config,
-            data,
-            federation.server,
-            federation.statement(),
-            federation.total_rounds,
-            steps_of_client(config, data.records),
-        )
+        server, statement = federation.server, federation.statement()
+        self._job = Job(federation.config, federation.data, server, statement)
         self._state = JobState(self._job)
         self._seconds = self._training_seconds = 0.0
         self._best_parameters: Any = None
@@ -103,17 +86,11 @@ class Training:
 
     def run(self, *, resume: bool) -> Result:
         """Train, from the start or the last checkpoint, and sum up."""
-        with stop_requests(signal.SIGINT) as stopped, self._explained():
-            self._begin(resume=resume)
-            self._train(stopped)
-            return self._end(stopped)
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """What ends training is said in words that help."""
         try:
-            with np.errstate(all="ignore"):
-                yield
+            with stop_requests(signal.SIGINT) as stopped, np.errstate(all="ignore"):
+                self._begin(resume=resume)
+                self._train(stopped)
+                return self._end(stopped)
         except BudgetError as error:
             raise RunError(f"the privacy budget ended the run: {error}") from None
         except NonFiniteError as error:
@@ -124,9 +101,9 @@ class Training:
         folder = self._folder
         if resume and folder is not None and folder.has("last"):
             self._load(folder)
-            self._tracker.begin(self._job.party.round)
+            tell(self._trackers, lambda tracker: tracker.begin(self._job.party.round))
             return
-        self._tracker.begin(-1 if resume else None)
+        tell(self._trackers, lambda tracker: tracker.begin(-1 if resume else None))
         if folder is not None:
             folder.rewind_metrics(-1)
         self.federation.start(upload_table=self._job.config.simulation.table == "upload")
@@ -178,7 +155,7 @@ class Training:
                 raise Interrupted(f"stopped in round {self._job.party.round}")
         if folder is not None:
             folder.write_summary(summary)
-        self._tracker.end(summary)
+        tell(self._trackers, lambda tracker: tracker.end(summary))
         path = folder.path if folder else None
         parameters = self._best_parameters or self.federation.parameters()
         return Result(summary, self._metrics, self.federation, path, parameters)
@@ -186,15 +163,11 @@ class Training:
     def _where(self) -> Progress:
         meter, traffic = self._job.party.side.meter, self.federation.simulator.traffic
         scores = self._state.last
-        return Progress(
-            round=self._job.party.round,
-            total=self._job.rounds,
-            seconds=self._seconds,
-            megabytes=(traffic.up + traffic.down) / 1e6,
-            loss=meter.loss / meter.records if meter.records else None,
-            accuracy=scores.get("validation_accuracy", scores.get("test_accuracy")),
-            epsilon=self._job.statement.epsilon,
-        )
+        loss = meter.loss / meter.records if meter.records else None
+        accuracy = scores.get("validation_accuracy", scores.get("test_accuracy"))
+        here, megabytes = self._job.party.round, (traffic.up + traffic.down) / 1e6
+        of_all = self._job.statement.epsilon
+        return Progress(here, self._job.rounds, self._seconds, megabytes, loss, accuracy, of_all)
 
     def _evaluate(self) -> None:
         """Score the evaluation under way; what is on the way is also a row of the metrics."""
@@ -216,7 +189,7 @@ class Training:
             self._metrics.append(row)
             if self._folder is not None:
                 self._folder.append_metrics(row)
-            self._tracker.row(row)
+            tell(self._trackers, lambda tracker: tracker.row(row))
         state.scored(row, improved=improved)
         if improved:
             best = {key: row[key] for key in row if key.startswith("validation_")}
@@ -276,10 +249,9 @@ class Training:
 
     def _evaluations_per_round(self) -> int:
         """Evaluations of the server model: of the queries, the table, the update."""
-        method, update = self._job.config.method, self._job.party.side.update
-        queries = self._job.party.clients if self._job.synchronous else 1
-        replaced = queries * method.evaluations_per_query
-        return replaced + method.server_steps * (1 + update.evaluations)
+        job, method = self._job, self._job.config.method
+        replaced = (job.party.clients if job.synchronous else 1) * method.evaluations_per_query
+        return replaced + method.server_steps * (1 + job.party.side.update.evaluations)
 
 
 def _copied(models: dict[str, Any]) -> dict[str, Any]:

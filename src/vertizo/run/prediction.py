@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 
 STAND_INS = 8
 """Training records of parties that only predict; what is in them is never looked at."""
-
-
 FORMATS = (".csv", ".parquet")
 """How names of files of predictions end."""
 PREDICTION = "prediction"
@@ -63,22 +61,25 @@ class Predictions:
     """The record's own ID or its number from 1, the predicted class by its name and a probability
     of each class, or the predicted value in the label's units."""
     scores: Scores | None
-    """Of the records whose label is known (`vertizo.party.metrics.scores`); None if none is."""
+    """Of the records whose label is known, which are ``scored`` many; None if none is."""
     scored: int
-    """How many these are."""
 
 
+@dataclass(frozen=True)
 class Predictor:
-    """The models of a finished run: the best where it has validation records, else the last.
+    """The models of a finished run: the best where it has validation records, else the last."""
 
-    Args:
-        run: folder of the run.
+    config: ExperimentConfig
+    summary: Mapping[str, Any]
+    preparation: Preparation | None
+    parameters: Mapping[str, Any]
+    """As of `Federation.parameters`."""
+    run: str = "this run"
+    """What messages call it."""
 
-    Raises:
-        RunError: it holds no finished run.
-    """
-
-    def __init__(self, run: Path) -> None:
+    @classmethod
+    def load(cls, run: Path) -> Predictor:
+        """Of a run's folder; RunError where it holds no finished run."""
         folder = RunFolder(run)
         config, summary = folder.config(), folder.summary()
         if summary is None:
@@ -87,39 +88,7 @@ class Predictor:
         if summary.get("model") not in ("best", "last"):
             raise RunError(f"{folder.summary_file}: model is {summary.get('model')!r}")
         state = folder.load(summary["model"])
-        self._use(str(run), config, summary, preparation, state.get("parameters", state))
-
-    @classmethod
-    def of(
-        cls,
-        config: ExperimentConfig,
-        summary: Mapping[str, Any],
-        preparation: Preparation | None,
-        parameters: Mapping[str, Any],
-    ) -> Predictor:
-        """Of a run in memory; ``parameters`` are `Federation.parameters`."""
-        predictor = cls.__new__(cls)
-        predictor._use("this run", config, summary, preparation, parameters)
-        return predictor
-
-    def _use(
-        self,
-        run: str,
-        config: ExperimentConfig,
-        summary: Mapping[str, Any],
-        preparation: Preparation | None,
-        parameters: Mapping[str, Any],
-    ) -> None:
-        self._run = run
-        self.config = config
-        self.summary = summary
-        self.preparation = preparation
-        self.parameters = parameters
-
-    @property
-    def delimiter(self) -> str:
-        """What stood between the values of the run's own CSV file."""
-        return self.config.data.delimiter
+        return cls(config, summary, preparation, state.get("parameters", state), str(run))
 
     def test(self) -> Predictions:
         """For the test records of the run's own data set.
@@ -128,13 +97,13 @@ class Predictor:
             UserError: the data set is missing, or not what the run was tested on any more.
         """
         data = Experiment(self.config).data()
-        logits = self._logits(self.config, data)
+        logits = self._logits(data)
         measured = scores(data.task, logits, data.labels["test"])
         for name, value in measured.items():
             known = self.summary.get(f"test_{name}")
             if known is not None and not math.isclose(value, known, rel_tol=1e-3, abs_tol=1e-6):
                 raise RunError(
-                    f"the test records of {data.name} are not those that {self._run} was tested "
+                    f"the test records of {data.name} are not those that {self.run} was tested "
                     f"on: the {name} is {value:.6g}, in its summary.json {known:.6g}; give records "
                     "with --data"
                 )
@@ -149,14 +118,10 @@ class Predictor:
         name: str = "the table",
         place: Place = row,
     ) -> Predictions:
-        """For new records.
+        """For new records, with every party's columns in any order; ``id_column`` is carried along.
 
-        Args:
-            records: with every party's columns, in any order; others are ignored, but for the
-                label's, which predictions are then scored by.
-            id_column: a column to carry along; None for the row's number.
-            name: what to call the table in a complaint.
-            place: what to call a row of it.
+        Other columns are ignored, but for the label's, which predictions are then scored by.
+        Messages call the table ``name``, and a row of it as ``place`` says.
 
         Raises:
             RunError: the run's records were no rows of a table.
@@ -165,7 +130,7 @@ class Predictor:
         preparation = self.preparation
         if preparation is None:
             raise RunError(
-                f"{self._run} was trained on {self.summary['dataset']}, whose records are no rows "
+                f"{self.run} was trained on {self.summary['dataset']}, whose records are no rows "
                 "of a table (there is no preparation.json); it predicts its own test records only: "
                 "leave --data out"
             )
@@ -178,15 +143,10 @@ class Predictor:
         if known is None:
             return Predictions(frame, None, 0)
         rows, labels = known
-        measured = scores(preparation.task, logits[rows], labels)
-        return Predictions(frame, measured, len(rows))
+        return Predictions(frame, scores(preparation.task, logits[rows], labels), len(rows))
 
     def outputs(self, records: pl.DataFrame, *, name: str = "the table") -> Tensor:
-        """Probabilities [rows, classes] in the order of their names, or values [rows].
-
-        Raises:
-            DataError: as of `predict`.
-        """
+        """Probabilities [rows, classes] in the order of their names, or values [rows]."""
         preparation = self.preparation
         assert preparation is not None, "of records in a frame"
         return preparation.task.predict(self._logits_of(preparation, records, name, row))
@@ -195,17 +155,17 @@ class Predictor:
         self, preparation: Preparation, records: pl.DataFrame, name: str, place: Place
     ) -> Tensor:
         features = preparation.features(records, name=name, place=place)
-        return self._logits(self.config, _without_training(preparation, features, self.config))
+        return self._logits(_without_training(preparation, features, self.config))
 
-    def _logits(self, config: ExperimentConfig, data: VerticalData) -> Tensor:
+    def _logits(self, data: VerticalData) -> Tensor:
         """Of the test records, [rows, outputs]."""
-        torch.set_num_threads(config.threads)
-        federation = build(for_predicting(config), data)
+        torch.set_num_threads(self.config.threads)
+        federation = build(for_predicting(self.config), data)
         try:
             federation.load_parameters(self.parameters)
         except (RuntimeError, ValueError, KeyError, TypeError):
             raise RunError(
-                f"{self._run}: its checkpoint has parameters of other models than config.yaml and "
+                f"{self.run}: its checkpoint has parameters of other models than config.yaml and "
                 "the data make"
             ) from None
         try:
@@ -214,55 +174,53 @@ class Predictor:
         except RefusedError as error:
             raise DataError(f"the server takes no embeddings of these records: {error}") from None
 
-    def coverage(self) -> str:
-        """What the run's guarantee says of its predictions, in a sentence."""
-        return coverage_of(self.summary["privacy"])
-
 
 def coverage_of(privacy: Mapping[str, Any]) -> str:
     """What the guarantee of a run, the section ``privacy`` of its summary, says of predictions."""
-    if is_bounded(privacy):
-        what = ", ".join(privacy["covers"]) or "labels"
-        simulated = ", if that noise were secret," if privacy["guarantee"] == "simulated" else ""
+    learnt, guarantee = "predictions show what the models have learnt", privacy["guarantee"]
+    if not is_bounded(privacy):
         return (
-            "predictions show what the models have learnt; the server model was trained "
-            f"through noise, so that{simulated} ε {bound_text(privacy['epsilon'], 3)}, "
-            f"δ {privacy['delta']:g} for {what} holds with them as well, and for nothing else"
+            f"{learnt}; this run's statement is {guarantee!r}, so that no guarantee covers them, "
+            "least of all on training records"
         )
+    what = ", ".join(privacy["covers"]) or "labels"
+    simulated = ", if that noise were secret," if guarantee == "simulated" else ""
     return (
-        "predictions show what the models have learnt; this run's statement is "
-        f"{privacy['guarantee']!r}, so that no guarantee covers them, least of all on training "
-        "records"
+        f"{learnt}; the server model was trained through noise, so that{simulated} "
+        f"ε {bound_text(privacy['epsilon'], 3)}, δ {privacy['delta']:g} for {what} holds with them "
+        "as well, and for nothing else"
     )
 
 
 def predict(run: Path, records: pl.DataFrame, *, id_column: str | None = None) -> pl.DataFrame:
     """`Predictions.frame` of the run in a folder; arguments and errors as of `Predictor`."""
-    return Predictor(run).predict(records, id_column=id_column).frame
+    return Predictor.load(run).predict(records, id_column=id_column).frame
 
 
 def _without_training(
     preparation: Preparation, features: Mapping[str, Tensor], config: ExperimentConfig
 ) -> VerticalData:
     """New records in the place of test records, and zeros in that of training records."""
-    rows = next(iter(features.values())).shape[0]
-    holdings = [
-        Holding(name, in_place_of_tests(x), preparation.parties[name].cardinalities)
+    holdings = {
+        name: Holding(name, in_place_of_tests(x), preparation.parties[name].cardinalities)
         for name, x in features.items()
-    ]
-    clients = [holding for holding in holdings if holding.name != config.data.label_holder]
+    }
+    rows = len(next(iter(features.values())))
+    holder = config.data.label_holder
+    own = None if holder is None else holdings.pop(holder, None)
+    clients = list(holdings.values())
     classified = isinstance(preparation.task, Classification)
     labels = torch.zeros(rows, dtype=torch.int64 if classified else torch.float32)
     cardinalities = tuple(client.cardinalities for client in clients)
     return VerticalData(
         name=config.data.name,
         task=preparation.task,
-        parties=tuple(client.name for client in clients),
+        parties=tuple(holdings),
         features=tuple(client.values for client in clients),
         labels=in_place_of_tests(labels),
         fitted_scaling=False,
         cardinalities=cardinalities if any(cardinalities) else (),
-        own=next((h for h in holdings if h.name == config.data.label_holder), None),
+        own=own,
     )
 
 
@@ -281,11 +239,7 @@ def _carried(records: pl.DataFrame, column: str, name: str) -> pl.Series:
 def frame_of(
     task: Task, class_names: Sequence[str] | None, logits: Tensor, carried: pl.Series | None
 ) -> pl.DataFrame:
-    """`Predictions.frame`, from logits [records, outputs].
-
-    Raises:
-        DataError: ``carried`` has the name of a column that predictions have.
-    """
+    """`Predictions.frame`, from logits [records, outputs]; DataError if a name is there twice."""
     import polars as pl
 
     first = (
@@ -302,18 +256,13 @@ def frame_of(
             pl.Series(f"probability_{name}", predicted[:, place].numpy())
             for place, name in enumerate(names)
         ]
-    taken = next((column.name for column in columns if column.name == first.name), None)
-    if taken is not None:
-        raise DataError(f"--id names the column {taken!r}, which predictions have themselves")
+    if first.name in (column.name for column in columns):
+        raise DataError(f"--id names the column {first.name!r}, which predictions have themselves")
     return pl.DataFrame([first, *columns])
 
 
 def check_file(out: Path) -> None:
-    """Refuse a place that predictions cannot be written to.
-
-    Raises:
-        ConfigError: names it, and what would be right.
-    """
+    """Raise ConfigError for a place that predictions cannot be written to."""
     if out.suffix not in FORMATS:
         raise ConfigError(f"--out {out} must end in {' or '.join(FORMATS)}")
     if out.is_dir():
@@ -323,16 +272,9 @@ def check_file(out: Path) -> None:
 
 
 def write_file(frame: pl.DataFrame, out: Path) -> None:
-    """Write predictions, whole or not at all, in the format of the file's name.
-
-    Raises:
-        RunError: it cannot be written.
-    """
+    """Write predictions, whole or not at all, in the format of the file's name; or RunError."""
     content = io.BytesIO()
-    if out.suffix == ".parquet":
-        frame.write_parquet(content)
-    else:
-        frame.write_csv(content)
+    (frame.write_parquet if out.suffix == ".parquet" else frame.write_csv)(content)
     checkpoint.write_atomically(out, content.getvalue())
 
 
@@ -347,10 +289,9 @@ def for_predicting(config: ExperimentConfig) -> ExperimentConfig:
 
     Noise on embeddings stays, for its clip.
     """
-    changes: dict[str, object] = {
-        "batch_size": min(config.batch_size, STAND_INS),
-        "client": config.client.model_copy(update={"device": "cpu"}),
-    }
+    client = config.client.model_copy(update={"device": "cpu"})
+    batch_size = min(config.batch_size, STAND_INS)
+    changes: dict[str, object] = {"batch_size": batch_size, "client": client}
     if config.privacy.mechanism == "gaussian":
         changes["privacy"] = PrivacyConfig()
         if config.server.update in PRIVATE:

@@ -12,10 +12,12 @@ clients answer for it, and the step waits for the slowest.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, Literal
 
 from vertizo.config.links import Links
+from vertizo.config.schema import SimulationConfig
 from vertizo.core.randomness import Stream
 from vertizo.party.client import ClientParty
 from vertizo.party.server import ServerParty
@@ -31,56 +33,44 @@ too; uploads are not part of the rounds."""
 
 CHUNK = 256
 """Draws made at a time, so that a seeded generator is not built for every round."""
+Drawn = Callable[[int], list[float]]
 
 
 class LinkDraws:
     """The draws of one client's link, by number: nothing but counters needs to be saved."""
 
     def __init__(self, links: Links, client: int, stream: Stream) -> None:
-        self._links = links
-        self._slowdown = links.stragglers.get(client, 1.0)
-        self._delays = stream.child("delay", client)
-        self._losses = stream.child("loss", client)
-        self._delay_chunk: tuple[int, list[float]] = (-1, [])
-        self._loss_chunk: tuple[int, list[float]] = (-1, [])
+        self._drop, self._slowdown = links.drop, links.stragglers.get(client, 1.0)
+        delays, losses = stream.child("delay", client), stream.child("loss", client)
+        once = lru_cache(maxsize=1)  # the chunk that is used up
+        self._delays: Drawn = once(lambda chunk: links.delay.draw(delays.generator(chunk), CHUNK))
+        self._losses: Drawn = once(lambda chunk: losses.generator(chunk).random(CHUNK).tolist())
 
     def delay(self, number: int) -> float:
         """Seconds that round ``number`` of this client takes."""
         chunk, index = divmod(number, CHUNK)
-        if self._delay_chunk[0] != chunk:
-            drawn = self._links.delay.draw(self._delays.generator(chunk), CHUNK)
-            self._delay_chunk = chunk, drawn
-        return self._delay_chunk[1][index] * self._slowdown
+        return self._delays(chunk)[index] * self._slowdown
 
     def lost(self, transmission: int) -> bool:
         """Whether transmission number ``transmission`` on this link, up or down, is lost."""
         chunk, index = divmod(transmission, CHUNK)
-        if self._loss_chunk[0] != chunk:
-            self._loss_chunk = chunk, self._losses.generator(chunk).random(CHUNK).tolist()
-        return self._loss_chunk[1][index] < self._links.drop
+        return self._losses(chunk)[index] < self._drop
 
 
 class Simulator:
-    """Clients and server on a virtual clock.
+    """Clients, in order of their index, and server on a virtual clock.
 
-    Args:
-        clients: in order of their index.
-        server: asynchronous, or with batches of its own for synchronous rounds.
-        links: delays and losses.
-        stream: randomness of the links.
-        queries_per_client: each client stops after so many; None for no end of its own.
-        observer: sees every frame.
+    The stream is the randomness of the links; each client stops after ``queries_per_client``.
     """
 
     def __init__(
         self,
-        clients: Sequence[ClientParty],
+        clients: list[ClientParty],
         server: ServerParty,
-        links: Links,
+        links: SimulationConfig,
         stream: Stream,
         *,
-        synchronous: bool,
-        queries_per_client: int | None = None,
+        queries_per_client: int,
         observer: Observer | None = None,
     ) -> None:
         self.clients = clients
@@ -89,7 +79,7 @@ class Simulator:
         self.traffic = Traffic()
         self.activations = [0] * len(clients)
         """Answered queries of every client."""
-        self._synchronous = synchronous
+        self._synchronous = links.timing == "synchronous"
         self._links = links
         self._limit = queries_per_client
         self._observer = observer
@@ -110,8 +100,7 @@ class Simulator:
     def step(self) -> bool:
         """Go on until the server has made one more step; False when no client has work left.
 
-        Raises:
-            RefusedError: a party refused a message: here that means training diverged.
+        Raises RefusedError if a party refused a message: here that means training diverged.
         """
         before = self.server.round
         while self._events and self.server.round == before:
@@ -134,7 +123,7 @@ class Simulator:
     def _begin(self, index: int, after: float = 0.0) -> None:
         """A client makes its next query, which will be at the server after its delay."""
         client = self.clients[index]
-        if self._limit is not None and client.answered >= self._limit:
+        if client.answered >= self._limit:
             return
         announcement = self.server.announce(index) if self._synchronous else None
         if announcement is not None:

@@ -50,23 +50,19 @@ def _scores(purpose: str, summary: Summary, scores: Summary) -> list[tuple[str, 
     def score(name: str) -> Any:
         return scores.get(f"{purpose}_{name}")
 
-    lines: list[tuple[str, str]] = []
-    accuracy, auc, rmse, loss = map(score, ("accuracy", "auc", "rmse", "loss"))
-    if accuracy is not None:
-        lines.append((f"{purpose} accuracy", f"{100 * accuracy:.2f} %"))
-    if auc is not None:
-        lines.append((f"{purpose} AUC", f"{auc:.4f}"))
-        if summary.get("classes"):
-            lines.append(("  positive class", str(summary["classes"][1])))
-        lines.append(("average precision", f"{score('average_precision'):.4f}"))
-    if rmse is not None:
-        lines.append((f"{purpose} RMSE", f"{rmse:.4g}"))
-    if rmse is not None and score("r2") is not None:
-        lines.append((f"{purpose} R²", f"{score('r2'):.4f}"))
-    if loss is not None:
-        name = "loss" if accuracy is None else "log loss"
-        lines.append((f"{purpose} {name}", f"{loss:.4f}"))
-    return lines
+    accuracy, auc, rmse = score("accuracy"), score("auc"), score("rmse")
+    positive = summary["classes"][1] if auc is not None and summary.get("classes") else None
+    loss = "loss" if accuracy is None else "log loss"
+    figures: list[tuple[str, Any, str]] = [
+        (f"{purpose} accuracy", None if accuracy is None else 100 * accuracy, "{:.2f} %"),
+        (f"{purpose} AUC", auc, "{:.4f}"),
+        ("  positive class", positive, "{}"),
+        ("average precision", None if auc is None else score("average_precision"), "{:.4f}"),
+        (f"{purpose} RMSE", rmse, "{:.4g}"),
+        (f"{purpose} R²", None if rmse is None else score("r2"), "{:.4f}"),
+        (f"{purpose} {loss}", score("loss"), "{:.4f}"),
+    ]
+    return [(name, text.format(value)) for name, value, text in figures if value is not None]
 
 
 def _model(summary: Summary) -> str:

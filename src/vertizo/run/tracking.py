@@ -31,15 +31,14 @@ from vertizo.core.registry import Registry, short
 EXPERIMENT = "vertizo"
 """What all runs belong to in MLflow."""
 RUN_TAG = "vertizo.run"
-"""Tag by which a run is found again."""
+"""By which a run is found again."""
 
 
 @dataclass(frozen=True)
 class Tracked:
-    """The run that is written about."""
+    """The run that is written about; its name is of it alone, and the same when it resumes."""
 
     name: str
-    """Of this run alone; the same when it goes on."""
     config: ExperimentConfig
 
     @property
@@ -66,36 +65,15 @@ class Tracker(Protocol):
         """Nothing more comes from this process."""
 
 
-class Trackers:
-    """Several as one.
+Trackers = Mapping[str, Tracker]
+"""By what each was asked for (``--track``)."""
 
-    Args:
-        parts: what each was asked for by, and itself.
-    """
 
-    def __init__(self, parts: Sequence[tuple[str, Tracker]]) -> None:
-        self._parts = parts
-
-    def _tell(self, what: Callable[[Tracker], None]) -> None:
-        for spec, part in self._parts:
-            with _named(spec):
-                what(part)
-
-    def begin(self, round_: int | None) -> None:
-        """As of a `Tracker`."""
-        self._tell(lambda part: part.begin(round_))
-
-    def row(self, row: Mapping[str, Any]) -> None:
-        """As of a `Tracker`."""
-        self._tell(lambda part: part.row(row))
-
-    def end(self, summary: Mapping[str, Any]) -> None:
-        """As of a `Tracker`."""
-        self._tell(lambda part: part.end(summary))
-
-    def close(self, *, finished: bool) -> None:
-        """As of a `Tracker`."""
-        self._tell(lambda part: part.close(finished=finished))
+def tell(trackers: Trackers, what: Callable[[Tracker], None]) -> None:
+    """Call something of each."""
+    for spec, tracker in trackers.items():
+        with _named(spec):
+            what(tracker)
 
 
 @contextmanager
@@ -111,35 +89,24 @@ def _named(spec: str) -> Iterator[None]:
 
 
 @contextmanager
-def opened(targets: Sequence[str], tracked: Tracked) -> Iterator[Trackers | None]:
-    """Trackers by what they were asked for, closed at the end; None for none.
-
-    Args:
-        targets: as in the table above.
-        tracked: the run.
+def opened(targets: Sequence[str], tracked: Tracked) -> Iterator[Trackers]:
+    """Trackers by what they were asked for (the table above), closed at the end.
 
     Raises:
         ConfigError: an unknown kind, or a package is missing.
         RunError: a tracker failed.
     """
-    if not targets:
-        yield None
-        return
-    trackers = Trackers([(spec, _make(spec, tracked)) for spec in dict.fromkeys(targets)])
+    trackers = {spec: _make(spec, tracked) for spec in dict.fromkeys(targets)}
     try:
         yield trackers
     except BaseException:
-        trackers.close(finished=False)
+        tell(trackers, lambda tracker: tracker.close(finished=False))
         raise
-    trackers.close(finished=True)
+    tell(trackers, lambda tracker: tracker.close(finished=True))
 
 
 def check(targets: Sequence[str]) -> None:
-    """Find what is wrong with the targets before anything is begun.
-
-    Raises:
-        ConfigError: an unknown kind, no place, or a package is missing.
-    """
+    """Raise ConfigError for an unknown kind, no place, or a missing package, before all begins."""
     for spec in targets:
         kind, _, place = spec.partition("=")
         if not TRACKERS.knows(kind) or not place.strip():
@@ -187,13 +154,8 @@ def figures(row: Mapping[str, Any]) -> dict[str, float]:
     return numbers
 
 
-class TensorBoard:
-    """Event files.
-
-    Args:
-        place: folder of many runs.
-        tracked: the run.
-    """
+class _TensorBoard:
+    """Event files in a folder of many runs."""
 
     def __init__(self, place: str, tracked: Tracked) -> None:
         self._folder = Path(place) / f"{tracked.title}-{tracked.name[:8]}"
@@ -202,42 +164,32 @@ class TensorBoard:
         self._last = 0
 
     def begin(self, round_: int | None) -> None:
-        """As of a `Tracker`."""
         from torch.utils.tensorboard import SummaryWriter
 
-        # What an earlier process wrote of later rounds is passed over by whoever reads the files.
-        purged = None if round_ is None else round_ + 1
         make: Any = SummaryWriter
-        self._writer = make(str(self._folder), purge_step=purged)
+        # What an earlier process wrote of later rounds is passed over by whoever reads the files.
+        self._writer = make(str(self._folder), purge_step=None if round_ is None else round_ + 1)
 
     def row(self, row: Mapping[str, Any]) -> None:
-        """As of a `Tracker`."""
         self._last = row["round"]
         for name, value in figures(row).items():
             self._writer.add_scalar(name, value, self._last)
         self._writer.flush()
 
     def end(self, summary: Mapping[str, Any]) -> None:
-        """As of a `Tracker`."""
         for name, value in _closing(summary).items():
             self._writer.add_scalar(name, value, summary["rounds"])
-        for name, text in _texts(self._config, summary).items():
+        for name, _, text in _texts(self._config, summary):
             indented = "".join(f"    {line}\n" for line in text.splitlines())  # code, in Markdown
             self._writer.add_text(name, indented, summary["rounds"])
 
     def close(self, *, finished: bool) -> None:
-        """As of a `Tracker`."""
         if self._writer is not None:
             self._writer.close()
 
 
-class MlFlow:
-    """A run of MLflow's.
-
-    Args:
-        place: folder, or address of a store.
-        tracked: the run.
-    """
+class _MlFlow:
+    """A run of MLflow's, in a folder or at the address of a store."""
 
     def __init__(self, place: str, tracked: Tracked) -> None:
         _import_mlflow()
@@ -245,26 +197,21 @@ class MlFlow:
 
         self._tracked = tracked
         self._artifacts: str | None = None
-        if "://" in place:
-            uri = place
-        else:
+        if "://" not in place:
             folder = Path(place).resolve()
             folder.mkdir(parents=True, exist_ok=True)
-            uri = f"sqlite:///{folder / 'mlflow.db'}"
+            place = f"sqlite:///{folder / 'mlflow.db'}"
             self._artifacts = (folder / "artifacts").as_uri()
-        self._client: Any = MlflowClient(tracking_uri=uri)
+        self._client: Any = MlflowClient(tracking_uri=place)
         self._run = ""
         self._known = -1
         """The last round whose evaluation is in the store."""
 
     def begin(self, round_: int | None) -> None:
-        """As of a `Tracker`."""
         client, tracked = self._client, self._tracked
         known = client.get_experiment_by_name(EXPERIMENT)
-        if known is None:
-            experiment = client.create_experiment(EXPERIMENT, artifact_location=self._artifacts)
-        else:
-            experiment = known.experiment_id
+        experiment = known and known.experiment_id
+        experiment = experiment or client.create_experiment(EXPERIMENT, self._artifacts)
         asked = f"tags.`{RUN_TAG}` = '{tracked.name}'"
         runs = [] if round_ is None else client.search_runs([experiment], asked, max_results=1)
         if runs:
@@ -282,20 +229,16 @@ class MlFlow:
             client.log_param(self._run, key, value)
 
     def row(self, row: Mapping[str, Any]) -> None:
-        """As of a `Tracker`."""
         if row["round"] > self._known:
             self._log(figures(row), row["round"])
 
     def end(self, summary: Mapping[str, Any]) -> None:
-        """As of a `Tracker`."""
         self._log(_closing(summary), summary["rounds"])
-        names = {"configuration": "config.yaml", "summary": "summary.json"}
-        for name, text in _texts(self._tracked.config, summary).items():
-            self._client.log_text(self._run, text, names[name])
+        for _, file, text in _texts(self._tracked.config, summary):
+            self._client.log_text(self._run, text, file)
         self._client.set_tag(self._run, "vertizo.guarantee", summary["privacy"]["guarantee"])
 
     def close(self, *, finished: bool) -> None:
-        """As of a `Tracker`."""
         if self._run:
             self._client.set_terminated(self._run, "FINISHED" if finished else "KILLED")
 
@@ -307,11 +250,6 @@ class MlFlow:
         self._client.log_batch(self._run, metrics=points)
 
 
-TRACKERS: Registry[Callable[[str, Tracked], Tracker]] = Registry(
-    "tracker", {"tensorboard": TensorBoard, "mlflow": MlFlow}
-)
-
-
 def _import_mlflow() -> None:
     """MLflow, which would tell its makers of being used; nothing here may."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -321,18 +259,20 @@ def _import_mlflow() -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
+TRACKERS: Registry[Callable[[str, Tracked], Tracker]] = Registry(
+    "tracker", {"tensorboard": _TensorBoard, "mlflow": _MlFlow}
+)
+
+
 def _closing(summary: Mapping[str, Any]) -> dict[str, float]:
     """Figures of the summary that no evaluation has."""
     chosen = {key: value for key, value in summary.items() if key.startswith("test_")}
-    for key in ("rounds_per_second", "peak_memory_mib"):
-        chosen[key] = summary.get(key)
-    epsilon = summary["privacy"].get("epsilon")
-    closing = {f"final/{key}": value for key, value in chosen.items()}
-    return figures(closing | {"final/epsilon": epsilon})
+    chosen |= {key: summary.get(key) for key in ("rounds_per_second", "peak_memory_mib")}
+    chosen["epsilon"] = summary["privacy"].get("epsilon")
+    return figures({f"final/{key}": value for key, value in chosen.items()})
 
 
-def _texts(config: ExperimentConfig, summary: Mapping[str, Any]) -> dict[str, str]:
-    return {
-        "configuration": config.to_yaml(),
-        "summary": json.dumps(summary, indent=2, ensure_ascii=False),
-    }
+def _texts(config: ExperimentConfig, summary: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Names, files and contents."""
+    text = json.dumps(summary, indent=2, ensure_ascii=False)
+    return [("configuration", "config.yaml", config.to_yaml()), ("summary", "summary.json", text)]

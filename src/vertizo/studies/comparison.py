@@ -23,21 +23,59 @@ from vertizo.core.errors import ConfigError, Interrupted, RunError
 from vertizo.run import checkpoint
 from vertizo.run.experiment import Experiment
 from vertizo.run.folder import RunFolder
-from vertizo.studies.engines import Engine, Forgive, Run, nothing_is_forgiven, share_done
+from vertizo.run.summary_figures import size_text
+from vertizo.studies.engines import Engine, Forgive, Run, share_done
 
 Measure = Literal["validation", "train"]
+Summary = Mapping[str, Any]
 CONTROLS = {"frozen": "frozen clients", "random": "random updates"}
 """The runs that an accuracy is held against, and what they are called."""
+QUALITY = (
+    ("test_accuracy", "test accuracy %", 100.0),
+    ("test_auc", "AUC", 1.0),
+    ("test_average_precision", "avg. precision", 1.0),
+    ("test_loss", "test loss", 1.0),
+    ("test_rmse", "test RMSE", 1.0),
+    ("test_r2", "R²", 1.0),
+)
+SIZES: tuple[tuple[str, tuple[str, ...], Callable[[float], str]], ...] = (
+    ("bytes up", ("bytes_up", "bytes_table"), size_text),
+    ("bytes down", ("bytes_down",), size_text),
+    ("rounds", ("rounds",), "{:,.0f}".format),
+    ("seconds", ("seconds",), "{:,.1f}".format),
+    ("peak MiB", ("peak_memory_mib",), "{:,.0f}".format),
+)
+"""Lines of the table: names, and the means that are added."""
 
 
 @dataclass(frozen=True)
 class Standing:
-    """How far a comparison has come."""
+    """How far several runs have come."""
 
     finished: int
     total: int
     share: float
     """Of all runs' rounds, in [0, 1]."""
+    beside: str = ""
+    """What else is to be said by now."""
+
+
+def configurations(
+    path: Path | None, overrides: Sequence[str], labels: Sequence[str]
+) -> dict[str, ExperimentConfig]:
+    """The configuration of every label; without labels, those of the file's ``methods``.
+
+    Runs of a comparison have seeds, given or not: it is resumed where it was stopped. ConfigError
+    names a method that is unknown or does not fit.
+    """
+    wanted = list(labels) or (config_tree.labels(path) if path is not None else [])
+    source = "--set" if path is None else str(path)
+    trees = {
+        label: config_tree.read(path, overrides, label, ExperimentConfig()) for label in wanted
+    }
+    return {
+        label: configuration.parse({"seed": 0, **tree}, source) for label, tree in trees.items()
+    }
 
 
 def plan(
@@ -45,23 +83,16 @@ def plan(
 ) -> list[Run]:
     """All runs: every method and seed, and its controls.
 
-    Args:
-        configs: label → configuration; its seed is the first.
-        seeds: how many seeds, counted up from the first.
-        folder: where the runs' own folders go: label/seedN, label/seedN-frozen.
-        controls: also with frozen clients, and with random updates.
-
-    Raises:
-        ConfigError: a configuration is a control itself.
+    A configuration's seed is the first of ``seeds``. Runs have their own folders: label/seedN,
+    label/seedN-frozen. ConfigError if a configuration is a control itself.
     """
-    controlled = next((c for c in configs.values() if c.control != "none"), None)
-    if controlled is not None:
-        raise ConfigError(
-            f"control is {controlled.control!r}; a comparison runs controls itself (--controls)"
-        )
     kinds = ("none", *CONTROLS) if controls else ("none",)
     runs = []
     for label, config in configs.items():
+        if config.control != "none":
+            raise ConfigError(
+                f"control is {config.control!r}; a comparison runs controls itself (--controls)"
+            )
         for seed in range(config.seed, config.seed + seeds):
             for control in kinds:
                 suffix = "" if control == "none" else f"-{control}"
@@ -73,11 +104,8 @@ def plan(
 def check(runs: Sequence[Run]) -> list[str]:
     """Build each method's parties once, so that what does not fit fails before anything runs.
 
-    Returns:
-        What the data sets are remarkable for (`vertizo.data.vertical.VerticalData.notes`).
-
-    Raises:
-        UserError: the first run that cannot start; or its folder holds another run.
+    Returns what the data sets are remarkable for (`vertizo.data.vertical.VerticalData.notes`).
+    UserError of the first run that cannot start, or whose folder holds another run.
     """
     seen = set()
     data: dict[tuple[int, str], Any] = {}
@@ -103,19 +131,13 @@ def execute(
     runs: Sequence[Run],
     engine: Engine,
     progress: Callable[[Standing], None] | None = None,
-    forgive: Forgive = nothing_is_forgiven,
+    forgive: Forgive | None = None,
 ) -> dict[Run, dict[str, Any]]:
-    """Make all runs that are not finished, and return every run's summary.
+    """Make all runs of a plan that are not finished, and return every run's summary.
 
-    Args:
-        runs: from `plan`.
-        engine: makes them.
-        progress: called about twice a second.
-        forgive: whether the others go on after one failed, whose summary is then empty.
-
-    Raises:
-        UserError: a run failed; the others that were going are finished first.
-        Interrupted: stopped; what is finished is kept.
+    ``progress`` is called about twice a second. The summary of a run whose failure is forgiven is
+    empty. Where one fails unforgiven, the others that were going are finished before its UserError
+    is raised; what is finished is kept then, and on Interrupted.
     """
     summaries = {run: known for run in runs if (known := _summary(run)) is not None}
     try:
@@ -136,24 +158,30 @@ def _summary(run: Run) -> dict[str, Any] | None:
     return folder.summary() if (run.folder / "config.yaml").is_file() else None
 
 
+def value_of(row: Mapping[str, Any], key: str) -> float | None:
+    """A figure of one evaluation; on validation records, or test records where there are none."""
+    names = (key,) if key.startswith("train") else (f"validation_{key}", f"test_{key}")
+    return next((row[name] for name in names if row.get(name) is not None), None)
+
+
+def first_reaching(
+    metrics: Sequence[Mapping[str, Any]], target: float, key: str = "accuracy"
+) -> Mapping[str, Any] | None:
+    """The first of a run's evaluations whose accuracy reached a target in [0, 1]."""
+    values = ((row, value_of(row, key)) for row in metrics)
+    return next((row for row, value in values if value is not None and value >= target), None)
+
+
 def bytes_to(
     metrics: Sequence[Mapping[str, Any]], target: float, by: Measure, table: int = 0
 ) -> int | None:
     """Bytes sent in both directions until accuracy first reached ``target``; None if it did not.
 
-    Args:
-        metrics: a run's evaluations in order.
-        target: accuracy in [0, 1].
-        by: on validation records (test records where none were set aside), or the running accuracy
-            on the training records between two evaluations.
-        table: bytes that filled the table beforehand.
+    The accuracy is that of `value_of`, or the running one on the training records between two
+    evaluations; ``table`` are the bytes that filled the table beforehand.
     """
-    names = ("train_accuracy",) if by == "train" else ("validation_accuracy", "test_accuracy")
-    for row in metrics:
-        found = next((row[name] for name in names if row.get(name) is not None), None)
-        if found is not None and found >= target:
-            return int(row["bytes_up"] + row["bytes_down"] + table)
-    return None
+    row = first_reaching(metrics, target, "train_accuracy" if by == "train" else "accuracy")
+    return None if row is None else int(row["bytes_up"] + row["bytes_down"] + table)
 
 
 @dataclass(frozen=True)
@@ -161,55 +189,56 @@ class Row:
     """One method's figures over its seeds."""
 
     label: str
-    summaries: tuple[dict[str, Any], ...]
-    controls: Mapping[str, tuple[dict[str, Any], ...]]
-    bytes_to: Mapping[float, tuple[int | None, ...]]
-    """Accuracy → bytes of each seed."""
+    summaries: Mapping[str, Sequence[Summary]]
+    """Of every seed, by control; those of the method itself under ``none``."""
+    bytes_to: Mapping[float, Sequence[int | None]]
+
+    @property
+    def first(self) -> Summary:
+        """The first seed's summary."""
+        return self.summaries["none"][0]
 
     def figures(self, key: str, control: str = "none") -> list[float]:
         """One figure of every seed's summary; empty where it has none."""
-        chosen = self.summaries if control == "none" else self.controls.get(control, ())
-        return [summary[key] for summary in chosen if summary.get(key) is not None]
+        found = (summary.get(key) for summary in self.summaries.get(control, ()))
+        return [value for value in found if value is not None]
 
     def as_dict(self) -> dict[str, Any]:
         """For ``comparison.json``."""
-        scores = [key for key in self.summaries[0] if key.startswith("test_")]
+        scores = [key for key in self.first if key.startswith("test_")]
         sizes = ["bytes_up", "bytes_down", "bytes_table", "rounds", "epochs", "seconds"]
-        keys = [*scores, *sizes, "peak_memory_mib"]
         return {
-            "seeds": [summary["seed"] for summary in self.summaries],
-            **{key: self.figures(key) for key in keys},
+            "seeds": self.figures("seed"),
+            **{key: self.figures(key) for key in [*scores, *sizes, "peak_memory_mib"]},
             "controls": {
                 control: {key: self.figures(key, control) for key in scores}
-                for control in self.controls
+                for control in CONTROLS
+                if control in self.summaries
             },
-            "bytes_to": {f"{100 * t:g} %": list(each) for t, each in self.bytes_to.items()},
-            "privacy": self.summaries[0]["privacy"]["guarantee"],
+            "bytes_to": {f"{100 * t:g} %": each for t, each in self.bytes_to.items()},
+            "privacy": self.first["privacy"]["guarantee"],
         }
 
 
 def rows(
     runs: Sequence[Run],
-    summaries: Mapping[Run, dict[str, Any]],
+    summaries: Mapping[Run, Summary],
     targets: Sequence[float],
     by: Measure,
 ) -> list[Row]:
     """One row for each label, in the order of the runs."""
     found = []
     for label in dict.fromkeys(run.label for run in runs):
-        own = [run for run in runs if run.label == label]
-        plain = [run for run in own if run.control == "none"]
-        controls = {
-            control: tuple(summaries[run] for run in own if run.control == control)
-            for control in CONTROLS
-            if any(run.control == control for run in own)
-        }
-        metrics = [(RunFolder(run.folder).metrics(), summaries[run]) for run in plain]
+        own: dict[str, list[Run]] = {}
+        for run in runs:
+            if run.label == label:
+                own.setdefault(run.control, []).append(run)
+        evaluated = [(RunFolder(r.folder).metrics(), summaries[r]) for r in own["none"]]
         reached = {
-            target: tuple(bytes_to(m, target, by, s["bytes_table"]) for m, s in metrics)
+            target: tuple(bytes_to(m, target, by, s["bytes_table"]) for m, s in evaluated)
             for target in targets
         }
-        found.append(Row(label, tuple(summaries[run] for run in plain), controls, reached))
+        found.append(Row(label, {c: [summaries[r] for r in own[c]] for c in own}, reached))
     return found
 
 
@@ -226,21 +255,38 @@ def write(folder: Path, found: Sequence[Row], settings: Mapping[str, Any]) -> No
     checkpoint.write_atomically(folder / "comparison.json", text.encode())
 
 
-def configurations(
-    path: Path | None, overrides: Sequence[str], labels: Sequence[str]
-) -> dict[str, ExperimentConfig]:
-    """The configuration of every label; without labels, those of the file's ``methods``.
+def lines(found: Sequence[Row]) -> list[list[str]]:
+    """The table: the name of each figure, then its text for every method."""
+    figures = [
+        (name, (key, scale, "none")) for key, name, scale in QUALITY if found[0].figures(key)
+    ]
+    key, scale, _ = figures[0][1]
+    held = [c for c in CONTROLS if any(c in row.summaries for row in found)]
+    figures[1:1] = [(f"  {CONTROLS[control]}", (key, scale, control)) for control in held]
+    table = [[name, *(_figure(row, *at) for row in found)] for name, at in figures]
+    for target in found[0].bytes_to if key == "test_accuracy" else ():
+        reached = (_reached(row.bytes_to[target]) for row in found)
+        table.append([f"bytes to {100 * target:g} %", *reached])
+    for name, keys, text in SIZES:
+        sums = (sum(statistics.fmean(row.figures(key)) for key in keys) for row in found)
+        table.append([name, *map(text, sums)])
+    return [*table, ["privacy", *(str(row.first["privacy"]["guarantee"]) for row in found)]]
 
-    Runs of a comparison have seeds, given or not: it is gone on with where it was stopped.
 
-    Raises:
-        ConfigError: an unknown method, or one that does not fit; names it.
-    """
-    wanted = list(labels) or (config_tree.labels(path) if path is not None else [])
-    source = "--set" if path is None else str(path)
-    trees = {
-        label: config_tree.read(path, overrides, label, ExperimentConfig()) for label in wanted
-    }
-    return {
-        label: configuration.parse({"seed": 0, **tree}, source) for label, tree in trees.items()
-    }
+def _figure(row: Row, key: str, scale: float, control: str = "none") -> str:
+    figures = row.figures(key, control)
+    if not figures:
+        return "-"
+    digits = 2 if scale == 100 else 4
+    mean, spread = mean_and_spread(figures)
+    text = f"{scale * mean:.{digits}f}"
+    return text if spread is None else f"{text} ± {scale * spread:.{digits}f}"
+
+
+def _reached(each: Sequence[int | None]) -> str:
+    """Mean bytes of the seeds that reached a target, and how many did where not all."""
+    got = [count for count in each if count is not None]
+    if not got:
+        return "-"
+    text = size_text(sum(got) / len(got))
+    return text if len(got) == len(each) else f"{text} ({len(got)} of {len(each)})"

@@ -25,7 +25,6 @@ from vertizo.studies.ray import gather
 EngineName = Literal["local", "ray"]
 Made = Generator["Run | None", None, None]
 Files = Mapping[str, bytes]
-"""The files of a folder, by their path in it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,32 +32,23 @@ class Run:
     """One run of a comparison; equal to itself only."""
 
     label: str
-    """What it is called in the table."""
     control: str
     config: ExperimentConfig
     folder: Path
 
 
 Forgive = Callable[[Run, UserError], bool]
-"""Whether the others go on after a run failed so."""
-
-
-def nothing_is_forgiven(run: Run, error: UserError) -> bool:
-    """The usual `Forgive`: any failure ends the whole."""
-    return False
+"""Whether the others go on after a run failed so; without it, any failure ends the whole."""
 
 
 class Engine(Protocol):
     """Makes runs."""
 
-    def make(self, runs: Sequence[Run], forgive: Forgive = nothing_is_forgiven) -> Made:
-        """Begin runs, or go on with them, each in its folder.
-
-        Yields:
-            Each run as it ends, and None about twice a second.
+    def make(self, runs: Sequence[Run], forgive: Forgive | None = None) -> Made:
+        """Begin or resume runs, each in its folder: each as it ends, and None twice a second.
 
         Raises:
-            UserError: a run failed unforgiven; the others leave checkpoints.
+            UserError: a run failed unforgiven; the others that were going are finished first.
         """
 
 
@@ -78,12 +68,11 @@ class Processes:
     jobs: int
     reused: bool = False
 
-    def make(self, runs: Sequence[Run], forgive: Forgive = nothing_is_forgiven) -> Made:
-        """See `Engine`; what was going when it ends early can be gone on with."""
+    def make(self, runs: Sequence[Run], forgive: Forgive | None = None) -> Made:
+        """See `Engine`; what was going when it ends early can be resumed."""
+        calls = ((run, _begin_or_resume, (run.config, run.folder)) for run in runs)
         with processes(self.jobs, reused=self.reused) as pool:
-            for ended in pool.make(
-                (run, _begin_or_go_on, (run.config, run.folder)) for run in runs
-            ):
+            for ended in pool.make(calls):
                 if ended is None:
                     yield None
                     continue
@@ -91,12 +80,12 @@ class Processes:
                 try:
                     future.result()
                 except UserError as error:
-                    if not forgive(run, error):
+                    if forgive is None or not forgive(run, error):
                         raise
                 yield run
 
 
-def _begin_or_go_on(config: ExperimentConfig, folder: Path) -> None:
+def _begin_or_resume(config: ExperimentConfig, folder: Path) -> None:
     Experiment(config).run(folder, resume=(folder / "config.yaml").is_file())
 
 
@@ -104,9 +93,9 @@ def _begin_or_go_on(config: ExperimentConfig, folder: Path) -> None:
 class RayCluster:
     """Runs on a Ray cluster, whose machines are trusted and have disks of their own.
 
-    A run's folder is carried there and back, so that one that was begun elsewhere is gone on with.
-    What was going when it ends early is begun anew the next time. A machine finds the files of a
-    data set where its own VERTIZO_DATA says, or else where this machine's does.
+    A run's folder is carried there and back, so that one that was begun elsewhere is resumed. What
+    was going when it ends early is begun anew the next time. A machine finds the files of a data
+    set where its own VERTIZO_DATA says, or else where this machine's does.
     """
 
     address: str | None = None
@@ -114,7 +103,7 @@ class RayCluster:
     jobs: int | None = None
     """At a time; None for as many as there are cores for."""
 
-    def make(self, runs: Sequence[Run], forgive: Forgive = nothing_is_forgiven) -> Made:
+    def make(self, runs: Sequence[Run], forgive: Forgive | None = None) -> Made:
         """See `Engine`."""
         if not runs:
             return
@@ -125,15 +114,15 @@ class RayCluster:
                 "a cluster cannot charge; use --engine local"
             )
         problems: list[UserError] = []
-        variables = {key: os.environ[key] for key in (ROOT_VARIABLE,) if key in os.environ}
 
-        def calls() -> Iterator[tuple[ExperimentConfig, Files, Path, Mapping[str, str], str]]:
+        def calls() -> Iterator[tuple[ExperimentConfig, Files, Path, str | None, str]]:
             for run in runs:
                 if problems:
                     return
                 if not (run.folder / "config.yaml").is_file():
                     RunFolder(run.folder).check_is_new()
-                yield run.config, _files(run.folder), Path.cwd(), variables, VERSION
+                data = os.environ.get(ROOT_VARIABLE)
+                yield run.config, _files(run.folder), Path.cwd(), data, VERSION
 
         cpus = max(run.config.threads for run in runs)
         for ended in gather(
@@ -145,7 +134,7 @@ class RayCluster:
             run, outcome = runs[ended[0]], ended[1]
             if not isinstance(outcome, UserError):
                 _put(run.folder, outcome)
-            elif not forgive(run, outcome):
+            elif forgive is None or not forgive(run, outcome):
                 problems.append(outcome)
                 continue
             yield run
@@ -154,28 +143,24 @@ class RayCluster:
 
 
 def _elsewhere(
-    config: ExperimentConfig, files: Files, home: Path, variables: Mapping[str, str], version: str
+    config: ExperimentConfig, files: Files, home: Path, data: str | None, version: str
 ) -> Files | UserError:
     """On a machine of the cluster: make a run in a folder that is then carried back.
 
-    Args:
-        config: of the run.
-        files: what there is of its folder.
-        home: what relative paths of the configuration are relative to, if it is there.
-        variables: of the environment; those that the machine has itself stay.
-        version: of vertizo, which must be this machine's.
+    ``files`` are what there is of the folder. Relative paths of the configuration are relative to
+    ``home``, if that is there. ``data`` is where data sets are, if the machine does not say it.
     """
     if version != VERSION:
         return RunError(f"a machine of the cluster has vertizo {VERSION}, this one {version}")
-    for key, value in variables.items():
-        os.environ.setdefault(key, value)
+    if data is not None:
+        os.environ.setdefault(ROOT_VARIABLE, data)
     if home.is_dir():
         os.chdir(home)
     with tempfile.TemporaryDirectory(prefix="vertizo-") as place:
         folder = Path(place) / "run"
         _put(folder, files)
         try:
-            _begin_or_go_on(config, folder)
+            _begin_or_resume(config, folder)
         except UserError as error:
             return error
         return _files(folder)
@@ -200,9 +185,6 @@ def _put(folder: Path, files: Files) -> None:
     place.make()
     with place.locked():
         for name in sorted(files, key=lambda name: name == place.summary_file.name):
-            target = folder / name
-            try:
-                target.parent.mkdir(parents=True, exist_ok=True)
-                checkpoint.write_atomically(target, files[name])
-            except OSError as error:
-                raise RunError(f"{target} cannot be written: {error.strerror}") from None
+            with checkpoint.writing(folder / name):
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            checkpoint.write_atomically(folder / name, files[name])

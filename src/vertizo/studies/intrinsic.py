@@ -23,19 +23,15 @@ from vertizo.run.federation import Federation, build
 from vertizo.run.folder import RunFolder
 from vertizo.run.lengths import planned_rounds
 
+AT_ONCE = 4096
+"""Records that are embedded at a time."""
+
 
 def intrinsic(folder: RunFolder, *, repeats: int = 100) -> Intrinsic:
-    """Repeat each client's estimate on the run's models, and put the spread into Theorem 4.1.
+    """Repeat each client's estimate on a czofo run's models, and put the spread into Theorem 4.1.
 
     The run's checkpoints are the frozen models: the last, and the best if one was kept; one batch
-    of each client is used.
-
-    Args:
-        folder: a run of method czofo.
-        repeats: estimates on each frozen model and client.
-
-    Raises:
-        RunError: the folder holds no run of that method, or no checkpoint.
+    of each client is used. RunError if the folder holds no run of that method, or no checkpoint.
     """
     config = folder.config()
     if not isinstance(config.method, Czofo):
@@ -91,7 +87,3 @@ def _at(federation: Federation, method: Czofo, stream: Stream, repeats: int) -> 
             stream=stream.child(m),
             repeats=repeats,
         )
-
-
-AT_ONCE = 4096
-"""Records that are embedded at a time."""

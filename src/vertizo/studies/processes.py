@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.connection import wait as wait_for
 from typing import Any, Generic, TypeVar
 
-from vertizo.core.errors import RunError
+from vertizo.core.errors import RunError, UserError
 
 KILLED = (
     "the process of a run was killed, by lack of memory perhaps; the same command goes on with "
@@ -85,8 +85,8 @@ def processes(
 ) -> Iterator[Pool[Any]]:
     """Processes that end with this one.
 
-    Whatever ends it early interrupts the calls that are going, each once: a run leaves a
-    checkpoint then. A second Ctrl-C kills them.
+    What ends it early interrupts the calls that are going, each once: a run leaves a checkpoint
+    then. A second Ctrl-C kills them. A `UserError` waits for them.
 
     Args:
         jobs: calls at a time.
@@ -114,6 +114,8 @@ def processes(
             yield Pool(executor, jobs)
         except BrokenProcessPool:
             raise RunError(KILLED) from None
+        except UserError:  # of one call: those that are going are finished first
+            raise
         except BaseException:
             writer.close()
             try:

@@ -12,6 +12,7 @@ import os
 import socket
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -32,6 +33,9 @@ def gather(
 ) -> Generator[tuple[int, Any] | None, None, None]:
     """Call a function on a cluster, each time in a process of its own.
 
+    Yields (place among the calls, result) of each call as it ends, and None about twice a second.
+    What is still going when the iterator is closed is cancelled.
+
     Args:
         function: importable on every machine of the cluster.
         calls: the arguments of each call; the next is asked for when there is room for it and no
@@ -40,10 +44,6 @@ def gather(
         address: of a cluster; None for that of the environment variable RAY_ADDRESS, or else
             one of this machine that is started now.
         at_once: most calls at a time; None for as many as the cluster has cores for.
-
-    Yields:
-        (place among the calls, result) of each call as it ends, and None about twice a second.
-        What is still going when the iterator is closed is cancelled.
 
     Raises:
         ConfigError: Ray is not installed, or no machine has so many cores.
@@ -57,10 +57,7 @@ def gather(
         going: dict[Any, int] = {}
         try:
             while True:
-                while len(going) < min(room, at_once or room):
-                    place, arguments = next(numbered, (-1, ()))
-                    if place < 0:
-                        break
+                for place, arguments in islice(numbered, min(room, at_once or room) - len(going)):
                     going[remote.remote(*arguments)] = place
                 if not going:
                     return
@@ -77,12 +74,8 @@ def gather(
 def connected(address: str | None, cpus: int | None = None) -> Iterator[Any]:
     """Ray, connected: to what the process is connected to already, or for as long as this lasts.
 
-    Args:
-        address: as of `gather`.
-        cpus: of a cluster that is started now; None for all cores of this machine.
-
-    Raises:
-        ConfigError, RunError: as of `gather`.
+    A cluster that is started now has so many ``cpus``; None for all cores of this machine. Of the
+    address and of errors see `gather`.
     """
     try:
         import ray

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, lru_cache
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -121,11 +121,7 @@ def blocks(kind: Kind, seed: int, size: int) -> Iterator[Numbers]:
 
 
 class Reader:
-    """Numbers of any count at a time, out of blocks.
-
-    Args:
-        blocks: one after the other; each is good until the next is asked for.
-    """
+    """Numbers of any count at a time, out of blocks, each good until the next is asked for."""
 
     def __init__(self, blocks: Iterator[Tensor]) -> None:
         self._blocks = blocks
@@ -148,13 +144,9 @@ class Reader:
 
 
 class Direction:
-    """One drawn direction ``u`` of ``dimension`` numbers.
+    """One drawn direction ``u`` of ``dimension`` numbers, which law and 64-bit seed decide.
 
-    Args:
-        law: its distribution, one of `LAWS`.
-        dimension: d, the size of the vectors it is added to.
-        seed: 64 bits; same law, dimension and seed, same numbers.
-        keep: hold the numbers after their first use instead of drawing them again.
+    ``keep`` holds the numbers after their first use instead of drawing them again.
     """
 
     __slots__ = ("_kind", "_numbers", "_scale", "dimension", "factor", "keep", "law", "seed")
@@ -170,18 +162,12 @@ class Direction:
         self._numbers: Tensor | None = None
         self._scale: float | None = None
 
-    def _blocks(self) -> Iterator[tuple[int, Tensor]]:
-        """(offset, numbers) pairs, before the scale of the law is applied.
+    def _axis(self) -> int:
+        """The one that a direction of the law coordinate is 1 along."""
+        return int(generator(self.seed).integers(self.dimension))
 
-        The numbers are good until the next pair is asked for.
-        """
-        if self.law == "coordinate":
-            yield int(generator(self.seed).integers(self.dimension)), torch.ones(1)
-        else:
-            start = 0
-            for block in blocks(self._kind, self.seed, self.dimension):
-                yield start, torch.from_numpy(block)
-                start += block.size
+    def _blocks(self) -> Iterator[Tensor]:
+        return map(torch.from_numpy, blocks(self._kind, self.seed, self.dimension))
 
     def numbers(self) -> Tensor:
         """u without its `scale`, as one float32 vector [d]; kept if the direction is."""
@@ -189,8 +175,7 @@ class Direction:
             return self._numbers
         if self.law == "coordinate":
             numbers = torch.zeros(self.dimension)
-            for start, block in self._blocks():
-                numbers[start : start + block.numel()] = block
+            numbers[self._axis()] = 1.0
         else:
             empty = np.empty(self.dimension, np.float32)
             numbers = torch.from_numpy(Source(self.seed).fill(empty, self._kind))
@@ -200,7 +185,7 @@ class Direction:
 
     def reader(self) -> Reader:
         """The same numbers from first to last, never as a whole; not of the law coordinate."""
-        return Reader(block for _, block in self._blocks())
+        return Reader(self._blocks())
 
     @property
     def scale(self) -> float:
@@ -209,17 +194,14 @@ class Direction:
             self._scale = 1.0
             if self.law in ("sphere", "scaled-sphere"):
                 radius = 1.0 if self.law == "sphere" else math.sqrt(self.dimension)
-                numbers = self._numbers
-                if numbers is None:
-                    self._scale = radius / self._norm_of_numbers()
-                else:
-                    self._scale = radius / math.sqrt(kernels.squares(numbers.numpy()))
+                self._scale = radius / self._norm_of_numbers()
         return self._scale
 
     def _norm_of_numbers(self) -> float:
-        if self.keep:
-            return math.sqrt(kernels.squares(self.numbers().numpy()))
-        return math.sqrt(Source(self.seed).squares(self.dimension))
+        if not self.keep:
+            return math.sqrt(Source(self.seed).squares(self.dimension))
+        numbers = self.numbers() if self._numbers is None else self._numbers
+        return math.sqrt(kernels.squares(numbers.numpy()))
 
     def norm(self) -> float:
         """The Euclidean norm of u."""
@@ -238,52 +220,98 @@ class Direction:
     def add_to(self, vector: Tensor, scale: float) -> None:
         """``vector += scale · u``, in place, one block at a time."""
         factor = max(-FLOAT32_MAX, min(scale * self.scale, FLOAT32_MAX))  # as far as float32 goes
-        if self.keep and self.law != "coordinate":
+        if self.law == "coordinate":
+            axis = self._axis()
+            add(vector[axis : axis + 1], torch.ones(1), factor)
+        elif self.keep:
             add(vector, self.numbers() if self._numbers is None else self._numbers, factor)
-            return
-        if is_plain(vector) and self.law != "coordinate":
+        elif is_plain(vector):
             Source(self.seed).add_to(vector.numpy(), self._kind, factor)
         else:
-            for start, block in self._blocks():
-                add(vector[start : start + block.numel()], block, factor)
+            for start, block in zip(range(0, self.dimension, BLOCK), self._blocks(), strict=True):
+                add(vector[start : start + BLOCK], block, factor)
 
 
 class Directions:
     """The directions of one owner: draw number n is seeded by its stream, and needs no state.
 
-    Args:
-        law: their distribution, one of `LAWS`.
-        dimension: d.
-        stream: the owner's own.
-        recent: how many of the last draws are remembered, for a second use.
+    Each query has ``count`` of them, with numbers that follow each other; those of the last query
+    are remembered, for a second use.
     """
 
-    def __init__(self, law: LawName, dimension: int, stream: Stream, recent: int = 1) -> None:
+    def __init__(self, law: LawName, dimension: int, stream: Stream, count: int = 1) -> None:
         if law not in LAWS:
             raise ConfigError(f"directions is {law!r}; known are {', '.join(LAWS)}")
         self.law = law
         self.dimension = dimension
-        self.are_kept = dimension * recent <= KEEP_UP_TO
+        self.are_kept = dimension * count <= KEEP_UP_TO
         """Whether directions are held as a whole until they are used again."""
         self._stream = stream
-        self._recent: list[tuple[int, Direction] | None] = [None] * recent
-        self._query: tuple[int, list[Direction]] = (-1, [])
+        self._count = count
+        self._query = -1
+        self._drawn: list[Direction] = []
 
     def draw(self, number: int) -> Direction:
         """Direction number ``number``; the same every time it is asked for."""
-        place = number % len(self._recent)
-        known = self._recent[place]
-        if known is None or known[0] != number:
-            seed = self._stream.seed(number)
-            drawn = Direction(self.law, self.dimension, seed, keep=self.are_kept)
-            known = number, drawn
-            self._recent[place] = known
-        return known[1]
+        query, place = divmod(number, self._count)
+        return self.of_query(query)[place]
 
     def of_query(self, number: int) -> list[Direction]:
-        """The directions of query ``number`` where each query has ``recent`` of them."""
-        if self._query[0] != number:
-            count = len(self._recent)
-            numbers = range(number * count, (number + 1) * count)
-            self._query = number, list(map(self.draw, numbers))
-        return self._query[1]
+        """The directions of query ``number``."""
+        if self._query != number:
+            self._drawn = []
+            for n in range(number * self._count, (number + 1) * self._count):
+                seed = self._stream.seed(n)
+                self._drawn.append(Direction(self.law, self.dimension, seed, keep=self.are_kept))
+            self._query = number
+        return self._drawn
+
+
+TINY = np.float32(1 / FLOAT32_MAX)
+REMEMBERED = 2**20
+"""Numbers up to which the last draws for records are kept: 4 MiB each."""
+
+
+def record_directions(
+    law: LawName, count: int, batch: int, dimension: int, seed: int
+) -> tuple[Tensor, float]:
+    """``count`` directions for every record of a batch, and φ: [count, batch, dimension].
+
+    Of embeddings and not of parameters, for VFL-CZOFO: the rows of a direction [batch, d_h] are
+    independent draws of one law, and client and server draw the same from a seed they share. The
+    result is not to be changed: the other side may be in this process and be given the same.
+    The law ``coordinate`` takes every axis in turn, from one drawn for each record and with signs
+    drawn for each number: ``count = dimension`` of them make up the gradient itself, up to O(μ).
+
+    >>> u, factor = record_directions("sphere", 3, 2, 4, seed=1)
+    >>> u.shape, factor
+    (torch.Size([3, 2, 4]), 4.0)
+    """
+    small = count * batch * dimension <= REMEMBERED
+    return (_remembered if small else _for_records)(law, count, batch, dimension, seed)
+
+
+def _for_records(
+    law: LawName, count: int, batch: int, dimension: int, seed: int
+) -> tuple[Tensor, float]:
+    shape = count, batch, dimension
+    if law == "coordinate":
+        rng = generator(seed)
+        first = rng.integers(dimension, size=batch)
+        axes = (first + np.arange(count)[:, None]) % dimension
+        sides = 2 * rng.integers(2, size=(count, batch)) - 1
+        units = np.zeros(shape, np.float32)
+        np.put_along_axis(units, axes[:, :, None], sides[:, :, None].astype(np.float32), 2)
+        return torch.from_numpy(units), float(dimension)
+    if law == "rademacher":
+        return torch.from_numpy(drawn("signs", seed, math.prod(shape)).reshape(shape)), 1.0
+    numbers = drawn("normals", seed, math.prod(shape)).reshape(shape)
+    if law == "gaussian":
+        return torch.from_numpy(numbers), 1.0
+    radius = 1.0 if law == "sphere" else math.sqrt(dimension)
+    norms = np.sqrt(np.einsum("jbd,jbd->jb", numbers, numbers)) + TINY
+    numbers *= (np.float32(radius) / norms)[:, :, None]
+    return torch.from_numpy(numbers), float(dimension) if law == "sphere" else 1.0
+
+
+_remembered = lru_cache(maxsize=8)(_for_records)

@@ -144,9 +144,8 @@ def by_blocks(
     model: LinearStack, inputs: Tensor, direction: Direction, offsets: Sequence[float]
 ) -> Tensor:
     """All offsets together, along a direction that is drawn once and not held."""
-    return blockwise.along(
-        model, direction.reader(), [offset * direction.scale for offset in offsets], inputs
-    )
+    lengths = [offset * direction.scale for offset in offsets]
+    return blockwise.along(model, direction.reader().read, lengths, inputs)
 
 
 def in_place(

@@ -5,6 +5,7 @@ never. What malicious clients can show is Î¼ = 1.942 under published noise at 'Î
 """
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from vertizo.attacks.audit.adversaries import Honest, Malicious, Measuring
 from vertizo.attacks.audit.final_model import FinalModel
 from vertizo.attacks.audit.game import audit
 from vertizo.attacks.audit.setting import Setting
-from vertizo.cli.privacy.audit import audit as command
+from vertizo.cli.privacy import audit as command
 from vertizo.config.schema import parse
 from vertizo.core.errors import ConfigError
 from vertizo.party import private_updates
@@ -41,12 +42,8 @@ def _quiet(update="none"):
     )
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+def _audited(setting, player, trials):
+    return audit(setting, player(setting), trials=trials)
 
 
 def test_a_malicious_query_moves_delta_from_minus_to_plus_the_clip():
@@ -79,15 +76,13 @@ def test_trials_differ_in_noise_and_in_nothing_else_that_matters():
 
 
 def test_published_noise_gives_away_more_than_it_claims_and_exact_noise_does_not():
-    setting = _setting("published")
-    found = audit(setting, Malicious(setting), trials=400)
+    found = _audited(_setting("published"), Malicious, 400)
     assert found.epsilon_claimed == pytest.approx(1.0)
     assert found.epsilon_exact == pytest.approx(7.294, abs=5e-4)
     assert found.epsilon_claimed < found.bound.epsilon < found.epsilon_exact
     assert found.refutes_claim
     assert not found.refutes_accountant
-    setting = _setting("exact")
-    found = audit(setting, Malicious(setting), trials=400)
+    found = _audited(_setting("exact"), Malicious, 400)
     assert found.epsilon_claimed == found.epsilon_exact == pytest.approx(1.0)
     assert found.bound.epsilon < 1.0
     assert not found.refutes_claim
@@ -104,8 +99,7 @@ def test_a_server_with_too_little_noise_or_one_sided_clipping_is_caught(monkeypa
     for place, name, wrong in ((SeededNoise, "onto", onto), (clipping, "clip", one_sided)):
         with monkeypatch.context() as patch:
             patch.setattr(place, name, wrong)
-            setting = _setting("exact")
-            found = audit(setting, Malicious(setting), trials=100)
+            found = _audited(_setting("exact"), Malicious, 100)
         assert found.guarantee == "simulated", name
         assert found.epsilon_exact == pytest.approx(1.0), name
         assert found.refutes_accountant, name
@@ -113,12 +107,12 @@ def test_a_server_with_too_little_noise_or_one_sided_clipping_is_caught(monkeypa
 
 def test_a_raw_label_server_gives_away_more_than_its_replies_alone():
     setting = _setting(update="sgd")
-    found = audit(setting, Measuring(setting, probes=30), trials=100)
+    found = _audited(setting, partial(Measuring, probes=30), 100)
     assert found.guarantee == "none"
     assert found.epsilon_exact is None
     assert found.epsilon_replies == pytest.approx(1.0)
     assert found.bound.epsilon > 1.5
-    assert audit(setting, FinalModel(setting), trials=60).bound.epsilon > 1.5
+    assert _audited(setting, FinalModel, 60).bound.epsilon > 1.5
 
 
 def test_other_records_tell_nothing_where_the_server_model_does_not_move():
@@ -148,8 +142,7 @@ def test_clients_that_follow_the_protocol_know_the_likelihood_of_what_they_see()
 def test_clients_that_follow_the_protocol_show_less_than_malicious_ones():
     for noise in ("published", "exact"):
         setting = _setting(noise)
-        honest = audit(setting, Honest(setting), trials=300)
-        malicious = audit(setting, Malicious(setting), trials=300)
+        honest, malicious = (_audited(setting, player, 300) for player in (Honest, Malicious))
         assert honest.bound.epsilon <= malicious.bound.epsilon, noise
         assert not honest.refutes_accountant, noise
 
@@ -157,8 +150,7 @@ def test_clients_that_follow_the_protocol_show_less_than_malicious_ones():
 def _keeps_its_promise(player, trials):
     """For each way of updating privately: against what sees the replies, or the final model."""
     for update in ("private-sgd", "private-zeroth-order", "poisson-dp-sgd"):
-        setting = _setting(update=update)
-        found = audit(setting, player(setting), trials=trials)
+        found = _audited(_setting(update=update), player, trials)
         assert found.guarantee == "simulated", update
         assert found.epsilon_exact == pytest.approx(1.0, abs=1e-3), update
         assert found.bound.epsilon < found.epsilon_exact, update
@@ -186,8 +178,7 @@ def test_a_server_whose_gradients_escape_the_clip_is_caught(monkeypatch):
 
     monkeypatch.setattr(private_updates, "clipped_gradient", unclipped)
     for update in ("private-sgd", "poisson-dp-sgd"):
-        setting = _setting(update=update)
-        found = audit(setting, FinalModel(setting), trials=60)
+        found = _audited(_setting(update=update), FinalModel, 60)
         assert found.epsilon_exact == pytest.approx(1.0, abs=1e-3), update
         assert found.refutes_accountant, update
 
@@ -207,16 +198,7 @@ def test_what_the_game_is_not_for_is_refused():
             Setting(parse(change), small.data())
 
 
-def _command(overrides, confidence=0.95, record=0, as_json=False):
-    command(
-        *(None, overrides),
-        trials=20,
-        honest_trials=0,
-        confidence=confidence,
-        probes=4,
-        record=record,
-        as_json=as_json,
-    )
+_command = partial(command, None, trials=20, honest_trials=0, probes=4)
 
 
 def test_the_command_prints_figures_for_programs(capsys):
@@ -231,7 +213,7 @@ def test_the_command_prints_figures_for_programs(capsys):
 
 def test_the_command_prints_a_table_for_people(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "160")
-    _command([])
+    _command([], confidence=0.95, record=0, as_json=False)
     said = capsys.readouterr().out
     for words in ("published noise", "exact plan", "raw-label server", "7.294", "no bound"):
         assert words in said

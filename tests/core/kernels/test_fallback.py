@@ -42,10 +42,7 @@ def test_the_list_names_every_plain_twin() -> None:
 
 
 def test_a_run_without_the_compiled_functions_says_so_once(
-    hidden: None,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    hidden: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert not kernels.COMPILED
     for name, twin in TWINS.items():

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,10 +16,10 @@ from torch import Tensor
 
 from vertizo.core.errors import ConfigError, DataError
 from vertizo.core.randomness import Stream
-from vertizo.data.datasets import catalog, idx
+from vertizo.data.datasets import catalog
 from vertizo.data.options import DataConfig
 from vertizo.data.prepare import prepare
-from vertizo.models.losses import Classification, Regression
+from vertizo.models.losses import Regression
 
 
 def rows(*parts: Tensor) -> Counter[bytes]:
@@ -36,15 +36,13 @@ def no_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def no_mirrors() -> Iterator[None]:
-    """Both published sets without a place to download them from."""
-    sets = (idx.MNIST, idx.FASHION_MNIST)
-    before = [files.mirrors for files in sets]
-    for files in sets:
-        object.__setattr__(files, "mirrors", ())
-    yield
-    for files, mirrors in zip(sets, before, strict=True):
-        object.__setattr__(files, "mirrors", mirrors)
+def no_mirrors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No place to download published sets from."""
+
+    def nobody(*_: object, **__: object) -> None:
+        raise OSError("no network")
+
+    monkeypatch.setattr("urllib.request.urlopen", nobody)
 
 
 def test_digits() -> None:
@@ -54,18 +52,13 @@ def test_digits() -> None:
     assert pooled.test.shape == (359, 1, 8, 8)
     assert pooled.train.dtype == pooled.test.dtype == torch.float32
     assert pooled.train_labels.dtype == pooled.test_labels.dtype == torch.int64
-    assert isinstance(pooled.task, Classification)
-    assert pooled.task.outputs == 10
-    assert pooled.columns is None
-    assert not pooled.fitted_scaling
+    assert (pooled.task.outputs, pooled.columns, pooled.fitted_scaling) == (10, None, False)
     assert set(pooled.test_labels.tolist()) == set(range(10))
     # Training and test records together are the whole set once, and have their labels.
     whole = torch.from_numpy(bunch.images / 16).float().unsqueeze(1)
     assert rows(pooled.train, pooled.test) == rows(whole)
     assert not rows(pooled.train) & rows(pooled.test)
-    label_of = {
-        image.numpy().tobytes(): label for image, label in zip(whole, bunch.target, strict=True)
-    }
+    label_of = {one.numpy().tobytes(): y for one, y in zip(whole, bunch.target, strict=True)}
     for images, labels in ((pooled.train, pooled.train_labels), (pooled.test, pooled.test_labels)):
         assert [label_of[image.numpy().tobytes()] for image in images] == labels.tolist()
 
@@ -78,15 +71,13 @@ class TestBreastCancer:
         assert pooled.train.shape == (456, 30)
         assert pooled.test.shape == (113, 30)
         assert pooled.levels == {}
-        assert pooled.task.outputs == 2
-        assert set(pooled.train_labels.tolist()) == set(pooled.test_labels.tolist()) == {0, 1}
-        assert pooled.class_names == ("malignant", "benign")
+        assert set(pooled.train_labels.tolist()) == {0, 1}
+        assert (pooled.task.outputs, pooled.class_names) == (2, ("malignant", "benign"))
         assert pooled.test_labels.tolist() == bunch.target[test].tolist()
         assert pooled.columns == tuple(bunch.feature_names)
         assert list(pooled.groups) == ["mean", "error", "worst"]
         assert [name for group in pooled.groups.values() for name in group] == list(pooled.columns)
-        for group, names in pooled.groups.items():
-            assert all(group in name for name in names)
+        assert all(group in name for group, names in pooled.groups.items() for name in names)
 
     def test_only_training_rows_that_are_not_for_validation_scale(self) -> None:
         values = torch.from_numpy(load_breast_cancer().data[np.arange(569) % 5 == 4])
@@ -184,12 +175,12 @@ class TestIdxSets:
             pooled = catalog.load(name, mnist_root)
             assert pooled.train.shape == (60000, 1, 28, 28)
             assert pooled.test.shape == (10000, 1, 28, 28)
-            counts = torch.bincount(pooled.test_labels).tolist()
+            counts = [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
             if name == "mnist":
-                assert counts == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
                 assert pooled.train_labels[:5].tolist() == [5, 0, 4, 1, 9]
             else:
-                assert counts == [1000] * 10
+                counts = [1000] * 10
+            assert torch.bincount(pooled.test_labels).tolist() == counts
             assert abs(float(pooled.train.mean())) < 1e-3
             assert abs(float(pooled.train.std()) - 1) < 1e-3
 
@@ -197,6 +188,7 @@ class TestIdxSets:
 class TestNames:
     def test_an_unknown_name_lists_the_known_ones(self) -> None:
         refused(["data.name", "'mnits'", *catalog.CATALOG], ConfigError, catalog.load, "mnits")
+        refused(["data.path and data.label"], ConfigError, catalog.load, "table")
 
     def test_a_root_that_is_no_folder_is_named(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -213,9 +205,6 @@ class TestNames:
             words = [f"data.test is 0.3 but {name} has test records"]
             refused(words, ConfigError, catalog.load, name, None, options)
 
-    def test_a_table_needs_its_file(self) -> None:
-        refused(["data.path and data.label"], ConfigError, catalog.load, "table")
-
     def test_files_that_are_nowhere(self, tmp_path: Path) -> None:
         for name in ("adult", "bank-marketing", "credit-default", "cifar-10", "modelnet10"):
             words = [name, str(tmp_path), "VERTIZO_DATA", "data.root"]
@@ -225,3 +214,29 @@ class TestNames:
         for name, entry in catalog.CATALOG.items():
             assert entry.summary, name
             assert "\n" not in entry.summary, name
+
+
+def test_fewer_test_records_are_the_same_for_every_run() -> None:
+    whole = prepare(DataConfig(), Stream.from_seed(0))
+    found = [prepare(DataConfig(test_limit=50), Stream.from_seed(seed)) for seed in (0, 1)]
+    for data in found:
+        assert data.labels["test"].numel() == 50
+        assert data.features[0]["test"].shape[0] == 50
+        assert torch.equal(data.labels["test"], found[0].labels["test"])
+    assert found[0].records == whole.records
+    assert len(found[0].labels["test"].unique()) > 5  # not one class of a sorted file
+    more = prepare(DataConfig(test_limit=10**6), Stream.from_seed(0))
+    assert torch.equal(more.labels["test"], whole.labels["test"])
+
+
+def test_a_named_record_is_itself_without_a_column_and_coded_otherwise() -> None:
+    """Or leaving out a column would make strangers of people that a ledger is charged for."""
+
+    def keys(**changes: Any) -> list[str]:
+        options = DataConfig(name="breast-cancer", **changes)
+        return prepare(options, Stream.from_seed(0)).keys()
+
+    people = keys()
+    assert len(set(people)) == len(people)
+    assert keys(drop=["mean radius"]) == people
+    assert keys(categorical=["mean texture"], ranges={"mean area": [0.0, 3000.0]}) == people

@@ -8,7 +8,6 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -119,67 +118,57 @@ def test_files_are_found_in_the_folder_or_in_its_subfolder(tmp_path: Path) -> No
             root = tmp_path / f"{packed} {inner}"
             folder = put(root / inner, packed=packed)
             before = sorted(folder.iterdir())
-            assert idx.folder_of(small_set(), root, cache=cache) == folder
+            assert idx.folder_of(small_set(), root) == folder
             assert sorted(folder.iterdir()) == before
     assert not cache.exists()
-    assert put(cache / "small") == idx.folder_of(small_set(), None, cache=cache)
+    assert put(cache / "small") == idx.folder_of(small_set(), cache)
 
 
-@dataclass
-class Mirror:
-    """A web server on 127.0.0.1 that serves ``files`` by name and answers 404 for others."""
+class Mirror(ThreadingHTTPServer):
+    """A web server on 127.0.0.1 that serves the four small files by name."""
 
-    url: str
-    files: dict[str, bytes] = field(default_factory=PUBLISHED.copy)
-    announced: dict[str, int] = field(default_factory=dict)
-    """Lengths that are announced instead of the true ones."""
-    nonsense: set[str] = field(default_factory=set)
-    """Names that are answered with what is not HTTP."""
-    asked: list[str] = field(default_factory=list)
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server_address[1]}/"
+        self.fault = ("", "")
+        """What is wrong with the file of which name."""
+        self.asked: list[str] = []
 
-    def damage(self, fault: str, name: str) -> None:
-        if fault == "other content":
-            self.files[name] += b"\0"
+
+class Handler(BaseHTTPRequestHandler):
+    server: Mirror
+
+    def do_GET(self) -> None:
+        name = self.path.rpartition("/")[2]
+        self.server.asked.append(name)
+        fault = self.server.fault[0] if name == self.server.fault[1] else ""
+        if fault == "not http":
+            self.wfile.write(b"hello\r\n\r\n")
         elif fault == "absent":
-            del self.files[name]
-        elif fault == "cut off":
-            self.announced[name] = len(self.files[name]) + 100
+            self.send_error(404)
         else:
-            self.nonsense.add(name)
+            body = PUBLISHED[name] + b"\0" * (fault == "other content")
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body) + 100 * (fault == "cut off")))
+            self.end_headers()
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
 
 
 @pytest.fixture
-def mirrors(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Mirror]]:
-    """Makes mirrors of the four small files."""
+def mirrors(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Mirror]]:
+    """Makes mirrors of the four small files, with something wrong with one of them."""
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.setenv(name, "127.0.0.1")
-    servers: list[ThreadingHTTPServer] = []
+    servers: list[Mirror] = []
 
-    def make() -> Mirror:
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                name = self.path.rpartition("/")[2]
-                mirror.asked.append(name)
-                if name in mirror.nonsense:
-                    self.wfile.write(b"hello\r\n\r\n")
-                    return
-                if name not in mirror.files:
-                    self.send_error(404)
-                    return
-                body = mirror.files[name]
-                self.send_response(200)
-                self.send_header("Content-Length", str(mirror.announced.get(name, len(body))))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *args: Any) -> None:
-                pass
-
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        servers.append(server)
-        mirror = Mirror(f"http://127.0.0.1:{server.server_address[1]}/")
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}).start()
-        return mirror
+    def make(*fault: str) -> Mirror:
+        servers.append(made := Mirror())
+        made.fault = fault or made.fault
+        threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.01}).start()
+        return made
 
     yield make
     for server in servers:
@@ -188,7 +177,7 @@ def mirrors(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Mirror]]:
 
 
 @pytest.fixture
-def mirror(mirrors: Callable[[], Mirror]) -> Mirror:
+def mirror(mirrors: Callable[..., Mirror]) -> Mirror:
     return mirrors()
 
 
@@ -211,7 +200,7 @@ class TestDownload:
     ) -> None:
         cache = tmp_path / "deep" / "cache"
         for _ in range(2):
-            folder = idx.folder_of(small_set(mirror.url), None, cache=cache)
+            folder = idx.folder_of(small_set(mirror.url), cache)
             assert folder == cache / "small"
             assert contents(folder) == PUBLISHED
             assert sorted(mirror.asked) == sorted(PUBLISHED)
@@ -219,59 +208,46 @@ class TestDownload:
     def test_only_what_is_missing_is_fetched(self, tmp_path: Path, mirror: Mirror) -> None:
         folder = put(tmp_path / "small", packed=False)
         (folder / "t10k-labels-idx1-ubyte").unlink()
-        found = idx.folder_of(small_set(mirror.url), tmp_path, cache=tmp_path / "cache")
-        assert found == folder
+        assert idx.folder_of(small_set(mirror.url), tmp_path) == folder
         assert mirror.asked == ["t10k-labels-idx1-ubyte.gz"]
 
     def test_a_bad_mirror_is_passed_over(
-        self, tmp_path: Path, nobody: str, mirrors: Callable[[], Mirror]
+        self, tmp_path: Path, nobody: str, mirrors: Callable[..., Mirror]
     ) -> None:
         name = "train-labels-idx1-ubyte.gz"
         for fault in ("other content", "absent", "cut off", "not http"):
-            bad, good = mirrors(), mirrors()
-            bad.damage(fault, name)
-            folder = idx.folder_of(small_set(bad.url, good.url), None, cache=tmp_path / fault)
+            bad, good = mirrors(fault, name), mirrors()
+            folder = idx.folder_of(small_set(bad.url, good.url), tmp_path / fault)
             assert contents(folder) == PUBLISHED, fault
             assert good.asked == [name], fault
-        folder = idx.folder_of(small_set(nobody, mirrors().url), None, cache=tmp_path / "nobody")
+        folder = idx.folder_of(small_set(nobody, mirrors().url), tmp_path / "nobody")
         assert contents(folder) == PUBLISHED
 
     def test_no_mirror_at_all_says_what_to_put_where(self, tmp_path: Path, nobody: str) -> None:
         words = ["small", str(tmp_path / "small"), "data.root", "VERTIZO_DATA", "refused"]
-        refused(
-            [*words, *PUBLISHED],
-            DataError,
-            *(idx.folder_of, small_set(nobody), tmp_path),
-            cache=tmp_path / "cache",
-        )
+        call = idx.folder_of, small_set(nobody), tmp_path
+        refused([*words, *PUBLISHED], DataError, *call)
         assert list(tmp_path.rglob("*")) == []
 
-    def test_nothing_half_written_stays(
-        self, tmp_path: Path, mirrors: Callable[[], Mirror]
+    def test_nothing_half_written_stays_and_what_is_missing_is_asked_for(
+        self, tmp_path: Path, mirrors: Callable[..., Mirror]
     ) -> None:
         name = "t10k-images-idx3-ubyte.gz"
-        for fault in ("other content", "cut off"):
-            mirror, cache = mirrors(), tmp_path / fault
-            mirror.damage(fault, name)
-            words = [name] if fault == "cut off" else [name, mirror.url]
-            refused(words, DataError, idx.folder_of, small_set(mirror.url), None, cache=cache)
-            assert contents(cache / "small").items() <= PUBLISHED.items(), fault
-
-    def test_only_what_is_still_missing_is_asked_of_the_reader(
-        self, tmp_path: Path, mirror: Mirror
-    ) -> None:
-        mirror.damage("absent", "t10k-labels-idx1-ubyte.gz")
-        line = refused([], DataError, idx.folder_of, small_set(mirror.url), None, cache=tmp_path)
-        wanted = line.rpartition("put")[2]
-        assert "t10k-labels-idx1-ubyte.gz" in wanted
-        assert "train-images-idx3-ubyte.gz" not in wanted
+        for fault in ("other content", "cut off", "absent"):
+            mirror, home = mirrors(fault, name), tmp_path / fault
+            words = [name, mirror.url] if fault == "other content" else [name]
+            line = refused(words, DataError, idx.folder_of, small_set(mirror.url), home)
+            assert contents(home / "small").items() <= PUBLISHED.items(), fault
+            wanted = line.rpartition("put")[2]
+            assert name in wanted
+            assert "train-images-idx3-ubyte.gz" not in wanted
 
     def test_a_place_that_cannot_be_written_is_named(self, tmp_path: Path, mirror: Mirror) -> None:
         (tmp_path / "cache").write_text("a file")
         files, cache = small_set(mirror.url), tmp_path / "cache"
         words = ["cannot be written", str(cache / "small")]
-        refused(words, DataError, idx.folder_of, files, None, cache=cache)
+        refused(words, DataError, idx.folder_of, files, cache)
         in_the_way = tmp_path / "small" / "train-images-idx3-ubyte.gz"
         in_the_way.mkdir(parents=True)
-        refused(["cannot be written"], DataError, idx.folder_of, files, tmp_path, cache=cache)
+        refused(["cannot be written"], DataError, idx.folder_of, files, tmp_path)
         assert list(in_the_way.parent.iterdir()) == [in_the_way]

@@ -42,8 +42,7 @@ class TestAdult:
             root = tmp_path / f"in {inner}"
             adult(root / inner)
             pooled = load("adult", root)
-            assert pooled.train.shape == (3, 14)
-            assert pooled.test.shape == (2, 14)
+            assert (pooled.train.shape, pooled.test.shape) == ((3, 14), (2, 14))
             assert pooled.class_names == ("<=50K", ">50K")
             assert pooled.train_labels.tolist() == [0, 1, 1]
             assert pooled.test_labels.tolist() == [0, 1]
@@ -53,14 +52,14 @@ class TestAdult:
             assert data.parties == ("demographics", "work", "finances")
 
     def test_a_line_with_too_few_values(self, tmp_path: Path) -> None:
-        adult(tmp_path, train=f"{PERSON}<=50K\n39, State-gov\n")
-        with pytest.raises(DataError, match=r"adult\.data.* line 2 has 2 values where 15"):
-            load("adult", tmp_path)
-        adult(tmp_path, test=f"|1x3\n{PERSON}<=50K.\n39, State-gov\n")
-        with pytest.raises(DataError, match=r"adult\.test.* line 3 has 2 values where 15"):
-            load("adult", tmp_path)
+        for part, text, line in (
+            ("train", f"{PERSON}<=50K\n39, State-gov\n", r"adult\.data.* line 2"),
+            ("test", f"|1x3\n{PERSON}<=50K.\n39, State-gov\n", r"adult\.test.* line 3"),
+        ):
+            with pytest.raises(DataError, match=f"{line} has 2 values where 15"):
+                load("adult", adult(tmp_path, **{part: text}))
 
-    def test_dropped_columns_leave_their_party(self, tmp_path: Path) -> None:
+        # Dropped columns leave their party.
         adult(tmp_path)
         gone = ["capital-gain", "capital-loss", "fnlwgt"]
         data = prepared("adult", tmp_path, validation=0, drop=gone)
@@ -87,12 +86,11 @@ class TestBankMarketing:
         assert load("bank-marketing", tmp_path, test=0.5).train.shape == (5, 19)
         assert load("bank-marketing", tmp_path, drop=["duration"]).train.shape == (8, 19)
 
-    def test_unless_somebody_asks_for_it(self, tmp_path: Path) -> None:
+        # Unless somebody asks for it.
         columns = {"a": ["duration"], "b": ["age"]}
         data = prepared("bank-marketing", self.files(tmp_path), columns=columns)
         assert data.shape(0) == (1,)
-
-    def test_another_file_of_that_name(self, tmp_path: Path) -> None:
+        # Another file of that name.
         (tmp_path / "bank-additional-full.csv").write_text("age;y\n1;no\n")
         with pytest.raises(DataError, match="does not have the column 'duration'"):
             load("bank-marketing", tmp_path)

@@ -42,9 +42,7 @@ def test_one_voxel_from_six_sides() -> None:
         assert silhouette.sum() == silhouette[line, column] == 1
         assert distance[line, column] == pytest.approx(depth / 30)
         assert distance.count_nonzero() == 1
-
-
-def test_the_nearest_voxel_hides_the_others() -> None:
+    # The nearest voxel hides the others.
     grid = np.zeros((1, 30, 30, 30), np.uint8)
     grid[0, [3, 8], 0, 0] = 1
     views = voxels.views(grid)[0, :, 0]

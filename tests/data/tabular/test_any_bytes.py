@@ -41,8 +41,7 @@ def test_any_bytes_are_a_table_or_refused_in_a_line(
         assert str(path) in line
         return
     found = frames.read(path)
-    rows = records(path, ",")
-    expected = [[plain(value) for value in values] for _, values in list(rows)[1:]]
+    expected = [[plain(value) for value in values] for _, values in list(records(path, ","))[1:]]
     assert [[plain(value) for value in row] for row in found.rows()] == [
         row for row in expected if any(value is not None for value in row)
     ]

@@ -9,7 +9,6 @@ import polars as pl
 import pytest
 import torch
 from tests.data.refusals import refused
-from torch import Tensor
 
 from vertizo.core.errors import ConfigError
 from vertizo.core.randomness import Stream
@@ -57,12 +56,10 @@ class TestNumbers:
         fitted = prepared([[1.0], [2.0], [9.0]])
         assert out(fitted, [[NAN]]) == out(fitted, [[2]])
 
-    def test_constant_and_always_missing_columns_are_zero(self) -> None:
+    def test_constant_and_always_missing_columns_one_row_and_no_rows(self) -> None:
         fitted = prepared([[5.0, NAN], [5.0, NAN]])
         assert out(fitted, [[5, NAN]]) == [[0, 0, 1]]
         assert fitted(np.array([[5.0, 3.0]])).shape == (1, 3)
-
-    def test_one_row_and_no_rows(self) -> None:
         fitted = prepared([[5.0, 1.0]], {"c1": ("x", "y")})
         assert out(fitted, [[5, 1]]) == [[1, 0]]
         assert fitted(np.empty((0, 2))).shape == (0, 2)
@@ -71,8 +68,7 @@ class TestNumbers:
         fitted = prepared([[1.0], [NAN]], ranges={"c0": [0, 10]})
         assert out(fitted, [[0], [5], [10], [99], [-99], [NAN]]) == [[-1], [0], [1], [1], [-1], [0]]
         assert not fitted.fitted
-
-    def test_bounded_and_fitted_columns_keep_their_order(self) -> None:
+        # Bounded and fitted columns keep their order.
         fitted = prepared([[1.0, 4.0, 1.0], [3.0, NAN, 3.0]], ranges={"c1": [0, 8]})
         assert out(fitted, [[3, 8, 1]]) == [[1, 1, -1]]
         assert fitted.fitted
@@ -126,10 +122,8 @@ def vertical_data(train: pl.DataFrame, test: pl.DataFrame, **more: Any) -> Verti
     return vertical.cut(pooled, settings, Stream.from_seed(3))
 
 
-def training(data: VerticalData) -> list[Tensor]:
-    return [own["train"] for own in data.features]
-
-
+ORDER = Stream.from_seed(3).generator().permutation(40).tolist()
+"""Of the training rows: the first ten are for validation."""
 WILD = {"age": 1e30, "job": "0 astronaut", "city": "Aarhus", "debt": -1e30, "same": 4.0}
 
 
@@ -150,6 +144,7 @@ class TestWhatIsFitted:
     """No statistic comes from validation or test rows, or from another party's columns."""
 
     def test_a_wild_test_row_changes_no_training_number(self, before: VerticalData) -> None:
+        """A wild training row does."""
         after = vertical_data(frame(), wild(frame(10), [2], list(WILD)))
         for one, other in zip(before.features, after.features, strict=True):
             assert torch.equal(one["train"], other["train"])
@@ -158,22 +153,18 @@ class TestWhatIsFitted:
             assert torch.equal(one["test"][same], other["test"][same])
             assert not torch.equal(one["test"], other["test"])
         assert before.cardinalities == after.cardinalities
+        after = vertical_data(wild(frame(), ORDER[-1:], list(WILD)), frame(10))
+        assert not torch.equal(before.features[0]["test"], after.features[0]["test"])
 
     def test_wild_validation_rows_change_no_training_number(self, before: VerticalData) -> None:
         used = {tuple(row) for row in before.features[0]["train"].tolist()}
-        held_out = Stream.from_seed(3).generator().permutation(40)[:10].tolist()
-        after = vertical_data(wild(frame(), held_out, list(WILD)), frame(10))
+        after = vertical_data(wild(frame(), ORDER[:10], list(WILD)), frame(10))
         assert len(used) == 30
         for one, other in zip(before.features, after.features, strict=True):
             assert torch.equal(one["train"], other["train"])
             assert torch.equal(one["test"], other["test"])
             assert not torch.equal(one["validation"], other["validation"])
         assert before.cardinalities == after.cardinalities
-
-    def test_a_wild_training_row_does_change_them(self, before: VerticalData) -> None:
-        kept = Stream.from_seed(3).generator().permutation(40)[-1:].tolist()
-        after = vertical_data(wild(frame(), kept, list(WILD)), frame(10))
-        assert not torch.equal(before.features[0]["test"], after.features[0]["test"])
 
     def test_another_partys_columns_change_nothing(self, before: VerticalData) -> None:
         after = vertical_data(
@@ -189,13 +180,12 @@ class TestWhatIsFitted:
             "ranges": {"age": [0, 100], "debt": [0, 2000], "same": [0, 10]},
             "categories": {"job": ["cook", "nurse"], "city": ["Kyiv", "Oslo", "Rome"]},
         }
-        kept = Stream.from_seed(3).generator().permutation(40)[-1:].tolist()
         before = vertical_data(frame(), frame(10), **public)
-        after = vertical_data(wild(frame(), kept, list(WILD)), frame(10), **public)
+        after = vertical_data(wild(frame(), ORDER[-1:], list(WILD)), frame(10), **public)
         assert not before.fitted_scaling
         assert before.fitted == ()
-        for one, other in zip(training(before), training(after), strict=True):
-            assert int((one != other).any(1).sum()) == 1
+        for one, other in zip(before.features, after.features, strict=True):
+            assert int((one["train"] != other["train"]).any(1).sum()) == 1
 
     def test_the_parties_that_are_fitted_are_named(self) -> None:
         public = {"ranges": {"age": [0, 100]}, "categories": {"job": ["cook"]}}
@@ -210,11 +200,10 @@ class TestWhatIsFitted:
         assert torch.equal(data.own.values["train"], before.features[0]["train"])
         assert data.fitted == ("a", "b")
 
-    def test_cardinalities_are_empty_where_nobody_has_categories(self) -> None:
+        # Empty where nobody has categories.
         columns = {"a": ["age"], "b": ["debt", "same"]}
         assert vertical_data(frame(), frame(10), columns=columns).cardinalities == ()
 
-    def test_runs_of_columns(self) -> None:
         for split in ("even", "columns"):
             data = vertical_data(frame(), frame(10), split=split, parties=5)
             assert data.cardinalities == ((), (3,), (4,), (), ())

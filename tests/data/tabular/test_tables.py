@@ -94,11 +94,9 @@ class TestCsv:
         data = [prepare(options(path, parties=3), Stream.from_seed(s)) for s in (0, 1)]
         assert torch.equal(data[0].labels["test"], data[1].labels["test"])
 
-    def test_compressed(self, write: Write) -> None:
+    def test_compression_and_delimiters(self, write: Write) -> None:
         for name in ("people.csv.gz", "people.csv"):
             assert load(write(gzip.compress(csv().encode()), name)).train.shape == (16, 3)
-
-    def test_delimiters(self, write: Write) -> None:
         for delimiter in (";", "\t", "|"):
             path = write(csv(delimiter=delimiter))
             assert load(path, delimiter=delimiter).columns == ("age", "job", "city")
@@ -113,7 +111,7 @@ class TestCsv:
         text = "a,y\n1,p\n\n2,q\n\n\n"  # blank lines are no records
         assert values(two(write, text, text), "a") == [1, 2]
 
-    def test_quotes_line_ends_and_a_byte_order_mark(self, write: Write) -> None:
+        # Quotes, line ends, and a byte order mark.
         pooled = load(write('\ufeff"a","y"\r\n"1,5","u"\r\n"line\n2","v"\r\n'))
         assert pooled.columns == ("a",)
         assert pooled.levels == {"a": ("1,5", "line\n2")}
@@ -124,12 +122,10 @@ class TestCsv:
         pooled = load(write("z,a,y\n10,1,p\n9,2,q\n"), categories={"z": [9, 10]})
         assert pooled.levels == {"z": ("9", "10")}
 
-    def test_a_column_without_values(self, write: Write) -> None:
+    def test_a_column_without_values_and_one_of_very_many(self, write: Write) -> None:
         path = write("a,b,y\n,1,p\n,2,q\n,3,q\n,4,p\n,5,p\n")
         data = made(path, parties=2, validation=0)
         assert data.features[0]["train"].tolist() == [[0, 1]] * 4
-
-    def test_a_hundred_thousand_different_texts(self, write: Write) -> None:
         path = write("id,a,y\n" + "".join(f"u{i},{i},{i % 2}\n" for i in range(20_000)))
         data = made(path, parties=2)
         assert data.cardinalities == ((1001,), ())
@@ -148,8 +144,7 @@ class TestTwoFiles:
         assert pooled.test.tolist() == [[7, 0]]
         assert pooled.levels == {"b": ("w", "x", "z")}
         assert pooled.test_labels.tolist() == [1]
-
-    def test_text_that_looks_like_numbers_in_the_test_file(self, write: Write) -> None:
+        # Text that looks like numbers in the test file.
         pooled = two(write, "a,y\nx,p\n7,q\n", "a,y\n7,p\n")
         assert pooled.levels == {"a": ("7", "x")}
 
@@ -214,8 +209,6 @@ class TestTask:
         found = made(numbers, parties=2, classes=[0, 1])
         assert isinstance(found.task, Classification)
         assert not found.fitted_labels
-
-    def test_public_bounds_of_a_regression(self, write: Write) -> None:
         path = write("a,b,y\n" + "1,2,0.5\n3,4,1.5\n" * 9)
         assert made(path, parties=2).fitted_labels
         assert not made(path, parties=2, label_range=[0, 2]).fitted_labels
@@ -250,8 +243,6 @@ class TestParquet:
         pooled = load(path, test_path=test, categorical=["a"])
         assert pooled.levels == {"a": ("1", "1.5", "2")}
 
-    def test_categories_of_floats(self, tmp_path: Path) -> None:
-        path = tmp_path / "a.parquet"
         pl.DataFrame({"a": [1.0, 10.0, None, 2.0], "y": [0, 1, 0, 1]}).write_parquet(path)
         assert load(path, categorical=["a"]).levels == {"a": ("1", "2", "10")}
 
@@ -289,6 +280,7 @@ class TestWrongFiles:
             ("a,a,y\n1,2,p\n1,2,q\n", ["two columns named 'a'"]),
             ("y\np\nq\n", ["'y'", "no column"]),
             ("a,y\n1e999,p\n1,q\n", ["'a'", "inf"]),
+            ("a,y\n" + "".join(f"1,C{i}\n" for i in range(60)), ["identifier"]),
             (b"a,y\n\xff\xfe,p\n1,q\n", ["UTF-8"]),
             (b"a,y\n" + "é".encode("latin-1") + b",p\n1,q\n", ["UTF-8"]),
             (gzip.compress(b"a,y\n1,p\n" * 999)[:40], ["people.csv"]),  # half a gzip
@@ -296,10 +288,8 @@ class TestWrongFiles:
         for text, words in rows:
             path = write(text)
             refuse([*words, str(path)], path, parties=1)
-
-    def test_no_file(self, tmp_path: Path) -> None:
-        refuse(["missing"], tmp_path / "a.csv")
-        refuse(["folder"], tmp_path)
+        refuse(["missing"], path.with_name("a.csv"))
+        refuse(["folder"], path.parent)
 
     def test_keys_that_do_not_fit_the_file(self, write: Write) -> None:
         rows: list[tuple[dict[str, Any], list[str]]] = [
@@ -328,22 +318,13 @@ def test_a_column_that_no_party_names_is_not_looked_at(tmp_path: Path) -> None:
     refuse(["'bb'", "'b'"], path, columns={"one": ["a"], "two": ["bb"]})
 
 
-def test_an_identifier_is_no_label(write: Write) -> None:
-    lines = "a,b,y\n" + "".join(f"1,2,C{i}\n" for i in range(60))
-    refuse(["identifier"], write(lines), parties=2)
-
-
-def test_an_identifier_that_is_missing_or_there_twice_changes_no_other_key(tmp_path: Path) -> None:
+def test_an_identifier_that_is_missing_or_there_twice_changes_no_other_key(write: Write) -> None:
     """Or one careless row would make strangers of all whom a ledger is charged for."""
 
     def keys(*more: str) -> list[str]:
         rows = [f"{number},{number % 3},{number % 2}" for number in range(20)]
-        path = tmp_path / "people.csv"
-        path.write_text("\n".join(["person,a,y", *rows, *more]) + "\n")
-        options = DataConfig(
-            name="table", path=path, label="y", id="person", columns={"a": ["a"]}, validation=0
-        )
-        return prepare(options, Stream.from_seed(0)).keys()
+        path = write("\n".join(["person,a,y", *rows, *more]) + "\n")
+        return made(path, id="person", columns={"a": ["a"]}, validation=0).keys()
 
     people = set(keys())
     assert people <= {str(number) for number in range(20)}

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
@@ -133,20 +134,26 @@ def pretend(config: Path, channel: Channel) -> None:
         config.with_suffix(".forged").write_text(json.dumps([code, bool(reply.payload)]))
 
 
-def fail(config: Path, channel: Channel) -> None:
-    """One member's party raises in the middle of a run that is not over."""
+def breaks(channel: Channel, end: Callable[[], None]) -> None:
+    """One member ends in the middle of a run that is not over."""
     for n in range(100_000):
         channel.ask(b"%d" % n)
         if n == BREAKS_AT and own_name(channel) == SITES[1]:
-            raise RunError("its disk is full")
+            end()
+
+
+def fail(config: Path, channel: Channel) -> None:
+    """One member's party raises."""
+
+    def full() -> None:
+        raise RunError("its disk is full")
+
+    breaks(channel, full)
 
 
 def die(config: Path, channel: Channel) -> None:
-    """One member's process is killed in the middle of a run that is not over."""
-    for n in range(100_000):
-        channel.ask(b"%d" % n)
-        if n == BREAKS_AT and own_name(channel) == SITES[1]:
-            os.kill(os.getpid(), signal.SIGKILL)
+    """One member's process is killed."""
+    breaks(channel, lambda: os.kill(os.getpid(), signal.SIGKILL))
 
 
 def job(folder: Path, party: str) -> Any:
@@ -193,22 +200,13 @@ def summary_of(folder: Path) -> dict[str, Any]:
 
 def train_here(folder: Path) -> dict[str, Any]:
     """The same run, with no network."""
-    from tests.deployments import DirectChannel  # not where this file runs as a script
+    from tests import deployments as dep  # not where this file runs as a script
 
     config, members = write_training(folder)
     with LabelHolder(config).open(Path(config)) as service:
-        threads = [
-            threading.Thread(
-                target=Member(60.0).take_part,
-                args=(Path(path), DirectChannel(service, site)),
-                daemon=True,
-            )
-            for site, path in members.items()
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60.0)
+        channel = dep.direct(service)
+        member = Member(60.0)
+        dep.together([partial(member.take_part, Path(p), channel(m)) for m, p in members.items()])
     return summary_of(folder)
 
 

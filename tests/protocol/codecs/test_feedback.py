@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from tests import federations as fed
+from tests.autograd import normal
 from tests.refusals import refused
 from torch import Tensor
 
@@ -31,20 +32,12 @@ LOSSY: dict[str, Codec] = {
 IDS = torch.tensor([4, 0, 7])
 
 
-def coded(codec: Codec, array: Tensor) -> Tensor:
-    return codec.decode(codec.encode(array), tuple(array.shape))
-
-
 def sent(feedback: Feedback, codec: Codec, ids: Tensor, array: Tensor) -> Tensor:
     """What arrives of an array that is sent with feedback."""
     wanted = feedback.corrected(ids, array)
-    arrived = coded(codec, wanted)
+    arrived = fed.back(codec, wanted)
     feedback.absorb(ids, wanted, arrived)
     return arrived
-
-
-def normal(seed: int, *shape: int) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 def test_the_sum_of_what_arrives_approaches_the_sum_of_what_was_wanted() -> None:
@@ -59,7 +52,7 @@ def test_the_sum_of_what_arrives_approaches_the_sum_of_what_was_wanted() -> None
             array = base + noise[n - 1]
             wanted += array
             arrived += sent(feedback, codec, IDS, array)
-            forgetful += coded(codec, array)
+            forgetful += fed.back(codec, array)
             errors[n] = float((arrived - wanted).norm() / n)
             if n <= 20:  # owed is what is missing, exactly: nothing else is ever added
                 missing = wanted - arrived
@@ -69,23 +62,17 @@ def test_the_sum_of_what_arrives_approaches_the_sum_of_what_was_wanted() -> None
         assert float((forgetful - wanted).norm() / rounds) > 4 * errors[rounds], case
 
 
-def test_it_is_owed_to_the_record_and_not_to_its_place_in_a_batch() -> None:
-    codec, feedback = TopK(fraction=0.5), Feedback(5)
+def test_it_is_owed_to_the_record_and_not_to_its_place_in_a_batch_and_paid_once() -> None:
+    codec, feedback, both = TopK(fraction=0.5), Feedback(5), torch.tensor([3, 1])
     first = torch.tensor([[4.0, 1.0], [2.0, 8.0]])
-    assert sent(feedback, codec, torch.tensor([3, 1]), first).tolist() == [[4, 0], [0, 8]]
+    assert sent(feedback, codec, both, first).tolist() == [[4, 0], [0, 8]]
     nothing = torch.zeros(3, 2)
     other = feedback.corrected(torch.tensor([0, 2, 4]), nothing)
     assert torch.equal(other, nothing)
     swapped = feedback.corrected(torch.tensor([1, 0, 3]), nothing)
     assert swapped.tolist() == [[2, 0], [0, 0], [0, 1]]
-
-
-def test_a_debt_is_paid_once() -> None:
-    codec, feedback = TopK(fraction=0.5), Feedback(1)
-    ids, zero = torch.tensor([0]), torch.zeros(1, 2)
-    sent(feedback, codec, ids, torch.tensor([[4.0, 1.0]]))
-    assert sent(feedback, codec, ids, zero).tolist() == [[0, 1]]
-    assert sent(feedback, codec, ids, zero).tolist() == [[0, 0]]
+    assert sent(feedback, codec, both, nothing[:2]).tolist() == [[0, 1], [2, 0]]
+    assert sent(feedback, codec, both, nothing[:2]).tolist() == [[0, 0], [0, 0]]
 
 
 def test_asking_what_to_send_changes_nothing() -> None:
@@ -97,14 +84,11 @@ def test_asking_what_to_send_changes_nothing() -> None:
     assert torch.equal(array, torch.ones(3, 8))
 
 
-def test_a_codec_that_loses_nothing_leaves_no_debt() -> None:
-    feedback, array = Feedback(9), normal(0, 3, 8)
-    assert torch.equal(sent(feedback, NoCompression(), IDS, array), array)
-    assert not feedback.state()["owed"].any()
-
-
 def test_what_cannot_be_coded_leaves_no_lasting_damage() -> None:
     """The receiver refuses such an array; the next one is finite again."""
+    feedback, array = Feedback(9), normal(0, 3, 8)
+    assert torch.equal(sent(feedback, NoCompression(), IDS, array), array)  # loses nothing
+    assert not feedback.state()["owed"].any()
     for value in (math.nan, math.inf, -math.inf, 3e38):
         feedback, broken = Feedback(9), torch.ones(3, 8)
         broken[1, 2] = value
@@ -131,10 +115,7 @@ def test_its_state_is_a_copy_from_then_on() -> None:
 ROUGH: dict[str, dict[str, Any]] = {
     "up": {"codecs.up": {"name": "top-k", "fraction": 0.4}},
     "down": {"codecs.down": {"name": "sign"}},
-    "both": {
-        "codecs.up": {"name": "sign"},
-        "codecs.down": {"name": "top-k", "fraction": 0.4},
-    },
+    "both": {"codecs.up": {"name": "sign"}, "codecs.down": {"name": "top-k", "fraction": 0.4}},
 }
 
 
@@ -210,28 +191,23 @@ def test_which_codecs_settle() -> None:
         assert (loss_of(codec, 64) <= MOST) == (codec in settling), codec
         known = torch.zeros_like(array)
         for _ in range(200):
-            known = known + coded(codec, array - known)
+            known = known + fed.back(codec, array - known)
         error = float((known - array).norm() / array.norm())
         assert (error < 0.5) == (codec in settling), codec
 
 
-def test_a_query_sent_again_is_absorbed_once() -> None:
-    """Nor is one that a client was asked for after a restart."""
+def test_messages_sent_again_are_absorbed_once() -> None:
+    """Nor is a query counted twice that a client was asked for after a restart."""
     changes = {**ROUGH["up"], "codecs.feedback": "up"}
-    federation = fed.build("vafl", changes=changes)
+    federation, fresh = (fed.build("vafl", changes=changes) for _ in range(2))
     frame = fed.ask(federation, 0)
     held = fed.client_holds(federation, 0)
-    assert fed.ask(federation, 0) == frame
-    assert not fed.differences(held, fed.client_holds(federation, 0))
-    fresh = fed.build("vafl", changes=changes)
     fed.restore_client(fresh, 0, held)
-    assert fed.ask(fresh, 0) == frame
-    assert not fed.differences(held, fed.client_holds(fresh, 0))
+    for one in (federation, fresh):
+        assert fed.ask(one, 0) == frame
+        assert not fed.differences(held, fed.client_holds(one, 0))
 
-
-def test_a_reply_sent_again_is_absorbed_once() -> None:
-    changes = {**ROUGH["down"], "codecs.feedback": "down"}
-    federation = fed.build("vafl", changes=changes)
+    federation = fed.build("vafl", changes={**ROUGH["down"], "codecs.feedback": "down"})
     frame = fed.ask(federation, 0)
     ((_, answer),) = federation.server.receive(frame)
     held = fed.server_holds(federation)
@@ -262,7 +238,7 @@ def test_noise_is_added_before_anything_is_coded() -> None:
     codec = fed.config("vafl", changes=changes).codecs.up
     query = fed.query(frame, codec)
     plain = federation.models[0](federation.data.features[0]["train"][query.ids])
-    released = client._noise.release(0, plain.unsqueeze(0))
-    assert torch.equal(query.embeddings, coded(codec, released))
+    released = client.noise.release(0, plain.unsqueeze(0))
+    assert torch.equal(query.embeddings, fed.back(codec, released))
     known = client.state()["known"]["rows"][query.ids]
     assert torch.equal(known, query.embeddings[0])

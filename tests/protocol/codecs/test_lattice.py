@@ -4,19 +4,15 @@ from typing import Literal
 
 import pytest
 import torch
+from tests.federations import back
 from torch import Tensor
 
 from vertizo.core.errors import MalformedError
-from vertizo.protocol.codecs.hexagonal import Hexagonal
-from vertizo.protocol.codecs.lattice import Lattice
+from vertizo.protocol.codecs.lattice import Hexagonal, Lattice
 
 KINDS: tuple[Literal["hexagonal", "scalar"], ...] = ("hexagonal", "scalar")
 BITS: tuple[Literal[8, 4, 2], ...] = (8, 4, 2)
 LATTICES = [Lattice(kind=kind, bits=bits) for kind in KINDS for bits in BITS]
-
-
-def there_and_back(codec: Lattice, array: Tensor) -> Tensor:
-    return codec.decode(codec.encode(array), tuple(array.shape))
 
 
 def square(rows: int = 1000) -> Tensor:
@@ -38,7 +34,7 @@ def test_the_error_stays_within_the_cell() -> None:
     array[1:5] = array[1:5].sign()  # corners of the square, where points could be missing
     neighbours = torch.tensor([[1.0, 0.0], [0.5, 0.75**0.5], [-0.5, 0.75**0.5]])
     for codec in LATTICES:
-        errors = (there_and_back(codec, array) - array) * steps(codec)
+        errors = (back(codec, array) - array) * steps(codec)
         if codec.kind == "hexagonal":
             errors = errors.view(-1, 2) @ neighbours.T
         assert float(errors.abs().max()) <= 0.5 + 1e-4, codec
@@ -49,7 +45,7 @@ def test_the_error_is_spread_evenly_and_knows_nothing_of_the_number() -> None:
     array = square()
     count = array.numel()
     for codec in LATTICES:
-        errors = (there_and_back(codec, array) - array) * steps(codec)
+        errors = (back(codec, array) - array) * steps(codec)
         moment = 1 / 12 if codec.kind == "scalar" else 5 / 72
         assert abs(float(errors.mean())) < 4 * (moment / count) ** 0.5, codec
         assert float(errors.square().mean()) == pytest.approx(moment, rel=0.02), codec
@@ -62,7 +58,7 @@ def test_a_constant_is_not_off_by_a_constant() -> None:
     """Without dither every number of an array of thirds would have the same error."""
     array = torch.full((200, 50), 1 / 3)
     array[0, 0] = 1.0
-    errors = there_and_back(Lattice(bits=2, kind="scalar"), array) - array
+    errors = back(Lattice(bits=2, kind="scalar"), array) - array
     assert float(errors.std()) > 0.15
     assert abs(float(errors.mean())) < 0.01
 
@@ -72,7 +68,7 @@ def test_hexagons_against_intervals() -> None:
     array = square(4000)
     for bits, ratio in zip(BITS, (0.969, 1.029, 1.407), strict=True):
         hexagons, intervals = (
-            float((there_and_back(Lattice(kind=kind, bits=bits), array) - array).square().mean())
+            float((back(Lattice(kind=kind, bits=bits), array) - array).square().mean())
             for kind in KINDS
         )
         assert hexagons / intervals == pytest.approx(ratio, abs=0.02), bits
@@ -105,7 +101,7 @@ def test_the_dither_is_a_public_constant() -> None:
 def test_arrays_longer_than_the_dither() -> None:
     array = torch.rand(2**16 + 9) * 2 - 1
     for kind in KINDS:
-        errors = there_and_back(Lattice(kind=kind), array) - array
+        errors = back(Lattice(kind=kind), array) - array
         assert float(errors.abs().max()) < 0.01
 
 

@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 import torch.nn.functional as F
+from tests.federations import back
 from torch import Tensor, nn
 
 from vertizo.protocol.codecs.base import Codec
@@ -15,30 +14,18 @@ from vertizo.protocol.codecs.uniform import Uniform
 EXACT = Paired(midpoint=NoCompression(), difference=NoCompression())
 
 
-def there_and_back(codec: Codec, array: Tensor) -> Tensor:
-    return codec.decode(codec.encode(array), tuple(array.shape))
-
-
 def around(pairs: int, *, batch: int = 6, dim: int = 5, shift: float = 1e-3) -> Tensor:
     """2·pairs points around one middle."""
     middle, shifts = torch.randn(batch, dim), shift * torch.randn(pairs, batch, dim)
     return torch.stack([middle + shifts, middle - shifts], 1).view(-1, batch, dim)
 
 
-Query = Callable[[Tensor, Tensor, Tensor], Tensor]
 SMOOTHING = 1e-3
+TWO_POINT, FORWARD = (1, -1), (0, 1)
+"""Shifts of DPZV's points and of VFL-Cascaded's, of which only the second one has any."""
 
 
-def two_point(weight: Tensor, direction: Tensor, features: Tensor) -> Tensor:
-    return torch.stack([features @ (weight + sign * SMOOTHING * direction).T for sign in (1, -1)])
-
-
-def forward(weight: Tensor, direction: Tensor, features: Tensor) -> Tensor:
-    """VFL-Cascaded's c and ĉ: only the second one is shifted."""
-    return torch.stack([features @ (weight + s * SMOOTHING * direction).T for s in (0, 1)])
-
-
-def error_of_loss_difference(codec: Codec, query: Query) -> float:
+def error_of_loss_difference(codec: Codec, shifts: tuple[int, int]) -> float:
     """Relative, root mean square over directions, at λ = 1e-3.
 
     A linear client of 20 columns and 8 outputs, a server of one hidden layer, softmax loss.
@@ -59,25 +46,26 @@ def error_of_loss_difference(codec: Codec, query: Query) -> float:
 
     off = size = 0.0
     for direction in directions:
-        points = query(weight, direction, features)
+        moved = [weight + shift * SMOOTHING * direction for shift in shifts]
+        points = torch.stack([features @ w.T for w in moved])
         true = difference(points)
-        off += (difference(there_and_back(codec, points)) - true) ** 2
+        off += (difference(back(codec, points)) - true) ** 2
         size += true**2
     return float((off / size) ** 0.5)
 
 
 def test_at_8_bits_the_loss_difference_is_kept_where_separate_rounding_destroys_it() -> None:
     """docs/codecs.md, Two-point queries; measured: 0.04 and 0.06 against 0.7 and 1.0."""
-    for query in (two_point, forward):
-        assert error_of_loss_difference(Paired(), query) < 0.07, query
-        assert error_of_loss_difference(Uniform(), query) > 0.5, query
-        assert error_of_loss_difference(EXACT, query) < 0.01, query
+    for shifts in (TWO_POINT, FORWARD):
+        assert error_of_loss_difference(Paired(), shifts) < 0.07, shifts
+        assert error_of_loss_difference(Uniform(), shifts) > 0.5, shifts
+        assert error_of_loss_difference(EXACT, shifts) < 0.01, shifts
 
 
 def test_the_difference_has_a_scale_of_its_own() -> None:
     for pairs in (1, 3):
         array = around(pairs)
-        found = there_and_back(Paired(), array)
+        found = back(Paired(), array)
         differences, kept = array[::2] - array[1::2], found[::2] - found[1::2]
         step = differences.abs().amax((1, 2), keepdim=True) * 2 / 255
         assert ((differences - kept).abs() <= step / 2 + 1e-6).all(), pairs
@@ -88,18 +76,15 @@ def test_the_difference_has_a_scale_of_its_own() -> None:
 
 def test_without_compression_only_rounding_is_left() -> None:
     for array in (around(1), around(4), around(2, shift=0.0), 100 * around(1)):
-        assert torch.allclose(there_and_back(EXACT, array), array, rtol=1e-6, atol=1e-6)
+        assert torch.allclose(back(EXACT, array), array, rtol=1e-6, atol=1e-6)
 
 
-def test_an_unequal_pair_is_a_pair() -> None:
+def test_an_unequal_pair_is_a_pair_and_equal_points_stay_equal() -> None:
     middle = torch.randn(1, 6, 5)
     array = torch.cat([middle, middle + 1e-3 * torch.randn(1, 6, 5)])
-    found = there_and_back(Paired(), array)
+    found = back(Paired(), array)
     assert torch.allclose(found[0] - found[1], array[0] - array[1], atol=2e-5)
-
-
-def test_points_that_are_the_same_stay_the_same() -> None:
-    found = there_and_back(Paired(), around(2, shift=0.0))
+    found = back(Paired(), around(2, shift=0.0))
     assert (found == found[0]).all()
 
 
@@ -109,7 +94,7 @@ def test_what_is_no_pair_is_the_middles_codec_alone() -> None:
     for shape in ((1, 6, 5), (3, 6, 5), (6, 5), (2,), (0, 6, 5), (2, 0, 5), ()):
         array = torch.randn(shape)
         assert bytes(codec.encode(array)) == bytes(middle.encode(array)), shape
-        assert torch.equal(there_and_back(codec, array), there_and_back(middle, array)), shape
+        assert torch.equal(back(codec, array), back(middle, array)), shape
 
 
 def test_a_record_that_is_not_finite_leaves_the_others_where_records_do_not_mix() -> None:
@@ -117,5 +102,5 @@ def test_a_record_that_is_not_finite_leaves_the_others_where_records_do_not_mix(
     codec = Paired(midpoint=own, difference=own, scale="record")
     array = around(1)
     array[0, 2, 1] = float("inf")
-    found = there_and_back(codec, array)
+    found = back(codec, array)
     assert found.isfinite().all(2).all(0).tolist() == [True, True, False, True, True, True]

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+from typing import Any
+
 import numpy as np
 import polars as pl
+import pytest
 
+from vertizo import VerticalClassifier
+from vertizo.cli.main import main
+
+TINY: dict[str, Any] = {"method": "vafl", "epochs": 3, "batch_size": 20, "random_state": 0}
 PARTIES = {"bank": ["age", "job"], "shop": ["city", "debt"]}
 
 
@@ -24,3 +32,16 @@ def people(rows: int = 120, seed: int = 0) -> pl.DataFrame:
             "amount": 100 + 10 * score,
         }
     )
+
+
+def classifier(**changed: Any) -> VerticalClassifier:
+    """A small one, on these parties."""
+    return VerticalClassifier(**{"parties": PARTIES, **TINY, **changed})
+
+
+def call(monkeypatch: pytest.MonkeyPatch, *arguments: str, code: int = 0) -> None:
+    """Run a command, which ends with that code."""
+    monkeypatch.setattr(sys, "argv", ["vertizo", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert (ended.value.code or 0) == code

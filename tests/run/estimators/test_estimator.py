@@ -15,23 +15,29 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from tests.rows import each
-from tests.run.estimators.people import PARTIES, people
+from tests.run.estimators.people import PARTIES, TINY, classifier, people
 
 from vertizo import Privacy, VerticalClassifier, VerticalRegressor
 from vertizo.core.errors import ConfigError, DataError, Interrupted, RunError
 from vertizo.run.experiment import Experiment
 
-TINY: dict[str, Any] = {"method": "vafl", "epochs": 3, "batch_size": 20, "random_state": 0}
 FRAME = people()
 X, Y = FRAME.drop("y", "amount"), FRAME["y"]
+NUMBERS = X.select("age", "debt").to_numpy()
 
 
-def classifier(**changed: Any) -> VerticalClassifier:
-    return VerticalClassifier(**{"parties": PARTIES, **TINY, **changed})
+def regressor(**changed: Any) -> VerticalRegressor:
+    return VerticalRegressor(**{"parties": PARTIES, **TINY, **changed})
 
 
 def as_pandas(frame: pl.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(frame.to_dict(as_series=False))
+
+
+@pytest.fixture(scope="module")
+def plain() -> VerticalClassifier:
+    """Fitted as it comes."""
+    return classifier().fit(X, Y)
 
 
 class TestFit:
@@ -50,7 +56,7 @@ class TestFit:
         assert fitted.result_.summary["best"]["validation_accuracy"] > 0.5
 
     def test_a_regression_in_the_labels_own_units(self) -> None:
-        fitted = VerticalRegressor(PARTIES, **{**TINY, "epochs": 30}).fit(X, FRAME["amount"])
+        fitted = regressor(epochs=30).fit(X, FRAME["amount"])
         new = people(300, seed=1)
         assert fitted.score(new.drop("y", "amount"), new["amount"]) > 0.3
         assert 90 < fitted.predict(X).mean() < 115
@@ -60,28 +66,26 @@ class TestFit:
         assert fitted.result_.summary["parties"] == ["shop"]
         assert fitted.predict_proba(X).shape == (120, 2)
 
-    def test_pandas_and_polars_give_the_same_numbers(self) -> None:
-        one, other = classifier().fit(X, Y), classifier().fit(as_pandas(X), as_pandas(FRAME)["y"])
-        assert np.array_equal(one.predict_proba(X), other.predict_proba(as_pandas(X)))
-        assert np.array_equal(one.predict_proba(X), one.predict_proba(as_pandas(X)))
-
-    def test_positions_name_columns_as_names_do(self) -> None:
-        by_name = classifier().fit(X, Y)
-        by_place = classifier(parties={"bank": np.array([0, 1]), "shop": (2, 3)}).fit(X, Y)
-        assert np.array_equal(by_name.predict_proba(X), by_place.predict_proba(X))
+    def test_frames_of_all_kinds_give_the_same_numbers(self, plain: VerticalClassifier) -> None:
+        """Of pandas and Polars; columns by position; and with a column that nobody holds."""
+        wanted, dates = (
+            plain.predict_proba(X),
+            X.with_columns(when=pl.lit("2024-01-01").str.to_date()),
+        )
+        by_place = classifier(parties={"bank": np.array([0, 1]), "shop": (2, 3)})
+        assert np.array_equal(wanted, plain.predict_proba(as_pandas(X)))
+        assert np.array_equal(wanted, by_place.fit(X, Y).predict_proba(X))
+        of_pandas = classifier().fit(as_pandas(X), as_pandas(FRAME)["y"])
+        assert np.array_equal(wanted, of_pandas.predict_proba(as_pandas(X)))
+        with_dates = classifier().fit(dates, Y)
+        for frame in (dates, as_pandas(dates)):
+            assert np.array_equal(wanted, with_dates.predict_proba(frame))
 
     def test_arrays_are_cut_in_two_and_may_miss_values(self) -> None:
-        numbers = X.select("age", "debt").to_numpy()
-        assert np.isnan(numbers).any()
-        fitted = VerticalClassifier(**TINY).fit(numbers, Y.to_numpy())
+        assert np.isnan(NUMBERS).any()
+        fitted = VerticalClassifier(**TINY).fit(NUMBERS, Y.to_numpy())
         assert fitted.result_.summary["parties"] == ["party0", "party1"]
-        assert fitted.predict(numbers).shape == (120,)
-
-    def test_columns_that_nobody_holds_may_be_anything(self) -> None:
-        dates = X.with_columns(when=pl.lit("2024-01-01").str.to_date())
-        fitted = classifier().fit(dates, Y)
-        assert np.array_equal(fitted.predict_proba(dates), classifier().fit(X, Y).predict_proba(X))
-        assert np.array_equal(fitted.predict_proba(dates), fitted.predict_proba(as_pandas(dates)))
+        assert fitted.predict(NUMBERS).shape == (120,)
 
     @each("labels", [[0, 1], [True, False], [10, 9], [1.0, 2.0], ["10", "9"]])
     def test_classes_come_back_as_they_were(self, labels: list[Any]) -> None:
@@ -132,9 +136,8 @@ class TestFit:
 
 class TestWithScikitLearn:
     def test_a_pipeline(self) -> None:
-        numbers = X.select("age", "debt").to_numpy()
-        model = make_pipeline(StandardScaler(), VerticalClassifier(**TINY)).fit(numbers, Y)
-        assert model.predict(numbers).shape == (120,)
+        model = make_pipeline(StandardScaler(), VerticalClassifier(**TINY)).fit(NUMBERS, Y)
+        assert model.predict(NUMBERS).shape == (120,)
 
     def test_a_search_over_parameters_and_privacy(self) -> None:
         grid = {"epochs": [1, 12], "config": [None, {"client": {"optimizer": {"momentum": 0.5}}}]}
@@ -148,18 +151,17 @@ class TestWithScikitLearn:
         assert found.mean() > 0.7
 
     def test_a_clone_is_not_fitted_and_equal(self) -> None:
-        original = classifier(privacy=Privacy(epsilon=1.0), config={"threads": 1}).set_params(
-            epochs=1
-        )
-        copy = clone(original)
+        original = classifier(privacy=Privacy(epsilon=1.0), config={"threads": 1})
+        copy = clone(original.set_params(epochs=1))
         assert copy.get_params() == original.get_params()
         assert not hasattr(copy, "result_")
 
-    def test_a_pickle_predicts_and_holds_no_training_record(self) -> None:
-        fitted = classifier().fit(X, Y)
-        state = pickle.dumps(fitted)
-        assert np.array_equal(pickle.loads(state).predict_proba(X), fitted.predict_proba(X))
-        assert fitted.result_.federation is None
+    def test_a_pickle_predicts_and_holds_no_training_record(
+        self, plain: VerticalClassifier
+    ) -> None:
+        state = pickle.dumps(plain)
+        assert np.array_equal(pickle.loads(state).predict_proba(X), plain.predict_proba(X))
+        assert plain.result_.federation is None
         many = people(4000)
         big = classifier(epochs=1).fit(many.drop("y", "amount"), many["y"])
         assert len(pickle.dumps(big)) < len(state) + 4000
@@ -175,14 +177,9 @@ class TestWithScikitLearn:
 
 class TestPrivacy:
     def test_a_budget_alone_is_enough(self) -> None:
-        fitted = classifier(
-            method="dpzv",
-            epochs=None,
-            batch_size=None,
-            classes=["late", "paid"],
-            privacy=Privacy(epsilon=1.0, delta=1e-5),
-        ).fit(X, Y)
-        said = fitted.result_.summary["privacy"]
+        asked = {"classes": ["late", "paid"], "privacy": Privacy(epsilon=1.0, delta=1e-5)}
+        model = classifier(method="dpzv", epochs=None, batch_size=None, **asked)
+        said = model.fit(X, Y).result_.summary["privacy"]
         assert said["guarantee"] == "simulated"
         assert 0.9 < said["epsilon"] <= 1.0
         assert said["delta"] == 1e-5
@@ -200,12 +197,10 @@ class TestPrivacy:
                 with pytest.raises(ValueError, match=r"^classes is None, .*classes=\[") as refused:
                     model.fit(X, y)
                 assert len(str(refused.value).splitlines()) == 1
-        fitted = [
-            classifier(privacy=Privacy(epsilon=1.0), classes=["late", "never", "paid"]).fit(X, y)
-            for y in (whole, neighbour)
-        ]
-        assert {tuple(each.classes_) for each in fitted} == {("late", "never", "paid")}
-        assert len({each.predict_proba(X).shape for each in fitted}) == 1
+        public = classifier(privacy=Privacy(epsilon=1.0), classes=["paid", "late", "never"])
+        for y in (whole, neighbour):
+            assert list(public.fit(X, y).classes_) == ["late", "never", "paid"]
+            assert public.predict_proba(X).shape == (120, 3)
 
     def test_classes_of_y_in_the_configuration_are_the_parameters(self) -> None:
         further = {"data": {"classes": ["late", "paid", "never"]}}
@@ -213,25 +208,20 @@ class TestPrivacy:
             classifier(config=further).fit(X, Y)
 
     def test_noise_is_secret_where_no_seed_was_asked_for(self) -> None:
-        settings = {"classes": ["late", "paid"], "privacy": Privacy(epsilon=1.0)}
-        unseeded = classifier(**settings, random_state=None).fit(X, Y).result_.summary["privacy"]
-        assert (unseeded["guarantee"], "operating" in unseeded["noise_source"]) == ("exact", True)
-        seeded = classifier(**settings, random_state=1).fit(X, Y)
-        assert seeded.result_.summary["privacy"]["guarantee"] == "simulated"
-        assert seeded.privacy_.startswith("Simulated: ε = ")
-        asked = classifier(
-            classes=["late", "paid"], privacy=Privacy(epsilon=1.0, noise="secure"), random_state=1
-        ).fit(X, Y)
-        assert asked.result_.summary["privacy"]["guarantee"] == "exact"
-
-    def test_classes_that_are_public(self) -> None:
-        fitted = classifier(privacy=Privacy(epsilon=1.0), classes=["paid", "late", "never"])
-        fitted.fit(X, Y)
-        assert list(fitted.classes_) == ["late", "never", "paid"]
-        assert fitted.predict_proba(X).shape == (120, 3)
+        for noise, seed, guarantee, begins in (
+            (None, None, "exact", "ε = "),
+            (None, 1, "simulated", "Simulated: ε = "),
+            ("secure", 1, "exact", "ε = "),
+        ):
+            asked = Privacy(epsilon=1.0, noise=noise)
+            fitted = classifier(classes=["paid", "late"], privacy=asked, random_state=seed)
+            said = fitted.fit(X, Y).result_.summary["privacy"]
+            assert said["guarantee"] == guarantee
+            assert ("operating" in said["noise_source"]) == (guarantee == "exact")
+            assert fitted.privacy_.startswith(begins)
 
     def test_a_regression_needs_public_bounds(self) -> None:
-        model = VerticalRegressor(PARTIES, **TINY, privacy=Privacy(epsilon=1.0))
+        model = regressor(privacy=Privacy(epsilon=1.0))
         with pytest.raises(ValueError, match="label_range"):
             model.fit(X, FRAME["amount"])
         fitted = model.set_params(label_range=(0.0, 200.0)).fit(X, FRAME["amount"])
@@ -256,6 +246,15 @@ class TestPrivacy:
     def test_a_wrong_budget_is_refused(self, wrong: dict[str, Any]) -> None:
         with pytest.raises(ConfigError, match=next(reversed(wrong))):
             Privacy(**wrong)
+
+
+def refused(kind: type[Exception], words: list[str], call: Any, *arguments: Any) -> None:
+    with pytest.raises(kind) as caught:
+        call(*arguments)
+    assert isinstance(caught.value, ValueError)
+    assert "\n" not in str(caught.value)
+    for word in words:
+        assert word in str(caught.value)
 
 
 class TestOneLineSaysWhatIsWrong:
@@ -290,12 +289,7 @@ class TestOneLineSaysWhatIsWrong:
         ],
     )
     def test_of_parameters(self, changed: dict[str, Any], words: list[str]) -> None:
-        with pytest.raises(ConfigError) as caught:
-            classifier(**changed).fit(X, Y)
-        assert isinstance(caught.value, ValueError)
-        assert "\n" not in str(caught.value)
-        for word in words:
-            assert word in str(caught.value)
+        refused(ConfigError, words, classifier(**changed).fit, X, Y)
 
     @each(
         "x, y, words",
@@ -306,40 +300,24 @@ class TestOneLineSaysWhatIsWrong:
             (X, [None, *Y[1:]], ["y is missing in 1 of 120"]),
             (X.with_columns(age=pl.lit(1e300)), Y, ["'age'", "too large"]),
             (X.with_columns(age=pl.lit("2024-01-01").str.to_date()), Y, ["'age'", "dates"]),
-            (
-                pd.concat([as_pandas(X), as_pandas(X)[["age"]]], axis=1),
-                Y,
-                ["two columns named 'age'"],
-            ),
+            (as_pandas(X).iloc[:, [0, 1, 2, 3, 0]], Y, ["two columns named 'age'"]),
             (as_pandas(X).assign(age=[{"a": 1}] * 120), Y, ["'age'", "dict"]),
         ],
     )
     def test_of_records(self, x: Any, y: Any, words: list[str]) -> None:
-        with pytest.raises(DataError) as caught:
-            classifier().fit(x, y)
-        assert isinstance(caught.value, ValueError)
-        assert "\n" not in str(caught.value)
-        for word in words:
-            assert word in str(caught.value)
+        refused(DataError, words, classifier().fit, x, y)
 
-    def test_of_new_records(self) -> None:
-        fitted = classifier().fit(X, Y)
+    def test_of_new_records(self, plain: VerticalClassifier) -> None:
+        """Of which unseen and missing values are no mistake."""
         with pytest.raises(ValueError, match="feature names should match"):
-            fitted.predict(X.rename({"age": "years"}))
+            plain.predict(X.rename({"age": "years"}))
         with pytest.raises(DataError, match="'age' holds 'old' in row 1"):
-            fitted.predict(X.with_columns(age=pl.lit("old")))
-
-    def test_unseen_and_missing_values_are_no_mistake(self) -> None:
-        fitted = classifier().fit(X, Y)
+            plain.predict(X.with_columns(age=pl.lit("old")))
         odd = X.with_columns(city=pl.lit("Lima"), age=pl.lit(None, pl.Float64))
-        assert np.isfinite(fitted.predict_proba(odd)).all()
+        assert np.isfinite(plain.predict_proba(odd)).all()
 
     def test_a_folder_is_used_once(self, tmp_path: Any) -> None:
         model = classifier(out=tmp_path / "run").fit(X, Y)
         with pytest.raises(RunError, match="holds a run already"):
             model.fit(X, Y)
-
-
-def test_one_core_is_used() -> None:
-    classifier().fit(X, Y)
-    assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 1

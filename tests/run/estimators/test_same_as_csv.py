@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,9 @@ import pytest
 import torch
 import yaml
 from tests.rows import each
+from tests.run.estimators.people import call
 
 from vertizo import VerticalClassifier
-from vertizo.cli.main import main
 from vertizo.config.schema import ExperimentConfig
 from vertizo.run.estimators.base import VerticalEstimator
 from vertizo.run.folder import RunFolder
@@ -36,26 +35,18 @@ SHARED: dict[str, Any] = {
 }
 
 
-def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **changed: Any) -> Path:
+def trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: Any = None, **changed: Any
+) -> Path:
     """The run folder of ``vertizo train`` on a file of training rows and one of test rows."""
     lines = LOANS.read_text(encoding="utf-8").splitlines(keepends=True)
     (tmp_path / "train.csv").write_text("".join(lines[:801]), encoding="utf-8")
     (tmp_path / "test.csv").write_text("".join([lines[0], *lines[801:]]), encoding="utf-8")
-    data = {
-        "name": "table",
-        "path": str(tmp_path / "train.csv"),
-        "test_path": str(tmp_path / "test.csv"),
-        "label": "defaulted",
-        "columns": PARTIES,
-        "label_holder": "bank",
-    }
-    tree = {**SHARED, "data": data, **changed}
+    paths = {"path": str(tmp_path / "train.csv"), "test_path": str(tmp_path / "test.csv")}
+    table = {"name": "table", "label": "defaulted", "columns": PARTIES, "label_holder": "bank"}
+    tree = {**SHARED, "data": {**paths, **table, **(data or {})}, **changed}
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(tree), encoding="utf-8")
-    arguments = ["vertizo", "train", str(tmp_path / "run.yaml"), "--out", str(tmp_path / "run")]
-    monkeypatch.setattr(sys, "argv", arguments)
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert not ended.value.code
+    call(monkeypatch, "train", str(tmp_path / "run.yaml"), "--out", str(tmp_path / "run"))
     return tmp_path / "run"
 
 
@@ -75,7 +66,7 @@ def estimator(**changed: Any) -> VerticalClassifier:
 
 
 def assert_same(run: Path, fitted: VerticalEstimator, rows: Any) -> None:
-    predictor, folder = Predictor(run), RunFolder(run)
+    predictor, folder = Predictor.load(run), RunFolder(run)
     theirs, ours = predictor.parameters, fitted.result_.parameters
     assert torch.equal(theirs["server"], ours["server"])
     for one, other in zip(theirs["clients"], ours["clients"], strict=True):
@@ -95,14 +86,11 @@ def assert_same(run: Path, fitted: VerticalEstimator, rows: Any) -> None:
 @each("library", ["pandas", "polars"])
 def test_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str) -> None:
     run = trained(tmp_path, monkeypatch)
-    train: Any
-    if library == "pandas":
-        train, test = (pd.read_csv(tmp_path / f"{name}.csv") for name in ("train", "test"))
-        rows, new = train.drop(columns="defaulted"), test.drop(columns="defaulted")
-    else:
-        train, test = (pl.read_csv(tmp_path / f"{name}.csv") for name in ("train", "test"))
-        rows, new = train.drop("defaulted"), test.drop("defaulted")
-    assert_same(run, estimator().fit(rows, train["defaulted"]), new)
+    package: Any = {"pandas": pd, "polars": pl}[library]
+    train, test = (package.read_csv(tmp_path / f"{name}.csv") for name in ("train", "test"))
+    columns = [column for column in train.columns if column != "defaulted"]
+    fitted = estimator().fit(train[columns], train["defaulted"])
+    assert_same(run, fitted, test[columns])
 
 
 def test_the_same_guarantee(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,15 +102,7 @@ def test_the_same_guarantee(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         privacy={"epsilon": 2.0},
         client={"optimizer": {"learning_rate": 0.002}},
         server={"optimizer": {"learning_rate": 0.01}},
-        data={
-            "name": "table",
-            "path": str(tmp_path / "train.csv"),
-            "test_path": str(tmp_path / "test.csv"),
-            "label": "defaulted",
-            "columns": PARTIES,
-            "label_holder": "bank",
-            "classes": ["no", "yes"],
-        },
+        data={"classes": ["no", "yes"]},
     )
     train, test = (pl.read_csv(tmp_path / f"{name}.csv") for name in ("train", "test"))
     model = estimator(privacy={"epsilon": 2.0}, classes=["no", "yes"])

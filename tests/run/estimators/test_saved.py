@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,26 +10,26 @@ import numpy as np
 import polars as pl
 import pytest
 from tests.rows import each
-from tests.run.estimators.people import PARTIES, people
+from tests.run.estimators.people import PARTIES, TINY, call, classifier, people
 
 from vertizo import Privacy, VerticalClassifier, VerticalRegressor
-from vertizo.cli.main import main
 from vertizo.core.errors import RunError
 
-TINY: dict[str, Any] = {"method": "vafl", "epochs": 2, "batch_size": 20, "random_state": 0}
+WRONG = {"epsilon": -1}
 FRAME = people()
 X, Y = FRAME.drop("y", "amount"), FRAME["y"]
 
 
 def fitted(**changed: Any) -> VerticalClassifier:
-    return VerticalClassifier(**{"parties": PARTIES, **TINY, **changed}).fit(X, Y)
+    return classifier(**changed).fit(X, Y)
 
 
-def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
-    monkeypatch.setattr(sys, "argv", ["vertizo", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert not ended.value.code
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that ``out`` leaves."""
+    folder = tmp_path_factory.mktemp("fitted") / "run"
+    fitted(out=folder)
+    return folder
 
 
 @each("validation", [0.0, 0.2])
@@ -103,11 +102,8 @@ def test_the_command_line_predicts_the_same(
     model.save(tmp_path / "saved")
     new.write_csv(tmp_path / "new.csv")
     out = tmp_path / "found.csv"
-    call(
-        monkeypatch,
-        *("predict", str(tmp_path / "saved"), "--data", str(tmp_path / "new.csv")),
-        *("--out", str(out)),
-    )
+    given = ("--data", str(tmp_path / "new.csv"), "--out", str(out))
+    call(monkeypatch, "predict", str(tmp_path / "saved"), *given)
     found = pl.read_csv(out)
     wanted = model.predict_proba(new.drop("y", "amount"))
     probabilities = found.select("probability_late", "probability_paid").to_numpy()
@@ -116,23 +112,14 @@ def test_the_command_line_predicts_the_same(
 
 
 def test_the_command_line_shows_a_finished_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ran: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fitted(out=tmp_path / "run")
-    call(monkeypatch, "train", "--resume", str(tmp_path / "run"))
+    """And says that it has no records of its own to predict."""
+    call(monkeypatch, "train", "--resume", str(ran))
     shown = capsys.readouterr().out
     assert "validation accuracy" in shown
-    assert "test" not in shown.replace(str(tmp_path), "")
-
-
-def test_what_has_no_records_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    fitted(out=tmp_path / "run")
-    monkeypatch.setattr(sys, "argv", ["vertizo", "predict", str(tmp_path / "run")])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 2
+    assert "test" not in shown.replace(str(ran), "")
+    call(monkeypatch, "predict", str(ran), code=2)
     said = capsys.readouterr().err
     assert "data.name is 'frame'" in said
     assert said.count("\n") == 1
@@ -141,45 +128,36 @@ def test_what_has_no_records_says_so(
 class TestRefused:
     def test_a_place_that_is_taken(self, tmp_path: Path) -> None:
         (tmp_path / "mine").write_text("something", encoding="utf-8")
+        model = fitted()
         for taken in (tmp_path, tmp_path / "mine"):
             with pytest.raises(RunError, match="there already"):
-                fitted().save(taken)
+                model.save(taken)
         assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
-    def test_another_estimator(self, tmp_path: Path) -> None:
-        fitted().save(tmp_path / "saved")
+    def test_no_estimator_or_another(self, ran: Path, tmp_path: Path) -> None:
         with pytest.raises(RunError, match=r"VerticalClassifier\.load"):
-            VerticalRegressor.load(tmp_path / "saved")
-
-    def test_no_estimator(self, tmp_path: Path) -> None:
+            VerticalRegressor.load(ran)
         with pytest.raises(RunError, match=r"no estimator\.json"):
             VerticalClassifier.load(tmp_path)
 
     @each(
-        "damage",
+        "damage, words",
         [
-            lambda content: [],
-            lambda content: {**content, "version": 2},
-            lambda content: {k: v for k, v in content.items() if k != "columns"},
-            lambda content: {**content, "classes": {"type": "V8", "values": [1]}},
-            lambda content: {**content, "parameters": {"privacy": {"$Privacy": {"epsilon": -1}}}},
+            (lambda content: [], r"estimator\.json"),
+            (lambda content: {**content, "version": 2}, r"estimator\.json has version 2"),
+            (lambda c: {k: c[k] for k in c if k != "columns"}, r"estimator\.json"),
+            (lambda c: {**c, "classes": {"type": "V8", "values": [1]}}, r"estimator\.json"),
+            (lambda c: {**c, "parameters": {**c["parameters"], "colour": "red"}}, "colour"),
+            (
+                lambda c: c | {"parameters": c["parameters"] | {"privacy": {"$Privacy": WRONG}}},
+                r"estimator\.json .*epsilon is -1",
+            ),
         ],
     )
-    def test_a_damaged_file(self, tmp_path: Path, damage: Any) -> None:
-        fitted().save(tmp_path / "saved")
-        file = tmp_path / "saved" / "estimator.json"
-        file.write_text(json.dumps(damage(json.loads(file.read_text()))), encoding="utf-8")
-        with pytest.raises(RunError, match=r"estimator\.json"):
-            VerticalClassifier.load(tmp_path / "saved")
-        file.write_text("{", encoding="utf-8")
-        with pytest.raises(RunError, match=r"estimator\.json"):
-            VerticalClassifier.load(tmp_path / "saved")
-
-    def test_parameters_that_there_are_not(self, tmp_path: Path) -> None:
-        fitted().save(tmp_path / "saved")
-        file = tmp_path / "saved" / "estimator.json"
-        content = json.loads(file.read_text())
-        content["parameters"]["colour"] = "red"
-        file.write_text(json.dumps(content), encoding="utf-8")
-        with pytest.raises(RunError, match="colour"):
-            VerticalClassifier.load(tmp_path / "saved")
+    def test_a_damaged_file(self, ran: Path, tmp_path: Path, damage: Any, words: str) -> None:
+        content = json.loads((ran / "estimator.json").read_text())
+        file = tmp_path / "estimator.json"
+        for text in (json.dumps(damage(content)), "{"):
+            file.write_text(text, encoding="utf-8")
+            with pytest.raises(RunError, match=words if text != "{" else r"estimator\.json"):
+                VerticalClassifier.load(tmp_path)

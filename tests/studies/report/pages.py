@@ -18,20 +18,24 @@ class Element:
     tag: str
     attributes: dict[str, str | None]
     parent: Element | None
-    children: list[Element] = field(default_factory=list)
     pieces: list[str | Element] = field(default_factory=list)
+
+    @property
+    def children(self) -> list[Element]:
+        return [piece for piece in self.pieces if isinstance(piece, Element)]
+
+    @property
+    def own(self) -> str:
+        """The text that is in it and in no element in it, as it is."""
+        return "".join(piece for piece in self.pieces if isinstance(piece, str))
 
     @property
     def text(self) -> str:
         """All text in it, white space made single."""
-        return " ".join("".join(self._texts()).split())
+        return " ".join(self._text().split())
 
-    def _texts(self) -> list[str]:
-        return [
-            part
-            for piece in self.pieces
-            for part in ([piece] if isinstance(piece, str) else piece._texts())
-        ]
+    def _text(self) -> str:
+        return "".join(p if isinstance(p, str) else p._text() for p in self.pieces)
 
     def all(self, tag: str, **wanted: str) -> list[Element]:
         """Elements in it, with these attributes; ``class_`` stands for one class of several."""
@@ -53,6 +57,12 @@ class Element:
         (found,) = self.all(tag, **wanted)
         return found
 
+    def rows(self) -> list[dict[str, Element]]:
+        """Of the one table in it: the cells of each line of its body, by their headings."""
+        heads = [head.text for head in self.one("thead").all("th")]
+        lines = self.one("tbody").all("tr")
+        return [dict(zip(heads, line.children, strict=True)) for line in lines]
+
 
 class Parser(HTMLParser):
     """Makes a tree; every element must be closed where it was opened."""
@@ -67,7 +77,6 @@ class Parser(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         element = Element(tag, dict(attrs), self.here)
-        self.here.children.append(element)
         self.here.pieces.append(element)
         if tag not in VOID:
             self.here = element

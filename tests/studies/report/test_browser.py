@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ pytestmark = [
 ]
 PATIENT = 60_000
 """Milliseconds that a loaded machine may take."""
+OPEN = "document.querySelectorAll('details').forEach(d => d.open = true)"
 
 
 @pytest.fixture(scope="module")
@@ -46,37 +48,40 @@ def browser() -> Iterator[Any]:
         browser.close()
 
 
-class Tab:
-    """A page that is open, and everything that went wrong or left it."""
-
-    def __init__(self, browser: Any, file: Path, **options: Any) -> None:
-        self.context = browser.new_context(**options)
-        self.context.set_default_timeout(PATIENT)
-        self.page = self.context.new_page()
-        self.said: list[str] = []
-        self.requests: list[str] = []
-        self.page.on("console", lambda message: self.said.append(message.text))
-        self.page.on("pageerror", lambda error: self.said.append(str(error)))
-        self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.goto(file.as_uri())
+@contextmanager
+def opened(
+    browser: Any, file: Path, said: list[str] | None = None, **options: Any
+) -> Iterator[Any]:
+    """The page in a tab of its own; what goes wrong or leaves it is a failure, or else ``said``."""
+    messages: list[str] = [] if said is None else said
+    requests: list[str] = []
+    context = browser.new_context(**options)
+    context.set_default_timeout(PATIENT)
+    page = context.new_page()
+    page.on("console", lambda message: messages.append(message.text))
+    page.on("pageerror", lambda error: messages.append(str(error)))
+    page.on("request", lambda request: requests.append(request.url))
+    page.goto(file.as_uri())
+    yield page
+    if said is None:
+        assert messages == []
+        assert requests == [file.as_uri()]
+    context.close()
 
 
 @pytest.fixture
-def tab(browser: Any, file: Path) -> Iterator[Tab]:
-    tab = Tab(browser, file, viewport={"width": 1200, "height": 900})
-    yield tab
-    assert tab.said == []
-    assert tab.requests == [file.as_uri()]
-    tab.context.close()
+def page(browser: Any, file: Path) -> Iterator[Any]:
+    with opened(browser, file, viewport={"width": 1200, "height": 900}) as page:
+        yield page
 
 
 def shown_plot(page: Any) -> Any:
     return page.locator("#curves0 figure.plot:not([hidden])")
 
 
-def test_plots_are_drawn(tab: Tab) -> None:
+def test_plots_are_drawn(page: Any) -> None:
     for figure in ("#curves0", "#timing0"):
-        plot = tab.page.locator(f"{figure} figure.plot:not([hidden])")
+        plot = page.locator(f"{figure} figure.plot:not([hidden])")
         assert plot.count() == 1
         area = plot.locator(".area").bounding_box()
         assert area["width"] > 600
@@ -90,19 +95,14 @@ def test_plots_are_drawn(tab: Tab) -> None:
             assert box["x"] + box["width"] <= area["x"] + area["width"] + 3
             stroke = lines.nth(place).evaluate("line => getComputedStyle(line).stroke")
             assert stroke.startswith("rgb(")
-    marks = shown_plot(tab.page).locator(".mark use")
+    marks = shown_plot(page).locator(".mark use")
     assert marks.count() >= 12
     assert marks.first.bounding_box()["width"] > 5
-    dashes = (
-        shown_plot(tab.page)
-        .locator("path.line")
-        .evaluate_all("lines => lines.map(line => getComputedStyle(line).strokeDasharray)")
-    )
-    assert len(set(dashes)) == 3
+    style = "lines => lines.map(line => getComputedStyle(line).strokeDasharray)"
+    assert len(set(shown_plot(page).locator("path.line").evaluate_all(style))) == 3
 
 
-def test_axes_are_switched_by_pointer_and_by_keyboard(tab: Tab) -> None:
-    page = tab.page
+def test_axes_are_switched_by_pointer_and_by_keyboard(page: Any) -> None:
     assert shown_plot(page).get_attribute("data-axis") == "round"
     page.locator("#curves0 label", has_text="bytes").click()
     plot = shown_plot(page)
@@ -124,9 +124,7 @@ def test_axes_are_switched_by_pointer_and_by_keyboard(tab: Tab) -> None:
     assert "no ε is spent under no guarantee" in shown_plot(page).locator(".note").inner_text()
 
 
-def test_lines_are_hidden_and_shown(tab: Tab) -> None:
-    page = tab.page
-
+def test_lines_are_hidden_and_shown(page: Any) -> None:
     def drawn() -> set[str]:
         found = shown_plot(page).locator('[data-line="1"]')
         return set(found.evaluate_all("f => f.map(e => getComputedStyle(e).display)"))
@@ -141,24 +139,24 @@ def test_lines_are_hidden_and_shown(tab: Tab) -> None:
     assert drawn() == {"inline"}
 
 
-def test_a_pointer_reads_figures(tab: Tab) -> None:
-    plot = shown_plot(tab.page)
+def test_a_pointer_reads_figures(page: Any) -> None:
+    plot = shown_plot(page)
     assert not plot.locator(".reading").is_visible()
     box = plot.locator(".area").bounding_box()
     plot.locator(".area").hover(position={"x": box["width"] - 3, "y": box["height"] / 2})
     reading = plot.locator(".reading")
     assert reading.is_visible()
     assert "rounds" in reading.locator("p").inner_text()
-    last = tab.page.locator("#curves0 .in-words:visible").inner_text()
+    last = page.locator("#curves0 .in-words:visible").inner_text()
     first = reading.locator("li").first.inner_text()
     assert first.startswith("vafl: ")
     assert first.removeprefix("vafl: ") in last
-    tab.page.mouse.move(5, 5)
+    page.mouse.move(5, 5)
     assert not reading.is_visible()
 
 
-def test_tables_are_sorted_by_click_and_by_keyboard(tab: Tab) -> None:
-    table = tab.page.locator("#methods table").first
+def test_tables_are_sorted_by_click_and_by_keyboard(page: Any) -> None:
+    table = page.locator("#methods table").first
     head = table.locator("th", has_text="Test loss")
 
     def figures() -> list[float]:
@@ -171,12 +169,12 @@ def test_tables_are_sorted_by_click_and_by_keyboard(tab: Tab) -> None:
     assert head.get_attribute("aria-sort") == "ascending"
     assert figures() == sorted(figures())
     head.get_by_role("button").focus()
-    tab.page.keyboard.press("Enter")
+    page.keyboard.press("Enter")
     assert head.get_attribute("aria-sort") == "descending"
     assert figures() == sorted(figures(), reverse=True)
-    tab.page.keyboard.press("Space")
+    page.keyboard.press("Space")
     assert head.get_attribute("aria-sort") == "ascending"
-    said = tab.page.locator("#methods [role=status]").first.inner_text()
+    said = page.locator("#methods [role=status]").first.inner_text()
     assert said == "Sorted by Test loss, ascending."
     name = table.locator("th", has_text="method")
     name.get_by_role("button").click()
@@ -185,46 +183,43 @@ def test_tables_are_sorted_by_click_and_by_keyboard(tab: Tab) -> None:
     assert names == sorted(names)
 
 
-def test_the_focus_can_be_seen(tab: Tab) -> None:
-    tab.page.keyboard.press("Tab")
+def test_the_focus_can_be_seen(page: Any) -> None:
+    page.keyboard.press("Tab")
     style = "getComputedStyle(document.activeElement)"
-    assert tab.page.evaluate("document.activeElement.textContent") == "To the figures"
-    assert tab.page.evaluate(f"{style}.outlineStyle") == "solid"
-    button = tab.page.locator("#methods thead button").first
+    assert page.evaluate("document.activeElement.textContent") == "To the figures"
+    assert page.evaluate(f"{style}.outlineStyle") == "solid"
+    button = page.locator("#methods thead button").first
     button.focus()
-    tab.page.keyboard.press("Shift+Tab")
-    tab.page.keyboard.press("Tab")
-    assert tab.page.evaluate(f"parseFloat({style}.outlineWidth)") >= 2
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Tab")
+    assert page.evaluate(f"parseFloat({style}.outlineWidth)") >= 2
 
 
 def test_a_telephone_needs_no_sideways_scrolling(browser: Any, file: Path) -> None:
     for width in (320, 360, 768):
-        tab = Tab(browser, file, viewport={"width": width, "height": 740}, has_touch=True)
-        for script in ("0", "document.querySelectorAll('details').forEach(d => d.open = true)"):
-            tab.page.evaluate(script)
-            assert tab.page.evaluate("document.documentElement.scrollWidth") <= width
-        area = shown_plot(tab.page).locator(".area").bounding_box()
-        assert area["width"] > 0.7 * width
-        tab.context.close()
+        size = {"width": width, "height": 740}
+        with opened(browser, file, viewport=size, has_touch=True) as page:
+            for script in ("0", OPEN):
+                page.evaluate(script)
+                assert page.evaluate("document.documentElement.scrollWidth") <= width
+            assert shown_plot(page).locator(".area").bounding_box()["width"] > 0.7 * width
 
 
 def test_paper_has_everything_and_no_controls(browser: Any, file: Path) -> None:
-    tab = Tab(browser, file, color_scheme="dark")
-    page = tab.page
-    paper = page.pdf(format="A4", print_background=True)
-    assert paper.startswith(b"%PDF-")
-    assert len(paper) > 20_000
-    assert page.locator("details[open]").count() < page.locator("details").count(), "as before"
-    page.emulate_media(media="print", color_scheme="dark")
-    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
-    assert page.locator("pre").first.is_visible()
-    assert page.locator("#curves0 .as-table table").is_visible()
-    assert page.locator("#curves0 figure.plot:visible").count() >= 3, "every measure"
-    for gone in ("nav", ".switches", ".legend input"):
-        assert not page.locator(gone).first.is_visible()
-    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-    assert tab.said == []
-    tab.context.close()
+    with opened(browser, file, color_scheme="dark") as page:
+        paper = page.pdf(format="A4", print_background=True)
+        assert paper.startswith(b"%PDF-")
+        assert len(paper) > 20_000
+        assert page.locator("details[open]").count() < page.locator("details").count(), "as before"
+        page.emulate_media(media="print", color_scheme="dark")
+        page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+        assert page.locator("pre").first.is_visible()
+        assert page.locator("#curves0 .as-table table").is_visible()
+        assert page.locator("#curves0 figure.plot:visible").count() >= 3, "every measure"
+        for gone in ("nav", ".switches", ".legend input"):
+            assert not page.locator(gone).first.is_visible()
+        background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert background == "rgb(255, 255, 255)"
 
 
 def test_axe_finds_nothing(browser: Any, private: Path, attacks: Path, tmp_path: Path) -> None:
@@ -234,21 +229,19 @@ def test_axe_finds_nothing(browser: Any, private: Path, attacks: Path, tmp_path:
     for width, scheme in ((360, "light"), (1200, "dark")):
         # Axe is a script that is put into the page, which the page's own policy would not run.
         options = {"color_scheme": scheme, "viewport": {"width": width, "height": 800}}
-        tab = Tab(browser, file, bypass_csp=True, **options)
-        tab.page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
-        results = axe.Axe().run(tab.page).response
-        found = [(each["id"], each["nodes"][0]["html"]) for each in results["violations"]]
-        assert found == [], (width, scheme)
-        assert len(results["passes"]) > 20
-        tab.context.close()
+        with opened(browser, file, said=[], bypass_csp=True, **options) as page:
+            page.evaluate(OPEN)
+            results = axe.Axe().run(page).response
+            found = [(each["id"], each["nodes"][0]["html"]) for each in results["violations"]]
+            assert found == [], (width, scheme)
+            assert len(results["passes"]) > 20
 
 
 def test_without_a_script_it_can_still_be_read(browser: Any, file: Path) -> None:
-    tab = Tab(browser, file, java_script_enabled=False)
-    assert shown_plot(tab.page).count() == 1
-    assert not tab.page.locator(".switches").first.is_visible()
-    assert tab.page.locator("#methods table").first.is_visible()
-    tab.context.close()
+    with opened(browser, file, said=[], java_script_enabled=False) as page:
+        assert shown_plot(page).count() == 1
+        assert not page.locator(".switches").first.is_visible()
+        assert page.locator("#methods table").first.is_visible()
 
 
 def test_a_foreign_script_does_not_run(browser: Any, file: Path, tmp_path: Path) -> None:
@@ -258,7 +251,7 @@ def test_a_foreign_script_does_not_run(browser: Any, file: Path, tmp_path: Path)
     )
     other = tmp_path / "page.html"
     other.write_text(file.read_text(encoding="utf-8").replace("</h1>", f"</h1>{foreign}"))
-    tab = Tab(browser, other)
-    assert tab.page.title().endswith("Vertizo report")
-    assert len([line for line in tab.said if "Content Security Policy" in line]) >= 2
-    tab.context.close()
+    said: list[str] = []
+    with opened(browser, other, said) as page:
+        assert page.title().endswith("Vertizo report")
+    assert len([line for line in said if "Content Security Policy" in line]) >= 2

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
+from tests.studies.conftest import Call
 from tests.studies.report.pages import parsed
-
-Call = Callable[..., tuple[int, str, str]]
 
 
 def test_where_the_page_is(call: Call, private: Path, comparison: Path, tmp_path: Path) -> None:

@@ -24,11 +24,15 @@ def study(comparison: Path) -> Study:
     return found
 
 
-@pytest.fixture(scope="module")
-def drawn(study: Study) -> Drawing:
+def drawing(study: Study) -> Drawing:
     found = curves.drawing(study, measures.CURVES)
     assert found is not None
     return found
+
+
+@pytest.fixture(scope="module")
+def drawn(study: Study) -> Drawing:
+    return drawing(study)
 
 
 def test_a_line_is_the_mean_over_seeds(study: Study, drawn: Drawing) -> None:
@@ -64,29 +68,28 @@ def test_an_unfinished_seed_is_by_itself(study: Study) -> None:
     first, second = study.variants[0].runs
     stopped = replace(second, summary=None, rows=second.rows[:2])
     variant = replace(study.variants[0], runs=(first, stopped), controls={})
-    found = curves.drawing(Study("digits", (variant,)), measures.CURVES)
-    assert found is not None
+    found = drawing(Study("digits", (variant,)))
     assert [line.name for line in found.lines] == ["vafl", "vafl, seed 1, unfinished"]
     whole, part = (line.points["validation_loss"] for line in found.lines)
     assert (len(whole), len(part)) == (4, 2)
     assert whole[0].spread is None
     # Rounds that one seed lacks are left out.
     variant = Variant("a", (first, replace(second, rows=second.rows[::2])), {})
-    found = curves.drawing(Study("digits", (variant,)), measures.CURVES)
-    assert found is not None
-    rounds = [point.at["round"] for point in found.lines[0].points["validation_loss"]]
+    lines = drawing(Study("digits", (variant,))).lines
+    rounds = [point.at["round"] for point in lines[0].points["validation_loss"]]
     assert rounds == [first.rows[0]["round"], first.rows[2]["round"]]
 
 
-def line(*points: tuple[float, float]) -> Line:
-    made = tuple(Point({"round": x}, y, None) for x, y in points)
-    return Line("a", 0, "none", 1, {ACCURACY.key: made})
+def plotted(*points: tuple[float, float]) -> plot.Plot:
+    made = [Point({"round": x}, y, None) for x, y in points]
+    line = Line("a", 0, "none", 1, {ACCURACY.key: made})
+    found = plot.plot(Drawing((line,), (ACCURACY,), (ROUND,)), ACCURACY, ROUND)
+    assert found is not None
+    return found
 
 
 def test_positions() -> None:
-    drawing = Drawing((line((0, 0.5), (50, 0.7), (200, 1.0)),), (ACCURACY,), (ROUND,))
-    found = plot.plot(drawing, ACCURACY, ROUND)
-    assert found is not None
+    found = plotted((0, 0.5), (50, 0.7), (200, 1.0))
     numbers = [float(text) for text in re.findall(r"[-\d.]+", found.strokes[0].path)]
     assert numbers[::2] == [0, 250, 1000]
     low, high = 0.5 - 0.02, 1.0 + 0.02
@@ -100,20 +103,15 @@ def test_positions() -> None:
 
 def test_one_point_and_a_flat_line_can_be_drawn() -> None:
     for points in ([(0.0, 0.5)], [(0.0, 0.5), (10.0, 0.5)]):
-        drawing = Drawing((line(*points),), (ACCURACY,), (ROUND,))
-        found = plot.plot(drawing, ACCURACY, ROUND)
-        assert found is not None
+        found = plotted(*points)
         assert "nan" not in found.strokes[0].path
         assert len(found.upright) > 1
 
 
 def test_long_lines_are_thinned() -> None:
-    long = line(*((float(x), x / 10_000) for x in range(10_000)))
-    drawing = Drawing((long,), (ACCURACY,), (ROUND,))
-    found = plot.plot(drawing, ACCURACY, ROUND)
-    assert found is not None
-    assert found.strokes[0].path.count("L") == plot.MOST_POINTS - 1
-    chosen = curves.thinned(long.points[ACCURACY.key], 9)
+    points = [(float(x), x / 10_000) for x in range(10_000)]
+    assert plotted(*points).strokes[0].path.count("L") == plot.MOST_POINTS - 1
+    chosen = curves.thinned([Point({}, y, None) for _, y in points], 9)
     assert (len(chosen), chosen[0].mean, chosen[-1].mean) == (9, 0.0, 0.9999)
 
 
@@ -133,17 +131,12 @@ def test_epsilons_of_other_things_have_axes_of_their_own(private: Path) -> None:
     assert run.summary is not None
     privacy = {**run.summary["privacy"], "covers": ["labels"]}
     other = replace(run, label="other", summary={**run.summary, "privacy": privacy})
-    (study,) = studies([run, other])
-    found = curves.drawing(study, measures.CURVES)
-    assert found is not None
+    found = drawing(*studies([run, other]))
     axes = [axis for axis in found.axes if axis.key.startswith("epsilon")]
     assert len({axis.name for axis in axes}) == 2
     for axis in axes:
         assert len(found.shown(found.measures[0], axis)) == 1
-    (alone,) = studies([run])
-    drawing = curves.drawing(alone, measures.CURVES)
-    assert drawing is not None
-    assert [axis.name for axis in drawing.axes][-1] == "ε spent"
+    assert drawing(*studies([run])).axes[-1].name == "ε spent"
 
 
 def test_bars_say_who_was_answered_when(study: Study) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.studies.conftest import Call
 
 from vertizo.studies.reproduction import plots, study
 
@@ -33,7 +33,6 @@ quick:
   reduced: one seed
   seeds: 1
 """
-Call = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(autouse=True)

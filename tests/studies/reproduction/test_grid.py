@@ -17,6 +17,7 @@ from vertizo.studies.reproduction.study import GridConfig
 
 Make = Callable[..., Finished]
 Study = Callable[..., GridConfig]
+Of = Callable[..., Outcome]
 ORDER = Order(Path("nowhere"), None)  # type: ignore[arg-type]
 TWO = {
     "vafl": {
@@ -35,15 +36,15 @@ COLUMNS = {
 
 
 @pytest.fixture
-def outcome_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
-    """A study's outcome where its runs became what is said."""
+def outcome_of(grid_study: Study, monkeypatch: pytest.MonkeyPatch) -> Of:
+    """The outcome of a study of these keys where its runs became what is said."""
 
-    def of(study: GridConfig, made: dict[str, Made]) -> Outcome:
+    def of(made: dict[str, Made], **keys: Any) -> Outcome:
         def make(cases: list[Case], order: Order) -> dict[str, Made]:
             return {case.label: made[case.label] for case in cases}
 
         monkeypatch.setattr(grid, "make", make)
-        return grid.run(study, ORDER)
+        return grid.run(grid_study(**keys), ORDER)
 
     return of
 
@@ -70,20 +71,15 @@ def test_columns_without_settings_share_runs(grid_study: Study) -> None:
     assert cases[1].config.client.model.outputs == 9  # type: ignore[union-attr]
 
 
-def test_a_table(grid_study: Study, finished: Make, outcome_of: Callable[..., Outcome]) -> None:
+def test_a_table(finished: Make, outcome_of: Of) -> None:
     runs = finished([0.1, 0.7, 0.9]), finished([0.1, 0.5, 0.8]), None
     frozen = finished([0.1, 0.3]), finished([0.1, 0.5])
-    outcome = outcome_of(
-        grid_study(rows=TWO, columns=COLUMNS),
-        {"vafl": made(*runs, frozen=frozen), "vafl.wide": made(None, None)},
-    )
+    became = {"vafl": made(*runs, frozen=frozen), "vafl.wide": made(None, None)}
+    outcome = outcome_of(became, rows=TWO, columns=COLUMNS)
     assert outcome.grids[0].columns == ("accuracy, %", "to 60 %, MB", "wide, %")
+    some = "(1 of 3 diverged)"
     assert lines(outcome) == {
-        "VAFL": (
-            "85.00 ± 7.07 (1 of 3 diverged)",
-            "1.50 ± 0.71 (1 of 3 diverged)",
-            "diverged",
-        ),
+        "VAFL": (f"85.00 ± 7.07 {some}", f"1.50 ± 0.71 {some}", "diverged"),
         "VAFL published": ("97.7", "many", "–"),
         "VAFL frozen clients": ("40.00 ± 14.14", "–", "–"),
         "ZOO": ("not run", "not run", "not run"),
@@ -93,24 +89,17 @@ def test_a_table(grid_study: Study, finished: Make, outcome_of: Callable[..., Ou
     assert cells["vafl", "accuracy"]["values"] == pytest.approx([90.0, 80.0])
     assert cells["vafl", "accuracy"]["diverged"] == 1
     assert cells["vafl", "accuracy"]["controls"] == {"frozen": pytest.approx([30.0, 50.0])}
-    assert cells["zoo", "wide"]["skip"] == "too slow"
-    assert cells["zoo", "wide"]["values"] == []
+    assert (cells["zoo", "wide"]["skip"], cells["zoo", "wide"]["values"]) == ("too slow", [])
 
 
-def test_what_some_seeds_did_not_reach(
-    grid_study: Study, finished: Make, outcome_of: Callable[..., Outcome]
-) -> None:
+def test_what_some_seeds_did_not_reach(finished: Make, outcome_of: Of) -> None:
     columns = {"bytes": COLUMNS["bytes"]}
-    study = grid_study(columns=columns)
-    some = outcome_of(study, {"vafl": made(finished([0.1, 0.7]), finished([0.1, 0.2]))})
-    assert lines(some)["VAFL"] == ("1.00 (1 of 2 reached)",)
-    none = outcome_of(study, {"vafl": made(finished([0.1, 0.2]))})
-    assert lines(none)["VAFL"] == ("not reached",)
+    reached, never = finished([0.1, 0.7]), finished([0.1, 0.2])
+    for runs, text in (((reached, never), "1.00 (1 of 2 reached)"), ((never,), "not reached")):
+        assert lines(outcome_of({"vafl": made(*runs)}, columns=columns))["VAFL"] == (text,)
 
 
-def test_noise_has_the_epsilon_that_holds_beside_it(
-    grid_study: Study, finished: Make, outcome_of: Callable[..., Outcome]
-) -> None:
+def test_noise_has_the_epsilon_that_holds_beside_it(finished: Make, outcome_of: Of) -> None:
     published = {"guarantee": "published", "noise_std": 1.0, "replies_alone_epsilon": 106.6}
     exact = {"guarantee": "exact", "noise_std": 1.0, "epsilon": 1.0}
     rows = {
@@ -121,63 +110,49 @@ def test_noise_has_the_epsilon_that_holds_beside_it(
         "a": {"words": "a", "settings": {"epochs": 3}},
         "b": {"words": "b", "settings": {"epochs": 4}},
     }
-    noisy, plain = finished([0.1, 0.2], published), finished([0.1, 0.2])
-    outcome = outcome_of(
-        grid_study(rows=rows, columns=columns),
-        {
-            "published.a": made(noisy),
-            "published.b": made(plain),
-            "exact.a": made(finished([0.1, 0.2], exact)),
-            "exact.b": made(finished([0.1, 0.2], exact)),
-        },
-    )
+    became = {
+        "published.a": made(finished([0.1, 0.2], published)),
+        "published.b": made(finished([0.1, 0.2])),
+        "exact.a": made(finished([0.1, 0.2], exact)),
+        "exact.b": made(finished([0.1, 0.2], exact)),
+    }
+    outcome = outcome_of(became, rows=rows, columns=columns)
     assert lines(outcome)["Published ε that holds"] == ("none; replies 107", "–")
     assert "Exact: ε that holds is 1." in outcome.notes
     assert any(note.startswith("ε that holds is about labels") for note in outcome.notes)
 
 
-def test_a_sweep_is_a_line_for_each_row(
-    grid_study: Study, finished: Make, outcome_of: Callable[..., Outcome]
-) -> None:
+def test_a_sweep_is_a_line_for_each_row(finished: Make, outcome_of: Of) -> None:
     columns = {
         "small": {"words": "0.1", "at": 0.1, "settings": {"epochs": 3}},
         "large": {"words": "none", "at": 1.0, "tick": "none", "settings": {"epochs": 4}},
     }
     rows: dict[str, Any] = {"vafl": {**TWO["vafl"], "published": {"small": 90.0, "large": "high"}}}
-    study = grid_study(kind="sweep", axis="ε", rows=rows, columns=columns)
-    outcome = outcome_of(
-        study,
-        {
-            "vafl.small": made(finished([0.1, 0.2]), finished([0.1, 0.4])),
-            "vafl.large": made(finished([0.1, 0.8])),
-        },
-    )
-    (picture,) = outcome.pictures
+    became = {
+        "vafl.small": made(finished([0.1, 0.2]), finished([0.1, 0.4])),
+        "vafl.large": made(finished([0.1, 0.8])),
+    }
+    (picture,) = outcome_of(became, kind="sweep", axis="ε", rows=rows, columns=columns).pictures
     measured, published = picture.lines
-    assert [(p.x, p.y, p.low, p.high) for p in measured.points] == [
-        (0.1, pytest.approx(30.0), pytest.approx(20.0), pytest.approx(40.0)),
-        (1.0, pytest.approx(80.0), pytest.approx(80.0), pytest.approx(80.0)),
-    ]
+    small, large = measured.points
+    assert small == pytest.approx((0.1, 30.0, 20.0, 40.0))
+    assert large == pytest.approx((1.0, 80.0, 80.0, 80.0))
     assert [(p.x, p.y) for p in published.points] == [(0.1, 90.0)]
     assert published.published
     assert picture.ticks == {0.1: "0.1", 1.0: "none"}
     assert picture.y == "test accuracy (%)"
 
 
-def test_curves_are_means_over_seeds(
-    grid_study: Study, finished: Make, outcome_of: Callable[..., Outcome]
-) -> None:
+def test_curves_are_means_over_seeds(finished: Make, outcome_of: Of) -> None:
     panels = [
         {"words": "by epochs", "y": "accuracy"},
         {"words": "by bytes", "x": "megabytes", "y": "train_accuracy", "log_x": True},
         {"words": "back", "x": "megabytes-down"},
         {"words": "up", "x": "megabytes-up"},
     ]
-    study = grid_study(kind="curves", panels=panels)
-    outcome = outcome_of(
-        study, {"vafl": made(finished([0.1, 0.4]), finished([0.1, 0.6, 0.7]), None)}
-    )
-    epochs, size, down, up = (picture.lines[0].points for picture in outcome.pictures)
+    became = {"vafl": made(finished([0.1, 0.4]), finished([0.1, 0.6, 0.7]), None)}
+    pictures = outcome_of(became, kind="curves", panels=panels).pictures
+    epochs, size, down, up = (picture.lines[0].points for picture in pictures)
     assert ([p.x for p in down], [p.x for p in up]) == ([0.0, 0.25], [0.0, 0.75])
     assert [(p.x, round(p.y, 6), round(p.low, 6)) for p in epochs] == [(0, 10, 10), (1, 50, 40)]
     assert [(p.x, round(p.y, 6)) for p in size] == [(1.0, 40.0)]

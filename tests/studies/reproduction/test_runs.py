@@ -1,7 +1,8 @@
-"""Runs of a study: what is finished is kept, what diverges is noted, what stops goes on."""
+"""Runs and tasks of a study: what is finished is kept, what diverges is noted."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,11 +12,12 @@ import pytest
 from vertizo.core.errors import ConfigError, Interrupted, RunError
 from vertizo.run.experiment import Experiment
 from vertizo.run.folder import RunFolder
+from vertizo.studies.comparison import Standing
 from vertizo.studies.engines import Forgive, Run
 from vertizo.studies.engines import Made as Making
-from vertizo.studies.reproduction import grid
-from vertizo.studies.reproduction.runs import FAILED, Order, configure, make
-from vertizo.studies.reproduction.study import GridConfig
+from vertizo.studies.reproduction import grid, kinds, memory
+from vertizo.studies.reproduction.runs import FAILED, Order, Task, configure, make, results
+from vertizo.studies.reproduction.study import AttackConfig, GridConfig, MemoryConfig
 
 Study = Callable[..., GridConfig]
 TWO = {name: {"words": name, "settings": {"method": {"name": name}}} for name in ("vafl", "split")}
@@ -74,13 +76,12 @@ def test_a_run_that_diverges_is_a_result_and_the_others_go_on(
     assert engine.made == ["split"]
 
 
-def test_another_failure_is_raised(grid_study: Study, tmp_path: Path) -> None:
-    order = Order(tmp_path, Here(diverges="vafl", problem="the disk is full"))
+def test_another_failure_is_raised_and_other_runs_are_refused(
+    grid_study: Study, tmp_path: Path
+) -> None:
+    order = Order(tmp_path / "full", Here(diverges="vafl", problem="the disk is full"))
     with pytest.raises(RunError, match="the disk is full"):
         make(grid.cases(grid_study(), order), order)
-
-
-def test_a_folder_of_other_runs_is_refused(grid_study: Study, tmp_path: Path) -> None:
     order = Order(tmp_path, Here())
     make(grid.cases(grid_study(), order), order)
     other = Order(tmp_path, Here(), overrides=("epochs=3",))
@@ -101,3 +102,87 @@ def test_later_trees_replace_keys_and_null_takes_them_away() -> None:
     assert configure("x", [second, {"method": {"name": "vafl"}}]).method.name == "vafl"
     with pytest.raises(ConfigError, match="Table 9: unknown key 'epoch'"):
         configure("Table 9", [{"epoch": 2}])
+
+
+SUM = {
+    "epochs": 1,
+    "evaluate_every": 10**9,
+    "data": {"name": "digits", "parties": 2, "validation": 0.0, "limit": 300},
+    "client": {"model": {"name": "mlp", "outputs": 10}},
+    "server": {"model": {"name": "sum"}, "optimizer": {"learning_rate": 0.01}},
+}
+
+
+def trial(seed: int, attack: str = "direct-client") -> Task:
+    config = configure("x", [SUM, {"method": {"name": "vafl"}, "seed": seed}])
+    return Task("a", kinds.attack_trial, (attack, (), config.model_dump(mode="json")))
+
+
+@pytest.mark.processes
+def test_figures_are_kept_and_not_made_again(tmp_path: Path) -> None:
+    standings: list[Standing] = []
+    tasks = {"a": Task("a", dict, ([["x", 1]],)), "b": Task("b", dict, ([["x", 2]],))}
+    found = results(tasks, tmp_path, 2, standings.append)
+    assert found == {"a": {"x": 1}, "b": {"x": 2}}
+    assert standings[-1] == Standing(2, 2, 1.0)
+    tasks["a"].file(tmp_path).write_text('{"kept": 1}')
+    assert results(tasks, tmp_path, 2) == {"a": {"kept": 1}, "b": {"x": 2}}
+    others = {trial(seed).file(tmp_path) for seed in (0, 1, 0)}
+    assert len(others) == 2, "other arguments are another task"
+
+
+def test_a_trial_of_an_attack() -> None:
+    found = kinds.attack_trial(*trial(0).arguments)
+    assert found["figures"]["accuracy"]["trials"] == [1.0]
+    with pytest.raises(ConfigError, match="there is no attack 'direct'"):
+        kinds.attack_trial(*trial(0, "direct").arguments)
+
+
+@pytest.mark.processes
+def test_a_task_that_fails_leaves_what_is_finished(tmp_path: Path) -> None:
+    good, bad = Task("a", dict, ([["x", 1]],)), Task("b", dict, (7,))
+    with pytest.raises(TypeError):
+        results({1: good, 2: bad}, tmp_path, 1)
+    assert good.file(tmp_path).is_file()
+    assert not bad.file(tmp_path).is_file()
+    with pytest.raises(RunError, match="was killed"):
+        results({1: Task("a", os._exit, (9,))}, tmp_path, 1)  # type: ignore[arg-type]
+
+
+def test_a_study_of_what_there_is_not(tmp_path: Path) -> None:
+    order = Order(tmp_path, None)  # type: ignore[arg-type]
+    keys = {
+        "title": "x",
+        "paper": "x",
+        "settings": SUM,
+        "rows": {"a": {"words": "a", "methods": ["vafl"]}},
+    }
+    for column, words in (
+        ({"words": "x", "attack": "direct"}, "there is no attack 'direct'"),
+        ({"words": "x", "attack": "membership", "figure": "y"}, "has no figure 'y'"),
+    ):
+        study = AttackConfig.model_validate({**keys, "columns": {"c": column}})
+        with pytest.raises(ConfigError, match=words):
+            kinds.run(study, order)
+    rows = {"a": {"words": "a", "client": {}, "batch": [2, 3]}}
+    keys = {"title": "x", "paper": "x", "methods": {"dpzvv": "x"}, "rows": rows}
+    with pytest.raises(ConfigError, match="there is no method 'dpzvv'"):
+        kinds.run(MemoryConfig.model_validate(keys), order)
+
+
+@pytest.mark.skipif(not memory.PEAK_RESET.exists(), reason="peak memory is measured on Linux")
+@pytest.mark.processes
+def test_back_propagation_takes_more_memory_than_evaluating(tmp_path: Path) -> None:
+    """Four layers of a million parameters each: gradients double what the weights take."""
+    client = {"model": {"name": "mlp", "hidden": [1024, 1024, 1024], "outputs": 1024}}
+    tasks = {
+        method: Task(method, memory.peak, (client, [16, 1024], None, method, 0))
+        for method in ("inference", "dpzv", "vafl")
+    }
+    found = results(tasks, tmp_path, 1)
+    weights = found["dpzv"]["weights"]
+    assert weights == pytest.approx(4 * 1024 * 1025 * 4 / 2**20)
+    ratios = {name: each["peak"] / weights for name, each in found.items()}
+    assert 0.9 < ratios["inference"] < 1.8
+    assert ratios["dpzv"] < ratios["inference"] + 0.5
+    assert ratios["vafl"] > ratios["dpzv"] + 0.5

@@ -56,12 +56,7 @@ def test_slope() -> None:
 def test_every_size_and_rate_is_a_case() -> None:
     cases = scaling.cases(ScalingConfig.model_validate(STUDY), ORDER)
     rates = {key: case.config.client.optimizer.learning_rate for key, case in cases.items()}
-    assert rates == {
-        ("client", "vafl", 0, 0.1): 0.1,
-        ("client", "vafl", 0, 0.01): 0.01,
-        ("client", "vafl", 1, 0.1): 0.1,
-        ("client", "vafl", 1, 0.01): 0.01,
-    }
+    assert rates == {("client", "vafl", k, rate): rate for k in (0, 1) for rate in (0.1, 0.01)}
     sizes = [case.config.client.model.outputs for case in cases.values()]  # type: ignore[union-attr]
     assert sizes == [2, 2, 20, 20]
 

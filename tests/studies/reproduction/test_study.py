@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,39 +14,17 @@ from vertizo.core.errors import ConfigError
 from vertizo.run.experiment import Experiment
 from vertizo.studies.reproduction import grid, kinds, scaling, study
 from vertizo.studies.reproduction.runs import Order, configure
-from vertizo.studies.reproduction.study import (
-    AttackConfig,
-    GridConfig,
-    IntrinsicConfig,
-    MemoryConfig,
-    ScalingConfig,
-)
+from vertizo.studies.reproduction.study import GridConfig
 
 ROOT = Path(__file__).parents[3]
 ORDER = Order(Path("nowhere"), None)  # type: ignore[arg-type]
-WANTED = [
-    "cascaded-table1",
-    "cascaded-table2",
-    "cascaded-figure3",
-    "cascaded-figure4",
-    "cascaded-figure5",
-    "czofo-table2",
-    "czofo-table3",
-    "czofo-table4",
-    "czofo-table5",
-    "czofo-figure2",
-    "czofo-figure3",
-    "czofo-figure4",
-    "czofo-figure5",
-    "dpzv-table1",
-    "dpzv-figure2",
-    "dpzv-figure3",
-    "dpzv-figure4",
-    "dpzv-figure5",
-    "dpzv-figure6",
-    "dpzv-figure7",
-    "theory-scaling",
-]
+PAPERS = {
+    "cascaded": "table1 table2 figure3 figure4 figure5",
+    "czofo": "table2 table3 table4 table5 figure2 figure3 figure4 figure5",
+    "dpzv": "table1 figure2 figure3 figure4 figure5 figure6 figure7",
+    "theory": "scaling",
+}
+WANTED = [f"{paper}-{each}" for paper, shown in PAPERS.items() for each in shown.split()]
 FORMS = [(name, quick) for name in WANTED for quick in (False, True)]
 
 
@@ -55,28 +34,23 @@ def configurations(name: str, *, quick: bool) -> dict[str, configuration.Experim
     found = study.load(name, quick=quick)
     if isinstance(found, GridConfig):
         return {case.label: case.config for case in grid.cases(found, ORDER)}
-    if isinstance(found, ScalingConfig):
+    if isinstance(found, study.ScalingConfig):
         return {case.label: case.config for case in scaling.cases(found, ORDER).values()}
-    if isinstance(found, IntrinsicConfig):
+    if isinstance(found, study.IntrinsicConfig):
         rows = found.rows.items()
         return {k: configure(name, [found.settings, row.settings]) for k, row in rows}
-    if isinstance(found, AttackConfig):
-        tasks = [
-            kinds.task_of(found, ORDER, method, column, 0)
-            for row in found.rows.values()
-            for method in row.methods
-            for column in found.columns
-        ]
+    if isinstance(found, study.AttackConfig):
+        methods = [method for row in found.rows.values() for method in row.methods]
+        places = itertools.product(methods, found.columns)
+        tasks = [kinds.task_of(found, ORDER, method, column, 0) for method, column in places]
         return {task.name: configuration.parse(task.arguments[2]) for task in tasks}
-    assert isinstance(found, MemoryConfig)
+    assert isinstance(found, study.MemoryConfig)
     return {}
 
 
 def test_all_that_were_asked_for_are_there() -> None:
-    assert study.names() == sorted(WANTED)
-    assert sorted(path.stem for path in (ROOT / "experiments" / "papers").glob("*.yaml")) == sorted(
-        WANTED
-    )
+    files = sorted(path.stem for path in (ROOT / "experiments" / "papers").glob("*.yaml"))
+    assert study.names() == files == sorted(WANTED)
 
 
 def test_a_study_and_all_its_configurations_are_valid() -> None:
@@ -200,10 +174,8 @@ def test_a_null_among_quick_settings_takes_the_key_from_above_away(tmp_path: Pat
     path = Path(written(tmp_path, "  columns: {b: null}", text))
     path.write_text(path.read_text().replace("{epochs: 3}", "{data: {limit: 99}}"))
     found = configurations(str(path), quick=True)
-    assert {label: config.data.limit for label, config in found.items()} == {
-        "vafl": None,
-        "vafl.b": None,
-    }
+    limits = {label: config.data.limit for label, config in found.items()}
+    assert limits == {"vafl": None, "vafl.b": None}
 
 
 def test_a_base_lends_its_keys_and_its_runs() -> None:

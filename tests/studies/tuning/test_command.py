@@ -8,10 +8,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.studies.conftest import Call
 
 SMALL = (
     *("--set", "data.limit=60", "--set", "data.parties=2"),
@@ -22,9 +22,6 @@ EXACT = (
     *("--set", "server.update=none", "--set", "privacy.mechanism=gaussian"),
     *("--set", "privacy.clip=0.5", "--set", "privacy.epsilon=3"),
 )
-
-
-Call = Callable[..., tuple[int, str, str]]
 
 
 def test_the_table(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +90,7 @@ def test_it_goes_on_after_ctrl_c(tmp_path: Path, jobs: str) -> None:
     child.send_signal(signal.SIGINT)
     _, err = child.communicate(timeout=240)
     assert child.returncode == 130, err
-    assert "--out s goes on" in err
+    assert "--out s continues" in err
     assert "Traceback" not in err
     assert (tmp_path / "s/trials/000/checkpoints/last.safetensors").is_file()
     assert not (tmp_path / "s/best.yaml").exists()

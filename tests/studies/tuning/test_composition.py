@@ -109,10 +109,12 @@ def test_a_total_that_nothing_fits_is_refused() -> None:
 
 
 def test_trials_are_alike_up_to_rounding_alone() -> None:
-    one = gaussian(0.5)
+    one, steps = gaussian(0.5), SecretSteps(10, 0.1, 1.0)
     assert are_alike(one, replace(one, reply=GaussianRelease(3.0, 12.0 * (1 + 1e-12))))
-    assert not are_alike(one, gaussian(0.501))
-    steps = SecretSteps(10, 0.1, 1.0)
-    assert not are_alike(one, replace(one, secret=steps))
     assert not are_alike(replace(one, secret=steps), replace(one, secret=replace(steps, count=11)))
-    assert not are_alike(one, replace(one, grid=GridCorrection(((1, 64),))))
+    for other in (
+        gaussian(0.501),
+        replace(one, secret=steps),
+        replace(one, grid=GridCorrection(((1, 64),))),
+    ):
+        assert not are_alike(one, other), other

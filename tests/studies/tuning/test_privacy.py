@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +20,11 @@ from vertizo.run.experiment import Experiment
 from vertizo.run.federation import build
 from vertizo.run.folder import RunFolder
 from vertizo.run.ledger_session import budget_for
+from vertizo.studies.comparison import Standing
 from vertizo.studies.tuning.plan import Plan, unledgered
 from vertizo.studies.tuning.privacy import cost_of
 from vertizo.studies.tuning.results import Results
-from vertizo.studies.tuning.search import Options, Standing, tune
+from vertizo.studies.tuning.search import Options, Show, tune
 from vertizo.studies.tuning.space import parse_space
 from vertizo.studies.tuning.trial import without_tests
 
@@ -37,14 +37,9 @@ SPACE = ("client.optimizer.learning_rate=1e-3..1e-1:log", "privacy.clip=0.1..1:l
 
 
 def search(
-    own: ExperimentConfig,
-    folder: Path,
-    *,
-    show: Callable[[Standing], None] | None = None,
-    **more: Any,
+    own: ExperimentConfig, folder: Path, *, show: Show | None = None, **more: Any
 ) -> Results:
-    options = {"trials": 3, "search": SPACE, **more}
-    return tune(own, folder, Options(**options), show)
+    return tune(own, folder, Options(**{"trials": 3, "search": SPACE, **more}), show)
 
 
 def plan_of(*overrides: str, space: tuple[str, ...] = SPACE) -> Plan:
@@ -54,20 +49,18 @@ def plan_of(*overrides: str, space: tuple[str, ...] = SPACE) -> Plan:
     return Plan(tree, data, parse_space(space, tree), 0)
 
 
-def test_without_noise_nothing_is_guaranteed(tmp_path: Path) -> None:
+def test_without_noise_or_with_a_raw_server_or_the_published_formula_nothing_is_guaranteed(
+    tmp_path: Path,
+) -> None:
     found = search(settings(*SMALL), tmp_path / "s", search=SPACE[:1], trials=2).privacy
     assert found.guarantee == "none"
     assert (found.epsilon_of_chosen, found.epsilon_together, found.delta) == (None, None, None)
     assert "ε" not in " ".join(found.words)
     assert "every trial" in found.words[0]
-
-
-def test_a_raw_server_or_the_published_formula_guarantee_nothing_either() -> None:
     raw = ("privacy.mechanism=gaussian", "privacy.clip=0.5", "privacy.noise_std=2")
     assert cost_of(plan_of(*SMALL, *raw), 5, 0).guarantee == "none"
     published = cost_of(plan_of(*SMALL, *NOISE, "privacy.accounting=published"), 5, 0)
-    assert published.guarantee == "published"
-    assert published.epsilon_together is None
+    assert (published.guarantee, published.epsilon_together) == ("published", None)
     assert "does not hold" in published.words[0]
 
 
@@ -105,7 +98,7 @@ def test_all_trials_together_are_root_n_times_one_with_noise_of_their_own(tmp_pa
 
 def test_trials_that_were_not_made_count_as_well(tmp_path: Path) -> None:
     def stop(here: Standing) -> None:
-        if here.ended == 1:
+        if here.finished == 1:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -254,7 +247,7 @@ def test_a_search_stops_in_order_when_the_ledger_is_spent(tmp_path: Path) -> Non
 
     def draw(here: Standing) -> None:
         """Somebody else's run, once the first trial has ended."""
-        if here.ended == 1 and not drawn:
+        if here.finished == 1 and not drawn:
             drawn.append(1)
             Experiment(own).run()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,9 @@ from vertizo.party.server import ServerParty
 from vertizo.run.experiment import Experiment
 from vertizo.run.folder import RunFolder
 from vertizo.run.prediction import Predictor
+from vertizo.studies.comparison import Standing
 from vertizo.studies.tuning.results import Results
-from vertizo.studies.tuning.search import Options, Standing, tune
+from vertizo.studies.tuning.search import Options, Show, tune
 from vertizo.studies.tuning.trial import without_tests
 
 SMALL = ("data.limit=120", "data.parties=2", "batch_size=27", "epochs=4")
@@ -27,14 +27,13 @@ RATE = "client.optimizer.learning_rate"
 SPACE = (f"{RATE}=1e-4..1e-1:log", "batch_size=18,27,54")
 
 
-def search(folder: Path, *, show: Callable[[Standing], None] | None = None, **more: Any) -> Results:
+def search(folder: Path, *, show: Show | None = None, **more: Any) -> Results:
     options = {"trials": 4, "search": SPACE, "pruner": "none", **more}
     return tune(settings(*SMALL), folder, Options(**options), show)
 
 
-def kept(folder: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads((folder / "results.json").read_text())["trials"]
-    return found
+def kept(folder: Path) -> Any:
+    return json.loads((folder / "results.json").read_text())["trials"]
 
 
 @pytest.fixture(scope="module")
@@ -65,14 +64,13 @@ def test_a_trial_is_worth_what_the_model_is_that_its_run_keeps(made: tuple[Path,
     for record in found.records:
         summary = RunFolder(folder / f"trials/{record.number:03d}").summary()
         assert summary is not None
-        assert record.standing is not None
-        assert record.standing.value == summary["best"]["validation_accuracy"]
-        assert record.standing.loss == summary["best"]["validation_loss"]
+        best = summary["best"]
+        assert record.score == (best["validation_accuracy"], best["validation_loss"])
         # Only the best trial has test figures.
         assert any(k.startswith("test_") for k in summary) == (record.number == found.best.number)
         assert "test_" not in (folder / f"trials/{record.number:03d}/metrics.jsonl").read_text()
-    best = max(found.records, key=lambda r: (r.standing.value, -r.standing.loss))  # type: ignore[union-attr]
-    assert found.best.number == best.number
+    best = max(found.records, key=lambda r: (r.score.value, -r.score.loss))  # type: ignore[union-attr]
+    assert found.best == best
 
 
 def test_the_best_configuration_reruns_to_the_same_figures(
@@ -91,7 +89,8 @@ def test_the_test_records_are_not_there_while_it_searches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scored: list[str] = []
-    tested: list[Path] = []
+    tested: list[Predictor] = []
+
     score, test, run = ServerParty.score, Predictor.test, Experiment.run
 
     def spied_score(self: ServerParty, purpose: Any) -> Any:
@@ -99,7 +98,7 @@ def test_the_test_records_are_not_there_while_it_searches(
         return score(self, purpose)
 
     def spied_test(self: Predictor) -> Any:
-        tested.append(Path())
+        tested.append(self)
         return test(self)
 
     def spied_run(self: Experiment, *args: Any, **kwargs: Any) -> Any:
@@ -134,7 +133,7 @@ def test_one_seed_is_one_search(made: tuple[Path, Results], tmp_path: Path) -> N
     """However often it is stopped, between trials or by asking for fewer of them."""
 
     def stop(here: Standing) -> None:
-        if here.ended == 3:
+        if here.finished == 3:
             raise KeyboardInterrupt
 
     search(tmp_path / "again", trials=2)
@@ -151,7 +150,7 @@ def test_it_is_gone_on_with_within_a_trial(made: tuple[Path, Results], tmp_path:
     shares: list[float] = []
 
     def stop(here: Standing) -> None:
-        if here.ended == 2 and here.share > 0.5 and not shares:  # within trial 2
+        if here.finished == 2 and here.share > 0.5 and not shares:  # within trial 2
             shares.append(here.share)
             signal.raise_signal(signal.SIGINT)
 
@@ -166,12 +165,8 @@ def test_it_is_gone_on_with_within_a_trial(made: tuple[Path, Results], tmp_path:
 
 def test_another_search_is_refused_the_folder(made: tuple[Path, Results]) -> None:
     before = sorted(made[0].rglob("*"))
-    for word, value in (
-        ("search", (SPACE[0],)),
-        ("objective", "loss"),
-        ("pruner", "median"),
-        ("seed", 3),
-    ):
+    others: dict[str, Any] = {"objective": "loss", "pruner": "median", "seed": 3}
+    for word, value in {**others, "search": (SPACE[0],)}.items():
         named = "space" if word == "search" else word
         with pytest.raises(RunError, match=f"another {named}.*another --out"):
             search(made[0], **{word: value})
@@ -232,5 +227,5 @@ def test_several_processes_make_what_one_does_at_the_first_trials(
     found = search(tmp_path / "s", jobs=2)
     assert len(found.records) == 4
     assert {record.outcome for record in found.records} == {"finished"}
-    first = found.records[0].standing
-    assert first == made[1].records[0].standing
+    first = found.records[0].score
+    assert first == made[1].records[0].score

@@ -7,28 +7,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.studies.conftest import settings
 
-from vertizo.config import schema
 from vertizo.core.errors import ConfigError
 from vertizo.data.vertical import VerticalData
 from vertizo.run.experiment import Experiment
+from vertizo.studies.tuning import space as spaces
 from vertizo.studies.tuning.plan import unledgered
-from vertizo.studies.tuning.space import (
-    Choices,
-    Domain,
-    Range,
-    configured,
-    default_space,
-    parse_space,
-    value_at,
-)
+from vertizo.studies.tuning.space import Choices, Domain, Range, parse_space
 
 SMALL = ("data.limit=60", "data.parties=2", "batch_size=9", "epochs=2")
 NOISE = ("privacy.mechanism=gaussian", "privacy.clip=0.5", "server.update=none")
 
 
-def tree(*settings: str) -> dict[str, Any]:
-    return schema.load(None, (*SMALL, *settings)).model_dump(mode="json")
+def tree() -> dict[str, Any]:
+    return settings(*SMALL).model_dump(mode="json")
 
 
 DOMAINS: dict[str, Domain] = {
@@ -63,20 +56,15 @@ WRONG = {
 }
 
 
-def test_a_domain_is_read_as_it_is_written() -> None:
+def test_a_domain_is_read_as_it_is_written_and_what_is_wrong_is_one_line() -> None:
     for text, domain in DOMAINS.items():
-        ((_, found),) = parse_space([text], tree()).items()
-        assert found == domain
-
-
-def test_what_is_wrong_is_one_line() -> None:
+        assert [*parse_space([text], tree()).values()] == [domain]
     for text, words in WRONG.items():
         with pytest.raises(ConfigError) as caught:
             parse_space([text], tree())
         line = str(caught.value)
         assert "\n" not in line
-        for word in (text, *words):
-            assert word in line
+        assert all(word in line for word in (text, *words)), line
     with pytest.raises(ConfigError, match="named twice"):
         parse_space(["batch_size=8,9", "batch_size=10,11"], tree())
 
@@ -103,15 +91,15 @@ def test_draws_lie_inside_and_reach_everywhere() -> None:
 
 
 def test_values_take_their_places() -> None:
-    found = configured(tree(), {"batch_size": "7", "client.optimizer.learning_rate": "0.25"})
+    found = spaces.configured(tree(), {"batch_size": "7", "client.optimizer.learning_rate": "0.25"})
     assert found.batch_size == 7
-    assert value_at(found, "client.optimizer.learning_rate") == 0.25
+    assert spaces.value_at(found, "client.optimizer.learning_rate") == 0.25
 
 
-def space_of(*settings: str) -> tuple[dict[str, Domain], VerticalData]:
-    experiment = Experiment(schema.load(None, (*SMALL, *settings)))
+def space_of(*own: str) -> tuple[dict[str, Domain], VerticalData]:
+    experiment = Experiment(settings(*SMALL, *own))
     data = experiment.data()
-    return default_space(experiment.config, unledgered(experiment.config, data)), data
+    return spaces.default_space(experiment.config, unledgered(experiment.config, data)), data
 
 
 def test_the_usual_space_is_around_what_is_configured() -> None:
@@ -124,8 +112,7 @@ def test_the_usual_space_is_around_what_is_configured() -> None:
 
 def test_rates_that_the_program_chooses_are_searched_around_what_it_chose() -> None:
     space, data = space_of("client.optimizer.momentum=0.7")
-    settings = schema.load(None, (*SMALL, "client.optimizer.momentum=0.7"))
-    rates = unledgered(settings, data).learning_rates
+    rates = unledgered(settings(*SMALL, "client.optimizer.momentum=0.7"), data).learning_rates
     found = space["client.optimizer.learning_rate"]
     assert isinstance(found, Range)
     middle = math.sqrt(found.low * found.high)
@@ -136,7 +123,7 @@ def test_rates_that_the_program_chooses_are_searched_around_what_it_chose() -> N
 
 def test_what_is_searched_depends_on_the_method() -> None:
     by_epsilon = (*NOISE, "privacy.epsilon=3")
-    for settings, there, absent in (
+    for own, there, absent in (
         (("method.name=vafl",), {"client.optimizer.learning_rate"}, {"method.smoothing"}),
         (("control=frozen",), {"server.optimizer.momentum"}, {"client.optimizer.momentum"}),
         (("server.update=zeroth-order",), {"server.smoothing"}, {"privacy.clip"}),
@@ -153,6 +140,6 @@ def test_what_is_searched_depends_on_the_method() -> None:
             {"batch_size"},
         ),
     ):
-        space, _ = space_of(*settings)
-        assert there <= space.keys(), settings
-        assert not absent & space.keys(), settings
+        space, _ = space_of(*own)
+        assert there <= space.keys(), own
+        assert not absent & space.keys(), own

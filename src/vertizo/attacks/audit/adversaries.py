@@ -7,6 +7,7 @@ replies, so it is prepared once and sent in every trial.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -15,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vertizo.attacks.audit.crafting import Crafter, Pair
-from vertizo.attacks.audit.setting import Setting, World
+from vertizo.attacks.audit.crafting import Crafter, Pair, values
+from vertizo.attacks.audit.setting import WORLDS, Setting, World
 from vertizo.core.randomness import Stream
 from vertizo.party.server import ServerParty
 from vertizo.party.table import EmbeddingTable
@@ -65,24 +66,27 @@ class Scripted:
         self._moves: list[_Move] = []
 
     def _ask(
-        self, client: int, ids: Tensor, middle: Tensor, half: Tensor
-    ) -> tuple[bytes, NDArray[np.float64]]:
-        """A query, and how much its answer depends on the label."""
-        number = self._numbers[client]
+        self,
+        client: int,
+        ids: Tensor,
+        middle: Tensor,
+        half: Tensor,
+        weigh: Callable[[NDArray[np.float64]], NDArray[np.float64]],
+        *,
+        about_target: bool = False,
+    ) -> None:
+        """Prepare a query; ``weigh`` takes how much its answer depends on the label."""
+        frame = self._crafter.query(client, self._numbers[client], ids, middle, half)
         self._numbers[client] += 1
-        frame = self._crafter.query(client, number, ids, middle, half)
-        return frame, self._crafter.shadows.feed(frame)
+        weights = weigh(self._crafter.feed(frame))
+        self._moves.append(_Move(frame, weights, about_target=about_target))
 
     def _ask_about_target(self, client: int, pair: Pair, others: Tensor) -> None:
         """Ask about the target, and others with h+ = h− of which nothing is asked."""
         ids = torch.cat([torch.tensor([self._setting.record]), others[: self._most]])
         middle, half = torch.zeros(2, ids.numel(), pair.half.numel())
         middle[0], half[0] = pair.middle, pair.half
-        frame, signal = self._ask(client, ids, middle, half)
-        self._send(frame, np.ones(len(signal)), about_target=True)
-
-    def _send(self, frame: bytes, weights: NDArray[np.float64], *, about_target: bool) -> None:
-        self._moves.append(_Move(frame, weights, about_target=about_target))
+        self._ask(client, ids, middle, half, np.ones_like, about_target=True)
 
     def _others(self, client: int, epoch: int) -> Tensor:
         """All records but the target, in the client's order for that epoch."""
@@ -98,27 +102,18 @@ class Scripted:
         The server trains as it would: on what was uploaded before the first query, and after each.
         """
         server = self._setting.federation(world, seed, repeatable=repeatable).server
-        down, batch_size = self._setting.config.codecs.down, self._setting.config.batch_size
-        sums = np.zeros(2)
+        sums, batch_size = np.zeros(2), self._setting.config.batch_size
         for frame in self._uploads:
             server.receive_upload(frame)
         server.train_between_queries()
         for move in self._moves:
-            [(_, answer)] = server.receive(move.frame)
-            server.train_between_queries()
-            reply = wire.decode(answer, down)
-            assert isinstance(reply, Reply)
-            values = reply.values.double().numpy().ravel()
-            sums[0 if move.about_target else 1] += batch_size * float(values @ move.weights)
+            told = values(self._setting, server, move.frame)
+            sums[0 if move.about_target else 1] += batch_size * float(told @ move.weights)
         return sums, server
 
 
 class Malicious(Scripted):
-    """For the target h± so far apart that its label takes δ from −C to +C; for others h+ = h−.
-
-    Args:
-        setting: what the game is about.
-    """
+    """For the target h± so far apart that its label takes δ from −C to +C; for others h+ = h−."""
 
     name = "malicious"
     statistic = "sum of the replies about the record"
@@ -142,11 +137,8 @@ class Measuring(Scripted):
     """Also asks about other records, whose labels it knows, to measure how far w_0 moved.
 
     The target's embeddings lie far out, where a server that trains on its label moves far. What
-    each reply about others counts for is how much it differed between two shadow servers.
-
-    Args:
-        setting: what the game is about.
-        probes: queries about other records, at most.
+    each reply about others, of which there are at most ``probes``, counts for is how much it
+    differed between two shadow servers.
     """
 
     name = "malicious, measuring w_0"
@@ -170,8 +162,7 @@ class Measuring(Scripted):
                 turn, client = divmod(probe, len(self._clients))
                 ids = spare[client][turn]
                 half = self._crafter.probe(client, ids, middles[client])
-                frame, signal = self._ask(client, ids, torch.zeros_like(half), half)
-                self._send(frame, signal, about_target=False)
+                self._ask(client, ids, torch.zeros_like(half), half, lambda signal: signal)
 
     def observe(self, world: World, seed: int) -> NDArray[np.float64]:
         """Both sums, times B."""
@@ -205,7 +196,7 @@ class _Listener:
             return
         zero, one = (
             setting.expected(side, query.client, query.ids, query.embeddings, world)
-            for world in (0, 1)
+            for world in WORLDS
         )
         total = setting.config.batch_size * reply.values.double().ravel()
         ratio = (one - zero) * (total - (zero + one) / 2) / self.noise_std**2
@@ -216,9 +207,6 @@ class Honest:
     """Follows the protocol, with its own models, directions and batches, and looks at all replies.
 
     It takes w_0 to stay what it was; where it moves, the ratio is off, and the bound weaker.
-
-    Args:
-        setting: what the game is about.
     """
 
     name = "following the protocol"

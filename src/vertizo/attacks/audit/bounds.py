@@ -107,19 +107,21 @@ def lower_bound(
     half = trials // 2
     weights = discriminant(seen0[:half], seen1[:half])
     scores0, scores1 = seen0 @ weights, seen1 @ weights
-    event = _event(scores0[:half], scores1[:half], delta, confidence)
-    counts = [int(event.holds(scores[half:]).sum()) for scores in (scores0, scores1)]
-    hits, false_hits = counts[event.likelier_in], counts[1 - event.likelier_in]
-    epsilon = float(epsilon_at_least(hits, false_hits, trials - half, delta, confidence))
+    threshold, side, world = _event(scores0[:half], scores1[:half], delta, confidence)
+    above = [int((scores[half:] >= threshold).sum()) for scores in (scores0, scores1)]
+    counted = trials - half
+    counts = above if side == "at least" else [counted - count for count in above]
+    hits, false_hits = counts[world], counts[1 - world]
+    epsilon = float(epsilon_at_least(hits, false_hits, counted, delta, confidence))
     return LowerBound(
         epsilon=max(epsilon, 0.0),
         delta=delta,
         confidence=confidence,
-        threshold=event.threshold,
-        side=event.side,
-        likelier_in=event.likelier_in,
+        threshold=threshold,
+        side=side,
+        likelier_in=world,
         trials=trials,
-        counted=trials - half,
+        counted=counted,
         hits=hits,
         false_hits=false_hits,
     )
@@ -141,20 +143,10 @@ def discriminant(seen0: Array, seen1: Array) -> Array:
     return np.asarray(weights / scale, np.float64)
 
 
-@dataclass(frozen=True)
-class _Event:
-    threshold: float
-    side: Side
-    likelier_in: int
-
-    def holds(self, scores: Array) -> Array:
-        """In which trials it happened."""
-        at_least = scores >= self.threshold
-        return at_least if self.side == "at least" else ~at_least
-
-
-def _event(world0: Array, world1: Array, delta: float, confidence: float) -> _Event:
-    """The event that promises most on trials like these.
+def _event(
+    world0: Array, world1: Array, delta: float, confidence: float
+) -> tuple[float, Side, int]:
+    """The event that promises most on trials like these: threshold, side, and likelier world.
 
     Thresholds lie halfway between neighbouring values. One false hit is added to those counted:
     the best of many thresholds owes some of its lead to luck, which other trials do not repeat.
@@ -163,14 +155,14 @@ def _event(world0: Array, world1: Array, delta: float, confidence: float) -> _Ev
     thresholds = (values[1:] + values[:-1]) / 2 if len(values) > 1 else values
     trials = len(world0)
     below = [np.searchsorted(np.sort(world), thresholds) for world in (world0, world1)]
-    best, found = -math.inf, _Event(float(thresholds[0]), "at least", 1)
-    sides: tuple[Side, Side] = ("at least", "below")
-    for side in sides:
-        counts = below if side == "below" else [trials - count for count in below]
+    best = -math.inf
+    found: tuple[float, Side, int] = float(thresholds[0]), "at least", 1
+    sides: dict[Side, Any] = {"at least": [trials - count for count in below], "below": below}
+    for side, counts in sides.items():
         for world in (0, 1):
             expected = np.minimum(counts[1 - world] + 1, trials)
             scores = epsilon_at_least(counts[world], expected, trials, delta, confidence)
             place = int(scores.argmax())
             if scores[place] > best:
-                best, found = float(scores[place]), _Event(float(thresholds[place]), side, world)
+                best, found = float(scores[place]), (float(thresholds[place]), side, world)
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -37,31 +38,23 @@ def small_cases(trials: int, honest_trials: int, probes: int, record: int) -> li
         record: whose label is guessed.
     """
     torch.set_num_threads(1)
-    data = small.data()
-    published, exact, raw = (
-        Setting(small.config("published"), data, record),
-        Setting(small.config("exact"), data, record),
-        Setting(small.config("exact", update="sgd"), data, record),
-    )
-
-    def measuring(setting: Setting) -> Adversary:
-        return Measuring(setting, probes)
-
-    cases = [
-        Case("published noise", published, Malicious, trials),
-        Case("published noise", published, Honest, honest_trials),
-        Case("exact plan", exact, Malicious, trials),
-        Case("exact plan", exact, Honest, honest_trials),
-        Case("raw-label server", raw, Malicious, trials),
-        Case("raw-label server", raw, measuring, trials),
+    data, measuring = small.data(), partial(Measuring, probes=probes)
+    servers: list[tuple[str, ExperimentConfig, list[Callable[[Setting], Adversary]]]] = [
+        ("published noise", small.config("published"), [Malicious, Honest]),
+        ("exact plan", small.config("exact"), [Malicious, Honest]),
+        ("raw-label server", small.config("exact", update="sgd"), [Malicious, measuring]),
     ]
     for update in PRIVATE:
-        trained = Setting(small.config("exact", update=update), data, record)
-        cases += [
-            Case(f"{update} server", trained, measuring, trials),
-            Case(f"{update} server", trained, FinalModel, trials),
-        ]
-    return [case for case in cases if case.trials]
+        config = small.config("exact", update=update)
+        servers.append((f"{update} server", config, [measuring, FinalModel]))
+    found = []
+    for title, config, players in servers:
+        setting = Setting(config, data, record)
+        for player in players:
+            found.append(
+                Case(title, setting, player, honest_trials if player is Honest else trials)
+            )
+    return [case for case in found if case.trials]
 
 
 def configured_cases(
@@ -79,7 +72,7 @@ def configured_cases(
     cases = [Case(title, setting, Malicious, trials)]
     if update != "none" and probes:
         cases += [
-            Case(title, setting, lambda setting: Measuring(setting, probes), trials),
+            Case(title, setting, partial(Measuring, probes=probes), trials),
             Case(title, setting, FinalModel, trials),
         ]
     cases.append(Case(title, setting, Honest, honest_trials))

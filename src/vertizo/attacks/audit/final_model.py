@@ -9,7 +9,7 @@ from torch import Tensor
 
 from vertizo.attacks.audit.adversaries import Scripted
 from vertizo.attacks.audit.rows import Rows
-from vertizo.attacks.audit.setting import Setting, World
+from vertizo.attacks.audit.setting import WORLDS, Setting, World
 from vertizo.core.errors import ConfigError
 from vertizo.models.base import Points
 from vertizo.party.private_updates import SecretSgd
@@ -32,9 +32,6 @@ class FinalModel(Scripted):
     of the real update takes the model for the two labels. They fill the record's row of the table
     by an upload, where the federation begins with one, and by queries about that record alone.
 
-    Args:
-        setting: what the game is about; the server is trained.
-
     Raises:
         ConfigError: the server is not trained, or nothing that it was sent moved it by the label.
     """
@@ -46,35 +43,28 @@ class FinalModel(Scripted):
         super().__init__(setting)
         if setting.config.server.update == "none":
             raise ConfigError("server.update is 'none'; there is no trained model to be given")
-        row = self._furthest()
-        dims = setting.side.table.dims
-        parts = dict(zip(self._clients, torch.split(row, list(dims)), strict=True))
-        if setting.config.simulation.table == "upload":
-            self._uploads = [self._upload(client, part) for client, part in parts.items()]
-        steps_follow = setting.config.server.update == "poisson-dp-sgd" and (
-            setting.config.server.secret.every <= setting.reference.total_rounds
+        config, record = setting.config, setting.record
+        parts = torch.split(self._furthest(), list(setting.side.table.dims))
+        if config.simulation.table == "upload":
+            for client, part in enumerate(parts):  # zeros for all other records
+                rows = torch.zeros(1, setting.data.records, len(part))
+                rows[0, record] = part
+                upload = Upload(client, "train", torch.arange(rows.shape[1]), rows)
+                self._uploads.append(wire.encode(upload, config.codecs.up))
+        steps_follow = config.server.update == "poisson-dp-sgd" and (
+            config.server.secret.every <= setting.reference.total_rounds
         )
-        for epoch in range(setting.config.epochs):
-            spare: list[tuple[int, Tensor]] = []
-            for client, part in parts.items():
-                others = self._others(client, epoch)
-                self._store(client, torch.tensor([setting.record]), part)
-                rest = torch.split(others, setting.config.batch_size)
-                spare += [(client, ids) for ids in rest]
-            for client, ids in spare if steps_follow else ():
-                self._store(client, ids, torch.zeros(setting.side.table.dims[client]))
+        for epoch in range(config.epochs):
+            for client, part in enumerate(parts):
+                self._store(client, torch.tensor([record]), part)
+            for client, part in enumerate(parts) if steps_follow else ():
+                for ids in torch.split(self._others(client, epoch), config.batch_size):
+                    self._store(client, ids, torch.zeros_like(part))
         self._along = self._direction()
 
     def observe(self, world: World, seed: int) -> NDArray[np.float64]:
         """How far w_0 ended along that direction, [1]."""
         return np.array([float(self._moved(self._played(world, seed)[1]) @ self._along)])
-
-    def _upload(self, client: int, part: Tensor) -> bytes:
-        """The client's part of the table: the record's as it was found, zeros elsewhere."""
-        rows = torch.zeros(1, self._setting.data.records, len(part))
-        rows[0, self._setting.record] = part
-        upload = Upload(client, "train", torch.arange(rows.shape[1]), rows)
-        return wire.encode(upload, self._setting.config.codecs.up)
 
     def _store(self, client: int, ids: Tensor, part: Tensor) -> None:
         """A query that fills those records' rows and learns nothing by its reply: h+ = h−.
@@ -82,8 +72,7 @@ class FinalModel(Scripted):
         Their middle is then what was chosen to the last bit, on which the search depends.
         """
         middle = part.expand(ids.numel(), -1)
-        frame, signal = self._ask(client, ids, middle, torch.zeros_like(middle))
-        self._send(frame, np.zeros(len(signal)), about_target=False)
+        self._ask(client, ids, middle, torch.zeros_like(middle), np.zeros_like)
 
     def _furthest(self) -> Tensor:
         """The record's joined embeddings, [Σ d_h]."""
@@ -95,7 +84,7 @@ class FinalModel(Scripted):
         best, found = 0.0, rows.fresh()
         for turn in range(TRIES):
             row = rows.varied(found) if turn % 2 and best else rows.fresh()
-            apart = float(np.mean([float(self._apart(one, row).norm()) for one in servers]))
+            apart = float(np.mean([self._apart(server, row) for server in servers]))
             if apart > best:
                 best, found = apart, row
         if not best:
@@ -116,21 +105,19 @@ class FinalModel(Scripted):
             server.receive(self._crafter.query(0, number, others, nothing, nothing))
         return server
 
-    def _apart(self, server: ServerParty, row: Tensor) -> Tensor:
-        """How far apart the labels take w_0 in one step, float64 [d_0]; its noise cancels."""
-        return self._stepped(server, row, 1) - self._stepped(server, row, 0)
+    def _apart(self, server: ServerParty, row: Tensor) -> float:
+        """How far apart the labels take w_0 in one step; its noise cancels."""
+        return float((self._stepped(server, row, 1) - self._stepped(server, row, 0)).norm())
 
     def _stepped(self, server: ServerParty, row: Tensor, world: World) -> Tensor:
         """How one step on the record moves w_0, float64 [d_0]; the server is left as it was.
 
         The record is alone in its batch, or in a secret sample of others that are zeros.
         """
-        side, update = server.side, server.side.update
-        others = 0
+        side, update, size = server.side, server.side.update, 1
         if isinstance(update, SecretSgd):
-            ids, _ = update.sample(0, self._setting.data.records)
-            others = len(ids) - 1
-        ids = torch.full((1 + others,), self._setting.record)
+            size = len(update.sample(0, self._setting.data.records)[0])
+        ids = torch.full((size,), self._setting.record)
         joined = side.table.points(ids).rows.clone()
         joined[:, : len(row)] = 0
         joined[0, : len(row)] = row
@@ -140,7 +127,7 @@ class FinalModel(Scripted):
         start = side.model.parameters.clone()
         with np.errstate(all="ignore"):
             if isinstance(update, SecretSgd):
-                update.between(0, side.model, joined, labels, len(ids), len(ids))
+                update.between(0, side.model, joined, labels, size, size)
             else:
                 update.step(side.model, side.model.evaluate(Points(joined), labels), joined, labels)
         moved = side.model.parameters.double() - start.double()
@@ -150,14 +137,13 @@ class FinalModel(Scripted):
 
     def _direction(self) -> Tensor:
         """Where the label moves w_0 in a whole trial, on average over shadows, [d_0]."""
-        seeds = [self._stream.child("shadows").seed(i) for i in range(SHADOWS)]
-        moved = [
-            self._moved(self._played(1, seed, repeatable=True)[1])
-            - self._moved(self._played(0, seed, repeatable=True)[1])
-            for seed in seeds
-        ]
-        mean: Tensor = torch.stack(moved).mean(0)
-        return torch.nn.functional.normalize(mean, dim=0)
+        apart = []
+        for place in range(SHADOWS):
+            seed = self._stream.child("shadows").seed(place)
+            ends = [self._played(world, seed, repeatable=True)[1] for world in WORLDS]
+            zero, one = map(self._moved, ends)
+            apart.append(one - zero)
+        return torch.nn.functional.normalize(torch.stack(apart).mean(0), dim=0)
 
     def _moved(self, server: ServerParty) -> Tensor:
         return server.side.model.parameters.double() - self._setting.start.double()

@@ -10,7 +10,7 @@ import numpy as np
 
 from vertizo.attacks.audit.adversaries import Adversary
 from vertizo.attacks.audit.bounds import LowerBound, lower_bound
-from vertizo.attacks.audit.setting import Setting, World
+from vertizo.attacks.audit.setting import WORLDS, Setting
 from vertizo.core.randomness import Stream
 
 
@@ -67,32 +67,20 @@ def audit(
 ) -> Audit:
     """Play so many trials with either label, and bound ε.
 
-    Args:
-        setting: what the game is about.
-        adversary: who plays it.
-        trials: of each label.
-        confidence: of the bound.
-        title: what it is called in a report.
-        progress: called after each trial with how many were played.
+    ``progress`` is called after each trial with how many were played.
 
     Raises:
         ConfigError: too few trials, or a confidence outside (0, 1).
     """
     seeds = Stream.from_seed(setting.config.seed).child("audit", "trials", adversary.name)
     seen: tuple[list[Any], list[Any]] = ([], [])
-    worlds: tuple[World, World] = (0, 1)
-    for trial in range(trials):
-        for world in worlds:
-            played = 2 * trial + world
-            seen[world].append(adversary.observe(world, seeds.seed(played)))
-            if progress is not None:
-                progress(played + 1)
-    bound = lower_bound(
-        np.array(seen[0]),
-        np.array(seen[1]),
-        delta=setting.config.privacy.delta,
-        confidence=confidence,
-    )
+    for played in range(2 * trials):
+        world = WORLDS[played % 2]
+        seen[world].append(adversary.observe(world, seeds.seed(played)))
+        if progress is not None:
+            progress(played + 1)
+    delta = setting.config.privacy.delta
+    bound = lower_bound(*map(np.array, seen), delta=delta, confidence=confidence)
     statement = setting.reference.statement()
     exact, claimed = statement.epsilon, statement.epsilon
     if statement.guarantee == "published":

@@ -28,6 +28,7 @@ from vertizo.zeroth_order.estimators import two_point
 
 World = Literal[0, 1]
 """Which of the two labels the record has."""
+WORLDS: tuple[World, World] = (0, 1)
 
 
 class Setting:
@@ -54,20 +55,14 @@ class Setting:
             raise ConfigError(
                 f"method is {config.method.name!r}; the audit's game is about replies of 'dpzv'"
             )
-        if config.simulation.timing != "asynchronous":
-            raise ConfigError(
-                f"simulation.timing is {config.simulation.timing!r}; the audit's clients choose "
-                "their batches, which takes 'asynchronous'"
-            )
-        if config.codecs.feedback != "none":
-            raise ConfigError(
-                f"codecs.feedback is {config.codecs.feedback!r}; the audit's game takes 'none'"
-            )
-        if config.codecs.ids != "sent":
-            raise ConfigError(
-                f"codecs.ids is {config.codecs.ids!r}; the audit's clients choose their batches, "
-                "which takes 'sent'"
-            )
+        choosing = "the audit's clients choose their batches, which takes"
+        for key, value, wanted, words in (
+            ("simulation.timing", config.simulation.timing, "asynchronous", choosing),
+            ("codecs.feedback", config.codecs.feedback, "none", "the audit's game takes"),
+            ("codecs.ids", config.codecs.ids, "sent", choosing),
+        ):
+            if value != wanted:
+                raise ConfigError(f"{key} is {value!r}; {words} {wanted!r}")
         if config.privacy.mechanism == "embedding-noise":
             raise ConfigError(
                 "privacy.mechanism is 'embedding-noise', which protects no label; the audit's "
@@ -104,11 +99,7 @@ class Setting:
     ) -> Federation:
         """A new federation of that world, w_0 as in every other; it draws on nobody's ledger.
 
-        Args:
-            world: which says the target's label.
-            seed: of its randomness.
-            observer: sees every frame.
-            repeatable: noise follows the seed as well, even if the configuration's does not.
+        If ``repeatable``, noise follows the seed as well, even if the configuration's does not.
         """
         config = self._config.model_copy(update={"seed": seed})
         if repeatable:
@@ -127,12 +118,7 @@ class Setting:
     ) -> Tensor:
         """Each record's δ for pairs of embeddings, were it asked now: unclipped, [pairs, batch].
 
-        Args:
-            side: the server's model and table.
-            client: whose embeddings they are.
-            ids: int64 [batch].
-            points: ``h+`` and ``h−`` in turn, float32 [2 · pairs, batch, d_h].
-            world: which says the target's label.
+        ``points`` are a client's ``h+`` and ``h−`` in turn, float32 [2 · pairs, batch, d_h].
         """
         inputs = side.table.points(ids, [(client, points)])
         losses = side.model.evaluate(inputs, self.labels_of(ids, world)).losses[:-1]
@@ -160,23 +146,24 @@ def _calibrated(config: ExperimentConfig, statement: Statement) -> ExperimentCon
     privacy, secret = config.privacy, statement.secret_steps
     if privacy.epsilon is None or privacy.noise != "seeded":
         return config
-    server = statement.server_noise_std
-    if secret is not None:
-        server = secret["noise_multiplier"] * config.server.clip
-    noise = {"epsilon": None, "noise_std": statement.noise_std, "server_noise_std": server}
-    found = privacy.model_copy(update={**noise, "accounting": "exact"})
-    return config.model_copy(update={"privacy": found})
+    noise = {"epsilon": None, "accounting": "exact", "noise_std": statement.noise_std}
+    noise["server_noise_std"] = (
+        statement.server_noise_std
+        if secret is None
+        else secret["noise_multiplier"] * config.server.clip
+    )
+    return config.model_copy(update={"privacy": privacy.model_copy(update=noise)})
 
 
 def _two_labels(data: VerticalData, record: int) -> tuple[float, float]:
     labels = data.labels["train"]
-    if isinstance(data.task, Regression):
-        low, high = float(labels.min()), float(labels.max())
-        if low == high:
-            raise ConfigError(f"all labels of {data.name} are {low:g}; the game takes two")
-        return low, high
-    own = int(labels[record])
-    return own, (own + 1) % data.task.outputs
+    if not isinstance(data.task, Regression):
+        own = int(labels[record])
+        return own, (own + 1) % data.task.outputs
+    low, high = float(labels.min()), float(labels.max())
+    if low == high:
+        raise ConfigError(f"all labels of {data.name} are {low:g}; the game takes two")
+    return low, high
 
 
 def _with_label(data: VerticalData, record: int, label: float) -> VerticalData:

@@ -6,7 +6,6 @@ published formula is off by √(D/B) = 5 in μ.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
@@ -19,7 +18,7 @@ from vertizo.models.losses import Classification
 from vertizo.privacy.accounting import noise_std_for
 
 RECORDS, BATCH, CLIENTS, EPOCHS = 100, 4, 2, 2
-CLIP, DELTA = 0.5, 1e-3
+CLIP, DELTA, EPSILON = 0.5, 1e-3, 1.0
 SHARE = 0.9
 """Of the budget, that goes to a server that is trained under noise."""
 SECRET = {"every": 1000, "warm_up": 20, "sampling": 0.2}
@@ -47,28 +46,21 @@ def data() -> VerticalData:
 
 
 def config(
-    noise: Literal["published", "exact"] = "exact",
-    epsilon: float = 1.0,
-    *,
-    update: UpdateName = "none",
-    model: Mapping[str, Any] | None = None,
+    noise: Literal["published", "exact"] = "exact", *, update: UpdateName = "none"
 ) -> ExperimentConfig:
     """The federation's settings.
 
-    Args:
-        noise: how noise is calibrated: by the published formula ``2C√T·B / (Dμ)`` with T = M·E·D/B,
-            or exactly.
-        epsilon: the ε that it is said to give. Where the server trains on raw labels no noise gives
-            any: then the replies alone have this one.
-        update: how the server is trained.
-        model: the server's; None for one hidden layer.
+    Noise is calibrated exactly, or by the published formula ``2C√T·B / (Dμ)`` with T = M·E·D/B, to
+    the ε that it is said to give. Where the server trains on raw labels no noise gives any: then
+    the replies alone have this one.
     """
     privacy: dict[str, Any] = {"mechanism": "gaussian", "clip": CLIP, "delta": DELTA}
+    if update in PRIVATE:
+        privacy["server_share"] = SHARE
     if update == "none" or update in PRIVATE:
-        privacy |= {"epsilon": epsilon, "accounting": noise}
-        privacy |= {"server_share": SHARE} if update in PRIVATE else {}
+        privacy |= {"epsilon": EPSILON, "accounting": noise}
     else:
-        privacy["noise_std"] = noise_std_for(2 * CLIP, epsilon, DELTA, CLIENTS * EPOCHS)
+        privacy["noise_std"] = noise_std_for(2 * CLIP, EPSILON, DELTA, CLIENTS * EPOCHS)
     return configuration.parse(
         {
             "seed": 0,
@@ -77,7 +69,7 @@ def config(
             "method": {"name": "dpzv"},
             "client": {"model": {"name": "mlp", "outputs": 3}},
             "server": {
-                "model": model or {"name": "mlp", "hidden": [8]},
+                "model": {"name": "mlp", "hidden": [8]},
                 "update": update,
                 **({"secret": SECRET} if update == "poisson-dp-sgd" else {}),
             },

@@ -1,6 +1,7 @@
 """What the compiled loops do, in NumPy: used where there was no compiler, and held to it by tests.
 
-Arrays are C-contiguous: ``numbers`` float32, IDs and labels int64, rounds and places int32. Random
+Arrays are C-contiguous: ``numbers`` float32, IDs and labels int64, rounds and places int32. An ID
+that is not below ``records``, the number of rows, is a ValueError. Random
 words are those of `numpy.random.SFC64`, whose four words of state are an uint64 array.
 """
 
@@ -99,32 +100,20 @@ def _draw(state: Words, count: int) -> Words:
 
 
 def gather(out: NDArray[np.generic], rows: NDArray[np.generic], ids: Ids, records: int) -> None:
-    """``out[i] = rows[ids[i]]``; both of one type.
-
-    Raises:
-        ValueError: an ID that is not below ``records``, the number of rows.
-    """
+    """``out[i] = rows[ids[i]]``; both of one type, ``records`` rows."""
     _check(ids, records)
     rows.take(ids, 0, out=out, mode="clip")
 
 
 def scatter(rows: Numbers, ids: Ids, values: Numbers, records: int, first: int) -> None:
-    """``rows[ids[i]]`` from its byte ``first`` on becomes ``values[i]``.
-
-    Raises:
-        ValueError: an ID that is not below ``records``, the number of rows.
-    """
+    """``rows[ids[i]]`` from its byte ``first`` on becomes ``values[i]``."""
     _check(ids, records)
     column = first // rows.itemsize
     rows[ids, column : column + values.shape[1]] = values
 
 
 def stamp(rounds: NDArray[np.int32], ids: Ids, records: int, column: int, round_: int) -> None:
-    """``rounds[ids[i], column] = round_``; [records, columns].
-
-    Raises:
-        ValueError: an ID that is not below ``records``, or no such column.
-    """
+    """``rounds[ids[i], column] = round_``; [records, columns]. ValueError for no such column."""
     _check(ids, records)
     if not 0 <= column < rounds.shape[1]:
         raise ValueError("a column that there is not")
@@ -142,11 +131,7 @@ def highest(ids: Ids) -> int:
 
 
 def distinct(places: NDArray[np.int32], ids: Ids) -> bool:
-    """Whether no ID comes twice; ``places`` has a place for each there can be.
-
-    Raises:
-        ValueError: an ID that has none.
-    """
+    """Whether no ID comes twice; ``places`` has a place for each there can be."""
     _check(ids, places.size)
     order = np.arange(ids.size, dtype=np.int32)
     places[ids] = order
@@ -178,14 +163,10 @@ def softmax(
 ) -> None:
     """Cross-entropies of logits [rows, classes], and what their slopes are made of.
 
-    Args:
-        parts: becomes the exponentials of the logits less each row's largest; [rows, classes].
-        totals: becomes the sums of those; [rows].
-        losses: becomes ``log totals − (logit of the label − the row's largest)``; [rows].
-        likeliest: becomes the class of each row's largest; NaN counts as the largest, and of
-            equals the first does.
-        logits: of the rows.
-        labels: [records]; they repeat, rows being a multiple of records.
+    Labels [records] repeat, rows being a multiple of them. Written are ``parts`` [rows, classes],
+    the exponentials of the logits less each row's largest; ``totals`` [rows], their sums;
+    ``losses`` [rows], ``log totals − (logit of the label − the row's largest)``; ``likeliest``
+    [rows], the class of the largest: NaN counts as the largest, and of equals the first does.
     """
     turned = np.ascontiguousarray(logits.T)  # over records ten times faster than over ten classes
     rows = totals.size
@@ -202,14 +183,8 @@ def softmax(
 def slopes(
     out: Numbers, parts: Numbers, totals: Numbers, labels: Ids, first: int, weight: float
 ) -> None:
-    """``weight · (softmax − one-hot)`` of the records' rows from ``first`` on, [records, classes].
-
-    Args:
-        out: becomes that.
-        parts, totals, labels: as of `softmax`.
-        first: row of the first record.
-        weight: of every record.
-    """
+    """``out`` becomes ``weight · (softmax − one-hot)`` of the records' rows from ``first`` on,
+    [records, classes]; parts, totals and labels are those of `softmax`."""
     rows, scale = slice(first, first + labels.size), np.float32(weight)
     with np.errstate(all="ignore"):
         np.multiply(parts[rows], (scale / totals[rows])[:, None], out=out)
@@ -217,13 +192,8 @@ def slopes(
 
 
 def right(likeliest: NDArray[np.int32], labels: Ids, first: int, stop: int) -> int:
-    """How many rows have their label as the likeliest class.
-
-    Args:
-        likeliest: of every row.
-        labels: [records]; they repeat over the rows.
-        first, stop: which rows; multiples of records.
-    """
+    """How many rows from ``first`` to ``stop``, multiples of records, have their label as the
+    likeliest class; labels [records] repeat over the rows."""
     return int(np.count_nonzero(likeliest[first:stop].reshape(-1, labels.size) == labels))
 
 

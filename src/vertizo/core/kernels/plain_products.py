@@ -3,7 +3,7 @@
 Arrays are float32 and C-contiguous. A layer's weights [outputs, inputs], row by row, and its bias
 behind them begin at ``first`` of a flat vector of parameters [d]; its numbers of inputs and outputs
 are the last lengths of the arrays given. ``threads`` is how many may share a large product; it
-shows in no digit.
+shows in no digit. Shapes that do not fit each other are a ValueError.
 """
 
 from __future__ import annotations
@@ -28,11 +28,7 @@ COPIED = 1 << 22
 def affine(
     out: Numbers, x: Numbers, flat: Numbers, first: int, bias: int, relu: int, threads: int
 ) -> None:
-    """``out = x Wᵀ + b``, through a ReLU if ``relu``; [..., rows, inputs] → [..., rows, outputs].
-
-    Raises:
-        ValueError: shapes that do not fit each other; so do all of these.
-    """
+    """``out = x Wᵀ + b``, then a ReLU if ``relu``; [..., rows, inputs] → [..., rows, outputs]."""
     weight, offset = _layer(flat, first, out, x, bias)
     for at in np.ndindex(out.shape[:-2]):
         _put(out[at], _product(x[at], weight, offset), relu)
@@ -55,14 +51,9 @@ def along(
     Where inputs are the same at all, two products serve them: ``x (W + aU)ᵀ = x Wᵀ + a · x Uᵀ``,
     which is also more precise than shifting W would be.
 
-    Args:
-        out: [points, rows, outputs].
-        x: [rows, inputs]; with IDs a table [records, inputs]; or each point's own,
-            [points, rows, inputs].
-        flat, direction: w and u, [d or more].
-        steps: [points].
-        ids: which rows of the table, [rows]; empty where there is none.
-        first, bias, relu, threads: as of `affine`.
+    ``out`` is [points, rows, outputs], ``steps`` [points]; ``flat`` and ``direction`` are w and u,
+    [d or more]. ``x`` is [rows, inputs]; or each point's own, [points, rows, inputs]; or, where
+    ``ids`` [rows] are not empty, a table [records, inputs] of which they are rows.
     """
     if ids.size:
         if ids.min() < 0 or ids.max() >= len(x):
@@ -94,15 +85,8 @@ def moved(
     relu: int,
     threads: int,
 ) -> None:
-    """A layer at inputs of which some columns are shifted, and last at those that are not.
-
-    Args:
-        out: [points + 1, rows, outputs].
-        x: [rows, inputs].
-        shifts: [points, rows, columns].
-        start: the first of the columns.
-        flat, first, bias, relu, threads: as of `affine`.
-    """
+    """A layer at inputs [rows, inputs] of which the columns from ``start`` on are moved by shifts
+    [points, rows, columns], and last at those that are not: [points + 1, rows, outputs]."""
     common = np.empty(out.shape[1:], np.float32)
     affine(common, x, flat, first, bias, 0, threads)
     raised(out[:-1], shifts, common, flat, first, start, x.shape[-1], relu, threads)
@@ -120,16 +104,8 @@ def raised(
     relu: int,
     threads: int,
 ) -> None:
-    """A layer's outputs where some columns of its inputs are shifted: ``common + shift W'ᵀ``.
-
-    Args:
-        out: [points, rows, outputs].
-        shifts: [points, rows, columns].
-        common: the outputs without them, before a ReLU; [rows, outputs].
-        flat, first, relu, threads: as of `affine`.
-        start: the first of the columns.
-        inputs: the layer's.
-    """
+    """`moved` without the last: ``common + shift W'ᵀ``, where ``common`` are the outputs without
+    shifts, before a ReLU, [rows, outputs]; ``inputs`` are the layer's."""
     outputs, columns = out.shape[-1], shifts.shape[-1]
     if start < 0 or start + columns > inputs:
         raise ValueError("arrays that do not fit each other")
@@ -148,15 +124,10 @@ def back(
     masked: int,
     threads: int,
 ) -> None:
-    """The gradient of a layer's inputs from that of its outputs, ``g W``.
+    """The gradient of a layer's inputs [rows, inputs] from that of its outputs, ``g W``.
 
-    Args:
-        out: [rows, inputs].
-        gradient: [rows, outputs].
-        flat, first, threads: as of `affine`.
-        kept: the inputs, where they come out of a ReLU: its gradient is 0 where they are not
-            positive; [rows, inputs].
-        masked: whether they do; ``kept`` may be any array else.
+    Where the inputs come out of a ReLU (``masked``), its gradient is 0 where they, as ``kept``, are
+    not positive; else ``kept`` may be any array.
     """
     weight, _ = _layer(flat, first, gradient, out, 0)
     result = torch.mm(_tensor(gradient), weight)
@@ -168,14 +139,8 @@ def back(
 def outer(
     flat: Numbers, gradient: Numbers, x: Numbers, first: int, bias: int, threads: int
 ) -> None:
-    """The gradient of a layer's weights, ``gᵀ x``, and of its bias, in their places of ``flat``.
-
-    Args:
-        flat: a gradient of all parameters, [d]; the rest of it is left as it is.
-        gradient: of the layer's outputs, [rows, outputs].
-        x: its inputs, [rows, inputs].
-        first, bias, threads: as of `affine`.
-    """
+    """The gradient of a layer's weights, ``gᵀ x``, and of its bias, in their places of ``flat``,
+    a gradient of all parameters [d], of which the rest is left as it is."""
     _layer(flat, first, gradient, x, bias)  # it fits
     outputs, inputs = gradient.shape[-1], x.shape[-1]
     stop = first + outputs * inputs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +30,8 @@ def digits(_: Path | None, __: DataConfig) -> Pooled:
     images = torch.from_numpy(rows[:, :-1].reshape(-1, 1, 8, 8)).to(torch.float32).div_(16)
     labels = torch.from_numpy(rows[:, -1]).to(torch.int64)
     test = torch.arange(len(labels)) % 5 == 4
-    return Pooled(
-        name="digits",
-        train=images[~test],
-        train_labels=labels[~test],
-        test=images[test],
-        test_labels=labels[test],
-        task=Classification(10),
-    )
+    halves = images[~test], labels[~test], images[test], labels[test]
+    return Pooled("digits", *halves, Classification(10))
 
 
 def breast_cancer(_: Path | None, options: DataConfig) -> Pooled:
@@ -44,9 +39,7 @@ def breast_cancer(_: Path | None, options: DataConfig) -> Pooled:
     from sklearn.datasets import load_breast_cancer
 
     bunch = load_breast_cancer()
-    names = [str(name) for name in bunch.feature_names]
-    groups = {"mean": names[:10], "error": names[10:20], "worst": names[20:]}
-    pooled = _every_fifth("breast-cancer", bunch.data, names, bunch.target, options, groups)
+    pooled = _every_fifth("breast-cancer", bunch, options, mean=10, error=10, worst=10)
     return replace(pooled, class_names=tuple(str(name) for name in bunch.target_names))
 
 
@@ -54,30 +47,17 @@ def diabetes(_: Path | None, options: DataConfig) -> Pooled:
     """442 patients: how far diabetes progressed in a year; every fifth is for testing."""
     from sklearn.datasets import load_diabetes
 
-    bunch = load_diabetes(scaled=False)
-    names = [str(name) for name in bunch.feature_names]
-    groups = {"patient": names[:4], "serum": names[4:]}
-    return _every_fifth("diabetes", bunch.data, names, bunch.target, options, groups)
+    return _every_fifth("diabetes", load_diabetes(scaled=False), options, patient=4, serum=6)
 
 
-def _every_fifth(
-    name: str,
-    values: Any,
-    columns: list[str],
-    labels: Any,
-    options: DataConfig,
-    groups: dict[str, list[str]],
-) -> Pooled:
-    """A raw table; every fifth row is for testing."""
+def _every_fifth(name: str, bunch: Any, options: DataConfig, **columns: int) -> Pooled:
+    """A raw table, of which every party has the next so many columns; every fifth row for tests."""
     import polars as pl
 
-    frame = pl.DataFrame(values, schema=columns).with_columns(pl.Series("target", labels))
-    place = pl.int_range(pl.len()) % 5
-    return pool(
-        name,
-        Source(name, frame.filter(place != 4)),
-        Source(name, frame.filter(place == 4)),
-        label="target",
-        options=options,
-        groups=groups,
-    )
+    names = [str(each) for each in bunch.feature_names]
+    rest = iter(names)
+    groups = {party: list(islice(rest, count)) for party, count in columns.items()}
+    frame = pl.DataFrame(bunch.data, schema=names).with_columns(pl.Series("target", bunch.target))
+    fifth = pl.int_range(pl.len()) % 5 == 4
+    halves = (Source(name, frame.filter(each)) for each in (~fifth, fifth))
+    return pool(name, *halves, label="target", options=options, groups=groups)

@@ -30,7 +30,7 @@ class Entry:
     summary: str
     loader: str | Loader
     """The function, or where it is below `vertizo.data`: ``module:function``."""
-    needs_files: bool = False
+    needs_files: bool = True
     """Whether it looks for files in data.root or VERTIZO_DATA."""
     own_test: bool = True
     """Whether test records are set apart already; else data.test says how many are."""
@@ -47,12 +47,10 @@ class Entry:
 
 
 def load(name: str, root: Path | None = None, options: DataConfig | None = None) -> Pooled:
-    """A data set by name.
+    """A data set by the name of `CATALOG`, of an installed package, or ``module:function``.
 
-    Args:
-        name: of `CATALOG`, of an installed package, or ``module:function`` of one's own.
-        root: folder of data files; None for ``VERTIZO_DATA``, or else a cache in the home folder.
-        options: the other keys that a data set may heed; None for the defaults.
+    Its files are in ``root``, else in ``VERTIZO_DATA``, else in a cache in the home folder.
+    ``options`` has the other keys that it may heed; None for the defaults.
 
     Raises:
         ConfigError: no such data set, or keys that do not fit it.
@@ -65,7 +63,7 @@ def load(name: str, root: Path | None = None, options: DataConfig | None = None)
         )
     entry = CATALOG.find(name, "data.name")
     if not isinstance(entry, Entry):  # somebody's own function
-        entry = Entry(f"by {name}", entry, own_test=False)
+        entry = Entry(f"by {name}", entry, needs_files=False, own_test=False)
     if options is None:
         if name == "table":
             raise ConfigError("data.name is 'table', which needs data.path and data.label")
@@ -98,76 +96,71 @@ CATALOG: Registry[Entry] = Registry(
     "dataset",
     {
         "digits": Entry(
-            "1,797 digits of 8×8 pixels, from scikit-learn; no download", "datasets.bundled:digits"
+            "1,797 digits of 8×8 pixels, from scikit-learn; no download",
+            "datasets.bundled:digits",
+            needs_files=False,
         ),
         "breast-cancer": Entry(
             "569 tumours, 30 measurements in 3 groups, from scikit-learn; no download",
             "datasets.bundled:breast_cancer",
+            needs_files=False,
         ),
         "diabetes": Entry(
             "442 patients, 10 measurements; regression, from scikit-learn; no download",
             "datasets.bundled:diabetes",
+            needs_files=False,
         ),
         "mnist": Entry(
             "70,000 digits of 28×28 pixels; found in data.root or downloaded (11 MB)",
             "datasets.idx:mnist",
-            needs_files=True,
         ),
         "fashion-mnist": Entry(
             "70,000 pieces of clothing of 28×28 pixels; found in data.root or downloaded (30 MB)",
             "datasets.idx:fashion_mnist",
-            needs_files=True,
         ),
         "cifar-10": Entry(
             "60,000 photographs of 32×32 pixels in colour, 10 kinds of things; found in data.root",
             "datasets.cifar:load",
-            needs_files=True,
         ),
         "modelnet10": Entry(
             "4,899 objects of 10 kinds as 12 views of 30×30 pixels each; found in data.root",
             "datasets.voxels:load",
-            needs_files=True,
         ),
         "adult": Entry(
             "48,842 people of a census, 14 columns of 3 parties: income; found in data.root",
             "datasets.published:adult",
-            needs_files=True,
         ),
         "bank-marketing": Entry(
             "41,188 calls of a bank, 19 columns of 3 parties: term deposit; found in data.root",
             "datasets.published:bank_marketing",
-            needs_files=True,
             own_test=False,
         ),
         "credit-default": Entry(
             "30,000 credit card holders, 23 columns of 3 parties: default; found in data.root",
             "datasets.published:credit_default",
-            needs_files=True,
             own_test=False,
         ),
         "imdb": Entry(
             "50,000 film reviews, positive or negative, as tokens; found in data.root",
             "datasets.reviews:imdb",
-            needs_files=True,
             tokens=True,
         ),
         "amazon-domains": Entry(
             "8,000 Amazon reviews of 4 kinds of goods, positive or negative; found in data.root",
             "datasets.reviews:amazon_domains",
-            needs_files=True,
             own_test=False,
             tokens=True,
         ),
         "amazon-polarity": Entry(
             "3,204 Amazon reviews, positive or negative, as tokens; found in data.root",
             "datasets.reviews:amazon_polarity",
-            needs_files=True,
             own_test=False,
             tokens=True,
         ),
         "table": Entry(
             "a CSV or Parquet file of your own: data.path, data.label, data.columns",
             "tabular.tables:load",
+            needs_files=False,
             own_test=False,
         ),
     },

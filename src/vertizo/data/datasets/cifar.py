@@ -16,11 +16,13 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from vertizo.core.errors import DataError
-from vertizo.data.datasets import arrays, files
+from vertizo.data.datasets import files
 from vertizo.data.options import DataConfig
 from vertizo.data.pooled import Pooled
+from vertizo.data.tabular.frames import first_line
 from vertizo.models.losses import Classification
 
 BATCH = 10_000
@@ -32,7 +34,7 @@ CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "hors
 HOMES = ("cifar-10", "cifar10")
 JPEG_FILES = ("cifar10-train-jpeg.npz", "cifar10-test-jpeg.npz")
 
-Batch = tuple[NDArray[np.uint8], NDArray[np.int64]]
+Batch = tuple[NDArray[np.uint8], Tensor]
 """Pixels [records, 3, 32, 32] and labels [records]."""
 
 
@@ -55,25 +57,19 @@ def load(root: Path | None, _: DataConfig) -> Pooled:
         found = files.find(root, [*places, *HOMES], names)
         if found is not None:
             *train, test = (read(found / name) for name in names)
-            return _pooled("cifar-10" if folder else "cifar-10 (JPEG)", train, test)
+            pixels = torch.empty(sum(len(labels) for _, labels in train), 3, 32, 32)
+            start = 0
+            for images, _labels in train:
+                pixels[start : start + len(images)] = files.scaled(images, MEANS, SPREADS)
+                start += len(images)
+            return Pooled(
+                "cifar-10" if folder else "cifar-10 (JPEG)",
+                *(pixels, torch.cat([labels for _, labels in train])),
+                *(files.scaled(test[0], MEANS, SPREADS), test[1]),
+                Classification(len(CLASSES)),
+                class_names=CLASSES,
+            )
     raise files.missing("cifar-10", root, forms[0][0], forms[0][1])
-
-
-def _pooled(name: str, train: list[Batch], test: Batch) -> Pooled:
-    pixels = torch.empty(sum(len(images) for images, _ in train), 3, 32, 32)
-    start = 0
-    for images, _ in train:
-        pixels[start : start + len(images)] = arrays.scaled(images, MEANS, SPREADS)
-        start += len(images)
-    return Pooled(
-        name=name,
-        train=pixels,
-        train_labels=torch.from_numpy(np.concatenate([labels for _, labels in train])),
-        test=arrays.scaled(test[0], MEANS, SPREADS),
-        test_labels=torch.from_numpy(test[1]),
-        task=Classification(len(CLASSES)),
-        class_names=CLASSES,
-    )
 
 
 def binary_batch(path: Path) -> Batch:
@@ -88,7 +84,7 @@ def binary_batch(path: Path) -> Batch:
             f"{path} has {content.size} bytes; a batch has {BATCH} images of {PIXELS + 1} bytes"
         )
     records = content.reshape(BATCH, PIXELS + 1)
-    labels = arrays.check_labels(path, records[:, 0], BATCH, len(CLASSES))
+    labels = files.check_labels(path, records[:, 0], BATCH, len(CLASSES))
     return records[:, 1:].reshape(-1, 3, 32, 32), labels
 
 
@@ -117,8 +113,7 @@ def python_batch(path: Path) -> Batch:
     try:
         content = _ArraysOnly(io.BytesIO(path.read_bytes()), encoding="bytes").load()
     except Exception as error:  # a damaged pickle raises nearly anything
-        reason = (str(error).splitlines() or [""])[0] or type(error).__name__
-        raise DataError(f"{path} is not a readable Python batch: {reason}") from None
+        raise DataError(f"{path} is not a readable Python batch: {first_line(error)}") from None
     if not isinstance(content, dict):
         raise DataError(f"{path} holds a {type(content).__name__}, not a Python batch")
     data, labels = (content.get(key.encode(), content.get(key)) for key in ("data", "labels"))
@@ -126,7 +121,7 @@ def python_batch(path: Path) -> Batch:
         raise DataError(f"{path}: data is not an array of bytes of shape [{BATCH}, {PIXELS}]")
     if not isinstance(labels, list) or not all(type(label) is int for label in labels):
         raise DataError(f"{path}: labels is not a list of whole numbers")
-    checked = arrays.check_labels(path, np.array(labels, np.int64), BATCH, len(CLASSES))
+    checked = files.check_labels(path, np.array(labels, np.int64), BATCH, len(CLASSES))
     return data.reshape(-1, 3, 32, 32), checked
 
 
@@ -136,12 +131,12 @@ def jpegs(path: Path) -> Batch:
     Raises:
         DataError: arrays are missing or do not fit, or an image is damaged.
     """
-    stored = arrays.read(
+    stored = files.arrays(
         path, {"header": (None,), "body": (None,), "offsets": (None,), "labels": (None,)}
     )
     offsets = stored["offsets"].astype(np.int64)
     count = len(offsets) - 1
-    labels = arrays.check_labels(path, stored["labels"], max(count, 0), len(CLASSES))
+    labels = files.check_labels(path, stored["labels"], max(count, 0), len(CLASSES))
     if offsets[0] != 0 or offsets[-1] != len(stored["body"]) or (np.diff(offsets) < 0).any():
         raise DataError(f"{path}: offsets do not divide its body of {len(stored['body'])} bytes")
     header, body = (stored[key].astype(np.uint8).tobytes() for key in ("header", "body"))

@@ -1,50 +1,50 @@
-"""Where the files of a named data set are, and which records are set apart for testing."""
+"""The files of named data sets: where they are, arrays in them, and records set apart for tests."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import zipfile
+import zlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from vertizo.core.errors import DataError
 from vertizo.core.randomness import Stream
+from vertizo.data.tabular.frames import first_line
 
 TEST_SHARE = 0.2
 """Of a data set that has no test records of its own."""
+Shape = tuple[int | None, ...]
 
 
-def cache() -> Path:
-    """Where downloads go, and files are looked for when no folder is named."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "vertizo"
+def home(root: Path | None) -> Path:
+    """Where files are looked for: ``root``, or the cache, where downloads go too."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    return cache / "vertizo" if root is None else root
 
 
 def find(root: Path | None, folders: Sequence[str], names: Sequence[str]) -> Path | None:
     """The first folder that has all the files: below ``root``, ``root`` itself, or None."""
-    home = root if root is not None else cache()
-    for folder in (*(home / name for name in folders), home):
-        if all((folder / name).is_file() for name in names):
-            return folder
-    return None
+    places = (home(root) / name for name in (*folders, "."))
+    return next((place for place in places if all((place / n).is_file() for n in names)), None)
 
 
 def missing(name: str, root: Path | None, folder: str, names: Sequence[str]) -> DataError:
     """What to say when `find` found nothing."""
-    home = root if root is not None else cache()
     return DataError(
-        f"{name}: its files are not in {home / folder}; put {', '.join(names)} there, or set "
+        f"{name}: its files are not in {home(root) / folder}; put {', '.join(names)} there, or set "
         "data.root or VERTIZO_DATA to the folder that has them"
     )
 
 
 def folder_of(name: str, root: Path | None, folder: str, names: Sequence[str]) -> Path:
-    """What `find` finds.
-
-    Raises:
-        DataError: nothing; says what to put where.
-    """
+    """What `find` finds; if nothing, DataError says what to put where."""
     found = find(root, [folder], names)
     if found is None:
         raise missing(name, root, folder, names)
@@ -52,19 +52,75 @@ def folder_of(name: str, root: Path | None, folder: str, names: Sequence[str]) -
 
 
 def set_apart(records: int, share: float | None) -> tuple[Tensor, Tensor]:
-    """IDs of training and of test records, both ascending, by a shuffle.
+    """IDs of training and of test records, at least one of each, both ascending, by a shuffle.
 
     The shuffle is the same in every run, whatever its seed, so that runs are compared on the same
-    test records.
+    test records. ``share`` is theirs, in (0, 1); None for `TEST_SHARE`.
 
     >>> train, test = set_apart(10, 0.3)
     >>> len(train), len(test), sorted(torch.cat([train, test]).tolist()) == list(range(10))
     (7, 3, True)
-
-    Args:
-        records: how many there are, at least 2.
-        share: of the test records, in (0, 1); None for `TEST_SHARE`.
     """
     order = torch.from_numpy(Stream.from_seed(0).child("test").generator().permutation(records))
     count = min(max(round((TEST_SHARE if share is None else share) * records), 1), records - 1)
     return order[count:].sort()[0], order[:count].sort()[0]
+
+
+def arrays(path: Path, wanted: Mapping[str, Shape]) -> dict[str, NDArray[Any]]:
+    """The arrays of whole numbers in an npz file; None in a shape stands for any length.
+
+    Nothing in the file is ever unpickled.
+
+    Raises:
+        DataError: not an npz file, or an array that is missing, of fractions or of another shape.
+    """
+    try:
+        # The file is opened here: NumPy leaves one open that turns out to be no npz file.
+        with path.open("rb") as file:
+            stored = np.load(file, allow_pickle=False)
+            if not isinstance(stored, np.lib.npyio.NpzFile):
+                raise DataError(f"{path} is not an npz file, but a single array")
+            absent = [key for key in wanted if key not in stored]
+            if absent:
+                raise DataError(
+                    f"{path} does not have {', '.join(absent)}; it has {', '.join(stored)}"
+                )
+            found = {key: np.asarray(stored[key]) for key in wanted}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError(f"{path} is not a readable npz file: {first_line(error)}") from None
+    for key, shape in wanted.items():
+        sides, dtype = found[key].shape, found[key].dtype
+        fits = len(sides) == len(shape) and all(
+            length in (None, side) for side, length in zip(sides, shape, strict=True)
+        )
+        if not fits or dtype.kind not in "iu":
+            expected = ", ".join("any" if length is None else str(length) for length in shape)
+            raise DataError(
+                f"{path}: {key} is an array of {dtype} and shape {list(sides)}; "
+                f"whole numbers of shape [{expected}] are expected"
+            )
+    return found
+
+
+def check_labels(path: Path, labels: NDArray[Any], images: int, classes: int) -> Tensor:
+    """Labels as int64; DataError unless they are one for each image, and in [0, classes)."""
+    if len(labels) != images:
+        raise DataError(f"{path} has {images} records but {len(labels)} labels")
+    if not images:
+        raise DataError(f"{path} has no records")
+    if labels.min() < 0 or labels.max() >= classes:
+        worst = labels.min() if labels.min() < 0 else labels.max()
+        raise DataError(f"{path}: label {worst}; there are 0 to {classes - 1}")
+    return torch.from_numpy(labels.astype(np.int64))
+
+
+def scaled(pixels: NDArray[np.uint8], means: Sequence[float], spreads: Sequence[float]) -> Tensor:
+    """Levels 0 to 255 to ``(p/255 − mean)/spread`` of each channel, a public constant: float32.
+
+    Pixels are [records, channels, height, width].
+    """
+    result = torch.empty(pixels.shape, dtype=torch.float32)
+    for channel, (mean, spread) in enumerate(zip(means, spreads, strict=True)):
+        levels = (np.arange(256, dtype=np.float32) / np.float32(255) - mean) / spread
+        np.take(levels.astype(np.float32), pixels[:, channel], out=result[:, channel].numpy())
+    return result

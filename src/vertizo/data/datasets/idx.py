@@ -16,12 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from vertizo.core.errors import DataError
-from vertizo.data.datasets import arrays, files
+from vertizo.data.datasets import files
 from vertizo.data.options import DataConfig
 from vertizo.data.pooled import Pooled
 from vertizo.models.losses import Classification
@@ -86,13 +85,13 @@ def loader(published: IdxSet) -> Callable[[Path | None, DataConfig], Pooled]:
     """What loads such a set; pixels become ``(p/255 − mean)/spread``."""
 
     def load(root: Path | None, _: DataConfig) -> Pooled:
-        folder = folder_of(published, root, cache=files.cache())
+        folder = folder_of(published, files.home(root))
 
         def half(images: str, labels: str) -> tuple[Tensor, Tensor]:
             pixels, classes = _read(folder, images, sides=3), _read(folder, labels, sides=1)
-            checked = arrays.check_labels(folder / labels, classes, len(pixels), CLASSES)
-            scaled = arrays.scaled(pixels[:, np.newaxis], [published.mean], [published.spread])
-            return scaled, torch.from_numpy(checked)
+            checked = files.check_labels(folder / labels, classes, len(pixels), CLASSES)
+            scaled = files.scaled(pixels[:, np.newaxis], [published.mean], [published.spread])
+            return scaled, checked
 
         return Pooled(published.name, *half(*FILES[:2]), *half(*FILES[2:]), Classification(CLASSES))
 
@@ -103,22 +102,20 @@ mnist = loader(MNIST)
 fashion_mnist = loader(FASHION_MNIST)
 
 
-def folder_of(wanted: IdxSet, root: Path | None, *, cache: Path) -> Path:
-    """The folder that holds all four files, filled by download if need be.
+def folder_of(wanted: IdxSet, home: Path) -> Path:
+    """The folder that holds all four files: ``home``, or one of the set's name in it.
 
-    ``root`` may hold them in a folder of the set's name, or directly. Without a root, a download
-    goes to ``cache``.
+    The latter is filled by download if need be.
 
     Raises:
         DataError: the files are nowhere and cannot be had; says what to put where.
     """
-    home = root if root is not None else cache
     target = home / wanted.name
     for folder in (target, home):
         if not _absent(folder):
             return folder
     for name, sha256 in zip(FILES, wanted.sha256, strict=True):
-        if _present(target, name) is not None:
+        if name not in _absent(target):
             continue
         problem = _download(name, sha256, wanted.mirrors, target)
         if problem is not None:
@@ -136,14 +133,12 @@ def _absent(folder: Path) -> list[str]:
 
 def _present(folder: Path, file: str) -> Path | None:
     """The file, gzipped or unpacked."""
-    for name in (file, file.removesuffix(".gz")):
-        if (folder / name).is_file():
-            return folder / name
-    return None
+    places = (folder / file, folder / file.removesuffix(".gz"))
+    return next((place for place in places if place.is_file()), None)
 
 
 def _download(name: str, sha256: str, mirrors: Sequence[str], target: Path) -> str | None:
-    """Fetch a file into ``target``; None, or why it could not be had."""
+    """Fetch a file into ``target``, whole or not at all; None, or why it could not be had."""
     problem = "no mirror is known"
     for mirror in mirrors:
         try:
@@ -155,22 +150,17 @@ def _download(name: str, sha256: str, mirrors: Sequence[str], target: Path) -> s
         if hashlib.sha256(content).hexdigest() != sha256:
             problem = f"{mirror} has another file under that name"
             continue
-        return _put(content, target, name)
+        partial = target / f"{name}.partial"
+        try:
+            target.mkdir(parents=True, exist_ok=True)
+            partial.write_bytes(content)
+            os.replace(partial, target / name)
+        except OSError as error:
+            if partial.exists():
+                partial.unlink()
+            return f"{target} cannot be written: {error.strerror}"
+        return None
     return problem
-
-
-def _put(content: bytes, target: Path, name: str) -> str | None:
-    """Write a file whole or not at all; None, or why it could not be written."""
-    partial = target / f"{name}.partial"
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(content)
-        os.replace(partial, target / name)
-    except OSError as error:
-        if partial.exists():
-            partial.unlink()
-        return f"{target} cannot be written: {error.strerror}"
-    return None
 
 
 def _read(folder: Path, name: str, *, sides: int) -> NDArray[np.uint8]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,43 +18,20 @@ from vertizo.data.tabular.tables import pool
 if TYPE_CHECKING:
     import polars as pl
 
-ADULT = [
-    "age",
-    "workclass",
-    "fnlwgt",
-    "education",
-    "education-num",
-    "marital-status",
-    "occupation",
-    "relationship",
-    "race",
-    "sex",
-    "capital-gain",
-    "capital-loss",
-    "hours-per-week",
-    "native-country",
-    "income",
-]
-ADULT_CATEGORIES = [
-    "workclass",
-    "education",
-    "marital-status",
-    "occupation",
-    "relationship",
-    "race",
-    "sex",
-    "native-country",
-]
+
+def _names(words: str) -> list[str]:
+    return words.split()
+
+
+ADULT = _names(
+    "age workclass fnlwgt education education-num marital-status occupation relationship race sex "
+    "capital-gain capital-loss hours-per-week native-country income"
+)
+ADULT_CATEGORIES = _names(
+    "workclass education marital-status occupation relationship race sex native-country"
+)
 ADULT_PARTIES = {
-    "demographics": [
-        "age",
-        "sex",
-        "race",
-        "native-country",
-        "marital-status",
-        "relationship",
-        "fnlwgt",
-    ],
+    "demographics": _names("age sex race native-country marital-status relationship fnlwgt"),
     "work": ["workclass", "occupation", "hours-per-week", "education", "education-num"],
     "finances": ["capital-gain", "capital-loss"],
 }
@@ -70,6 +48,7 @@ CREDIT_PARTIES = {
     ],
     "payments": [f"PAY_AMT{month}" for month in range(1, 7)],
 }
+_classes = partial(pool, task="classification")
 
 
 def adult(root: Path | None, options: DataConfig) -> Pooled:
@@ -83,14 +62,9 @@ def adult(root: Path | None, options: DataConfig) -> Pooled:
         # The labels of the test file end in a full stop.
         frame = frame.with_columns(pl.col("income").str.strip_chars_end("."))
         sources.append(Source(str(folder / name), frame))
-    return pool(
-        "adult",
-        *sources,
-        label="income",
-        options=options,
-        task="classification",
-        categorical=ADULT_CATEGORIES,
-        groups=ADULT_PARTIES,
+    parties, categories = ADULT_PARTIES, ADULT_CATEGORIES
+    return _classes(
+        "adult", *sources, label="income", options=options, categorical=categories, groups=parties
     )
 
 
@@ -107,15 +81,8 @@ def bank_marketing(root: Path | None, options: DataConfig) -> Pooled:
         options = options.model_copy(
             update={"drop": [column for column in options.drop if column != "duration"]}
         )
-    return pool(
-        "bank-marketing",
-        Source(str(path), frame),
-        None,
-        label="y",
-        options=options,
-        task="classification",
-        groups=BANK_PARTIES,
-    )
+    source = Source(str(path), frame)
+    return _classes("bank-marketing", source, None, label="y", options=options, groups=BANK_PARTIES)
 
 
 def credit_default(root: Path | None, options: DataConfig) -> Pooled:
@@ -123,13 +90,12 @@ def credit_default(root: Path | None, options: DataConfig) -> Pooled:
     label = "default.payment.next.month"
     columns = ["ID", label, *chain(*CREDIT_PARTIES.values())]
     path, frame = _frame("credit-default", root, "credit-default.csv", ",", columns)
-    return pool(
+    return _classes(
         "credit-default",
         Source(str(path), frame.drop("ID")),
         None,
         label=label,
         options=options,
-        task="classification",
         categorical=["SEX", "EDUCATION", "MARRIAGE"],
         groups=CREDIT_PARTIES,
     )

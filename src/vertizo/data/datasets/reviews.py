@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from vertizo.core.errors import DataError
 from vertizo.data.datasets import files, tokens
@@ -32,10 +33,6 @@ def imdb(root: Path | None, options: DataConfig) -> Pooled:
     """25,000 film reviews to train on and as many for testing.
 
     123 of the test texts are also in the training half, as in the original.
-
-    Raises:
-        ConfigError: there is no such tokenizer.
-        DataError: a file is missing or damaged, naming it.
     """
     names = ["imdb-train.csv.xz", "imdb-test.csv.xz"]
     folder = files.folder_of("imdb", root, "imdb", names)
@@ -52,14 +49,15 @@ def amazon(name: str, file: str) -> Callable[[Path | None, DataConfig], Pooled]:
     def load(root: Path | None, options: DataConfig) -> Pooled:
         folder = files.folder_of(name, root, "amazon-reviews", [file])
         texts, labels = read(folder / file)
-        group = {text: index for index, text in enumerate(dict.fromkeys(texts))}
-        for_test = set(files.set_apart(len(group), options.test)[1].tolist())
-
-        def side(wanted: bool) -> Reviews:
-            chosen = [i for i, text in enumerate(texts) if (group[text] in for_test) == wanted]
-            return [texts[i] for i in chosen], [labels[i] for i in chosen]
-
-        return _pooled(name, side(False), side(True), options)
+        different = list(dict.fromkeys(texts))
+        places = files.set_apart(len(different), options.test)[1].tolist()
+        for_test = {different[place] for place in places}
+        sides: tuple[Reviews, Reviews] = ([], []), ([], [])
+        for text, label in zip(texts, labels, strict=True):
+            side = sides[text in for_test]
+            side[0].append(text)
+            side[1].append(label)
+        return _pooled(name, *sides, options)
 
     return load
 
@@ -108,12 +106,9 @@ def clean(text: str) -> str:
 
 def _pooled(name: str, train: Reviews, test: Reviews, options: DataConfig) -> Pooled:
     encode = tokens.encoder(options.tokenizer, options.length, options.vocabulary)
-    return Pooled(
-        name=name,
-        train=encode(train[0]),
-        train_labels=torch.tensor(train[1]),
-        test=encode(test[0]),
-        test_labels=torch.tensor(test[1]),
-        task=Classification(2),
-        class_names=("negative", "positive"),
-    )
+
+    def half(texts: list[str], labels: list[int]) -> tuple[Tensor, Tensor]:
+        return encode(texts), torch.tensor(labels)
+
+    names = ("negative", "positive")
+    return Pooled(name, *half(*train), *half(*test), Classification(2), class_names=names)

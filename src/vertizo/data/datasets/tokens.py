@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -33,10 +34,8 @@ Encode = Callable[[Sequence[str]], Tensor]
 def encoder(tokenizer: str, length: int, vocabulary: int) -> Encode:
     """What turns texts into int32 [texts, length], cut off or padded with 0.
 
-    Args:
-        tokenizer: ``hash``, or a checkpoint as `vertizo.models.text.Spec` names it.
-        length: tokens of each text.
-        vocabulary: number of different tokens of ``hash``, 0 included; a checkpoint has its own.
+    The tokenizer is ``hash``, or a checkpoint as `vertizo.models.text.Spec` names it. The
+    vocabulary, different tokens with 0 included, is for ``hash``; a checkpoint has its own.
 
     Raises:
         ConfigError: there is no such tokenizer, or what it needs is missing.
@@ -54,14 +53,11 @@ def hashed(texts: Sequence[str], length: int, vocabulary: int) -> Tensor:
 
     The same word has the same number on every machine. Words that share one cannot be told apart.
     """
-    numbers: dict[str, int] = {}
 
+    @cache
     def number(word: str) -> int:
-        known = numbers.get(word)
-        if known is None:
-            digest = blake2b(word.encode(), digest_size=8).digest()
-            known = numbers[word] = 1 + int.from_bytes(digest, "little") % (vocabulary - 1)
-        return known
+        digest = blake2b(word.encode(), digest_size=8).digest()
+        return 1 + int.from_bytes(digest, "little") % (vocabulary - 1)
 
     tokens = np.zeros((len(texts), length), np.int32)
     for row, string in zip(tokens, texts, strict=True):
@@ -71,11 +67,7 @@ def hashed(texts: Sequence[str], length: int, vocabulary: int) -> Tensor:
 
 
 def _checkpoint(name: str) -> Any:
-    """The fast tokenizer of a checkpoint.
-
-    Raises:
-        ConfigError: names the key, and what is missing.
-    """
+    """The fast tokenizer of a checkpoint."""
     try:
         library = text.transformers()
         if name == text.RANDOM:
@@ -108,10 +100,9 @@ def _encoded(tokenizer: Any, texts: Sequence[str], length: int) -> Tensor:
     """
     tokenizer.enable_truncation(length)
     tokenizer.enable_padding(length=length, pad_id=0)
-    tokens = _in_chunks(
-        tokenizer, [_beginning(text, CHARACTERS * length) for text in texts], length
-    )
-    cut = np.array([len(text) > CHARACTERS * length for text in texts], bool)
+    most = CHARACTERS * length
+    tokens = _in_chunks(tokenizer, [_beginning(text, most) for text in texts], length)
+    cut = np.array([len(text) > most for text in texts], bool)
     again = np.flatnonzero(cut & (tokens[:, -1] == 0))
     tokens[again] = _in_chunks(tokenizer, [texts[int(index)] for index in again], length)
     return torch.from_numpy(tokens)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vertizo.core.errors import DataError
-from vertizo.data.datasets import arrays, files
+from vertizo.data.datasets import files
 from vertizo.data.options import DataConfig
 from vertizo.data.pooled import Pooled
 from vertizo.models.losses import Classification
@@ -28,16 +28,8 @@ from vertizo.models.losses import Classification
 FILE = "modelnet10-voxels.npz"
 SIDE = 30
 CLASSES = (
-    "bathtub",
-    "bed",
-    "chair",
-    "desk",
-    "dresser",
-    "monitor",
-    "night_stand",
-    "sofa",
-    "table",
-    "toilet",
+    *("bathtub", "bed", "chair", "desk", "dresser"),
+    *("monitor", "night_stand", "sofa", "table", "toilet"),
 )
 
 
@@ -49,25 +41,18 @@ def load(root: Path | None, _: DataConfig) -> Pooled:
     """
     path = files.folder_of("modelnet10", root, "modelnet10", [FILE]) / FILE
     cube = (None, SIDE, SIDE, SIDE)
-    stored = arrays.read(
+    stored = files.arrays(
         path, {"x_train": cube, "y_train": (None,), "x_test": cube, "y_test": (None,)}
     )
-    grids, labels = {}, {}
-    for part in ("train", "test"):
-        grids[part] = stored[f"x_{part}"]
-        if not ((grids[part] == 0) | (grids[part] == 1)).all():
+
+    def half(part: str) -> tuple[Tensor, Tensor]:
+        grids, labels = stored[f"x_{part}"], stored[f"y_{part}"]
+        if not ((grids == 0) | (grids == 1)).all():
             raise DataError(f"{path}: x_{part} has values other than 0 and 1")
-        checked = arrays.check_labels(path, stored[f"y_{part}"], len(grids[part]), len(CLASSES))
-        labels[part] = torch.from_numpy(checked)
-    return Pooled(
-        name="modelnet10",
-        train=views(grids["train"]),
-        train_labels=labels["train"],
-        test=views(grids["test"]),
-        test_labels=labels["test"],
-        task=Classification(len(CLASSES)),
-        class_names=CLASSES,
-    )
+        return views(grids), files.check_labels(path, labels, len(grids), len(CLASSES))
+
+    task = Classification(len(CLASSES))
+    return Pooled("modelnet10", *half("train"), *half("test"), task, class_names=CLASSES)
 
 
 def views(grids: NDArray[Any]) -> Tensor:

@@ -43,10 +43,7 @@ def rows_in_words(rows: Sequence[int], place: Place) -> str:
 def check_text(source: Source, column: str, numeric: bool) -> None:
     """Refuse a column of text that is nearly all numbers, or numbers that only people can read.
 
-    Args:
-        source: the table.
-        column: with text in it.
-        numeric: whether it must be all numbers.
+    Or one with any text, if it must be ``numeric``.
 
     Raises:
         DataError: names the first value that is no number, its line, and what to do.
@@ -80,11 +77,7 @@ def check_text(source: Source, column: str, numeric: bool) -> None:
 
 
 def check_dates(source: Source, columns: Sequence[str]) -> None:
-    """Refuse columns of dates, all at once.
-
-    Raises:
-        DataError: names them, one of the dates, and what to do.
-    """
+    """Refuse columns of dates, all at once: DataError names them, one date, and what to do."""
     found = [column for column in columns if _is_dates(source.frame[column])]
     if not found:
         return
@@ -112,38 +105,32 @@ def _is_dates(values: pl.Series) -> bool:
 def notes(
     source: Source, columns: Sequence[str], categories: Collection[str], id_: str | None = None
 ) -> list[str]:
-    """What is allowed and probably not meant, a line each.
+    """What is allowed and probably not meant in a training table's features, a line each.
 
-    Args:
-        source: the training table.
-        columns: that are features.
-        categories: those of them that hold categories.
-        id_: the column that says which record a row is about.
+    ``categories`` are those of the columns that hold some, ``id_`` says which record a row is.
     """
-    frame = source.frame.select(columns)
-    height = frame.height
     said = [] if id_ is None else _repeated(source, id_)
+    height = source.frame.height
     if height < FEWEST:
         return said
-    different = {column: frame[column].drop_nulls().n_unique() for column in columns}
+    different = {column: source.frame[column].drop_nulls().n_unique() for column in columns}
     constant = [column for column in columns if different[column] <= 1]
     identifiers = [
         column
         for column in columns
         if different[column] >= NEARLY * height
-        and (column in categories or _counts_up(frame[column]))
+        and (column in categories or _counts_up(source.frame[column]))
     ]
-    if constant:
-        said.append(
-            f"{source.name}: {_listed(constant)} the same value in every row, which tells nothing; "
-            "leave it out"
-        )
-    if identifiers:
-        said.append(
-            f"{source.name}: {_listed(identifiers)} another value in nearly every row, as "
-            "identifiers have, which tells nothing of new records; name it in data.id, or leave "
-            "it out"
-        )
+    for unlikely, words in (
+        (constant, "the same value in every row, which tells nothing; leave it out"),
+        (
+            identifiers,
+            "another value in nearly every row, as identifiers have, which tells nothing of new "
+            "records; name it in data.id, or leave it out",
+        ),
+    ):
+        if unlikely:
+            said.append(f"{source.name}: {_listed(unlikely)} {words}")
     return said
 
 

@@ -31,6 +31,10 @@ class Source:
     frame: pl.DataFrame
     place: Place = row
 
+    def reordered(self, rows: Sequence[int]) -> Source:
+        """With those rows, which are still found where they were."""
+        return Source(self.name, self.frame[rows], lambda index: self.place(rows[index]))
+
     def check_has(self, column: str, first: str | None = None) -> None:
         """DataError if there is no such column; ``first`` is a table that has it."""
         if column not in self.frame.columns:
@@ -54,9 +58,7 @@ def unlike(column: str, known: Sequence[str]) -> str:
 def check_known(source: Source, wanted: Sequence[tuple[str, str]]) -> None:
     """Refuse names of columns that are not there.
 
-    Args:
-        source: the table.
-        wanted: for each name the key of the section ``data`` that has it, with a verb, and itself.
+    ``wanted`` has the key of the section ``data`` that has a name, with a verb, and the name.
 
     Raises:
         ConfigError: names the first, what may have been meant, and the others.
@@ -87,15 +89,14 @@ def matrices(
 ) -> tuple[list[Tensor], dict[str, tuple[str, ...]]]:
     """Columns of every frame as numbers, float64 [rows, columns], and what codes stand for.
 
-    Args:
-        sources: the first decides which columns hold text.
-        columns: in order.
-        categorical: columns that are categories even where they hold numbers.
-        numeric: columns that must hold numbers.
+    The first frame decides which columns hold text. ``categorical`` ones are categories even where
+    they hold numbers; ``numeric`` ones must hold numbers.
 
     Raises:
         DataError: names the frame and the column.
     """
+    import polars as pl
+
     from vertizo.data.tabular.column_checks import check_dates, check_text
 
     for source in sources:
@@ -109,7 +110,9 @@ def matrices(
         if coded is None:
             if column not in categorical:
                 check_text(sources[0], column, column in numeric)
-            levels[column], coded = _all_codes(sources, column)
+            found_texts = [texts(source, column) for source in sources]
+            names = in_order(pl.concat(found_texts).drop_nulls().unique().to_list())
+            levels[column], coded = tuple(names), [codes(each, names) for each in found_texts]
         for matrix, values in zip(found, coded, strict=True):
             matrix[:, place] = values
     return [torch.from_numpy(matrix) for matrix in found], levels
@@ -187,27 +190,15 @@ def texts(source: Source, column: str) -> pl.Series:
 
 def in_order(names: Sequence[str]) -> list[str]:
     """Texts in the order that codes follow: numbers by size, then all else by name."""
-    return sorted(names, key=_order)
 
+    def place(text: str) -> tuple[int, float, str]:  # which depends on no other text
+        try:
+            number = float(text)
+        except ValueError:
+            return 1, 0.0, text
+        return (0, number, text) if number == number else (1, 0.0, text)
 
-def _order(text: str) -> tuple[int, float, str]:
-    """A place that depends on no other text."""
-    try:
-        number = float(text)
-    except ValueError:
-        return 1, 0.0, text
-    return (0, number, text) if number == number else (1, 0.0, text)
-
-
-def _all_codes(
-    sources: Sequence[Source], column: str
-) -> tuple[tuple[str, ...], list[NDArray[np.float64]]]:
-    """The different texts in a column of all frames, and each frame's codes; NaN where missing."""
-    import polars as pl
-
-    found = [texts(source, column) for source in sources]
-    names = in_order(pl.concat(found).drop_nulls().unique().to_list())
-    return tuple(names), [codes(series, names) for series in found]
+    return sorted(names, key=place)
 
 
 def codes(found: pl.Series, names: Sequence[str]) -> NDArray[np.float64]:

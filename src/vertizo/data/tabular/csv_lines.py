@@ -6,7 +6,7 @@ import csv
 import gzip
 import io
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -36,34 +36,41 @@ SHOWN = 60
 """Characters of a header that are shown."""
 
 
+FAULTS = {
+    "new-line character": "has a carriage return without a line feed; "
+    "save the file with line feeds",
+    "field limit": "opens a quote that is not closed",
+    "unexpected end": "opens a quote that is not closed",
+    "expected after": "has text behind a closing quote; a quote within quotes is written twice",
+}
+"""What Python's reader does not like, as people say it."""
+
+
 class BrokenRecordError(ValueError):
     """A record that no reader can make out; ``line`` is its first."""
 
     def __init__(self, line: int, error: csv.Error) -> None:
-        super().__init__(_fault(str(error)))
+        words = str(error)
+        known = next((said for part, said in FAULTS.items() if part in words), None)
+        super().__init__(known or f"cannot be read: {words}")
         self.line = line
 
 
-def _fault(words: str) -> str:
-    """What Python's reader does not like, as people say it."""
-    if "new-line character" in words:
-        return "has a carriage return without a line feed; save the file with line feeds"
-    if "field limit" in words or "unexpected end" in words:
-        return "opens a quote that is not closed"
-    if "expected after" in words:
-        return "has text behind a closing quote; a quote within quotes is written twice"
-    return f"cannot be read: {words}"
+@contextmanager
+def _one_line(path: Path, where: str) -> Iterator[None]:
+    """Say in one line what is wrong with a file's text; ``where`` names the line of a quote."""
+    try:
+        yield
+    except UnicodeDecodeError:
+        raise DataError(not_utf8(path)) from None
+    except BrokenRecordError as error:
+        raise DataError(f"{path}: {where.format(error.line)} {error}") from None
 
 
 def records(path: Path, delimiter: str, skip: int = 0) -> Iterator[tuple[int, list[str]]]:
     """The lines that are not blank, the header first: the number of each one's first line, from 1.
 
-    A record in quotes may span several lines.
-
-    Args:
-        path: may be compressed by gzip.
-        delimiter: one character.
-        skip: lines to leave out at the start.
+    A record in quotes may span several lines. ``skip`` lines are left out at the start.
 
     Raises:
         OSError, EOFError, ValueError: it cannot be read; `BrokenRecordError` for a wrong quote.
@@ -92,17 +99,11 @@ def header(path: Path, delimiter: str) -> list[str] | None:
     try:
         with _opened(path) as file:
             head = file.read(HEAD)
-    except (OSError, EOFError) as error:
-        raise DataError(f"{path} cannot be read: {error}") from None
-    if head.startswith(ZSTANDARD):
-        return None
-    _check_format(path, head)
-    try:
-        line, names = next(records(path, delimiter), (0, []))
-    except UnicodeDecodeError:
-        raise DataError(not_utf8(path)) from None
-    except BrokenRecordError as error:
-        raise DataError(f"{path}: the header, in line {error.line}, {error}") from None
+        if head.startswith(ZSTANDARD):
+            return None
+        _check_format(path, head)
+        with _one_line(path, "the header, in line {},"):
+            line, names = next(records(path, delimiter), (0, []))
     except (OSError, EOFError, ValueError) as error:
         raise DataError(f"{path} cannot be read: {error}") from None
     if not names:
@@ -188,42 +189,28 @@ def not_utf8(path: Path) -> str:
 
 
 def check_records(path: Path, delimiter: str, skip: int = 0, width: int | None = None) -> bool:
-    """Refuse a broken quote, and a line that has more or fewer values than the first.
+    """Refuse a broken quote, and a line of more or fewer values than ``width``, or the first.
 
     Returns:
         Whether some value has a quote in it, of which readers think differently.
-
-    Args:
-        path: may be compressed.
-        delimiter: one character.
-        skip: lines to leave out at the start.
-        width: values of a line; None for as many as the first has.
 
     Raises:
         DataError: such a line, by its number.
     """
     quoted = False
-    try:
+    with suppress(OSError, EOFError, ValueError), _one_line(path, "line {}"):
+        # Whoever reads it says what else is wrong.
         for line, values in records(path, delimiter, skip):
             quoted = quoted or QUOTE in delimiter.join(values)
             width = len(values) if width is None else width
             if len(values) != width:
+                counted = "1 value" if len(values) == 1 else f"{len(values)} values"
                 more = len(values) > width
                 raise DataError(
-                    f"{path}: line {line} has {_counted(len(values))} where {width} are expected"
+                    f"{path}: line {line} has {counted} where {width} are expected"
                     + ("; is one with a delimiter in it not in quotes?" if more else "")
                 )
-    except UnicodeDecodeError:
-        raise DataError(not_utf8(path)) from None
-    except BrokenRecordError as error:
-        raise DataError(f"{path}: line {error.line} {error}") from None
-    except (OSError, EOFError, ValueError):
-        pass  # whoever reads it says what is wrong
     return quoted
-
-
-def _counted(values: int) -> str:
-    return "1 value" if values == 1 else f"{values} values"
 
 
 @contextmanager

@@ -40,19 +40,15 @@ def read(path: Path, delimiter: str = ",") -> pl.DataFrame:
         if path.is_dir():
             raise DataError(f"{path} is a folder, not a file")
         raise DataError(f"{path} is missing{nearest_file(path)}")
-    if path.suffix == ".parquet":
-        return _parquet(path)
-    return csv_text(path, delimiter)
-
-
-def _parquet(path: Path) -> pl.DataFrame:
+    if path.suffix != ".parquet":
+        return csv_text(path, delimiter)
     import polars as pl
 
     try:
         # Not memory-mapped, and not a pattern: the name may have brackets in it.
         frame = pl.read_parquet(path, glob=False, hive_partitioning=False)
     except (pl.exceptions.PolarsError, OSError) as error:
-        raise DataError(f"{path} is not a readable Parquet file: {_first(error)}") from None
+        raise DataError(f"{path} is not a readable Parquet file: {first_line(error)}") from None
     return _filled(frame, path)
 
 
@@ -61,13 +57,9 @@ def csv_text(
 ) -> pl.DataFrame:
     """A CSV file with every value as text, without spaces around it.
 
-    What is a number is decided later, for a training and a test file alike.
-
-    Args:
-        path: may be compressed by gzip or Zstandard.
-        delimiter: one character.
-        names: of the columns, for a file without a header.
-        skip: lines before the header or the first record.
+    What is a number is decided later, for a training and a test file alike. The file may be
+    compressed by gzip or Zstandard. ``names`` are for one without a header; ``skip`` lines come
+    before the header or the first record.
 
     Raises:
         DataError: missing, empty, ragged or not UTF-8.
@@ -75,8 +67,7 @@ def csv_text(
     import polars as pl
 
     own = header(path, delimiter) if names is None else None
-    quoted = check_records(path, delimiter, skip, None if names is None else len(names))
-    if quoted:
+    if check_records(path, delimiter, skip, None if names is None else len(names)):
         frame = _by_python(path, delimiter, skip, names)
     else:
         try:
@@ -114,19 +105,14 @@ def _by_python(
 ) -> pl.DataFrame:
     """What Polars cannot read, or misreads, as a quote in the midst of a value; slowly.
 
-    Args:
-        path: may be compressed by gzip.
-        delimiter: one character.
-        skip: lines before the header or the first record.
-        names: of the columns, for a file without a header.
-        error: what Polars said, if it was asked.
+    ``error`` is what Polars said, if it was asked.
     """
     import polars as pl
 
     try:
         rows = [values for _, values in records(path, delimiter, skip)]
     except (OSError, EOFError, ValueError) as own:
-        raise DataError(f"{path} is not a readable CSV file: {_first(error or own)}") from None
+        raise DataError(f"{path} is not a readable CSV file: {first_line(error or own)}") from None
     columns, rows = (rows[0], rows[1:]) if names is None else (names, rows)
     return pl.DataFrame(rows, dict.fromkeys(columns, pl.String), orient="row")
 
@@ -159,5 +145,6 @@ def _filled(frame: pl.DataFrame, path: Path) -> pl.DataFrame:
     return frame
 
 
-def _first(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """What somebody's error says, in one line."""
     return (str(error).splitlines() or [""])[0] or type(error).__name__

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
-from pydantic import PositiveFloat, ValidationError
+from pydantic import PositiveFloat
 from torch import Tensor
 
 from vertizo.core.errors import DataError
 from vertizo.core.options import Options
 from vertizo.data.tabular.columns import Source, codes, numbers, texts
 from vertizo.data.tabular.frames import Place, row
-from vertizo.data.tabular.preprocessing import Matrix, Preprocessing, alike
+from vertizo.data.tabular.preprocessing import Matrix, Preprocessing, alike, validated
 from vertizo.models.losses import Classification, Regression, Task
 
 if TYPE_CHECKING:
@@ -41,13 +41,8 @@ def raw_matrix(
 ) -> Matrix:
     """New records as `Preprocessing` takes them, float64 [records, columns].
 
-    Args:
-        frame: may have other columns as well, and in another order.
-        columns: the party's, in order.
-        levels: column of categories → what its codes stand for; missing and unknown are both NaN,
-            which becomes code 0.
-        name: what to call the frame in a complaint.
-        place: what to call a row.
+    The frame may have other columns as well, and in another order. ``levels`` has for a column of
+    categories what its codes stand for; missing and unknown are both NaN, which becomes code 0.
 
     Raises:
         DataError: a column is missing, or holds text in place of numbers; names it.
@@ -56,10 +51,10 @@ def raw_matrix(
     matrix = np.empty((frame.height, len(columns)))
     for position, column in enumerate(columns):
         source.check_has(column)
-        if column in levels:
-            matrix[:, position] = codes(texts(source, column), levels[column])
-        else:
-            matrix[:, position] = _numbers(source, column)
+        coded = column in levels
+        matrix[:, position] = (
+            codes(texts(source, column), levels[column]) if coded else _numbers(source, column)
+        )
     return matrix
 
 
@@ -74,13 +69,17 @@ def _numbers(source: Source, column: str) -> Matrix:
 
 
 class _Label(Options):
-    """The ``label`` section of the file."""
-
     column: str
     task: Literal["classification", "regression"]
     classes: tuple[str, ...] | None = None
     mean: float = 0.0
     spread: PositiveFloat = 1.0
+
+
+class _File(Options):
+    version: int
+    label: _Label
+    parties: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -97,11 +96,7 @@ class Preparation:
     def features(
         self, frame: pl.DataFrame, *, name: str = "the table", place: Place = row
     ) -> dict[str, Tensor]:
-        """Each party's features of new records, float32 [records, width].
-
-        Raises:
-            DataError: as of `raw_matrix`.
-        """
+        """Each party's features of new records, float32 [records, width]; as of `raw_matrix`."""
         return {
             party: own(raw_matrix(frame, own.columns, own.levels, name=name, place=place))
             for party, own in self.parties.items()
@@ -165,23 +160,17 @@ class Preparation:
         """
         try:
             content = json.loads(text)
-            version, label, parties = (content[key] for key in ("version", "label", "parties"))
+            version = content["version"]
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(f"no preparation of a table: {error}") from None
         if version != VERSION:
             raise DataError(f"its version is {version!r}; {VERSION} is the one that is known")
-        if not isinstance(parties, dict):
-            raise DataError("no preparation of a table: parties is no object")
-        try:
-            known = _Label.model_validate(label)
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in ("label", *first["loc"]))
-            raise DataError(f"no preparation of a table: {where}: {first['msg']}") from None
-        task: Task = Regression(known.mean, known.spread)
-        if known.task == "classification":
-            if len(set(known.classes or ())) < 2:
+        known = validated(_File, content, "a table")
+        label = known.label
+        task: Task = Regression(label.mean, label.spread)
+        if label.task == "classification":
+            if len(set(label.classes or ())) < 2:
                 raise DataError("no preparation of a table: label.classes names fewer than two")
-            task = Classification(len(known.classes or ()))
-        owns = {party: Preprocessing.from_state(state) for party, state in parties.items()}
-        return cls(owns, known.column, task, known.classes)
+            task = Classification(len(label.classes or ()))
+        owns = {party: Preprocessing.from_state(state) for party, state in known.parties.items()}
+        return cls(owns, label.column, task, label.classes)

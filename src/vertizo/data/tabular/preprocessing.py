@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -50,6 +50,11 @@ class Categories(Options):
         if len(set(self.names)) < len(self.names):
             raise ValueError(f"column {self.name!r} has a category twice")
         return self
+
+    def table(self, levels: tuple[str, ...]) -> NDArray[np.int64]:
+        """What each level becomes. The last entry, at index −1, is for a missing value."""
+        code_of = {name: code for code, name in enumerate(self.names, 1)}
+        return np.array([*(code_of.get(name, 0) for name in levels), 0], np.int64)
 
 
 class Bounded(Options):
@@ -137,20 +142,12 @@ class Preprocessing:
 
     @classmethod
     def from_state(cls, state: Any) -> Preprocessing:
-        """As it was fitted; takes categories as codes into its own `levels`.
-
-        Args:
-            state: from `state`, perhaps through JSON.
+        """As it was fitted, from `state`; takes categories as codes into its own `levels`.
 
         Raises:
             DataError: it is no such state.
         """
-        try:
-            kept = _State.model_validate(state).columns
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"])
-            raise DataError(f"no preparation of columns: {where}: {first['msg']}") from None
+        kept = validated(_State, state, "columns").columns
         restored = cls.__new__(cls)
         restored._use(kept, {c.name: c.names for c in kept if isinstance(c, Categories)})
         return restored
@@ -161,12 +158,13 @@ class Preprocessing:
 
     def changed(self, now: Preprocessing) -> str | None:
         """What columns a table has other than when this was fitted, in words; None if none."""
-        missing = [name for name in self.columns if name not in now.columns]
-        new = [name for name in now.columns if name not in self.columns]
-        if missing:
-            return f"the column {missing[0]!r} is missing"
-        if new:
-            return f"the column {new[0]!r} is new"
+        for ours, theirs, what in (
+            (self.columns, now.columns, "missing"),
+            (now.columns, self.columns, "new"),
+        ):
+            other = next((name for name in ours if name not in theirs), None)
+            if other is not None:
+                return f"the column {other!r} is {what}"
         if self.columns != now.columns:
             return f"the columns are in another order; it was {', '.join(self.columns[:10])}"
         return None
@@ -182,19 +180,16 @@ class Preprocessing:
         coded = [(i, column) for i, column in enumerate(kept) if isinstance(column, Categories)]
         self.levels = {column.name: levels[column.name] for _, column in coded}
         """Column of categories → what its codes in raw rows stand for."""
-        self._tables = [(i, _table(column, self.levels[column.name])) for i, column in coded]
+        self._tables = [(i, column.table(levels[column.name])) for i, column in coded]
         self.cardinalities = tuple(len(column.names) + 1 for _, column in coded)
         """Number of codes of each of the first columns of the result."""
         self._numbers = [i for i, column in enumerate(kept) if not isinstance(column, Categories)]
-        bounded = [column for column in kept if isinstance(column, Bounded)]
-        fitted = [column for column in kept if isinstance(column, Fitted)]
+        bounded = [(c.low, c.high) for c in kept if isinstance(c, Bounded)]
+        fitted = [(c.median, c.mean, c.scale) for c in kept if isinstance(c, Fitted)]
         self._bounded = np.array([isinstance(kept[i], Bounded) for i in self._numbers], bool)
-        self._low = np.array([column.low for column in bounded])
-        self._high = np.array([column.high for column in bounded])
-        self._median = np.array([column.median for column in fitted])
-        self._mean = np.array([column.mean for column in fitted])
-        self._scale = np.array([column.scale for column in fitted])
-        self._missing = np.array([column.indicator for column in fitted], bool)
+        self._low, self._high = np.array(bounded, float).reshape(-1, 2).T
+        self._median, self._mean, self._scale = np.array(fitted, float).reshape(-1, 3).T
+        self._missing = np.array([c.indicator for c in kept if isinstance(c, Fitted)], bool)
         self.fitted = bool(fitted) or any(not column.public for _, column in coded)
         """Whether anything comes from the training rows."""
 
@@ -232,15 +227,23 @@ def _fit_numbers(train: Matrix, names: Sequence[str]) -> Iterator[Fitted]:
 
     imputer = SimpleImputer(strategy="median", keep_empty_features=True)
     scaler = StandardScaler().fit(imputer.fit_transform(train))
-    absent = np.isnan(train)
-    for place, name in enumerate(names):
-        yield Fitted(
-            name=name,
-            median=float(imputer.statistics_[place]),
-            mean=float(scaler.mean_[place]),
-            scale=float(scaler.scale_[place]),
-            indicator=bool(absent[:, place].any()),
-        )
+    found = (imputer.statistics_, scaler.mean_, scaler.scale_, np.isnan(train).any(0))
+    columns = zip(*(each.tolist() for each in found), strict=True)
+    for name, (median, mean, scale, absent) in zip(names, columns, strict=True):
+        yield Fitted(name=name, median=median, mean=mean, scale=scale, indicator=absent)
+
+
+T = TypeVar("T", bound=Options)
+
+
+def validated(form: type[T], content: Any, what: str) -> T:
+    """Content of that form; if it is another, DataError names the place."""
+    try:
+        return form.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise DataError(f"no preparation of {what}: {where}: {first['msg']}") from None
 
 
 def _seen(train: Matrix, levels: tuple[str, ...]) -> tuple[str, ...]:
@@ -252,12 +255,6 @@ def _seen(train: Matrix, levels: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(levels[index] for index in seen)
 
 
-def _table(column: Categories, levels: tuple[str, ...]) -> NDArray[np.int64]:
-    """What each level becomes. The last entry, at index −1, is for a missing value."""
-    code_of = {name: code for code, name in enumerate(column.names, 1)}
-    return np.array([*(code_of.get(name, 0) for name in levels), 0], np.int64)
-
-
 def check_public(
     name: str,
     columns: Sequence[str],
@@ -265,11 +262,9 @@ def check_public(
     ranges: Bounds,
     categories: Lists,
 ) -> None:
-    """Refuse public bounds and lists that do not fit a table's columns.
+    """Refuse public bounds and lists that do not fit a table's columns, by ConfigError.
 
-    Raises:
-        ConfigError: an unknown column, bounds for text, a list for numbers, or one that names no
-            category that there is.
+    An unknown column, bounds for text, a list for numbers, or of no category that there is.
     """
     for key, named in (("ranges", ranges), ("categories", categories)):
         for column in named:

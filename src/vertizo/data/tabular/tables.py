@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,11 +22,7 @@ __all__ = ["Source", "load", "own", "pool", "source_of"]
 
 
 def source_of(path: Path, delimiter: str) -> Source:
-    """A file as a table.
-
-    Raises:
-        DataError: as of `vertizo.data.tabular.frames.read`.
-    """
+    """A file as a table; DataError as of `vertizo.data.tabular.frames.read`."""
     return Source(str(path), frames.read(path, delimiter), frames.place_in(path, delimiter))
 
 
@@ -38,71 +34,48 @@ def load(_: Path | None, options: DataConfig) -> Pooled:
     """
     if options.path is None or options.label is None:
         raise ConfigError("data.name is 'table', which needs data.path and data.label")
-    train = source_of(options.path, options.delimiter)
-    test = None
-    if options.test_path is not None:
-        test = source_of(options.test_path, options.delimiter)
+    files = (options.path, options.test_path)
+    train, test = (None if path is None else source_of(path, options.delimiter) for path in files)
+    assert train is not None, "it has a path"
     pooled = own(options.path.stem, train, test, options)
-    return replace(pooled, keys=partial(_keys, options), contents=partial(_contents, options))
+    keys, contents = (partial(_of_training, texts, options) for texts in (_keys, _contents))
+    return replace(pooled, keys=keys, contents=contents)
 
 
-def _keys(options: DataConfig) -> list[str]:
-    """What tells the training records from others: their identifiers, else all their values.
-
-    Each row for itself: one whose identifier is missing, or there twice, changes no other's key.
-    The file is read again, which only a run with a ledger has to.
-
-    Raises:
-        DataError: ``data.id`` holds what is no identifier.
-    """
+def _of_training(
+    texts: Callable[[Source, str | None], list[str]], options: DataConfig
+) -> list[str]:
+    """A text for each training record, of the file read again: only a run with a ledger has to."""
     assert options.path is not None, "a table has a path"
-    table = source_of(options.path, options.delimiter)
-    known: list[str | None] = [None] * table.frame.height
-    if options.id is not None:
-        known = known_keys(table.frame, options.id, table.name)
-    keys = [
-        key or "\0".join(map(repr, values))
-        for key, values in zip(known, table.frame.iter_rows(), strict=True)
-    ]
-    return _to_train_on(keys, options)
-
-
-def _contents(options: DataConfig) -> list[str]:
-    """All that is in each training record's row, in the file read again."""
-    assert options.path is not None, "a table has a path"
-    return _to_train_on(contents_of(source_of(options.path, options.delimiter).frame), options)
-
-
-def _to_train_on(rows: list[str], options: DataConfig) -> list[str]:
+    rows = texts(source_of(options.path, options.delimiter), options.id)
     if options.test_path is not None:
         return rows
     return [rows[place] for place in set_apart(len(rows), options.test)[0].tolist()]
 
 
-def own(name: str, train: Source, test: Source | None, options: DataConfig) -> Pooled:
-    """A table of the user's own: ``data.label`` names the column to predict.
+def _keys(table: Source, id_: str | None) -> list[str]:
+    """What tells records from others: their identifiers, else all their values.
 
-    Args:
-        name: of the data set.
-        train: rows to train on, or all.
-        test: rows to test on; None to set a share of the rows apart.
-        options: with a label.
-
-    Raises:
-        ConfigError, DataError: as of `pool`.
+    Each row for itself: one whose identifier is missing, or there twice, changes no other's key.
     """
+    known: list[str | None] = [None] * table.frame.height
+    if id_ is not None:
+        known = known_keys(table.frame, id_, table.name)
+    rows = zip(known, table.frame.iter_rows(), strict=True)
+    return [key or "\0".join(map(repr, values)) for key, values in rows]
+
+
+def _contents(table: Source, _: str | None) -> list[str]:
+    return contents_of(table.frame)
+
+
+def own(name: str, train: Source, test: Source | None, options: DataConfig) -> Pooled:
+    """A table of the user's own: ``data.label`` names the column to predict; else as of `pool`."""
     if options.label is None:
         raise ConfigError(f"data.name is {options.name!r}, which needs data.label")
     task = options.task if options.label_range is None else "regression"
-    pooled = pool(
-        name,
-        train,
-        test,
-        label=options.label,
-        options=options,
-        task=task,
-        classes=options.classes,
-    )
+    label, classes = options.label, options.classes
+    pooled = pool(name, train, test, label=label, options=options, task=task, classes=classes)
     classified = isinstance(pooled.task, Classification)
     return replace(pooled, fitted_labels=classified and options.classes is None)
 
@@ -127,13 +100,12 @@ def pool(
 
     Args:
         name: of the data set.
-        train: rows to train on, or all.
-        test: rows to test on; it may have more columns, and in another order.
+        train, test: rows; the latter may have more columns, and in another order.
         label: the column to predict.
         options: heeds drop, categorical, categories and test.
         task: None to infer it from the label: text and at most `MOST_CLASSES` different whole
             numbers are classes.
-        classes: the classes; None for those that occur.
+        classes: None for those that occur.
         categorical: columns of numbers that are categories.
         groups: the natural parties.
 
@@ -151,6 +123,9 @@ def pool(
     forced = {*categorical, *options.categorical, *options.categories} - set(options.drop)
     features, levels = matrices(sources, columns, forced, options.ranges)
     learned, labels, class_names = labels_of(sources, label, task, classes)
+    # The natural parties with the columns that were not dropped; who has none is left out.
+    kept = {party: [c for c in own if c in columns] for party, own in (groups or {}).items()}
+    left = {party: own for party, own in kept.items() if own}
     if test is None:
         ids = set_apart(len(features[0]), options.test)
         features, labels = [features[0][i] for i in ids], [labels[0][i] for i in ids]
@@ -163,7 +138,7 @@ def pool(
         task=learned,
         label=label,
         columns=tuple(columns),
-        groups=_left(groups, columns),
+        groups=groups if groups is None else left,
         levels=levels,
         class_names=class_names,
         notes=tuple(notes(train, columns, levels, options.id)),
@@ -192,13 +167,3 @@ def _check_names(train: Source, label: str, options: DataConfig) -> None:
         ("categories names", options.categories),
     ]
     check_known(train, [(key, column) for key, columns in wanted for column in columns])
-
-
-def _left(
-    groups: Mapping[str, Sequence[str]] | None, columns: Sequence[str]
-) -> Mapping[str, Sequence[str]] | None:
-    """The natural parties with the columns that were not dropped; who has none is left out."""
-    if groups is None:
-        return None
-    left = {party: [c for c in wanted if c in columns] for party, wanted in groups.items()}
-    return {party: wanted for party, wanted in left.items() if wanted}

@@ -9,7 +9,7 @@ can tell which key a point stands for. The points are openmined-psi's, as in its
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 from vertizo.core.errors import ConfigError, MalformedError
@@ -22,19 +22,13 @@ HASH = 32
 PIECE = 8192
 """Points or hashes in one frame: 0.3 MB, and less than a second's work."""
 
-Progress = Callable[[int], None]
-"""Called with the number of keys that are done."""
 Sliced = TypeVar("Sliced", bytes, Sequence[str], Sequence[bytes])
 
 
 class Curve:
-    """A secret of one party for one alignment.
+    """A secret of one party for one alignment; ConfigError where openmined-psi is not installed.
 
-    Args:
-        federation: the same key of another federation has another point.
-
-    Raises:
-        ConfigError: openmined-psi is not installed.
+    The same key of another federation has another point.
     """
 
     def __init__(self, federation: str) -> None:
@@ -44,21 +38,13 @@ class Curve:
         secret = self._hashing.GetPrivateKeyBytes()
         self._multiplying = self._psi.server.CreateFromKey(secret, True)
 
-    def blind(self, keys: Sequence[str], done: Progress = lambda _: None) -> list[bytes]:
-        """A point for each key, in the order of the keys; done in pieces of about a second."""
-        points: list[bytes] = []
-        for piece in cut(keys, PIECE):
-            texts = [self._text(key) for key in piece]
-            points += self._hashing.CreateRequest(texts).encrypted_elements
-            done(len(points))
-        return points
+    def blind(self, keys: Sequence[str]) -> list[bytes]:
+        """A point for each key, in the order of the keys."""
+        request = self._hashing.CreateRequest([self._text(key) for key in keys])
+        return list(request.encrypted_elements)
 
     def again(self, points: bytes) -> bytes:
-        """Points that another party blinded, multiplied by this party's secret as well.
-
-        Raises:
-            MalformedError: something in it is no point.
-        """
+        """Another party's points times this party's secret; MalformedError if one is no point."""
         request = self._psi.Request(
             reveal_intersection=True, encrypted_elements=list(cut(points, POINT))
         )
@@ -73,11 +59,7 @@ class Curve:
 
 
 def require_psi() -> Any:
-    """The module of openmined-psi.
-
-    Raises:
-        ConfigError: it is not installed.
-    """
+    """The module of openmined-psi; ConfigError where it is not installed."""
     try:
         import private_set_intersection.python as psi
     except ImportError:
@@ -88,13 +70,9 @@ def require_psi() -> Any:
     return psi
 
 
-def salted_hashes(salt: bytes, keys: Sequence[str], done: Progress = lambda _: None) -> list[bytes]:
+def salted_hashes(salt: bytes, keys: Sequence[str]) -> list[bytes]:
     """A hash for each key, in the order of the keys."""
-    hashes: list[bytes] = []
-    for piece in cut(keys, PIECE):
-        hashes += [hashed((b"vertizo alignment, hashed", salt, key.encode())) for key in piece]
-        done(len(hashes))
-    return hashes
+    return [hashed((b"vertizo alignment, hashed", salt, key.encode())) for key in keys]
 
 
 def cut(whole: Sliced, width: int) -> Iterator[Sliced]:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar, cast, get_args
 
+import numpy as np
+
 from vertizo.core.errors import ConfigError, DataError, MalformedError, RunError
 from vertizo.data.alignment import fingerprint, in_order
 from vertizo.network.alignment import messages
@@ -22,27 +24,21 @@ _Expected = TypeVar("_Expected", bound=messages.Message)
 
 @dataclass(frozen=True)
 class Alignment:
-    """The records that all parties have.
-
-    Attributes:
-        keys: of those records, in canonical order.
-        own: how many records this party has.
-        others: how many the others have, as far as this party was told.
-        pairwise: how many of the label holder's records each feature holder has; known to the
-            label holder alone, empty elsewhere.
-        parties: how many took part.
-        method: how sets were compared.
-        fingerprint: of the keys in their order and the federation's name, 64 hex digits; the same
-            at all parties.
-    """
+    """The records that all parties have."""
 
     keys: tuple[str, ...]
+    """Of those records, in canonical order."""
     own: int
+    """How many records this party has."""
     others: Mapping[str, int]
+    """How many the others have, as far as this party was told."""
     pairwise: Mapping[str, int]
+    """How many of the label holder's records each feature holder has; empty elsewhere."""
     parties: int
+    """How many took part."""
     method: Method
     fingerprint: str
+    """Of the keys in order and the federation's name, 64 hex digits; the same at all parties."""
 
     def revealed(self) -> list[str]:
         """What was shown to whom, in plain words: one line each."""
@@ -76,11 +72,7 @@ class Alignment:
 
 
 def check_method(method: str) -> Method:
-    """``method`` if there is one of that name.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """``method`` if there is one of that name; else a ConfigError."""
     if method not in get_args(Method):
         raise ConfigError(f"the method of an alignment is {method!r}; it must be private or hashed")
     return cast(Method, method)
@@ -104,14 +96,10 @@ def align_with(
     federation: str,
     progress: Progress = lambda _, __: None,
 ) -> Alignment:
-    """Take part as a feature holder, until all parties agree.
+    """Take part as a feature holder, until all parties agree; the channel stays open.
 
-    Args:
-        channel: to the label holder; stays open.
-        keys: canonical (`vertizo.data.alignment.keys_of`), each once.
-        method: as the label holder's.
-        federation: its name, as the label holder has it.
-        progress: is told how far this party is.
+    The keys are canonical (`vertizo.data.alignment.keys_of`), each once; method and federation are
+    the label holder's.
 
     Raises:
         ConfigError: the method's extra is missing.
@@ -121,20 +109,16 @@ def align_with(
     check_keys(keys)
     start, count = os.urandom(16), len(keys)
     curve = Curve(federation) if check_method(method) == "private" else None
-
-    def blinded(done: int) -> None:
-        progress(done / count / 2, "blinding own keys")
-
     begin = messages.Begin(messages.VERSION, federation, method, start, count)
     welcome = _ask(channel, begin, messages.Welcome)
-    if curve is not None:
-        points = curve.blind(keys, blinded)
-    else:
-        points = salted_hashes(welcome.salt, keys, blinded)
+    points: list[bytes] = []
+    for part in cut(keys, PIECE):
+        points += salted_hashes(welcome.salt, part) if curve is None else curve.blind(part)
+        progress(len(points) / count / 2, "blinding own keys")
     # Sorted by what cannot be read, so that the order tells nothing of the keys.
     order = sorted(range(count), key=points.__getitem__)
-    for piece, part in enumerate(cut([points[place] for place in order], PIECE)):
-        _ask(channel, messages.Own(start, piece, b"".join(part)), messages.Taken)
+    for piece, sent in enumerate(cut([points[place] for place in order], PIECE)):
+        _ask(channel, messages.Own(start, piece, b"".join(sent)), messages.Taken)
     if curve is not None:
         _raise(channel, curve, start, welcome.count, progress)
     progress(1.0, "waiting for the others")
@@ -187,19 +171,10 @@ def _ask(channel: Channel, ask: messages.Ask, expected: type[_Expected]) -> _Exp
 
 
 def _places(outcome: messages.Outcome, count: int) -> list[int]:
-    """Which bits are set.
-
-    Raises:
-        RunError: another number than announced.
-    """
+    """Which bits are set; RunError for another number than announced."""
     bits = outcome.bits
-    places = [
-        8 * place + bit
-        for place, byte in enumerate(bits)
-        if byte
-        for bit in range(8)
-        if byte >> bit & 1
-    ]
+    flags = np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little")
+    places: list[int] = flags.nonzero()[0].tolist()
     fits = len(bits) == -(-count // 8) and (not places or places[-1] < count)
     if not fits or len(places) != outcome.common or not places:
         raise RunError(

@@ -137,22 +137,14 @@ _Decoded = TypeVar("_Decoded")
 
 
 def decode_ask(frame: bytes) -> Ask:
-    """An ask.
-
-    Raises:
-        OversizedError, MalformedError: it is none.
-    """
+    """An ask; OversizedError or MalformedError where it is none."""
     if len(frame) > LARGEST_ASK:
         raise OversizedError(f"{len(frame)} bytes; an ask has at most {LARGEST_ASK}")
     return _decode(_asks, frame)
 
 
 def decode_answer(frame: bytes) -> Answer:
-    """An answer.
-
-    Raises:
-        MalformedError: it is none.
-    """
+    """An answer; MalformedError where it is none."""
     return _decode(_answers, frame)
 
 
@@ -181,18 +173,13 @@ def size_of(piece: int, count: int) -> int:
 class Pieces:
     """Takes a set's pieces in their order; one that is sent again must be what it was.
 
-    Args:
-        what: the set is, in a complaint.
-        width: bytes of an element.
-        count: elements in all.
-        ascending: whether the elements must be sorted, without repeats.
+    ``what`` the set is goes into complaints; it has ``count`` elements of ``width`` bytes, which
+    must be sorted without repeats if ``ascending``.
     """
 
     def __init__(self, what: str, width: int, count: int, *, ascending: bool = False) -> None:
         self.total = pieces(count)
-        self._what = what
-        self._width = width
-        self._count = count
+        self._what, self._width, self._count = what, width, count
         self._ascending = ascending
         self._digests: list[bytes] = []
         self._last = b""
@@ -230,16 +217,7 @@ class Pieces:
 class MemberSet:
     """What one feature holder has sent since it last began.
 
-    Args:
-        begin: what the member said at first.
-        theirs: how many points of the label holder it multiplies and sends back; 0 for hashes.
-
-    Attributes:
-        compared: its own points as they are compared, in its order.
-        mine: the label holder's points as they came back, in the label holder's order.
-        waits: everything was sent.
-        bits: which of its points are common to all, once that is known.
-        confirmed: it has the records that the label holder has.
+    It multiplies ``theirs`` points of the label holder and sends them back; 0 for hashes.
     """
 
     def __init__(self, begin: Begin, theirs: int) -> None:
@@ -248,9 +226,15 @@ class MemberSet:
         self.own = Pieces("its own keys", width, begin.count, ascending=True)
         self.raised = Pieces("the label holder's keys", POINT, theirs)
         self.compared: list[bytes] = []
+        """Its own points as they are compared, in its order."""
         self.mine: list[bytes] = []
-        self.waits = self.confirmed = False
+        """The label holder's points as they came back, in the label holder's order."""
+        self.waits = False
+        """Everything was sent."""
         self.bits = b""
+        """Which of its points are common to all, once that is known."""
+        self.confirmed = False
+        """It has the records that the label holder has."""
 
     @property
     def share(self) -> float:
@@ -263,12 +247,7 @@ class MemberSet:
         return self.waits and len(self.compared) == self.begin.count
 
     def finish(self) -> None:
-        """Everything was sent.
-
-        Raises:
-            ConflictError: it was not.
-            MalformedError: an element came back twice.
-        """
+        """Everything was sent; ConflictError if not, MalformedError if an element came twice."""
         if self.waits:
             return
         own, raised = self.own, self.raised
@@ -284,9 +263,7 @@ class MemberSet:
     def matches(self, mine: Sequence[bytes]) -> dict[int, int]:
         """The places of the label holder's points that the member has, and where it has them."""
         places = {point: place for place, point in enumerate(mine)}
-        return {
-            places[point]: place for place, point in enumerate(self.compared) if point in places
-        }
+        return {places[own]: place for place, own in enumerate(self.compared) if own in places}
 
     def mark(self, places: Iterable[int]) -> None:
         """Set the bits of its points that are common to all."""

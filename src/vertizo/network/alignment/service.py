@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -37,13 +36,9 @@ class AligningService:
     """A `Service` that aligns the records of all members with the label holder's.
 
     The outcome is told once, for one set of each member: until then a member may begin again with
-    another set, as after a crash, and learns nothing by it; afterwards another set is refused.
-
-    Args:
-        members: the feature holders.
-        keys: the label holder's, canonical (`vertizo.data.alignment.keys_of`), each once.
-        method: ``private`` or ``hashed``.
-        federation: its name; members must give the same.
+    another set, as after a crash, and learns nothing by it; afterwards another set is refused. The
+    keys are canonical (`vertizo.data.alignment.keys_of`), each once; members must name the same
+    method and federation.
 
     Raises:
         ConfigError: no members, one twice, an unknown method, or the method's extra is missing.
@@ -64,7 +59,6 @@ class AligningService:
             raise ConfigError(f"members is {list(members)}; name one or more, each once")
         check_keys(keys)
         self.members = tuple(members)
-        """Who may ask."""
         self._keys = list(keys)
         self._method = check_method(method)
         self._federation = federation
@@ -83,19 +77,13 @@ class AligningService:
         self._told = ""
         """What members are told of the failure; ``{count}`` is how many keys each has."""
         self._crash: Exception | None = None
-        self._jobs: deque[Callable[[], None]] = deque()
         self._changed = Condition()  # guards what is below, and tells of every change
         self._open: dict[str, tuple[bytes, Answer]] = {}
         self._connected: set[str] = set()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="alignment")
-        for piece in cut(self._keys, PIECE):
-            self._do(partial(self._blind, piece))
+        for part in cut(self._keys, PIECE):
+            self._do(partial(self._blind, part))
         self._do(self._sort)
-
-    @property
-    def result(self) -> Alignment | None:
-        """What all parties agreed on; None while they have not."""
-        return self._found if self._over and self._failure is None else None
 
     def ask(self, member: str, frame: bytes, answer: Answer) -> None:
         """As for a `Service`."""
@@ -125,11 +113,8 @@ class AligningService:
     ) -> Alignment:
         """What all parties agreed on, once they have.
 
-        Args:
-            waiting: told regularly who is `missing`.
-            every: seconds between that.
-            patience: seconds until it is given up; None waits forever.
-            grace: seconds that members have at the end to hear of it and go.
+        ``waiting`` is told who is `missing` each ``every`` seconds; after ``patience`` seconds it
+        is given up, and members have ``grace`` seconds at the end to hear of it and go.
 
         Raises:
             DataError: no record is common to all.
@@ -193,19 +178,17 @@ class AligningService:
 
     # ---- one thread answers and works, so that neither needs a lock
 
-    def _do(self, *jobs: Callable[[], None]) -> None:
-        """Have jobs done, after those given before, and open asks looked at."""
-        self._jobs.extend(jobs)
+    def _do(self, job: Callable[[], None] = lambda: None) -> None:
+        """Have a job done, after those given before, and open asks looked at."""
         with suppress(RuntimeError):  # closed
-            self._thread.submit(self._turn)
+            self._thread.submit(self._turn, job)
 
-    def _turn(self) -> None:
+    def _turn(self, job: Callable[[], None]) -> None:
         """Answer what can be answered, and do one job: so no ask waits for more than that."""
         try:
             if self._crash is None:
                 self._answer_open()
-                if self._jobs:
-                    self._jobs.popleft()()
+                job()
                 self._settle()
                 self._answer_open()
         except Exception as error:  # a mistake of ours must end the wait as well
@@ -296,11 +279,7 @@ class AligningService:
         return messages.Refused(reason)
 
     def _answer(self, member: str, ask: messages.Ask) -> messages.Answer | None:
-        """The answer, or None to hold the ask.
-
-        Raises:
-            WireError, RefusedError: it is refused; nothing was changed.
-        """
+        """The answer, or None to hold the ask; WireError or RefusedError: nothing was changed."""
         if member not in self.members:
             raise UnknownPartyError(f"{member!r} is no member of this federation")
         if isinstance(ask, messages.Begin):
@@ -319,7 +298,7 @@ class AligningService:
                 if self._curve is None:
                     theirs.compared += new
                 elif new:
-                    self._do(lambda: self._raise(member, theirs, points))
+                    self._do(partial(self._raise, member, theirs, points))
                 return messages.Taken()
             case messages.Fetch(_, piece):
                 return self._fetch(piece)

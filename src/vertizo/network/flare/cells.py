@@ -37,11 +37,7 @@ ENDED = "FLARE ended the job: a site of it stopped, or somebody aborted it"
 
 
 def require_flare() -> None:
-    """That NVIDIA FLARE is there, in the version whose cells we know.
-
-    Raises:
-        RunError: it is not, or another.
-    """
+    """RunError unless NVIDIA FLARE is there, in the version whose cells we know."""
     try:
         version = metadata.version("nvflare")
     except metadata.PackageNotFoundError:
@@ -54,13 +50,10 @@ def require_flare() -> None:
 
 
 class CellChannel:
-    """A member's way to the service through the cell of its FLARE job.
+    """A member's way to the service through the cell of its FLARE job (``engine.get_cell()``).
 
-    Args:
-        cell: of the member's job (``engine.get_cell()``).
-        server: full name of the cell of the server's job.
-        patience: seconds without any sign of the server until an ask is given up.
-        aborted: whether FLARE has ended the job.
+    ``server`` is the full name of the cell of the server's job; ``aborted`` says whether FLARE has
+    ended the job. An ask is given up after ``patience`` seconds without any sign of the server.
     """
 
     def __init__(
@@ -127,11 +120,7 @@ class CellService:
 
     Who asks is who FLARE says. Its server passes a message on only if the message comes from the
     cell that the token with it was given to, and a client gets its token for its certificate.
-
-    Args:
-        cell: of the server's job (``engine.get_cell()``).
-        service: to ask.
-        members: their names, by the full name of the cell of each one's job.
+    ``members`` has their names by the full name of the cell of each one's job.
     """
 
     def __init__(self, cell: Any, service: Service, members: Mapping[str, str]) -> None:
@@ -171,8 +160,7 @@ class CellService:
             while not over.wait(LOOK):
                 self.say_not_yet()
 
-        thread = Thread(target=watch, name="vertizo-not-yet", daemon=True)
-        thread.start()
+        (thread := Thread(target=watch, name="vertizo-not-yet", daemon=True)).start()
         try:
             yield
         finally:
@@ -243,17 +231,14 @@ class CellService:
             MessageHeaderKey.CHANNEL: CHANNEL,
             MessageHeaderKey.TOPIC: TOPIC,
             MessageHeaderKey.RETURN_CODE: ReturnCode.OK,
-            **({NOT_YET: True} if not_yet else {}),
         }
+        if not_yet:
+            headers[NOT_YET] = True
         self._core.send_reply(Message(headers, answer), cell, [request], optional=True)
 
 
 def _bytes_of(message: Any) -> bytes:
-    """What a message carries. FLARE also makes objects of what is sent; none is meant here.
-
-    Raises:
-        MalformedError: it carries anything but bytes.
-    """
+    """What a message carries; FLARE also makes objects of what is sent: a MalformedError here."""
     payload = message.payload
     if payload is None:
         return b""

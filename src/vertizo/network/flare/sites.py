@@ -11,25 +11,13 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from nvflare.collab import collab
 
 from vertizo.core.errors import ConfigError, RunError
 from vertizo.network.flare.cells import ENDED, LOOK, CellChannel, CellService, require_flare
-from vertizo.network.transport import Channel, Service
-
-
-class WatchedService(Service, Protocol):
-    """A service that looks after its members while nobody asks."""
-
-    def tick(self) -> None:
-        """Called a few times a second.
-
-        Raises:
-            Exception: what made the service stop answering.
-        """
-
+from vertizo.network.transport import Channel
 
 YEARS = 1e8
 """Seconds that a member's work may take: no limit of FLARE's ends it."""
@@ -44,15 +32,14 @@ publish = cast(Callable[[Method], Method], collab.publish)
 class LabelHolder:
     """At FLARE's server: has the members work, and answers what they ask.
 
-    Args:
-        config: path of the label holder's configuration, on the server's machine.
+    ``config`` is the path of the label holder's configuration, on the server's machine.
     """
 
     def __init__(self, config: str) -> None:
         self.config = config
 
-    def open(self, config: Path) -> AbstractContextManager[WatchedService]:
-        """The service of a configuration, as of ``vertizo serve``."""
+    def open(self, config: Path) -> AbstractContextManager[Any]:
+        """The service of a configuration, as of ``vertizo serve``, which has a ``tick``."""
         import torch
 
         from vertizo.core.memory import keep_freed_memory
@@ -66,11 +53,7 @@ class LabelHolder:
 
     @main
     def run(self) -> list[str]:
-        """Until all members are done; returns their names.
-
-        Raises:
-            RunError: the job's clients are not the run's members, or one of them failed.
-        """
+        """Until all members are done, whose names it returns; RunError where one failed."""
         require_flare()
         job, engine = collab.fl_ctx.get_job_id(), collab.fl_ctx.get_engine()
         cells = {client.name: f"{client.get_fqcn()}.{job}" for client in engine.get_clients()}
@@ -82,12 +65,11 @@ class LabelHolder:
                     f" {', '.join(sorted(service.members))}; a member has the name of its FLARE"
                     " client"
                 )
-            names = {cell: name for name, cell in cells.items()}
-            asks = CellService(engine.get_cell(), service, names)
+            asks = CellService(engine.get_cell(), service, {c: name for name, c in cells.items()})
             with asks.open():
                 return self._wait(service, asks, len(cells))
 
-    def _wait(self, service: WatchedService, asks: CellService, members: int) -> list[str]:
+    def _wait(self, service: Any, asks: CellService, members: int) -> list[str]:
         """Start every member's work and see it through."""
         context = collab.context
         works = collab.clients(blocking=False, timeout=YEARS).work()
@@ -111,8 +93,7 @@ class LabelHolder:
 class Member:
     """At a client of FLARE's: works in its own loop.
 
-    Args:
-        patience: seconds without any sign of the server until it gives up.
+    It gives up after ``patience`` seconds without any sign of the server.
     """
 
     def __init__(self, patience: float) -> None:
@@ -149,12 +130,9 @@ class Member:
 def own_file(path: str, workspace: str) -> Path:
     """A configuration that the site wrote: it can name code to run, and no job may bring that.
 
-    Args:
-        path: as the job has it.
-        workspace: FLARE's folder at this site, where it puts what jobs bring.
-
     Raises:
-        ConfigError: the path is not absolute, or leads into the workspace.
+        ConfigError: the path is not absolute, or leads into FLARE's workspace at this site, where
+            it puts what jobs bring.
     """
     file, theirs = Path(path), Path(workspace).resolve()
     if not file.is_absolute() or file.resolve().is_relative_to(theirs):

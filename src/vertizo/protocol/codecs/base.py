@@ -8,9 +8,13 @@ axis is one row.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal, Protocol
+from abc import abstractmethod
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
+from vertizo.core.deferred import torch
 from vertizo.core.errors import MalformedError
+from vertizo.core.options import Options
+from vertizo.protocol.codecs import packing
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,11 +49,7 @@ class Codec(Protocol):
         """The bytes that are sent for a float32 array."""
 
     def decode(self, data: memoryview, shape: tuple[int, ...]) -> Tensor:
-        """The float32 array of that shape, which is the caller's own.
-
-        Raises:
-            MalformedError: the bytes are not this codec's for that shape.
-        """
+        """The float32 array of that shape, the caller's own; MalformedError for other bytes."""
 
 
 def check_size(data: memoryview, shape: tuple[int, ...], expected: int) -> None:
@@ -66,10 +66,68 @@ def rows_of(shape: tuple[int, ...]) -> tuple[int, int]:
     return math.prod(shape[:-1]), shape[-1] if shape else 1
 
 
-def groups_of(shape: tuple[int, ...], scale: Scale) -> int:
-    """Number of equal, consecutive parts of an array that have a scale of their own."""
-    if not math.prod(shape):
-        return 0
-    if scale == "record":
-        return rows_of(shape)[0]
-    return shape[0] if len(shape) == 3 else 1
+class Grouped(Options):
+    """A codec of groups: equal, consecutive parts of an array that have a scale of their own.
+
+    Bytes: the floats of all groups (float32), then a packed code for each number or pair. A group
+    with a NaN or an infinity has no finite number after decoding.
+    """
+
+    if TYPE_CHECKING:
+        scale: Scale
+
+    keeps_differences: ClassVar[bool] = False
+    floats: ClassVar[int] = 1
+    """Of each group."""
+
+    @property
+    def mixes_records(self) -> bool:
+        """A scale for all records does."""
+        return self.scale == "array"
+
+    @abstractmethod
+    def _codes_of(self, shape: tuple[int, ...]) -> tuple[int, int]:
+        """Number of codes of an array that is not empty, and bits of one."""
+
+    @abstractmethod
+    def _coded(self, numbers: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        """Floats, group by group, and codes of [groups, numbers], an array of that shape."""
+
+    @abstractmethod
+    def _decoded(self, floats: Tensor, codes: packing.Whole, shape: tuple[int, ...]) -> Tensor:
+        """The numbers in order, float32, of floats [groups, floats] and codes."""
+
+    def _groups(self, shape: tuple[int, ...]) -> int:
+        if not math.prod(shape):
+            return 0
+        if self.scale == "record":
+            return rows_of(shape)[0]
+        return shape[0] if len(shape) == 3 else 1
+
+    def size(self, shape: tuple[int, ...]) -> int:
+        """4 bytes a float, and the codes' bits rounded up to bytes."""
+        if not math.prod(shape):
+            return 0
+        return 4 * self.floats * self._groups(shape) + packing.packed_size(*self._codes_of(shape))
+
+    def encode(self, array: Tensor) -> memoryview:
+        """Floats, then codes."""
+        shape = tuple(array.shape)
+        groups = self._groups(shape)
+        if not groups:
+            return memoryview(b"")
+        floats, codes = self._coded(array.reshape(groups, -1), shape)
+        packed = packing.pack(codes.numpy(), self._codes_of(shape)[1])
+        return memoryview(packing.pack_floats(floats) + packed)
+
+    def decode(self, data: memoryview, shape: tuple[int, ...]) -> Tensor:
+        """The array, in shape."""
+        check_size(data, shape, self.size(shape))
+        groups = self._groups(shape)
+        if not groups:
+            return torch.zeros(shape)
+        end = 4 * self.floats * groups
+        floats = packing.unpack_floats(data[:end]).view(groups, -1)
+        return self._decoded(
+            floats, packing.unpack(data[end:], *self._codes_of(shape)), shape
+        ).view(shape)

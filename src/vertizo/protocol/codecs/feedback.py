@@ -27,12 +27,7 @@ MOST = 0.9
 
 
 class Received:
-    """What the receiver of one client's embeddings has of each record; kept on both sides alike.
-
-    Args:
-        records: D.
-        dim: d_h.
-    """
+    """What the receiver of one client's embeddings has of each record; kept on both sides alike."""
 
     def __init__(self, records: int, dim: int) -> None:
         self._rows = torch.zeros(records, dim)
@@ -55,11 +50,7 @@ class Received:
 
 
 class Feedback:
-    """What one sender still owes for each record's replies.
-
-    Args:
-        records: D.
-    """
+    """What one sender still owes for each record's replies."""
 
     def __init__(self, records: int) -> None:
         self._records = records

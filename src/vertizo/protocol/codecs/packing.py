@@ -45,11 +45,7 @@ def pack(numbers: NDArray[Any], width: int) -> bytes:
 
 
 def unpack(data: memoryview, count: int, width: int) -> Whole:
-    """The numbers; ``data`` must have exactly their size.
-
-    Raises:
-        MalformedError: bits after the last number are set.
-    """
+    """The numbers; ``data`` must have exactly their size, and no bits set after the last."""
     packed = np.frombuffer(data, np.uint8)
     unused = packed.size * 8 - count * width
     if unused and packed[-1] >> (8 - unused):

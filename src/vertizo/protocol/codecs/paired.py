@@ -41,7 +41,7 @@ class Paired(Options):
     difference: RoundingCodec = Uniform()
     """Writes the half differences."""
     scale: Scale = "array"
-    """What one largest half difference is for: a pair of points, or a record's row of each pair."""
+    """array: one scale for each pair of points. record: one for each record's row of each pair."""
 
     @property
     def keeps_two_numbers(self) -> bool:

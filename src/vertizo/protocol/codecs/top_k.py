@@ -80,8 +80,7 @@ class TopK(Options):
     def join(self, places: memoryview, values: Tensor, shape: tuple[int, ...]) -> Tensor:
         """The array of that shape; ``places`` must have their size.
 
-        Raises:
-            MalformedError: the places are not as many different ones as there are values.
+        MalformedError where they are not as many different ones as there are values.
         """
         rows, columns = rows_of(shape)
         if values.numel() == math.prod(shape):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -26,6 +26,7 @@ from vertizo.run import live
 from vertizo.run.build_privacy import record_choice
 from vertizo.run.estimators import inputs, saved, settings
 from vertizo.run.estimators.inputs import Features
+from vertizo.run.estimators.privacy import Privacy
 from vertizo.run.experiment import Experiment, Result
 from vertizo.run.folder import RunFolder
 from vertizo.run.prediction import Predictor
@@ -55,53 +56,63 @@ def value_errors() -> Iterator[None]:
         raise KeyboardInterrupt(str(error)) from None
 
 
+@dataclass(eq=False, repr=False)
 class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
-    """One run of an experiment in ``fit``; not to be used itself."""
+    """One run of an experiment in ``fit``; the parameters of both estimators."""
 
     task: ClassVar[Literal["classification", "regression"]]
-    result_: Result
-    privacy_: str
-    n_features_in_: int
-    _config: ExperimentConfig
-    _preparation: Preparation
+    result_: Result = field(init=False)
+    privacy_: str = field(init=False)
+    n_features_in_: int = field(init=False)
+    _config: ExperimentConfig = field(init=False)
+    _preparation: Preparation = field(init=False)
 
-    def _keep(self, given: Mapping[str, Any]) -> None:
-        """Set the constructor's parameters as they were given."""
-        for name in self._get_param_names():
-            setattr(self, name, given[name])
+    parties: Mapping[str, Sequence[str | int]] | None = None
+    _: KW_ONLY
+    method: str | Mapping[str, Any] = "dpzv"
+    privacy: Privacy | Mapping[str, Any] | None = None
+    label_holder: str | None = None
+    epochs: int | None = None
+    batch_size: int | None = None
+    embedding_dim: int | None = None
+    client_hidden: Sequence[int] | None = None
+    server_hidden: Sequence[int] | None = None
+    client_learning_rate: float | None = None
+    server_learning_rate: float | None = None
+    validation: float = 0.1
+    categorical: Sequence[str | int] | None = None
+    config: Mapping[str, Any] | None = None
+    random_state: Any = None
+    verbose: bool = False
+    out: str | Path | None = None
 
-    @abstractmethod
     def _label_options(self, y: NDArray[Any]) -> dict[str, Any]:
         """Keys of the configuration that say what y is; sets what depends on y alone."""
+        return {}
 
     @abstractmethod
     def _check_public(self) -> None:
         """Refuse parameters that leave to y what has to be public under a guarantee."""
 
+    @value_errors()
     def fit(self, X: Any, y: Any) -> Self:  # noqa: N803 - scikit-learn's name
         """Train the federation on records of all parties.
 
-        Args:
-            X: pandas or Polars frame, or array [records, columns]; NaN and None are missing.
-            y: labels [records].
+        X is a pandas or Polars frame, or an array [records, columns], in which NaN and None are
+        missing; y [records] are the labels.
 
         Raises:
             ValueError: parameters or records that do not fit; one line says what would.
             RunError: ``out`` cannot be used, or training diverged.
         """
-        with value_errors():
-            self._fit(X, y)
-        return self
-
-    def _fit(self, given: Any, labels: Any) -> None:
-        if labels is None:
+        if y is None:
             raise DataError(
                 f"This {type(self).__name__} estimator requires y to be passed, but the target y "
                 "is None."
             )
-        features = inputs.features(self, given, reset=True)
-        check_consistent_length(given, labels)
-        y = inputs.target(labels, numbers=self.task == "regression")
+        features = inputs.features(self, X, reset=True)
+        check_consistent_length(X, y)
+        y = inputs.target(y, numbers=self.task == "regression")
         out = None if self.out is None else Path(self.out)
         if out is not None and (out / "config.yaml").exists():
             raise RunError(f"out is {out}, which holds a run already; name a new folder")
@@ -122,6 +133,7 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         self._finish(replace(result, federation=None))
         if out is not None:
             saved.write(out, self)
+        return self
 
     def _configuration(
         self, features: Features, columns: Mapping[str, Sequence[str]], y: NDArray[Any]
@@ -159,15 +171,15 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         self.result_ = result
         self.privacy_ = str(result.summary["privacy"]["words"])
 
+    @value_errors()
     def _outputs(self, given: Any) -> NDArray[np.float32]:
         """Probabilities [records, classes] in the order of the preparation, or values [records]."""
         check_is_fitted(self, "result_")
-        with value_errors():
-            features = inputs.features(self, given, reset=False)
-            held = [c for own in self._preparation.parties.values() for c in own.columns]
-            summary, parameters = self.result_.summary, self.result_.parameters
-            predictor = Predictor.of(self._config, summary, self._preparation, parameters)
-            outputs: NDArray[np.float32] = predictor.outputs(features.frame(held), name="X").numpy()
+        features = inputs.features(self, given, reset=False)
+        held = [c for own in self._preparation.parties.values() for c in own.columns]
+        summary, parameters = self.result_.summary, self.result_.parameters
+        predictor = Predictor(self._config, summary, self._preparation, parameters)
+        outputs: NDArray[np.float32] = predictor.outputs(features.frame(held), name="X").numpy()
         return outputs
 
     def save(self, path: str | Path) -> None:
@@ -176,11 +188,8 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         It has the models, and of the training records what each party prepares new ones by
         (means, spreads, names of categories); the records themselves are not in it.
 
-        Args:
-            path: of a folder that is not there yet, or is empty.
-
         Raises:
-            RunError: it cannot be written, or holds something.
+            RunError: the folder cannot be written, or holds something.
         """
         check_is_fitted(self, "result_")
         folder, result = RunFolder(Path(path)), self.result_
@@ -204,16 +213,13 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         """
         folder = Path(path)
         state = saved.read(folder, cls)
-        predictor = Predictor(folder)
+        predictor = Predictor.load(folder)
         if predictor.preparation is None:
             raise RunError(f"{folder} has no preparation.json, which predictions take")
         estimator = cls(**state.parameters)
         estimator._config, estimator._preparation = predictor.config, predictor.preparation
-        estimator.n_features_in_ = state.columns
-        if state.names is not None:
-            estimator.feature_names_in_ = np.asarray(state.names, dtype=object)
-        if state.classes is not None:
-            estimator.classes_ = state.classes
+        for name, value in state.fitted.items():
+            setattr(estimator, name, value)
         metrics = RunFolder(folder).metrics()
         summary = dict(predictor.summary)
         estimator._finish(Result(summary, metrics, None, folder, predictor.parameters))

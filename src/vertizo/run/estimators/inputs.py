@@ -25,11 +25,7 @@ class Features:
     """Of all columns, in order; x0, x1, … where they have none."""
 
     def frame(self, columns: Sequence[str]) -> pl.DataFrame:
-        """Some columns of them.
-
-        Raises:
-            DataError: a column that holds neither numbers nor text.
-        """
+        """Some columns of them; DataError for one that holds neither numbers nor text."""
         import polars as pl
 
         places = [self.names.index(column) for column in columns]
@@ -54,12 +50,8 @@ def _library(value: Any) -> str:
     return type(value).__module__.partition(".")[0]
 
 
-def is_frame(value: Any) -> bool:
-    """Whether something is a pandas or Polars frame.
-
-    Raises:
-        DataError: it is a lazy one.
-    """
+def _is_frame(value: Any) -> bool:
+    """Whether something is a pandas or Polars frame; DataError for a lazy one."""
     if _library(value) not in ("pandas", "polars"):
         return False
     if type(value).__name__ == "LazyFrame":
@@ -70,17 +62,12 @@ def is_frame(value: Any) -> bool:
 def features(estimator: Any, given: Any, *, reset: bool) -> Features:
     """Checked as scikit-learn checks: two dimensions, as many columns as in fit, and their names.
 
-    Args:
-        estimator: gets ``n_features_in_`` and, of frames, ``feature_names_in_``.
-        given: X.
-        reset: whether this is fit.
-
-    Raises:
-        ValueError, TypeError: scikit-learn's own.
+    In fit (``reset``) the estimator gets ``n_features_in_`` and, of frames, ``feature_names_in_``.
+    Raises scikit-learn's own ValueError and TypeError.
     """
     from sklearn.utils.validation import validate_data
 
-    if is_frame(given):
+    if _is_frame(given):
         names = [str(name) for name in given.columns]
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
@@ -140,11 +127,7 @@ def _text(cell: Any, name: str) -> str:
 
 
 def target(given: Any, *, numbers: bool) -> NDArray[Any]:
-    """Labels [records], as scikit-learn checks them.
-
-    Args:
-        given: y.
-        numbers: whether they must be, as for a regression.
+    """Labels [records], as scikit-learn checks them, and ``numbers`` for a regression.
 
     Raises:
         ValueError: scikit-learn's own.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from vertizo.core.errors import ConfigError
@@ -51,5 +51,4 @@ class Privacy:
 
     def section(self) -> dict[str, Any]:
         """The section ``privacy`` of a configuration: what was given, the rest is chosen there."""
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value for name, value in given.items() if value is not None}
+        return {name: value for name, value in vars(self).items() if value is not None}

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vertizo.core.errors import RunError, UserError
 from vertizo.run import checkpoint
@@ -22,46 +21,33 @@ PRIVACY = "$Privacy"
 """Key that marks an object of that class."""
 
 
-@dataclass(frozen=True)
-class Saved:
-    """What `write` kept."""
+class Saved(NamedTuple):
+    """What `write` kept: the constructor's parameters, and attributes that fit sets."""
 
     parameters: dict[str, Any]
-    """Of the constructor."""
-    columns: int
-    """Of X."""
-    names: list[str] | None
-    """Theirs, where they had some."""
-    classes: NDArray[Any] | None
-    """Of a classifier, in the type they came in."""
+    fitted: dict[str, Any]
 
 
 def write(folder: Path, estimator: Any) -> None:
-    """Write the file.
-
-    Raises:
-        RunError: it cannot be written, or a parameter is nothing that JSON has.
-    """
+    """Write the file; RunError if it cannot be written, or a parameter is nothing that JSON has."""
     classes = getattr(estimator, "classes_", None)
     names = getattr(estimator, "feature_names_in_", None)
+    given = estimator.get_params(deep=False)
+    kinds = None if classes is None else {"type": classes.dtype.str, "values": classes.tolist()}
     content = {
         "version": VERSION,
         "class": type(estimator).__name__,
-        "parameters": {
-            name: _packed(name, value) for name, value in estimator.get_params(deep=False).items()
-        },
+        "parameters": {name: _packed(name, value) for name, value in given.items()},
         "columns": estimator.n_features_in_,
         "names": None if names is None else list(names),
-        "classes": None
-        if classes is None
-        else {"type": classes.dtype.str, "values": classes.tolist()},
+        "classes": kinds,
     }
     path = folder / NAME
     try:
         text = json.dumps(content, indent=1, ensure_ascii=False)
-        checkpoint.write_atomically(path, text.encode())
     except TypeError as error:
         raise RunError(f"{path} cannot be written: {error}") from None
+    checkpoint.write_atomically(path, text.encode())
 
 
 def _packed(name: str, value: Any) -> Any:
@@ -75,21 +61,13 @@ def _packed(name: str, value: Any) -> Any:
 
 
 def read(folder: Path, wanted: type[Any]) -> Saved:
-    """Read the file.
-
-    Args:
-        folder: of the run.
-        wanted: the estimator's class.
-
-    Raises:
-        RunError: there is none, or it is damaged or another estimator's.
-    """
+    """Read the file; RunError if there is none, or it is damaged or another estimator's."""
     path = folder / NAME
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         version, name = content["version"], content["class"]
         if version == VERSION and name == wanted.__name__:
-            return _unpacked(content, wanted._get_param_names())
+            return _unpacked(content, set(wanted._get_param_names()))
     except FileNotFoundError:
         what = "; `vertizo predict` uses runs of `vertizo train`" if folder.is_dir() else ""
         raise RunError(f"{folder} holds no saved estimator: there is no {NAME}{what}") from None
@@ -100,18 +78,19 @@ def read(folder: Path, wanted: type[Any]) -> Saved:
     raise RunError(f"{folder} holds a {name}; load it with {name}.load")
 
 
-def _unpacked(content: Mapping[str, Any], known: Sequence[str]) -> Saved:
+def _unpacked(content: Mapping[str, Any], known: set[str]) -> Saved:
     parameters = dict(content["parameters"])
-    unknown = sorted(set(parameters) ^ set(known))
-    if unknown:
+    if unknown := sorted(set(parameters) ^ known):
         raise ValueError(f"parameter {unknown[0]}")
     privacy = parameters.get("privacy")
     if isinstance(privacy, dict) and PRIVACY in privacy:
         parameters["privacy"] = Privacy(**privacy[PRIVACY])
-    classes = content["classes"]
-    if classes is not None:
+    fitted = {"n_features_in_": content["columns"]}
+    if (names := content["names"]) is not None:
+        fitted["feature_names_in_"] = np.asarray(names, dtype=object)
+    if (classes := content["classes"]) is not None:
         kind = np.dtype(classes["type"])
         if kind.kind not in "biufUO":
             raise ValueError(f"classes of type {kind}")
-        classes = np.array(classes["values"], dtype=kind)
-    return Saved(parameters, content["columns"], content["names"], classes)
+        fitted["classes_"] = np.array(classes["values"], dtype=kind)
+    return Saved(parameters, fitted)

@@ -42,10 +42,8 @@ def plain(value: Any) -> Any:
 def tree_of(parameters: Mapping[str, Any], config: Any, own: Mapping[str, Any]) -> Tree:
     """All that was given, as nested mappings; what was not is left to the configuration.
 
-    Args:
-        parameters: of the estimator, by name.
-        config: further keys, nested as in a configuration file; None for none.
-        own: dotted key → what the estimator itself decides.
+    ``parameters`` of the estimator are by name, further keys of ``config`` nested as in a file, and
+    what the estimator itself decides (``own``) by dotted key.
 
     Raises:
         ConfigError: ``config`` is no mapping, or has what a parameter says as well.
@@ -100,16 +98,12 @@ def _put(tree: Tree, key: str, value: Any, whose: str) -> None:
 
 
 def columns_of(parties: Any, names: Sequence[str]) -> dict[str, list[str]]:
-    """Which columns each party holds.
+    """Which columns each party holds, by name or position; without parties, two halves.
 
     >>> columns_of(None, ["x0", "x1", "x2"])
     {'party0': ['x0', 'x1'], 'party1': ['x2']}
     >>> columns_of({"bank": [0, 2], "shop": ["x1"]}, ["x0", "x1", "x2"])
     {'bank': ['x0', 'x2'], 'shop': ['x1']}
-
-    Args:
-        parties: party → names of columns or their positions; None for two halves.
-        names: of all columns, in order.
 
     Raises:
         ConfigError: a column that there is not, or one that two parties hold.
@@ -140,15 +134,10 @@ def columns_of(parties: Any, names: Sequence[str]) -> dict[str, list[str]]:
 
 
 def named(what: str, wanted: Any, names: Sequence[str]) -> list[str]:
-    """Names of columns that were given by name or position.
-
-    Args:
-        what: the beginning of a complaint.
-        wanted: names, or positions from 0.
-        names: of all columns, in order.
+    """Names of columns that were given by name or position from 0.
 
     Raises:
-        ConfigError: a column that there is not.
+        ConfigError: a column that there is not; ``what`` begins the message.
     """
     if isinstance(wanted, (str, Mapping)) or not hasattr(wanted, "__iter__"):
         raise ConfigError(f"{what} something other than a list of columns")
@@ -168,11 +157,7 @@ def named(what: str, wanted: Any, names: Sequence[str]) -> list[str]:
 
 
 def check_holder(label_holder: Any, parties: Sequence[str]) -> None:
-    """Refuse a label holder that is none of the parties, or the only one.
-
-    Raises:
-        ConfigError: names the parties.
-    """
+    """Raise ConfigError for a label holder that is none of the parties, or the only one."""
     if label_holder is None:
         return
     if label_holder not in parties:

@@ -29,12 +29,15 @@ def timeline(run: Run) -> dict[str, Any] | None:
         return None
     rows = _merged(rows)
     end, last = rows[-1]
-    spans = [(start, stop) for (start, _), (stop, _) in pairwise(rows)]
-    rates = [
-        [(after - before) / max(stop - start, 1e-12) for after, before in zip(b, a, strict=True)]
+    stretches = [
+        (
+            start,
+            stop - start,
+            [(m - n) / max(stop - start, 1e-12) for n, m in zip(a, b, strict=True)],
+        )
         for (start, a), (stop, b) in pairwise(rows)
     ]
-    highest = max(max(stretch) for stretch in rates) or 1.0
+    highest = max(max(rates) for _, _, rates in stretches) or 1.0
     slow = run.config.simulation.stragglers if not run.served else {}
     clients = [
         {
@@ -44,10 +47,10 @@ def timeline(run: Run) -> dict[str, Any] | None:
             "bars": [
                 (
                     round(1000 * start / end, 1),
-                    round(1000 * (stop - start) / end, 1),
-                    round(1000 * stretch[client] / highest, 1),
+                    round(1000 * length / end, 1),
+                    round(1000 * rates[client] / highest, 1),
                 )
-                for (start, stop), stretch in zip(spans, rates, strict=True)
+                for start, length, rates in stretches
             ],
             "note": f"straggler, {slow[client]:g} times slower" if client in slow else "",
         }

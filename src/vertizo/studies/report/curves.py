@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from vertizo.privacy.epsilon_text import is_bounded
-from vertizo.studies.comparison import CONTROLS
+from vertizo.studies.comparison import CONTROLS, mean_and_spread
 from vertizo.studies.report.measures import AXES, Axis, Measure, epsilon_axis
 from vertizo.studies.report.reading import Run, number
 from vertizo.studies.report.variants import Study, Variant
 
 
-@dataclass(frozen=True)
-class Point:
+class Point(NamedTuple):
     """An evaluation."""
 
     at: Mapping[str, float]
     """Where it is on each axis."""
     mean: float
     spread: float | None
-    """Standard deviation over seeds."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,6 @@ class Line:
     control: str
     seeds: int
     points: Mapping[str, Sequence[Point]]
-    """By measure."""
 
 
 @dataclass(frozen=True)
@@ -48,70 +46,67 @@ class Drawing:
 
     def shown(self, measure: Measure, axis: Axis) -> list[tuple[int, list[Point]]]:
         """The lines that have something to draw, by place."""
-        found = []
-        for place, line in enumerate(self.lines):
-            points = [p for p in line.points.get(measure.key, ()) if axis.key in p.at]
-            if points:
-                found.append((place, points))
-        return found
+        every = (
+            (place, [p for p in line.points.get(measure.key, ()) if axis.key in p.at])
+            for place, line in enumerate(self.lines)
+        )
+        return [(place, points) for place, points in every if points]
 
 
 def drawing(study: Study, measures: Sequence[Measure], *, of_time: bool = False) -> Drawing | None:
     """All lines of a study for some measures; None where there is nothing to draw.
 
-    Guarantees of different things have axes of their own: one is not beside the other.
-
-    Args:
-        study: its variants.
-        measures: those that are wanted.
-        of_time: whether they are about time: without controls, whose time is that of the run
-            itself, and against time alone.
+    Guarantees of different things have axes of their own: one is not beside the other. Measures
+    that are about time are drawn without controls, whose time is that of the run itself, and
+    against time alone.
     """
     covered = [None if of_time else _coverage(variant) for variant in study.variants]
     coverages = list(dict.fromkeys(each for each in covered if each is not None))
-    spent = [
-        epsilon_axis(place, coverage, alone=len(coverages) == 1)
+    spent = {
+        coverage: epsilon_axis(place, coverage, alone=len(coverages) == 1)
         for place, coverage in enumerate(coverages)
+    }
+    lines = [
+        line
+        for place, (variant, coverage) in enumerate(zip(study.variants, covered, strict=True))
+        for control in (("none",) if of_time else ("none", *CONTROLS))
+        for line in _lines(
+            variant,
+            place,
+            control,
+            measures,
+            [*AXES, *([] if coverage is None else [spent[coverage]])],
+        )
     ]
-    lines = []
-    for place, (variant, coverage) in enumerate(zip(study.variants, covered, strict=True)):
-        own = [] if coverage is None else [spent[coverages.index(coverage)]]
-        for control in ("none",) if of_time else ("none", *CONTROLS):
-            lines += _lines(variant, place, control, measures, [*AXES, *own])
-    known = {key for line in lines for key in line.points}
-    if not known:
+    if not lines:
         return None
-    axes = [axis for axis in AXES if not (of_time and axis.key == "bytes") and _has(lines, axis)]
+    known = {key for line in lines for key in line.points}
+    moved = {  # axes along which something moves
+        key
+        for line in lines
+        for points in line.points.values()
+        for point in points
+        for key, value in point.at.items()
+        if value > 0
+    }
+    axes = [axis for axis in AXES if axis.key in moved and not (of_time and axis.key == "bytes")]
     chosen = tuple(measure for measure in measures if measure.key in known)
-    return Drawing(tuple(lines), chosen, (*axes, *spent))
-
-
-def _has(lines: Sequence[Line], axis: Axis) -> bool:
-    """Whether something moves along an axis."""
-    every = (points for line in lines for points in line.points.values())
-    return any(point.at.get(axis.key, 0.0) > 0 for points in every for point in points)
+    return Drawing(tuple(lines), chosen, (*axes, *spent.values()))
 
 
 def _lines(
-    variant: Variant,
-    place: int,
-    control: str,
-    measures: Sequence[Measure],
-    axes: Sequence[Axis],
-) -> list[Line]:
+    variant: Variant, place: int, control: str, measures: Sequence[Measure], axes: Sequence[Axis]
+) -> Iterator[Line]:
     """The mean of finished seeds, and each run that is not finished by itself."""
     name = variant.name if control == "none" else f"{variant.name}, {CONTROLS[control]}"
-    finished = variant.finished(control)
-    groups = [(name, finished)] if finished else []
+    groups = [(name, variant.finished(control))]
     for run in variant.all_runs(control):
         if run.summary is None:
             groups.append((f"{name}, seed {run.config.seed}, unfinished", [run]))
-    found = []
     for called, runs in groups:
         points = {m.key: values for m in measures if (values := _averaged(runs, m, axes))}
         if points:
-            found.append(Line(called, place, control, len(runs), points))
-    return found
+            yield Line(called, place, control, len(runs), points)
 
 
 def _coverage(variant: Variant) -> str | None:
@@ -122,35 +117,33 @@ def _coverage(variant: Variant) -> str | None:
     if privacy is None or not is_bounded(privacy) or not spent:
         return None
     covers = privacy.get("covers")
-    things = ", ".join(map(str, covers)) if isinstance(covers, list) else "labels"
+    text = ", ".join(map(str, covers)) if isinstance(covers, list) else "labels"
     delta = number(privacy, "delta")
-    text = f"{things}; δ = {delta:g}" if delta is not None else things
+    if delta is not None:
+        text += f"; δ = {delta:g}"
     return f"simulated; {text}" if privacy["guarantee"] == "simulated" else text
 
 
 def _averaged(runs: Sequence[Run], measure: Measure, axes: Sequence[Axis]) -> list[Point]:
     """Means at the rounds that all these runs evaluated."""
     by_run = [
-        {row["round"]: (row, value) for row in run.rows if (value := number(row, measure.key))
-         is not None}
+        {row["round"]: row for row in run.rows if number(row, measure.key) is not None}
         for run in runs
-    ]  # fmt: skip
+    ]
     # bytes that filled the tables before the first round
-    tables = [number(run.summary or {}, "bytes_table") or 0.0 for run in runs]
+    tables = [run.figure("bytes_table") or 0.0 for run in runs]
     points = []
-    for round_ in by_run[0]:
+    for round_ in by_run[0] if by_run else ():
         if not all(round_ in rows for rows in by_run):
             continue
         here = [rows[round_] for rows in by_run]
         at = {}
         for axis in axes:
-            found = [axis.value(row, table) for (row, _), table in zip(here, tables, strict=True)]
+            found = [axis.value(row, table) for row, table in zip(here, tables, strict=True)]
             known = [value for value in found if value is not None]
             if len(known) == len(found):
                 at[axis.key] = statistics.fmean(known)
-        values = [value for _, value in here]
-        spread = statistics.stdev(values) if len(values) > 1 else None
-        points.append(Point(at, statistics.fmean(values), spread))
+        points.append(Point(at, *mean_and_spread([float(row[measure.key]) for row in here])))
     return points
 
 

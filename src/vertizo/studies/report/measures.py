@@ -21,7 +21,6 @@ class Measure:
     scale: float = 1.0
     digits: int = 4
     from_zero: bool = False
-    """Whether the axis begins at 0."""
 
     @property
     def heading(self) -> str:
@@ -58,7 +57,6 @@ CURVES = (
     Measure("train_accuracy", "Running training accuracy", "%", 100, 2),
     Measure("train_loss", "Running training loss"),
 )
-"""Of rows."""
 TIMING = (
     Measure("staleness_mean", "Mean staleness", "rounds", 1, 1, True),
     Measure("staleness_max", "Largest staleness", "rounds", 1, 0, True),
@@ -73,9 +71,7 @@ class Axis:
 
     key: str
     name: str
-    """Of the switch."""
     head: str
-    """In a table."""
     title: str
     """Under the axis, with UNIT for its unit."""
     columns: tuple[str, ...]
@@ -90,28 +86,25 @@ class Axis:
 
     def value(self, row: Mapping[str, Any], table: float) -> float | None:
         """Where a row is; ``table`` are the bytes that filled the table beforehand."""
-        values = [number(row, column) for column in self.columns]
-        known = [value for value in values if value is not None]
-        if len(known) < len(values):
-            return None
-        return sum(known) + (table if self.key == "bytes" else 0.0)
+        total = table if self.key == "bytes" else 0.0
+        for column in self.columns:
+            value = number(row, column)
+            if value is None:
+                return None
+            total += value
+        return total
 
 
 SIZES = (("GB", 1e9, 1e9), ("MB", 1e6, 1e6), ("kB", 1e3, 1e3), ("bytes", 1.0, 0.0))
 TIMES = (("hours", 3600.0, 10800.0), ("minutes", 60.0, 180.0), ("seconds", 1.0, 0.0))
+CLOCK = ("virtual clock", "virtual clock, s", "seconds of the virtual clock")
 AXES = (
     Axis("round", "rounds", "round", "rounds", ("round",)),
     Axis(
         "bytes", "bytes", "bytes", "UNIT sent, both directions", ("bytes_up", "bytes_down"), SIZES
     ),
     Axis("seconds", "seconds", "seconds", "UNIT of this machine", ("seconds",), TIMES),
-    Axis(
-        "virtual",
-        "virtual clock",
-        "virtual clock, s",
-        "seconds of the virtual clock",
-        ("virtual_seconds",),
-    ),
+    Axis("virtual", *CLOCK, ("virtual_seconds",)),
 )
 
 

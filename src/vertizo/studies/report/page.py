@@ -25,12 +25,7 @@ NAME = "report.html"
 
 
 def render(material: Material, title: str | None = None) -> str:
-    """The page as HTML.
-
-    Args:
-        material: from `vertizo.studies.report.reading.read`.
-        title: of the page; None for one that names the data and methods.
-    """
+    """The page as HTML; without a title it has one that names the data and methods."""
     environment = _environment()
     found = studies(material.runs)
     assert environment.loader is not None
@@ -55,9 +50,7 @@ def render(material: Material, title: str | None = None) -> str:
 def write(material: Material, out: Path, title: str | None = None) -> None:
     """Write the page to a file; one that is there is replaced whole.
 
-    Raises:
-        ConfigError: the file's name is not one of a page.
-        RunError: it cannot be written.
+    ConfigError if the file's name is not one of a page, RunError if it cannot be written.
     """
     if out.suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"--out {out} is no page; name a file that ends in .html")
@@ -123,16 +116,13 @@ def _figure(
     plots = [each for each in made if each is not None]
     if not plots:
         return None
-    shown = {each.measure.key: each.measure.name for each in plots}
-    against = {each.axis.key: each.axis.name for each in plots}
+    shown = dict.fromkeys((each.measure.key, each.measure.name) for each in plots)
+    against = dict.fromkeys((each.axis.key, each.axis.name) for each in plots)
     return {
         "name": name,
         "drawing": drawing,
         "plots": plots,
-        "choices": [
-            ("measure", "Show", list(shown.items())),
-            ("axis", "Against", list(against.items())),
-        ],
+        "choices": [("measure", "Show", list(shown)), ("axis", "Against", list(against))],
         "readings": plot.readings(drawing, plots),
         "words": {m.key: plot.describe(drawing, m) for m in drawing.measures},
         "table": plot.table(drawing),

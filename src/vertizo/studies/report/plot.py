@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from vertizo.studies.report.curves import Drawing, Line, Point, thinned
 from vertizo.studies.report.measures import Axis, Measure, count, short
 
 MARKS = 7
-"""Marks on a line."""
 MOST_POINTS = 4000
 """Of all lines of one figure."""
 MOST_WORDS = 8
@@ -24,40 +22,34 @@ COLOURS = 7
 SHAPES = 8
 
 
-@dataclass(frozen=True)
-class Tick:
-    """A number beside an axis."""
+class Tick(NamedTuple):
+    """A number beside an axis, and where it is in thousandths."""
 
     at: float
-    """Thousandths."""
     text: str
 
 
-@dataclass(frozen=True)
-class Stroke:
+class Stroke(NamedTuple):
     """One line as it is drawn."""
 
     line: int
-    """Its place among all lines."""
     path: str
     band: str | None
     """Around the mean, one standard deviation to either side."""
-    marks: tuple[tuple[float, float], ...]
-    readings: tuple[tuple[int, str], ...]
+    marks: list[tuple[float, float]]
+    readings: list[tuple[int, str]]
     """Where its points are, and what a pointer reads there."""
 
 
-@dataclass(frozen=True)
-class Plot:
+class Plot(NamedTuple):
     """One measure against one axis."""
 
     measure: Measure
     axis: Axis
     title: str
-    """Under the horizontal axis."""
-    across: tuple[Tick, ...]
-    upright: tuple[Tick, ...]
-    strokes: tuple[Stroke, ...]
+    across: list[Tick]
+    upright: list[Tick]
+    strokes: list[Stroke]
     largest: float
     """At the right end, in the axis's unit."""
     left_out: int
@@ -71,8 +63,9 @@ def plot(drawing: Drawing, measure: Measure, axis: Axis) -> Plot | None:
         return None
     most = max(40, MOST_POINTS // len(shown))  # so that a figure does not grow without end
     lines = [(place, thinned(points, most)) for place, points in shown]
-    right = max(point.at[axis.key] for _, points in lines for point in points) or 1.0
-    low, high = _limits([point for _, points in lines for point in points], measure)
+    every = [point for _, points in lines for point in points]
+    right = max(point.at[axis.key] for point in every) or 1.0
+    low, high = _limits(every, measure)
     title, divisor = axis.unit(right)
 
     def y(value: float) -> float:
@@ -81,36 +74,38 @@ def plot(drawing: Drawing, measure: Measure, axis: Axis) -> Plot | None:
 
     def stroke(place: int, points: Sequence[Point]) -> Stroke:
         xs = [round(1000 * point.at[axis.key] / right, 1) for point in points]
-        ys = [y(point.mean) for point in points]
+        path = [(x, y(point.mean)) for x, point in zip(xs, points, strict=True)]
         band = None
         if drawing.lines[place].control == "none" and any(p.spread is not None for p in points):
-            above = [(x, y(p.mean + (p.spread or 0.0))) for x, p in zip(xs, points, strict=True)]
-            below = [(x, y(p.mean - (p.spread or 0.0))) for x, p in zip(xs, points, strict=True)]
+            above, below = (
+                [(x, y(p.mean + sign * (p.spread or 0.0))) for x, p in zip(xs, points, strict=True)]
+                for sign in (1, -1)
+            )
             band = f"{_path([*above, *reversed(below)])}Z"
         chosen = list(range(len(points)))
         if len(points) > MARKS:  # a few, at other places than those of its neighbours
             step, shift = (len(points) - 1) / MARKS, (place % 4) / 4
             chosen = [round((k + shift) * step) for k in range(MARKS)]
-        marks = tuple((xs[k] / 10, ys[k] / 10) for k in chosen)
-        readings = tuple(
+        marks = [(path[k][0] / 10, path[k][1] / 10) for k in chosen]
+        readings = [
             (round(1000 * p.at[axis.key] / right), measure.text(p.mean, p.spread)) for p in points
-        )
-        return Stroke(place, _path(list(zip(xs, ys, strict=True))), band, marks, readings)
+        ]
+        return Stroke(place, _path(path), band, marks, readings)
 
     scale = measure.scale
     return Plot(
         measure=measure,
         axis=axis,
         title=title,
-        across=tuple(
+        across=[
             Tick(1000 * tick * divisor / right, _text(tick, step))
             for tick, step in ticks(0.0, right / divisor)
-        ),
-        upright=tuple(
+        ],
+        upright=[
             Tick(y(tick / scale), _text(tick, step))
             for tick, step in ticks(low * scale, high * scale)
-        ),
-        strokes=tuple(stroke(place, points) for place, points in lines),
+        ],
+        strokes=[stroke(place, points) for place, points in lines],
         largest=right / divisor,
         left_out=sum(measure.key in line.points for line in drawing.lines) - len(shown),
     )

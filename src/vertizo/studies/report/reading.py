@@ -10,11 +10,9 @@ from typing import Any
 
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import RunError
-from vertizo.privacy.epsilon_text import is_bounded
 from vertizo.run.folder import RunFolder
 
 MOST_RUNS = 1000
-"""Of one report."""
 DEPTH = 4
 """How many folders deep runs are looked for."""
 Row = Mapping[str, Any]
@@ -27,13 +25,9 @@ class Run:
     path: Path
     config: ExperimentConfig
     yaml: str
-    """Its configuration, as it was written."""
     rows: tuple[Row, ...]
-    """Evaluations in order of rounds."""
     summary: Mapping[str, Any] | None
-    """None while it is unfinished."""
     label: str | None = None
-    """What a comparison calls it."""
     served: bool = False
     """Whether real parties made it."""
 
@@ -42,11 +36,9 @@ class Run:
         """Name of its data."""
         return str(self.summary["dataset"]) if self.summary else self.config.data.name
 
-    @property
-    def epsilon(self) -> float | None:
-        """ε of the whole run, where there is one: exact, or simulated."""
-        privacy = self.summary["privacy"] if self.summary else {}
-        return number(privacy, "epsilon") if is_bounded(privacy) else None
+    def figure(self, key: str) -> float | None:
+        """A closing figure."""
+        return number(self.summary or {}, key)
 
 
 @dataclass(frozen=True)
@@ -70,46 +62,43 @@ class Material:
 
 
 def read(paths: Sequence[Path]) -> Material:
-    """Everything in these folders.
-
-    Raises:
-        RunError: a folder holds nothing to report, or is damaged; names it.
-        ConfigError: a run's configuration is not one of this version.
-    """
+    """Everything in these folders; RunError names one that is damaged or has nothing to report."""
     material = Material()
     for path in dict.fromkeys(path.resolve() for path in paths):
-        before = len(material.runs) + len(material.attacks)
         if not path.is_dir():
             raise RunError(
                 f"{path} is no folder; name one of `vertizo train`, `vertizo compare`, "
                 "`vertizo serve` or `vertizo attack --out`"
             )
-        _read_one(path, material)
-        if len(material.runs) + len(material.attacks) == before:
+        attacks = [_attacks(found) for found in _below(path, "attacks.json")]
+        runs = _runs(path, material)
+        if not runs and not attacks:
             raise RunError(
                 f"{path} holds nothing to report: no config.yaml of a run, no comparison.json and "
                 "no attacks.json"
             )
+        material.runs += runs
+        material.attacks += attacks
     return material
 
 
-def _read_one(path: Path, material: Material) -> None:
-    for found in _below(path, "attacks.json"):
-        material.attacks.append(_attacks(found))
+def _runs(path: Path, material: Material) -> list[Run]:
+    """A run and its controls, or the runs of a comparison in its order."""
     if (path / "config.yaml").is_file():
-        material.runs.append(_run(path, None))
-        for control in ("frozen", "random"):
-            place = path / "controls" / control
-            if (place / "config.yaml").is_file():
-                material.runs.append(_run(place, None))
-        return
-    order = _comparison(path, material)
+        controls = (path / "controls" / control for control in ("frozen", "random"))
+        return [_run(p) for p in (path, *controls) if (p / "config.yaml").is_file()]
+    order: list[str] = []
+    if (path / "comparison.json").is_file():
+        content = _json(path / "comparison.json")
+        if isinstance(content.get("command"), str):
+            material.commands.append((path, content["command"]))
+        if isinstance(content.get("methods"), Mapping):
+            order = list(content["methods"])
     runs = [_run(name.parent, _label(path, name)) for name in _below(path, "run_name")]
     if len(material.runs) + len(runs) > MOST_RUNS:
         raise RunError(f"{path} holds {len(runs)} runs; a report has at most {MOST_RUNS}")
     places = {label: place for place, label in enumerate(order)}
-    runs.sort(key=lambda run: (places.get(run.label or "", len(order)), str(run.path)))
-    material.runs += runs
+    return sorted(runs, key=lambda run: (places.get(run.label or "", len(order)), str(run.path)))
 
 
 def _below(path: Path, name: str) -> Iterator[Path]:
@@ -126,18 +115,6 @@ def _label(path: Path, name: Path) -> str:
     if len(parts) > 1 and parts[-1].startswith("seed"):
         parts.pop()
     return "/".join(parts)
-
-
-def _comparison(path: Path, material: Material) -> list[str]:
-    """Labels of a comparison in their order; none where there is none, or it is not finished."""
-    file = path / "comparison.json"
-    if not file.is_file():
-        return []
-    content = _json(file)
-    if isinstance(content.get("command"), str):
-        material.commands.append((path, content["command"]))
-    methods = content.get("methods")
-    return list(methods) if isinstance(methods, Mapping) else []
 
 
 def _attacks(file: Path) -> Attacks:
@@ -161,7 +138,7 @@ def _json(file: Path) -> dict[str, Any]:
     return content
 
 
-def _run(path: Path, label: str | None) -> Run:
+def _run(path: Path, label: str | None = None) -> Run:
     folder = RunFolder(path)
     config, summary = folder.config(), folder.summary()
     usual = summary is None or (

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from vertizo.attacks.choice import ATTACKS
 from vertizo.privacy.epsilon_text import bound_text, is_bounded
 from vertizo.studies.comparison import CONTROLS, mean_and_spread
 from vertizo.studies.report.measures import CLOSING, CURVES, Measure, count, short, size
-from vertizo.studies.report.reading import Attacks, number
-from vertizo.studies.report.variants import IGNORED, Study, Variant, flat, text
+from vertizo.studies.report.reading import Attacks, Run, number
+from vertizo.studies.report.variants import IGNORED, Study, Variant
+
+Written = Callable[[float, float | None], str]
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     """A figure, and what it is sorted by."""
 
     text: str
@@ -25,68 +27,45 @@ class Cell:
 NOTHING = Cell("–")
 
 
+def _cell(figures: Sequence[float | None], written: Written) -> Cell:
+    """The mean of the seeds that have a figure."""
+    known = [figure for figure in figures if figure is not None]
+    if not known:
+        return NOTHING
+    mean, spread = mean_and_spread(known)
+    return Cell(written(mean, spread), mean)
+
+
 def closing(variants: Sequence[Variant]) -> list[Measure]:
     """Measures of the finished runs on test records; on validation records if there are no others.
 
     A run without test records has what it was best at under ``best``.
     """
-    summaries = [run.summary or {} for variant in variants for run in variant.finished()]
+    runs = [run for variant in variants for run in variant.finished()]
+    for measures in (CLOSING, CURVES):
+        known = [m for m in measures if any(_closing(run, m) is not None for run in runs)]
+        if known:
+            return known
+    return []
 
-    def present(measures: Sequence[Measure]) -> list[Measure]:
-        return [m for m in measures if any(_closing(s, m) is not None for s in summaries)]
 
-    return present(CLOSING) or present(CURVES)
-
-
-def _closing(summary: Mapping[str, Any], measure: Measure) -> float | None:
-    best, value = summary.get("best"), number(summary, measure.key)
+def _closing(run: Run, measure: Measure) -> float | None:
+    value, best = run.figure(measure.key), (run.summary or {}).get("best")
     return number(best, measure.key) if value is None and isinstance(best, Mapping) else value
 
 
 def _score(variant: Variant, measure: Measure, control: str = "none") -> Cell:
-    each = (_closing(run.summary or {}, measure) for run in variant.finished(control))
-    found = [value for value in each if value is not None]
-    if not found:
-        return NOTHING
-    mean, spread = mean_and_spread(found)
-    return Cell(measure.bare(mean, spread), mean)
+    return _cell([_closing(run, measure) for run in variant.finished(control)], measure.bare)
 
 
-def methods(study: Study) -> dict[str, Any] | None:
-    """The table of finished variants, a line for each; None where there is none."""
-    variants = [variant for variant in study.variants if variant.finished()]
-    if not variants:
-        return None
-    measures = closing(variants)
-    controls = [c for c in CONTROLS if any(variant.finished(c) for variant in variants)]
-    heads = [measure.heading for measure in measures]
-    heads[1:1] = [CONTROLS[control] for control in controls] if measures else []
-    heads += ["bytes up", "bytes down", "rounds", "seconds", "rounds/s", "staleness, rounds"]
-    heads += ["peak memory", "seeds", "privacy"]
-    return {"heads": heads, "rows": [(v.name, _cells(v, measures, controls)) for v in variants]}
+def _closed(written: Written, *keys: str) -> Callable[[Variant], Cell]:
+    """The mean of closing figures that are added, over seeds that have the first of them."""
 
+    def cell(variant: Variant) -> Cell:
+        runs = [run for run in variant.finished() if run.figure(keys[0]) is not None]
+        return _cell([sum(run.figure(key) or 0.0 for key in keys) for run in runs], written)
 
-def _cells(variant: Variant, measures: Sequence[Measure], controls: Sequence[str]) -> list[Cell]:
-    cells = [_score(variant, measure) for measure in measures]
-    cells[1:1] = [_score(variant, measures[0], c) for c in controls] if measures else []
-    seeds = len(variant.finished())
-    return [
-        *cells,
-        _mean(variant, size, "bytes_up", "bytes_table"),
-        _mean(variant, size, "bytes_down"),
-        _mean(variant, lambda mean, _: count(mean), "rounds"),
-        _mean(variant, _seconds, "seconds"),
-        _mean(variant, lambda mean, _: count(mean), "rounds_per_second"),
-        _staleness(variant),
-        _mean(variant, lambda mib, _: f"{mib:,.0f} MiB", "peak_memory_mib"),
-        Cell(str(seeds), float(seeds)),
-        Cell(guarantee_text(variant.privacy)),
-    ]
-
-
-def _mean(variant: Variant, written: Callable[[float, float | None], str], *keys: str) -> Cell:
-    found = variant.mean(*keys)
-    return NOTHING if found is None else Cell(written(*found), found[0])
+    return cell
 
 
 def _seconds(mean: float, spread: float | None) -> str:
@@ -95,13 +74,13 @@ def _seconds(mean: float, spread: float | None) -> str:
 
 def _staleness(variant: Variant) -> Cell:
     parts = [(run.summary or {}).get("staleness") for run in variant.finished()]
-    known = [part for part in parts if isinstance(part, Mapping)]
-    means = [value for part in known if (value := number(part, "mean")) is not None]
-    largest = [value for part in known if (value := number(part, "max")) is not None]
-    if not means or not largest:
+    means, largest = (
+        [value for p in parts if isinstance(p, Mapping) and (value := number(p, key)) is not None]
+        for key in ("mean", "max")
+    )
+    if not largest:
         return NOTHING
-    mean, _ = mean_and_spread(means)
-    return Cell(f"mean {mean:.0f}, max {max(largest):,.0f}", mean)
+    return _cell(means, lambda mean, _: f"mean {mean:.0f}, max {max(largest):,.0f}")
 
 
 def guarantee_text(privacy: Mapping[str, Any] | None) -> str:
@@ -116,6 +95,40 @@ def guarantee_text(privacy: Mapping[str, Any] | None) -> str:
     return str(guarantee)
 
 
+UP = _closed(size, "bytes_up", "bytes_table")
+DOWN = _closed(size, "bytes_down")
+COLUMNS: tuple[tuple[str, Callable[[Variant], Cell]], ...] = (
+    ("bytes up", UP),
+    ("bytes down", DOWN),
+    ("rounds", _closed(lambda mean, _: count(mean), "rounds")),
+    ("seconds", _closed(_seconds, "seconds")),
+    ("rounds/s", _closed(lambda mean, _: count(mean), "rounds_per_second")),
+    ("staleness, rounds", _staleness),
+    ("peak memory", _closed(lambda mib, _: f"{mib:,.0f} MiB", "peak_memory_mib")),
+    ("seeds", lambda variant: Cell(str(len(variant.finished())), float(len(variant.finished())))),
+    ("privacy", lambda variant: Cell(guarantee_text(variant.privacy))),
+)
+"""Of the table of methods, beside figures of quality."""
+
+
+def methods(study: Study) -> dict[str, Any] | None:
+    """The table of finished variants, a line for each; None where there is none."""
+    variants = [variant for variant in study.variants if variant.finished()]
+    if not variants:
+        return None
+    measures = closing(variants)
+    scores: list[tuple[str, Callable[[Variant], Cell]]]
+    scores = [(measure.heading, partial(_score, measure=measure)) for measure in measures]
+    scores[1:1] = [
+        (words, partial(_score, measure=measures[0], control=control))
+        for control, words in CONTROLS.items()
+        if measures and any(variant.finished(control) for variant in variants)
+    ]
+    columns = [*scores, *COLUMNS]
+    rows = [(variant.name, [cell(variant) for _, cell in columns]) for variant in variants]
+    return {"heads": [head for head, _ in columns], "rows": rows}
+
+
 def headlines(study: Study) -> list[dict[str, Any]]:
     """What is to be known first of every variant."""
     main = next(iter(closing(study.variants)), None)
@@ -124,7 +137,13 @@ def headlines(study: Study) -> list[dict[str, Any]]:
 
 def _headline(variant: Variant, main: Measure | None) -> dict[str, Any]:
     finished, privacy = variant.finished(), variant.privacy
-    found: dict[str, Any] = {"name": variant.name, "measure": "", "controls": []}
+    found: dict[str, Any] = {
+        "name": variant.name,
+        "measure": main.name if main and finished else "",
+        "controls": [],
+        "privacy": privacy_line(privacy if finished else None),
+        "guarantee": str(privacy["guarantee"]) if privacy and finished else "unfinished",
+    }
     if not finished:
         rows = variant.example.rows
         last = f"stopped or still running, last seen in round {rows[-1]['round']:,}" if rows else ""
@@ -133,27 +152,22 @@ def _headline(variant: Variant, main: Measure | None) -> dict[str, Any]:
             "quality": "unfinished",
             "seeds": last or "before its first evaluation",
             "bytes": "counted at the end",
-            "privacy": privacy_line(None),
-            "guarantee": "unfinished",
         }
     quality = "no figures of quality"
     if main is not None:
         quality = f"{_score(variant, main).text} {main.unit}".strip()
         held = [(name, _score(variant, main, control)) for control, name in CONTROLS.items()]
-        found["measure"] = main.name
         found["controls"] = [
             (name, f"{cell.text} {main.unit}".strip()) for name, cell in held if cell != NOTHING
         ]
     seeds = "1 seed, no spread" if len(finished) == 1 else f"{len(finished)} seeds"
     waiting = len(variant.runs) - len(finished)
-    up, down = variant.mean("bytes_up", "bytes_table"), variant.mean("bytes_down")
+    up, down = UP(variant), DOWN(variant)
     return {
         **found,
         "quality": quality,
         "seeds": f"{seeds}, {waiting} unfinished" if waiting > 0 else seeds,
-        "bytes": f"{size(*up)} up, {size(*down)} down" if up and down else "not counted",
-        "privacy": privacy_line(privacy),
-        "guarantee": str(privacy["guarantee"]) if privacy else "unfinished",
+        "bytes": "not counted" if NOTHING in (up, down) else f"{up.text} up, {down.text} down",
     }
 
 
@@ -216,10 +230,22 @@ def attacks(source: Attacks) -> dict[str, Any]:
 
 def differences(variants: Sequence[Variant]) -> dict[str, Any] | None:
     """Keys in which variants differ, a column for each; None where they do not."""
-    trees = [flat(variant.example) for variant in variants]
+    trees = [_flat(variant.example.config.model_dump(mode="json")) for variant in variants]
     rows = []
     for key in dict.fromkeys(key for tree in trees for key in tree if key not in IGNORED):
-        values = [text(tree[key]) if key in tree else "–" for tree in trees]
+        values = [tree.get(key, "–") for tree in trees]
         if len(set(values)) > 1:
             rows.append((key, values))
     return {"names": [variant.name for variant in variants], "rows": rows} if rows else None
+
+
+def _flat(tree: Mapping[str, Any], above: str = "") -> dict[str, str]:
+    """A configuration as ``section.key`` and values in a few words."""
+    found: dict[str, str] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            found |= _flat(value, f"{above}{key}.")
+        else:
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            found[f"{above}{key}"] = "unset" if value is None else text
+    return found

@@ -6,14 +6,13 @@ more seeds, and with frozen clients and random updates beside it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vertizo.studies.comparison import CONTROLS, mean_and_spread
-from vertizo.studies.report.reading import Run, number
+from vertizo.studies.comparison import CONTROLS
+from vertizo.studies.report.reading import Run
 
 IGNORED = ("seed", "control", "checkpoint_seconds", "threads")
 """Keys in which runs of one variant may differ."""
@@ -27,12 +26,11 @@ class Variant:
     runs: tuple[Run, ...]
     """Without control, by seed."""
     controls: Mapping[str, tuple[Run, ...]]
-    """Those with frozen clients and with random updates."""
 
     @property
     def example(self) -> Run:
         """A run that stands for all, finished where one is."""
-        every = [*self.runs, *(run for runs in self.controls.values() for run in runs)]
+        every = [run for control in ("none", *CONTROLS) for run in self.all_runs(control)]
         return next((run for run in every if run.summary is not None), every[0])
 
     def all_runs(self, control: str = "none") -> tuple[Run, ...]:
@@ -42,20 +40,6 @@ class Variant:
     def finished(self, control: str = "none") -> list[Run]:
         """Those that have closing figures."""
         return [run for run in self.all_runs(control) if run.summary is not None]
-
-    def figures(self, *keys: str, control: str = "none") -> list[float]:
-        """The sum of some closing figures, for each seed that has the first of them."""
-        found = []
-        for run in self.finished(control):
-            values = [number(run.summary or {}, key) for key in keys]
-            if values[0] is not None:
-                found.append(sum(value for value in values if value is not None))
-        return found
-
-    def mean(self, *keys: str, control: str = "none") -> tuple[float, float | None] | None:
-        """Mean and standard deviation of `figures`; None where there are none."""
-        found = self.figures(*keys, control=control)
-        return mean_and_spread(found) if found else None
 
     @property
     def privacy(self) -> Mapping[str, Any] | None:
@@ -75,25 +59,20 @@ class Study:
 def studies(runs: Sequence[Run]) -> list[Study]:
     """All runs, put together, in the order in which they were given."""
     by_data: dict[str, dict[tuple[str, ...], list[Run]]] = {}
-    names: dict[str, str] = {}
+    datasets: dict[str, str] = {}
     for run in runs:
         data = f"{run.config.data.name} {run.config.data.path or ''}"
-        names[data] = run.dataset if run.summary or data not in names else names[data]
-        by_data.setdefault(data, {}).setdefault(_identity(run), []).append(run)
+        if run.summary or data not in datasets:
+            datasets[data] = run.dataset
+        label = "" if run.label is None else f"{_base(run)} {run.label}"
+        shared = label, run.config.model_dump_json(exclude=set(IGNORED))
+        by_data.setdefault(data, {}).setdefault(shared, []).append(run)
     found = []
     for data, groups in by_data.items():
-        called = _names([group[0] for group in groups.values()])
-        variants = tuple(
-            _variant(name, group) for name, group in zip(called, groups.values(), strict=True)
-        )
-        found.append(Study(names[data], variants))
+        names = _names([group[0] for group in groups.values()])
+        variants = map(_variant, names, groups.values())
+        found.append(Study(datasets[data], tuple(variants)))
     return found
-
-
-def _identity(run: Run) -> tuple[str, ...]:
-    """What runs of one variant share."""
-    own = "" if run.label is None else f"{_base(run)} {run.label}"
-    return own, run.config.model_dump_json(exclude=set(IGNORED))
 
 
 def _base(run: Run) -> Path:
@@ -104,12 +83,12 @@ def _base(run: Run) -> Path:
 
 
 def _variant(name: str, runs: Sequence[Run]) -> Variant:
-    def of(control: str) -> tuple[Run, ...]:
-        chosen = [run for run in runs if run.config.control == control]
-        return tuple(sorted(chosen, key=lambda run: run.config.seed))
-
-    controls = {control: of(control) for control in CONTROLS if of(control)}
-    return Variant(name, of("none"), controls)
+    own: dict[str, tuple[Run, ...]] = {}
+    for run in sorted(runs, key=lambda run: run.config.seed):
+        control = run.config.control
+        own[control] = *own.get(control, ()), run
+    controls = {control: own[control] for control in CONTROLS if control in own}
+    return Variant(name, own.get("none", ()), controls)
 
 
 def _names(examples: Sequence[Run]) -> list[str]:
@@ -123,25 +102,3 @@ def _names(examples: Sequence[Run]) -> list[str]:
     return [
         name if named.count(name) == 1 else f"{name} {place}" for place, name in enumerate(named, 1)
     ]
-
-
-def flat(run: Run) -> dict[str, Any]:
-    """A configuration as ``section.key`` and plain values."""
-    found: dict[str, Any] = {}
-
-    def walk(tree: Mapping[str, Any], above: str) -> None:
-        for key, value in tree.items():
-            if isinstance(value, Mapping) and value:
-                walk(value, f"{above}{key}.")
-            else:
-                found[f"{above}{key}"] = value
-
-    walk(run.config.model_dump(mode="json"), "")
-    return found
-
-
-def text(value: Any) -> str:
-    """A configuration's value in a few words."""
-    if value is None:
-        return "unset"
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +12,8 @@ from pydantic import Field, PositiveInt, Tag
 
 from vertizo.core.options import Options, chosen_by
 from vertizo.privacy.epsilon_text import bound_text, is_bounded
-from vertizo.studies.comparison import Measure, bytes_to
+from vertizo.studies.comparison import Measure, bytes_to, first_reaching, value_of
 
-Metrics = Sequence[Mapping[str, Any]]
 SIZES = {"MB": 1e6, "GB": 1e9}
 Size = Literal["MB", "GB"]
 ENDLESS = 1e6
@@ -25,7 +25,7 @@ class Finished:
     """A run that came to its end."""
 
     summary: Mapping[str, Any]
-    metrics: Metrics
+    metrics: Sequence[Mapping[str, Any]]
     folder: Path = Path()
 
     @property
@@ -42,62 +42,62 @@ class Figure(Options):
     """Whether controls have it too, for comparison."""
     is_goal: ClassVar[bool] = False
     """Whether a run without one is a run that did not get there."""
+    is_share: ClassVar[bool] = False
 
     @property
     def unit(self) -> str:
-        """What the number counts."""
-        return str(getattr(self, "in_", ""))
+        """What `read` counts."""
+        return "%" if self.is_share else str(getattr(self, "in_", ""))
 
     def read(self, run: Finished) -> float | None:
-        """The number; None where the run has none."""
-        raise NotImplementedError  # abstract
+        """The number in its unit; None where the run has none."""
+        found = self.find(run)
+        if found is None:
+            return None
+        return 100 * found if self.is_share else found / SIZES.get(self.unit, 1.0)
+
+    @abstractmethod
+    def find(self, run: Finished) -> float | None:
+        """The number itself: a share in [0, 1], or bytes."""
 
 
-class _Share(Figure):
-    """A figure in percent."""
+class _OfSummary(Figure):
+    key: ClassVar[str]
 
-    of_controls: ClassVar[bool] = True
-
-    @property
-    def unit(self) -> str:
-        return "%"
-
-    def read(self, run: Finished) -> float | None:
-        found = self.share(run)
-        return None if found is None else 100 * found
-
-    def share(self, run: Finished) -> float | None:
-        raise NotImplementedError  # abstract
+    def find(self, run: Finished) -> float | None:
+        return run.summary.get(self.key)
 
 
-class _TestAccuracy(_Share):
+class _TestAccuracy(_OfSummary):
     """Accuracy on the test records, of the model that is kept."""
 
+    is_share, of_controls, key = True, True, "test_accuracy"
     name: Literal["test-accuracy"] = "test-accuracy"
 
-    def share(self, run: Finished) -> float | None:
-        return run.summary.get("test_accuracy")
 
-
-class _TestLoss(Figure):
+class _TestLoss(_OfSummary):
     """Loss on the test records, of the model that is kept."""
 
-    digits: ClassVar[int] = 4
-    of_controls: ClassVar[bool] = True
+    digits, of_controls, key = 4, True, "test_loss"
     name: Literal["test-loss"] = "test-loss"
 
-    def read(self, run: Finished) -> float | None:
-        return run.summary.get("test_loss")
+
+class _Clipped(_OfSummary):
+    """Share of values that the clip cut."""
+
+    is_share, key = True, "clip_fraction"
+    name: Literal["clipped"] = "clipped"
 
 
-class _AtEpoch(_Share):
+class _AtEpoch(Figure):
     """A figure of the evaluation that first reached an epoch; the last one without."""
 
+    is_share, of_controls = True, True
     name: Literal["at-epoch"] = "at-epoch"
     epoch: float | None = Field(default=None, ge=0)
     of: Literal["accuracy", "train_accuracy"] = "accuracy"
 
-    def share(self, run: Finished) -> float | None:
+    def find(self, run: Finished) -> float | None:
         rows = [r for r in run.metrics if self.epoch is None or r["epoch"] >= self.epoch - 1e-9]
         return value_of(rows[-1 if self.epoch is None else 0], self.of) if rows else None
 
@@ -105,16 +105,15 @@ class _AtEpoch(_Share):
 class _BytesTo(Figure):
     """Bytes in both directions until an accuracy was first reached."""
 
-    is_goal: ClassVar[bool] = True
+    is_goal = True
     name: Literal["bytes-to"] = "bytes-to"
     accuracy: float = Field(gt=0, lt=1)
     by: Measure = "validation"
     """train: the running accuracy between two evaluations."""
     in_: Size = Field(default="MB", alias="in")
 
-    def read(self, run: Finished) -> float | None:
-        found = bytes_to(run.metrics, self.accuracy, self.by, run.table)
-        return None if found is None else found / SIZES[self.in_]
+    def find(self, run: Finished) -> float | None:
+        return bytes_to(run.metrics, self.accuracy, self.by, run.table)
 
 
 class _Bytes(Figure):
@@ -126,50 +125,36 @@ class _Bytes(Figure):
     """Unset: those of the run."""
     in_: Size = Field(default="MB", alias="in")
 
-    def read(self, run: Finished) -> float | None:
+    def find(self, run: Finished) -> float:
         ways = ("up", "down") if self.way == "both" else (self.way,)
         sent = sum(run.summary[f"bytes_{way}"] for way in ways)
         scale = 1.0 if self.epochs is None else self.epochs / run.summary["epochs"]
-        table = run.table if self.way != "down" else 0
-        return float(sent * scale + table) / SIZES[self.in_]
+        return float(sent * scale + (run.table if self.way != "down" else 0))
 
 
-class _AccuracyAt(_Share):
+class _AccuracyAt(Figure):
     """The best accuracy of all evaluations before so many bytes were sent."""
 
+    is_share, of_controls = True, True
     name: Literal["accuracy-at"] = "accuracy-at"
     megabytes: float = Field(gt=0)
 
-    def share(self, run: Finished) -> float | None:
-        found = [
-            value
-            for row in run.metrics
-            if row["bytes_up"] + row["bytes_down"] + run.table <= self.megabytes * 1e6
-            and (value := value_of(row, "accuracy")) is not None
-        ]
-        return max(found, default=None)
+    def find(self, run: Finished) -> float | None:
+        most = self.megabytes * 1e6 - run.table
+        rows = (row for row in run.metrics if row["bytes_up"] + row["bytes_down"] <= most)
+        found = (value_of(row, "accuracy") for row in rows)
+        return max((value for value in found if value is not None), default=None)
 
 
 class _RoundsTo(Figure):
     """Rounds until an accuracy was first reached."""
 
-    digits: ClassVar[int] = 0
-    is_goal: ClassVar[bool] = True
+    digits, is_goal = 0, True
     name: Literal["rounds-to"] = "rounds-to"
     accuracy: float = Field(gt=0, lt=1)
 
-    def read(self, run: Finished) -> float | None:
+    def find(self, run: Finished) -> float | None:
         return rounds_to(run.metrics, self.accuracy)
-
-
-class _Clipped(_Share):
-    """Share of values that the clip cut."""
-
-    of_controls: ClassVar[bool] = False
-    name: Literal["clipped"] = "clipped"
-
-    def share(self, run: Finished) -> float | None:
-        return run.summary.get("clip_fraction")
 
 
 FigureChoice = Annotated[
@@ -186,23 +171,14 @@ FigureChoice = Annotated[
 USUAL = _TestAccuracy()
 
 
-def value_of(row: Mapping[str, Any], key: str) -> float | None:
-    """A figure of one evaluation; on validation records, or else test records."""
-    names = (key,) if key.startswith("train") else (f"validation_{key}", f"test_{key}")
-    return next((row[name] for name in names if row.get(name) is not None), None)
-
-
-def rounds_to(metrics: Metrics, target: float) -> float | None:
+def rounds_to(metrics: Sequence[Mapping[str, Any]], target: float) -> float | None:
     """Rounds until the accuracy first reached a target; None if it did not.
 
     >>> rounds_to([{"round": 5, "test_accuracy": 0.4}, {"round": 9, "test_accuracy": 0.6}], 0.5)
     9.0
     """
-    for row in metrics:
-        found = value_of(row, "accuracy")
-        if found is not None and found >= target:
-            return float(row["round"])
-    return None
+    row = first_reaching(metrics, target)
+    return None if row is None else float(row["round"])
 
 
 def held(summary: Mapping[str, Any]) -> str | None:

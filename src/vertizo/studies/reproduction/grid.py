@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from vertizo.studies.comparison import CONTROLS
-from vertizo.studies.reproduction.figures import Finished, held, value_of
+from vertizo.studies.comparison import CONTROLS, value_of
+from vertizo.studies.reproduction.figures import Finished, held
 from vertizo.studies.reproduction.outcome import (
     Grid,
     Line,
@@ -17,18 +17,19 @@ from vertizo.studies.reproduction.outcome import (
     published_line,
     text_of,
 )
-from vertizo.studies.reproduction.runs import Case, Made, Order, configure, make
-from vertizo.studies.reproduction.study import ColumnConfig, GridConfig, PanelConfig, Published
+from vertizo.studies.reproduction.runs import Case, Made, Order, Tree, configure, make
+from vertizo.studies.reproduction.study import CellConfig, ColumnConfig, GridConfig, PanelConfig
 
 MOST_POINTS = 100
 """Of a curve; more are not told apart in a picture."""
-X_WORDS = {
-    "epoch": "epochs",
-    "round": "rounds",
-    "megabytes": "MB, both directions",
-    "megabytes-up": "MB to the server",
-    "megabytes-down": "MB to the clients",
+X: dict[str, tuple[str, tuple[str, ...], float]] = {
+    "epoch": ("epochs", ("epoch",), 1.0),
+    "round": ("rounds", ("round",), 1.0),
+    "megabytes": ("MB, both directions", ("bytes_up", "bytes_down"), 1e6),
+    "megabytes-up": ("MB to the server", ("bytes_up",), 1e6),
+    "megabytes-down": ("MB to the clients", ("bytes_down",), 1e6),
 }
+"""What a curve is drawn against: its words, the figures of an evaluation it adds, and its unit."""
 Y_WORDS = {
     "accuracy": "accuracy, validation (%)",
     "train_accuracy": "running accuracy, training (%)",
@@ -46,9 +47,8 @@ class Cell:
     values: list[float]
     """Of the seeds that have one."""
     seeds: int = 0
-    """How many were run."""
     diverged: int = 0
-    published: Published | None = None
+    published: float | str | None = None
     skip: str | None = None
     holds: str | None = None
     """The ε that a noised run has in truth."""
@@ -60,7 +60,25 @@ class Cell:
 
 
 Cells = Mapping[tuple[str, str], Cell]
-"""By row and column."""
+
+
+class Spot(NamedTuple):
+    """Where a row and a column meet: the runs that are read there."""
+
+    label: str
+    """What they are called: the row, and the column where it has settings of its own."""
+    trees: list[Tree]
+    skip: str | None
+
+
+def spot(study: GridConfig, row: str, column: str) -> Spot:
+    """What is run for a cell."""
+    line, asked = study.rows[row], study.columns[column]
+    source = asked.runs or column
+    there, own = study.columns[source], line.cells.get(source) or CellConfig()
+    trees = [study.settings, line.settings, there.settings, own.settings]
+    label = f"{row}.{source}" if there.settings or own.settings else row
+    return Spot(label, trees, line.skip or there.skip or asked.skip or own.skip)
 
 
 def run(study: GridConfig, order: Order) -> Outcome:
@@ -70,67 +88,36 @@ def run(study: GridConfig, order: Order) -> Outcome:
     pictures = [_curves(study, panel, made) for panel in study.panels]
     if study.kind == "sweep":
         pictures.insert(0, _sweep(study, cells))
-    return Outcome(
-        grids=(_grid(study, cells),),
-        pictures=tuple(pictures),
-        notes=tuple(_notes(study, cells)),
-        figures={"cells": [cell.as_dict() for cell in cells.values()]},
-    )
+    figures = {"cells": [cell.as_dict() for cell in cells.values()]}
+    return Outcome((_grid(study, cells),), tuple(pictures), tuple(_notes(study, cells)), figures)
 
 
 def cases(study: GridConfig, order: Order) -> list[Case]:
     """One for each different configuration; those that are left out are not among them."""
     found: dict[str, Case] = {}
     for row, column in _places(study):
-        label = label_of(study, row, column)
-        if _skipped(study, row, column) is not None or label in found:
-            continue
-        line = study.rows[row]
-        trees = [study.settings, line.settings]
-        if label != row:
-            column = _runs_column(study, column)
-            own = line.cells.get(column)
-            trees += [study.columns[column].settings, *([own.settings] if own else [])]
-        config = configure(f"{study.paper}, {label}", trees, order.overrides)
-        seeds = order.seeds or line.seeds or study.seeds
-        found[label] = Case(label, config, seeds, line.controls)
+        label, trees, skip = spot(study, row, column)
+        if skip is None and label not in found:
+            config = configure(f"{study.paper}, {label}", trees, order.overrides)
+            line = study.rows[row]
+            seeds = order.seeds or line.seeds or study.seeds
+            found[label] = Case(label, config, seeds, line.controls)
     return list(found.values())
-
-
-def label_of(study: GridConfig, row: str, column: str) -> str:
-    """What a cell's runs are called: the row, and the column where it has settings of its own."""
-    column = _runs_column(study, column)
-    own = study.rows[row].cells.get(column)
-    special = study.columns[column].settings or (own is not None and own.settings)
-    return f"{row}.{column}" if special else row
-
-
-def _runs_column(study: GridConfig, column: str) -> str:
-    """The column whose runs a column reads."""
-    return study.columns[column].runs or column
 
 
 def _places(study: GridConfig) -> Iterator[tuple[str, str]]:
     return ((row, column) for row in study.rows for column in study.columns)
 
 
-def _skipped(study: GridConfig, row: str, column: str) -> str | None:
-    line = study.rows[row]
-    own = line.cells.get(_runs_column(study, column))
-    there = study.columns[_runs_column(study, column)].skip or study.columns[column].skip
-    return line.skip or there or (own.skip if own is not None else None)
-
-
 def _cell(study: GridConfig, row: str, column: str, made: Mapping[str, Made]) -> Cell:
     line, figure = study.rows[row], study.columns[column].figure
-    own = line.cells.get(column)
-    published = own.published if own is not None else None
+    published = (line.cells.get(column) or CellConfig()).published
     if published is None:
         published = line.published.get(column)
-    reason = _skipped(study, row, column)
+    label, _, reason = spot(study, row, column)
     if reason is not None:
         return Cell(row, column, [], published=published, skip=reason)
-    found = made[label_of(study, row, column)]
+    found = made[label]
 
     def values(runs: tuple[Finished | None, ...]) -> list[float]:
         read = (figure.read(each) for each in runs if each is not None)
@@ -156,20 +143,17 @@ def _grid(study: GridConfig, cells: Cells) -> Grid:
         own = [(column, cells[row, name]) for name, column in study.columns.items()]
         lines.append((line.words, *(_measured(column, cell) for column, cell in own)))
         known = {c.column: c.published for _, c in own if c.published is not None}
-        texts = {k: v if isinstance(v, str) else f"{v:,g}" for k, v in known.items()}
-        lines += published_line(texts, study.columns)
-        for control in CONTROLS:
+        lines += published_line(known, study.columns, ",g")
+        for control, words in CONTROLS.items():
             each = [(column, cell.controls.get(control, [])) for column, cell in own]
             if any(values for _, values in each):
                 found = (text_of(values, column.figure.digits) for column, values in each)
-                lines.append((f"  {CONTROLS[control]}", *found))
+                lines.append((f"  {words}", *found))
         if len({cell.holds for _, cell in own}) > 1:
             lines.append(("  ε that holds", *(cell.holds or "–" for _, cell in own)))
-    headings = tuple(
-        f"{column.words}, {column.figure.unit}" if column.figure.unit else column.words
-        for column in study.columns.values()
-    )
-    return Grid(study.title, headings, tuple(lines))
+    columns = study.columns.values()
+    headings = (", ".join(filter(None, (each.words, each.figure.unit))) for each in columns)
+    return Grid(study.title, tuple(headings), tuple(lines))
 
 
 def _measured(column: ColumnConfig, cell: Cell) -> str:
@@ -213,15 +197,13 @@ def _sweep(study: GridConfig, cells: Cells) -> Picture:
     for row, line in study.rows.items():
         own = [(column.at or 0.0, cells[row, key]) for key, column in places.items()]
         points = tuple(Point.of(at, cell.values) for at, cell in own if cell.values)
-        if points:
-            lines.append(Line(line.words, points))
         known = tuple(
             Point.of(at, [float(cell.published)])
             for at, cell in own
             if isinstance(cell.published, float | int)
         )
-        if known:
-            lines.append(Line(f"{line.words}, published", known, published=True))
+        both = Line(line.words, points), Line(f"{line.words}, published", known, published=True)
+        lines += [each for each in both if each.points]
     figure = next(iter(places.values())).figure
     words = figure.name.replace("-", " ")
     ticks = {column.at or 0.0: column.tick or f"{column.at or 0.0:g}" for column in places.values()}
@@ -240,11 +222,11 @@ def _curves(study: GridConfig, panel: PanelConfig, made: Mapping[str, Made]) -> 
     column = panel.column or next(iter(study.columns))
     lines = []
     for row in panel.rows or list(study.rows):
-        if _skipped(study, row, column) is None:
-            points = _curve(panel, made[label_of(study, row, column)].finished)
-            if points:
-                lines.append(Line(study.rows[row].words, points))
-    x, y = X_WORDS[panel.x], Y_WORDS[panel.y]
+        label, _, skip = spot(study, row, column)
+        points = _curve(panel, made[label].finished) if skip is None else ()
+        if points:
+            lines.append(Line(study.rows[row].words, points))
+    x, y = X[panel.x][0], Y_WORDS[panel.y]
     return Picture(panel.words, x, y, tuple(lines), log_x=panel.log_x, markers=False)
 
 
@@ -252,6 +234,7 @@ def _curve(panel: PanelConfig, runs: list[Finished]) -> tuple[Point, ...]:
     """Evaluations that all seeds have, at most `MOST_POINTS` of them."""
     if not runs:
         return ()
+    _, keys, unit = X[panel.x]
     scale = 100.0 if "accuracy" in panel.y else 1.0
     count = min(len(run.metrics) for run in runs)
     step = max(1, -(-count // MOST_POINTS))
@@ -259,14 +242,7 @@ def _curve(panel: PanelConfig, runs: list[Finished]) -> tuple[Point, ...]:
     for place in sorted({*range(0, count, step), count - 1}):
         rows = [run.metrics[place] for run in runs]
         values = [value for row in rows if (value := value_of(row, panel.y)) is not None]
-        x = sum(_x(panel, row) for row in rows) / len(rows)
+        x = sum(sum(float(row[key]) for key in keys) / unit for row in rows) / len(rows)
         if len(values) == len(rows) and (not panel.log_x or x > 0):
             points.append(Point.of(x, [scale * value for value in values]))
     return tuple(points)
-
-
-def _x(panel: PanelConfig, row: Mapping[str, Any]) -> float:
-    if panel.x in ("epoch", "round"):
-        return float(row[panel.x])
-    ways = {"megabytes-up": ("up",), "megabytes-down": ("down",)}.get(panel.x, ("up", "down"))
-    return sum(float(row[f"bytes_{way}"]) for way in ways) / 1e6

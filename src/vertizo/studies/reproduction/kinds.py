@@ -16,17 +16,8 @@ from vertizo.run.folder import RunFolder
 from vertizo.studies.intrinsic import intrinsic
 from vertizo.studies.reproduction import grid, memory, scaling
 from vertizo.studies.reproduction.outcome import Grid, Outcome, published_line, text_of
-from vertizo.studies.reproduction.runs import Case, Order, Tree, configure, make
-from vertizo.studies.reproduction.study import (
-    AnyStudy,
-    AttackColumnConfig,
-    AttackConfig,
-    GridConfig,
-    IntrinsicConfig,
-    MemoryConfig,
-    ScalingConfig,
-)
-from vertizo.studies.reproduction.tasks import Task, results
+from vertizo.studies.reproduction.runs import Case, Order, Task, Tree, configure, make, results
+from vertizo.studies.reproduction.study import AnyStudy, AttackConfig, IntrinsicConfig
 
 INTRINSIC = {
     "variance": "σ²",
@@ -39,41 +30,42 @@ INTRINSIC = {
 
 
 def run(study: AnyStudy, order: Order) -> Outcome:
-    """Make what is not made yet, and sum up.
-
-    Raises:
-        UserError: what cannot be run; one line.
-        Interrupted: stopped; what is finished is kept.
-    """
-    return RUN[type(study)](study, order)
+    """Make what is not made yet, and sum up; what is finished is kept when it is interrupted."""
+    return RUN.get(study.kind, grid.run)(study, order)
 
 
 def run_attacks(study: AttackConfig, order: Order) -> Outcome:
-    """Try every attack on every method, with every seed: beside what is found without a message.
-
-    Raises:
-        ConfigError: an attack or a figure that there is not, or one that does not fit.
-    """
-    seeds = order.seeds or study.seeds
+    """Try every attack on every method, with every seed: beside what is found without a message."""
     for column in study.columns.values():
-        _check(column)
-    methods = [method for row in study.rows.values() for method in row.methods]
+        if column.attack not in ATTACKS:
+            raise ConfigError(
+                f"there is no attack {column.attack!r}; known are {', '.join(ATTACKS)}"
+            )
+        known = ATTACKS[column.attack].figures
+        if column.figure not in known:
+            raise ConfigError(
+                f"attack {column.attack!r} has no figure {column.figure!r}; known are "
+                f"{', '.join(known)}"
+            )
+    seeds = range(order.seeds or study.seeds)
     tasks = {
         (method, name, seed): task_of(study, order, method, name, seed)
-        for method in methods
+        for row in study.rows.values()
+        for method in row.methods
         for name in study.columns
-        for seed in range(seeds)
+        for seed in seeds
     }
-    done = results(list(tasks.values()), order.folder, order.jobs, order.report)
+    done = results(tasks, order.folder, order.jobs, order.report)
     lines, figures = [], []
     for row in study.rows.values():
         for method in row.methods:
             cells = []
             for name, column in study.columns.items():
-                each = [done[tasks[method, name, seed].name] for seed in range(seeds)]
-                found = [one["figures"][column.figure] for one in each]
-                values = [100 * value for one in found for value in one["trials"]]
-                controls = [100 * value for one in found for value in one["controls"]]
+                found = [done[method, name, seed]["figures"][column.figure] for seed in seeds]
+                values, controls = (
+                    [100 * value for one in found for value in one[key]]
+                    for key in ("trials", "controls")
+                )
                 cells.append(f"{text_of(values, 1)} ({text_of(controls[:1], 1)})")
                 figures.append(
                     {"method": method, "column": name, "values": values, "controls": controls}
@@ -84,17 +76,6 @@ def run_attacks(study: AttackConfig, order: Order) -> Outcome:
     note = "In brackets: what an attacker who saw no message finds."
     grid = Grid(study.title, headings, tuple(lines))
     return Outcome((grid,), notes=(note,), figures={"cells": figures})
-
-
-def _check(column: AttackColumnConfig) -> None:
-    if column.attack not in ATTACKS:
-        raise ConfigError(f"there is no attack {column.attack!r}; known are {', '.join(ATTACKS)}")
-    known = ATTACKS[column.attack].figures
-    if column.figure not in known:
-        raise ConfigError(
-            f"attack {column.attack!r} has no figure {column.figure!r}; known are "
-            f"{', '.join(known)}"
-        )
 
 
 def task_of(study: AttackConfig, order: Order, method: str, name: str, seed: int) -> Task:
@@ -118,11 +99,7 @@ def attack_trial(attack: str, options: tuple[str, ...], tree: Tree) -> dict[str,
 
 
 def run_intrinsic(study: IntrinsicConfig, order: Order) -> Outcome:
-    """Train, measure on the models that are left, and put the figures into the theorem.
-
-    Raises:
-        RunError: a run diverged.
-    """
+    """Train, measure on the models that are left, and put the figures into the theorem."""
     cases = []
     for label, row in study.rows.items():
         trees = [study.settings, row.settings]
@@ -133,20 +110,17 @@ def run_intrinsic(study: IntrinsicConfig, order: Order) -> Outcome:
     if lost is not None:
         raise RunError(f"{study.paper}, {lost}: training diverged; there is nothing to measure")
     tasks = {
-        label: [
-            Task(f"{label}-{place}", measured, (str(each.folder), study.repeats))
-            for place, each in enumerate(found.finished)
-        ]
+        (label, place): Task(f"{label}-{place}", measured, (str(each.folder), study.repeats))
         for label, found in made.items()
+        for place, each in enumerate(found.finished)
     }
-    every = [task for own in tasks.values() for task in own]
-    done = results(every, order.folder, order.jobs, order.report)
+    done = results(tasks, order.folder, order.jobs, order.report)
     lines, figures = [], []
     for label, row in study.rows.items():
-        found = [done[task.name] for task in tasks[label]]
-        lines.append((row.words, *(text_of([e[key] for e in found], 4) for key in INTRINSIC)))
+        seeds = [done[key] for key in tasks if key[0] == label]
+        lines.append((row.words, *(text_of([e[key] for e in seeds], 4) for key in INTRINSIC)))
         lines += published_line(row.published, INTRINSIC, "g")
-        figures.append({"row": label, "seeds": found})
+        figures.append({"row": label, "seeds": seeds})
     grid = Grid(study.title, tuple(INTRINSIC.values()), tuple(lines))
     return Outcome((grid,), figures={"cells": figures})
 
@@ -156,10 +130,9 @@ def measured(folder: str, repeats: int) -> dict[str, Any]:
     return asdict(intrinsic(RunFolder(Path(folder)), repeats=repeats))
 
 
-RUN: dict[type[AnyStudy], Callable[[Any, Order], Outcome]] = {
-    GridConfig: grid.run,
-    ScalingConfig: scaling.run,
-    AttackConfig: run_attacks,
-    IntrinsicConfig: run_intrinsic,
-    MemoryConfig: memory.run,
+RUN: dict[str, Callable[[Any, Order], Outcome]] = {
+    "scaling": scaling.run,
+    "attack": run_attacks,
+    "intrinsic": run_intrinsic,
+    "memory": memory.run,
 }

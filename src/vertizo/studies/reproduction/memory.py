@@ -24,18 +24,10 @@ from vertizo.methods.base import ClientSide
 from vertizo.methods.choice import METHODS
 from vertizo.models.optimizers import Sgd
 from vertizo.run import build_models
-from vertizo.studies.reproduction.outcome import (
-    Grid,
-    Line,
-    Outcome,
-    Picture,
-    Point,
-    published_line,
-    text_of,
-)
-from vertizo.studies.reproduction.runs import Order, Tree
+from vertizo.studies.reproduction import outcome
+from vertizo.studies.reproduction.outcome import Outcome, Picture, Point
+from vertizo.studies.reproduction.runs import Order, Task, Tree, results
 from vertizo.studies.reproduction.study import MemoryConfig
-from vertizo.studies.reproduction.tasks import Task, results
 
 INFERENCE = "inference"
 ROUNDS = 2
@@ -44,12 +36,8 @@ STATUS = Path("/proc/self/status")
 
 
 def run(study: MemoryConfig, order: Order) -> Outcome:
-    """Measure every method on every model.
-
-    Raises:
-        UserError: a model or a method that there is not, or no Linux; one line.
-    """
-    seeds = order.seeds or study.seeds
+    """Measure every method on every model."""
+    seeds = range(order.seeds or study.seeds)
     names = {INFERENCE: "inference alone", **study.methods}
     unknown = next((name for name in study.methods if name not in METHODS), None)
     if unknown is not None:
@@ -62,33 +50,33 @@ def run(study: MemoryConfig, order: Order) -> Outcome:
         )
         for label, row in study.rows.items()
         for method in names
-        for seed in range(seeds)
+        for seed in seeds
     }
-    done = results(list(tasks.values()), order.folder, 1, order.report)  # apart, for their peaks
+    done = results(tasks, order.folder, 1, order.report)  # apart, for their peaks
     lines, figures = [], []
     points: dict[str, list[Point]] = {name: [] for name in names}
     for place, (label, row) in enumerate(study.rows.items()):
         cells, weights = [], 0.0
         for method in names:
-            each = [done[tasks[label, method, seed].name] for seed in range(seeds)]
+            each = [done[label, method, seed] for seed in seeds]
             weights = each[0]["weights"]
             ratios = [one["peak"] / one["weights"] for one in each]
-            cells.append(text_of(ratios, 2))
+            cells.append(outcome.text_of(ratios, 2))
             points[method].append(Point.of(place, ratios))
             figures.append({"row": label, "method": method, "weights": weights, "ratios": ratios})
         lines.append((row.words, f"{weights:,.0f}", *cells))
-        lines += published_line(row.published, ("", *names))
+        lines += outcome.published_line(row.published, ("", *names))
     headings = ("model, MiB", *(f"{words}, × model" for words in names.values()))
     picture = Picture(
         study.title,
         "",
         "peak memory over the model's",
-        tuple(Line(words, tuple(points[name])) for name, words in names.items()),
+        tuple(outcome.Line(words, tuple(points[name])) for name, words in names.items()),
         log_y=True,
         bars=True,
         ticks={float(place): label for place, label in enumerate(study.rows)},
     )
-    grid = Grid(study.title, headings, tuple(lines))
+    grid = outcome.Grid(study.title, headings, tuple(lines))
     return Outcome((grid,), (picture,), figures={"cells": figures})
 
 
@@ -123,8 +111,7 @@ def _rounds(
 ) -> int:
     """What a client does in `ROUNDS` rounds, the peak counted anew once its model is made.
 
-    Returns:
-        The number of its parameters.
+    Returns the number of its parameters.
     """
     features = (
         torch.randn(batch, generator=torch.Generator().manual_seed(0))

@@ -7,9 +7,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from vertizo.core.errors import RunError
 from vertizo.run import checkpoint
 from vertizo.studies.comparison import mean_and_spread
 
@@ -25,8 +24,7 @@ class Grid:
     """What each line is about, then its cells."""
 
 
-@dataclass(frozen=True)
-class Point:
+class Point(NamedTuple):
     """Mean, least and largest of a figure's seeds at one place."""
 
     x: float
@@ -77,61 +75,45 @@ class Outcome:
     figures: Mapping[str, Any] = field(default_factory=dict)
     """Every seed's numbers, for JSON."""
 
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON; of each point of a picture's lines x, mean, least and largest."""
+        pictures = []
+        for picture in self.pictures:
+            lines = {
+                line.words: [[float(f"{value:.5g}") for value in point] for point in line.points]
+                for line in picture.lines
+            }
+            pictures.append(
+                {"title": picture.title, "x": picture.x, "y": picture.y} | {"lines": lines}
+            )
+        return {
+            "tables": [asdict(grid) for grid in self.grids],
+            "notes": list(self.notes),
+            "figures": dict(self.figures),
+            "pictures": pictures,
+        }
+
 
 def write(folder: Path, name: str, content: Mapping[str, Any]) -> Path:
-    """Leave all figures in ``NAME.json`` of a folder, which is made.
-
-    Raises:
-        RunError: it cannot be written.
-    """
+    """Leave all figures in ``NAME.json`` of a folder, which is made; RunError if it cannot be."""
     text = json.dumps(content, indent=1, ensure_ascii=False)
     # a line for each entry, and lists of numbers on one line
     text = re.sub(
         r"\[\s+([-\d.eE+,\s]+?)\s+\]", lambda found: f"[{' '.join(found[1].split())}]", text
     )
-    place = folder / f"{name}.json"
-    try:
+    with checkpoint.writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        checkpoint.write_atomically(place, f"{text}\n".encode())
-    except OSError as error:
-        raise RunError(f"{folder} cannot be written: {error.strerror}") from None
-    return place
-
-
-def as_dict(outcome: Outcome) -> dict[str, Any]:
-    """For JSON; of each point of a picture's lines x, mean, least and largest."""
-    pictures = [
-        {
-            "title": picture.title,
-            "x": picture.x,
-            "y": picture.y,
-            "lines": {
-                line.words: [
-                    [float(f"{value:.5g}") for value in (point.x, point.y, point.low, point.high)]
-                    for point in line.points
-                ]
-                for line in picture.lines
-            },
-        }
-        for picture in outcome.pictures
-    ]
-    return {
-        "tables": [asdict(grid) for grid in outcome.grids],
-        "notes": list(outcome.notes),
-        "figures": dict(outcome.figures),
-        "pictures": pictures,
-    }
+    checkpoint.write_atomically(folder / f"{name}.json", f"{text}\n".encode())
+    return folder / f"{name}.json"
 
 
 def published_line(
     published: Mapping[str, float | str], keys: Iterable[str], form: str = ""
 ) -> list[tuple[str, ...]]:
     """The line below a measured one: the paper's figures or words; none where it has neither."""
-    if not published:
-        return []
     values = [published.get(key, "–") for key in keys]
     texts = (value if isinstance(value, str) else f"{value:{form}}" for value in values)
-    return [("  published", *texts)]
+    return [("  published", *texts)] if published else []
 
 
 def text_of(values: Sequence[float], digits: int, missing: str = "", total: int = 0) -> str:

@@ -19,11 +19,7 @@ BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 
 
 def measured(results: Path) -> str:
-    """Tables of all results, as Markdown.
-
-    Args:
-        results: folder with NAME.json or NAME-quick.json of each study; the first counts.
-    """
+    """Tables of a folder of results, as Markdown; NAME.json counts before NAME-quick.json."""
     parts = []
     for name in names():
         files = (results / f"{name}.json", results / f"{name}-quick.json")
@@ -70,11 +66,7 @@ def _cell(text: str) -> str:
 
 
 def updated(page: str, results: Path) -> str:
-    """A page with the results between its markers.
-
-    Raises:
-        ConfigError: it has no markers.
-    """
+    """A page with the results between its markers; ConfigError if it has none."""
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from vertizo.core.errors import RunError
 from vertizo.run import checkpoint
 from vertizo.studies.reproduction.outcome import Picture
 
@@ -21,22 +21,13 @@ WIDTH, HEIGHT = 5.2, 3.8
 
 def available() -> bool:
     """Whether matplotlib is installed."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        return False
-    return True
+    return find_spec("matplotlib") is not None
 
 
 def draw(pictures: Sequence[Picture], path: Path) -> None:
-    """Write pictures side by side, at most three in a row, into one file.
+    """Write one or more pictures side by side, at most three in a row, into one file.
 
-    Args:
-        pictures: at least one.
-        path: its ending says the format: .svg, .png or .pdf.
-
-    Raises:
-        RunError: it cannot be written.
+    The path's ending says the format: .svg, .png or .pdf. RunError if it cannot be written.
     """
     import matplotlib
     from matplotlib.figure import Figure
@@ -54,11 +45,9 @@ def draw(pictures: Sequence[Picture], path: Path) -> None:
         kind = path.suffix.removeprefix(".")
         metadata = {"Date": None} if kind == "svg" else None
         figure.savefig(content, format=kind, dpi=110, metadata=metadata)
-    try:
+    with checkpoint.writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        checkpoint.write_atomically(path, content.getvalue())
-    except OSError as error:
-        raise RunError(f"{path} cannot be written: {error.strerror}") from None
+    checkpoint.write_atomically(path, content.getvalue())
 
 
 def _one(axes: Any, picture: Picture) -> None:

@@ -1,24 +1,33 @@
-"""The training runs of a study: planned and made by `vertizo.studies.comparison`, and read back."""
+"""What a study makes: training runs by `vertizo.studies.comparison`, and tasks that are none.
+
+Both are kept, so that the same command continues after Ctrl-C.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+import json
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from vertizo.config import schema as configuration
 from vertizo.config import tree as config_tree
 from vertizo.config.error_lines import override
 from vertizo.config.schema import ExperimentConfig
-from vertizo.core.errors import UserError
+from vertizo.core.errors import Interrupted, UserError
+from vertizo.run import checkpoint
 from vertizo.run.folder import RunFolder
 from vertizo.studies import comparison
 from vertizo.studies.comparison import Standing
 from vertizo.studies.engines import Engine, Run
+from vertizo.studies.processes import processes
 from vertizo.studies.reproduction.figures import Finished
 
 Tree = dict[str, Any]
+Figures = Mapping[str, Any]
+Key = TypeVar("Key", bound=Hashable)
 FAILED = "diverged.txt"
 """In the folder of a run that diverged: the line that says so."""
 
@@ -28,7 +37,6 @@ class Order:
     """How a study is to be run."""
 
     folder: Path
-    """Of its runs."""
     engine: Engine
     seeds: int | None = None
     """Unset: the study's own number."""
@@ -66,20 +74,15 @@ class Made:
 def configure(where: str, trees: Sequence[Tree], overrides: Sequence[str] = ()) -> ExperimentConfig:
     """A configuration from trees, each with its keys in place of those before.
 
-    Args:
-        where: what they are, for errors.
-        trees: the first is a whole one; a null in another takes a key away.
-        overrides: ``key=value``, applied last.
-
-    Raises:
-        ConfigError: names the key and what would be right.
+    The first tree is a whole one, and a null in another takes a key away. ConfigError begins with
+    ``where``, and names the key and what would be right.
     """
     whole: Tree = {}
     for tree in trees:
         method = whole.get("method", {})
         whole = config_tree.with_entry(whole, tree, str(method.get("name", "dpzv")))
     override(whole, overrides, ExperimentConfig())
-    # A study names seeds: it is gone on with where it was stopped.
+    # A study names seeds: it is resumed where it was stopped.
     return configuration.parse({"seed": 0, **_without_nulls(whole)}, where)
 
 
@@ -94,11 +97,8 @@ def _without_nulls(tree: Tree) -> Tree:
 def make(cases: Sequence[Case], order: Order) -> dict[str, Made]:
     """Make what is not finished, and read everything back: label → what became of it.
 
-    A run that diverges is a result: it is noted, the others go on, and it is not tried again.
-
-    Raises:
-        UserError: a case cannot start, or a run failed otherwise than by diverging.
-        Interrupted: stopped; what is finished is kept.
+    A run that diverges is a result: it is noted, the others go on, and it is not tried again. What
+    is finished is kept when a run fails otherwise, and on Interrupted.
     """
     runs = [
         run
@@ -110,15 +110,18 @@ def make(cases: Sequence[Case], order: Order) -> dict[str, Made]:
     comparison.check(runs)
     left = [run for run in runs if not (run.folder / FAILED).is_file()]
     comparison.execute(left, order.engine, order.report, _noted)
-    found = {}
-    for case in cases:
-        own = [run for run in runs if run.label == case.label]
-        kinds = comparison.CONTROLS if case.controls else ()
-        plain, *controls = (
-            tuple(_read(run) for run in own if run.control == kind) for kind in ("none", *kinds)
+    read: dict[tuple[str, str], tuple[Finished | None, ...]] = {}
+    for run in runs:
+        at = run.label, run.control
+        read[at] = *read.get(at, ()), _read(run)
+    return {
+        case.label: Made(
+            read[case.label, "none"],
+            {kind: read[case.label, kind] for kind in comparison.CONTROLS if case.controls},
+            case.config,
         )
-        found[case.label] = Made(plain, dict(zip(kinds, controls, strict=True)), case.config)
-    return found
+        for case in cases
+    }
 
 
 def _noted(run: Run, error: UserError) -> bool:
@@ -134,3 +137,48 @@ def _read(run: Run) -> Finished | None:
     folder = RunFolder(run.folder)
     summary = folder.summary()
     return None if summary is None else Finished(summary, folder.metrics(), run.folder)
+
+
+@dataclass(frozen=True)
+class Task:
+    """Work that is no training run: a call of a module's function with plain values."""
+
+    name: str
+    function: Callable[..., Figures]
+    arguments: tuple[Any, ...]
+
+    def file(self, folder: Path) -> Path:
+        """Where its figures are kept; another one for other arguments."""
+        said = json.dumps([self.function.__name__, *self.arguments], sort_keys=True, default=str)
+        digest = hashlib.sha256(said.encode()).hexdigest()[:12]
+        return folder / "tasks" / f"{self.name}-{digest}.json"
+
+
+def results(
+    tasks: Mapping[Key, Task],
+    folder: Path,
+    jobs: int,
+    report: Callable[[Standing], None] | None = None,
+) -> dict[Key, Figures]:
+    """Do what is not done yet, each in a fresh process, and keep its figures in a folder.
+
+    What is finished is kept when a task fails or all is interrupted.
+    """
+    left = [task for task in tasks.values() if not task.file(folder).is_file()]
+    finished = len(tasks) - len(left)
+    calls = ((task.file(folder), task.function, task.arguments) for task in left)
+    try:
+        with processes(jobs) as pool:
+            for ended in pool.make(calls):
+                if ended is not None:
+                    file, future = ended
+                    figures = future.result()
+                    with checkpoint.writing(file):
+                        file.parent.mkdir(parents=True, exist_ok=True)
+                    checkpoint.write_atomically(file, json.dumps(figures).encode())
+                    finished += 1
+                elif report is not None:
+                    report(Standing(finished, len(tasks), finished / len(tasks)))
+    except KeyboardInterrupt:
+        raise Interrupted("stopped") from None
+    return {key: json.loads(task.file(folder).read_text("utf-8")) for key, task in tasks.items()}

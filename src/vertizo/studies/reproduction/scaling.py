@@ -20,6 +20,13 @@ Growth = dict[str, Any]
 """A method's rounds over the sizes of one axis: ``sizes``, and for each size ``rounds`` (those of
 all seeds at the best rate; empty where no rate took all there) and ``rates`` (the best). ``power``
 is the s of rounds that grow as size^s, fitted to the sizes at which the accuracy was reached."""
+Key = tuple[str, str, int, float]
+"""Axis, method, place of the size, and rate."""
+NOTE = (
+    "Rounds until an accuracy is reached, at the best of a few client rates for each size. "
+    "Rates that the papers prove are upper bounds on gradients' norms; 'proved' is the power "
+    "of the size with which rounds would grow if they were tight."
+)
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float | None:
@@ -39,66 +46,63 @@ def run(study: ScalingConfig, order: Order) -> Outcome:
     made = make(list(cases(study, order).values()), order)
     growths, grids, pictures = list[Growth](), [], []
     for name, axis in study.axes.items():
-        own = [growth(study, name, method, made) for method in study.methods]
+        own = [_growth(study, name, method, made) for method in study.methods]
         growths += own
         grids.append(_grid(study, axis, own))
         pictures.append(_picture(study, axis, own))
-    note = (
-        "Rounds until an accuracy is reached, at the best of a few client rates for each size. "
-        "Rates that the papers prove are upper bounds on gradients' norms; 'proved' is the power "
-        "of the size with which rounds would grow if they were tight."
-    )
-    return Outcome(tuple(grids), tuple(pictures), (note,), {"growths": growths})
+    return Outcome(tuple(grids), tuple(pictures), (NOTE,), {"growths": growths})
 
 
-def cases(study: ScalingConfig, order: Order) -> dict[tuple[str, str, int, float], Case]:
+def cases(study: ScalingConfig, order: Order) -> dict[Key, Case]:
     """Every axis, method, size and rate."""
     found = {}
-    for axis_name, axis in study.axes.items():
+    for name, axis in study.axes.items():
         for method_name, method in study.methods.items():
             for place, size in enumerate(axis.settings):
                 for rate in method.rates:
-                    label = label_of(axis_name, method_name, place, rate)
+                    key = name, method_name, place, rate
                     own = {"client": {"optimizer": {"learning_rate": rate}}}
                     trees = [study.settings, axis.shared, method.settings, size, own]
-                    config = configure(f"{study.paper}, {label}", trees, order.overrides)
-                    seeds = order.seeds or study.seeds
-                    found[axis_name, method_name, place, rate] = Case(label, config, seeds)
+                    config = configure(f"{study.paper}, {_label(key)}", trees, order.overrides)
+                    found[key] = Case(_label(key), config, order.seeds or study.seeds)
     return found
 
 
-def label_of(axis: str, method: str, place: int, rate: float) -> str:
+def _label(key: Key) -> str:
     """What the runs of a size and rate are called."""
-    return f"{axis}.{method}.{place}.{rate:g}"
+    *names, rate = key
+    return ".".join([*map(str, names), f"{rate:g}"])
 
 
-def growth(study: ScalingConfig, axis: str, method: str, made: Mapping[str, Made]) -> Growth:
+def _growth(study: ScalingConfig, name: str, method: str, made: Mapping[str, Made]) -> Growth:
     """The fewest rounds at each size."""
+    axis = study.axes[name]
     sizes, rounds, rates = [], [], []
-    for place in range(len(study.axes[axis].settings)):
+    for place in range(len(axis.settings)):
         best, best_rate, size = list[float](), None, 0
         for rate in study.methods[method].rates:
-            found = made[label_of(axis, method, place, rate)]
-            size = size_of(study.axes[axis], found) or size
-            taken = [rounds_to(each.metrics, study.axes[axis].target) for each in found.finished]
+            found = made[_label((name, method, place, rate))]
+            size = _size_of(axis, found) or size
+            taken = [rounds_to(each.metrics, axis.target) for each in found.finished]
             known = [each for each in taken if each is not None]
             if len(known) == len(found.runs) and (not best or sum(known) < sum(best)):
                 best, best_rate = known, rate
         sizes.append(size)
         rounds.append(best)
         rates.append(best_rate)
-    reached = [(s, statistics.fmean(r)) for s, r in zip(sizes, rounds, strict=True) if r]
+    # What was there from the start took no rounds, which no power of a size is.
+    power = slope([(s, statistics.fmean(r)) for s, r in zip(sizes, rounds, strict=True) if any(r)])
     return {
-        "axis": axis,
+        "axis": name,
         "method": method,
         "sizes": sizes,
         "rounds": rounds,
         "rates": rates,
-        "power": slope(reached),
+        "power": power,
     }
 
 
-def size_of(axis: ScalingAxisConfig, found: Made) -> int:
+def _size_of(axis: ScalingAxisConfig, found: Made) -> int:
     """What grows along an axis, of one case; 0 where none of its runs came to an end."""
     if axis.size == "embedding":
         return int(getattr(found.config.client.model, "outputs", 0))
@@ -114,13 +118,15 @@ def _grid(study: ScalingConfig, axis: ScalingAxisConfig, own: Sequence[Growth]) 
     for each in own:
         method, measured = each["method"], each["power"]
         proved = axis.exponents.get(method)
-        ends = (
-            "–" if measured is None else f"{measured:.2f}",
-            "–" if proved is None else f"{proved:g}",
-            axis.theory.get(method, "–"),
+        lines.append(
+            (
+                study.methods[method].words,
+                *(text_of(rounds, 0, "reached") for rounds in each["rounds"]),
+                "–" if measured is None else f"{measured:.2f}",
+                "–" if proved is None else f"{proved:g}",
+                axis.theory.get(method, "–"),
+            )
         )
-        cells = (text_of(rounds, 0, "reached") for rounds in each["rounds"])
-        lines.append((study.methods[method].words, *cells, *ends))
     sizes = max((each["sizes"] for each in own), key=max)
     headings = (*(f"{size:,}" for size in sizes), "power", "proved", "rate in the paper")
     return Grid(f"Rounds to {100 * axis.target:g} % by {axis.words}", headings, tuple(lines))

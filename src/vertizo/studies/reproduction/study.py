@@ -23,6 +23,8 @@ from vertizo.studies.reproduction.figures import USUAL, FigureChoice
 
 Tree = dict[str, Any]
 FOLDER = Path(__file__).with_name("studies")
+ENDINGS = (".yaml", ".yml")
+"""Of somebody's own file, in place of a study's name."""
 Published = float | str
 """A number in the figure's unit, or words where the paper has no number."""
 
@@ -120,18 +122,15 @@ class GridConfig(_Study):
     @model_validator(mode="after")
     def _names_exist(self) -> GridConfig:
         """Rows speak of columns that there are."""
-        named = {
-            name: row for row, line in self.rows.items() for name in (*line.published, *line.cells)
-        }
-        named = {**{c.runs: "columns" for c in self.columns.values() if c.runs}, **named}
-        named = {**{p.column: "panels" for p in self.panels if p.column}, **named}
-        rows = {row: "panels" for panel in self.panels for row in panel.rows or ()}
-        for what, asked, known in (("row", rows, self.rows), ("column", named, self.columns)):
-            for name, where in asked.items():
-                if name not in known:
-                    raise ValueError(
-                        f"{where} names the {what} {name!r}{nearest(name, list(known))}"
-                    )
+        asked = [("row", row, "panels") for panel in self.panels for row in panel.rows or ()]
+        asked += [("column", panel.column, "panels") for panel in self.panels if panel.column]
+        asked += [("column", each.runs, "columns") for each in self.columns.values() if each.runs]
+        for row, line in self.rows.items():
+            asked += [("column", name, row) for name in (*line.published, *line.cells)]
+        for what, name, where in asked:
+            known = self.rows if what == "row" else self.columns
+            if name not in known:
+                raise ValueError(f"{where} names the {what} {name!r}{nearest(name, list(known))}")
         if self.kind == "sweep" and all(column.at is None for column in self.columns.values()):
             raise ValueError("kind is 'sweep' but no column says at which place of the axis it is")
         if self.kind == "curves" and not self.panels:
@@ -237,7 +236,7 @@ class MemoryConfig(_Study):
 AnyStudy = GridConfig | ScalingConfig | AttackConfig | IntrinsicConfig | MemoryConfig
 KINDS: dict[str, type[AnyStudy]] = {
     kind: config
-    for config in (GridConfig, ScalingConfig, AttackConfig, IntrinsicConfig, MemoryConfig)
+    for config in get_args(AnyStudy)
     for kind in get_args(config.model_fields["kind"].annotation)
 }
 
@@ -254,18 +253,13 @@ def runs_of(name: str) -> str:
 
 
 def load(name: str, *, quick: bool = False) -> AnyStudy:
-    """A study by name, or from a file of one's own, in its full or its quick form.
-
-    Raises:
-        ConfigError: there is none, or its file is wrong; one line.
-    """
+    """A study by name, or from a file of one's own, in its full or its quick form."""
     tree = _whole(name)
     smaller = tree.pop("quick", {})
     if quick:
         if not smaller:
             raise ConfigError(f"{name} has no quick form; leave --quick out")
-        small = changed(tree, smaller)
-        tree = _pruned(small, tree.get("columns"))
+        tree = _pruned(changed(tree, smaller), tree.get("columns"))
     kind = tree.get("kind", "table")
     if kind not in KINDS:
         raise ConfigError(f"{_path(name)}: kind is {kind!r}; known are {', '.join(KINDS)}")
@@ -281,8 +275,8 @@ def _pruned(tree: Tree, before: Any) -> Tree:
     if isinstance(before, dict) and isinstance(columns, dict) and isinstance(rows, dict):
         gone = before.keys() - columns.keys()
         for row in rows.values():
-            for key in ("published", "cells"):
-                if isinstance(row.get(key), dict):
+            for key in {"published", "cells"} & row.keys():
+                if isinstance(row[key], dict):
                     row[key] = {name: each for name, each in row[key].items() if name not in gone}
     return tree
 
@@ -318,11 +312,12 @@ def _whole(name: str) -> Tree:
 
 
 def _read(name: str) -> Tree:
-    if not _is_file(name) and name not in names():
+    path = _path(name)
+    if not name.endswith(ENDINGS) and name not in names():
         hint = nearest(name, names()) or "; vertizo reproduce --list shows all"
         raise ConfigError(f"there is no table or figure {name!r}{hint}")
-    tree = read_yaml(_path(name))
-    _check_keys(tree, _path(name))
+    tree = read_yaml(path)
+    _check_keys(tree, path)
     return tree
 
 
@@ -335,10 +330,6 @@ def _check_keys(tree: Tree, path: Path) -> None:
             _check_keys(value, path)
 
 
-def _is_file(name: str) -> bool:
-    """Whether a name is that of somebody's own file."""
-    return name.endswith((".yaml", ".yml"))
-
-
 def _path(name: str) -> Path:
-    return Path(name) if _is_file(name) else FOLDER / f"{name}.yaml"
+    """The file of a study: somebody's own, or one that comes with the package."""
+    return Path(name) if name.endswith(ENDINGS) else FOLDER / f"{name}.yaml"

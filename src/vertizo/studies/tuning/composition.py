@@ -11,6 +11,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import astuple
+from functools import reduce
+from operator import add
 
 from scipy.optimize import brentq
 
@@ -37,23 +40,15 @@ def together(trials: Sequence[Releases], delta: float) -> float:
     def gaussian(at: float) -> float:
         return joined_epsilon(mu, secret or None, at)
 
-    if not grids:
-        return gaussian(delta)
-    grid = grids[0]
-    for other in grids[1:]:
-        grid += other
-    return grid.epsilon(gaussian, delta)
+    return reduce(add, grids).epsilon(gaussian, delta) if grids else gaussian(delta)
 
 
 def are_alike(one: Releases, other: Releases) -> bool:
     """Whether two runs release the same, up to the rounding of numbers; a clip is a unit only."""
 
-    def figures(of: Releases) -> tuple[float, ...]:
-        secret = of.secret
-        steps = (secret.count, secret.sampling, secret.noise_multiplier) if secret else ()
-        return of.known_mu, *steps
-
-    ours, theirs = figures(one), figures(other)
+    ours, theirs = (
+        (of.known_mu, *(astuple(of.secret) if of.secret is not None else ())) for of in (one, other)
+    )
     close = (math.isclose(a, b, rel_tol=ALIKE) for a, b in zip(ours, theirs, strict=False))
     return len(ours) == len(theirs) and all(close) and one.grid == other.grid
 
@@ -72,10 +67,8 @@ def calibrate(
 ) -> float:
     """The largest ε of each trial at which all of them, at δ, stay within ``total``.
 
-    ``planned`` says what the trials release when each has an ε.
-
-    Raises:
-        ConfigError: no ε is small enough, or it leaves nothing to train with.
+    ``planned`` says what the trials release when each has an ε. ConfigError if no ε is small
+    enough, or it leaves nothing to train with.
     """
 
     def excess(log_epsilon: float) -> float:

@@ -9,9 +9,10 @@ that what all trials release together is a fixed list, to which exact compositio
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import NamedTuple
 
 from vertizo.config.schema import ExperimentConfig
 from vertizo.config.tree import Tree
@@ -22,14 +23,13 @@ from vertizo.privacy.events import Releases
 from vertizo.privacy.statement import Statement
 from vertizo.run.federation import Federation, build
 from vertizo.studies.tuning.composition import are_alike
-from vertizo.studies.tuning.space import Space, configured, value_at
+from vertizo.studies.tuning.space import Space, configured
 
 FREE = ("learning_rate", "momentum", "decay", "smoothing", "directions")
 """Last words of keys that change nothing that is released."""
 
 
-@dataclass(frozen=True)
-class Planned:
+class Planned(NamedTuple):
     """What one run may release, and what is said of it."""
 
     statement: Statement
@@ -41,20 +41,14 @@ class Plan:
     """All trials of a search, as far as they are fixed beforehand."""
 
     base: Tree
-    """The configuration that is searched around."""
     data: VerticalData
     space: Space
     seed: int
-    """Of the search."""
 
     @cached_property
     def config(self) -> ExperimentConfig:
         """What is searched around: trial 0."""
         return configured(self.base, {})
-
-    def configured_value(self, key: str) -> Any:
-        """What trial 0 has there; of a rate that is left to the program, None."""
-        return value_at(self.config, key)
 
     @cached_property
     def first(self) -> Planned:
@@ -85,54 +79,36 @@ class Plan:
         return {key: self.space[key].draw(generator) for key in self.beforehand}
 
     def settings(self, number: int, values: Mapping[str, str]) -> ExperimentConfig:
-        """The configuration of a trial with these values in place of the configured ones.
-
-        Raises:
-            ConfigError: they do not fit.
-        """
+        """A trial's configuration with these values; ConfigError if they do not fit."""
         return configured(self.base, values, f"trial {number}")
 
     def planned(self, number: int) -> Planned:
-        """What a trial may release.
-
-        Raises:
-            ConfigError: what was drawn for it does not fit.
-        """
+        """What a trial may release; ConfigError if what was drawn for it does not fit."""
         drawn = self.drawn(number)
         return self._planned(self.settings(number, drawn)) if drawn else self.first
 
     def all_planned(self, trials: int) -> list[Planned]:
-        """What every trial may release; one whose values do not fit releases nothing.
-
-        Raises:
-            ConfigError: the configured one does not fit.
-        """
+        """What every trial may release; one but the first whose values do not fit, nothing."""
         found = [self.first]
         for number in range(1, trials):
-            try:
+            with suppress(ConfigError):
                 found.append(self.planned(number))
-            except ConfigError:
-                continue
         return found
 
     def check(self, number: int, config: ExperimentConfig) -> None:
-        """Find that a trial releases what was planned, and nothing else.
-
-        Raises:
-            ConfigError: its values do not fit.
-            RunError: it would release something else.
-        """
+        """Refuse a trial that would release something else than what was planned for it."""
         if not self.first.statement.is_bounded:
             return
         planned, found = self.planned(number), self._planned(config)
-        alike = (
-            found.statement.guarantee == planned.statement.guarantee
-            and found.statement.covers == planned.statement.covers
-            and planned.releases is not None
-            and found.releases is not None
-            and are_alike(planned.releases, found.releases)
+        ours, theirs = (
+            (each.statement.guarantee, each.statement.covers) for each in (planned, found)
         )
-        if not alike:
+        if (
+            ours != theirs
+            or planned.releases is None
+            or found.releases is None
+            or not are_alike(planned.releases, found.releases)
+        ):
             raise RunError(
                 f"trial {number} would release something else than what was planned before the "
                 "first trial, and no bound would hold for all of them; search fewer keys"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from vertizo.core.errors import ConfigError, RunError
 from vertizo.privacy.durable_ledger import DurableLedger
@@ -28,7 +27,6 @@ class Cost:
     """What holds for a search."""
 
     guarantee: Guarantee
-    """Of all its trials together."""
     trials: int
     """That are counted, each whole: all that were planned."""
     words: tuple[str, ...]
@@ -39,10 +37,6 @@ class Cost:
     """Of all trials together, at the same δ; or of all runs that a ledger is for."""
     covers: tuple[str, ...] = ()
     ledger: str | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """For ``results.json``."""
-        return {**asdict(self), "words": list(self.words), "covers": list(self.covers)}
 
 
 def cost_of(plan: Plan, trials: int, chosen: int) -> Cost:
@@ -105,12 +99,7 @@ def cost_of(plan: Plan, trials: int, chosen: int) -> Cost:
 
 
 def check_ledger(plan: Plan, begun: Sequence[int], trials: int) -> None:
-    """Refuse a search whose ledger cannot pay for the planned trials that are not begun.
-
-    Raises:
-        ConfigError: the ledger is for other records, or for other secret steps.
-        RunError: it cannot be read, or has too little left.
-    """
+    """Refuse a search whose ledger is for other records, or cannot pay for all trials to come."""
     path = plan.config.privacy.ledger
     if path is None:
         return
@@ -127,11 +116,7 @@ def check_ledger(plan: Plan, begun: Sequence[int], trials: int) -> None:
 
 
 def affordable_trials(path: Path, plan: Plan, numbers: Sequence[int]) -> int:
-    """How many of these trials, in their order, a ledger can still pay for.
-
-    Raises:
-        ConfigError, RunError: as `check_ledger`.
-    """
+    """How many of these trials, in their order, a ledger of these records can still pay for."""
     summary = DurableLedger.inspect(path)
     budget = summary.budget
     ours = records_name(plan.config, plan.data), plan.data.records, len(plan.data.parties)
@@ -147,11 +132,9 @@ def affordable_trials(path: Path, plan: Plan, numbers: Sequence[int]) -> int:
             releases = plan.planned(number).releases
         except ConfigError:
             continue
-        if releases is None:
-            continue
-        units -= releases.share
-        if releases.secret is not None:
-            steps -= releases.secret.count
+        if releases is not None:
+            units -= releases.share
+            steps -= releases.secret.count if releases.secret is not None else 0
         if units < 0 or steps < 0:
             return count
     return len(numbers)

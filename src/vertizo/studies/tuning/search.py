@@ -1,4 +1,4 @@
-"""A search from its beginning to its best configuration, in a folder that it can be gone on with.
+"""A search from its beginning to its best configuration, in a folder that it can be resumed from.
 
 ===================  ===============================================================
 tune.json            what is searched, and how; another search is refused the folder
@@ -14,8 +14,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,19 +27,19 @@ from vertizo.privacy.events import Releases
 from vertizo.run import checkpoint
 from vertizo.run.experiment import Experiment
 from vertizo.run.folder import RunFolder
+from vertizo.studies.comparison import Standing
 from vertizo.studies.engines import share_done
 from vertizo.studies.processes import Inline, Pool, processes
 from vertizo.studies.tuning.composition import calibrate
-from vertizo.studies.tuning.objective import choose
 from vertizo.studies.tuning.plan import Plan, unledgered
 from vertizo.studies.tuning.privacy import affordable_trials, check_ledger
 from vertizo.studies.tuning.results import Results, conclude
 from vertizo.studies.tuning.space import Choices, configured, default_space, parse_space, value_at
-from vertizo.studies.tuning.study import FILE, PrunerName, Record, Study, library
-from vertizo.studies.tuning.trial import Ended, run_trial, without_tests
+from vertizo.studies.tuning.study import FILE, PrunerName, Study, library
+from vertizo.studies.tuning.trial import Ended, choose, run_trial, without_tests
 
 SETTINGS = "tune.json"
-Show = Callable[["Standing"], None]
+Show = Callable[[Standing], None]
 
 
 @dataclass(frozen=True)
@@ -52,13 +51,12 @@ class Options:
     search: tuple[str, ...] = ()
     """``key=spec`` of each key; none for the usual space of the method."""
     objective: str | None = None
-    """See `vertizo.studies.tuning.objective`; None for the usual one."""
+    """See `vertizo.studies.tuning.trial.choose`; None for the usual one."""
     pruner: PrunerName = "median"
     """See `vertizo.studies.tuning.study.Study`."""
     seed: int = 0
     """Of what is proposed; every trial's run has the configured seed."""
     jobs: int = 1
-    """Trials at a time."""
     timeout: float | None = None
     """Seconds after which no trial is begun any more; None for no limit."""
     total_epsilon: float | None = None
@@ -66,35 +64,27 @@ class Options:
     configured one."""
 
 
-@dataclass(frozen=True)
-class Standing:
-    """How far a search has come."""
-
-    ended: int
-    total: int
-    share: float
-    """Of all trials, in [0, 1]."""
-    best: Record | None
-
-
 def tune(
     config: ExperimentConfig, folder: Path, options: Options, show: Show | None = None
 ) -> Results:
-    """Search around a configuration, or go on with a search; the best is tested once, at the end.
+    """Search around a configuration, or resume a search; the best is tested once, at the end.
 
     The configuration is trial 0; ``show`` is called as the search gets on.
 
     Raises:
         ConfigError, DataError: something does not fit; nothing was written.
         RunError: the folder or the ledger cannot be used, or no trial came to anything.
-        Interrupted: stopped; the same call goes on.
+        Interrupted: stopped; the same call resumes it.
     """
     library()
     experiment = Experiment(config)
     data = without_tests(experiment.data())
     search = _Search(_resolved(experiment.config), data, folder, options)
     search.check()
-    with search.opened():
+    with checkpoint.writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    with RunFolder(folder).locked():
+        search.write(SETTINGS, json.dumps(search.settings(), indent=2, ensure_ascii=False))
         search.run(show)
         return conclude(search.plan, search.study, options.trials, search.write)
 
@@ -113,8 +103,7 @@ def _resolved(config: ExperimentConfig) -> Tree:
 
 class _Search:
     def __init__(self, base: Tree, data: VerticalData, folder: Path, options: Options) -> None:
-        self._folder = folder
-        self._options = options
+        self._folder, self._options = folder, options
         objective = choose(options.objective, data)
         if options.search:
             space = parse_space(options.search, base)
@@ -129,20 +118,21 @@ class _Search:
 
     def check(self) -> None:
         """Find that the search can be made, before anything is written."""
+        first = self.plan.first.statement
         if self.plan.config.privacy.ledger is not None:
             if self._options.jobs > 1:
                 raise ConfigError(
                     f"--jobs is {self._options.jobs} but privacy.ledger is used by one run at a "
                     "time; leave --jobs out"
                 )
-            if not self.plan.first.statement.is_bounded:
+            if not first.is_bounded:
                 raise ConfigError(
                     "privacy.ledger needs a configuration with an exact guarantee; this one has "
-                    f"{self.plan.first.statement.guarantee!r}: {self.plan.first.statement.words}"
+                    f"{first.guarantee!r}: {first.words}"
                 )
         self.plan.all_planned(self._options.trials)
-        found, known = self._settings(), self._known()
-        for key, value in found.items():
+        known = self._known()
+        for key, value in self.settings().items():
             if known is not None and known.get(key) != value:
                 raise RunError(
                     f"{self._folder} holds a search with another {key} "
@@ -151,28 +141,27 @@ class _Search:
         begun = self.study.records() if (self._folder / FILE).is_file() else []
         check_ledger(self.plan, [record.number for record in begun], self._options.trials)
 
-    def _known(self) -> dict[str, Any] | None:
+    def _known(self) -> Mapping[str, Any] | None:
         """The settings of the search in the folder; None for a new or an empty one."""
-        path = self._folder / SETTINGS
+        folder, path = self._folder, self._folder / SETTINGS
         try:
-            if self._folder.exists() and not self._folder.is_dir():
-                raise RunError(f"--out {self._folder} is a file; name a folder")
-            if not path.is_file():
-                if self._folder.is_dir() and any(self._folder.iterdir()):
-                    raise RunError(
-                        f"--out {self._folder} holds something else than a search; "
-                        "name another folder"
-                    )
-                return None
-            known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            if folder.exists() and not folder.is_dir():
+                raise RunError(f"--out {folder} is a file; name a folder")
+            if path.is_file():
+                known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+                return known
+            if folder.is_dir() and any(folder.iterdir()):
+                raise RunError(
+                    f"--out {folder} holds something else than a search; name another folder"
+                )
         except OSError as error:
-            raise RunError(f"--out {self._folder} cannot be used: {error.strerror}") from None
+            raise RunError(f"--out {folder} cannot be used: {error.strerror}") from None
         except ValueError as error:
             raise RunError(f"{path} is damaged: {error}; name another --out") from None
-        return known
+        return None
 
-    def _settings(self) -> dict[str, Any]:
-        """What must be the same when a search is gone on with."""
+    def settings(self) -> dict[str, Any]:
+        """What must be the same when a search is resumed."""
         apart = ("checkpoint_seconds", "threads")
         config = {key: value for key, value in self.plan.base.items() if key not in apart}
         total = self._options.total_epsilon
@@ -186,17 +175,6 @@ class _Search:
             # The share of each trial was found for so many.
             **({} if total is None else {"trials": self._options.trials}),
         }
-
-    @contextmanager
-    def opened(self) -> Iterator[None]:
-        """The folder, made and held against other processes."""
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise RunError(f"{self._folder} cannot be written: {error.strerror}") from None
-        with RunFolder(self._folder).locked():
-            self.write(SETTINGS, json.dumps(self._settings(), indent=2, ensure_ascii=False))
-            yield
 
     def write(self, name: str, text: str) -> None:
         """Write a file of the folder."""
@@ -237,23 +215,20 @@ class _Search:
                 show(self._standing(sum(share_done(*place) for place in places)))
 
     def _tasks(self) -> Iterator[tuple[int, ExperimentConfig]]:
-        """The trials to make, or to go on with; one whose values do not fit ends at once."""
-        timeout = self._options.timeout
-        until = math.inf if timeout is None else time.monotonic() + timeout
+        """The trials to make, or to resume; one whose values do not fit ends at once."""
+        until = time.monotonic() + (math.inf if (t := self._options.timeout) is None else t)
+        ledger = self.plan.config.privacy.ledger
         waiting = self.study.unfinished()
         while not self._spent:
-            number = self.study.next_number()
+            number = len(self.study.records())
             if waiting:
                 begun = waiting.pop(0)
-            elif (
-                number >= self._options.trials
-                or time.monotonic() >= until
-                or not self._affordable(number)
-            ):
+            elif number >= self._options.trials or time.monotonic() >= until:
                 return
+            elif ledger is not None and not affordable_trials(ledger, self.plan, [number]):
+                return  # other runs may have drawn on it
             else:
-                drawn = self.plan.drawn(number) if number else self._configured()
-                begun = self.study.propose(drawn)
+                begun = self.study.propose(self.plan.drawn(number) if number else self._first())
             try:
                 config = self.plan.settings(begun.number, begun.values)
                 self.plan.check(begun.number, config)
@@ -262,16 +237,11 @@ class _Search:
             else:
                 yield begun.number, config
 
-    def _affordable(self, number: int) -> bool:
-        """Whether a ledger can still pay for a trial; other runs may have drawn on it."""
-        path = self.plan.config.privacy.ledger
-        return path is None or affordable_trials(path, self.plan, [number]) == 1
-
-    def _configured(self) -> dict[str, str]:
+    def _first(self) -> dict[str, str]:
         """The configured values as they are searched; empty unless all of them lie in the space."""
         found: dict[str, str] = {}
         for key, domain in self.plan.space.items():
-            value = self.plan.configured_value(key)
+            value = value_at(self.plan.config, key)  # None for a rate left to the program
             texts = [domain.text(value)] if domain.holds(value) else []
             if isinstance(domain, Choices):
                 texts = [
@@ -289,7 +259,10 @@ class _Search:
         ended = sum(record.outcome != "begun" for record in self.study.records())
         total = self._options.trials
         best = next(iter(self.study.ranked()), None)
-        return Standing(ended, total, min(1.0, (ended + going) / total), best)
+        beside = ""
+        if best is not None and best.score is not None:
+            beside = f", best {best.score.value:.4f} (trial {best.number})"
+        return Standing(ended, total, min(1.0, (ended + going) / total), beside)
 
 
 _kept: dict[str, Any] = {}
@@ -309,11 +282,7 @@ def _in_child(number: int, config: ExperimentConfig) -> Ended:
 
 
 def _calibrated(plan: Plan, total: float, trials: int) -> Tree:
-    """The configuration with the ε of each trial at which all of them stay within the total.
-
-    Raises:
-        ConfigError: it has no ε that could be set, or none is small enough.
-    """
+    """The configuration with the ε of each trial at which all of them stay within the total."""
     privacy = plan.config.privacy
     wanted = "--total-epsilon sets privacy.epsilon of each trial"
     if privacy.mechanism != "gaussian" or privacy.epsilon is None or privacy.ledger is not None:

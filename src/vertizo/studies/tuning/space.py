@@ -10,7 +10,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, get_args
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
@@ -23,6 +24,9 @@ from vertizo.core.options import Options
 from vertizo.core.suggestions import nearest
 from vertizo.models.optimizers import Frozen
 from vertizo.run.federation import Federation
+
+if TYPE_CHECKING:
+    import optuna
 
 MOMENTA = (0.0, 0.5, 0.9, 0.95)
 FORM = "write key=low..high, key=low..high:log or key=value,value,…"
@@ -50,7 +54,6 @@ class Range:
     low: float
     high: float
     log: bool = False
-    """Whether they are drawn evenly on a logarithmic scale."""
     whole: bool = False
 
     def text(self, value: float) -> str:
@@ -58,6 +61,16 @@ class Range:
         if self.whole:
             return str(int(value))
         return repr(min(max(float(f"{value:.4g}"), self.low), self.high))
+
+    def stored(self, text: str) -> int | float:
+        """A written value as Optuna has it."""
+        return int(text) if self.whole else float(text)
+
+    def suggested(self, trial: optuna.Trial, key: str) -> str:
+        """What Optuna proposes."""
+        suggest: Any = trial.suggest_int if self.whole else trial.suggest_float
+        low, high = (int(end) if self.whole else end for end in (self.low, self.high))
+        return self.text(suggest(key, low, high, log=self.log))
 
     def ends(self) -> tuple[str, ...]:
         """Values that all others lie between."""
@@ -92,6 +105,14 @@ class Choices:
         """A value as it is written."""
         return str(value)
 
+    def stored(self, text: str) -> str:
+        """As it is written."""
+        return text
+
+    def suggested(self, trial: optuna.Trial, key: str) -> str:
+        """What Optuna proposes."""
+        return str(trial.suggest_categorical(key, list(self.values)))
+
     def holds(self, value: Any) -> bool:
         """Whether it is written so in the list."""
         return str(value) in self.values
@@ -110,14 +131,12 @@ class Choices:
 
 Domain = Range | Choices
 Space = Mapping[str, Domain]
-"""Key → what it may be."""
 
 
 def configured(base: Tree, values: Mapping[str, str], source: str = "--search") -> ExperimentConfig:
     """The configuration of a tree with some values in place of its own.
 
-    Raises:
-        ConfigError: they do not fit; one line that begins with ``source``.
+    ConfigError if they do not fit: one line that begins with ``source``.
     """
     tree = deepcopy(base)
     override(tree, [f"{key}={text}" for key, text in values.items()], ExperimentConfig())
@@ -126,18 +145,11 @@ def configured(base: Tree, values: Mapping[str, str], source: str = "--search") 
 
 def value_at(config: ExperimentConfig, key: str) -> Any:
     """What a configuration has there."""
-    here: Any = config
-    for part in key.split("."):
-        here = getattr(here, part)
-    return here
+    return attrgetter(key)(config)
 
 
 def parse_space(texts: Sequence[str], base: Tree) -> dict[str, Domain]:
-    """A space as people write it, ``key=spec``, tried on the configuration that is searched around.
-
-    Raises:
-        ConfigError: one line that names the key, what was written and what would be right.
-    """
+    """A space as people write it, ``key=spec``, tried on the configuration around it."""
     config = parse(base)
     space: dict[str, Domain] = {}
     for text in texts:
@@ -154,10 +166,10 @@ def parse_space(texts: Sequence[str], base: Tree) -> dict[str, Domain]:
 
 
 def _check_key(key: str, config: ExperimentConfig, text: str) -> None:
-    known = list(_keys(config))
     for refused, reason in UNSEARCHABLE.items():
-        if key == refused or key.startswith(f"{refused}."):
+        if f"{key}.".startswith(f"{refused}."):
             raise ConfigError(f"--search {text}: {refused} is not searched; {reason}")
+    known = list(_keys(config))
     if key not in known:
         hint = nearest(key, [k for k in known if k not in UNSEARCHABLE])
         raise ConfigError(f"--search {text}: unknown key {key!r}{hint or f'; {FORM}'}")
@@ -175,8 +187,8 @@ def _keys(options: Options, before: str = "") -> Iterator[str]:
 
 def _is_fraction(config: ExperimentConfig, key: str) -> bool:
     """Whether a key holds numbers that need not be whole."""
-    *parents, last = key.split(".")
-    section = value_at(config, ".".join(parents)) if parents else config
+    above, _, last = key.rpartition(".")
+    section = value_at(config, above) if above else config
     annotation = type(section).model_fields[last].annotation
     return annotation is float or float in get_args(annotation)
 
@@ -222,11 +234,8 @@ def _parts(spec: str) -> Iterator[str]:
 def default_space(config: ExperimentConfig, federation: Federation) -> dict[str, Domain]:
     """What is searched where nothing is named: what a method has to be told, around what it is.
 
-    Rates, smoothing and clips on a logarithmic scale; momentum and the batch by a few values.
-
-    Args:
-        config: what it is searched around.
-        federation: made of it; knows rates that the configuration leaves to the program.
+    Rates, smoothing and clips on a logarithmic scale; momentum and the batch by a few values. The
+    federation, which is made of the configuration, knows rates that this leaves to the program.
     """
     space: dict[str, Domain] = {}
     if not all(isinstance(optimizer, Frozen) for optimizer in federation.optimizers):

@@ -1,7 +1,7 @@
 """The trials of one search as Optuna keeps them, in a file that any number of processes may use.
 
 What is proposed to a trial depends on the search's seed, on the trial's number and on the trials
-that ended before: a search that is stopped and gone on with proposes what it would have.
+that ended before: a search that is stopped and resumed proposes what it would have.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from vertizo.core.errors import ConfigError
 from vertizo.core.randomness import Stream
-from vertizo.studies.tuning.objective import Objective, Standing
-from vertizo.studies.tuning.space import Domain, Range, Space
-from vertizo.studies.tuning.trial import STAGES, Ended, Outcome, Watch
+from vertizo.studies.tuning.space import Space
+from vertizo.studies.tuning.trial import STAGES, Ended, Objective, Outcome, Score, Watch
 
 if TYPE_CHECKING:
     import optuna
@@ -41,28 +40,24 @@ class Record:
     values: Mapping[str, str]
     """In place of the configured ones, as they are written."""
     outcome: Outcome | Literal["begun"] = "begun"
-    standing: Standing | None = None
+    score: Score | None = None
     reason: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """For ``results.json``."""
-        standing = self.standing
+        value, loss = self.score or (None, None)
         return {
             "trial": self.number,
             "outcome": self.outcome,
-            "value": None if standing is None else standing.value,
-            "validation_loss": None if standing is None else standing.loss,
+            "value": value,
+            "validation_loss": loss,
             "values": dict(self.values),
             "reason": self.reason,
         }
 
 
 def library() -> Any:
-    """Optuna, whose own log is silenced.
-
-    Raises:
-        ConfigError: it is not installed.
-    """
+    """Optuna, whose own log is silenced; ConfigError where it is not installed."""
     try:
         import optuna
     except ImportError:
@@ -76,11 +71,9 @@ class Study:
     """The trials of a search, whose file is opened when it is first needed."""
 
     folder: Path
-    """Of the search."""
     space: Space
     objective: Objective
     seed: int
-    """Of what is proposed."""
     pruner: PrunerName
     """Which trials are stopped early: those below the median of the others at the same stage, all
     but the better half at a quarter and at a half of a run, or none."""
@@ -122,22 +115,15 @@ class Study:
             for trial in self._trials("RUNNING")
         ]
 
-    def next_number(self) -> int:
-        """Of the trial that `propose` would begin."""
-        return len(self.records())
-
     def propose(self, fixed: Mapping[str, str]) -> Record:
-        """Begin a trial.
+        """Begin a trial that has the ``fixed`` values; the others are proposed.
 
-        Args:
-            fixed: values that it has; the others are proposed. For the first trial, which is as
-                configured: all values, or none where the space does not hold them.
+        For the first trial, which is as configured, these are all values, or none where the space
+        does not hold them.
         """
-        number = self.next_number()
+        number = len(self.records())
         if fixed and not self._trials("WAITING"):
-            self._study.enqueue_trial(
-                {key: _stored(self.space[key], text) for key, text in fixed.items()}
-            )
+            self._study.enqueue_trial({k: self.space[k].stored(text) for k, text in fixed.items()})
         stream = Stream.from_seed(self.seed).child("tune", "proposals")
         self._study.sampler = library().samplers.TPESampler(
             seed=stream.seed(number) % 2**32, n_startup_trials=STARTING
@@ -151,7 +137,7 @@ class Study:
         """What a trial is proposed; what was proposed before stays."""
         if trial.user_attrs.get("outside"):
             return {}
-        found = {key: _suggested(trial, key, domain) for key, domain in self.space.items()}
+        found = {key: domain.suggested(trial, key) for key, domain in self.space.items()}
         if trial.number == 0:
             return {}
         if "values" not in trial.user_attrs:
@@ -174,15 +160,13 @@ class Study:
         """
         trial, states = self._open(number), library().trial.TrialState
         trial.set_user_attr("ended", json.dumps([ended.outcome, ended.reason]))
-        standing = ended.standing
-        if standing is not None:
-            trial.set_user_attr("standing", [standing.value, standing.loss])
-        if ended.outcome == "finished" and standing is not None:
-            self._study.tell(number, standing.value)
-        elif ended.outcome in ("stopped early", "diverged"):
-            self._study.tell(number, state=states.PRUNED)
+        if ended.score is not None:
+            trial.set_user_attr("standing", list(ended.score))
+        if ended.outcome == "finished" and ended.score is not None:
+            self._study.tell(number, ended.score.value)
         else:
-            self._study.tell(number, state=states.FAIL)
+            stopped = ended.outcome in ("stopped early", "diverged")
+            self._study.tell(number, state=states.PRUNED if stopped else states.FAIL)
 
     def records(self) -> list[Record]:
         """All trials that were begun, by number."""
@@ -191,19 +175,19 @@ class Study:
             attributes = trial.user_attrs
             ended = trial.state.is_finished() and "ended" in attributes
             outcome, reason = json.loads(attributes["ended"] if ended else '["begun", ""]')
-            standing = Standing(*attributes["standing"]) if "standing" in attributes else None
+            score = Score(*attributes["standing"]) if "standing" in attributes else None
             values = attributes.get("values", {})
-            found.append(Record(trial.number, values, outcome, standing, reason))
+            found.append(Record(trial.number, values, outcome, score, reason))
         return found
 
     def ranked(self) -> list[Record]:
         """Trials that ran to their ends, the best first; of equals, the one with the lower loss."""
-        keyed = [
-            (*self.objective.better_first(record.standing), record.number, record)
+        keyed = {
+            (*self.objective.better_first(record.score), record.number): record
             for record in self.records()
-            if record.outcome == "finished" and record.standing is not None
-        ]
-        return [record for *_, record in sorted(keyed, key=lambda each: each[:3])]
+            if record.outcome == "finished" and record.score is not None
+        }
+        return [keyed[key] for key in sorted(keyed)]
 
     def importances(self) -> dict[str, float]:
         """How much of the difference between the best quarter and the rest each key explains.
@@ -223,19 +207,3 @@ class Study:
             apart, evaluator=evaluator, params=list(self.space)
         )
         return {key: float(found[key]) for key in sorted(found, key=lambda k: -found[k])}
-
-
-def _suggested(trial: optuna.Trial, key: str, domain: Domain) -> str:
-    if not isinstance(domain, Range):
-        return str(trial.suggest_categorical(key, list(domain.values)))
-    if domain.whole:
-        low, high = int(domain.low), int(domain.high)
-        return domain.text(trial.suggest_int(key, low, high, log=domain.log))
-    return domain.text(trial.suggest_float(key, domain.low, domain.high, log=domain.log))
-
-
-def _stored(domain: Domain, text: str) -> Any:
-    """A value as Optuna has it."""
-    if not isinstance(domain, Range):
-        return text
-    return int(text) if domain.whole else float(text)

@@ -1,33 +1,97 @@
-"""One trial: a run without test records, watched, and how it ended."""
+"""One trial: a run without test records, what it is worth, and how it ended."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import BudgetError, ConfigError, NonFiniteError, RunError
 from vertizo.data.vertical import Holding, VerticalData
+from vertizo.models.losses import Classification
+from vertizo.party.metrics import quality
 from vertizo.run.experiment import Experiment, Progress
 from vertizo.run.folder import RunFolder
-from vertizo.studies.tuning.objective import Objective, Standing
 
 if TYPE_CHECKING:
     import optuna
 
 STAGES = 20
 """Parts of a run; trials are compared at the ends of these, whatever their batches' size."""
+ObjectiveName = Literal["accuracy", "auc", "average_precision", "loss", "rmse"]
 Outcome = Literal["finished", "stopped early", "diverged", "failed", "out of budget"]
 
 
+class Score(NamedTuple):
+    """How good the model is that a run would keep by now."""
+
+    value: float
+    loss: float
+    """Validation loss; decides between equals."""
+
+
 @dataclass(frozen=True)
-class Ended:
+class Objective:
+    """A figure on the validation records, of the model that a run keeps.
+
+    That is the model of the evaluation with the highest validation accuracy, and the lowest loss
+    among equals; for a regression that with the lowest loss.
+    """
+
+    name: ObjectiveName
+
+    @property
+    def maximised(self) -> bool:
+        """Whether more is better."""
+        return self.name not in ("loss", "rmse")
+
+    def score(self, rows: Sequence[Mapping[str, Any]]) -> Score | None:
+        """Of the model that is kept; None while nothing was evaluated after the start."""
+        kept = max((row for row in rows if row["round"] > 0), key=quality, default=None)
+        if kept is None:
+            return None
+        return Score(kept[f"validation_{self.name}"], kept["validation_loss"])
+
+    def better_first(self, score: Score) -> tuple[float, float]:
+        """A key to sort by: the best first, and among equals the one with the lower loss."""
+        return -score.value if self.maximised else score.value, score.loss
+
+
+def choose(name: str | None, data: VerticalData) -> Objective:
+    """The objective of that name.
+
+    The usual one is the area under the ROC curve with two classes, accuracy with more, and the
+    root of the mean squared error for a regression. ConfigError where there are no validation
+    records, or they have no such figure.
+    """
+    labels = data.labels["validation"]
+    if not labels.numel():
+        raise ConfigError(
+            "data.validation is 0, or leaves no record; a search compares trials by validation "
+            "records: use 0.1 or more"
+        )
+    offered: tuple[ObjectiveName, ...] = ("rmse", "loss")
+    if isinstance(data.task, Classification):
+        both = data.task.outputs == 2 and 0 < int(labels.sum()) < labels.numel()
+        offered = ("auc", "average_precision", "accuracy") if both else ("accuracy",)
+        offered = (*offered, "loss")
+    if name is None:
+        return Objective(offered[0])
+    for each in offered:
+        if each == name:
+            return Objective(each)
+    raise ConfigError(
+        f"--objective {name}: validation records of {data.name} have {', '.join(offered)}"
+    )
+
+
+class Ended(NamedTuple):
     """How a trial ended."""
 
     outcome: Outcome
-    standing: Standing | None = None
+    score: Score | None = None
     """Of the model it kept; None where it kept none."""
     reason: str = ""
 
@@ -37,7 +101,7 @@ class Watch:
 
     def __init__(self, trial: optuna.Trial) -> None:
         self._trial = trial
-        # A trial that goes on tells again what it told before.
+        # A resumed trial tells again what it told before.
         self._told = set(trial.storage.get_trial(trial._trial_id).intermediate_values)
         self.share: Callable[[float], None] = lambda done: None
         """Called with how much of it is done, from 0 to 1."""
@@ -69,17 +133,11 @@ def without_tests(data: VerticalData) -> VerticalData:
 
 
 def run_trial(
-    config: ExperimentConfig,
-    data: VerticalData,
-    folder: Path,
-    objective: Objective,
-    watch: Watch,
+    config: ExperimentConfig, data: VerticalData, folder: Path, objective: Objective, watch: Watch
 ) -> Ended:
-    """Make a trial's run on data without test records in its folder, or go on with it.
+    """Make a trial's run on data without test records in its folder, or resume it.
 
-    Raises:
-        UserError: what no other trial would do better: a folder or a ledger that cannot be used.
-        Interrupted: stopped after a checkpoint was written.
+    UserError is what no other trial would do better: a folder or a ledger that cannot be used.
     """
     place = RunFolder(folder)
     resume = (folder / "config.yaml").is_file()
@@ -89,7 +147,7 @@ def run_trial(
         progress = _reporting(place, objective, watch)
         Experiment(config, data).run(folder, resume=resume, progress=progress)
     except _Hopeless:
-        return Ended("stopped early", objective.standing(place.metrics()))
+        return Ended("stopped early", objective.score(place.metrics()))
     except ConfigError as error:
         return Ended("failed", reason=str(error))
     except RunError as error:
@@ -99,7 +157,7 @@ def run_trial(
         if isinstance(error.__context__, BudgetError):
             return Ended("out of budget", reason=str(error))
         raise
-    return Ended("finished", objective.standing(place.metrics()))
+    return Ended("finished", objective.score(place.metrics()))
 
 
 def _reporting(place: RunFolder, objective: Objective, watch: Watch) -> Callable[[Progress], None]:
@@ -114,17 +172,16 @@ def _reporting(place: RunFolder, objective: Objective, watch: Watch) -> Callable
         nonlocal read, told, size
         watch.share(here.round / here.total)
         file = place.metrics_file
-        before_size, size = size, file.stat().st_size if file.is_file() else 0
-        rows = place.metrics() if size != before_size else []
+        before, size = size, file.stat().st_size if file.is_file() else 0
+        rows = place.metrics() if size != before else []
         for count in range(read + 1, len(rows) + 1):
             stage = STAGES * rows[count - 1]["round"] // here.total
-            before = objective.standing(rows[: count - 1])
-            now = objective.standing(rows[:count])
+            earlier, now = (objective.score(rows[:upto]) for upto in (count - 1, count))
             while told < stage:
                 told += 1
-                standing = now if told == stage else before
-                if standing is not None:
-                    watch.stage(told, standing.value)
+                score = now if told == stage else earlier
+                if score is not None:
+                    watch.stage(told, score.value)
             if now is not None and stage < STAGES and watch.is_hopeless():
                 raise _Hopeless
         read = max(read, len(rows))

@@ -1,23 +1,23 @@
-"""`VerticalClassifier`."""
+"""The two estimators: `VerticalClassifier` and `VerticalRegressor`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import ClassifierMixin
+from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from vertizo.core.errors import ConfigError, DataError
 from vertizo.data.tabular.columns import Source, texts
 from vertizo.run.estimators import inputs
 from vertizo.run.estimators.base import VerticalEstimator
-from vertizo.run.estimators.privacy import Privacy
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class VerticalClassifier(ClassifierMixin, VerticalEstimator):  # type: ignore[misc]
     """A classifier that several parties train together, each on columns of its own.
 
@@ -57,31 +57,8 @@ class VerticalClassifier(ClassifierMixin, VerticalEstimator):  # type: ignore[mi
     """
 
     task = "classification"
-    classes_: NDArray[Any]
-
-    def __init__(
-        self,
-        parties: Mapping[str, Sequence[str | int]] | None = None,
-        *,
-        method: str | Mapping[str, Any] = "dpzv",
-        privacy: Privacy | Mapping[str, Any] | None = None,
-        label_holder: str | None = None,
-        epochs: int | None = None,
-        batch_size: int | None = None,
-        embedding_dim: int | None = None,
-        client_hidden: Sequence[int] | None = None,
-        server_hidden: Sequence[int] | None = None,
-        client_learning_rate: float | None = None,
-        server_learning_rate: float | None = None,
-        validation: float = 0.1,
-        categorical: Sequence[str | int] | None = None,
-        classes: Sequence[Any] | None = None,
-        config: Mapping[str, Any] | None = None,
-        random_state: Any = None,
-        verbose: bool = False,
-        out: str | Path | None = None,
-    ) -> None:
-        self._keep(locals())
+    classes_: NDArray[Any] = field(init=False)
+    classes: Sequence[Any] | None = None
 
     def predict_proba(self, X: Any) -> NDArray[np.float32]:  # noqa: N803 - scikit-learn's name
         """The probability of each class, [records, classes] in the order of ``classes_``.
@@ -96,11 +73,7 @@ class VerticalClassifier(ClassifierMixin, VerticalEstimator):  # type: ignore[mi
         return probabilities[:, [names.index(text) for text in _texts(self.classes_)]]
 
     def predict(self, X: Any) -> NDArray[Any]:  # noqa: N803 - scikit-learn's name
-        """The likeliest class of each record.
-
-        Raises:
-            ValueError: as of `predict_proba`.
-        """
+        """The likeliest class of each record; ValueError as of `predict_proba`."""
         places = self.predict_proba(X).argmax(1)
         classes: NDArray[Any] = self.classes_[places]
         return classes
@@ -132,6 +105,36 @@ class VerticalClassifier(ClassifierMixin, VerticalEstimator):  # type: ignore[mi
             raise ConfigError(
                 "classes is None, but privacy needs classes=[...], every class there is, from "
                 "public knowledge: read off y, no ε would hold"
+            )
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class VerticalRegressor(RegressorMixin, VerticalEstimator):  # type: ignore[misc]
+    """A regressor that several parties train together, each on columns of its own.
+
+    See `VerticalClassifier`, whose parameters it has, but for ``classes``.
+
+    Args:
+        label_range: lowest and highest label that there can be, from public knowledge; None to
+            scale labels by their mean and standard deviation, with which there is no guarantee.
+    """
+
+    task = "regression"
+    label_range: Sequence[float] | None = None
+
+    def predict(self, X: Any) -> NDArray[np.float32]:  # noqa: N803 - scikit-learn's name
+        """The value of each record, in the unit of y.
+
+        Raises:
+            ValueError: X has other columns than in fit, or text where there were numbers.
+        """
+        return self._outputs(X)
+
+    def _check_public(self) -> None:
+        if self.label_range is None:
+            raise ConfigError(
+                "label_range is None, but privacy needs label_range=[lowest, highest], from public "
+                "knowledge: scaled by statistics of y, no ε would hold"
             )
 
 

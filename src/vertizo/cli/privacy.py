@@ -1,0 +1,287 @@
+"""``vertizo privacy``: budgets before a run, what a run protects, measurements, ledgers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from vertizo.cli.console import grid, live_bar, say
+from vertizo.cli.options import AsJson, Settings, argument, complete_runs, option
+from vertizo.core.errors import ConfigError, RunError
+
+if TYPE_CHECKING:
+    from vertizo.attacks.audit.cases import Case
+    from vertizo.attacks.audit.game import Audit
+    from vertizo.config.schema import ExperimentConfig
+
+Server = Literal["none", "private-sgd", "private-zeroth-order", "poisson-dp-sgd"]
+
+
+def plan(
+    records: Annotated[int, option("D, the number of training records.")],
+    clients: Annotated[int, option("M, the number of clients.")],
+    epochs: Annotated[int, option("E, queries of each client about each record.")],
+    batch: Annotated[int, option("B, records in a query.")],
+    epsilon: Annotated[float, option("The ε to reach.")],
+    delta: Annotated[float, option("The δ at which ε is stated.")],
+    clip: Annotated[float, option("C, the clip of replies.")] = 1.0,
+    releases: Annotated[int, option("Numbers in a reply, each with its own clip and noise.")] = 1,
+    server: Annotated[
+        Server,
+        option(
+            "Training of the server model: none, private-sgd, private-zeroth-order or "
+            "poisson-dp-sgd.",
+            "HOW",
+        ),
+    ] = "poisson-dp-sgd",
+    server_share: Annotated[float, option("Share of the budget (of μ²) for the server.")] = 0.5,
+    server_clip: Annotated[float, option("C, the clip of the server's updates.")] = 1.0,
+    steps: Annotated[
+        int | None, option("Server steps on secret samples. Default: one for each round.")
+    ] = None,
+    sampling: Annotated[float | None, option("q, rate of secret samples. Default: B/D.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compute the noise for an ε, and the ε of the published formula's noise."""
+    secret = server == "poisson-dp-sgd"
+    if not secret and (steps is not None or sampling is not None):
+        raise ConfigError(f"--steps and --sampling are for --server poisson-dp-sgd, not {server!r}")
+    from vertizo.privacy import budget
+
+    federation = budget.Federation(records, clients, epochs, batch, clip, releases)
+    found = budget.plan(
+        federation,
+        epsilon,
+        delta,
+        server_share=0.0 if server == "none" else server_share,
+        same_batch=server in ("private-sgd", "private-zeroth-order"),
+        secret_steps=(steps or federation.rounds) if secret else 0,
+        sampling=(min(0.5, batch / records) if sampling is None else sampling) if secret else None,
+        server_clip=server_clip,
+    )
+    if as_json:
+        print(json.dumps({"epsilon": found.epsilon, **asdict(found)}))
+        return
+    from vertizo.privacy.budget import epsilons, noises, notes
+
+    for title, (headings, *rows) in (
+        ("noise", [["", ""], *noises(federation, found)]),
+        (f"ε at δ = {found.delta:g}", epsilons(found)),
+    ):
+        table = grid(headings, rows, title)
+        table.title_justify, table.show_header = "left", any(headings)
+        Console().print(table)
+    say(notes(federation, found, epsilon))
+
+
+def explain(
+    run: Annotated[Path, argument("Run folder or configuration.", "RUN", complete=complete_runs)],
+    as_json: AsJson = False,
+) -> None:
+    """Explain in plain words what a run protects and what it does not."""
+    if (run / "job").is_file():
+        _explain_member(run, as_json)
+        return
+    if run.is_dir():
+        config, privacy = _of_folder(run)
+    else:
+        from vertizo.config import schema
+
+        config = schema.load(run)
+        from vertizo.run.experiment import Experiment
+
+        privacy = Experiment(config).privacy()
+    from vertizo.run.explanation import explain as put_into_words
+
+    words = put_into_words(config, privacy)
+    if as_json:
+        print(json.dumps(asdict(words), ensure_ascii=False))
+        return
+    console = Console()
+    console.print(f"[bold]Guarantee: {words.guarantee}[/bold]", highlight=False)
+    for paragraph in (words.promise, words.summary):
+        console.print(paragraph, highlight=False, markup=False)
+    for title, lines in (
+        ("Protected", words.protected),
+        ("Not protected", words.not_protected),
+        ("How", words.how),
+    ):
+        console.print(f"\n[bold]{title}[/bold]")
+        listed = Table.grid(padding=(0, 1, 0, 0))  # which indents a line's continuation
+        for line in lines or ("nothing",):
+            listed.add_row("  •", Text(line))
+        console.print(listed)
+
+
+def _of_folder(path: Path) -> tuple[ExperimentConfig, dict[str, Any]]:
+    from vertizo.run.folder import RunFolder
+
+    folder = RunFolder(path)
+    config, summary = folder.config(), folder.summary()
+    if summary is None:
+        raise RunError(
+            f"{path} holds an unfinished run; finish it with --resume, or explain "
+            f"{path / 'config.yaml'}"
+        )
+    privacy = summary.get("privacy", {})
+    if not {"counted", "covers"} <= privacy.keys():
+        raise RunError(
+            f"{folder.summary_file}: there is no privacy section of this version in it; run "
+            f"{path / 'config.yaml'} again, or explain that"
+        )
+    return config, privacy
+
+
+def _explain_member(path: Path, as_json: bool) -> None:
+    """Print what a feature holder knows of a job: its own part, and what it was told."""
+    from vertizo.network.client_folder import ClientFolder
+
+    found = ClientFolder(path).finished()
+    if found is None:
+        raise RunError(f"{path}: the job is not over; `vertizo join` continues it")
+    if as_json:
+        told = {key: found[key] for key in ("own_words", "words")}
+        print(json.dumps(told, ensure_ascii=False))
+        return
+    print(f"privacy of what this party sent: {found['own_words']}")
+    print(f"privacy, as the label holder says, which nobody here can check: {found['words']}")
+
+
+def intrinsic(
+    run: Annotated[Path, argument("Run folder of VFL-CZOFO.", "RUN", complete=complete_runs)],
+    repeats: Annotated[int, option("Estimates on each frozen model.", min=2)] = 100,
+    as_json: AsJson = False,
+) -> None:
+    """Measure the "intrinsic" privacy figures of VFL-CZOFO, which guarantee nothing."""
+    from vertizo.run.folder import RunFolder
+    from vertizo.studies.intrinsic import intrinsic as measured
+
+    found = measured(RunFolder(run), repeats=repeats)
+    print(json.dumps(found.as_dict()) if as_json else found.words())
+
+
+def audit(
+    config: Annotated[
+        Path | None,
+        argument("YAML configuration. Default: a small federation with several kinds of noise."),
+    ] = None,
+    settings: Settings = None,
+    trials: Annotated[int, option("Trials for each of the two labels.", min=20)] = 1000,
+    honest_trials: Annotated[
+        int | None,
+        option(
+            "Trials with clients that follow the protocol (slow). Default: 200, or 0 with CONFIG.",
+            min=0,
+        ),
+    ] = None,
+    confidence: Annotated[float, option("Confidence of lower bounds.", min=0.5, max=0.9999)] = 0.95,
+    probes: Annotated[int, option("Queries on other records, to measure the server.", min=1)] = 12,
+    record: Annotated[int, option("Record whose label is guessed.", min=0)] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Measure what clients can learn about a label, beside the accountant's bound."""
+    if honest_trials is None:
+        honest_trials = 200 if config is None else 0
+    is_small = config is None and not settings
+    if not is_small:
+        from vertizo.config import schema
+
+        chosen = schema.load(config, settings or [])  # refused before PyTorch is imported
+    from vertizo.attacks.audit.cases import configured_cases, small_cases
+
+    amounts = (trials, honest_trials, probes, record)
+    cases = small_cases(*amounts) if is_small else configured_cases(chosen, *amounts)
+    found = [_played(case, confidence) for case in cases]
+    if as_json:
+        print(json.dumps([one.as_dict() for one in found]))
+        return
+    from vertizo.attacks.audit.table import lines, notes, title
+
+    headings, *rows = lines(found)
+    table = grid(headings, rows, title(found, is_small))
+    table.columns[1].justify = "left"
+    Console().print(table)
+    say(notes(found))
+
+
+def _played(case: Case, confidence: float) -> Audit:
+    from vertizo.attacks.audit.game import audit as play
+
+    def words(played: int) -> tuple[float, str]:
+        return played / (2 * case.trials), case.title
+
+    with live_bar(Console(stderr=True), case.title, words) as show:
+        return play(
+            case.setting,
+            case.adversary(case.setting),
+            trials=case.trials,
+            confidence=confidence,
+            title=case.title,
+            progress=show,
+        )
+
+
+Ledger = Annotated[Path, argument("The ledger's file.", "LEDGER")]
+
+
+def ledger_create(
+    ledger: Ledger,
+    config: Annotated[Path, argument("YAML configuration of the runs or of a label holder.")],
+    settings: Settings = None,
+    runs: Annotated[int, option("Runs that the budget pays for.", min=1)] = 1,
+    further: Annotated[
+        bool,
+        option(
+            "Allow records that have a ledger already; the ε of all their ledgers add up.",
+            None,
+            "--further",
+        ),
+    ] = False,
+) -> None:
+    """Create a ledger with a fixed budget for several runs of a configuration."""
+    from vertizo.config import schema
+    from vertizo.config.error_lines import read_yaml
+
+    if "federation" in read_yaml(config):
+        from vertizo.network.options import load_serve
+
+        job = load_serve(config, settings or [])
+        from vertizo.network.job import budget_for_jobs
+
+        budget, data = budget_for_jobs(job, runs)
+    else:
+        chosen = schema.load(config, settings or [])
+        from vertizo.run.ledger_session import budget_for, charged_data
+
+        data = charged_data(chosen)
+        budget = budget_for(chosen, data, runs)
+    from vertizo.privacy.durable_ledger import DurableLedger
+    from vertizo.run.ledger_session import names_of
+
+    DurableLedger.create(ledger, budget, names=names_of(data), further=further)
+    print(DurableLedger.inspect(ledger))
+    print(f"use it with --set privacy.ledger={ledger}")
+
+
+def ledger_show(ledger: Ledger) -> None:
+    """Print how much of the budget is spent and left."""
+    from vertizo.privacy.durable_ledger import DurableLedger
+    from vertizo.privacy.ledger_witness import Register
+
+    summary = DurableLedger.inspect(ledger)
+    print(summary)
+    for other in Register().beside(summary.identity):
+        print(f"some of these records are charged to {other.ledger} as well: {other.states} more")
+
+
+def ledger_accept(ledger: Ledger) -> None:
+    """Confirm that a moved ledger is the newest copy and the only one in use."""
+    from vertizo.privacy.durable_ledger import DurableLedger
+
+    print(DurableLedger.accept(ledger))

@@ -1,0 +1,72 @@
+"""What serving a job and predicting share: members ask one at a time, and some fall silent."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from threading import Event, RLock
+
+from vertizo.network import frames
+from vertizo.network.options import ServeOptions
+from vertizo.network.transport import Answer
+
+
+class MemberService:
+    """Holds the members' open asks, and when each was last heard.
+
+    The clock is one that nobody sets: a change of the time of day means nothing here.
+    """
+
+    def __init__(self, served: ServeOptions, notice: Callable[[str], None]) -> None:
+        self.members = tuple(served.members)
+        self.finished = Event()
+        """Whether all is done and every member was told, as far as they are there."""
+        self._notice = notice
+        self._patience = served.patience
+        self._lock = RLock()
+        self._pending: dict[int, Answer] = {}
+        self._told: set[int] = set()
+        self._heard = [time.monotonic()] * len(self.members)
+        self._waited_since: dict[int, float] = {}
+        self._named: set[int] = set()
+
+    def gone(self, member: str) -> None:
+        """As of a `vertizo.network.transport.Service`."""
+        with self._lock:
+            self._pending.pop(self.members.index(member), None)
+
+    def _answer(self, client: int, *parts: frames.Frame | bytes) -> None:
+        """Answer a member's open ask, if there is one."""
+        take = self._pending.pop(client, None)
+        if take is not None:
+            take(b"".join(p if isinstance(p, bytes) else frames.encode(p) for p in parts))
+
+    def _tell_end(self, client: int) -> None:
+        """A member was told that all is done."""
+        self._told.add(client)
+        if len(self._told) == len(self.members):
+            self.finished.set()
+
+    def _hear(self, client: int) -> bool:
+        """Note a sign of life; whether the member had been named as silent."""
+        self._heard[client] = time.monotonic()
+        self._waited_since.pop(client, None)
+        named = client in self._named
+        self._named.discard(client)
+        return named
+
+    def _is_long_silent(self, client: int) -> bool:
+        return time.monotonic() - self._heard[client] > self._patience
+
+    def _silent(self, waited_for: Iterable[int]) -> tuple[set[int], str]:
+        """Who is silent, and waited for, for longer than is patient; names of those new to it."""
+        now = time.monotonic()
+        self._waited_since = {c: self._waited_since.get(c, now) for c in waited_for}
+        silent = {
+            client
+            for client, since in self._waited_since.items()
+            if self._is_long_silent(client) and now - since > self._patience
+        }
+        new = sorted(silent - self._named)
+        self._named |= silent
+        return silent, ", ".join(self.members[client] for client in new)
