@@ -295,6 +295,37 @@ FLEX_VFL = _in_step(
     ],
 )
 
+TANGENT = Round(
+    "tangent",
+    "One round of tangent queries",
+    "A client sends embeddings and their derivatives along K directions. The server answers with K "
+    "coefficients, which are already a step.",
+    synchronous=False,
+    client=[
+        Says("computes K directions S from", 1),
+        Says("its features alone, and sends"),
+        Formula("h_i,  U_i = J_i S"),
+        Says("steps", 3),
+        Formula("w_m ← w_m − S v"),
+    ],
+    server=[
+        Says("takes every record's K slopes", 2),
+        Formula("s_i = U_iᵀ ∂f_i/∂h_i"),
+        Formula("clipped together, noised: a", noised=True),
+        Says("makes a damped Newton step of them"),
+        Formula("v = a H / (H² + σ²/τ²)"),
+        Says("moves its copy: h_i ← h_i − U_i v"),
+    ],
+    arrows=[
+        up("IDs, h and U", "(1 + K)·B·d_h numbers"),
+        down("v", "K numbers for all records", thick=False),
+    ],
+    closing=[
+        NOTHING_RAW,
+        "One release for K numbers; the next client's slopes already know of the step.",
+    ],
+)
+
 ROUNDS = (
     DPZV,
     CZOFO,
@@ -306,5 +337,6 @@ ROUNDS = (
     COMPRESSED_VFL,
     FEDBCD,
     FLEX_VFL,
+    TANGENT,
 )
 """In the order of the navigation."""

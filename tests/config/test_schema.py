@@ -26,6 +26,7 @@ Load = Callable[..., ExperimentConfig]
 FIRST_ORDER = ["czofo", "vafl", "split", "compressed-vfl", "fedbcd", "flex-vfl"]
 IN_STEP = ["syn-zoo-vfl", "split", "compressed-vfl", "fedbcd", "flex-vfl"]
 ONE_POINT = ["czofo", "vafl", "split", "compressed-vfl", "fedbcd", "flex-vfl"]
+TANGENTS = ["tangent"]
 PAIRS = ["dpzv", "cascaded", "zoo-vfl", "syn-zoo-vfl"]
 LOSSES = ["cascaded", "zoo-vfl"]
 RANDOM = {"name": "text", "checkpoint": "random", "family": "distilbert", "layers": 1}
@@ -47,7 +48,7 @@ def load(tmp_path: Path) -> Load:
 def test_the_lists_are_complete() -> None:
     made = {name: method() for name, method in METHODS.items()}
     assert {name for name, method in made.items() if method.points == 1} == {*ONE_POINT}
-    assert {*ONE_POINT} | {*PAIRS} == {*METHODS}
+    assert {*ONE_POINT} | {*PAIRS} | {*TANGENTS} == {*METHODS}
     assert {name for name, method in made.items() if method.reply_is_losses} == {*LOSSES}
     assert list(OWN) == list(METHODS)
 
@@ -92,6 +93,7 @@ METHODS_OF_ALL_KINDS = st.one_of(
     *(chosen(name, **SHIFT) for name in ("cascaded", "zoo-vfl", "syn-zoo-vfl", "czofo")),
     *(chosen(name) for name in ("vafl", "split")),
     *(chosen(name, local_steps=STEPS) for name in ("compressed-vfl", "fedbcd")),
+    chosen("tangent", num_directions=STEPS, sweeps=STEPS),
     chosen("flex-vfl", local_steps=st.lists(STEPS, min_size=1)),
 )
 MODELS = st.one_of(
@@ -335,6 +337,7 @@ OWN = {
     "compressed-vfl": ("synchronous", "sgd", "uniform"),
     "fedbcd": ("synchronous", "sgd", "none"),
     "flex-vfl": ("synchronous", "sgd", "none"),
+    "tangent": ("asynchronous", "sgd", "none"),
 }
 """Timing, the server's update and the codec of queries, where they are left out."""
 

@@ -191,8 +191,17 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
     },
     "fedbcd": {"usual": {}, "four steps": {"method.local_steps": 4}},
     "flex-vfl": {"usual": {}, "each its own": {"method.local_steps": [1, 2, 3]}},
+    "tangent": {
+        "usual": {},
+        "noise, random directions, raw head": {
+            "method": {"directions": "orthonormal", "num_directions": 4},
+            "client.pretrain": "whiten",
+            "server.final_head": "logistic",
+            **NOISE,
+        },
+    },
 }
-DIGEST = "333547911bb1b18a4e84c6f1169edd1a"
+DIGEST = "d88e485a65597dea1ac5e365aa43a4ab"
 SERVED: dict[str, dict[str, Any]] = {
     "dpzv": {},
     "vafl": {

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests import federations
 from tests.rows import each
 from torch import Tensor
 
@@ -30,7 +30,7 @@ ADDITIVE = {
 }
 
 
-def test_a_round_by_hand(federations: SimpleNamespace) -> None:
+def test_a_round_by_hand() -> None:
     """The reply is the damped Newton step; the table is then where the client's model is."""
     federation = federations.build("tangent", None, ADDITIVE)
     side, labels = federation.server.side, federation.data.labels["train"]
@@ -131,7 +131,7 @@ def searched(records: int, count: int) -> list[Tensor]:
     return [*sizes, lone, alike, -alike, broken]
 
 
-def test_no_tangents_make_a_label_count_more_than_the_clip(federations: SimpleNamespace) -> None:
+def test_no_tangents_make_a_label_count_more_than_the_clip() -> None:
     """K numbers of a record are one release of sensitivity 2C, whatever the client sends."""
     clip, batch, count = 0.5, 29, 5
     noise = {"privacy.mechanism": "gaussian", "privacy.clip": clip, "privacy.noise_std": 1e-7}
@@ -152,7 +152,7 @@ def test_no_tangents_make_a_label_count_more_than_the_clip(federations: SimpleNa
                 assert float((one - another).norm()) * batch <= 2 * clip * (1 + 1e-4) + 1e-5
 
 
-def test_a_query_is_one_release_whatever_k_is(federations: SimpleNamespace) -> None:
+def test_a_query_is_one_release_whatever_k_is() -> None:
     spent = []
     for count in (1, 40):
         changes = {**ADDITIVE, **federations.GAUSSIAN, "method.num_directions": count}

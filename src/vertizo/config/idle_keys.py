@@ -35,6 +35,7 @@ def check_all_used(config: Any) -> None:
         ("server.directions", update in directed, no_direction),
         ("method.clipping", mechanism == "gaussian", no_clip),
         ("privacy.delta", mechanism != "none", no_mechanism),
+        ("client.components", config.client.pretrain != "none", "client.pretrain is 'none'"),
         ("simulation.timeout", config.simulation.drop > 0, no_loss),
         ("data.delimiter", name == "table", f"data.name is {name!r}; it is for 'table'"),
         *(

@@ -270,6 +270,12 @@ class ExperimentConfig(Options):
     def _codecs_fit(self) -> None:
         method, name = self.method, self.method.name
         up, down, feedback = self.codecs.up, self.codecs.down, self.codecs.feedback
+        if method.sends_tangents and (up.name != "none" or feedback in ("up", "both")):
+            key, value = ("up", _called(up)) if up.name != "none" else ("feedback", repr(feedback))
+            raise ValueError(
+                f"codecs.{key} is {value} but method {name!r} sends derivatives, which are of "
+                "another size than embeddings; use 'none'"
+            )
         if up.name == "paired" and method.points == 1:
             raise ValueError(
                 f"codecs.up is 'paired' but method {name!r} sends one embedding of each record, "

@@ -147,11 +147,16 @@ class Method(Chosen):
     up: ClassVar[Codec] = NoCompression()
     """How its queries are coded, unless another codec is chosen."""
 
+    sends_tangents: ClassVar[bool] = False
+    """Whether further points of a query are derivatives, and not embeddings to compare."""
     additive: ClassVar[bool] = False
     """Whether embeddings are shares of the prediction, so that a server needs no more than their
     sum."""
-    sweeps: int | None = None
-    """Queries of each client, each about all records, unless batches are chosen; None for none."""
+
+    @property
+    def whole_queries(self) -> int | None:
+        """Queries of each client that are each about all records, unless batches are chosen."""
+        return None
 
     @property
     def points(self) -> int:

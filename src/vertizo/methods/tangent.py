@@ -40,6 +40,7 @@ class Tangent(Method):
     paper: ClassVar[str] = "tangent queries (docs/mathematics.md); after DP-AggZO"
     timings: ClassVar[tuple[Timing, ...]] = ("asynchronous",)
     additive: ClassVar[bool] = True
+    sends_tangents: ClassVar[bool] = True
 
     name: Literal["tangent"] = "tangent"
     num_directions: PositiveInt = 16
@@ -55,6 +56,11 @@ class Tangent(Method):
     """η, by which steps are longer than gradient steps of unit curvature."""
     spread: float = Field(default=2.0, gt=0)
     """τ, how large a coefficient of a step is expected to be, where there is noise."""
+
+    @property
+    def whole_queries(self) -> int:
+        """The sweeps."""
+        return self.sweeps
 
     @property
     def points(self) -> int:

@@ -103,9 +103,9 @@ def complete(config: ExperimentConfig, data: VerticalData) -> ExperimentConfig:
     method = config.method
     if method.additive:
         chosen |= _additive(config, data)
-    if method.sweeps is not None:
+    if method.whole_queries is not None:
         chosen |= {} if "batch_size" in given else {"batch_size": data.records}
-        chosen |= {} if "epochs" in given else {"epochs": method.sweeps}
+        chosen |= {} if "epochs" in given else {"epochs": method.whole_queries}
         given = given | chosen.keys()
     if "batch_size" not in given:
         per_batch = _within(PRIVATE_BATCH_SIZES, data.records // PRIVATE_BATCHES)
