@@ -142,6 +142,11 @@ method: {clipping: all} | method.clipping is 'all' | 'each' or 'jointly'
 method: {name: czofo, num_directions: 0} | method.num_directions is 0 | greater than 0
 method: {name: czofo, scalars: all} | method.scalars is 'all' | 'batch' or 'record'
 method: {name: zoo-vfl, reply: loss} | method.reply is 'loss' | 'losses' or 'difference'
+method: {name: tangent, sweeps: 0} | method.sweeps is 0 | greater than 0
+method: {name: tangent, directions: random} | method.directions is 'random' | 'principal'
+server: {final_head: forest} | server.final_head is 'forest' | 'boosting'
+client: {pretrain: ica} | client.pretrain is 'ica' | 'kmeans'
+client: {components: 0} | client.components is 0 | greater than 0
 method: {name: fedbcd, local_steps: 0} | method.local_steps is 0 | greater than 0
 method: {name: flex-vfl, local_steps: [2, 0]} | method.local_steps.1 is 0 | greater than 0
 method: {name: flex-vfl, local_steps: 2} | method.local_steps is 2 | list
@@ -330,7 +335,19 @@ def _coded(method: str, codecs: str) -> str:
     return f"method: {{name: {method}}}\ncodecs: {{{codecs}}}"
 
 
+def test_noise_on_embeddings_leaves_no_upload_for_a_raw_head(refuses: Refuses) -> None:
+    noise = "privacy: {mechanism: embedding-noise, clip: 1, noise_std: 1}"
+    words = ("server.final_head is 'boosting'", "'embedding-noise'", "use 'private'")
+    refuses([(f"server: {{final_head: boosting}}\n{noise}", *words)])
+
+
 def test_codecs_that_do_not_fit_the_method(refuses: Refuses) -> None:
+    for text, key in (
+        ("up: {name: uniform}", "codecs.up is 'uniform'"),
+        ("up: {name: paired}", "codecs.up is 'paired'"),
+        ("feedback: both", "codecs.feedback is 'both'"),
+    ):
+        refuses([(_coded("tangent", text), key, "method 'tangent'", "derivatives", "'none'")])
     for method in METHODS:
         whose, down = f"method {method!r}", _coded(method, "down: {name: paired}")
         refuses([(down, "codecs.down is 'paired'", f"replies of {whose}", "'uniform'")])
@@ -411,6 +428,7 @@ IDLE: dict[str, tuple[tuple[str, ...], ...]] = {
     "privacy.accounting=published": (DIGITS,),
     "privacy.ledger=x.sqlite": (DIGITS, NOISED),
     "simulation.timeout=3": (DIGITS, EXACT),
+    "client.components=9": (DIGITS, EXACT),
     "data.delimiter=;": (DIGITS,),
     "data.tokenizer=minilm": (DIGITS,),
     "data.length=9": (DIGITS,),
@@ -435,6 +453,7 @@ USED = (
     (*EXACT, "method.clipping=jointly", "privacy.delta=0.001", "privacy.noise=seeded"),
     (*NOISED, "privacy.delta=0.001"),
     ("simulation.timeout=3", "simulation.drop=0.1"),
+    ("client.components=9", "client.pretrain=pca"),
 )
 
 

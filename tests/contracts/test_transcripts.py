@@ -201,7 +201,7 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
         },
     },
 }
-DIGEST = "d88e485a65597dea1ac5e365aa43a4ab"
+DIGEST = "355eef20c340f2b738d3902eae6ebcc0"
 SERVED: dict[str, dict[str, Any]] = {
     "dpzv": {},
     "vafl": {

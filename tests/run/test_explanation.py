@@ -11,6 +11,8 @@ from typing import Any
 from tests import federations as fed
 from tests.rows import each
 
+from vertizo.config.schema import parse
+from vertizo.run.experiment import Experiment
 from vertizo.run.explanation import Explanation, explain
 
 WANTED = {"privacy.mechanism": "gaussian", "privacy.clip": 0.5, "privacy.epsilon": 2.0}
@@ -98,3 +100,18 @@ def test_a_simulated_guarantee_is_no_exact_one() -> None:
     secret, _ = explained("dpzv", "private server", privacy__noise="secure")
     assert secret.guarantee == "exact"
     assert "imulated" not in " ".join([secret.summary, *secret.protected, *secret.how])
+
+
+def test_a_raw_head_and_what_mixes_records_are_said() -> None:
+    base = {"seed": 0, "data": {"name": "breast-cancer"}, "privacy": {"epsilon": 1.0}}
+    for changes, words in (
+        ({"server": {"final_head": "boosting"}}, "The raw head (server.final_head boosting)"),
+        ({"method": {"name": "tangent"}}, "directions of method 'tangent' are of all records"),
+        ({"client": {"pretrain": "pca"}}, "client.pretrain 'pca' is fitted on all of a client's"),
+    ):
+        config = parse({**base, **changes})
+        privacy = Experiment(config).privacy()
+        assert privacy["covers"] == ["labels"], changes
+        assert any(words in line for line in explain(config, privacy).not_protected), changes
+    orthonormal = {"name": "tangent", "directions": "orthonormal"}
+    assert parse({**base, "method": orthonormal}).method.mixes_features is False

@@ -204,6 +204,12 @@ class ExperimentConfig(Options):
             )
         self._noise_fits()
         self._padding_survives()
+        if self.server.final_head != "private" and self.privacy.mechanism == "embedding-noise":
+            raise ValueError(
+                f"server.final_head is {self.server.final_head!r} but privacy.mechanism "
+                "'embedding-noise' counts every upload of the training records, and one more is "
+                "not in its figures; use 'private'"
+            )
         self._codecs_fit()
         check_all_used(self)
         return self

@@ -132,6 +132,11 @@ def _not_protected(config: ExperimentConfig, privacy: Mapping[str, Any]) -> Iter
             yield f"The label holder's own columns{fitted if is_bounded(privacy) else ''}."
         elif config.data.name == "table":  # over a network it need not be named to have some
             yield "The label holder's own columns, if it has some."
+    if config.server.final_head != "private":
+        yield (
+            f"The raw head (server.final_head {config.server.final_head}) and what it predicts: it "
+            "learns from raw labels after the last reply. Keep both at the label holder."
+        )
     if not _features(covers):
         yield f"Clients' features against other clients{_why(config, privacy)}."
     if config.data.validation > 0:
@@ -152,6 +157,12 @@ def _why(config: ExperimentConfig, privacy: Mapping[str, Any]) -> str:
         return ""
     if config.method.first_order_client:
         return f": clients of method {config.method.name!r} train on gradients of their own"
+    if config.method.mixes_features:
+        return f": directions of method {config.method.name!r} are of all records together"
+    if config.client.pretrain != "none":
+        return (
+            f": client.pretrain {config.client.pretrain!r} is fitted on all of a client's records"
+        )
     if config.codecs.up.mixes_records:
         return f": codec {config.codecs.up.name!r} scales records together"
     if config.data.parties == 1:

@@ -28,9 +28,12 @@ def rows(summary: Summary) -> list[tuple[str, str]]:
     lines = _scores("test", summary, summary)
     if not lines:  # all records were for training and validation
         lines = _scores("validation", summary, summary.get("best") or {})
+    raw = summary.get("raw_head", {})
+    heads = [(f"raw head: {name.strip()}", text) for name, text in _scores("test", summary, raw)]
     staleness = summary["staleness"]
     return [
         *lines,
+        *heads,
         ("model", _model(summary)),
         ("clients", str(summary["clients"])),
         ("rounds", f"{summary['rounds']:,}"),

@@ -199,13 +199,16 @@ class Row:
         return self.summaries["none"][0]
 
     def figures(self, key: str, control: str = "none") -> list[float]:
-        """One figure of every seed's summary; empty where it has none."""
-        found = (summary.get(key) for summary in self.summaries.get(control, ()))
+        """One figure (``key`` or ``section.key``) of every summary; empty where none has it."""
+        section, _, name = key.rpartition(".")
+        summaries = self.summaries.get(control, ())
+        found = [(one.get(section, {}) if section else one).get(name) for one in summaries]
         return [value for value in found if value is not None]
 
     def as_dict(self) -> dict[str, Any]:
         """For ``comparison.json``."""
         scores = [key for key in self.first if key.startswith("test_")]
+        scores += [f"raw_head.{key}" for key in self.first.get("raw_head", {}) if "test_" in key]
         sizes = ["bytes_up", "bytes_down", "bytes_table", "rounds", "epochs", "seconds"]
         return {
             "seeds": self.figures("seed"),
@@ -263,6 +266,10 @@ def lines(found: Sequence[Row]) -> list[list[str]]:
     key, scale, _ = figures[0][1]
     held = [c for c in CONTROLS if any(c in row.summaries for row in found)]
     figures[1:1] = [(f"  {CONTROLS[control]}", (key, scale, control)) for control in held]
+    raw = f"raw_head.{key}"
+    if any(row.figures(raw) for row in found):  # which stays with the label holder
+        figures.append(("with a raw head", (raw, scale, "none")))
+        figures += [(f"  {CONTROLS[control]}", (raw, scale, control)) for control in held]
     table = [[name, *(_figure(row, *at) for row in found)] for name, at in figures]
     for target in found[0].bytes_to if key == "test_accuracy" else ():
         reached = (_reached(row.bytes_to[target]) for row in found)
