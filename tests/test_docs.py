@@ -66,7 +66,7 @@ def test_bytes_of_a_page_are_those_that_runs_count(name: str) -> None:
             "model": {"name": "mlp", "outputs": MADE["traffic"].DIMENSION},
             "optimizer": {"learning_rate": 1e-5},
         },
-        "server": {"optimizer": {"learning_rate": 1e-5}},
+        "server": {"model": {"name": "mlp"}, "optimizer": {"learning_rate": 1e-5}},
     }
     summary = vz.Experiment(configuration.parse(config)).run().summary
     full, rest = divmod(summary["records"], MADE["traffic"].BATCH)

@@ -279,7 +279,7 @@ class Watched:
     def settle(self) -> None:
         raise AssertionError
 
-    state = load = settle
+    state = load = tangents = settle
 
 
 def test_evaluations_are_counted_and_only_some_updates_are_private() -> None:

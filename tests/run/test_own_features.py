@@ -41,7 +41,7 @@ def changes(method: str) -> dict[str, Any]:
         "server.optimizer.learning_rate": 0.01 if zeroth else 0.1,
         "server.model": {"name": "mlp", "hidden": [12]},
         "server.encoder": {"name": "mlp", "outputs": 4},
-        **({} if method in FIRST_ORDER else {"method.smoothing": 0.05}),
+        **({} if method in {*FIRST_ORDER, "tangent"} else {"method.smoothing": 0.05}),
     }
 
 
