@@ -147,6 +147,11 @@ def test_no_tangents_make_a_label_count_more_than_the_clip() -> None:
             changed[0] = other
             told = method.told(Outcome(slopes, slopes, lambda changed=changed: changed, query))
             released.append(side.plan.total(told).double())
+        for noise in (0.0, 1e-30, 1e-3):
+            answered = method.answered(query, released[0].float(), noise)
+            assert bool(answered.values.isfinite().all())
+            assert answered.moved is not None
+            assert bool(answered.moved.isfinite().all()) or not bool(tangents.isfinite().all())
         for one in released:
             for another in released:
                 assert float((one - another).norm()) * batch <= 2 * clip * (1 + 1e-4) + 1e-5

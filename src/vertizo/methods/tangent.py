@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+import numpy as np
 from pydantic import Field, PositiveInt
 
 from vertizo.core.deferred import torch
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from vertizo.protocol.messages import Query
+
+
+LARGEST = float(np.finfo(np.float32).max)
 
 
 class Tangent(Method):
@@ -111,14 +115,16 @@ class Tangent(Method):
 
     def answered(self, query: Query, released: Tensor, noise_std: float) -> Answered:
         """The step that the client is to make, and where its embeddings then are."""
-        embedded, along = query.embeddings[0], query.embeddings[1:]
+        embedded, along = query.embeddings[0], query.embeddings[1:].double()
         if self.directions == "principal":
             curvature = along.square().sum(2).mean(1) / self.damping
         else:  # what a row of length 1 has on average, so that no record's features are in it
-            curvature = torch.full((len(along),), 1 / (len(along) * self.damping))
+            curvature = torch.full((len(along),), 1 / (len(along) * self.damping)).double()
         divisor = curvature.square() + (noise_std / self.spread) ** 2
         step = torch.where(divisor > 0, released * curvature / divisor, 0.0)
-        return Answered(step, embedded - torch.einsum("knd,k->nd", along, step))
+        step = step.nan_to_num(0.0).clamp(-LARGEST, LARGEST)  # tangents may be of any size
+        moved = embedded - torch.einsum("knd,k->nd", along, step)
+        return Answered(step.float(), moved.clamp(-LARGEST, LARGEST).float())
 
     def tell(self, side: ClientSide, number: int, features: Features, values: Tensor) -> None:
         """``w_m ← w_m − S v``."""
