@@ -107,7 +107,7 @@ def test_a_raw_head_and_what_mixes_records_are_said() -> None:
     for changes, words in (
         ({"server": {"final_head": "boosting"}}, "The raw head (server.final_head boosting)"),
         ({"method": {"name": "tangent"}}, "directions of method 'tangent' are of all records"),
-        ({"client": {"pretrain": "pca"}}, "client.pretrain 'pca' is fitted on all records"),
+        ({"client": {"pretrain": "pca"}}, "client.pretrain 'pca' is fitted on all of a client's"),
     ):
         config = parse({**base, **changes})
         privacy = Experiment(config).privacy()

@@ -38,4 +38,6 @@ def principal(
     small = (basis @ products.t()).double()
     values, turned = torch.linalg.eigh((small + small.t()) / 2)
     order = values.argsort(descending=True)[:count]
-    return values[order].clamp(min=0).float(), (turned[:, order].t().float() @ basis)
+    vectors = turned[:, order].t().float() @ basis
+    largest = vectors.gather(1, vectors.abs().argmax(1, keepdim=True))
+    return values[order].clamp(min=0).float(), vectors * largest.sign()  # the same everywhere
