@@ -210,6 +210,16 @@ def test_files_that_the_architecture_names_exist() -> None:
         assert there, path
 
 
+def test_code_and_tests_that_pages_name_exist() -> None:
+    named = set()
+    for page in (*DOCS.rglob("*.md"), *ROOT.glob("*.md")):
+        if page.name != "CHANGELOG.md":  # which tells of what there was
+            text = page.read_text(encoding="utf-8")
+            named |= set(re.findall(r"\b((?:src/vertizo|tests)/[\w/]+\.py)\b", text))
+    assert len(named) > 60
+    assert [path for path in sorted(named) if not (ROOT / path).is_file()] == []
+
+
 def test_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
 

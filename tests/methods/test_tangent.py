@@ -118,6 +118,22 @@ def test_more_directions_than_parameters_are_zeros_that_move_nothing() -> None:
         assert bool((values[3:] == 0).all())
 
 
+def test_directions_without_variance_are_left_out() -> None:
+    """A feature that is twice another, and one that is constant: rounding must not become steps."""
+    torch.manual_seed(0)
+    first = torch.randn(300, 2)
+    features = torch.cat([first, 2 * first[:, :1], torch.ones(300, 1)], 1)
+    model = wrap(torch.nn.Linear(4, 1))
+    stream = Stream.from_seed(0)
+    side = ClientSide(model, Sgd(1.0, 0.0), stream, stream)
+    method = Tangent(num_directions=5)
+    sent = method.ask(side, 0, features)
+    assert [bool(tangent.abs().max() > 1e-3) for tangent in sent[1:]] == [True] * 3 + [False] * 2
+    query = Query(0, 0, torch.arange(300), sent)
+    slopes = torch.einsum("knd,nd->k", sent[1:], torch.randn(300, 1)) / 300
+    assert float(method.answered(query, slopes, 0.0).values.abs().max()) < 10
+
+
 def searched(records: int, count: int) -> list[Tensor]:
     """Tangents that a malicious client may send: huge, tiny, cancelling, one-sided, not finite."""
     generator = torch.Generator().manual_seed(0)

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from vertizo.protocol.messages import Query
 
 
+FLAT = 1e-6
+"""Share of the largest variance below which a direction is left out."""
 LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -150,7 +152,8 @@ class Tangent(Method):
                 f"{type(model).__name__}; use 'orthonormal'"
             )
         values, vectors = principal(model, features, count, generator)
-        scaled = values.clamp(min=1e-12) ** (-self.whitening / 2)
+        varies = values > FLAT * values[:1]  # along the others there is nothing but rounding
+        scaled = values.clamp(min=1e-30) ** (-self.whitening / 2) * varies
         length = (values * scaled.square()).sum().sqrt()  # a record's tangents then have length 1
         chosen[:count] = (scaled / length).unsqueeze(1) * vectors
         return chosen
