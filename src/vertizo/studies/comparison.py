@@ -266,10 +266,11 @@ def lines(found: Sequence[Row]) -> list[list[str]]:
     key, scale, _ = figures[0][1]
     held = [c for c in CONTROLS if any(c in row.summaries for row in found)]
     figures[1:1] = [(f"  {CONTROLS[control]}", (key, scale, control)) for control in held]
-    raw = f"raw_head.{key}"
-    if any(row.figures(raw) for row in found):  # which stays with the label holder
-        figures.append(("with a raw head", (raw, scale, "none")))
-        figures += [(f"  {CONTROLS[control]}", (raw, scale, control)) for control in held]
+    for each, name, size in QUALITY:  # of a model that stays with the label holder
+        raw = f"raw_head.{each}"
+        if any(row.figures(raw) for row in found):
+            figures.append((f"raw head: {name}", (raw, size, "none")))
+            figures += [(f"  {CONTROLS[control]}", (raw, size, control)) for control in held]
     table = [[name, *(_figure(row, *at) for row in found)] for name, at in figures]
     for target in found[0].bytes_to if key == "test_accuracy" else ():
         reached = (_reached(row.bytes_to[target]) for row in found)
