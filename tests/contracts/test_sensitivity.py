@@ -23,7 +23,7 @@ from vertizo.core.randomness import Stream
 from vertizo.models.base import DifferentiableModel, Points
 from vertizo.models.encoded import EncodedModel
 from vertizo.models.losses import Classification, Regression, Task
-from vertizo.models.networks import Bag, Filters, TableNet, cnn, mlp
+from vertizo.models.networks import Bag, Filters, Sum, TableNet, cnn, mlp
 from vertizo.models.optimizers import Sgd
 from vertizo.models.torch import wrap
 from vertizo.party.private_updates import PrivateSgd, PrivateZerothOrder, SecretSgd, SeededSampler
@@ -227,12 +227,13 @@ class Search:
         other, changed = rows.clone(), labels.clone()
         if self._random.random() < 0.3:
             other[0] = self._row()
-        changed[0] = (labels[0] + 1) % CLASSES if self._task.outputs > 1 else -labels[0]
+        classes = self._task.outputs
+        changed[0] = (labels[0] + 1) % classes if classes > 1 else -labels[0]
         return [(rows, labels), (other, changed)]
 
     def _labels(self, count: int) -> Tensor:
         if self._task.outputs > 1:
-            return torch.from_numpy(self._random.integers(0, CLASSES, count))
+            return torch.from_numpy(self._random.integers(0, self._task.outputs, count))
         return torch.from_numpy(self._random.standard_normal(count)).float()
 
 
@@ -254,6 +255,14 @@ def test_a_record_moves_no_release_by_more_than_its_sensitivity(name: str, updat
 def test_a_regression_keeps_to_it_as_well(update: str) -> None:
     torch.manual_seed(1)
     kind, task = Kind(lambda: plain(6, outputs=1)), Regression()
+    found = Search(kind, task).best(Game(kind.make(), update, 1.0, task))
+    assert 0.5 < found <= 1.0
+
+
+@each("update", ["private-sgd", "poisson-dp-sgd", "private-zeroth-order"])
+def test_a_sum_of_log_odds_keeps_to_it_as_well(update: str) -> None:
+    torch.manual_seed(1)
+    kind, task = Kind(lambda: wrap(Sum(3, 2, 3)), width=3), Classification(2)
     found = Search(kind, task).best(Game(kind.make(), update, 1.0, task))
     assert 0.5 < found <= 1.0
 

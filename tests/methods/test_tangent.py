@@ -173,6 +173,27 @@ def test_no_tangents_make_a_label_count_more_than_the_clip() -> None:
                 assert float((one - another).norm()) * batch <= 2 * clip * (1 + 1e-4) + 1e-5
 
 
+def test_random_directions_keep_a_record_out_of_what_others_get() -> None:
+    """Tangents of one record, however large, change no step and no other record's row."""
+    ids, released = torch.arange(20), torch.randn(4)
+    along = torch.randn(4, 20, DIM)
+    for directions, mixes in (("orthonormal", False), ("principal", True)):
+        method = Tangent(num_directions=4, directions=directions)
+        assert method.mixes_features is mixes
+        first = method.answered(Query(0, 0, ids, torch.cat([along[:1], along])), released, 0.1)
+        for size in (0.0, -1.0, 1e6):
+            other = along.clone()
+            other[:, 7] *= size
+            changed = Query(0, 0, ids, torch.cat([along[:1], other]))
+            second = method.answered(changed, released, 0.1)
+            assert first.moved is not None
+            assert second.moved is not None
+            same = torch.equal(first.values, second.values)
+            others = ids != 7
+            same = same and torch.equal(first.moved[others], second.moved[others])
+            assert same is (not mixes or size == -1.0), (directions, size)
+
+
 def test_a_query_is_one_release_whatever_k_is() -> None:
     spent = []
     for count in (1, 40):

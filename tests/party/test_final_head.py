@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -46,6 +47,30 @@ def test_no_byte_to_a_client_depends_on_it() -> None:
         assert summary["test_auc"] == without["test_auc"]
         assert summary["bytes_evaluation"] > without["bytes_evaluation"]
         assert summary["bytes_table"] == without["bytes_table"] == 0
+
+
+def test_every_kind_of_method_has_one_without_a_byte_to_clients() -> None:
+    for name in ("tangent", "vafl", "czofo", "split", "cascaded"):
+        own = {"method": {"name": name}}
+        _, plain = run("private", **own)
+        summary, seen = run("logistic", **own)
+        assert [one for one in seen if one[0] == "down"] == [
+            one for one in plain if one[0] == "down"
+        ]
+        assert summary["raw_head"]["test_auc"] > 0.9, name
+
+
+def test_a_run_that_is_resumed_at_its_end_has_the_same_head(tmp_path: Path) -> None:
+    """Without validation records the last evaluation is of the tests, which a head needs again."""
+    for validation in (0.0, 0.2):
+        data = {"name": "breast-cancer", "validation": validation}
+        config = parse({**SETTINGS, "data": data, "server": {"final_head": "logistic"}})
+        folder = tmp_path / str(validation)
+        whole = Experiment(config).run(folder).summary
+        (folder / "summary.json").unlink()
+        again = Experiment(config).run(folder, resume=True).summary
+        assert again["raw_head"] == whole["raw_head"]
+        assert again["test_auc"] == whole["test_auc"]
 
 
 def test_it_predicts_as_the_task_wants() -> None:

@@ -111,7 +111,7 @@ class Outcome(NamedTuple):
     """Of every record at the table's own embeddings, [batch]."""
     gradient: Callable[[], Tensor]
     """``∂f_i/∂h_m`` of every record there, [batch, d_h]; computed when called."""
-    query: Query | None = None
+    query: Query
     """What was asked."""
 
 

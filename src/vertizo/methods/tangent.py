@@ -47,6 +47,8 @@ class Tangent(Method):
     timings: ClassVar[tuple[Timing, ...]] = ("asynchronous",)
     additive: ClassVar[bool] = True
     sends_tangents: ClassVar[bool] = True
+    evaluations_per_query: ClassVar[int] = 0  # beside the table's own
+    releases_per_query: ClassVar[int] = 1  # a record's K numbers are clipped together
 
     name: Literal["tangent"] = "tangent"
     num_directions: PositiveInt = 16
@@ -72,16 +74,6 @@ class Tangent(Method):
     def points(self) -> int:
         """The embedding, and its tangents."""
         return 1 + self.num_directions
-
-    @property
-    def evaluations_per_query(self) -> int:
-        """None beside the table's own."""
-        return 0
-
-    @property
-    def releases_per_query(self) -> int:
-        """One: a record's K numbers are clipped together."""
-        return 1
 
     @property
     def mixes_features(self) -> bool:
@@ -112,7 +104,6 @@ class Tangent(Method):
 
     def told(self, outcome: Outcome) -> Tensor:
         """``s_i``, [batch, K]."""
-        assert outcome.query is not None
         return torch.einsum("knd,nd->nk", outcome.query.embeddings[1:], outcome.gradient())
 
     def answered(self, query: Query, released: Tensor, noise_std: float) -> Answered:

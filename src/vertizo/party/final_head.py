@@ -48,8 +48,8 @@ class FinalHead:
                 found = self._model.predict(inputs)
             else:
                 found = np.full(len(inputs), self._present[0])
-            mean, spread = getattr(task, "mean", 0.0), getattr(task, "spread", 1.0)
-            return torch.from_numpy(((found - mean) / spread).astype(np.float32)).unsqueeze(1)
+            units = (found - task.mean) / task.spread
+            return torch.from_numpy(units.astype(np.float32)).unsqueeze(1)
         shares = np.full((len(inputs), task.outputs), 1e-12)
         if len(self._present) > 1:
             shares[:, self._present] += self._model.predict_proba(inputs)

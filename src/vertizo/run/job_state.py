@@ -273,6 +273,12 @@ class JobState:
         if self.phase == "closing":
             self._closed(purpose, model, row)
 
+    @property
+    def _wants_head(self) -> bool:
+        """Whether a raw head is to be fitted, and there is something to score it by."""
+        data, kind = self.job.data, self.job.config.server.final_head
+        return kind != "private" and len(data.labels["test"]) > 0
+
     def _closed(self, purpose: Purpose, model: Which, row: Row | None) -> None:
         """One of the closing evaluations is over: the next, or the end."""
         if purpose == "validation":
@@ -282,7 +288,7 @@ class JobState:
         self.scores[name] = row
         if name == "last" and self.evaluations.best is not None:
             self.evaluations.begin("test", "best")
-        elif name != "head" and row is not None and self.job.config.server.final_head != "private":
+        elif name != "head" and row is not None and self._wants_head:
             self.job.party.await_final()
             self.evaluations.begin("train", model)
         else:
