@@ -62,7 +62,8 @@ def members(folder: Path, kind: type[nn.Module]) -> list[Any]:
 def test_a_job_keeps_modules_whole(tmp_path: Path) -> None:
     """At the label holder and at each member: what is kept makes the same module again."""
     server = module(Whole, inputs=16, outputs=10)
-    config = dep.serve_config(tmp_path, method={"name": "vafl"}, server=server)
+    # In step: else the best evaluation may be before a member's first query.
+    config = dep.serve_config(tmp_path, method={"name": "vafl"}, server=server, **dep.IN_STEP)
     with FederationService(config) as service, dep.ticking(service):
         dep.joined(members(tmp_path, Whole), dep.direct(service))
         assert service.state is not None
