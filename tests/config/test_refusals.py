@@ -135,7 +135,7 @@ client: {optimizer: {momentum: 1}} | client.optimizer.momentum is 1 | less than 
 server: {update: adam} | server.update is 'adam' | 'poisson-dp-sgd' or 'none'
 server: {join: max} | server.join is 'max' | 'concat', 'sum' or 'mean'
 server: {embedding_bound: 0} | server.embedding_bound is 0 | greater than 0
-privacy: {mechanism: laplace} | 'laplace' | 'none', 'gaussian' or 'embedding-noise'
+privacy: {mechanism: laplace} | 'laplace' | 'embedding-noise', 'randomised-response' or 'teacher'
 privacy: {accounting: rdp} | privacy.accounting is 'rdp' | 'exact' or 'published'
 method: {num_directions: 0} | method.num_directions is 0 | greater than 0
 method: {clipping: all} | method.clipping is 'all' | 'each' or 'jointly'

@@ -19,7 +19,8 @@ from vertizo.privacy.events import LedgerBudget
 from vertizo.privacy.guarantee import joined_epsilon
 from vertizo.privacy.ledger_witness import Names
 from vertizo.run.experiment import Experiment
-from vertizo.run.ledger_session import budget_for, charged_data, names_of
+from vertizo.run.ledger_session import budget_for, charged_data
+from vertizo.run.record_names import names_of
 
 BASE = (
     "seed=0",

@@ -262,7 +262,7 @@ def ledger_create(
         data = charged_data(chosen)
         budget = budget_for(chosen, data, runs)
     from vertizo.privacy.durable_ledger import DurableLedger
-    from vertizo.run.ledger_session import names_of
+    from vertizo.run.record_names import names_of
 
     DurableLedger.create(ledger, budget, names=names_of(data), further=further)
     print(DurableLedger.inspect(ledger))

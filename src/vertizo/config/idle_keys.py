@@ -26,6 +26,8 @@ def check_all_used(config: Any) -> None:
     not_secret = f"server.update is {update!r}; it is for 'poisson-dp-sgd'"
     no_clip = f"privacy.mechanism is {mechanism!r}, which clips no replies; it is for 'gaussian'"
     no_mechanism = "privacy.mechanism is 'none'; give privacy.epsilon as well"
+    pure = "privacy.mechanism 'randomised-response' has none: its ε holds at δ = 0"
+    no_teacher = f"privacy.mechanism is {mechanism!r}; it is for 'teacher'"
     no_loss = "simulation.drop is 0, so that no message is lost"
     no_texts = f"data.name {name!r} has no texts"
     for key, is_used, why in (
@@ -35,6 +37,8 @@ def check_all_used(config: Any) -> None:
         ("server.directions", update in directed, no_direction),
         ("method.clipping", mechanism == "gaussian", no_clip),
         ("privacy.delta", mechanism != "none", no_mechanism),
+        ("privacy.delta", mechanism != "randomised-response", pure),
+        ("privacy.teacher", mechanism == "teacher", no_teacher),
         ("client.components", config.client.pretrain != "none", "client.pretrain is 'none'"),
         ("simulation.timeout", config.simulation.drop > 0, no_loss),
         ("data.delimiter", name == "table", f"data.name is {name!r}; it is for 'table'"),

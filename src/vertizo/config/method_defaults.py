@@ -14,6 +14,7 @@ from vertizo.core.names import PRIVATE, UpdateName
 from vertizo.core.options import Options
 from vertizo.methods.base import Method
 from vertizo.methods.choice import METHODS
+from vertizo.privacy.options import ON_LABELS
 
 TABLES = (
     *("table", "frame", "breast-cancer", "diabetes", "adult", "bank-marketing"),
@@ -74,7 +75,7 @@ def filled(given: Mapping[str, Any]) -> Mapping[str, Any]:
         update = own["server"]["update"]
     if update == "poisson-dp-sgd":  # it trains on the table from the start
         own["simulation"]["table"] = "upload"
-    if has_noised_replies(privacy):
+    if has_noised_replies(privacy) or _key(privacy, "mechanism") in ON_LABELS:
         noise = "secure" if "seed" not in given else "seeded"
         own["privacy"] = {**own.get("privacy", {}), "noise": noise}
     result = dict(given)

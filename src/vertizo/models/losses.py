@@ -59,6 +59,36 @@ class SoftmaxLosses:
         return kernels.right(self._likeliest, self._labels, first, stop)
 
 
+class Flipped(Classification):
+    """The same, of labels that were kept with one probability, and else exchanged.
+
+    Forward correction (Patrini et al. 2017): ``−log(p_ỹ (keep − q) + q)``, q the chance of each
+    other class; a model that minimises it predicts the labels as they were.
+    """
+
+    def __init__(self, classes: int, keep: float, other: float) -> None:
+        super().__init__(classes)
+        self._gain, self._other = keep - other, other
+
+    def losses(self, logits: Tensor, labels: Tensor) -> FlippedLosses:
+        """Of labels that may have been exchanged."""
+        return FlippedLosses(logits, labels, self._gain, self._other)
+
+
+class FlippedLosses(SoftmaxLosses):
+    """Those of `Flipped`."""
+
+    def __init__(self, logits: Tensor, labels: Tensor, gain: float, other: float) -> None:
+        super().__init__(logits, labels)
+        kept = gain * self.values.neg().exp()
+        self.values = -(kept + other).log()
+        self._weights = kept / (kept + other)
+
+    def slopes(self, rows: slice, weights: Tensor | float) -> Tensor:
+        """Those of a softmax, each times ``(keep − q) p / ((keep − q) p + q)``."""
+        return super().slopes(rows, self._weights[rows] * weights)
+
+
 class Regression:
     """Half the squared error of one output; labels are float32, in their own units.
 

@@ -37,6 +37,7 @@ class Preparation(nn.Module):
         cardinalities: of those categories.
         components: at most so many.
         seed: of the centroids' choice.
+        padded: whether there are always so many components, zeros where there is nothing more.
 
     Raises:
         ConfigError: there is nothing to fit, or the features are tokens.
@@ -49,6 +50,8 @@ class Preparation(nn.Module):
         cardinalities: Sequence[int],
         components: int,
         seed: int,
+        *,
+        padded: bool = False,
     ) -> None:
         super().__init__()
         if not features.is_floating_point():
@@ -69,6 +72,7 @@ class Preparation(nn.Module):
             scale = values.clamp(min=1e-12) ** -0.5 if kind == "whiten" else torch.ones_like(values)
             self.register_buffer("basis", (vectors * (scale * keep)).t().float())
         self.components = len(self.get_buffer("basis"))
+        self._missing = components - self.components if padded else 0
 
     def _numbers(self, features: Tensor) -> Tensor:
         """Rows of numbers, categories as one column each."""
@@ -84,9 +88,11 @@ class Preparation(nn.Module):
         centred = self._numbers(features) - self.get_buffer("centre")
         basis = self.get_buffer("basis")
         if self._kind != "kmeans":
-            return centred @ basis.t()
-        far = torch.cdist(centred, basis)
-        return (far.mean(1, keepdim=True) - far).clamp(min=0)
+            found = centred @ basis.t()
+        else:
+            far = torch.cdist(centred, basis)
+            found = (far.mean(1, keepdim=True) - far).clamp(min=0)
+        return F.pad(found, (0, self._missing))
 
 
 def _centroids(rows: Tensor, count: int, seed: int) -> Tensor:

@@ -174,6 +174,8 @@ class Archive:
             self._bytes.rekey(kept["key"])
             state.load(kept[STATE])
             self.traffic, self.seconds = Traffic(**kept["traffic"]), float(kept["seconds"])
+        if state.phase == "uploading":  # what it waited for may have come, and be kept
+            state.begin()
         with np.errstate(all="ignore"):
             for kind, body in journal:
                 self._again(state, kind, body)

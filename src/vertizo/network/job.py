@@ -27,13 +27,17 @@ from vertizo.privacy.discrete_gaussian import RandomBytes
 from vertizo.privacy.durable_ledger import SLACK, DurableLedger
 from vertizo.privacy.events import LedgerBudget, Releases
 from vertizo.privacy.ledger_witness import Register
+from vertizo.privacy.options import ON_LABELS
 from vertizo.run.build_parties import check_sizes, embedding_noise, make_server
 from vertizo.run.build_privacy import Charge, choice_of
 from vertizo.run.coverage import statement_of
 from vertizo.run.data_defaults import complete
 from vertizo.run.job_state import Job
-from vertizo.run.ledger_session import budget_of, charged_to, check_exact, names_of
+from vertizo.run.ledger_session import budget_of, charged_to, check_exact
+from vertizo.run.record_names import names_of
 
+CHARGED = ("gaussian", *ON_LABELS)
+"""Mechanisms that count what may depend on a record."""
 USUAL_DIM = 16
 """Numbers of an embedding, where the configuration leaves them to the members."""
 TRIAL = "No privacy guarantee: this is a trial, in which all noise follows from a public seed."
@@ -73,7 +77,7 @@ def choice_seed(config: ExperimentConfig, *, trial: bool) -> int:
 
     What may be charged to a ledger must give the same IDs to the same records in every job.
     """
-    charged = config.privacy.ledger is not None or config.privacy.mechanism == "gaussian"
+    charged = config.privacy.ledger is not None or config.privacy.mechanism in CHARGED
     return 0 if charged and not trial else config.seed
 
 
@@ -116,6 +120,9 @@ def settings_of(config: ExperimentConfig, *, trial: bool) -> str:
         chosen["privacy"] = config.privacy.model_dump(mode="json", include=keys, exclude_none=True)
         if trial:
             chosen["digest"] = config.digest
+    if config.privacy.mechanism == "teacher":
+        keys = {"mechanism", "epsilon", "teacher"}
+        chosen["privacy"] = config.privacy.model_dump(mode="json", include=keys)
     if config.privacy.mechanism == "gaussian":
         chosen["noised_replies"] = True
     return json.dumps(chosen)
@@ -137,8 +144,8 @@ def open_job(
     """The label holder's party, charged to a ledger where a guarantee holds.
 
     The ledger is in the run's folder unless privacy.ledger names another; one of its own is made
-    where the job ``is_new``, and not later. ``run`` is its name in the ledger. ConfigError or
-    RunError where the job cannot be served.
+    where the job ``is_new``, and not later. ``run`` is its name in the ledger. So are private
+    labels. ConfigError or RunError where the job cannot be served.
     """
     fitted = [n for n, one in zip(records.data.parties, ready, strict=True) if one.fitted]
     data = replace(
@@ -147,20 +154,30 @@ def open_job(
         fitted_scaling=bool(fitted) or records.data.fitted_scaling,
     )
     mix = any(one.mixes_records for one in ready)
-    noise = embedding_noise(config, data.records)
+    noise, path = embedding_noise(config, data.records), config.privacy.ledger
+    on_labels = config.privacy.mechanism in ON_LABELS
 
     def made(charge: Charge | None) -> Job:
         dims = [one.embedding_dim for one in ready]
         party = _make_party(
-            config, data, dims, root, trial=trial, charge=charge, secret_bytes=secret_bytes
+            config,
+            data,
+            dims,
+            root,
+            trial=trial,
+            charge=charge,
+            secret_bytes=secret_bytes,
+            label_file=(path or folder / "labels") if on_labels and not trial else None,
         )
         statement = statement_of(config, data, party, noise, models_mix=mix, served=True)
-        if trial and (statement.noise_std is not None or noise is not None):
+        if trial and (on_labels or statement.noise_std is not None or noise is not None):
             statement = statement.without_guarantee(TRIAL)
         return Job(config, data, party, statement, charge is not None)
 
     plain = made(None)
-    path = config.privacy.ledger
+    if on_labels:
+        yield plain
+        return
     if path is None and plain.statement.guarantee == "exact":
         path = folder / "ledger.sqlite"
         if is_new and not path.exists():
@@ -183,6 +200,7 @@ def _make_party(
     trial: bool,
     charge: Charge | None = None,
     secret_bytes: RandomBytes = os.urandom,
+    label_file: Path | None = None,
 ) -> ServerParty:
     return make_server(
         config,
@@ -193,6 +211,7 @@ def _make_party(
         choice_of(choice_seed(config, trial=trial)),
         charge=charge,
         random_bytes=secret_bytes,
+        label_file=label_file,
     )
 
 
@@ -209,7 +228,8 @@ def check_free(config: ExperimentConfig, data: VerticalData, *, trial: bool) -> 
     """
     privacy = config.privacy
     exact = privacy.mechanism == "gaussian" and privacy.accounting != "published"
-    charged = exact and config.server.update in (*PRIVATE, "none") and not data.fitted_labels
+    charged = exact and config.server.update in (*PRIVATE, "none")
+    charged = (charged or privacy.mechanism in ON_LABELS) and not data.fitted_labels
     names = None if trial or not charged or privacy.ledger is not None else names_of(data)
     if names is None:
         return

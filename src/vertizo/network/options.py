@@ -15,6 +15,7 @@ from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError
 from vertizo.core.options import Options
 from vertizo.data.party_table import OwnTable
+from vertizo.privacy.options import ON_LABELS
 
 NO_LEDGER = "federation.trial makes all noise from a public seed; no ledger is for that"
 NAME = re.compile(r"[\w.@-]{1,64}")
@@ -133,7 +134,7 @@ class ServeConfig(ExperimentConfig):
     def experiment(self) -> ExperimentConfig:
         """What is to be trained: over a network, noise is never made from a seed."""
         plain = self.model_dump(exclude={"federation"})
-        if self.privacy.mechanism == "gaussian" and not self.federation.trial:
+        if self.privacy.mechanism in ("gaussian", *ON_LABELS) and not self.federation.trial:
             plain["privacy"]["noise"] = "secure"
         if self.data.name != "table":
             held = self.data.label_holder is not None

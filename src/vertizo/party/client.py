@@ -81,6 +81,8 @@ class ClientParty:
     known: bool = False
     """Whether the server knows ``batches`` as well (in synchronous rounds they are its own), so
     that a number stands for a batch's IDs."""
+    teaching: Callable[[Tensor], Tensor] | None = None
+    """Features to the numbers that private labels are made with, where they are made of some."""
 
     def __post_init__(self) -> None:
         self.answered = 0
@@ -243,7 +245,11 @@ class ClientParty:
         With error feedback they are sent as they are: there is nothing to differ from, and what
         the server was trained on has next to no error.
         """
-        embeddings = self.embed(self.features[purpose][start:stop])
+        if purpose == "teacher":
+            assert self.teaching is not None, "agreed on before the job began"
+            embeddings = self.teaching(self.features["train"][start:stop])
+        else:
+            embeddings = self.embed(self.features[purpose][start:stop])
         if self.noise is not None:  # the table's count as releases; the others carry no noise
             if purpose == "train":
                 embeddings = self.noise.release_upload(start, embeddings)

@@ -19,6 +19,7 @@ from vertizo.core.errors import (
     UnknownPartyError,
 )
 from vertizo.core.names import HeadName
+from vertizo.models.losses import Classification, Flipped
 from vertizo.party.batches import Batches
 from vertizo.party.checks import Partition, Peer, QueryChecks, Vetted
 from vertizo.party.final_head import FinalHead
@@ -29,6 +30,7 @@ from vertizo.party.table import Staleness
 from vertizo.party.uploads import Uploads
 from vertizo.privacy.mechanisms import NoiseSource
 from vertizo.privacy.plan import Answer
+from vertizo.privacy.private_labels import LabelMaker
 from vertizo.protocol import wire
 from vertizo.protocol.codecs.base import Codec
 from vertizo.protocol.codecs.feedback import Feedback, Received
@@ -72,6 +74,9 @@ class ServerParty:
     """How messages are given away."""
     known: Sequence[Batches] = ()
     """Each client's order of records, where it is known; none where IDs are sent."""
+    private_labels: LabelMaker | None = None
+    """Makes what training reads in place of the raw labels; None where it reads those. The side has
+    no labels until then."""
 
     def __post_init__(self) -> None:
         side, dims = self.side, self.side.table.dims
@@ -86,6 +91,12 @@ class ServerParty:
         self._peers = [Peer() for _ in dims]
         self._open: list[Query] = []
         self._uploads = Uploads(dims, self.bound)
+        self._teaching: Uploads | None = None
+        if self.wants_teaching:
+            assert self.private_labels is not None
+            self._teaching = Uploads([self.private_labels.width] * self.clients, self.bound)
+        task = side.model.task  # labels that score are not private
+        self._task = Classification(task.outputs) if isinstance(task, Flipped) else task
         points, most, tolerant = side.method.points, self.batch_size, side.plan.tolerant
         shape = (points, most, max(dims))
         # The codec's may be more: a scale a record may outgrow floats.
@@ -272,8 +283,12 @@ class ServerParty:
         """
         upload = wire.decode(frame, NoCompression() if self.received else self.up, Upload)
         self._peer(upload, sender)
-        rows = self.labels[upload.purpose].shape[0]
-        self._uploads.check(upload, rows)
+        teaches = upload.purpose == "teacher"
+        uploads = self._teaching if teaches else self._uploads
+        if uploads is None:
+            raise ConflictError("an upload for a teacher, which is not wanted")
+        rows = self.labels["train" if teaches else upload.purpose].shape[0]
+        uploads.check(upload, rows)
         if wanted not in (None, upload.purpose):
             raise ConflictError(f"an upload for {upload.purpose} where one for {wanted} is wanted")
         to_table = upload.purpose == "train" and not self._is_final
@@ -281,7 +296,21 @@ class ServerParty:
             if self.round:
                 raise ConflictError(f"a table upload after round {self.round}; it comes first")
             self.side.table.store(upload.client, upload.ids, upload.embeddings[0], self.round)
-        return self._uploads.take_in(upload, rows, keep=not to_table)
+        return uploads.take_in(upload, rows, keep=not to_table)
+
+    @property
+    def wants_teaching(self) -> bool:
+        """Whether private labels have to be made, of what clients upload for it."""
+        maker = self.private_labels
+        return maker is not None and maker.width > 0 and not len(self.side.labels)
+
+    def make_labels(self) -> None:
+        """Have private labels to train on, where there are to be some; made once."""
+        maker = self.private_labels
+        if maker is None or len(self.side.labels):
+            return
+        rows = None if self._teaching is None else self._teaching.take("teacher")
+        self.side.labels, self._teaching = maker.make(self.labels["train"], rows), None
 
     def await_final(self) -> None:
         """Take training records' embeddings once more from now on, aside from the table."""
@@ -290,7 +319,8 @@ class ServerParty:
 
     def has_uploaded(self, client: int, purpose: Purpose) -> bool:
         """Whether all of a client's embeddings of a partition came, since they were last used."""
-        return self._uploads.is_complete(client, purpose)
+        uploads = self._teaching if purpose == "teacher" else self._uploads
+        return uploads is None or uploads.is_complete(client, purpose)
 
     def logits(self, purpose: Purpose) -> Tensor:
         """Logits of the uploaded records; the upload is used up."""
@@ -308,12 +338,12 @@ class ServerParty:
         rows = self._uploads.take(purpose)
         if purpose == "test":
             self._tested = self._with_own(purpose, rows)
-        return scores(self.side.model.task, self._logits(purpose, rows), self.labels[purpose])
+        return scores(self._task, self._logits(purpose, rows), self.labels[purpose])
 
     def score_head(self, kind: HeadName) -> Scores:
         """Fit a head on the raw labels of the records uploaded last, and score the tests by it."""
         assert self._tested is not None, "they were scored before"
-        task, rows = self.side.model.task, self._with_own("train", self._uploads.take("train"))
+        task, rows = self._task, self._with_own("train", self._uploads.take("train"))
         head = FinalHead(kind, rows, self.labels["train"], task)
         return scores(task, head.logits(self._tested), self.labels["test"])
 
@@ -332,6 +362,7 @@ class ServerParty:
             "known": [received.state() for received in self.received],
             "uploads": self._uploads.state(),
             "final": [self._is_final, self._tested if self._is_final else None],
+            "labels": None if self.private_labels is None else self.side.labels,
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -350,6 +381,8 @@ class ServerParty:
         if "uploads" in state:  # earlier versions asked for them again
             self._uploads.load(state["uploads"])
         self._is_final, self._tested = state["final"]
+        if self.private_labels is not None:
+            self.side.labels = state["labels"]
         self._open = [
             self._checks.accept(wire.decode(peer.query, self.up, Query, order=self._order))
             for peer in self._peers

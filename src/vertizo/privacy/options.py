@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PlainSerializer, WrapValidator, model_validator
+from pydantic import Field, PlainSerializer, PositiveInt, WrapValidator, model_validator
 from pydantic_core import PydanticCustomError
 
 from vertizo.core.errors import ConfigError
@@ -20,6 +20,8 @@ MECHANISMS: Registry[Any] = Registry(
         "none": f"{_PLAN}:NoPrivacy",
         "gaussian": f"{_PLAN}:ClippedGaussian",
         "embedding-noise": "vertizo.privacy.embedding_noise:EmbeddingStatement",
+        "randomised-response": "vertizo.privacy.private_labels:RandomisedResponse",
+        "teacher": "vertizo.privacy.private_labels:Teacher",
     },
     "vertizo.privacy.own_mechanism:OwnMechanism",
 )
@@ -37,16 +39,35 @@ def _own(name: Any, builtin: Callable[[Any], Any]) -> Any:
 
 
 MechanismName = Annotated[
-    Literal["none", "gaussian", "embedding-noise"], WrapValidator(_own), PlainSerializer(str)
+    Literal["none", "gaussian", "embedding-noise", "randomised-response", "teacher"],
+    WrapValidator(_own),
+    PlainSerializer(str),
 ]
+ON_LABELS = ("randomised-response", "teacher")
+"""Mechanisms whose private labels take the place of the raw ones (`privacy.private_labels`)."""
+
+
+class TeacherConfig(Options):
+    """What a teacher of labels is fitted on."""
+
+    features: Literal["pca", "kmeans"] = "pca"
+    """What each client makes of its features for it, without labels; as client.pretrain."""
+    components: PositiveInt = 32
+    """Numbers of each record that each client uploads once for it. Default: 150 between them."""
+    whitening: float = Field(default=0.75, ge=0, le=1)
+    """α: components of variance Λ are scaled by Λ^(−α/2)."""
+    spread: float = Field(default=0.7, gt=0)
+    """τ, how large a coefficient is expected to be."""
 
 
 class PrivacyConfig(Options):
-    """What carries noise: the server's replies, or the clients' embeddings."""
+    """What carries noise: the server's replies, the labels, or the clients' embeddings."""
 
     mechanism: MechanismName = "none"
-    """gaussian: noise on the server's replies. embedding-noise: noise that each client adds to its
-    embeddings. Default: gaussian if epsilon or noise_std is given."""
+    """gaussian: noise on the server's replies. randomised-response, teacher: private labels take
+    the place of the raw ones, made once, so that all training on them is free. embedding-noise:
+    noise that each client adds to its embeddings. Default: gaussian if epsilon or noise_std is
+    given."""
     clip: float | None = Field(default=None, gt=0)
     """C, the largest norm of one record's values, or of one embedding. Default for noise on
     replies: by the number of columns and clients."""
@@ -66,11 +87,14 @@ class PrivacyConfig(Options):
     """How noise is calibrated to epsilon; the published formula gives less noise than ε needs."""
     ledger: Path | None = None
     """File that this run's spending is charged to, with all other runs on these records (`vertizo
-    privacy ledger create`). Default: the budget is for this run alone."""
+    privacy ledger create`). Default: the budget is for this run alone. With private labels: the
+    file that keeps them; the first run makes it, and further runs cost nothing."""
+    teacher: TeacherConfig = TeacherConfig()
+    """For mechanism teacher."""
     noise: Literal["seeded", "secure"] | None = None
-    """Source of the noise on replies. secure: discrete noise from the operating system. seeded:
-    made from the seed, so that the run can be repeated, but its guarantee is only `simulated`.
-    Default: seeded if a seed is given, else secure."""
+    """Source of the noise on replies or labels. secure: discrete noise from the operating system.
+    seeded: made from the seed, so that the run can be repeated, but its guarantee is only
+    `simulated`. Default: seeded if a seed is given, else secure."""
 
     @model_validator(mode="before")
     @classmethod
@@ -106,14 +130,30 @@ class PrivacyConfig(Options):
                 )
             if self.epsilon is None:
                 raise ValueError("privacy.accounting is 'published', which needs privacy.epsilon")
-        if self.ledger is not None and mechanism != "gaussian":
+        if mechanism in ON_LABELS:
+            self._check_on_labels()
+        elif self.ledger is not None and mechanism != "gaussian":
             raise ValueError(
                 f"privacy.ledger is set but privacy.mechanism is {mechanism!r}, which charges "
                 "nothing; use 'gaussian'"
             )
-        if self.noise is not None and mechanism != "gaussian":
+        elif self.noise is not None and mechanism != "gaussian":
             raise ValueError(
                 f"privacy.noise is {self.noise!r} but privacy.mechanism is {mechanism!r}; "
                 "it is for 'gaussian'"
             )
         return self
+
+    def _check_on_labels(self) -> None:
+        """Private labels are paid for by ε alone."""
+        for key in ("noise_std", "clip"):
+            if getattr(self, key) is not None:
+                raise ValueError(
+                    f"privacy.{key} is set but privacy.mechanism {self.mechanism!r} makes labels "
+                    "private, not replies; give privacy.epsilon"
+                )
+        if self.accounting == "published":
+            raise ValueError(
+                f"privacy.accounting is 'published' but privacy.mechanism {self.mechanism!r} has "
+                "no published formula; use 'exact'"
+            )

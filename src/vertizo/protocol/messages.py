@@ -10,7 +10,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-Purpose = Literal["train", "validation", "test"]
+Purpose = Literal["train", "validation", "test", "teacher"]
+"""What embeddings are for. ``teacher``: numbers of the training records that private labels are
+made with, before all else."""
 
 
 class WirePurpose(Enum):
@@ -19,6 +21,7 @@ class WirePurpose(Enum):
     train = "table"
     validation = "validation"
     test = "test"
+    teacher = "teacher"
 
     @property
     def own(self) -> Purpose:

@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -105,7 +106,13 @@ def make_client(
     table, method, codecs, options = features["train"], config.method, config.codecs, config.client
     records, stream = len(table), root.child("client", index)
     why = models.why_evaluates(config, noised=noised)
-    front = None
+    front = teaching = None
+    if config.privacy.mechanism == "teacher":
+        wanted, seed = config.privacy.teacher, stream.child("teacher").seed() % 2**32
+        with models.named("privacy.teacher"):
+            teaching = Preparation(
+                wanted.features, table, cardinalities, wanted.components, seed, padded=True
+            )
     if options.pretrain != "none":
         seed = stream.child("pretrain").seed() % 2**32
         with models.named("client.pretrain"):
@@ -147,6 +154,7 @@ def make_client(
         received=Received(records, dim) if codecs.feedback in ("up", "both") else None,
         encode=encode,
         known=codecs.ids == "known",
+        teaching=teaching,
     )
     sizes = (min(config.batch_size, records),) if isinstance(options.model, models.Foreign) else ()
     with models.named("client.model"):
@@ -204,13 +212,15 @@ def make_server(
     *,
     charge: Charge | None = None,
     random_bytes: RandomBytes = os.urandom,
+    label_file: Path | None = None,
     encode: wire.Encode = wire.encode,
 ) -> ServerParty:
     """The label holder, of data whose clients' features are not looked at.
 
     ``dims`` are d_h of every client. Its own randomness is ``stream``; it shares one with each
     client, and ``public`` is everybody's. Secure noise and secret samples come from
-    ``random_bytes``. Without a ``charge`` the run has a ledger of its own.
+    ``random_bytes``. Without a ``charge`` the run has a ledger of its own; private labels are made
+    anew where no ``label_file`` keeps them.
 
     Raises:
         ConfigError: parts of the configuration do not fit each other or the data.
@@ -241,12 +251,13 @@ def make_server(
     orders = [_known_batches(config, data.records, public, client) for client in range(len(dims))]
     known = [order for order in orders if order is not None]
     order = next(iter(known), Batches(data.records, config.batch_size, stream.child("batches")))
-    protection = Protection(config, data, model, dims, stream, charge, random_bytes)
+    protection = Protection(config, data, model, dims, stream, charge, random_bytes, label_file)
+    made = protection.labels
     side = ServerSide(
         method=config.method,
-        model=ServerModel(model, data.task),
+        model=ServerModel(model, data.task if made is None else made.task),
         table=table,
-        labels=data.labels["train"],
+        labels=data.labels["train"] if made is None else data.labels["train"][:0],
         plan=protection.plan(),
         update=protection.update(),
         shared=shared,
@@ -269,6 +280,7 @@ def make_server(
         noises=protection.noises,
         encode=encode,
         known=known,
+        private_labels=made,
     )
 
 

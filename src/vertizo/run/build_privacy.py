@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError
@@ -27,8 +28,10 @@ from vertizo.privacy.ledger import Ledger, MemoryLedger
 from vertizo.privacy.mechanisms import NoiseSource, SeededNoise
 from vertizo.privacy.options import MECHANISMS
 from vertizo.privacy.plan import ClippedGaussian, NoPrivacy, Plan
+from vertizo.privacy.private_labels import PaidLabels
 from vertizo.privacy.secure_noise import SecureNoise, grid_for
 from vertizo.run import data_defaults
+from vertizo.run.build_labels import PrivateLabels, private_labels
 from vertizo.run.lengths import planned_rounds
 from vertizo.zeroth_order.directions import Directions
 
@@ -72,7 +75,9 @@ class Protection:
     charge: Charge | None = None
     """What the run is charged to; None for a ledger of its own."""
     random_bytes: RandomBytes = os.urandom
-    """Where secure noise and secret samples come from."""
+    """Where secure noise, secret samples and private labels come from."""
+    label_file: Path | None = None
+    """What keeps private labels beyond the run."""
 
     def __post_init__(self) -> None:
         config, parties = self.config, len(self.data.parties)
@@ -94,8 +99,16 @@ class Protection:
         secrets = self.stream.child("configuration", config.digest)
         self._secrets = secrets if self.charge is None else secrets.child("run", self.charge.run)
 
+    @cached_property
+    def labels(self) -> PrivateLabels | None:
+        """What takes the place of the raw labels, where something does."""
+        config, data, kept = self.config, self.data, self.label_file
+        return private_labels(config, data, self._secrets, self.random_bytes, kept)
+
     def plan(self) -> Plan:
         """What replies pass through."""
+        if self.labels is not None:
+            return PaidLabels(self.config.batch_size, self.labels.paid)
         config, privacy, releases = self.config, self.config.privacy, self.releases
         if privacy.mechanism not in MECHANISMS:
             own = MECHANISMS.find(privacy.mechanism, "privacy.mechanism")

@@ -8,6 +8,7 @@ from vertizo.config.schema import ExperimentConfig
 from vertizo.data.vertical import VerticalData
 from vertizo.party.server import ServerParty
 from vertizo.privacy.embedding_noise import EmbeddingStatement
+from vertizo.privacy.options import ON_LABELS
 from vertizo.privacy.statement import Statement
 from vertizo.run.build_models import Foreign
 
@@ -43,6 +44,8 @@ def statement_of(
     others, who may choose their models.
     """
     side, covers = server.side, _covers(config, data, models_mix=models_mix)
+    if config.privacy.mechanism in ON_LABELS:  # made of each label alone, whatever models do
+        return side.plan.statement(server_is_private=False, records=data.records)
     statement = side.plan.statement(
         server_is_private=side.update.is_private, covers=covers, records=data.records
     )

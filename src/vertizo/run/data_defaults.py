@@ -43,6 +43,9 @@ TANGENTS = (8, 96)
 TANGENTS_PER_SIGNAL = 0.003
 """Directions for each μ n: every one has to rise above the noise."""
 
+TEACHER_NUMBERS = 150
+"""Of a record, that all clients together upload for a teacher."""
+
 TYPICAL_COLUMNS = 10
 """Of a client whose columns are nobody else's knowledge."""
 PRIVATE_EPOCHS = 5
@@ -114,6 +117,10 @@ def complete(config: ExperimentConfig, data: VerticalData) -> ExperimentConfig:
         batch_size = chosen.get("batch_size", config.batch_size)
         per_epoch = max(1, math.ceil(data.records / batch_size))
         chosen["epochs"] = _within(EPOCHS, PRIVATE_EPOCHS if private else round(ROUNDS / per_epoch))
+    if privacy.mechanism == "teacher" and "components" not in privacy.teacher.model_fields_set:
+        count = max(1, round(TEACHER_NUMBERS / len(data.parties)))
+        teacher = privacy.teacher.model_copy(update={"components": count})
+        chosen["privacy"] = privacy.model_copy(update={"teacher": teacher})
     if private and privacy.clip is None:
         clip = TANGENT_CLIP if method.name == "tangent" else reply_clip(data)
         chosen["privacy"] = privacy.model_copy(update={"clip": clip})

@@ -62,6 +62,9 @@ class Federation:
 
     def start(self, *, upload_table: bool) -> None:
         """Begin a new run."""
+        if self.server.wants_teaching:
+            self.simulator.upload("teacher", self.data.records)
+        self.server.make_labels()
         if upload_table:
             self.simulator.upload("train", self.data.records)
         self.simulator.start()
@@ -187,7 +190,15 @@ def build(
     ]
     dims = [client.embedding_dim for client in made]
     server = make_server(
-        config, data, dims, root.child("server"), shared, public, charge=charge, encode=encode
+        config,
+        data,
+        dims,
+        root.child("server"),
+        shared,
+        public,
+        charge=charge,
+        label_file=config.privacy.ledger,
+        encode=encode,
     )
     simulator = Simulator(
         [client.party for client in made],

@@ -128,13 +128,20 @@ class JobState:
         """Whether a round is over after which `tend` was not called."""
         self.scores: dict[str, Row | None] = {}
         """Figures of the ``last`` and of the ``best`` parameters on the test records."""
-        self._uploading = set(range(job.party.clients))
+        self._uploading: dict[Purpose, set[int]] = {}
+        """Who has yet to upload what before the first query, in order."""
+        if job.party.wants_teaching:
+            self._uploading["teacher"] = set(self._everybody)
+        if job.config.simulation.table == "upload":
+            self._uploading["train"] = set(self._everybody)
 
     # Rounds.
 
     def begin(self) -> None:
-        """Start training, unless the table is to be uploaded first."""
-        if self.job.config.simulation.table == "zeros" or not self._uploading:
+        """Start training, unless something is to be uploaded first."""
+        if "teacher" not in self._uploading:
+            self.job.party.make_labels()
+        if not self._uploading:
             self.job.party.train_between_queries()
             self.start()
 
@@ -224,7 +231,7 @@ class JobState:
     def wants(self, client: int) -> Purpose | None:
         """The partition that a client is to upload now; None for none."""
         if self.phase == "uploading":
-            return "train" if client in self._uploading else None
+            return next((p for p, missing in self._uploading.items() if client in missing), None)
         return self.evaluations.purpose if client in self.evaluations.waiting else None
 
     def completes(self, client: int, purpose: Purpose, number: int) -> bool:
@@ -238,14 +245,16 @@ class JobState:
         self.evaluations.waiting.discard(client)
 
     def uploaded(self, client: int) -> bool:
-        """Note that a client's part of the table is complete; whether training begins with it.
+        """Note what a client has uploaded whole before the first query; whether training begins.
 
         It is asked for again where a server that was restarted has not seen all of it.
         """
-        if not self.job.party.has_uploaded(client, "train"):
-            return False
-        self._uploading.discard(client)
-        if self.phase == "uploading" and not self._uploading:
+        for purpose, missing in self._uploading.items():
+            if self.job.party.has_uploaded(client, purpose):
+                missing.discard(client)
+        before = len(self._uploading)
+        self._uploading = {p: missing for p, missing in self._uploading.items() if missing}
+        if self.phase == "uploading" and len(self._uploading) < before:
             self.begin()
         return self.phase != "uploading"
 
@@ -306,7 +315,7 @@ class JobState:
     def waited_for(self) -> set[int]:
         """The members that must do something before all can go on."""
         if self.phase == "uploading":
-            return set(self._uploading)
+            return set().union(*self._uploading.values())
         if self.phase == "closing":
             return set(self.evaluations.waiting)
         if self.phase == "done":

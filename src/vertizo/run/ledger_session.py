@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from hashlib import blake2b
 from pathlib import Path
 
 from vertizo.config.schema import ExperimentConfig
@@ -16,10 +15,12 @@ from vertizo.privacy import guarantee
 from vertizo.privacy.durable_ledger import DurableLedger
 from vertizo.privacy.events import LedgerBudget, Releases
 from vertizo.privacy.ledger import Ledger
-from vertizo.privacy.ledger_witness import FURTHER, Names
+from vertizo.privacy.ledger_witness import FURTHER
+from vertizo.privacy.options import ON_LABELS
 from vertizo.privacy.statement import Statement
 from vertizo.run.build_privacy import Charge, choice_of
 from vertizo.run.federation import build
+from vertizo.run.record_names import names_of, records_name
 
 
 @contextmanager
@@ -31,7 +32,7 @@ def charging(config: ExperimentConfig, data: VerticalData, run: str) -> Iterator
         ConfigError: it is for other records, or the run has no exact guarantee.
     """
     path = config.privacy.ledger
-    if path is None:
+    if path is None or config.privacy.mechanism in ON_LABELS:  # whose file keeps them
         yield None
         return
     _releases_of(config, data)
@@ -67,13 +68,6 @@ def charged_to(
         yield Charge(run, open_ledger)
 
 
-def names_of(data: VerticalData) -> Names | None:
-    """What tells the records apart; None where nothing does."""
-    if data.keys is None:
-        return None
-    return Names(data.keys(), () if data.contents is None else data.contents())
-
-
 NEARLY = 1e-3
 """Share of a budget by which secure and seeded noise for one ε may differ."""
 
@@ -97,16 +91,6 @@ def _check_left(ledger: DurableLedger, releases: Releases) -> None:
             "what the ledger was made with, or make a ledger with this run's configuration"
         )
     raise RunError(f"{words}; state an ε beside it, {FURTHER}")
-
-
-def records_name(config: ExperimentConfig, data: VerticalData) -> str:
-    """What the records of a run are called in a ledger: their data set, and how they were chosen.
-
-    Runs of one name give the same IDs to the same records.
-    """
-    apart = {"root", "parties", "split", "columns", "label_holder"}  # who holds what of them
-    chosen = config.data.model_dump_json(exclude=apart).encode()
-    return f"{data.name} {blake2b(chosen, digest_size=6).hexdigest()}"
 
 
 def charged_data(config: ExperimentConfig) -> VerticalData:

@@ -12,7 +12,7 @@ from vertizo.privacy.durable_ledger import DurableLedger
 from vertizo.privacy.epsilon_text import bound_text
 from vertizo.privacy.guarantee import LARGEST_EPSILON
 from vertizo.privacy.statement import Guarantee
-from vertizo.run.ledger_session import records_name
+from vertizo.run.record_names import records_name
 from vertizo.studies.tuning.composition import together
 from vertizo.studies.tuning.plan import Plan
 

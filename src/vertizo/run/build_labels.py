@@ -1,0 +1,152 @@
+"""From a configuration to the private labels that a run trains on, where it has some."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from torch import Tensor
+
+from vertizo.config.schema import ExperimentConfig
+from vertizo.core.errors import ConfigError
+from vertizo.core.randomness import Stream
+from vertizo.data.vertical import VerticalData
+from vertizo.models.losses import Classification, Flipped, Task
+from vertizo.privacy import guarantee
+from vertizo.privacy.discrete_gaussian import RandomBytes
+from vertizo.privacy.events import GaussianRelease, Releases
+from vertizo.privacy.label_file import LabelFile
+from vertizo.privacy.mechanisms import NoiseSource, SeededNoise
+from vertizo.privacy.options import ON_LABELS
+from vertizo.privacy.private_labels import (
+    LONGEST,
+    LabelMaker,
+    Paid,
+    RandomisedResponse,
+    Teacher,
+)
+from vertizo.privacy.secure_noise import SecureNoise
+from vertizo.run.record_names import names_of, records_name
+
+MARGIN = 1e-6
+"""Share of ε kept free for the rounding of draws, and for noise on a grid."""
+
+
+@dataclass
+class PrivateLabels(LabelMaker):
+    """The labels of one run's training records, made private; ConfigError where they cannot be."""
+
+    config: ExperimentConfig
+    data: VerticalData
+    secrets: Stream
+    random_bytes: RandomBytes
+    kept: Path | None
+    """The file that keeps them; None for a run of its own."""
+
+    def __post_init__(self) -> None:
+        config, data, privacy = self.config, self.data, self.config.privacy
+        assert privacy.epsilon is not None, "a complete configuration has one"
+        if not isinstance(data.task, Classification):
+            raise ConfigError(
+                f"privacy.mechanism {privacy.mechanism!r} is for classes but {data.name} is a "
+                "regression; use 'gaussian'"
+            )
+        if data.fitted_labels:
+            listed = json.dumps(data.class_names, ensure_ascii=False)
+            raise ConfigError(
+                f"privacy.epsilon is {privacy.epsilon} but the classes of {data.name} are read off "
+                f"its labels, so that no ε would hold; give data.classes (these are {listed}), "
+                "provided that everybody knows them without this file"
+            )
+        self._seeded = privacy.noise == "seeded"
+        self._epsilon = privacy.epsilon * (1 - MARGIN)
+        self._file: LabelFile | None = None
+        if self.kept is not None:
+            about = records_name(config, data), data.records, len(data.parties)
+            self._file = LabelFile(self.kept, *about, names=lambda: names_of(data))
+
+    @cached_property
+    def maker(self) -> LabelMaker:
+        """Makes them of the raw ones."""
+        privacy, classes = self.config.privacy, self.data.task.outputs
+        if privacy.mechanism == "randomised-response":
+            made = self.secrets.child("labels").generator(0).bytes if self._seeded else None
+            return RandomisedResponse(self._epsilon, classes, made or self.random_bytes)
+        options = privacy.teacher
+        source = self._noise
+        return Teacher(source, classes, options.components, options.whitening, options.spread)
+
+    @cached_property
+    def _noise(self) -> NoiseSource:
+        """Of a teacher's statistic: for rows of norm R, one label moves it by √2 R."""
+        delta, clip_norm = self.config.privacy.delta, LONGEST / math.sqrt(2)
+        found = guarantee.calibrate(self._epsilon, delta, clients=1, queries=1)
+        noise_std = found.reply * clip_norm
+        if self._seeded:
+            stream = self.secrets.child("teacher")
+            return SeededNoise(stream, clip_norm=LONGEST, noise_std=noise_std)
+        bits = self.random_bytes
+        noise = SecureNoise(clip_norm=LONGEST, noise_std=noise_std, random_bytes=bits)
+        inputs = len(self.data.parties) * self.config.privacy.teacher.components + 1
+        releases = Releases(
+            clients=1,
+            queries=1,
+            reply=GaussianRelease(clip_norm, noise.noise_std),
+            grid=noise.correction(inputs * self.data.task.outputs),
+        )
+        epsilon = guarantee.epsilon(releases, delta)
+        assert epsilon <= (self.config.privacy.epsilon or 0.0), "room was kept for the grid"
+        return noise
+
+    @property
+    def paid(self) -> Paid:
+        """What they are paid for with; ConfigError where they were made with something else."""
+        privacy = self.config.privacy
+        assert privacy.epsilon is not None, "checked"
+        source = "seeded (simulation only)" if self._seeded else "operating system"
+        is_teacher = privacy.mechanism == "teacher"
+        wanted = Paid(
+            privacy.mechanism,
+            privacy.epsilon,
+            privacy.delta if is_teacher else 0.0,
+            math.sqrt(2) * LONGEST / self._noise.noise_std if is_teacher else None,
+            self._noise.name if is_teacher else source,
+            not self._seeded,
+            "this run alone",
+        )
+        return wanted if self._file is None else self._file.paid(wanted)
+
+    @property
+    def task(self) -> Task:
+        """What is learned from them."""
+        task, maker = self.data.task, self.maker
+        if not isinstance(maker, RandomisedResponse):
+            return task
+        return Flipped(task.outputs, maker.keep, maker.other)
+
+    @property
+    def width(self) -> int:
+        """Numbers that each client has to upload of each record, before they can be made."""
+        return 0 if self._file is not None and self._file.exists else self.maker.width
+
+    def make(self, labels: Tensor, rows: Tensor | None) -> Tensor:
+        """They themselves, made or read; errors as of a `LabelFile`."""
+        if self._file is None:
+            return self.maker.make(labels, rows)
+        return self._file.labels(lambda: self.maker.make(labels, rows), self.paid)
+
+
+def private_labels(
+    config: ExperimentConfig,
+    data: VerticalData,
+    secrets: Stream,
+    random_bytes: RandomBytes,
+    kept: Path | None,
+) -> PrivateLabels | None:
+    """None where training reads the raw labels."""
+    if config.privacy.mechanism not in ON_LABELS:
+        return None
+    return PrivateLabels(config, data, secrets, random_bytes, kept)
