@@ -200,8 +200,7 @@ def simulated(config: ServeConfig) -> Federation:
     """The same parties in one process, before their first message."""
     experiment = config.experiment()
     federation = build(experiment, prepare(experiment.data, record_choice(experiment)))
-    if experiment.simulation.table == "upload":
-        federation.simulator.upload("train", federation.data.records)
+    federation.upload(table=experiment.simulation.table == "upload")
     return federation
 
 

@@ -59,6 +59,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "privacy": {"mechanism": "embedding-noise", "clip": 1.0, "noise_std": 0.5},
         "server": {"model": {"hidden": [5]}},
     },
+    "randomised response": {"privacy": {"mechanism": "randomised-response", "epsilon": 1.0}},
+    "teacher": {
+        "privacy": {"mechanism": "teacher", "epsilon": 1.0, "teacher": {"components": 5}},
+        "simulation": {"table": "upload"},
+    },
     "known order": {"codecs": {"ids": "known"}},
     "known order, synchronous": {"codecs": {"ids": "known"}, **dep.IN_STEP},
 }

@@ -135,7 +135,6 @@ def test_a_label_moves_a_teachers_statistic_by_no_more_than_is_counted(kind: str
     generator = torch.Generator().manual_seed(5)
     rows, labels = hostile(kind, 24, 6, generator), torch.arange(24) % 3
     for whitening in (0.0, 0.5, 1.0):
-
         inputs = whitened(rows, whitening)
 
         def statistic(given: Tensor, inputs: Tensor = inputs) -> Tensor:

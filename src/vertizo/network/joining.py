@@ -125,7 +125,7 @@ class Member:
         self._synchronous = self.settings.simulation.timing == "synchronous"
         table = self._records()
         self._rows = {purpose: len(rows) for purpose, rows in table.values.items()}
-        records = self._rows["train"]
+        records = self._rows["teacher"] = self._rows["train"]
         check_sizes(self.settings, records)
         self._noise = embedding_noise(self.settings, records)
         self._uses = torch.zeros(records, dtype=torch.int32)
@@ -326,17 +326,22 @@ class Member:
     def _send(self, todo: Send) -> bytes:
         """Upload one partition, and remember what it was made with.
 
-        The table is only uploaded before the first query, where it was agreed on: with noise, its
-        release is accounted once, and must not be made of other parameters.
+        The table, and what a teacher is fitted on, are only uploaded before the first query, where
+        it was agreed on: with noise, the table's release is accounted once, and must not be made of
+        other parameters.
         """
         model, party, purpose = self.made.model, self.made.party, todo.purpose.own
-        agreed = self.settings.simulation.table == "upload" and not party.answered
-        if purpose == "train" and not (agreed and party.open_ids is None):
-            raise RefusedError("a table upload in the middle of the job, which was not agreed on")
+        begins = not party.answered and party.open_ids is None
+        at_first = {
+            "train": self.settings.simulation.table == "upload",
+            "teacher": party.teaching is not None,
+        }
+        if purpose in at_first and not (at_first[purpose] and begins):
+            raise RefusedError(f"a {todo.purpose.value} upload that was not agreed on, or not now")
         now = copied(model.state())
         if todo.model == "best":
             model.load(self._folder.best())
-        elif purpose != "train":
+        elif purpose not in at_first:
             self._folder.consider(todo.number, now)
         frames.upload(self._ask, self.made, purpose, self._rows[purpose])
         model.load(now)

@@ -248,10 +248,10 @@ class FederationService(MemberService):
 
     def _upload(self, client: int, frame: bytes) -> None:
         state, traffic = self._state, self._archive.traffic
-        wanted = state.wants(client)
-        if wanted is None and state.phase == "uploading":
+        wanted = state.accepts(client)
+        if not wanted and state.phase == "uploading":
             raise RefusedError("this member's part of the table is there already")
-        if wanted is not None:  # or else it is a piece of an evaluation that was dropped
+        if wanted:  # or else it is a piece of an evaluation that was dropped
             if state.job.party.receive_upload(frame, client, wanted):
                 self._progressed(client)
             if state.phase == "uploading":

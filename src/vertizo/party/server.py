@@ -274,7 +274,7 @@ class ServerParty:
         return self.encode(Batch(number, self.batches.ids(self.round), batch), self.down)
 
     def receive_upload(
-        self, frame: bytes, sender: int | None = None, wanted: Purpose | None = None
+        self, frame: bytes, sender: int | None = None, wanted: Sequence[Purpose] = ()
     ) -> bool:
         """Take in plain embeddings: into the table, or set aside for `score`.
 
@@ -289,8 +289,10 @@ class ServerParty:
             raise ConflictError("an upload for a teacher, which is not wanted")
         rows = self.labels["train" if teaches else upload.purpose].shape[0]
         uploads.check(upload, rows)
-        if wanted not in (None, upload.purpose):
-            raise ConflictError(f"an upload for {upload.purpose} where one for {wanted} is wanted")
+        if wanted and upload.purpose not in wanted:
+            raise ConflictError(
+                f"an upload for {upload.purpose} where one for {wanted[0]} is wanted"
+            )
         to_table = upload.purpose == "train" and not self._is_final
         if to_table:
             if self.round:

@@ -62,12 +62,16 @@ class Federation:
 
     def start(self, *, upload_table: bool) -> None:
         """Begin a new run."""
+        self.upload(table=upload_table)
+        self.simulator.start()
+
+    def upload(self, *, table: bool) -> None:
+        """What comes before the first query."""
         if self.server.wants_teaching:
             self.simulator.upload("teacher", self.data.records)
         self.server.make_labels()
-        if upload_table:
+        if table:
             self.simulator.upload("train", self.data.records)
-        self.simulator.start()
 
     def statement(self) -> Statement:
         """What the run guarantees."""

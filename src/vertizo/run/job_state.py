@@ -230,9 +230,17 @@ class JobState:
 
     def wants(self, client: int) -> Purpose | None:
         """The partition that a client is to upload now; None for none."""
+        return next(iter(self.accepts(client)), None)
+
+    def accepts(self, client: int) -> list[Purpose]:
+        """The partitions that a client may upload now, in the order in which they are wanted.
+
+        A server that was restarted wants the first of them again, of clients that are further.
+        """
         if self.phase == "uploading":
-            return next((p for p, missing in self._uploading.items() if client in missing), None)
-        return self.evaluations.purpose if client in self.evaluations.waiting else None
+            return [purpose for purpose, missing in self._uploading.items() if client in missing]
+        purpose, waiting = self.evaluations.purpose, self.evaluations.waiting
+        return [purpose] if purpose is not None and client in waiting else []
 
     def completes(self, client: int, purpose: Purpose, number: int) -> bool:
         """Whether all came that the evaluation under way waits for from a client."""
