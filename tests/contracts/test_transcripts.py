@@ -201,7 +201,7 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
         },
     },
 }
-DIGEST = "355eef20c340f2b738d3902eae6ebcc0"
+DIGEST = "6c16115e939e4d65afa65a772567092e"
 SERVED: dict[str, dict[str, Any]] = {
     "dpzv": {},
     "vafl": {

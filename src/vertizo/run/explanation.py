@@ -10,6 +10,7 @@ from typing import Any
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.names import PRIVATE
 from vertizo.privacy.epsilon_text import bound_text, is_bounded
+from vertizo.privacy.options import ON_LABELS
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ def _protected(config: ExperimentConfig, privacy: Mapping[str, Any]) -> Iterator
         "It holds even if clients break the protocol, and for anything computed from what they "
         f"saw: {against}."
     )
-    if not config.method.first_order_client:
+    if not config.method.first_order_client or config.privacy.mechanism in ON_LABELS:
         yield (
             "Passing on the finished models costs training records' labels nothing more: the "
             "models are made from protected releases."
@@ -155,6 +156,8 @@ def _why(config: ExperimentConfig, privacy: Mapping[str, Any]) -> str:
     """Why features are not covered, where labels are."""
     if not is_bounded(privacy):
         return ""
+    if config.privacy.mechanism in ON_LABELS:
+        return ": replies carry no noise, only the labels that they are made of are private"
     if config.method.first_order_client:
         return f": clients of method {config.method.name!r} train on gradients of their own"
     if config.method.mixes_features:
@@ -174,7 +177,26 @@ def _why(config: ExperimentConfig, privacy: Mapping[str, Any]) -> str:
     ) + (", or the client's model takes records together" if mixing else "")
 
 
+def _how_labels(config: ExperimentConfig, privacy: Mapping[str, Any]) -> Iterator[str]:
+    if config.privacy.mechanism == "teacher":
+        teacher = config.privacy.teacher
+        yield (
+            f"Each client uploaded {teacher.components} numbers of each training record once, made "
+            f"without labels ({teacher.features}). Each class's sum of them gets Gaussian noise; a "
+            "softmax regression is fitted on these sums, and what it predicts are the labels."
+        )
+    else:
+        yield (
+            "Each training label was kept or exchanged for another one at random. The loss of "
+            "training knows how likely each was."
+        )
+    yield "Training reads these labels alone. They are made once, and never again."
+    yield f"Randomness: {privacy['noise_source']}. Counted: {privacy['counted']}."
+
+
 def _how(config: ExperimentConfig, privacy: Mapping[str, Any]) -> Iterator[str]:
+    if config.privacy.mechanism in ON_LABELS:
+        yield from _how_labels(config, privacy)
     if privacy["noise_std"] is None:
         return
     per_record = len(config.method.reply_shape(2, 3)) > 1
