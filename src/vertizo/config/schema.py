@@ -119,6 +119,11 @@ class ServerConfig(Options):
     embedding_bound: float = Field(default=1e6, gt=0)
     """Largest absolute value accepted in an embedding."""
 
+    @property
+    def reads_own(self) -> bool:
+        """Whether the model sees the label holder's own columns; no sum does, nor its replies."""
+        return not isinstance(self.model, models.SumConfig)
+
 
 class CodecsConfig(Options):
     """How arrays become bytes, in both directions."""

@@ -285,11 +285,6 @@ def _with_encoder(
     own: OwnFeatures,
     training: Stream | None,
 ) -> EncodedModel:
-    if isinstance(config, kinds.SumConfig):
-        raise ConfigError(
-            "server.model is 'sum' but the label holder has features of its own, which have no "
-            "place in a sum; use 'mlp'"
-        )
     key = "server.encoder"
     encoder = _client_module(key, own.encoder, own.shape, own.cardinalities, tokens=own.tokens)
     dtype = torch.int64 if own.tokens else torch.float32

@@ -47,6 +47,12 @@ from vertizo.zeroth_order.directions import Directions
 from vertizo.zeroth_order.estimators import Along
 
 
+SUM_ALONE = (
+    "server.model 'sum' adds up the clients' numbers alone: the label holder's columns enter the "
+    "raw head (server.final_head), not the private one"
+)
+
+
 @dataclass(frozen=True)
 class MadeClient:
     """A feature holder's party, and what its driver needs beside it."""
@@ -217,13 +223,23 @@ def make_server(
     """
     options = config.server
     own: dict[Purpose, Tensor] = {}
-    encoded = None
+    encoded, notes = None, ()
     if data.own is not None:
         own = {purpose: rows.flatten(1).float() for purpose, rows in data.own.values.items()}
-        features = data.own.values["train"]
-        shape, tokens = tuple(features.shape[1:]), not features.is_floating_point()
-        encoded = models.OwnFeatures(options.encoder, shape, data.own.cardinalities, tokens)
-    table = EmbeddingTable(data.records, dims, options.join, own.get("train"))
+        if options.reads_own:
+            features = data.own.values["train"]
+            shape, tokens = tuple(features.shape[1:]), not features.is_floating_point()
+            encoded = models.OwnFeatures(options.encoder, shape, data.own.cardinalities, tokens)
+        elif options.final_head == "private":
+            raise ConfigError(
+                f"server.model is 'sum', which adds up the clients' numbers alone, but the label "
+                f"holder has columns of its own ({data.own.name}), which nothing would use; set "
+                "server.final_head to 'logistic' or 'boosting', or server.model to 'mlp'"
+            )
+        else:
+            notes = (SUM_ALONE,)
+    joined = own.get("train") if options.reads_own else None
+    table = EmbeddingTable(data.records, dims, options.join, joined)
     why = models.why_evaluates(config, server=True)
     model = models.server_model(
         options.model,
@@ -236,7 +252,8 @@ def make_server(
         sizes=batch_sizes(config, data.records, len(dims)),
         parts=len(dims) if options.join == "concat" else 1,
     )
-    _check_own(model, table.width, own)
+    if options.reads_own:
+        _check_own(model, table.width, own)
     synchronous = config.simulation.timing == "synchronous"
     orders = [_known_batches(config, data.records, public, client) for client in range(len(dims))]
     known = [order for order in orders if order is not None]
@@ -251,7 +268,7 @@ def make_server(
         update=protection.update(),
         shared=shared,
         learning_rate=protection.learning_rate,
-        notes=(*models.mode_notes("server.model", model, why), *kernels.notes()),
+        notes=(*notes, *models.mode_notes("server.model", model, why), *kernels.notes()),
     )
     feedback = config.codecs.feedback
     return ServerParty(

@@ -126,7 +126,7 @@ def _not_protected(config: ExperimentConfig, privacy: Mapping[str, Any]) -> Iter
         yield "Labels, against anybody: noise on embeddings does not protect them."
     else:
         yield "A client's features against the server: it is trusted and reads all embeddings."
-    if "the label holder's columns" not in covers:
+    if config.server.reads_own and "the label holder's columns" not in covers:
         if config.data.label_holder is not None:
             fitted = ": statistics of the training records prepared them"
             yield f"The label holder's own columns{fitted if is_bounded(privacy) else ''}."
