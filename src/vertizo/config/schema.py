@@ -66,7 +66,8 @@ class ClientConfig(Options):
     model: models.ClientModelConfig = models.MlpConfig()
     pretrain: PretrainName = "none"
     """What a client makes of its own features without labels, in front of its model: principal
-    components, the same with variance 1 (whiten), or closeness to centroids."""
+    components, the same with variance 1 (whiten), or closeness to centroids; of images also the
+    mean responses of oriented filters, which are fixed beforehand and fitted to nothing."""
     components: PositiveInt = 64
     """Numbers that client.pretrain makes, at most."""
     optimizer: OptimizerConfig = OptimizerConfig()

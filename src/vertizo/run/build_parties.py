@@ -17,12 +17,13 @@ from torch import Tensor
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core import kernels
 from vertizo.core.errors import ConfigError
+from vertizo.core.names import FITTED
 from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData
 from vertizo.methods.base import ClientSide
 from vertizo.models.base import Model
 from vertizo.models.optimizers import Frozen, Optimizer, RandomUpdates, Sgd
-from vertizo.models.pretrained import Preparation
+from vertizo.models.pretrained import preparation
 from vertizo.party.batches import Batches
 from vertizo.party.client import ClientParty
 from vertizo.party.server import ServerParty
@@ -115,7 +116,7 @@ def make_client(
     if options.pretrain != "none":
         seed = stream.child("pretrain").seed() % 2**32
         with models.named("client.pretrain"):
-            front = Preparation(options.pretrain, table, cardinalities, options.components, seed)
+            front = preparation(options.pretrain, table, cardinalities, options.components, seed)
     model = models.client_model(
         options.model,
         tuple(table.shape[1:]),
@@ -156,7 +157,8 @@ def make_client(
     )
     sizes = (min(config.batch_size, records),) if isinstance(options.model, models.Foreign) else ()
     with models.named("client.model"):
-        mixes = front is not None or models.mixes_records(model, table[:5], sizes)
+        mixes = models.mixes_records(model, table[:5], sizes)
+    mixes = mixes or options.pretrain in FITTED
     notes = (*models.mode_notes("client.model", model, why), *kernels.notes())
     return MadeClient(party, model, optimizer, rate, dim, mixes, notes)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vertizo.config.schema import ExperimentConfig
-from vertizo.core.names import PRIVATE
+from vertizo.core.names import FITTED, PRIVATE
 from vertizo.privacy.epsilon_text import bound_text, is_bounded
 
 
@@ -159,7 +159,7 @@ def _why(config: ExperimentConfig, privacy: Mapping[str, Any]) -> str:
         return f": clients of method {config.method.name!r} train on gradients of their own"
     if config.method.mixes_features:
         return f": directions of method {config.method.name!r} are of all records together"
-    if config.client.pretrain != "none":
+    if config.client.pretrain in FITTED:
         return (
             f": client.pretrain {config.client.pretrain!r} is fitted on all of a client's records"
         )
