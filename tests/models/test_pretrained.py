@@ -9,7 +9,7 @@ from tests.rows import each
 
 from vertizo.core.errors import ConfigError
 from vertizo.models.base import Points
-from vertizo.models.pretrained import Preparation, Pretrained
+from vertizo.models.pretrained import FilterMeans, Preparation, Pretrained, preparation
 from vertizo.models.torch import wrap
 
 
@@ -89,3 +89,60 @@ def test_its_state_goes_with_the_model() -> None:
     for wrong in (made[0].parameters, {**made[0].state(), "front": {}}):
         with pytest.raises((TypeError, ValueError)):
             made[1].load(wrong)
+
+
+@each(
+    "shape, components, made",
+    [
+        ((1, 4, 28), 56, 56),  # a strip of MNIST: 8 directions, 7 cells
+        ((1, 4, 28), 64, 56),
+        ((1, 4, 28), 200, 112),  # two scales
+        ((3, 16, 32), 64, 64),
+        ((2, 30, 30), 8, 8),
+        ((1, 1, 28), 20, 16),
+        ((1, 9, 3), 3, 3),
+    ],
+)
+def test_filters_are_at_most_so_many(shape: tuple[int, ...], components: int, made: int) -> None:
+    front = FilterMeans(shape, components)
+    images = torch.randn(5, *shape, generator=torch.Generator().manual_seed(0))
+    found = front(images)
+    assert found.shape == (5, made)
+    assert front.components == made
+    assert bool((found >= 0).all())
+    assert bool((found.amax(0) > 0).sum() >= made // 2)
+    assert float(front(torch.full((2, *shape), 7.0)).abs().max()) < 1e-4  # edges are continued
+    assert front(images[:0]).shape == (0, made)
+
+
+def test_filters_tell_directions_and_places_apart() -> None:
+    """An edge lights up the filter across it, in its cell; a turned image, the turned filter."""
+    front = FilterMeans((1, 8, 8), 32)  # 8 directions, 4 cells
+    edge = torch.zeros(1, 1, 8, 8)
+    edge[..., 2:] = 1.0  # brighter to the right of the third column
+    found = front(edge).reshape(8, 2, 2)
+    assert int(found[:, 0, 0].argmax()) == 0
+    assert float(found[:, :, 1].max()) < 1e-5
+    turned = front(edge.rot90(1, (2, 3))).reshape(8, 2, 2)
+    assert torch.allclose(turned, found.rot90(1, (1, 2)).roll(-2, 0), atol=1e-5)
+
+
+def test_filters_know_no_other_record_and_no_label() -> None:
+    """Nothing is fitted: of other records they are the same, bit for bit."""
+    records = torch.rand(30, 3, 8, 12, generator=torch.Generator().manual_seed(0))
+    front = preparation("filters", records, (), 24, 0)
+    other = preparation("filters", 100 * records[:3], (), 24, 1)
+    assert torch.equal(front(records)[:4], other(records[:4]))
+    assert not front.state_dict()
+
+
+@each(
+    "features, words",
+    [
+        (torch.ones(5, 4), r"shape \[4\]; use 'pca', 'whiten' or 'kmeans'"),
+        (torch.ones(5, 3, dtype=torch.int64), "are tokens; use 'none'"),
+    ],
+)
+def test_filters_are_for_images(features: torch.Tensor, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        preparation("filters", features, (), 8, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,9 @@ from vertizo.data.vertical import Holding, VerticalData
 from vertizo.methods.choice import METHODS
 from vertizo.models.losses import Regression
 from vertizo.run.experiment import Experiment
+from vertizo.run.explanation import explain
 from vertizo.run.federation import Federation
+from vertizo.run.prediction import Predictor
 
 
 def half_own(data: VerticalData) -> VerticalData:
@@ -130,9 +133,57 @@ def test_a_stopped_run_goes_on(tmp_path: Path) -> None:
     assert again["test_loss"] == whole["test_loss"]
 
 
+SUM: dict[str, Any] = {
+    "server.model": {"name": "sum"},
+    "server.update": "private-sgd",
+    "server.final_head": "boosting",
+    "server.embedding_bound": 1e30,
+    "privacy.mechanism": "gaussian",
+    "privacy.clip": 0.5,
+    "privacy.epsilon": 1.0,
+}
+
+
+@each("method", ["tangent", "dpzv"])
+def test_nothing_of_a_sum_is_computed_from_own_columns(method: str) -> None:
+    """Whatever they are, not even finite: the server's state and every byte to a client."""
+    base = half_own(fed.data(29, 3))
+    assert base.own is not None
+    found = []
+    for size in (1.0, -1e30, math.inf, math.nan):
+        values = {purpose: size * part for purpose, part in base.own.values.items()}
+        own = replace(base.own, values=values)
+        data = replace(base, own=own, fitted=("own",))
+        federation, tape = fed.ran(method, None, SUM, of=data)
+        assert federation.statement().covers[:2] == ("labels", "the label holder's columns")
+        federation.simulator.upload("test", 11)
+        scores = federation.server.score("test")
+        found.append((tape.seen, scores, federation.server.side.model.parameters.tolist()))
+    alone, tape = fed.ran(method, None, SUM, of=replace(base, own=None))
+    alone.simulator.upload("test", 11)
+    scores = alone.server.score("test")
+    found.append((tape.seen, scores, alone.server.side.model.parameters.tolist()))
+    assert all(one == found[0] for one in found)
+
+
+def test_own_columns_of_a_sum_enter_the_raw_head(tmp_path: Path) -> None:
+    settings = ["data.name=breast-cancer", "method.name=tangent", "server.final_head=logistic"]
+    settings += ["privacy.epsilon=1", "data.label_holder=worst"]
+    experiment = Experiment(configuration.load(None, settings))
+    with experiment.opened() as training:
+        assert any("the raw head" in note for note in training.federation.notes)
+    whole = experiment.run(tmp_path / "whole").summary
+    assert whole["raw_head"]["test_auc"] > whole["test_auc"] + 0.002
+    words = explain(experiment.config, whole["privacy"])
+    assert not any("holder's own columns" in line for line in words.not_protected)
+    assert Predictor.load(tmp_path / "whole").test().scores == {
+        name: pytest.approx(whole[f"test_{name}"]) for name in ("loss", "accuracy", "auc", "average_precision")
+    }
+
+
 REFUSED: list[tuple[dict[str, Any], list[str]]] = [
     ({"server.encoder": {"name": "cnn"}}, ["server.encoder", "'cnn'", "[4]"]),
-    ({"server.model": {"name": "sum"}, "server.join": "sum"}, ["'sum'", "'mlp'"]),
+    ({"server.model": {"name": "sum"}, "server.join": "sum"}, ["'sum'", "(own)", "final_head"]),
     (
         {"server.encoder": {"name": "function", "path": "a.py:b", "num_parameters": 2}},
         ["server.encoder", "function"],

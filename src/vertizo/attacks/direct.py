@@ -94,8 +94,6 @@ def why_not_summed(config: ExperimentConfig, data: VerticalData) -> str | None:
         )
     if config.server.join == "mean":
         return "server.join is 'mean'; the attack is on a sum"
-    if data.own is not None:
-        return "data.label_holder is set; the attack is on a sum of the clients' outputs alone"
     if kind(config.method) is None:
         return f"replies of method {config.method.name!r} are of a kind that the attack cannot read"
     return None

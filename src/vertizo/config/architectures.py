@@ -198,7 +198,8 @@ class ServerMlpConfig(Options):
 
 
 class SumConfig(Options):
-    """The sum of the clients' embeddings, which are predictions, and one bias for each output."""
+    """The sum of the clients' embeddings, which are predictions, and one bias for each output. The
+    label holder's own columns are no part of it; `server.final_head` reads them."""
 
     name: Literal["sum"] = "sum"
 

@@ -29,12 +29,14 @@ def check_all_used(config: Any) -> None:
     pure = "privacy.mechanism 'randomised-response' has none: its ε holds at δ = 0"
     no_teacher = f"privacy.mechanism is {mechanism!r}; it is for 'teacher'"
     no_loss = "simulation.drop is 0, so that no message is lost"
+    no_columns = "server.model is 'sum', which has no place for the label holder's columns"
     no_texts = f"data.name {name!r} has no texts"
     for key, is_used, why in (
         ("server.clip", update in PRIVATE, no_noise),
         ("server.secret", update == "poisson-dp-sgd", not_secret),
         ("server.smoothing", update in directed, no_direction),
         ("server.directions", update in directed, no_direction),
+        ("server.encoder", config.server.reads_own, no_columns),
         ("method.clipping", mechanism == "gaussian", no_clip),
         ("privacy.delta", mechanism != "none", no_mechanism),
         ("privacy.delta", mechanism != "randomised-response", pure),

@@ -66,7 +66,8 @@ class ClientConfig(Options):
     model: models.ClientModelConfig = models.MlpConfig()
     pretrain: PretrainName = "none"
     """What a client makes of its own features without labels, in front of its model: principal
-    components, the same with variance 1 (whiten), or closeness to centroids."""
+    components, the same with variance 1 (whiten), or closeness to centroids; of images also the
+    mean responses of oriented filters, which are fixed beforehand and fitted to nothing."""
     components: PositiveInt = 64
     """Numbers that client.pretrain makes, at most."""
     optimizer: OptimizerConfig = OptimizerConfig()
@@ -118,6 +119,11 @@ class ServerConfig(Options):
     stay with the label holder, as its predictions must. private: none."""
     embedding_bound: float = Field(default=1e6, gt=0)
     """Largest absolute value accepted in an embedding."""
+
+    @property
+    def reads_own(self) -> bool:
+        """Whether the model sees the label holder's own columns; no sum does, nor its replies."""
+        return not isinstance(self.model, models.SumConfig)
 
 
 class CodecsConfig(Options):

@@ -33,9 +33,11 @@ HeadName = Literal["private", "logistic", "boosting"]
 """What predicts at the end: the server's model, or one fitted on raw labels after the last reply
 (`vertizo.party.final_head`)."""
 
-PretrainName = Literal["none", "pca", "whiten", "kmeans"]
+PretrainName = Literal["none", "pca", "whiten", "kmeans", "filters"]
 """What a client makes of its features before training, without labels
 (`vertizo.models.pretrained`)."""
+FITTED: tuple[PretrainName, ...] = ("pca", "whiten", "kmeans")
+"""Those that are fitted on all of its records, so that what is made of one depends on others."""
 
 Naming = Literal["sent", "known"]
 """How a query says which records it is about: by their IDs, or, where both sides know the order of

@@ -57,8 +57,8 @@ class DataConfig(Options):
     columns: dict[str, list[str]] | None = None
     """For tables: party name → column names."""
     label_holder: str | None = None
-    """The party of the split that holds the labels; its features enter the server model
-    directly."""
+    """The party of the split that holds the labels; its features enter the server model and
+    `server.final_head` directly, or the latter alone where server.model is sum."""
     validation: float = Field(default=0.1, ge=0, lt=1)
     """Share of the training records that is set aside to select the best model."""
     limit: int | None = Field(default=None, ge=2)

@@ -134,7 +134,7 @@ class Filters(nn.Module):
             weight = torch.randn(count, channels, size, size)
             weight -= weight.mean((2, 3), keepdim=True)
             if oriented:
-                weight = _derivatives(count, size).expand_as(weight)
+                weight = derivatives(count, size).expand_as(weight)
             self.layer.weight.copy_(weight / weight.abs().sum((1, 2, 3), keepdim=True))
             assert self.layer.bias is not None
             self.layer.bias.zero_()
@@ -147,11 +147,14 @@ class Filters(nn.Module):
         return centred.flatten(1) * self._scale
 
 
-def _derivatives(count: int, size: int) -> Tensor:
-    """Derivatives of a Gaussian in ``count`` evenly spaced directions, [count, 1, size, size]."""
+def derivatives(count: int, size: int, width: float = 1.0) -> Tensor:
+    """Derivatives of a Gaussian in ``count`` evenly spaced directions, [count, 1, size, size].
+
+    ``width`` is its standard deviation, in pixels.
+    """
     steps = torch.arange(size) - (size - 1) / 2
     down, right = torch.meshgrid(steps, steps, indexing="ij")
-    bell = torch.exp(-(right**2 + down**2) / 2)
+    bell = torch.exp(-(right**2 + down**2) / (2 * width**2))
     angles = torch.arange(count) * (2 * math.pi / count)
     return torch.stack([(a.cos() * right + a.sin() * down) * bell for a in angles])[:, None]
 

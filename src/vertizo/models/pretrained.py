@@ -1,12 +1,13 @@
 """What a client can make of its features without any label, in front of its model.
 
-Fitted on its own training records before the first query; no other party hears of it. Categories
-become one column each. Defined in docs/mathematics.md, Label-free preparation.
+Fitted on its own training records before the first query, or fixed beforehand; no other party hears
+of it. Categories become one column each. Defined in docs/mathematics.md, Label-free preparation.
 
 ========  ==========================================================================
 pca       the principal components of largest variance
 whiten    the same, each with variance 1
 kmeans    ``max(0, mean_k d_k − d_k)`` of the distances to centroids (Coates and Ng)
+filters   rectified derivatives of images in a few directions, meaned over cells; fixed
 ========  ==========================================================================
 """
 
@@ -21,6 +22,7 @@ from torch.nn import functional as F
 from vertizo.core.errors import ConfigError
 from vertizo.core.names import PretrainName
 from vertizo.models.base import DifferentiableModel, Points, Pullback, Selected, State
+from vertizo.models.networks import derivatives
 
 SAMPLE = 20_000
 """Records that centroids are fitted on, at most."""
@@ -28,8 +30,29 @@ FLAT = 1e-6
 """Share of the largest variance below which a component is left out."""
 
 
+DIRECTIONS = 8
+"""Of the filters."""
+SCALES = ((1.0, 3), (2.0, 7))
+"""Their widths and sizes in pixels; the coarser ones where there is room for both."""
+CELL = 4
+"""Pixels of a cell's sides, at least."""
+AT_ONCE = 2048
+"""Images that are filtered together."""
+GAIN = 5.0
+"""What means are multiplied with, so that they are about as large as pixels."""
+
+
+def preparation(
+    kind: PretrainName, features: Tensor, cardinalities: Sequence[int], components: int, seed: int
+) -> Preparation | FilterMeans:
+    """What ``client.pretrain`` names, for a client's features; as of `Preparation`."""
+    if kind == "filters":
+        return FilterMeans(features.shape[1:], components, tokens=not features.is_floating_point())
+    return Preparation(kind, features, cardinalities, components, seed)
+
+
 class Preparation(nn.Module):
-    """Features [batch, ...] to [batch, components].
+    """Features [batch, ...] to [batch, components], by what is fitted on the training records.
 
     Args:
         kind: see above.
@@ -95,6 +118,60 @@ class Preparation(nn.Module):
         return F.pad(found, (0, self._missing))
 
 
+class FilterMeans(nn.Module):
+    """Images [batch, channels, height, width] to mean responses of filters, [batch, components].
+
+    Derivatives of a Gaussian in 8 directions, rectified, averaged over the channels and over the
+    cells of a coarse grid. Edges are continued, so that a constant image yields zeros. Nothing is
+    fitted, and a record's numbers depend on that record alone.
+
+    Args:
+        shape: of one record's features.
+        components: at most so many; below 8 so many directions and one cell.
+        tokens: whether the features are tokens.
+
+    Raises:
+        ConfigError: the features are no images.
+    """
+
+    def __init__(self, shape: Sequence[int], components: int, *, tokens: bool = False) -> None:
+        super().__init__()
+        if tokens or len(shape) != 3:
+            are = "are tokens" if tokens else f"have shape {list(shape)}"
+            instead = "'none'" if tokens else "'pca', 'whiten' or 'kmeans'"
+            raise ConfigError(
+                f"'filters' is for images but a party's features {are}; use {instead}"
+            )
+        directions = min(DIRECTIONS, components)
+        down, right = max(1, shape[1] // CELL), max(1, shape[2] // CELL)
+        while directions * down * right > components:
+            flatter = shape[1] * right <= shape[2] * down  # than wide
+            if right == 1 or (down > 1 and flatter):
+                down -= 1
+            else:
+                right -= 1
+        self._grid = down, right
+        room = components // (directions * down * right)
+        for place, (width, size) in enumerate(SCALES[:room]):
+            bank = derivatives(directions, size, width)
+            bank = bank / bank.abs().sum((1, 2, 3), keepdim=True)
+            self.register_buffer(f"bank{place}", bank, persistent=False)
+        self.components = directions * down * right * min(room, len(SCALES))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """[batch, channels, height, width] to [batch, components]."""
+        return torch.cat([self._means(part) for part in images.split(AT_ONCE)])
+
+    def _means(self, images: Tensor) -> Tensor:
+        planes, found = images.flatten(0, 1).unsqueeze(1), []
+        for bank in self.buffers():
+            margin = bank.shape[-1] // 2
+            responses = F.conv2d(F.pad(planes, (margin,) * 4, mode="replicate"), bank).relu()
+            cells = F.adaptive_avg_pool2d(responses, self._grid)
+            found.append(cells.unflatten(0, images.shape[:2]).mean(1).flatten(1))
+        return GAIN * torch.cat(found, 1)
+
+
 def _centroids(rows: Tensor, count: int, seed: int) -> Tensor:
     from sklearn.cluster import MiniBatchKMeans
 
@@ -103,9 +180,9 @@ def _centroids(rows: Tensor, count: int, seed: int) -> Tensor:
 
 
 class Pretrained(DifferentiableModel):
-    """A model behind a `Preparation`, which training does not move."""
+    """A model behind a `preparation`, which training does not move."""
 
-    def __init__(self, front: Preparation, model: DifferentiableModel) -> None:
+    def __init__(self, front: Preparation | FilterMeans, model: DifferentiableModel) -> None:
         self._front, self._model = front, model
         self.parameters = model.parameters
 

@@ -329,7 +329,10 @@ class ServerParty:
         return self._logits(purpose, self._uploads.take(purpose))
 
     def _logits(self, purpose: Purpose, rows: Tensor) -> Tensor:
-        return self.side.model.logits(self._with_own(purpose, self.side.table.combine(rows)))
+        joined = self.side.table.combine(rows)
+        return self.side.model.logits(
+            self._with_own(purpose, joined) if self.side.table.has_own else joined
+        )
 
     def _with_own(self, purpose: Purpose, rows: Tensor) -> Tensor:
         """Rows with the label holder's own features behind them."""

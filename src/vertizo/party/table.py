@@ -41,6 +41,7 @@ class EmbeddingTable:
                 "they must be equal, or server.join be 'concat'"
             )
         self.join, self.dims, self._own = join, tuple(dims), own
+        self.has_own = own is not None
         self._start = [sum(dims[:client]) for client in range(len(dims))]
         self._last = np.empty((0, sum(dims)), np.float32)
         self.values = storage.zeros((records, sum(dims)), torch.float32)

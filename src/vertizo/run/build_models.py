@@ -28,7 +28,7 @@ from vertizo.models.array import ArrayModel
 from vertizo.models.base import DifferentiableModel, Model, Points
 from vertizo.models.encoded import EncodedModel
 from vertizo.models.parts import first_line, other_in_training, somebodys_code
-from vertizo.models.pretrained import Preparation, Pretrained
+from vertizo.models.pretrained import FilterMeans, Preparation, Pretrained
 from vertizo.models.torch import TorchModel, wrap
 from vertizo.party.checks import is_bounded
 
@@ -47,7 +47,7 @@ def client_model(
     tokens: bool = False,
     device: kinds.Device = "cpu",
     training: Stream | None = None,
-    front: Preparation | None = None,
+    front: Preparation | FilterMeans | None = None,
 ) -> Model:
     """The model that turns one party's features, of that shape, into embeddings.
 
@@ -285,11 +285,6 @@ def _with_encoder(
     own: OwnFeatures,
     training: Stream | None,
 ) -> EncodedModel:
-    if isinstance(config, kinds.SumConfig):
-        raise ConfigError(
-            "server.model is 'sum' but the label holder has features of its own, which have no "
-            "place in a sum; use 'mlp'"
-        )
     key = "server.encoder"
     encoder = _client_module(key, own.encoder, own.shape, own.cardinalities, tokens=own.tokens)
     dtype = torch.int64 if own.tokens else torch.float32

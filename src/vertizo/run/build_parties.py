@@ -18,12 +18,13 @@ from torch import Tensor
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core import kernels
 from vertizo.core.errors import ConfigError
+from vertizo.core.names import FITTED
 from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData
 from vertizo.methods.base import ClientSide
 from vertizo.models.base import Model
 from vertizo.models.optimizers import Frozen, Optimizer, RandomUpdates, Sgd
-from vertizo.models.pretrained import Preparation
+from vertizo.models.pretrained import preparation
 from vertizo.party.batches import Batches
 from vertizo.party.client import ClientParty
 from vertizo.party.server import ServerParty
@@ -46,6 +47,12 @@ from vertizo.run.build_privacy import Charge, Protection
 from vertizo.run.lengths import answers_expected, batch_sizes
 from vertizo.zeroth_order.directions import Directions
 from vertizo.zeroth_order.estimators import Along
+
+
+SUM_ALONE = (
+    "server.model 'sum' adds up the clients' numbers alone: the label holder's columns enter the "
+    "raw head (server.final_head), not the private one"
+)
 
 
 @dataclass(frozen=True)
@@ -116,7 +123,7 @@ def make_client(
     if options.pretrain != "none":
         seed = stream.child("pretrain").seed() % 2**32
         with models.named("client.pretrain"):
-            front = Preparation(options.pretrain, table, cardinalities, options.components, seed)
+            front = preparation(options.pretrain, table, cardinalities, options.components, seed)
     model = models.client_model(
         options.model,
         tuple(table.shape[1:]),
@@ -158,7 +165,8 @@ def make_client(
     )
     sizes = (min(config.batch_size, records),) if isinstance(options.model, models.Foreign) else ()
     with models.named("client.model"):
-        mixes = front is not None or models.mixes_records(model, table[:5], sizes)
+        mixes = models.mixes_records(model, table[:5], sizes)
+    mixes = mixes or options.pretrain in FITTED
     notes = (*models.mode_notes("client.model", model, why), *kernels.notes())
     return MadeClient(party, model, optimizer, rate, dim, mixes, notes)
 
@@ -227,13 +235,23 @@ def make_server(
     """
     options = config.server
     own: dict[Purpose, Tensor] = {}
-    encoded = None
+    encoded, notes = None, ()
     if data.own is not None:
         own = {purpose: rows.flatten(1).float() for purpose, rows in data.own.values.items()}
-        features = data.own.values["train"]
-        shape, tokens = tuple(features.shape[1:]), not features.is_floating_point()
-        encoded = models.OwnFeatures(options.encoder, shape, data.own.cardinalities, tokens)
-    table = EmbeddingTable(data.records, dims, options.join, own.get("train"))
+        if options.reads_own:
+            features = data.own.values["train"]
+            shape, tokens = tuple(features.shape[1:]), not features.is_floating_point()
+            encoded = models.OwnFeatures(options.encoder, shape, data.own.cardinalities, tokens)
+        elif options.final_head == "private":
+            raise ConfigError(
+                f"server.model is 'sum', which adds up the clients' numbers alone, but the label "
+                f"holder has columns of its own ({data.own.name}), which nothing would use; set "
+                "server.final_head to 'logistic' or 'boosting', or server.model to 'mlp'"
+            )
+        else:
+            notes = (SUM_ALONE,)
+    joined = own.get("train") if options.reads_own else None
+    table = EmbeddingTable(data.records, dims, options.join, joined)
     why = models.why_evaluates(config, server=True)
     model = models.server_model(
         options.model,
@@ -246,7 +264,8 @@ def make_server(
         sizes=batch_sizes(config, data.records, len(dims)),
         parts=len(dims) if options.join == "concat" else 1,
     )
-    _check_own(model, table.width, own)
+    if options.reads_own:
+        _check_own(model, table.width, own)
     synchronous = config.simulation.timing == "synchronous"
     orders = [_known_batches(config, data.records, public, client) for client in range(len(dims))]
     known = [order for order in orders if order is not None]
@@ -262,7 +281,7 @@ def make_server(
         update=protection.update(),
         shared=shared,
         learning_rate=protection.learning_rate,
-        notes=(*models.mode_notes("server.model", model, why), *kernels.notes()),
+        notes=(*notes, *models.mode_notes("server.model", model, why), *kernels.notes()),
     )
     feedback = config.codecs.feedback
     return ServerParty(

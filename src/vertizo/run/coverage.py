@@ -67,7 +67,8 @@ def _covers(config: ExperimentConfig, data: VerticalData, *, models_mix: bool) -
     one record's features into the messages about others.
     """
     things = ["labels"]
-    if data.own is not None and data.own.name not in data.fitted:
+    reads_own = config.server.reads_own  # else nothing that is computed from it leaves
+    if data.own is not None and not (reads_own and data.own.name in data.fitted):
         things.append("the label holder's columns")
     mixes = models_mix or config.method.mixes_features or config.codecs.up.mixes_records
     if not mixes and not set(data.parties) & set(data.fitted) and len(data.parties) > 1:
@@ -85,7 +86,7 @@ def assumptions(
     features = FEATURES in covers
     models = (
         ("client.model", config.client.model, features and not served),
-        ("server.encoder", config.server.encoder, data.own is not None),
+        ("server.encoder", config.server.encoder, data.own is not None and config.server.reads_own),
         ("server.model", config.server.model, True),
     )
     things = tuple(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vertizo.config.schema import ExperimentConfig
-from vertizo.core.names import PRIVATE
+from vertizo.core.names import FITTED, PRIVATE
 from vertizo.privacy.epsilon_text import bound_text, is_bounded
 from vertizo.privacy.options import ON_LABELS
 
@@ -127,7 +127,7 @@ def _not_protected(config: ExperimentConfig, privacy: Mapping[str, Any]) -> Iter
         yield "Labels, against anybody: noise on embeddings does not protect them."
     else:
         yield "A client's features against the server: it is trusted and reads all embeddings."
-    if "the label holder's columns" not in covers:
+    if config.server.reads_own and "the label holder's columns" not in covers:
         if config.data.label_holder is not None:
             fitted = ": statistics of the training records prepared them"
             yield f"The label holder's own columns{fitted if is_bounded(privacy) else ''}."
@@ -162,7 +162,7 @@ def _why(config: ExperimentConfig, privacy: Mapping[str, Any]) -> str:
         return f": clients of method {config.method.name!r} train on gradients of their own"
     if config.method.mixes_features:
         return f": directions of method {config.method.name!r} are of all records together"
-    if config.client.pretrain != "none":
+    if config.client.pretrain in FITTED:
         return (
             f": client.pretrain {config.client.pretrain!r} is fitted on all of a client's records"
         )
