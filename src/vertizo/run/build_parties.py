@@ -216,6 +216,7 @@ def make_server(
         ConfigError: parts of the configuration do not fit each other or the data.
     """
     options = config.server
+    config.method.check_outputs(data.task.outputs, dims)
     own: dict[Purpose, Tensor] = {}
     encoded = None
     if data.own is not None:
