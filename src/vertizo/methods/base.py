@@ -22,7 +22,7 @@ Symbols, as in the papers: ``w_m`` client parameters, ``w_0`` server parameters,
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias, cast, get_args
@@ -113,6 +113,9 @@ class Outcome(NamedTuple):
     """``∂f_i/∂h_m`` of every record there, [batch, d_h]; computed when called."""
     query: Query
     """What was asked."""
+    resting: Callable[[], Tensor]
+    """``∂f_i/∂logits_i`` of every record at logits of zero, [batch, outputs], of which the label
+    alone decides; computed when called."""
 
 
 class Answered(NamedTuple):
@@ -212,6 +215,10 @@ class Method(Chosen):
 
     def check(self, clients: int) -> None:
         """Raises ConfigError if the method does not fit so many clients."""
+
+    def check_outputs(self, outputs: int, dims: Sequence[int]) -> None:
+        """Raises ConfigError if the method does not fit a prediction of so many numbers, one for
+        each class and 1 for a regression, or clients of such ``d_h``."""
 
     def client(self, side: ClientSide) -> ClientPair:
         """`ask`, `tell` and `table_of` of this client; ConfigError where its model has no gradient

@@ -22,6 +22,7 @@ METHODS: Registry[type[Method]] = Registry(
         "fedbcd": f"{_HERE}.first_order:FedBcd",
         "flex-vfl": f"{_HERE}.first_order:FlexVfl",
         "tangent": f"{_HERE}.tangent:Tangent",
+        "label-statistic": f"{_HERE}.label_statistic:LabelStatistic",
     },
     f"{_HERE}.base:Method",
 )

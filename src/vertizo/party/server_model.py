@@ -68,6 +68,11 @@ class ServerModel:
         last = slice(rows - batch, rows)
         return Evaluation(losses.values.view(-1, batch), last, losses, pullback)
 
+    def resting_slopes(self, labels: Tensor) -> Tensor:
+        """``∂f_i/∂logits_i`` at logits of zero, [batch, outputs], whatever the model is."""
+        logits = torch.zeros(len(labels), self.task.outputs)
+        return self.task.losses(logits, labels).slopes(slice(0, len(labels)), 1.0)
+
     def losses_along(
         self, joined: Tensor, labels: Tensor, direction: Direction, offsets: Sequence[float]
     ) -> list[Tensor]:
@@ -289,7 +294,8 @@ class ServerSide:
         for query, count in zip(queries, evaluated, strict=True):
             first, last = last, last + count
             gradient = partial(self._gradient, evaluation, query.client)
-            told = method.told(Outcome(evaluation.losses[first:last], plain, gradient, query))
+            losses, resting = evaluation.losses[first:last], partial(model.resting_slopes, labels)
+            told = method.told(Outcome(losses, plain, gradient, query, resting))
             answer = method.answered(query, self._released(told), self.plan.noise_std)
             replies.append(Reply(query.client, query.number, answer.values))
             if answer.moved is not None:

@@ -234,6 +234,7 @@ def make_server(
         ConfigError: parts of the configuration do not fit each other or the data.
     """
     options = config.server
+    config.method.check_outputs(data.task.outputs, dims)
     own: dict[Purpose, Tensor] = {}
     encoded, notes = None, ()
     if data.own is not None:

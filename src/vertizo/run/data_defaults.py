@@ -13,8 +13,8 @@ from vertizo.config.architectures import MlpConfig
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.names import PRIVATE, UpdateName
 from vertizo.data.vertical import VerticalData
+from vertizo.methods.along import AlongDirections
 from vertizo.methods.base import Method
-from vertizo.methods.tangent import Tangent
 from vertizo.privacy.accounting import mu_of
 
 FIRST_ORDER_RATE = 0.1
@@ -122,7 +122,7 @@ def complete(config: ExperimentConfig, data: VerticalData) -> ExperimentConfig:
         teacher = privacy.teacher.model_copy(update={"components": count})
         chosen["privacy"] = privacy.model_copy(update={"teacher": teacher})
     if private and privacy.clip is None:
-        clip = TANGENT_CLIP if method.name == "tangent" else reply_clip(data)
+        clip = TANGENT_CLIP if isinstance(method, AlongDirections) else reply_clip(data)
         chosen["privacy"] = privacy.model_copy(update={"clip": clip})
     return config.model_copy(update=chosen) if chosen else config
 
@@ -136,7 +136,7 @@ def _additive(config: ExperimentConfig, data: VerticalData) -> dict[str, Any]:
         model = model.model_copy(update={"outputs": outputs})
         chosen["client"] = config.client.model_copy(update={"model": model})
     privacy, known = config.privacy, "num_directions" in method.model_fields_set
-    if isinstance(method, Tangent) and not known and privacy.epsilon is not None:
+    if isinstance(method, AlongDirections) and not known and privacy.epsilon is not None:
         wanted = TANGENTS_PER_SIGNAL * mu_of(privacy.epsilon, privacy.delta) * data.records
         count = min(max(round(wanted), TANGENTS[0]), TANGENTS[1])
         chosen["method"] = method.model_copy(update={"num_directions": count})

@@ -1,0 +1,98 @@
+"""What methods share that ask about all records along K directions of a client's parameters.
+
+``J_i`` [d_h × d] is the Jacobian of record i's embedding, ``S`` [d × K] the client's directions,
+which depend on no label, ``U_i = J_i S`` [d_h × K] the record's tangents.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import Field, PositiveInt
+
+from vertizo.core.deferred import torch
+from vertizo.core.errors import ConfigError
+from vertizo.core.names import Timing
+from vertizo.methods.base import ClientSide, Features, Method
+from vertizo.models.base import DifferentiableModel, Selected
+from vertizo.zeroth_order.tangents import principal
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from vertizo.protocol.messages import Query
+
+FLAT = 1e-6
+"""Share of the largest variance below which a direction is left out."""
+
+
+class AlongDirections(Method):
+    """Sends each record's embedding and tangents; its K numbers are clipped together."""
+
+    timings: ClassVar[tuple[Timing, ...]] = ("asynchronous",)
+    additive: ClassVar[bool] = True
+    sends_tangents: ClassVar[bool] = True
+    evaluations_per_query: ClassVar[int] = 0  # beside the table's own
+    releases_per_query: ClassVar[int] = 1  # a record's K numbers are clipped together
+
+    num_directions: PositiveInt = 16
+    """K, directions of one query, clipped and charged together; unset: by ε and the records."""
+    directions: Literal["principal", "orthonormal"] = "principal"
+    """principal: the directions in which the client's embeddings vary most, which it computes from
+    its features; orthonormal: random ones."""
+    whitening: float = Field(default=0.5, ge=0, le=1)
+    """α: principal directions of variance Λ are scaled by Λ^(−α/2)."""
+
+    @property
+    def points(self) -> int:
+        """The embedding, and its tangents."""
+        return 1 + self.num_directions
+
+    def reply_shape(self, batch: int, embedding_dim: int) -> tuple[int, ...]:
+        """A number for each direction."""
+        return (self.num_directions,)
+
+    def estimated_dimensions(self, parameters: int, embedding_dim: int, batch_size: int) -> float:
+        """None: slopes are exact."""
+        return 0.0
+
+    def ask(self, side: ClientSide, number: int, features: Features) -> Tensor:
+        """``h`` and ``U``, [1 + K, batch, d_h]."""
+        assert not isinstance(features, Selected)
+        chosen = self.chosen(side, number, features)
+        side.pending = number, chosen
+        return torch.cat([side.model(features).unsqueeze(0), side.model.tangents(chosen, features)])
+
+    def stored(self, embeddings: Tensor) -> Tensor:
+        """The embeddings themselves."""
+        return embeddings[0]
+
+    def evaluated(self, query: Query, shared: object) -> None:
+        """Nothing: slopes are taken where the table is, or at logits of zero."""
+
+    def asked_along(self, side: ClientSide, number: int, features: Tensor) -> Tensor:
+        """The directions of an open query, ``Sᵀ`` [K, d], made anew after a restart."""
+        chosen = side.taken(number)
+        return self.chosen(side, number, features) if chosen is None else chosen
+
+    def chosen(self, side: ClientSide, number: int, features: Tensor) -> Tensor:
+        """``Sᵀ``, [K, d]; rows of zeros where there are fewer parameters."""
+        size, model = side.model.parameters.numel(), side.model
+        count = min(self.num_directions, size)
+        chosen = torch.zeros(self.num_directions, size)
+        generator = torch.Generator().manual_seed(side.stream.child("tangents").seed(number) >> 1)
+        if self.directions == "orthonormal":
+            drawn = torch.linalg.qr(torch.randn(size, count, generator=generator)).Q.t()
+            chosen[:count] = drawn / count**0.5  # for standardised inputs, length 1 as well
+            return chosen
+        if not isinstance(model, DifferentiableModel):
+            raise ConfigError(
+                f"method.directions is 'principal', which needs a differentiable client model, not "
+                f"{type(model).__name__}; use 'orthonormal'"
+            )
+        values, vectors = principal(model, features, count, generator)
+        varies = values > FLAT * values[:1]  # along the others there is nothing but rounding
+        scaled = values.clamp(min=1e-30) ** (-self.whitening / 2) * varies
+        length = (values * scaled.square()).sum().sqrt()  # a record's tangents then have length 1
+        chosen[:count] = (scaled / length).unsqueeze(1) * vectors
+        return chosen
