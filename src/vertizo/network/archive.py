@@ -28,7 +28,7 @@ from vertizo.network.options import ServeOptions
 from vertizo.network.store import Store, root_of
 from vertizo.run import checkpoint
 from vertizo.run.data_defaults import complete
-from vertizo.run.evaluation import diverged, evaluation_row, score, summary_of
+from vertizo.run.evaluation import HEAD, diverged, evaluation_row, score, summary_of
 from vertizo.run.folder import RunFolder
 from vertizo.run.job_state import JobState, Row
 from vertizo.run.traffic import Traffic
@@ -218,9 +218,7 @@ class Archive:
             state.give_up()
         else:
             row = json.loads(body)
-            one = state.evaluations
-            if one.purpose is not None and row["number"] == one.number:
-                state.scored(row, improved=row["improved"])
+            state.scored_before(row)
             if all(row["number"] != known.get("number") for known in self._folder.metrics()):
                 self._folder.append_metrics(row)
 
@@ -281,6 +279,9 @@ class Archive:
         row: Row = {"number": one.number, "model": one.model}
         row |= evaluation_row(job, one.purpose, scores, self.traffic, {"seconds": self.seconds})
         row["improved"] = state.is_best(row)
+        if one.purpose == "train":
+            assert job.party.head is not None, "it was scored"
+            self._folder.save(HEAD, {"head": job.party.head.state()})
         if row["improved"]:
             best = {"server": now, "number": row["number"], "round": row["round"]}
             self._folder.save("candidate", best)

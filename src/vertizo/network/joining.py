@@ -327,10 +327,12 @@ class Member:
         """Upload one partition, and remember what it was made with.
 
         The table is only uploaded before the first query, where it was agreed on: with noise, its
-        release is accounted once, and must not be made of other parameters.
+        release is accounted once, and must not be made of other parameters. For a raw head, which
+        the terms name and noise on embeddings excludes, training records are uploaded once more.
         """
         model, party, purpose = self.made.model, self.made.party, todo.purpose.own
-        agreed = self.settings.simulation.table == "upload" and not party.answered
+        table = self.settings.simulation.table == "upload" and not party.answered
+        agreed = table or self.settings.server.final_head != "private"
         if purpose == "train" and not (agreed and party.open_ids is None):
             raise RefusedError("a table upload in the middle of the job, which was not agreed on")
         now = copied(model.state())

@@ -7,7 +7,7 @@ makes its own, of its own data and its own randomness (`vertizo.network`).
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,14 +17,17 @@ from torch import Tensor
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core import kernels
 from vertizo.core.errors import ConfigError
+from vertizo.core.names import HeadName
 from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData
 from vertizo.methods.base import ClientSide
-from vertizo.models.base import Model
+from vertizo.models.base import DifferentiableModel, Model
+from vertizo.models.losses import Task
 from vertizo.models.optimizers import Frozen, Optimizer, RandomUpdates, Sgd
 from vertizo.models.pretrained import Preparation
 from vertizo.party.batches import Batches
 from vertizo.party.client import ClientParty
+from vertizo.party.final_head import FinalHead, Fitted, Refitted
 from vertizo.party.server import ServerParty
 from vertizo.party.server_model import ServerModel, ServerSide
 from vertizo.party.table import EmbeddingTable
@@ -225,17 +228,18 @@ def make_server(
         encoded = models.OwnFeatures(options.encoder, shape, data.own.cardinalities, tokens)
     table = EmbeddingTable(data.records, dims, options.join, own.get("train"))
     why = models.why_evaluates(config, server=True)
-    model = models.server_model(
+    made = partial(
+        models.server_model,
         options.model,
         table.width,
         data.task.outputs,
         stream.child("model"),
         purpose=data.name,
         own=encoded,
-        training=stream.child("training") if why is None else None,
         sizes=batch_sizes(config, data.records, len(dims)),
         parts=len(dims) if options.join == "concat" else 1,
     )
+    model = made(training=stream.child("training") if why is None else None)
     _check_own(model, table.width, own)
     synchronous = config.simulation.timing == "synchronous"
     orders = [_known_batches(config, data.records, public, client) for client in range(len(dims))]
@@ -256,6 +260,7 @@ def make_server(
     feedback = config.codecs.feedback
     return ServerParty(
         side=side,
+        head=_final_head(options.final_head, data.task, made),
         labels=data.labels,
         batch_size=config.batch_size,
         up=config.codecs.up,
@@ -270,6 +275,17 @@ def make_server(
         encode=encode,
         known=known,
     )
+
+
+def _final_head(
+    kind: HeadName, task: Task, model: Callable[[], DifferentiableModel]
+) -> FinalHead | None:
+    """The raw head of that kind; ``model`` makes the server's once more, as it begins."""
+    if kind == "private":
+        return None
+    if kind == "refit":
+        return Refitted(ServerModel(model(), task))
+    return Fitted(kind, task)
 
 
 def _check_own(model: Model, width: int, own: Mapping[Purpose, Tensor]) -> None:

@@ -258,6 +258,21 @@ class JobState:
         chooses = self.evaluations.purpose == "validation" and self.job.party.round > 0
         return chooses and (best is None or quality(row) > quality(best))
 
+    def scored_before(self, row: Row) -> None:
+        """An evaluation has the figures that it was given before this process began, or RunError.
+
+        One that is over already has had them.
+        """
+        one = self.evaluations
+        if one.purpose is None or row["number"] != one.number:
+            return
+        if len(self.job.data.labels[one.purpose]):
+            try:
+                self.job.party.used(one.purpose)
+            except RefusedError as error:
+                raise RunError(f"the journal scores what did not come: {error}") from None
+        self.scored(row, improved=row["improved"])
+
     def scored(self, row: Row, *, improved: bool) -> None:
         """The evaluation under way has its figures; what follows from them follows."""
         evaluations = self.evaluations
@@ -273,12 +288,6 @@ class JobState:
         if self.phase == "closing":
             self._closed(purpose, model, row)
 
-    @property
-    def _wants_head(self) -> bool:
-        """Whether a raw head is to be fitted, and there is something to score it by."""
-        data, kind = self.job.data, self.job.config.server.final_head
-        return kind != "private" and len(data.labels["test"]) > 0
-
     def _closed(self, purpose: Purpose, model: Which, row: Row | None) -> None:
         """One of the closing evaluations is over: the next, or the end."""
         if purpose == "validation":
@@ -288,7 +297,7 @@ class JobState:
         self.scores[name] = row
         if name == "last" and self.evaluations.best is not None:
             self.evaluations.begin("test", "best")
-        elif name != "head" and row is not None and self._wants_head:
+        elif name != "head" and row is not None and self.job.party.head is not None:
             self.job.party.await_final()
             self.evaluations.begin("train", model)
         else:
