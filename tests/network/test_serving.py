@@ -99,7 +99,8 @@ def test_a_job_goes_on_without_a_silent_member_where_it_may(
     timing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits = {"absent": "go-on", "patience": 0.5}
-    config = dep.serve_config(tmp_path, federation=waits, simulation={"timing": timing})
+    keys = {"simulation": {"timing": timing}, "server": {"final_head": "logistic"}}
+    config = dep.serve_config(tmp_path, federation=waits, **keys)
     notices: list[str] = []
     served, ended = run(tmp_path, config, notices, Clock(monkeypatch))
     assert [type(error) for error in ended] == [GoneError], ended
@@ -110,6 +111,8 @@ def test_a_job_goes_on_without_a_silent_member_where_it_may(
     assert silent <= 8
     assert others == [12] * 3
     assert summary["last"] is None  # its embeddings of test records never came
+    assert summary["raw_head"].keys() == {"kind", "words"}
+    assert "There is no raw head: a member was silent" in summary["raw_head"]["words"]
     assert served.finished.is_set()
 
 
