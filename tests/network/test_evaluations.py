@@ -109,6 +109,8 @@ def held_run(folder: Path, *, deaths: bool, **keys: Any) -> Held:
         return SimpleNamespace(ask=partial(house.ask, member))
 
     dep.joined([dep.join_config(folder, m) for m in dep.MEMBERS], channel)
+    house.service.tick()
+    assert house.service.finished.is_set()
     house.service.__exit__()
     return house
 

@@ -28,6 +28,7 @@ from vertizo.network.frames import Ready, Send
 from vertizo.network.options import JoinConfig, ServeConfig, load_join, load_serve
 from vertizo.network.predicting import NewRecords, PredictingService, help_predict
 from vertizo.network.serving import FederationService
+from vertizo.party.final_head import Fitted
 from vertizo.protocol.messages import WirePurpose
 
 TIMINGS = ("synchronous", "asynchronous")
@@ -379,3 +380,36 @@ def test_a_table_is_not_uploaded_twice(tmp_path: Path) -> None:
             served.ask(member, frames.encode(ready), lambda answer: None)
         with pytest.raises(RunError, match="not agreed on"):
             dep.take_part(dep.join_config(tmp_path, "north"), Greedy(served, "north"))
+
+
+def test_members_are_told_before_the_raw_head_is_fitted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How long that takes, or whether it fails, depends on raw labels. A kill in between is made up
+    for."""
+    config = dep.serve_config(tmp_path, server={"final_head": "logistic"})
+    fits: list[int] = []
+
+    def fit(head: Fitted, rows: torch.Tensor, labels: torch.Tensor) -> None:
+        fits.append(len(rows))
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Fitted, "fit", fit)
+        configs = [dep.join_config(tmp_path, member) for member in dep.MEMBERS]
+        with FederationService(config) as service:
+            assert len(dep.joined(configs, dep.direct(service))) == len(dep.MEMBERS)
+            assert fits == []
+            with pytest.raises(MemoryError):
+                service.tick()
+    assert fits == [180]
+    assert not (tmp_path / "server" / "summary.json").exists()
+    clock = Clock(monkeypatch)
+    with FederationService(config) as service:
+        assert service.stage().startswith("over")
+        for _ in range(3):  # nobody comes: they know
+            clock.now += 2 * config.federation.patience
+            service.tick()
+        assert service.finished.is_set()
+    summary = json.loads((tmp_path / "server" / "summary.json").read_text())
+    assert summary["raw_head"]["test_accuracy"] > 0.3

@@ -257,14 +257,18 @@ class Archive:
         """Write down what is about to be acted on, or raise RunError."""
         self._store.append(kind, body)
 
-    def score(self) -> None:
+    def score(self, *, told: bool = False) -> None:
         """Score the evaluation under way, if all of its embeddings are there.
 
-        The figures are kept, and the parameters if they are the best so far. RunError where
-        training diverged, or the figures could not be written.
+        That of a raw head, which is fitted for it, waits until members were ``told`` that the job
+        is over: how long it takes is nothing that they should see. The figures are kept, and the
+        parameters if they are the best so far. RunError where training diverged, or the figures
+        could not be written.
         """
         state = self.state
         if state is None or not state.evaluations.is_answered:
+            return
+        if state.phase == "fitting" and not told:
             return
         job, one, model = state.job, state.evaluations, state.job.party.side.model.model
         assert one.purpose is not None, "it is answered"

@@ -3,9 +3,10 @@
 The one run loop of simulated and served jobs, as a state machine: a driver makes rounds and
 uploads, and this says which evaluation is due on which records, which model is the best, and when
 the run is over. Clients *upload* the table where that is wanted, and *train*; then the result is
-scored (*closing*) and all are told (*done*). Nothing here reads a clock, a file or a socket, so
-that the same messages in the same order always lead to the same place: a server that was killed
-gets there again.
+scored (*closing*) and all are told (*done*). A raw head is fitted once they were told (*fitting*),
+so that not even the time that it takes says anything to them. Nothing here reads a clock, a file or
+a socket, so that the same messages in the same order always lead to the same place: a server that
+was killed gets there again.
 
 An evaluation asks every client for its embeddings of one partition. Over a network each uploads
 them when it next hears of it, and remembers the parameters that it made them with; once all are
@@ -32,7 +33,7 @@ from vertizo.protocol import wire
 from vertizo.protocol.messages import Purpose
 from vertizo.run.lengths import planned_rounds, steps_of_client
 
-Phase = Literal["uploading", "training", "closing", "done"]
+Phase = Literal["uploading", "training", "closing", "fitting", "done"]
 Which = Literal["now", "best"]
 Row = dict[str, Any]
 """One evaluation's figures."""
@@ -219,6 +220,11 @@ class JobState:
     def _everybody(self) -> range:
         return range(self.job.party.clients)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether clients are told that there is nothing more to do."""
+        return self.phase in ("fitting", "done")
+
     # Uploads and evaluations.
 
     def wants(self, client: int) -> Purpose | None:
@@ -236,6 +242,8 @@ class JobState:
     def answered(self, client: int) -> None:
         """All came that the evaluation under way waited for from a client."""
         self.evaluations.waiting.discard(client)
+        if self.evaluations.is_answered and self.evaluations.purpose == "train":
+            self.phase = "fitting"
 
     def uploaded(self, client: int) -> bool:
         """Note that a client's part of the table is complete; whether training begins with it.
@@ -285,7 +293,7 @@ class JobState:
             self.job.party.side.meter.reset()
             self.job.party.staleness.mark()
             self.last = row
-        if self.phase == "closing":
+        if self.phase in ("closing", "fitting"):
             self._closed(purpose, model, row)
 
     def _closed(self, purpose: Purpose, model: Which, row: Row | None) -> None:
@@ -318,7 +326,7 @@ class JobState:
             return set(self._uploading)
         if self.phase == "closing":
             return set(self.evaluations.waiting)
-        if self.phase == "done":
+        if self.is_over:
             return set(self._everybody)
         if self.job.synchronous:
             return set(self._everybody) - set(self.job.party.asked)
