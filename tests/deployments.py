@@ -189,8 +189,11 @@ def served(
 ) -> list[Joined]:
     """A whole job in this process, of all members or of those."""
     configs = [join_config(folder, member) for member in MEMBERS] if members is None else members
-    with FederationService(config, notice) as service, ticking(service):
-        return joined(configs, direct(service))
+    with FederationService(config, notice) as service:
+        with ticking(service):
+            done = joined(configs, direct(service))
+        service.tick()  # a raw head is fitted once all were told
+    return done
 
 
 # What a job must come to.

@@ -60,6 +60,20 @@ def test_standard_output_is_for_other_programs(
     assert "scores" not in said.err
 
 
+def test_what_covers_the_raw_head_is_said(run: Path, vertizo: Vertizo, refuses: Refuses) -> None:
+    for arguments, words in (
+        ("run --head raw", "run has no raw head: its server.final_head is 'private'"),
+        ("run --head secret", "'secret'"),
+    ):
+        refuses.row(arguments, [words, "private"], "predict", *arguments.split())
+    settings = ("server.final_head=logistic",)
+    assert vertizo("train", "run/config.yaml", *sets(*settings), "--out", "headed").code == 0
+    for head, words in (("raw", "nothing covers these predictions"), ("private", "no guarantee")):
+        done = vertizo("predict", "headed", "--head", head, "--out", "out.csv")
+        assert done.code == 0
+        assert words in done.out.splitlines()[-1]
+
+
 def test_the_runs_own_test_records(run: Path, capfd: pytest.CaptureFixture[str]) -> None:
     predict_offline(run, None, Path("out.csv"))
     assert "12 records" in capfd.readouterr().out

@@ -19,7 +19,7 @@ from tests.network.test_faults import SETTINGS, House, run_house
 from tests.rows import each
 
 from vertizo.network import frames
-from vertizo.network.frames import Next, Ready, Sent
+from vertizo.network.frames import Next, Ready, Send, Sent, Terms
 from vertizo.network.serving import FederationService
 from vertizo.protocol import wire
 from vertizo.run import checkpoint
@@ -63,6 +63,8 @@ class Held:
         self.deaths = 0
         self._deadly = deaths
         self._lock = threading.Lock()
+        self.heard: dict[str, list[bytes]] = {member: [] for member in dep.MEMBERS}
+        """The frames that each member was answered, in their order."""
         self._said: set[str] = set()
         self._quiet = threading.Condition(self._lock)
         self.service = FederationService(config)
@@ -85,6 +87,7 @@ class Held:
                     answer = answers.get(timeout=0.01)
                     with self._quiet:
                         self._said.discard(member)
+                    self.heard[member] += frames.split(answer)
                     return answer
 
     def _die(self) -> None:
@@ -106,6 +109,8 @@ def held_run(folder: Path, *, deaths: bool, **keys: Any) -> Held:
         return SimpleNamespace(ask=partial(house.ask, member))
 
     dep.joined([dep.join_config(folder, m) for m in dep.MEMBERS], channel)
+    house.service.tick()
+    assert house.service.finished.is_set()
     house.service.__exit__()
     return house
 
@@ -113,14 +118,41 @@ def held_run(folder: Path, *, deaths: bool, **keys: Any) -> Held:
 def test_a_label_holder_killed_during_evaluations_scores_what_it_would_have(
     tmp_path: Path,
 ) -> None:
-    keys: dict[str, Any] = {**dep.IN_STEP, "epochs": 4}
+    server = {**dep.SMALL["server"], "final_head": "boosting"}
+    keys: dict[str, Any] = {**dep.IN_STEP, "epochs": 4, "server": server}
     held_run(tmp_path / "whole", deaths=False, **keys)
     house = held_run(tmp_path / "killed", deaths=True, **keys)
-    assert house.deaths >= 4
+    assert house.deaths >= 5 + 4  # of five rounds; then test records twice and training records
     assert_same_evaluations(tmp_path / "whole" / "server", tmp_path / "killed" / "server")
     for member in dep.MEMBERS:
         assert_same_best(tmp_path / "whole" / member, tmp_path / "killed" / member)
     assert len({row["round"] for row in rows_of(tmp_path / "killed" / "server")}) == 5
+    whole, killed = (RunFolder(tmp_path / name / "server") for name in ("whole", "killed"))
+    one, other = (folder.load("raw_head")["head"] for folder in (whole, killed))
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    summaries = [json.loads(folder.summary_file.read_text()) for folder in (whole, killed)]
+    assert summaries[0]["raw_head"] == summaries[1]["raw_head"]
+    assert summaries[0]["raw_head"]["test_accuracy"] > 0.5
+
+
+def test_members_hear_nothing_of_a_raw_head_before_training_is_over(tmp_path: Path) -> None:
+    """But for the terms, which say that it will want their embeddings once more."""
+    heard = []
+    for head in ("private", "logistic"):
+        server = {**dep.SMALL["server"], "final_head": head}
+        house = held_run(tmp_path / head, deaths=False, **dep.IN_STEP, server=server)
+        heard.append(house.heard)
+    wanted = 0
+    for plain, other in zip(*(one.values() for one in heard), strict=True):
+        terms, *rest = plain
+        assert isinstance(frames.decode(terms), Terms)
+        before, after = other[1 : len(plain) - 1], other[len(plain) - 1 :]
+        assert before == rest[:-1]  # all but the last, that the job is over
+        assert other[-1] == rest[-1]
+        asked = [frames.decode(frame) for frame in after[:-1]]
+        wanted += sum(isinstance(one, Send) and one.purpose.own == "train" for one in asked)
+    assert wanted == len(dep.MEMBERS)
 
 
 def hear_again(house: House, config: Any) -> None:

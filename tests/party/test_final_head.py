@@ -5,12 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from tests.rows import each
+from torch import nn
+from torch.nn.functional import cross_entropy
 
 from vertizo.config.schema import parse
 from vertizo.models.losses import Classification, Regression
-from vertizo.party.final_head import FinalHead
+from vertizo.models.torch import wrap
+from vertizo.party.final_head import Fitted, Refitted
+from vertizo.party.server_model import ServerModel
+from vertizo.run import checkpoint
 from vertizo.run.experiment import Experiment
 
 SETTINGS: dict[str, Any] = {
@@ -35,7 +41,7 @@ def test_no_byte_to_a_client_depends_on_it() -> None:
     """Nor on which of the heads it is: what clients hear is over before it is fitted."""
     without, plain = run("private")
     assert "raw_head" not in without
-    for head in ("logistic", "boosting"):
+    for head in ("logistic", "boosting", "refit"):
         summary, seen = run(head)
         assert [entry for entry in seen if entry[0] == "down"] == [
             entry for entry in plain if entry[0] == "down"
@@ -79,17 +85,106 @@ def test_it_predicts_as_the_task_wants() -> None:
     classes = (rows[:, :3]).argmax(1)
     values = 5 + 10 * rows[:, 0]
     for kind in ("logistic", "boosting"):
-        head = FinalHead(kind, rows[:200], classes[:200], Classification(4))
+        head = Fitted(kind, Classification(4))
+        head.fit(rows[:200], classes[:200])
         logits = head.logits(rows[200:])
         assert logits.shape == (100, 4)  # a class that no record has included
         assert (logits.argmax(1) == classes[200:]).float().mean() > 0.8
         task = Regression(5.0, 10.0)
-        found = task.predict(FinalHead(kind, rows[:200], values[:200], task).logits(rows[200:]))
+        head = Fitted(kind, task)
+        head.fit(rows[:200], values[:200])
+        found = task.predict(head.logits(rows[200:]))
         assert (found - values[200:]).abs().mean() < 3
 
 
 @each("label", [0, 2])
 def test_one_class_alone_is_what_it_predicts(label: int) -> None:
     rows = torch.randn(20, 2)
-    head = FinalHead("logistic", rows, torch.full((20,), label), Classification(3))
+    head = Fitted("boosting", Classification(3))
+    head.fit(rows, torch.full((20,), label))
     assert bool((head.logits(rows).argmax(1) == label).all())
+
+
+@each("classes", [0, 2, 3])
+def test_what_is_kept_predicts_as_scikit_learn_does(classes: int, tmp_path: Path) -> None:
+    """Trees to the last bit; through a file, which holds arrays and no pickle."""
+    from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+    from sklearn.linear_model import LogisticRegression, Ridge
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    generator = torch.Generator().manual_seed(classes)
+    rows = torch.randn(400, 4, generator=generator)
+    rows[:, 3] = rows[:, 3].round()  # values on a threshold
+    task = Classification(classes) if classes else Regression(0.0, 1.0)
+    labels = rows[:, :classes].argmax(1) if classes else rows[:, 0] * rows[:, 1]
+    options = {"max_iter": 150, "learning_rate": 0.08, "early_stopping": False, "random_state": 0}
+    boosting = HistGradientBoostingClassifier if classes else HistGradientBoostingRegressor
+    linear = LogisticRegression(max_iter=1000) if classes else Ridge()
+    theirs = {
+        "boosting": boosting(**options),
+        "logistic": make_pipeline(StandardScaler(), linear),
+    }
+    for kind in ("boosting", "logistic"):
+        theirs[kind].fit(rows[:300].numpy(), labels[:300].numpy())
+        head = Fitted(kind, task)
+        head.fit(rows[:300], labels[:300])
+        checkpoint.save(tmp_path / kind, head.state())
+        again = Fitted(kind, task)
+        again.load(checkpoint.load(tmp_path / kind))
+        found = again.logits(rows)
+        assert torch.equal(found, head.logits(rows))
+        if classes:
+            wanted = torch.from_numpy(theirs[kind].predict_proba(rows.numpy())).float()
+            assert torch.allclose(task.predict(found), wanted, rtol=1e-5, atol=1e-6)
+        else:
+            wanted = torch.from_numpy(theirs[kind].predict(rows.numpy())).float()
+            assert torch.allclose(task.predict(found), wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_what_is_no_head_is_not_loaded() -> None:
+    rows = torch.randn(50, 2)
+    head = Fitted("boosting", Regression(0.0, 1.0))
+    head.fit(rows, rows[:, 0])
+    state = head.state()
+    assert isinstance(state, dict)
+    circle = state["left"].clone()
+    circle[1] = 0
+    wrong: list[Any] = [torch.zeros(3), {}, {**state, "left": circle}]
+    for one in wrong:
+        with pytest.raises((TypeError, KeyError, ValueError)):
+            Fitted("boosting", Regression(0.0, 1.0)).load(one)
+    with pytest.raises(ValueError, match="rows of 3 numbers"):
+        head.logits(torch.randn(5, 3))
+
+
+def test_a_refit_is_at_the_minimum_of_its_objective() -> None:
+    """Which is the sum of losses and half the squared distance from the first parameters."""
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(1500, 3, generator=generator)  # more than are evaluated at a time
+    labels = (rows + torch.randn(rows.shape, generator=generator)).argmax(1)
+    layer = nn.Linear(3, 3)
+    model = ServerModel(wrap(layer), Classification(3))
+    first = model.parameters.clone()
+    head = Refitted(model)
+    head.fit(rows, labels)
+    point = model.parameters.double().clone().requires_grad_()
+    weights, bias = point[:9].view(3, 3), point[9:]
+    losses = cross_entropy(rows.double() @ weights.T + bias, labels, reduction="sum")
+    (losses + (point - first.double()).square().sum() / 2).backward()
+    assert point.grad is not None
+    assert float(point.grad.norm()) < 0.05
+    assert float((model.parameters - first).norm()) > 0.5
+
+
+def test_a_refit_begins_anew() -> None:
+    """Two runs that end with other servers over the same embeddings have the same one."""
+    found = []
+    for rate in (0.01, 0.1):
+        server = {"final_head": "refit", "optimizer": {"learning_rate": rate}}
+        frozen = {**SETTINGS, "control": "frozen", "server": server}
+        result = Experiment(parse(frozen)).run()
+        found.append((result.raw_head, result.parameters["server"]))
+    (one, ended), (other, elsewhere) = found
+    assert torch.equal(one, other)
+    assert not torch.equal(ended, elsewhere)

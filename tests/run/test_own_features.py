@@ -177,7 +177,8 @@ def test_own_columns_of_a_sum_enter_the_raw_head(tmp_path: Path) -> None:
     words = explain(experiment.config, whole["privacy"])
     assert not any("holder's own columns" in line for line in words.not_protected)
     assert Predictor.load(tmp_path / "whole").test().scores == {
-        name: pytest.approx(whole[f"test_{name}"]) for name in ("loss", "accuracy", "auc", "average_precision")
+        name: pytest.approx(whole[f"test_{name}"])
+        for name in ("loss", "accuracy", "auc", "average_precision")
     }
 
 

@@ -77,8 +77,9 @@ def summary_of(run: Path) -> dict[str, Any]:
     return RunFolder(run).summary() or {}
 
 
-def assert_same(found: Scores, run: Path) -> None:
+def assert_same(found: Scores, run: Path, section: str | None = None) -> None:
     summary = summary_of(run)
+    summary = summary if section is None else summary[section]
     assert found
     for name, value in found.items():
         assert value == pytest.approx(summary[f"test_{name}"], rel=1e-9), name
@@ -110,6 +111,43 @@ SETTINGS: list[tuple[str, ...]] = [
     ("method.name=split",),
     ("method.name=zoo-vfl", "privacy={mechanism: gaussian, clip: 0.5, noise_std: 0.2}"),
 ]
+
+
+HEADS: list[tuple[str, ...]] = [
+    ("server.final_head=logistic", "data.label_holder=bank", "server.join=sum"),
+    ("server.final_head=boosting", CLASSES, "data.validation=0", *EPSILON, "method.name=tangent"),
+    ("server.final_head=refit", "data.label_holder=shop"),
+    ("server.final_head=refit", "method.name=split", "server.model.hidden=[]"),
+]
+
+
+@each("settings", HEADS)
+def test_both_heads_predict_what_they_were_scored_by(
+    tmp_path: Path, settings: tuple[str, ...]
+) -> None:
+    run = trained(tmp_path, *settings)
+    records = held_out(tmp_path / "gone.csv")
+    private, raw = (Predictor.load(run, head).predict(records) for head in ("private", "raw"))
+    assert private.scores is not None
+    assert raw.scores is not None
+    assert_same(private.scores, run)
+    assert_same(raw.scores, run, "raw_head")
+    assert not private.frame.equals(raw.frame)
+
+
+def test_what_has_no_raw_head(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"has no raw head: its server\.final_head is 'private'"):
+        Predictor.load(run, "raw")
+    headed = trained(tmp_path, "server.final_head=boosting")
+    kept = RunFolder(headed).load("raw_head", "head")["head"]
+    records = held_out(tmp_path / "gone.csv")
+    for wrong in ({**kept, "width": torch.tensor(3)}, {**kept, "feature": kept["feature"] + 99}):
+        RunFolder(headed).save("raw_head", {"head": wrong})
+        with pytest.raises(RunError, match="its raw head is of another run"):
+            Predictor.load(headed, "raw").predict(records)
+    (headed / "checkpoints" / "raw_head.safetensors").unlink()
+    with pytest.raises(RunError, match="kept no raw head"):
+        Predictor.load(headed, "raw")
 
 
 @each("settings", SETTINGS)

@@ -116,7 +116,7 @@ def _served(config: ServeConfig) -> dict[str, Any]:
 
 
 def _show_served(summary: dict[str, Any], folder: Path) -> None:
-    from vertizo.run.summary_figures import size_text
+    from vertizo.run.summary_figures import raw_scores, size_text, statements
 
     table = Table(title=f"{summary['method']} on {summary['dataset']}", title_style="bold")
     table.add_column("")
@@ -129,6 +129,8 @@ def _show_served(summary: dict[str, Any], folder: Path) -> None:
         table.add_row("test RMSE", f"{rmse:.4g}")
     if summary.get("test_loss") is None:
         table.add_row("test figures", "none: a member was silent")
+    for name, text in raw_scores(summary):
+        table.add_row(name, text)
     table.add_row("model", summary["model"])
     table.add_row("members", ", ".join(summary["parties"]))
     table.add_row("rounds", f"{summary['rounds']:,}")
@@ -136,7 +138,8 @@ def _show_served(summary: dict[str, Any], folder: Path) -> None:
     table.add_row("bytes down", size_text(summary["bytes_down"]))
     table.add_row("staleness", "mean {mean:.0f}, max {max}".format(**summary["staleness"]))
     Console().print(table)
-    say([f"privacy: {summary['privacy']['words']}", f"run folder: {folder}"])
+    said = (f"{name}: {words}" for name, words in statements(summary))
+    say([*said, f"run folder: {folder}"])
 
 
 def join(config: PartyConfig, settings: Settings = None) -> None:

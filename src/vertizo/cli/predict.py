@@ -13,6 +13,7 @@ from vertizo.cli.console import counted, live_bar, say
 from vertizo.cli.options import Settings, argument, complete_runs, option
 from vertizo.cli.parties import TICK, connect, listening, stop_requests
 from vertizo.core.errors import ConfigError, Interrupted
+from vertizo.core.names import Head
 
 if TYPE_CHECKING:
     from vertizo.network.options import JoinConfig, ServeConfig
@@ -43,11 +44,19 @@ def predict(
         str | None,
         option("Character between the values of a CSV file. Default: the run's.", "CHAR"),
     ] = None,
+    head: Annotated[
+        Head | None,
+        option(
+            "private: the server's model. raw: what server.final_head fitted on raw labels. "
+            "Default: private.",
+        ),
+    ] = None,
     settings: Settings = None,
 ) -> None:
     """Predict new records, from a run folder or together with all parties over the network."""
+    chosen = head or "private"
     if run.is_dir():
-        predict_offline(run, data, out, id_column=id_, delimiter=delimiter)
+        predict_offline(run, data, out, id_column=id_, delimiter=delimiter, head=chosen)
         return
     if not run.exists():
         raise ConfigError(
@@ -65,12 +74,13 @@ def predict(
         if is_label_holder(run):
             if out is None:
                 raise ConfigError("--out is missing; name the file that predictions go to")
-            _as_label_holder(run, settings or [], data, out)
+            _as_label_holder(run, settings or [], data, out, chosen)
         else:
-            if out is not None:
-                raise ConfigError(
-                    "--out is the label holder's; a feature holder gets no predictions"
-                )
+            for flag, given in (("--out", out), ("--head", head)):
+                if given is not None:
+                    raise ConfigError(
+                        f"{flag} is the label holder's; a feature holder gets no predictions"
+                    )
             _as_feature_holder(run, settings or [], data)
     except KeyboardInterrupt:
         raise Interrupted("stopped; nothing was written") from None
@@ -83,6 +93,7 @@ def predict_offline(
     *,
     id_column: str | None = None,
     delimiter: str | None = None,
+    head: Head = "private",
 ) -> None:
     """Predict the records of a file, or the run's own test records.
 
@@ -112,7 +123,7 @@ def predict_offline(
             f"{run} is of real parties, none of which can predict alone; all run "
             "`vertizo predict CONFIG --data FILE`, each with its own configuration"
         )
-    predictor = Predictor.load(run)
+    predictor = Predictor.load(run, head)
     if data is None:
         found = predictor.test()
     else:
@@ -130,11 +141,11 @@ def predict_offline(
         figures = ", ".join(f"{name} {value:.4f}" for name, value in found.scores.items())
         some = "" if found.scored == count else f" ({found.scored:,} have a label)"
         lines.append(f"scores{some}: {figures}")
-    lines.append(f"privacy: {coverage_of(predictor.summary['privacy'])}")
+    lines.append(f"privacy: {coverage_of(predictor.summary['privacy'], head)}")
     print("\n".join(lines), file=sys.stderr if out is None else sys.stdout)
 
 
-def _as_label_holder(path: Path, settings: list[str], data: Path, out: Path) -> None:
+def _as_label_holder(path: Path, settings: list[str], data: Path, out: Path, head: Head) -> None:
     """Predict with all parties; the label holder alone gets the predictions."""
     from vertizo.network.certificates import Credentials
     from vertizo.network.options import load_serve
@@ -146,7 +157,7 @@ def _as_label_holder(path: Path, settings: list[str], data: Path, out: Path) -> 
     column, records = _new_records(config, data)
     credentials = Credentials.load(config.federation.certificates)
     errors = Console(stderr=True)
-    service = PredictingService(config, records, lambda line: say(line, errors))
+    service = PredictingService(config, records, lambda line: say(line, errors), head)
 
     def words() -> tuple[float, str]:
         return 0.0, f"waiting for {', '.join(service.missing())}"
@@ -167,7 +178,7 @@ def _as_label_holder(path: Path, settings: list[str], data: Path, out: Path) -> 
     frame = frame_of(service.task, service.class_names, service.logits(), keys)
     write_file(frame, out)
     print(f"{frame.height:,} predictions written to {out}")
-    print(f"privacy: {coverage_of(service.privacy)}")
+    print(f"privacy: {coverage_of(service.privacy, head)}")
 
 
 def _as_feature_holder(path: Path, settings: list[str], data: Path) -> None:

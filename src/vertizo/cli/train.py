@@ -79,8 +79,8 @@ def train(
         for same in zip(*map(summary_figures.rows, summaries), strict=True)
     ]
     print_table(["", "run", *controlled], rows, f"{first['method']} on {first['dataset']}")
-    raw = [f"raw head: {first['raw_head']['words']}"] if "raw_head" in first else []
-    say([f"privacy: {first['privacy']['words']}", *raw, f"run folder: {folder}"])
+    said = (f"{name}: {words}" for name, words in summary_figures.statements(first))
+    say([*said, f"run folder: {folder}"])
 
 
 def _all(

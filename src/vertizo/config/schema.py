@@ -116,7 +116,9 @@ class ServerConfig(Options):
     final_head: HeadName = "private"
     """A second model, fitted on the raw labels after the last reply, from one last upload of the
     embeddings and the label holder's own columns. It costs no privacy against clients, and must
-    stay with the label holder, as its predictions must. private: none."""
+    stay with the label holder, as its predictions must. private: none. logistic: ridge for a
+    regression. boosting: of trees. refit: the server's model, trained again from its first
+    parameters."""
     embedding_bound: float = Field(default=1e6, gt=0)
     """Largest absolute value accepted in an embedding."""
 

@@ -29,9 +29,11 @@ PRIVATE: tuple[UpdateName, ...] = ("private-sgd", "private-zeroth-order", "poiss
 Join = Literal["concat", "sum", "mean"]
 """How the clients' embeddings become the server model's input."""
 
-HeadName = Literal["private", "logistic", "boosting"]
+HeadName = Literal["private", "logistic", "boosting", "refit"]
 """What predicts at the end: the server's model, or one fitted on raw labels after the last reply
 (`vertizo.party.final_head`)."""
+Head = Literal["private", "raw"]
+"""Which of the two predicts."""
 
 PretrainName = Literal["none", "pca", "whiten", "kmeans", "filters"]
 """What a client makes of its features before training, without labels

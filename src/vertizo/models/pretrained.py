@@ -60,7 +60,6 @@ class Preparation(nn.Module):
         cardinalities: of those categories.
         components: at most so many.
         seed: of the centroids' choice.
-        padded: whether there are always so many components, zeros where there is nothing more.
 
     Raises:
         ConfigError: there is nothing to fit, or the features are tokens.
@@ -73,8 +72,6 @@ class Preparation(nn.Module):
         cardinalities: Sequence[int],
         components: int,
         seed: int,
-        *,
-        padded: bool = False,
     ) -> None:
         super().__init__()
         if not features.is_floating_point():
@@ -95,7 +92,6 @@ class Preparation(nn.Module):
             scale = values.clamp(min=1e-12) ** -0.5 if kind == "whiten" else torch.ones_like(values)
             self.register_buffer("basis", (vectors * (scale * keep)).t().float())
         self.components = len(self.get_buffer("basis"))
-        self._missing = components - self.components if padded else 0
 
     def _numbers(self, features: Tensor) -> Tensor:
         """Rows of numbers, categories as one column each."""
@@ -111,11 +107,9 @@ class Preparation(nn.Module):
         centred = self._numbers(features) - self.get_buffer("centre")
         basis = self.get_buffer("basis")
         if self._kind != "kmeans":
-            found = centred @ basis.t()
-        else:
-            far = torch.cdist(centred, basis)
-            found = (far.mean(1, keepdim=True) - far).clamp(min=0)
-        return F.pad(found, (0, self._missing))
+            return centred @ basis.t()
+        far = torch.cdist(centred, basis)
+        return (far.mean(1, keepdim=True) - far).clamp(min=0)
 
 
 class FilterMeans(nn.Module):
@@ -177,6 +171,19 @@ def _centroids(rows: Tensor, count: int, seed: int) -> Tensor:
 
     fitted = MiniBatchKMeans(min(count, len(rows)), random_state=seed, n_init=3).fit(rows.numpy())
     return torch.from_numpy(fitted.cluster_centers_).float()
+
+
+class Padded(nn.Module):
+    """A preparation whose numbers are followed by zeros, so that there are always as many."""
+
+    def __init__(self, front: Preparation | FilterMeans, width: int) -> None:
+        super().__init__()
+        self._front, self._missing = front, width - front.components
+
+    def forward(self, features: Tensor) -> Tensor:
+        """[batch, ...] to [batch, width]."""
+        with torch.no_grad():
+            return F.pad(self._front(features), (0, self._missing))
 
 
 class Pretrained(DifferentiableModel):

@@ -28,7 +28,7 @@ from vertizo.network.options import ServeOptions
 from vertizo.network.store import Store, root_of
 from vertizo.run import checkpoint
 from vertizo.run.data_defaults import complete
-from vertizo.run.evaluation import diverged, evaluation_row, score, summary_of
+from vertizo.run.evaluation import HEAD, diverged, evaluation_row, score, summary_of
 from vertizo.run.folder import RunFolder
 from vertizo.run.job_state import JobState, Row
 from vertizo.run.traffic import Traffic
@@ -220,9 +220,7 @@ class Archive:
             state.give_up()
         else:
             row = json.loads(body)
-            one = state.evaluations
-            if one.purpose is not None and row["number"] == one.number:
-                state.scored(row, improved=row["improved"])
+            state.scored_before(row)
             if all(row["number"] != known.get("number") for known in self._folder.metrics()):
                 self._folder.append_metrics(row)
 
@@ -261,14 +259,18 @@ class Archive:
         """Write down what is about to be acted on, or raise RunError."""
         self._store.append(kind, body)
 
-    def score(self) -> None:
+    def score(self, *, told: bool = False) -> None:
         """Score the evaluation under way, if all of its embeddings are there.
 
-        The figures are kept, and the parameters if they are the best so far. RunError where
-        training diverged, or the figures could not be written.
+        That of a raw head, which is fitted for it, waits until members were ``told`` that the job
+        is over: how long it takes is nothing that they should see. The figures are kept, and the
+        parameters if they are the best so far. RunError where training diverged, or the figures
+        could not be written.
         """
         state = self.state
         if state is None or not state.evaluations.is_answered:
+            return
+        if state.phase == "fitting" and not told:
             return
         job, one, model = state.job, state.evaluations, state.job.party.side.model.model
         assert one.purpose is not None, "it is answered"
@@ -283,6 +285,9 @@ class Archive:
         row: Row = {"number": one.number, "model": one.model}
         row |= evaluation_row(job, one.purpose, scores, self.traffic, {"seconds": self.seconds})
         row["improved"] = state.is_best(row)
+        if one.purpose == "train":
+            assert job.party.head is not None, "it was scored"
+            self._folder.save(HEAD, {"head": job.party.head.state()})
         if row["improved"]:
             best = {"server": now, "number": row["number"], "round": row["round"]}
             self._folder.save("candidate", best)

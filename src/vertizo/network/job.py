@@ -109,7 +109,8 @@ def settings_of(config: ExperimentConfig, *, trial: bool) -> str:
     configuration's digest.
     """
     whole = ("epochs", "rounds", "batch_size", "method", "client", "codecs", "control")
-    include: dict[str, Any] = {"server": {"embedding_bound"}, "simulation": {"timing", "table"}}
+    server = {"embedding_bound", "final_head"}
+    include: dict[str, Any] = {"server": server, "simulation": {"timing", "table"}}
     chosen = config.model_dump(mode="json", include=dict.fromkeys(whole, True) | include)
     data = {"validation", "limit", "test", "test_limit"}
     if config.data.name != "table":

@@ -328,15 +328,19 @@ class Member:
 
         The table, and what a teacher is fitted on, are only uploaded before the first query, where
         it was agreed on: with noise, the table's release is accounted once, and must not be made of
-        other parameters.
+        other parameters. For a raw head, which the terms name and noise on embeddings excludes,
+        training records are uploaded once more.
         """
         model, party, purpose = self.made.model, self.made.party, todo.purpose.own
-        begins = not party.answered and party.open_ids is None
+        settings, begins = self.settings, not party.answered
         at_first = {
-            "train": self.settings.simulation.table == "upload",
-            "teacher": party.teaching is not None,
+            "train": begins and settings.simulation.table == "upload",
+            "teacher": begins and party.teaching is not None,
         }
-        if purpose in at_first and not (at_first[purpose] and begins):
+        agreed = at_first.get(purpose, True)
+        if purpose == "train" and settings.server.final_head != "private":
+            agreed = True
+        if purpose in at_first and not (agreed and party.open_ids is None):
             raise RefusedError(f"a {todo.purpose.value} upload that was not agreed on, or not now")
         now = copied(model.state())
         if todo.model == "best":

@@ -109,11 +109,6 @@ class ServeConfig(ExperimentConfig):
                 f"data.parties is {data.parties} but federation.members names "
                 f"{len(served.members)}; leave data.parties out"
             )
-        if self.server.final_head != "private":
-            raise ValueError(
-                f"server.final_head is {self.server.final_head!r} but parties of a network do not "
-                "send their embeddings once more at the end yet; leave it out"
-            )
         if served.trial and self.privacy.ledger is not None:
             raise ValueError(NO_LEDGER)
         together = self.simulation.timing == "synchronous" and served.absent == "go-on"

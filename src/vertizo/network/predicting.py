@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from vertizo.core.errors import DataError, MalformedError, RefusedError, RunError, WireError
+from vertizo.core.names import Head
 from vertizo.core.randomness import Stream
 from vertizo.data.alignment import align_table, fingerprint, in_order, keys_of
 from vertizo.data.tabular import frames as files
@@ -32,7 +33,13 @@ from vertizo.party.server import ServerParty
 from vertizo.protocol.messages import Purpose, WirePurpose
 from vertizo.run.build_parties import embedding_noise, make_client, make_server
 from vertizo.run.folder import RunFolder
-from vertizo.run.prediction import STAND_INS, for_predicting, in_place_of_tests
+from vertizo.run.prediction import (
+    STAND_INS,
+    for_predicting,
+    in_place_of_tests,
+    logits_of,
+    raw_head_of,
+)
 from vertizo.run.traffic import UPLOAD_BYTES
 
 WORDS = "These are predictions; the guarantee of the job is in its summary."
@@ -64,8 +71,10 @@ class NewRecords:
 class PredictingService(MemberService):
     """The label holder's side; a `vertizo.network.transport.Service`.
 
+    ``head`` says which of the job's heads predicts.
+
     Raises:
-        RunError: the job is not over, or the folder is of another.
+        RunError: the job is not over, or has no such head, or the folder is of another.
         DataError: the new records lack a column.
     """
 
@@ -76,12 +85,15 @@ class PredictingService(MemberService):
         config: ServeConfig,
         records: NewRecords,
         notice: Callable[[str], None] = lambda line: None,
+        head: Head = "private",
     ) -> None:
         served = config.federation
         super().__init__(served, notice)
+        self._folder = served.folder
         folder = RunFolder(served.folder)
         if (summary := folder.summary()) is None:
             raise RunError(f"{served.folder}: the job is not over; `vertizo serve` continues it")
+        self._raw_head = raw_head_of(folder, folder.config()) if head == "raw" else None
         if (preparation := folder.preparation()) is None:
             raise RunError(f"{served.folder} holds no table's job; there are no new records for it")
         self.records = records
@@ -132,7 +144,7 @@ class PredictingService(MemberService):
 
     def logits(self) -> Tensor:
         """Of the new records in the order of keys, [records, outputs]; RefusedError if early."""
-        return self._party.logits("test")
+        return logits_of(self._party, self._raw_head, str(self._folder))
 
     def ask(self, member: str, frame: bytes, answer: Answer) -> None:
         """As of a `vertizo.network.transport.Service`."""

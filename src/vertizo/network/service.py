@@ -41,11 +41,15 @@ class MemberService:
         if take is not None:
             take(b"".join(p if isinstance(p, bytes) else frames.encode(p) for p in parts))
 
-    def _tell_end(self, client: int) -> None:
-        """A member was told that all is done."""
+    def _tell_end(self, client: int, *, done: bool = True) -> None:
+        """A member was told that all is over; ``done`` is whether nothing is left to do here."""
         self._told.add(client)
-        if len(self._told) == len(self.members):
+        if done and self._all_told:
             self.finished.set()
+
+    @property
+    def _all_told(self) -> bool:
+        return len(self._told) == len(self.members)
 
     def _hear(self, client: int) -> bool:
         """Note a sign of life; whether the member had been named as silent."""

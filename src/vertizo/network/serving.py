@@ -46,6 +46,7 @@ STAGES = {
     "uploading": "the table is uploaded",
     "training": "training",
     "closing": "scoring",
+    "fitting": "over; members are told, then the raw head is fitted",
     "done": "over; members are told",
 }
 
@@ -305,7 +306,7 @@ class FederationService(MemberService):
         """What a member is to do next: nothing means to wait, or after a reply to continue."""
         state, evaluations = self._state, self._state.evaluations
         job, best = state.job, None if evaluations.best is None else evaluations.best["number"]
-        if state.phase == "done":
+        if state.is_over:
             return [Done(job.statement.words, best)]
         wanted = state.wants(client)
         if wanted is not None and state.phase == "uploading":
@@ -326,8 +327,8 @@ class FederationService(MemberService):
             return
         if todos := self._todos(client):
             self._answer(client, *todos)
-        if state.phase == "done":
-            self._tell_end(client)
+        if state.is_over:
+            self._tell_end(client, done=state.phase == "done")
 
     def _offer_all(self) -> None:
         for client in list(self._pending):
@@ -355,9 +356,12 @@ class FederationService(MemberService):
             if new:
                 what = "going on without" if going_on else "waiting for"
                 self._notice(f"silent for {self._patience:g} s: {new}; {what} them")
-            if self.state is not None and self.state.phase == "done":
-                if silent:
-                    self.finished.set()  # they are told when the job is served again
+            if self.state is not None and self.state.is_over:
+                if silent or self._all_told:  # the silent are told when the job is served again
+                    self._work(lambda: self._archive.score(told=True))
+                    if self.failure is not None:
+                        raise self.failure
+                    self.finished.set()
             elif silent and silent == waited_for and going_on:  # the others are slow, and there
                 self._without()
 

@@ -2,78 +2,243 @@
 
 Nothing that it computes reaches a client any more, so that clients learn nothing by it, whatever it
 learns from. It is not covered by a run's ε: neither it nor what it predicts may leave.
+
+Every head is numbers that these few lines predict by, whoever fitted it: what is kept in a folder
+needs no pickle, loads nothing but arrays, and predicts the same under any version of scikit-learn.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from vertizo.core.names import HeadName
+from vertizo.models.base import Points, State
 from vertizo.models.losses import Classification, Task
+from vertizo.party.server_model import ServerModel
 
 WORDS = (
     "The raw head was fitted on the raw labels after the last reply, so that no client learns "
     "anything by it. Nothing covers it or its predictions: both must stay with the label holder."
 )
+MISSING = (
+    "There is no raw head: a member was silent when its embeddings were asked for once more, or "
+    "those that were to be scored."
+)
 ROUNDS, RATE, LEAVES = 150, 0.08, 31
 """Of the gradient boosting."""
+STEPS = 200
+"""Of a refit, at most: each passes over all records a few times."""
+AT_ONCE = 1024
+"""Records that a refit evaluates at a time."""
+Array = NDArray[np.float64]
 
 
-class FinalHead:
-    """Predicts from joined embeddings and the label holder's own features.
+class FinalHead(Protocol):
+    """What predicts in the place of the server's model once it is fitted, or loaded."""
+
+    combines: bool
+    """Whether its rows are what the server's model reads (`server.join`), or else the parties' own
+    numbers side by side. The label holder's features are behind them in either case."""
+
+    def fit(self, rows: Tensor, labels: Tensor) -> None:
+        """Learn from the training records' rows, [records, width], and raw labels [records]."""
+
+    def logits(self, rows: Tensor) -> Tensor:
+        """Logits of the task, [rows, outputs]; ValueError for rows of another width."""
+
+    def state(self) -> State:
+        """What a folder keeps: tensors alone."""
+
+    def load(self, state: State) -> None:
+        """Predict as the head of that state; KeyError, TypeError or ValueError if it is no such."""
+
+
+class Fitted:
+    """A head that scikit-learn fits.
 
     Args:
         kind: logistic (ridge, for a regression) on standardised inputs, or boosting.
-        rows: of the training records, [records, width].
-        labels: of theirs, raw.
-        task: what they are.
+        task: what labels are.
     """
 
-    def __init__(self, kind: HeadName, rows: Tensor, labels: Tensor, task: Task) -> None:
-        self._task = task
-        self._model = _learner(kind, task)
-        self._present = np.unique(labels.numpy())
-        if len(self._present) > 1:
-            self._model.fit(rows.numpy(), labels.numpy())
+    combines = False
+
+    def __init__(self, kind: Literal["logistic", "boosting"], task: Task) -> None:
+        self._kind, self._task = kind, task
+        self._numbers: dict[str, Tensor] = {}
+
+    def fit(self, rows: Tensor, labels: Tensor) -> None:
+        """As of a `FinalHead`; one label alone is predicted for every record."""
+        present = np.unique(labels.numpy())
+        if len(present) == 1:
+            value = 0.0 if isinstance(self._task, Classification) else float(present[0])
+            numbers = _linear(np.zeros(rows.shape[1]), np.ones(rows.shape[1]), 0.0, value)
+        else:
+            numbers = _learnt(self._kind, self._task, rows.numpy(), labels.numpy())
+        numbers["present"] = present
+        numbers["width"] = np.array(rows.shape[1])
+        self._numbers = {name: torch.from_numpy(part) for name, part in numbers.items()}
 
     def logits(self, rows: Tensor) -> Tensor:
-        """Logits of the task, [rows, outputs]."""
-        inputs, task = rows.numpy(), self._task
+        """As of a `FinalHead`."""
+        numbers, task = {name: part.numpy() for name, part in self._numbers.items()}, self._task
+        if rows.shape[1] != numbers["width"]:
+            raise ValueError(f"rows of {rows.shape[1]} numbers; the head has {numbers['width']}")
+        inputs = rows.numpy().astype(np.float64)
+        found = (_by_trees if "roots" in numbers else _by_weights)(numbers, inputs)
         if not isinstance(task, Classification):
-            if len(self._present) > 1:
-                found = self._model.predict(inputs)
-            else:
-                found = np.full(len(inputs), self._present[0])
             units = (found - task.mean) / task.spread
-            return torch.from_numpy(units.astype(np.float32)).unsqueeze(1)
+            return torch.from_numpy(units.astype(np.float32))
+        present = numbers["present"]
+        if found.shape[1] < len(present):  # of two classes, the second's against the first
+            found = np.concatenate([np.zeros_like(found), found], 1)
+        found = np.exp(found - found.max(1, keepdims=True))
         shares = np.full((len(inputs), task.outputs), 1e-12)
-        if len(self._present) > 1:
-            shares[:, self._present] += self._model.predict_proba(inputs)
-        else:
-            shares[:, self._present] = 1.0
+        shares[:, present] += found / found.sum(1, keepdims=True)
         return torch.from_numpy(np.log(shares).astype(np.float32))
 
+    def state(self) -> State:
+        """As of a `FinalHead`."""
+        return dict(self._numbers)
 
-def _learner(kind: HeadName, task: Task) -> Any:
+    def load(self, state: State) -> None:
+        """As of a `FinalHead`."""
+        if not isinstance(state, dict):
+            raise TypeError("the state of another kind of head")
+        names = {"present", "width", *(_TREES if self._kind == "boosting" else _LINEAR)}
+        if state.keys() != names and state.keys() != {"present", "width", *_LINEAR}:
+            raise KeyError("the state of another kind of head")
+        if "roots" in state:
+            nodes = torch.arange(len(state["left"]))
+            inner = state["left"] != nodes
+            after = torch.minimum(state["left"], state["right"]) > nodes
+            if not bool(after[inner].all()):
+                raise ValueError("a tree that does not end")
+        self._numbers = dict(state)
+
+
+_LINEAR = ("mean", "scale", "weights", "bias")
+_TREES = ("baseline", "roots", "feature", "threshold", "left", "right", "value")
+
+
+def _learnt(
+    kind: str, task: Task, rows: NDArray[np.float32], labels: NDArray[Any]
+) -> dict[str, NDArray[Any]]:
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
     from sklearn.linear_model import LogisticRegression, Ridge
-    from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
     classified = isinstance(task, Classification)
     if kind == "logistic":
-        return make_pipeline(
-            StandardScaler(), LogisticRegression(max_iter=1000) if classified else Ridge()
-        )
+        scaler = StandardScaler().fit(rows)
+        model = LogisticRegression(max_iter=1000) if classified else Ridge()
+        model.fit(scaler.transform(rows), labels)
+        return _linear(scaler.mean_, scaler.scale_, model.coef_, model.intercept_)
     boosting = HistGradientBoostingClassifier if classified else HistGradientBoostingRegressor
-    return boosting(
+    model = boosting(
         max_iter=ROUNDS,
         learning_rate=RATE,
         max_leaf_nodes=LEAVES,
         early_stopping=False,
         random_state=0,
     )
+    model.fit(rows, labels)
+    return _trees(model)
+
+
+def _linear(mean: Any, scale: Any, weights: Any, bias: Any) -> dict[str, NDArray[Any]]:
+    found = {"mean": mean, "scale": scale, "weights": np.zeros(len(mean)) + weights, "bias": bias}
+    found = {name: np.asarray(part, np.float64) for name, part in found.items()}
+    return found | {"weights": np.atleast_2d(found["weights"]), "bias": np.ravel(found["bias"])}
+
+
+def _by_weights(numbers: dict[str, NDArray[Any]], inputs: Array) -> Array:
+    scaled = (inputs - numbers["mean"]) / numbers["scale"]
+    found: Array = scaled @ numbers["weights"].T + numbers["bias"]
+    return found
+
+
+def _trees(model: Any) -> dict[str, NDArray[Any]]:
+    """All nodes of all trees in one table; a leaf's children are itself."""
+    trees = [tree.nodes for round_ in model._predictors for tree in round_]
+    nodes = np.concatenate(trees)
+    sizes = np.array([len(tree) for tree in trees])
+    roots = np.cumsum(sizes) - sizes
+    offsets, own = np.repeat(roots, sizes), np.arange(len(nodes))
+    leaf = nodes["is_leaf"].astype(bool)
+    return {
+        "baseline": model._baseline_prediction.reshape(-1),
+        "roots": roots.reshape(len(model._predictors), -1),
+        "feature": nodes["feature_idx"].astype(np.int64),
+        "threshold": nodes["num_threshold"].astype(np.float64),
+        "left": np.where(leaf, own, nodes["left"] + offsets),
+        "right": np.where(leaf, own, nodes["right"] + offsets),
+        "value": nodes["value"].astype(np.float64),
+    }
+
+
+def _by_trees(numbers: dict[str, NDArray[Any]], inputs: Array) -> Array:
+    """The sum over trees of the value of the leaf that each row falls into, [rows, outputs]."""
+    left, right = numbers["left"], numbers["right"]
+    found = np.tile(numbers["baseline"], (len(inputs), 1))
+    first = np.arange(len(inputs)) * inputs.shape[1]
+    for round_ in numbers["roots"]:
+        for output, root in enumerate(round_):
+            at, before = np.full(len(inputs), root), None
+            while before is None or not np.array_equal(at, before):
+                before = at
+                seen = inputs.take(first + numbers["feature"][at])
+                at = np.where(seen <= numbers["threshold"][at], left[at], right[at])
+            found[:, output] += numbers["value"][at]
+    return found
+
+
+class Refitted:
+    """The server's own architecture, trained once more from its first parameters.
+
+    L-BFGS on the sum of the raw losses and half the squared distance from the first parameters, as
+    strong a ridge as that of the logistic head; a pretrained model thus stays near what it knew.
+    Nothing of the model is in training mode. ``model`` is at its first parameters, and this head's.
+    """
+
+    combines = True
+
+    def __init__(self, model: ServerModel) -> None:
+        self._model = model
+
+    def fit(self, rows: Tensor, labels: Tensor) -> None:
+        """As of a `FinalHead`."""
+        from scipy.optimize import minimize
+
+        parameters = self._model.parameters
+        first = parameters.double().numpy().copy()
+
+        def objective(point: Array) -> tuple[float, Array]:
+            parameters.copy_(torch.from_numpy(point))
+            loss, slope = float(np.square(point - first).sum()) / 2, point - first
+            for start in range(0, len(rows), AT_ONCE):
+                some = slice(start, start + AT_ONCE)
+                evaluation = self._model.evaluate(Points(rows[some]), labels[some])
+                loss += float(evaluation.losses.double().sum())
+                slope += evaluation.gradient(1.0).double().numpy()
+            return loss, slope
+
+        options = {"maxiter": STEPS, "maxfun": 2 * STEPS}
+        best = minimize(objective, first, jac=True, method="L-BFGS-B", options=options)
+        parameters.copy_(torch.from_numpy(best.x))
+
+    def logits(self, rows: Tensor) -> Tensor:
+        """As of a `FinalHead`."""
+        return self._model.logits(rows)
+
+    def state(self) -> State:
+        """As of a `FinalHead`."""
+        return self._model.state()
+
+    def load(self, state: State) -> None:
+        """As of a `FinalHead`."""
+        self._model.load(state)

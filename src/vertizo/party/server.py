@@ -18,7 +18,7 @@ from vertizo.core.errors import (
     RunError,
     UnknownPartyError,
 )
-from vertizo.core.names import HeadName
+from vertizo.core.names import Head
 from vertizo.models.losses import Classification, Flipped
 from vertizo.party.batches import Batches
 from vertizo.party.checks import Partition, Peer, QueryChecks, Vetted
@@ -77,6 +77,8 @@ class ServerParty:
     private_labels: LabelMaker | None = None
     """Makes what training reads in place of the raw labels; None where it reads those. The side has
     no labels until then."""
+    head: FinalHead | None = None
+    """The raw head, to be fitted after the last reply; None for none."""
 
     def __post_init__(self) -> None:
         side, dims = self.side, self.side.table.dims
@@ -324,15 +326,27 @@ class ServerParty:
         uploads = self._teaching if purpose == "teacher" else self._uploads
         return uploads is None or uploads.is_complete(client, purpose)
 
-    def logits(self, purpose: Purpose) -> Tensor:
-        """Logits of the uploaded records; the upload is used up."""
-        return self._logits(purpose, self._uploads.take(purpose))
+    def logits(self, purpose: Purpose, by: Head = "private") -> Tensor:
+        """Logits of the uploaded records by one of the heads; the upload is used up."""
+        rows = self._uploads.take(purpose)
+        return self._logits(purpose, rows) if by == "private" else self._raw_logits(purpose, rows)
 
     def _logits(self, purpose: Purpose, rows: Tensor) -> Tensor:
+        return self.side.model.logits(self._joined(purpose, rows))
+
+    def _joined(self, purpose: Purpose, rows: Tensor) -> Tensor:
+        """What the server's model reads."""
         joined = self.side.table.combine(rows)
-        return self.side.model.logits(
-            self._with_own(purpose, joined) if self.side.table.has_own else joined
-        )
+        return self._with_own(purpose, joined) if self.side.table.has_own else joined
+
+    def _raw_logits(self, purpose: Purpose, rows: Tensor) -> Tensor:
+        assert self.head is not None, "the configuration names one"
+        return self.head.logits(self._of_head(purpose, rows))
+
+    def _of_head(self, purpose: Purpose, rows: Tensor) -> Tensor:
+        """What the raw head reads."""
+        assert self.head is not None, "the configuration names one"
+        return self._joined(purpose, rows) if self.head.combines else self._with_own(purpose, rows)
 
     def _with_own(self, purpose: Purpose, rows: Tensor) -> Tensor:
         """Rows with the label holder's own features behind them."""
@@ -340,17 +354,30 @@ class ServerParty:
 
     def score(self, purpose: Purpose) -> Scores:
         """Quality of predictions for the uploaded records; stays with the server."""
-        rows = self._uploads.take(purpose)
-        if purpose == "test":
-            self._tested = self._with_own(purpose, rows)
+        rows = self.used(purpose)
         return scores(self._task, self._logits(purpose, rows), self.labels[purpose])
 
-    def score_head(self, kind: HeadName) -> Scores:
-        """Fit a head on the raw labels of the records uploaded last, and score the tests by it."""
-        assert self._tested is not None, "they were scored before"
-        task, rows = self._task, self._with_own("train", self._uploads.take("train"))
-        head = FinalHead(kind, rows, self.labels["train"], task)
-        return scores(task, head.logits(self._tested), self.labels["test"])
+    def used(self, purpose: Purpose) -> Tensor:
+        """The uploaded rows of a partition, for a score; those of tests a raw head needs again.
+
+        For a driver to call where the score is known, and what was uploaded is to be used up.
+        """
+        rows = self._uploads.take(purpose)
+        if purpose == "test" and self.head is not None:
+            self._tested = rows
+        return rows
+
+    def score_head(self) -> Scores:
+        """Fit the head on the raw labels of the records uploaded last, and score the tests by it.
+
+        Nothing where there are none.
+        """
+        assert self.head is not None, "the configuration names one"
+        self.head.fit(self._of_head("train", self.used("train")), self.labels["train"])
+        if self._tested is None:
+            return {}
+        logits = self._raw_logits("test", self._tested)
+        return scores(self._task, logits, self.labels["test"])
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint must hold, beside the server model's parameters."""

@@ -50,10 +50,12 @@ ON_LABELS = ("randomised-response", "teacher")
 class TeacherConfig(Options):
     """What a teacher of labels is fitted on."""
 
-    features: Literal["pca", "kmeans"] = "pca"
-    """What each client makes of its features for it, without labels; as client.pretrain."""
-    components: PositiveInt = 32
-    """Numbers of each record that each client uploads once for it. Default: 150 between them."""
+    features: Literal["pca", "kmeans", "filters"] | None = None
+    """What each client makes of its features for it, without labels; as client.pretrain. Default:
+    filters for images, else pca."""
+    components: PositiveInt = 56
+    """Numbers of each record that each client uploads once for it. Default: of filters 56, else 150
+    between all clients."""
     whitening: float = Field(default=0.75, ge=0, le=1)
     """α: components of variance Λ are scaled by Λ^(−α/2)."""
     spread: float = Field(default=0.7, gt=0)

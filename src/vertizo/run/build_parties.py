@@ -7,7 +7,7 @@ makes its own, of its own data and its own randomness (`vertizo.network`).
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,15 +18,17 @@ from torch import Tensor
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core import kernels
 from vertizo.core.errors import ConfigError
-from vertizo.core.names import FITTED
+from vertizo.core.names import FITTED, HeadName
 from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData
 from vertizo.methods.base import ClientSide
-from vertizo.models.base import Model
+from vertizo.models.base import DifferentiableModel, Model
+from vertizo.models.losses import Task
 from vertizo.models.optimizers import Frozen, Optimizer, RandomUpdates, Sgd
-from vertizo.models.pretrained import preparation
+from vertizo.models.pretrained import Padded, preparation
 from vertizo.party.batches import Batches
 from vertizo.party.client import ClientParty
+from vertizo.party.final_head import FinalHead, Fitted, Refitted
 from vertizo.party.server import ServerParty
 from vertizo.party.server_model import ServerModel, ServerSide
 from vertizo.party.table import EmbeddingTable
@@ -47,7 +49,6 @@ from vertizo.run.build_privacy import Charge, Protection
 from vertizo.run.lengths import answers_expected, batch_sizes
 from vertizo.zeroth_order.directions import Directions
 from vertizo.zeroth_order.estimators import Along
-
 
 SUM_ALONE = (
     "server.model 'sum' adds up the clients' numbers alone: the label holder's columns enter the "
@@ -117,9 +118,10 @@ def make_client(
     if config.privacy.mechanism == "teacher":
         wanted, seed = config.privacy.teacher, stream.child("teacher").seed() % 2**32
         with models.named("privacy.teacher"):
-            teaching = Preparation(
-                wanted.features, table, cardinalities, wanted.components, seed, padded=True
+            made = preparation(
+                wanted.features or "pca", table, cardinalities, wanted.components, seed
             )
+        teaching = Padded(made, wanted.components)
     if options.pretrain != "none":
         seed = stream.child("pretrain").seed() % 2**32
         with models.named("client.pretrain"):
@@ -254,17 +256,18 @@ def make_server(
     joined = own.get("train") if options.reads_own else None
     table = EmbeddingTable(data.records, dims, options.join, joined)
     why = models.why_evaluates(config, server=True)
-    model = models.server_model(
+    made = partial(
+        models.server_model,
         options.model,
         table.width,
         data.task.outputs,
         stream.child("model"),
         purpose=data.name,
         own=encoded,
-        training=stream.child("training") if why is None else None,
         sizes=batch_sizes(config, data.records, len(dims)),
         parts=len(dims) if options.join == "concat" else 1,
     )
+    model = made(training=stream.child("training") if why is None else None)
     if options.reads_own:
         _check_own(model, table.width, own)
     synchronous = config.simulation.timing == "synchronous"
@@ -272,12 +275,12 @@ def make_server(
     known = [order for order in orders if order is not None]
     order = next(iter(known), Batches(data.records, config.batch_size, stream.child("batches")))
     protection = Protection(config, data, model, dims, stream, charge, random_bytes, label_file)
-    made = protection.labels
+    private = protection.labels
     side = ServerSide(
         method=config.method,
-        model=ServerModel(model, data.task if made is None else made.task),
+        model=ServerModel(model, data.task if private is None else private.task),
         table=table,
-        labels=data.labels["train"] if made is None else data.labels["train"][:0],
+        labels=data.labels["train"] if private is None else data.labels["train"][:0],
         plan=protection.plan(),
         update=protection.update(),
         shared=shared,
@@ -287,6 +290,7 @@ def make_server(
     feedback = config.codecs.feedback
     return ServerParty(
         side=side,
+        head=_final_head(options.final_head, data.task, made),
         labels=data.labels,
         batch_size=config.batch_size,
         up=config.codecs.up,
@@ -300,8 +304,19 @@ def make_server(
         noises=protection.noises,
         encode=encode,
         known=known,
-        private_labels=made,
+        private_labels=private,
     )
+
+
+def _final_head(
+    kind: HeadName, task: Task, model: Callable[[], DifferentiableModel]
+) -> FinalHead | None:
+    """The raw head of that kind; ``model`` makes the server's once more, as it begins."""
+    if kind == "private":
+        return None
+    if kind == "refit":
+        return Refitted(ServerModel(model(), task))
+    return Fitted(kind, task)
 
 
 def _check_own(model: Model, width: int, own: Mapping[Purpose, Tensor]) -> None:

@@ -16,6 +16,7 @@ from vertizo.data.vertical import VerticalData
 from vertizo.methods.along import AlongDirections
 from vertizo.methods.base import Method
 from vertizo.privacy.accounting import mu_of
+from vertizo.privacy.options import TeacherConfig
 
 FIRST_ORDER_RATE = 0.1
 """η / (1 − momentum) of gradients that are computed."""
@@ -117,14 +118,27 @@ def complete(config: ExperimentConfig, data: VerticalData) -> ExperimentConfig:
         batch_size = chosen.get("batch_size", config.batch_size)
         per_epoch = max(1, math.ceil(data.records / batch_size))
         chosen["epochs"] = _within(EPOCHS, PRIVATE_EPOCHS if private else round(ROUNDS / per_epoch))
-    if privacy.mechanism == "teacher" and "components" not in privacy.teacher.model_fields_set:
-        count = max(1, round(TEACHER_NUMBERS / len(data.parties)))
-        teacher = privacy.teacher.model_copy(update={"components": count})
+    if privacy.mechanism == "teacher":
+        teacher = _teacher(privacy.teacher, data)
         chosen["privacy"] = privacy.model_copy(update={"teacher": teacher})
     if private and privacy.clip is None:
         clip = TANGENT_CLIP if isinstance(method, AlongDirections) else reply_clip(data)
         chosen["privacy"] = privacy.model_copy(update={"clip": clip})
     return config.model_copy(update=chosen) if chosen else config
+
+
+def _teacher(options: TeacherConfig, data: VerticalData) -> TeacherConfig:
+    """What a teacher is fitted on, by the shape of the records."""
+    chosen: dict[str, Any] = {}
+    if options.features is None:
+        images = [len(data.shape(party)) == 3 for party in range(len(data.features))]
+        chosen["features"] = "filters" if images and all(images) else "pca"
+    if "components" not in options.model_fields_set and "filters" not in (
+        options.features,
+        chosen.get("features"),
+    ):
+        chosen["components"] = max(1, round(TEACHER_NUMBERS / len(data.parties)))
+    return options.model_copy(update=chosen)
 
 
 def _additive(config: ExperimentConfig, data: VerticalData) -> dict[str, Any]:

@@ -10,11 +10,14 @@ from typing import Any
 from vertizo.core.errors import NonFiniteError, RunError
 from vertizo.core.version import VERSION
 from vertizo.models.losses import Classification
-from vertizo.party.final_head import WORDS
+from vertizo.party.final_head import MISSING, WORDS
 from vertizo.party.metrics import Scores
 from vertizo.protocol.messages import Purpose
 from vertizo.run.job_state import Job, JobState
 from vertizo.run.traffic import Traffic
+
+HEAD = "raw_head"
+"""What summaries and checkpoints call it; also before its scores on test records in a row."""
 
 
 def score(job: Job, purpose: Purpose) -> Scores:
@@ -25,7 +28,7 @@ def score(job: Job, purpose: Purpose) -> Scores:
     if not len(job.data.labels[purpose]):
         return {}
     if purpose == "train":
-        return job.party.score_head(job.config.server.final_head)
+        return job.party.score_head()
     scores = job.party.score(purpose)
     if not math.isfinite(scores["loss"]):
         raise NonFiniteError(f"the {purpose} loss is {scores['loss']}")
@@ -63,17 +66,20 @@ def evaluation_row(
     row["queries"] = [party.next_number(client) for client in range(party.clients)]
     row["staleness_mean"] = mean
     row["staleness_max"] = None if mean is None else staleness.recent_largest
-    of = "test" if purpose == "train" else purpose
+    of = HEAD if purpose == "train" else purpose
     return row | {f"{of}_{name}": value for name, value in scores.items()}
 
 
 def _head(state: JobState) -> dict[str, Any]:
-    """The section ``raw_head`` of a summary, where a second head was wanted."""
+    """The section of a summary about the raw head, where one was wanted."""
     kind, row = state.job.config.server.final_head, state.scores.get("head")
     if kind == "private":
         return {}
-    tested = {name: value for name, value in (row or {}).items() if name.startswith("test_")}
-    return {"raw_head": {"kind": kind, **tested, "words": WORDS}}
+    if row is None:
+        return {HEAD: {"kind": kind, "words": MISSING}}
+    scores = {key.removeprefix(f"{HEAD}_"): row[key] for key in row if key.startswith(f"{HEAD}_")}
+    tested = {f"test_{name}": value for name, value in scores.items()}
+    return {HEAD: {"kind": kind, **tested, "words": WORDS}}
 
 
 def summary_of(state: JobState, traffic: Traffic, seconds: float) -> dict[str, Any]:

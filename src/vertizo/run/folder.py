@@ -8,6 +8,7 @@ metrics.jsonl            one line for each evaluation
 summary.json             the figures at the end; there is none while a run is unfinished
 checkpoints/last         everything needed to go on
 checkpoints/best         the parameters that were best on the validation records
+checkpoints/raw_head     what was fitted on raw labels at the end, where that was wanted
 =======================  ============================================================
 """
 

@@ -3,9 +3,10 @@
 The one run loop of simulated and served jobs, as a state machine: a driver makes rounds and
 uploads, and this says which evaluation is due on which records, which model is the best, and when
 the run is over. Clients *upload* the table where that is wanted, and *train*; then the result is
-scored (*closing*) and all are told (*done*). Nothing here reads a clock, a file or a socket, so
-that the same messages in the same order always lead to the same place: a server that was killed
-gets there again.
+scored (*closing*) and all are told (*done*). A raw head is fitted once they were told (*fitting*),
+so that not even the time that it takes says anything to them. Nothing here reads a clock, a file or
+a socket, so that the same messages in the same order always lead to the same place: a server that
+was killed gets there again.
 
 An evaluation asks every client for its embeddings of one partition. Over a network each uploads
 them when it next hears of it, and remembers the parameters that it made them with; once all are
@@ -32,7 +33,7 @@ from vertizo.protocol import wire
 from vertizo.protocol.messages import Purpose
 from vertizo.run.lengths import planned_rounds, steps_of_client
 
-Phase = Literal["uploading", "training", "closing", "done"]
+Phase = Literal["uploading", "training", "closing", "fitting", "done"]
 Which = Literal["now", "best"]
 Row = dict[str, Any]
 """One evaluation's figures."""
@@ -226,6 +227,11 @@ class JobState:
     def _everybody(self) -> range:
         return range(self.job.party.clients)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether clients are told that there is nothing more to do."""
+        return self.phase in ("fitting", "done")
+
     # Uploads and evaluations.
 
     def wants(self, client: int) -> Purpose | None:
@@ -251,6 +257,8 @@ class JobState:
     def answered(self, client: int) -> None:
         """All came that the evaluation under way waited for from a client."""
         self.evaluations.waiting.discard(client)
+        if self.evaluations.is_answered and self.evaluations.purpose == "train":
+            self.phase = "fitting"
 
     def uploaded(self, client: int) -> bool:
         """Note what a client has uploaded whole before the first query; whether training begins.
@@ -275,6 +283,21 @@ class JobState:
         chooses = self.evaluations.purpose == "validation" and self.job.party.round > 0
         return chooses and (best is None or quality(row) > quality(best))
 
+    def scored_before(self, row: Row) -> None:
+        """An evaluation has the figures that it was given before this process began, or RunError.
+
+        One that is over already has had them.
+        """
+        one = self.evaluations
+        if one.purpose is None or row["number"] != one.number:
+            return
+        if len(self.job.data.labels[one.purpose]):
+            try:
+                self.job.party.used(one.purpose)
+            except RefusedError as error:
+                raise RunError(f"the journal scores what did not come: {error}") from None
+        self.scored(row, improved=row["improved"])
+
     def scored(self, row: Row, *, improved: bool) -> None:
         """The evaluation under way has its figures; what follows from them follows."""
         evaluations = self.evaluations
@@ -287,14 +310,8 @@ class JobState:
             self.job.party.side.meter.reset()
             self.job.party.staleness.mark()
             self.last = row
-        if self.phase == "closing":
+        if self.phase in ("closing", "fitting"):
             self._closed(purpose, model, row)
-
-    @property
-    def _wants_head(self) -> bool:
-        """Whether a raw head is to be fitted, and there is something to score it by."""
-        data, kind = self.job.data, self.job.config.server.final_head
-        return kind != "private" and len(data.labels["test"]) > 0
 
     def _closed(self, purpose: Purpose, model: Which, row: Row | None) -> None:
         """One of the closing evaluations is over: the next, or the end."""
@@ -305,7 +322,7 @@ class JobState:
         self.scores[name] = row
         if name == "last" and self.evaluations.best is not None:
             self.evaluations.begin("test", "best")
-        elif name != "head" and row is not None and self._wants_head:
+        elif name != "head" and row is not None and self.job.party.head is not None:
             self.job.party.await_final()
             self.evaluations.begin("train", model)
         else:
@@ -326,7 +343,7 @@ class JobState:
             return set().union(*self._uploading.values())
         if self.phase == "closing":
             return set(self.evaluations.waiting)
-        if self.phase == "done":
+        if self.is_over:
             return set(self._everybody)
         if self.job.synchronous:
             return set(self._everybody) - set(self.job.party.asked)

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from vertizo.core.errors import BudgetError, Interrupted, NonFiniteError, RunError
-from vertizo.models.base import copied
+from vertizo.models.base import State, copied
 from vertizo.run import summary_figures
-from vertizo.run.evaluation import diverged, evaluation_row, score, summary_of
+from vertizo.run.evaluation import HEAD, diverged, evaluation_row, score, summary_of
 from vertizo.run.federation import Federation
 from vertizo.run.folder import RunFolder
 from vertizo.run.job_state import Job, JobState
@@ -51,6 +51,8 @@ class Result:
     folder: Path | None
     parameters: Any = None
     """Of the model that the summary calls ``model``: best on the validation records, or last."""
+    raw_head: State | None = None
+    """Of the raw head, where one was fitted."""
 
     def __repr__(self) -> str:
         return summary_figures.line(self.summary)
@@ -82,6 +84,7 @@ class Training:
         self._state = JobState(self._job)
         self._seconds = self._training_seconds = 0.0
         self._best_parameters: Any = None
+        self._head: State | None = None
         self._metrics: list[dict[str, Any]] = []
 
     def run(self, *, resume: bool) -> Result:
@@ -155,10 +158,12 @@ class Training:
                 raise Interrupted(f"stopped in round {self._job.party.round}")
         if folder is not None:
             folder.write_summary(summary)
+            if self._head is None and folder.has(HEAD):  # of a run that was over before
+                self._head = folder.load(HEAD, "head")["head"]
         tell(self._trackers, lambda tracker: tracker.end(summary))
         path = folder.path if folder else None
         parameters = self._best_parameters or self.federation.parameters()
-        return Result(summary, self._metrics, self.federation, path, parameters)
+        return Result(summary, self._metrics, self.federation, path, parameters, self._head)
 
     def _where(self) -> Progress:
         meter, traffic = self._job.party.side.meter, self.federation.simulator.traffic
@@ -179,6 +184,8 @@ class Training:
             federation.load_parameters(self._best_parameters)
         simulator.upload(purpose, len(self._job.data.labels[purpose]))
         scores = score(self._job, purpose)
+        if purpose == "train":
+            self._keep_head()
         if now is not None:
             federation.load_parameters(now)
         times = {"seconds": self._seconds, "virtual_seconds": simulator.now}
@@ -196,6 +203,13 @@ class Training:
             state.evaluations.best = best | {"round": row["round"]}
             self._best_parameters = _copied(federation.parameters())
             self._save_best()
+
+    def _keep_head(self) -> None:
+        head = self._job.party.head
+        assert head is not None, "it was scored"
+        self._head = head.state()
+        if self._folder is not None:
+            self._folder.save(HEAD, {"head": self._head})
 
     def _save_best(self) -> None:
         best = self._state.evaluations.best

@@ -9,7 +9,7 @@ on the records beside it, as it does in the run's own scores.
 A prediction shows what the models have learnt. The run's guarantee covers it only in so far as it
 covers the server model: what is made of numbers that were released through noise needs no further
 noise, but where the run's statement is ``none`` nothing protects the training records from somebody
-who sees predictions on them.
+who sees predictions on them. Nor does anything where the raw head predicts, in any run.
 """
 
 from __future__ import annotations
@@ -26,17 +26,20 @@ from torch import Tensor
 
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError, DataError, RefusedError, RunError
-from vertizo.core.names import PRIVATE
+from vertizo.core.names import PRIVATE, Head
 from vertizo.data.tabular.columns import unlike
 from vertizo.data.tabular.frames import Place, row
 from vertizo.data.tabular.prepared import Preparation
 from vertizo.data.vertical import Holding, VerticalData
+from vertizo.models.base import State
 from vertizo.models.losses import Classification, Task
 from vertizo.party.metrics import Scores, scores
+from vertizo.party.server import ServerParty
 from vertizo.privacy.epsilon_text import bound_text, is_bounded
 from vertizo.privacy.options import PrivacyConfig
 from vertizo.protocol.messages import Purpose
 from vertizo.run import checkpoint
+from vertizo.run.evaluation import HEAD
 from vertizo.run.experiment import Experiment
 from vertizo.run.federation import build
 from vertizo.run.folder import RunFolder
@@ -51,6 +54,10 @@ FORMATS = (".csv", ".parquet")
 PREDICTION = "prediction"
 ROW = "row"
 """Columns of the result; probabilities are called ``probability_`` and the class."""
+RAW = (
+    "nothing covers these predictions: the raw head learnt from the raw labels, and they must stay "
+    "with the label holder as it must"
+)
 
 
 @dataclass(frozen=True)
@@ -76,10 +83,12 @@ class Predictor:
     """As of `Federation.parameters`."""
     run: str = "this run"
     """What messages call it."""
+    raw_head: State | None = None
+    """The raw head's, where it is to predict in the place of the server's model."""
 
     @classmethod
-    def load(cls, run: Path) -> Predictor:
-        """Of a run's folder; RunError where it holds no finished run."""
+    def load(cls, run: Path, head: Head = "private") -> Predictor:
+        """Of a run's folder; RunError where it holds no finished run, or no such head."""
         folder = RunFolder(run)
         config, summary = folder.config(), folder.summary()
         if summary is None:
@@ -88,7 +97,8 @@ class Predictor:
         if summary.get("model") not in ("best", "last"):
             raise RunError(f"{folder.summary_file}: model is {summary.get('model')!r}")
         state = folder.load(summary["model"])
-        return cls(config, summary, preparation, state.get("parameters", state), str(run))
+        raw = raw_head_of(folder, config) if head == "raw" else None
+        return cls(config, summary, preparation, state.get("parameters", state), str(run), raw)
 
     def test(self) -> Predictions:
         """For the test records of the run's own data set.
@@ -99,8 +109,9 @@ class Predictor:
         data = Experiment(self.config).data()
         logits = self._logits(data)
         measured = scores(data.task, logits, data.labels["test"])
+        section = self.summary if self.raw_head is None else self.summary[HEAD]
         for name, value in measured.items():
-            known = self.summary.get(f"test_{name}")
+            known = section.get(f"test_{name}")
             if known is not None and not math.isclose(value, known, rel_tol=1e-3, abs_tol=1e-6):
                 raise RunError(
                     f"the test records of {data.name} are not those that {self.run} was tested "
@@ -170,13 +181,44 @@ class Predictor:
             ) from None
         try:
             federation.simulator.upload("test", data.labels["test"].shape[0])
-            return federation.server.logits("test")
+            return logits_of(federation.server, self.raw_head, self.run)
         except RefusedError as error:
             raise DataError(f"the server takes no embeddings of these records: {error}") from None
 
 
-def coverage_of(privacy: Mapping[str, Any]) -> str:
+def raw_head_of(folder: RunFolder, config: ExperimentConfig) -> State:
+    """What a finished run kept of its raw head; RunError where it has none."""
+    kind = config.server.final_head
+    if kind == "private":
+        raise RunError(
+            f"{folder.path} has no raw head: its server.final_head is 'private'; predict with "
+            "--head private, or train again with another server.final_head"
+        )
+    if not folder.has(HEAD):
+        raise RunError(
+            f"{folder.path} kept no raw head, which a member was silent for or an older version "
+            "made; predict with --head private"
+        )
+    head: State = folder.load(HEAD, "head")["head"]
+    return head
+
+
+def logits_of(server: ServerParty, raw_head: State | None, run: str) -> Tensor:
+    """Of the test records that were uploaded, by the raw head where its state is given."""
+    if raw_head is None:
+        return server.logits("test")
+    assert server.head is not None, "the configuration names one"
+    try:
+        server.head.load(raw_head)
+        return server.logits("test", "raw")
+    except (IndexError, KeyError, TypeError, ValueError):
+        raise RunError(f"{run}: its raw head is of another run than config.yaml") from None
+
+
+def coverage_of(privacy: Mapping[str, Any], head: Head = "private") -> str:
     """What the guarantee of a run, the section ``privacy`` of its summary, says of predictions."""
+    if head == "raw":
+        return RAW
     learnt, guarantee = "predictions show what the models have learnt", privacy["guarantee"]
     if not is_bounded(privacy):
         return (
@@ -192,9 +234,11 @@ def coverage_of(privacy: Mapping[str, Any]) -> str:
     )
 
 
-def predict(run: Path, records: pl.DataFrame, *, id_column: str | None = None) -> pl.DataFrame:
+def predict(
+    run: Path, records: pl.DataFrame, *, id_column: str | None = None, head: Head = "private"
+) -> pl.DataFrame:
     """`Predictions.frame` of the run in a folder; arguments and errors as of `Predictor`."""
-    return Predictor.load(run).predict(records, id_column=id_column).frame
+    return Predictor.load(run, head).predict(records, id_column=id_column).frame
 
 
 def _without_training(

@@ -28,12 +28,10 @@ def rows(summary: Summary) -> list[tuple[str, str]]:
     lines = _scores("test", summary, summary)
     if not lines:  # all records were for training and validation
         lines = _scores("validation", summary, summary.get("best") or {})
-    raw = summary.get("raw_head", {})
-    heads = [(f"raw head: {name.strip()}", text) for name, text in _scores("test", summary, raw)]
     staleness = summary["staleness"]
     return [
         *lines,
-        *heads,
+        *raw_scores(summary),
         ("model", _model(summary)),
         ("clients", str(summary["clients"])),
         ("rounds", f"{summary['rounds']:,}"),
@@ -45,6 +43,18 @@ def rows(summary: Summary) -> list[tuple[str, str]]:
         ("peak memory", f"{summary['peak_memory_mib']:,.0f} MiB"),
         ("privacy", _privacy(summary["privacy"])),
     ]
+
+
+def raw_scores(summary: Summary) -> list[tuple[str, str]]:
+    """The raw head's figures on test records, where there are some; the classes are the same."""
+    found = _scores("test", summary, summary.get("raw_head", {}))
+    return [(f"raw head: {name}", text) for name, text in found if name == name.strip()]
+
+
+def statements(summary: Summary) -> list[tuple[str, str]]:
+    """What is guaranteed, and of a raw head that nothing is: what to call it, and the words."""
+    sections = (("privacy", "privacy"), ("raw head", "raw_head"))
+    return [(name, summary[key]["words"]) for name, key in sections if key in summary]
 
 
 def _scores(purpose: str, summary: Summary, scores: Summary) -> list[tuple[str, str]]:
@@ -92,8 +102,8 @@ def html(summary: Summary) -> str:
         for name, text in rows(summary)
     )
     title = escape(f"{summary['method']} on {summary['dataset']}")
-    words = escape(summary["privacy"]["words"])
-    return (
-        f"<table><caption><b>{title}</b></caption><tbody>{lines}</tbody></table>"
-        f'<p style="max-width:40em"><b>Privacy.</b> {words}</p>'
+    words = "".join(
+        f'<p style="max-width:40em"><b>{escape(name.capitalize())}.</b> {escape(text)}</p>'
+        for name, text in statements(summary)
     )
+    return f"<table><caption><b>{title}</b></caption><tbody>{lines}</tbody></table>{words}"

@@ -32,6 +32,24 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_the_raw_head_comes_back_as_well(tmp_path: Path) -> None:
+    before = fitted(final_head="boosting", head="raw")
+    private = before.set_params(head="private").predict_proba(X)
+    raw = before.set_params(head="raw").predict_proba(X)
+    assert not np.array_equal(private, raw)
+    assert np.allclose(raw.sum(1), 1, atol=1e-5)
+    assert (raw.argmax(1) == (Y == "paid").to_numpy()).mean() > 0.8  # it has seen these
+    assert "must stay with the label holder" in before.privacy_
+    before.save(tmp_path / "saved")
+    after = VerticalClassifier.load(tmp_path / "saved")
+    assert np.array_equal(after.predict_proba(X), raw)
+    assert np.array_equal(after.set_params(head="private").predict_proba(X), private)
+    amounts = VerticalRegressor(PARTIES, **TINY, final_head="refit", head="raw", out=tmp_path / "r")
+    amounts.fit(X, FRAME["amount"])
+    again = VerticalRegressor.load(tmp_path / "r")
+    assert np.array_equal(again.predict(X), amounts.predict(X))
+
+
 @each("validation", [0.0, 0.2])
 def test_it_comes_back_the_same(tmp_path: Path, validation: float) -> None:
     before = fitted(validation=validation)

@@ -131,6 +131,31 @@ def test_methods_with_controls_and_units(page: Element, comparison: Path) -> Non
     assert row["bytes up"].text.endswith("kB")
 
 
+def test_both_heads_are_shown_by_what_may_be_done_with_them(tmp_path: Path) -> None:
+    own = ("server.final_head=logistic", *EXACT, "seed=0")
+    folder = ran(tmp_path / "run", *own)
+    ran(folder / "controls" / "frozen", *own, "control=frozen")
+    page, raw = page_of(folder), "raw (stays with the label holder)"
+    private = "private (may be handed on, were the noise secret)"
+    (table,) = (t for t in section(page, "methods").all("table") if "Both heads" in t.text)
+    first, second = Element("", {}, None, [table]).rows()
+    assert [row["method and head"].text for row in (first, second)] == [
+        f"dpzv, {private}",
+        f"dpzv, {raw}",
+    ]
+    for run, column in (
+        (folder, "Test accuracy, %"),
+        (folder / "controls/frozen", "frozen clients"),
+    ):
+        summary = summary_of(run)
+        for row, figures in ((first, summary), (second, summary["raw_head"])):
+            value = float(row[column].attributes["data-value"] or "")
+            assert value == pytest.approx(figures["test_accuracy"])
+    says(section(page, "overview"), f"Test accuracy, {private}", raw, "raw, frozen clients")
+    says(section(page, "privacy"), f"{private}:", f"{raw}: The raw head was fitted")
+    assert "Both heads" not in page_of(folder / "controls" / "frozen").text
+
+
 def test_curves_against_everything_there_is(page: Element, comparison: Path) -> None:
     figure = section(page, "curves").one("div", class_="figure")
     plots = figure.all("figure", class_="plot")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from vertizo.config import method_defaults
 from vertizo.config import schema as configuration
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError, DataError, Interrupted, RunError
+from vertizo.core.names import Head
 from vertizo.data.prepare import prepare_frame
 from vertizo.data.tabular.prepared import Preparation
 from vertizo.run import live
@@ -27,9 +28,10 @@ from vertizo.run.build_privacy import record_choice
 from vertizo.run.estimators import inputs, saved, settings
 from vertizo.run.estimators.inputs import Features
 from vertizo.run.estimators.privacy import Privacy
+from vertizo.run.evaluation import HEAD
 from vertizo.run.experiment import Experiment, Result
 from vertizo.run.folder import RunFolder
-from vertizo.run.prediction import Predictor
+from vertizo.run.prediction import Predictor, raw_head_of
 
 LABEL = "label"
 """What y is called among the columns, with underscores before it where X has that name."""
@@ -81,6 +83,8 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     server_learning_rate: float | None = None
     validation: float = 0.1
     categorical: Sequence[str | int] | None = None
+    final_head: str | None = None
+    head: str = "private"
     config: Mapping[str, Any] | None = None
     random_state: Any = None
     verbose: bool = False
@@ -165,11 +169,23 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
                 self._check_public()
             if self.random_state is None:  # the seed was drawn, and nobody asked for it
                 privacy.setdefault("noise", "secure")
-        return configuration.parse(tree, type(self).__name__)
+        config = configuration.parse(tree, type(self).__name__)
+        self._check_head(config)
+        return config
+
+    def _check_head(self, config: ExperimentConfig) -> None:
+        """Refuse a head that is none, or was not fitted."""
+        if self.head not in get_args(Head):
+            raise ConfigError(f"head is {self.head!r}; use 'private' or 'raw'")
+        if self.head == "raw" and config.server.final_head == "private":
+            raise ConfigError(
+                "head is 'raw' but no such head is fitted; give final_head, as 'boosting', to fit"
+            )
 
     def _finish(self, result: Result) -> None:
         self.result_ = result
-        self.privacy_ = str(result.summary["privacy"]["words"])
+        sections = ("privacy", HEAD) if HEAD in result.summary else ("privacy",)
+        self.privacy_ = " ".join(result.summary[name]["words"] for name in sections)
 
     @value_errors()
     def _outputs(self, given: Any) -> NDArray[np.float32]:
@@ -177,8 +193,12 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         check_is_fitted(self, "result_")
         features = inputs.features(self, given, reset=False)
         held = [c for own in self._preparation.parties.values() for c in own.columns]
-        summary, parameters = self.result_.summary, self.result_.parameters
-        predictor = Predictor(self._config, summary, self._preparation, parameters)
+        result, config = self.result_, self._config
+        self._check_head(config)
+        predictor = Predictor(
+            *(config, result.summary, self._preparation, result.parameters),
+            raw_head=result.raw_head if self.head == "raw" else None,
+        )
         outputs: NDArray[np.float32] = predictor.outputs(features.frame(held), name="X").numpy()
         return outputs
 
@@ -199,6 +219,8 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         for row in result.metrics:
             folder.append_metrics(row)
         folder.save(result.summary["model"], dict(result.parameters))
+        if result.raw_head is not None:
+            folder.save(HEAD, {"head": result.raw_head})
         saved.write(folder.path, self)
         folder.write_summary(result.summary)
 
@@ -220,9 +242,10 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         estimator._config, estimator._preparation = predictor.config, predictor.preparation
         for name, value in state.fitted.items():
             setattr(estimator, name, value)
-        metrics = RunFolder(folder).metrics()
-        summary = dict(predictor.summary)
-        estimator._finish(Result(summary, metrics, None, folder, predictor.parameters))
+        kept = RunFolder(folder)
+        raw = raw_head_of(kept, predictor.config) if HEAD in predictor.summary else None
+        summary, parameters = dict(predictor.summary), predictor.parameters
+        estimator._finish(Result(summary, kept.metrics(), None, folder, parameters, raw))
         return estimator
 
     def __sklearn_tags__(self) -> Any:

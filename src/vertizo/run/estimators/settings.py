@@ -24,6 +24,7 @@ KEYS = {
     "server_learning_rate": "server.optimizer.learning_rate",
     "validation": "data.validation",
     "label_range": "data.label_range",
+    "final_head": "server.final_head",
 }
 """Parameter of an estimator → key of the configuration."""
 

@@ -44,6 +44,11 @@ class VerticalClassifier(ClassifierMixin, VerticalEstimator):  # type: ignore[mi
             anyway, and so are pandas' and Polars' categories.
         classes: all classes there are, from public knowledge; ``privacy`` needs them. None for
             those of y.
+        final_head: a second model, fitted on the raw labels after the last reply: logistic,
+            boosting or refit (the server's model once more); None for none. It costs no privacy
+            against the clients, and must stay with the label holder.
+        head: which model predicts: private, the server's, or raw, that of ``final_head``. It may be
+            set after fit as well; nothing covers what raw predicts.
         config: further keys of a configuration, nested as in its file.
         random_state: seed of all that is random, the noise of ``privacy`` included.
         verbose: show progress on a terminal or in a notebook.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from vertizo.run.summary_figures import size_text
@@ -51,6 +51,8 @@ def _scores(purpose: str) -> tuple[Measure, ...]:
 
 CLOSING = _scores("test")
 """Of a summary, the most telling first."""
+RAW = {measure: replace(measure, key=f"raw_head.{measure.key}") for measure in CLOSING}
+"""The same of the raw head."""
 CURVES = (
     *_scores("validation"),
     *_scores("test"),

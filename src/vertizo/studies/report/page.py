@@ -90,6 +90,7 @@ def _part(study: Study, place: int) -> dict[str, Any]:
         "headlines": tables.headlines(study),
         "curves": _figure(study, measures.CURVES, f"curves{place}", "round"),
         "methods": tables.methods(study),
+        "heads": tables.heads(study),
         "timing": _figure(study, measures.TIMING, f"timing{place}", "virtual", of_time=True),
         "timelines": [(name, found) for name, found in timelines if found],
         "without_times": [name for name, found in timelines if not found],

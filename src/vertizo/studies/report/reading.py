@@ -37,8 +37,10 @@ class Run:
         return str(self.summary["dataset"]) if self.summary else self.config.data.name
 
     def figure(self, key: str) -> float | None:
-        """A closing figure."""
-        return number(self.summary or {}, key)
+        """A closing figure, ``key`` or ``section.key``."""
+        section, _, name = key.rpartition(".")
+        found = (self.summary or {}).get(section) if section else self.summary
+        return number(found, name) if isinstance(found, Mapping) else None
 
 
 @dataclass(frozen=True)

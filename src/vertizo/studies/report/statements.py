@@ -71,9 +71,19 @@ def _statement(variant: Variant, privacy: Mapping[str, Any]) -> dict[str, Any]:
         "title": TITLES.get(guarantee, guarantee),
         "explanation": explain(run.config, privacy) if privacy.keys() >= NEEDED else None,
         "words": str(privacy.get("words", "")),
+        "heads": _heads(variant),
         "figures": _figures(privacy),
         "ledger": None if ledger is None else str(ledger),
     }
+
+
+def _heads(variant: Variant) -> list[tuple[str, str]]:
+    """What holds of either head, where there are two."""
+    if variant.raw_head is None:
+        return []
+    private, raw = variant.head_names
+    server = "What is said above holds of the server's model, and of all that clients see."
+    return [(private, server), (raw, str(variant.raw_head.get("words", "")))]
 
 
 def _figures(privacy: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from vertizo.attacks.choice import ATTACKS
 from vertizo.privacy.epsilon_text import bound_text, is_bounded
 from vertizo.studies.comparison import CONTROLS, mean_and_spread
-from vertizo.studies.report.measures import CLOSING, CURVES, Measure, count, short, size
+from vertizo.studies.report.measures import CLOSING, CURVES, RAW, Measure, count, short, size
 from vertizo.studies.report.reading import Attacks, Run, number
 from vertizo.studies.report.variants import IGNORED, Study, Variant
 
@@ -129,6 +129,26 @@ def methods(study: Study) -> dict[str, Any] | None:
     return {"heads": [head for head, _ in columns], "rows": rows}
 
 
+def heads(study: Study) -> dict[str, Any] | None:
+    """Both heads of each finished variant that has two, with their controls; None without any."""
+    variants = [variant for variant in study.variants if variant.finished() and variant.raw_head]
+    measures = [measure for measure in closing(variants) if measure in RAW]
+    if not measures:
+        return None
+    held = [control for control in CONTROLS if any(v.finished(control) for v in variants)]
+    columns = [(measure.heading, measure, "none") for measure in measures]
+    columns[1:1] = [(CONTROLS[control], measures[0], control) for control in held]
+    rows = [
+        (
+            f"{variant.name}, {name}",
+            [_score(variant, of[m], control) for _, m, control in columns],
+        )
+        for variant in variants
+        for name, of in zip(variant.head_names, ({m: m for m in RAW}, RAW), strict=True)
+    ]
+    return {"heads": [head for head, *_ in columns], "rows": rows}
+
+
 def headlines(study: Study) -> list[dict[str, Any]]:
     """What is to be known first of every variant."""
     main = next(iter(closing(study.variants)), None)
@@ -141,6 +161,7 @@ def _headline(variant: Variant, main: Measure | None) -> dict[str, Any]:
         "name": variant.name,
         "measure": main.name if main and finished else "",
         "controls": [],
+        "head": None,
         "privacy": privacy_line(privacy if finished else None),
         "guarantee": str(privacy["guarantee"]) if privacy and finished else "unfinished",
     }
@@ -156,10 +177,14 @@ def _headline(variant: Variant, main: Measure | None) -> dict[str, Any]:
     quality = "no figures of quality"
     if main is not None:
         quality = f"{_score(variant, main).text} {main.unit}".strip()
-        held = [(name, _score(variant, main, control)) for control, name in CONTROLS.items()]
-        found["controls"] = [
-            (name, f"{cell.text} {main.unit}".strip()) for name, cell in held if cell != NOTHING
-        ]
+        found["controls"] = _controls(variant, main)
+        if variant.raw_head and main in RAW:
+            found["head"], name = variant.head_names
+            raw = _score(variant, RAW[main])
+            if raw != NOTHING:
+                found["controls"].append((name, f"{raw.text} {main.unit}".strip()))
+                controls = _controls(variant, RAW[main])
+                found["controls"] += [(f"raw, {control}", text) for control, text in controls]
     seeds = "1 seed, no spread" if len(finished) == 1 else f"{len(finished)} seeds"
     waiting = len(variant.runs) - len(finished)
     up, down = UP(variant), DOWN(variant)
@@ -169,6 +194,12 @@ def _headline(variant: Variant, main: Measure | None) -> dict[str, Any]:
         "seeds": f"{seeds}, {waiting} unfinished" if waiting > 0 else seeds,
         "bytes": "not counted" if NOTHING in (up, down) else f"{up.text} up, {down.text} down",
     }
+
+
+def _controls(variant: Variant, measure: Measure) -> list[tuple[str, str]]:
+    """The same figure of the controls that were run."""
+    held = [(name, _score(variant, measure, control)) for control, name in CONTROLS.items()]
+    return [(name, f"{c.text} {measure.unit}".strip()) for name, c in held if c != NOTHING]
 
 
 def privacy_line(privacy: Mapping[str, Any] | None) -> str:

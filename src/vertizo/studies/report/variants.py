@@ -17,6 +17,12 @@ from vertizo.studies.report.reading import Run
 IGNORED = ("seed", "control", "checkpoint_seconds", "threads")
 """Keys in which runs of one variant may differ."""
 
+PRIVATE = {
+    "exact": "may be handed on",
+    "simulated": "may be handed on, were the noise secret",
+}
+"""What a guarantee allows with the server's model."""
+
 
 @dataclass(frozen=True)
 class Variant:
@@ -46,6 +52,18 @@ class Variant:
         """What holds, as the summary has it; None before the end."""
         summary = self.example.summary
         return None if summary is None else summary["privacy"]
+
+    @property
+    def raw_head(self) -> Mapping[str, Any] | None:
+        """What the summary says of the raw head; None without one, or before the end."""
+        found = (self.example.summary or {}).get("raw_head")
+        return found if isinstance(found, Mapping) else None
+
+    @property
+    def head_names(self) -> tuple[str, str]:
+        """What to call the server's model and the raw head, where there are both."""
+        may = PRIVATE.get(str((self.privacy or {}).get("guarantee")), "no guarantee covers it")
+        return f"private ({may})", "raw (stays with the label holder)"
 
 
 @dataclass(frozen=True)
