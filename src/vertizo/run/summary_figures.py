@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
+from vertizo.privacy import label_advantage
 from vertizo.privacy.epsilon_text import bound_text
 
 Summary = Mapping[str, Any]
@@ -30,7 +31,7 @@ def rows(summary: Summary) -> list[tuple[str, str]]:
         lines = _scores("validation", summary, summary.get("best") or {})
     raw = summary.get("raw_head", {})
     heads = [(f"raw head: {name.strip()}", text) for name, text in _scores("test", summary, raw)]
-    staleness = summary["staleness"]
+    staleness, advantage = summary["staleness"], label_advantage.of(summary["privacy"])
     return [
         *lines,
         *heads,
@@ -43,7 +44,8 @@ def rows(summary: Summary) -> list[tuple[str, str]]:
         ("bytes down", size_text(summary["bytes_down"])),
         ("staleness", f"mean {staleness['mean']:.0f}, max {staleness['max']}"),
         ("peak memory", f"{summary['peak_memory_mib']:,.0f} MiB"),
-        ("privacy", _privacy(summary["privacy"])),
+        ("privacy", privacy_text(summary["privacy"])),
+        *([] if advantage is None else [("label advantage", label_advantage.text(advantage))]),
     ]
 
 
@@ -72,7 +74,8 @@ def _model(summary: Summary) -> str:
     return "last" if summary["model"] == "last" else f"best, round {summary['best']['round']:,}"
 
 
-def _privacy(privacy: Summary) -> str:
+def privacy_text(privacy: Summary) -> str:
+    """A statement in a few words, for a table."""
     if privacy["epsilon"] is None:
         return str(privacy["guarantee"])
     return f"{privacy['guarantee']}: ε {bound_text(privacy['epsilon'], 3)}, δ {privacy['delta']:g}"
