@@ -21,13 +21,14 @@ def test_plan_prints_figures_of_mnist(vertizo: Vertizo) -> None:
     """DPZV's σ gives 106.6 by the replies of all clients and 23.23 by one's own."""
     outcome = vertizo("privacy", *MNIST, "--server", "none")
     assert (outcome.code, outcome.err) == (0, "")
-    for figure in ("106.6", "23.23", "44.495", "30.62", "no bound"):
+    for figure in ("106.6", "23.23", "44.495", "30.62", "no bound", "advantage 0.154", "57.7 %"):
         assert figure in outcome.out
 
 
 def test_plan_as_json(vertizo: Vertizo) -> None:
     found = json.loads(vertizo("privacy", *MNIST, "--server", "private-sgd", "--json").out)
     assert 0.995 <= found["epsilon"] <= 1
+    assert found["label_advantage"] == pytest.approx(0.1539, abs=5e-4)
     assert found["published"]["noise_std"] / 64 == pytest.approx(0.69524, abs=5e-6)
     assert found["published"]["all_replies"] == pytest.approx(106.58, abs=5e-3)
     assert found["published"]["own_replies"] == pytest.approx(23.23, abs=5e-3)
@@ -65,6 +66,7 @@ def test_a_run_and_a_configuration_are_explained(
     assert outcome.code == 0
     for word in ("Guarantee: exact", "Protected", "Not protected", "δ = 1e-05", "validation"):
         assert word in outcome.out
+    assert "the label advantage is at most" in " ".join(outcome.out.split())
     words = json.loads(vertizo("privacy", "explain", "run", "--json").out)
     assert words["guarantee"] == "exact"
     assert set(words) >= {"guarantee", "summary", "protected", "not_protected", "how"}

@@ -100,6 +100,7 @@ def test_a_further_budget_is_stated_with_the_first(tmp_path: Path) -> None:
     for name, path in (("first", None), ("second", ledger)):
         words = serve(job(tmp_path, name, path), 0)
         assert "ε = 4 at δ = 0.002" in words, words
+        assert "Label advantage: at most 0." in words
         assert str(tmp_path) not in words  # members hear them
 
 

@@ -172,7 +172,7 @@ def test_a_teacher_predicts_what_can_be_learned() -> None:
     assert 0.2 < sum(right) / 30 < 0.47
 
 
-PAID = Paid("randomised-response", 1.0, 0.0, None, "operating system", True, "this run alone")
+PAID = Paid("randomised-response", 1.0, 0.0, 0.462, None, "in secret", True, "this run alone")
 
 
 def file_at(path: Path, **changes: Any) -> LabelFile:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import re
 from itertools import product
 from statistics import NormalDist
 from typing import Any
 
+import pytest
 from tests import federations as fed
 from tests.rows import each
 
 from vertizo.config.schema import parse
+from vertizo.privacy import label_advantage
 from vertizo.run.experiment import Experiment
 from vertizo.run.explanation import Explanation, explain
 
@@ -66,20 +67,20 @@ def test_features_of_clients_that_train_on_gradients(method: str) -> None:
 
 
 def test_an_epsilon_is_put_into_how_often_a_guess_is_right() -> None:
-    """Two equally likely values: at most (e^ε + δ)/(1 + e^ε), which no test of them exceeds."""
-    for epsilon in (0.1, 1.0, 3.0, 8.0):
+    """Who sees one number with noise, whose μ gives this ε at this δ, is right in Φ(μ/2)."""
+    for epsilon in (0.1, 1.0, 3.0, 30.0):
         changes = {**WANTED, "privacy.epsilon": epsilon, "server.update": "none"}
         privacy = fed.build("dpzv", None, changes).privacy()
         words = explain(fed.config("dpzv", None, changes), privacy)
         (said,) = re.findall(r"is right at most ([\d.]+) % of the time", words.promise)
-        assert "better than" not in words.promise
-        assert ("weak promise" in words.promise) == (epsilon >= 3)
+        assert ("weak promise" in words.promise) == (epsilon == 30)
         assert "does not know the seed" in words.promise
-        # The likeliest attacker sees one number with noise, whose μ gives this ε at this δ: he is
-        # right in Φ(μ/2) of all cases; randomised response, the worst case, in e^ε/(1+e^ε).
-        worst = math.exp(privacy["epsilon"]) / (1 + math.exp(privacy["epsilon"]))
-        assert NormalDist().cdf(privacy["mu"] / 2) < worst
-        assert 100 * worst <= float(said) <= 100 * worst + 0.11
+        right = NormalDist().cdf(privacy["mu"] / 2)
+        assert 100 * right - 1e-9 <= float(said) <= 100 * right + 0.1
+        assert privacy["label_advantage"] == pytest.approx(2 * right - 1)
+        advantage = label_advantage.text(privacy["label_advantage"])
+        assert f"label advantage is at most {advantage}" in words.promise
+        assert f"Label advantage: at most {advantage}." in words.summary
 
 
 def test_what_is_not_covered_is_in_the_statement() -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from vertizo.core.errors import ConfigError
 from vertizo.core.validate import fraction, positive
-from vertizo.privacy import guarantee
+from vertizo.privacy import guarantee, label_advantage
 from vertizo.privacy.accounting import compose, epsilon_of, mu_of, published_noise_std
 from vertizo.privacy.events import GaussianRelease, Releases, SecretSteps
 from vertizo.privacy.guarantee import Views
@@ -66,6 +66,8 @@ class Budget:
     releases: Releases
     delta: float
     views: Views
+    label_advantage: float
+    """Against all clients together (`vertizo.privacy.label_advantage`)."""
     published: Published
 
     @property
@@ -111,8 +113,8 @@ def plan(
         step=step,
         secret=secret,
     )
-    views = guarantee.views(releases, delta)
-    return Budget(releases, delta, views, published(federation, epsilon, delta))
+    views, advantage = guarantee.views(releases, delta), label_advantage.of_releases(releases)
+    return Budget(releases, delta, views, advantage, published(federation, epsilon, delta))
 
 
 def published(federation: Federation, epsilon: float, delta: float) -> Published:
@@ -168,7 +170,11 @@ def epsilons(found: Budget) -> list[list[str]]:
 def notes(federation: Federation, found: Budget, wanted: float) -> list[str]:
     """What the published formula claims, and what the plan protects."""
     factor, published = math.sqrt(federation.records / federation.batch), found.published
+    advantage = found.label_advantage
     return [
+        "Somebody who sees what all clients see, and guesses which of two equally likely labels a "
+        f"record has, is right at most {label_advantage.success_text(advantage)} of the time: "
+        f"label advantage {label_advantage.text(advantage)}.",
         f"The published formula would have set σ = {published.noise_std:.6g} on the sum and called "
         f"it ε = {wanted:g}. Its replies alone give ε = {_figure(published.all_replies)}: its μ is "
         f"√(D/B) = {factor:.4g} times too small, because clients know their batches. Its server "

@@ -1,4 +1,4 @@
-"""Which guarantees have an ε, and how people read it."""
+"""Which guarantees have an ε, and how people read it and other bounds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def is_bounded(privacy: Mapping[str, Any]) -> bool:
 
 
 def bound_text(epsilon: float, digits: int = 4) -> str:
-    """An ε as people read it: rounded up, since what is below the bound does not hold.
+    """An ε or another bound as people read it: rounded up, since what is below does not hold.
 
     >>> bound_text(2.87720001), bound_text(2.9999999), bound_text(12345.6, 3)
     ('2.878', '3', '1.24e+04')

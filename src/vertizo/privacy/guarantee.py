@@ -11,13 +11,18 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from vertizo.core.errors import ConfigError
 from vertizo.core.validate import fraction, positive
 from vertizo.privacy.accounting import UNIT, epsilon_of, mu_of
 from vertizo.privacy.events import GaussianRelease, Releases, SecretSteps
+
+if TYPE_CHECKING:
+    from dp_accounting.pld import PLDAccountant
 
 FINE = 1e-4
 """Grid of privacy loss distributions, as a share of ε; what is lost to it is counted as spent."""
@@ -87,20 +92,34 @@ def joined_epsilon(
     fraction("delta", delta)
     if secret is None:
         return epsilon_of(mu, delta)
-    import dp_accounting
-    from dp_accounting.pld import PLDAccountant
-
     # A sample cut off at its capacity is as far from a whole one as cutting off is likely, which
     # costs (1 + e^ε) T_s TAIL of δ; a millionth of δ is set aside for it.
     spare = 1e-6 * delta
-    # The central limit tells ε roughly, for the grid alone.
     kinds = secret if isinstance(secret, tuple) else (secret,)
-    rough = math.hypot(
-        mu, *(2 * k.sampling * math.sqrt(k.count) / k.noise_multiplier for k in kinds)
-    )
+    interval = grid * min(max(epsilon_of(rough_mu(mu, kinds), delta), 0.01), 10.0)
+    found = float(composed(mu, kinds, interval).get_epsilon(delta - spare))
+    lost = math.log1p(math.exp(-found)) + found + cut_off(kinds)
+    return found if lost <= math.log(spare) else math.inf
+
+
+def rough_mu(mu: float, kinds: Sequence[SecretSteps]) -> float:
+    """μ of everything together by the central limit: for the choice of a grid alone."""
+    each = (2 * k.sampling * math.sqrt(k.count) / k.noise_multiplier for k in kinds)
+    return math.hypot(mu, *each)
+
+
+def cut_off(kinds: Sequence[SecretSteps]) -> float:
+    """Logarithm of the chance that any sample is cut off at its capacity, at most."""
+    return math.log(sum(kind.count for kind in kinds) * TAIL)
+
+
+def composed(mu: float, kinds: Sequence[SecretSteps], interval: float) -> PLDAccountant:
+    """``G_μ ⊗ PLD_s`` on a grid of privacy losses, rounded to the safe side."""
+    import dp_accounting
+    from dp_accounting.pld import PLDAccountant
+
     accountant = PLDAccountant(
-        dp_accounting.NeighboringRelation.REPLACE_ONE,
-        value_discretization_interval=grid * min(max(epsilon_of(rough, delta), 0.01), 10.0),
+        dp_accounting.NeighboringRelation.REPLACE_ONE, value_discretization_interval=interval
     )
     # Under replace-one the library doubles sensitivities itself: noise multipliers are σ/C.
     for kind in kinds:
@@ -108,9 +127,7 @@ def joined_epsilon(
         accountant.compose(dp_accounting.PoissonSampledDpEvent(kind.sampling, step), kind.count)
     if mu:
         accountant.compose(dp_accounting.GaussianDpEvent(2 / mu))
-    found = float(accountant.get_epsilon(delta - spare))
-    lost = math.log1p(math.exp(-found)) + found + math.log(sum(kind.count for kind in kinds) * TAIL)
-    return found if lost <= math.log(spare) else math.inf
+    return accountant
 
 
 @dataclass(frozen=True)

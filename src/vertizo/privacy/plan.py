@@ -21,7 +21,7 @@ from torch import Tensor
 
 from vertizo.core.errors import ConfigError
 from vertizo.core.validate import fraction
-from vertizo.privacy import guarantee
+from vertizo.privacy import guarantee, label_advantage
 from vertizo.privacy.accounting import epsilon_of
 from vertizo.privacy.clipping import Clip
 from vertizo.privacy.epsilon_text import bound_text
@@ -165,6 +165,7 @@ def _bounded_words(figures: Statement) -> str:
     return (
         f"{name}ε = {bound_text(figures.epsilon or 0.0)} at δ = {figures.delta:g} for {each}, "
         f"against all clients together, malicious ones included{ending}. "
+        f"Label advantage: at most {label_advantage.text(figures.label_advantage)}. "
         f"Covered: {', '.join(figures.covers)}. Not covered: {', '.join(figures.not_covered)}. "
         f"Noise: {figures.noise_source}. Counted: {figures.counted}."
     )
@@ -307,6 +308,7 @@ class ClippedGaussian(Plan):
             guarantee="exact" if self._noise.is_secret else "simulated",
             epsilon=guarantee.epsilon(releases, delta),
             delta=delta,
+            label_advantage=label_advantage.of_releases(releases),
             mu=releases.known_mu,
             covers=tuple(covers),
             records=records,

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vertizo.privacy import label_advantage
 from vertizo.privacy.discrete_gaussian import RandomBytes
 from vertizo.privacy.epsilon_text import bound_text
 from vertizo.privacy.mechanisms import NoiseSource
@@ -159,6 +160,7 @@ class Paid:
     mechanism: str
     epsilon: float
     delta: float
+    label_advantage: float
     mu: float | None
     """Where the release is Gaussian."""
     source: str
@@ -194,14 +196,17 @@ class PaidLabels(NoPrivacy):
             f"{name}ε = {bound_text(paid.epsilon)} at δ = {paid.delta:g} for the label of {each}, "
             f"against all clients together, malicious ones included{ending}. Training saw private "
             f"labels alone ({paid.mechanism}: {paid.words}), made once: whatever is trained on "
-            f"them costs nothing more. Covered: labels. Not covered: the features of all parties, "
-            f"{', '.join(NOT_COVERED)}. Randomness: {paid.source}. Counted: {paid.counted}."
+            f"them costs nothing more. Label advantage: at most "
+            f"{label_advantage.text(paid.label_advantage)}. Covered: labels. Not covered: the "
+            f"features of all parties, {', '.join(NOT_COVERED)}. Randomness: {paid.source}. "
+            f"Counted: {paid.counted}."
         )
         return Statement(
             guarantee="exact" if paid.is_secret else "simulated",
             words=words,
             epsilon=paid.epsilon,
             delta=paid.delta,
+            label_advantage=paid.label_advantage,
             mu=paid.mu,
             noise_source=paid.source,
             counted=paid.counted,

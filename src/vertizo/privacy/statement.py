@@ -10,8 +10,8 @@ from vertizo.privacy.epsilon_text import BOUNDED
 
 Guarantee = Literal["exact", "simulated", "published", "none"]
 FIGURES = (
-    *("epsilon", "delta", "mu", "replies_alone_mu", "replies_alone_epsilon", "epsilon_published"),
-    *("covers", "records", "not_covered", "assumptions"),
+    *("epsilon", "delta", "label_advantage", "mu", "replies_alone_mu", "replies_alone_epsilon"),
+    *("epsilon_published", "covers", "records", "not_covered", "assumptions"),
 )
 """What is only said where something is guaranteed, or claimed to be."""
 
@@ -22,13 +22,16 @@ class Statement:
 
     ``exact``: ``epsilon`` bounds what this run's clients learn. ``simulated``: ``epsilon`` is what
     the same run with secret noise would guarantee; its own noise was made from a seed, and whoever
-    knows the seed knows the noise. ``epsilon`` and ``mu`` are given there and nowhere else.
+    knows the seed knows the noise. ``epsilon``, ``label_advantage`` and ``mu`` are given there and
+    nowhere else.
     """
 
     guarantee: Guarantee
     words: str
     epsilon: float | None = None
     delta: float | None = None
+    label_advantage: float | None = None
+    """The most that anybody may gain over guessing (`vertizo.privacy.label_advantage`)."""
     mu: float | None = None
     """μ of all that is made of batches that clients know: replies, and updates on their batches.
     Where there are secret steps as well, ε covers both and no μ is equivalent to them."""

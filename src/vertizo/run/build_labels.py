@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from vertizo.core.errors import ConfigError
 from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData
 from vertizo.models.losses import Classification, Flipped, Task
-from vertizo.privacy import guarantee
+from vertizo.privacy import guarantee, label_advantage
 from vertizo.privacy.discrete_gaussian import RandomBytes
 from vertizo.privacy.events import GaussianRelease, Releases
 from vertizo.privacy.label_file import LabelFile
@@ -89,17 +89,23 @@ class PrivateLabels(LabelMaker):
             stream = self.secrets.child("teacher")
             return SeededNoise(stream, clip_norm=LONGEST, noise_std=noise_std)
         bits = self.random_bytes
-        noise = SecureNoise(clip_norm=LONGEST, noise_std=noise_std, random_bytes=bits)
-        inputs = len(self.data.parties) * self.config.privacy.teacher.components + 1
+        return SecureNoise(clip_norm=LONGEST, noise_std=noise_std, random_bytes=bits)
+
+    @cached_property
+    def _releases(self) -> Releases:
+        """What a teacher releases of one label."""
+        noise, privacy = self._noise, self.config.privacy
+        inputs = len(self.data.parties) * privacy.teacher.components + 1
+        numbers = inputs * self.data.task.outputs
         releases = Releases(
             clients=1,
             queries=1,
-            reply=GaussianRelease(clip_norm, noise.noise_std),
-            grid=noise.correction(inputs * self.data.task.outputs),
+            reply=GaussianRelease(LONGEST / math.sqrt(2), noise.noise_std),
+            grid=noise.correction(numbers) if isinstance(noise, SecureNoise) else None,
         )
-        epsilon = guarantee.epsilon(releases, delta)
-        assert epsilon <= (self.config.privacy.epsilon or 0.0), "room was kept for the grid"
-        return noise
+        epsilon = guarantee.epsilon(releases, privacy.delta)
+        assert epsilon <= (privacy.epsilon or 0.0), "room was kept for the grid"
+        return releases
 
     @property
     def paid(self) -> Paid:
@@ -107,15 +113,22 @@ class PrivateLabels(LabelMaker):
         privacy = self.config.privacy
         assert privacy.epsilon is not None, "checked"
         source = "seeded (simulation only)" if self._seeded else "operating system"
-        is_teacher = privacy.mechanism == "teacher"
+        maker, mu = self.maker, None
+        if isinstance(maker, RandomisedResponse):
+            whole = replace(maker, epsilon=privacy.epsilon)
+            delta, advantage = 0.0, whole.keep - whole.other
+        else:
+            releases, delta, source = self._releases, privacy.delta, self._noise.name
+            advantage, mu = label_advantage.of_releases(releases), releases.known_mu
         wanted = Paid(
-            privacy.mechanism,
-            privacy.epsilon,
-            privacy.delta if is_teacher else 0.0,
-            math.sqrt(2) * LONGEST / self._noise.noise_std if is_teacher else None,
-            self._noise.name if is_teacher else source,
-            not self._seeded,
-            "this run alone",
+            mechanism=privacy.mechanism,
+            epsilon=privacy.epsilon,
+            delta=delta,
+            label_advantage=advantage,
+            mu=mu,
+            source=source,
+            is_secret=not self._seeded,
+            counted="this run alone",
         )
         return wanted if self._file is None else self._file.paid(wanted)
 

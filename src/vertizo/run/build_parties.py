@@ -238,7 +238,8 @@ def make_server(
     options = config.server
     config.method.check_outputs(data.task.outputs, dims)
     own: dict[Purpose, Tensor] = {}
-    encoded, notes = None, ()
+    encoded = None
+    notes: tuple[str, ...] = ()
     if data.own is not None:
         own = {purpose: rows.flatten(1).float() for purpose, rows in data.own.values.items()}
         if options.reads_own:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.names import FITTED, PRIVATE
+from vertizo.privacy import label_advantage
 from vertizo.privacy.epsilon_text import bound_text, is_bounded
 from vertizo.privacy.options import ON_LABELS
+
+WEAK = 0.8
+"""Label advantage from which on a promise is called weak: right nine times of ten."""
 
 
 @dataclass(frozen=True)
@@ -40,16 +43,17 @@ def explain(config: ExperimentConfig, privacy: Mapping[str, Any]) -> Explanation
 
 
 def _promise(privacy: Mapping[str, Any]) -> str:
-    if not is_bounded(privacy):
+    advantage = label_advantage.of(privacy)
+    if advantage is None:
         return "No promise: nothing limits what clients learn about the labels."
-    epsilon, delta = privacy["epsilon"], privacy["delta"]
-    right = _right(epsilon, delta)
-    weak = " That is a weak promise." if right > WEAK else ""
+    weak = " That is a weak promise." if advantage > WEAK else ""
     seed = "" if privacy["guarantee"] == "exact" else ", and does not know the seed of this run,"
     return (
         "Somebody who sees everything that all clients see, knows all other training records"
         f"{seed} and must choose between two equally likely values of one record's label is right "
-        f"at most {_percent(right)} of the time. Guessing is right 50 % of the time.{weak}"
+        f"at most {label_advantage.success_text(advantage)} of the time. "
+        "Guessing is right 50 % of the time: the label advantage is at most "
+        f"{label_advantage.text(advantage)}.{weak}"
     )
 
 
@@ -89,23 +93,6 @@ def _protected(config: ExperimentConfig, privacy: Mapping[str, Any]) -> Iterator
 
 def _features(covers: Sequence[str]) -> bool:
     return any("features" in thing for thing in covers)
-
-
-WEAK = 0.9
-"""Success rate from which on a promise is called weak."""
-
-
-def _right(epsilon: float, delta: float) -> float:
-    """How often a test of two equally likely hypotheses is right at most.
-
-    P(right) = (1 + a − b)/2, where a ≤ e^ε b + δ and 1 − b ≤ e^ε (1 − a) + δ: at most
-    (e^ε + δ)/(1 + e^ε).
-    """
-    return min((1 + delta * math.exp(-epsilon)) / (1 + math.exp(-epsilon)), 1.0)
-
-
-def _percent(share: float) -> str:
-    return f"{math.ceil(1000 * share - 1e-9) / 10:g} %"
 
 
 def _not_protected(config: ExperimentConfig, privacy: Mapping[str, Any]) -> Iterator[str]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
+from vertizo.privacy import label_advantage
 from vertizo.privacy.epsilon_text import bound_text
 
 Summary = Mapping[str, Any]
@@ -28,7 +29,7 @@ def rows(summary: Summary) -> list[tuple[str, str]]:
     lines = _scores("test", summary, summary)
     if not lines:  # all records were for training and validation
         lines = _scores("validation", summary, summary.get("best") or {})
-    staleness = summary["staleness"]
+    staleness, advantage = summary["staleness"], label_advantage.of(summary["privacy"])
     return [
         *lines,
         *raw_scores(summary),
@@ -41,7 +42,8 @@ def rows(summary: Summary) -> list[tuple[str, str]]:
         ("bytes down", size_text(summary["bytes_down"])),
         ("staleness", f"mean {staleness['mean']:.0f}, max {staleness['max']}"),
         ("peak memory", f"{summary['peak_memory_mib']:,.0f} MiB"),
-        ("privacy", _privacy(summary["privacy"])),
+        ("privacy", privacy_text(summary["privacy"])),
+        *([] if advantage is None else [("label advantage", label_advantage.text(advantage))]),
     ]
 
 
@@ -82,7 +84,8 @@ def _model(summary: Summary) -> str:
     return "last" if summary["model"] == "last" else f"best, round {summary['best']['round']:,}"
 
 
-def _privacy(privacy: Summary) -> str:
+def privacy_text(privacy: Summary) -> str:
+    """A statement in a few words, for a table."""
     if privacy["epsilon"] is None:
         return str(privacy["guarantee"])
     return f"{privacy['guarantee']}: ε {bound_text(privacy['epsilon'], 3)}, δ {privacy['delta']:g}"

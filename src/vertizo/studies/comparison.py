@@ -20,10 +20,11 @@ from vertizo.config import schema as configuration
 from vertizo.config import tree as config_tree
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError, Interrupted, RunError
+from vertizo.privacy import label_advantage
 from vertizo.run import checkpoint
 from vertizo.run.experiment import Experiment
 from vertizo.run.folder import RunFolder
-from vertizo.run.summary_figures import size_text
+from vertizo.run.summary_figures import privacy_text, size_text
 from vertizo.studies.engines import Engine, Forgive, Run, share_done
 
 Measure = Literal["validation", "train"]
@@ -220,6 +221,8 @@ class Row:
             },
             "bytes_to": {f"{100 * t:g} %": each for t, each in self.bytes_to.items()},
             "privacy": self.first["privacy"]["guarantee"],
+            **{key: self.first["privacy"].get(key) for key in ("epsilon", "delta")},
+            "label_advantage": label_advantage.of(self.first["privacy"]),
         }
 
 
@@ -278,7 +281,10 @@ def lines(found: Sequence[Row]) -> list[list[str]]:
     for name, keys, text in SIZES:
         sums = (sum(statistics.fmean(row.figures(key)) for key in keys) for row in found)
         table.append([name, *map(text, sums)])
-    return [*table, ["privacy", *(str(row.first["privacy"]["guarantee"]) for row in found)]]
+    statements = [row.first["privacy"] for row in found]
+    table.append(["privacy", *map(privacy_text, statements)])
+    advantages = [label_advantage.text(label_advantage.of(each)) for each in statements]
+    return [*table, ["label advantage", *advantages]] if {*advantages} != {"-"} else table
 
 
 def _figure(row: Row, key: str, scale: float, control: str = "none") -> str:

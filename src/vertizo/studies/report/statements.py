@@ -20,6 +20,7 @@ NEEDED = {
 FIGURES = (
     ("epsilon", "ε of the whole run"),
     ("delta", "δ"),
+    ("label_advantage", "label advantage: gain over guessing, at most"),
     ("mu", "μ of replies and of updates on batches that clients know"),
     ("noise_std", "σ on the sum of a reply"),
     ("clip", "clip C of a record's part of a reply"),

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from vertizo.attacks.choice import ATTACKS
+from vertizo.privacy import label_advantage
 from vertizo.privacy.epsilon_text import bound_text, is_bounded
 from vertizo.studies.comparison import CONTROLS, mean_and_spread
 from vertizo.studies.report.measures import CLOSING, CURVES, RAW, Measure, count, short, size
@@ -95,6 +96,11 @@ def guarantee_text(privacy: Mapping[str, Any] | None) -> str:
     return str(guarantee)
 
 
+def _advantage(privacy: Mapping[str, Any] | None) -> Cell:
+    found = None if privacy is None else label_advantage.of(privacy)
+    return NOTHING if found is None else Cell(label_advantage.text(found), found)
+
+
 UP = _closed(size, "bytes_up", "bytes_table")
 DOWN = _closed(size, "bytes_down")
 COLUMNS: tuple[tuple[str, Callable[[Variant], Cell]], ...] = (
@@ -107,6 +113,7 @@ COLUMNS: tuple[tuple[str, Callable[[Variant], Cell]], ...] = (
     ("peak memory", _closed(lambda mib, _: f"{mib:,.0f} MiB", "peak_memory_mib")),
     ("seeds", lambda variant: Cell(str(len(variant.finished())), float(len(variant.finished())))),
     ("privacy", lambda variant: Cell(guarantee_text(variant.privacy))),
+    ("label advantage", lambda variant: _advantage(variant.privacy)),
 )
 """Of the table of methods, beside figures of quality."""
 
@@ -214,7 +221,8 @@ def privacy_line(privacy: Mapping[str, Any] | None) -> str:
         if epsilon is not None and delta is not None:
             simulated = "Simulated: " if guarantee == "simulated" else ""
             bound = f"{simulated}ε = {bound_text(epsilon)} at δ = {delta:g}"
-            return f"{bound} for each training record: {things}."
+            advantage = label_advantage.text(label_advantage.of(privacy))
+            return f"{bound}, label advantage {advantage}, for each training record: {things}."
     if guarantee == "published":
         claim = number(privacy, "epsilon_published")
         said = "" if claim is None else f" (it says ε = {claim:.4g})"
