@@ -21,15 +21,21 @@ if TYPE_CHECKING:
     from vertizo.config.schema import ExperimentConfig
 
 Server = Literal["none", "private-sgd", "private-zeroth-order", "poisson-dp-sgd"]
+Cover = Literal["labels", "features"]
 
 
 def plan(
     records: Annotated[int, option("D, the number of training records.")],
     clients: Annotated[int, option("M, the number of clients.")],
-    epochs: Annotated[int, option("E, queries of each client about each record.")],
-    batch: Annotated[int, option("B, records in a query.")],
     epsilon: Annotated[float, option("The ε to reach.")],
     delta: Annotated[float, option("The δ at which ε is stated.")],
+    epochs: Annotated[int | None, option("E, queries of each client about each record.")] = None,
+    batch: Annotated[int | None, option("B, records in a query.")] = None,
+    classes: Annotated[int, option("k, the number of classes, for the comparison.")] = 2,
+    width: Annotated[int, option("d_h, numbers of an embedding, for the comparison.")] = 1,
+    cover: Annotated[
+        Cover, option("What must be covered, for the comparison: labels or features.", "WHAT")
+    ] = "labels",
     clip: Annotated[float, option("C, the clip of replies.")] = 1.0,
     releases: Annotated[int, option("Numbers in a reply, each with its own clip and noise.")] = 1,
     server: Annotated[
@@ -48,7 +54,13 @@ def plan(
     sampling: Annotated[float | None, option("q, rate of secret samples. Default: B/D.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compute the noise for an ε, and the ε of the published formula's noise."""
+    """Compare the mechanisms for an ε; with --epochs and --batch, compute the noise of replies."""
+    if epochs is None or batch is None:
+        if (epochs, batch) != (None, None):
+            missing, given = ("--batch", "--epochs") if batch is None else ("--epochs", "--batch")
+            raise ConfigError(f"{missing} is missing; {given} is for the noise of replies with it")
+        _compare(records, clients, epsilon, delta, classes, width, cover, as_json=as_json)
+        return
     secret = server == "poisson-dp-sgd"
     if not secret and (steps is not None or sampling is not None):
         raise ConfigError(f"--steps and --sampling are for --server poisson-dp-sgd, not {server!r}")
@@ -78,6 +90,31 @@ def plan(
         table.title_justify, table.show_header = "left", any(headings)
         Console().print(table)
     say(notes(federation, found, epsilon))
+
+
+def _compare(
+    records: int,
+    clients: int,
+    epsilon: float,
+    delta: float,
+    classes: int,
+    width: int,
+    cover: Cover,
+    *,
+    as_json: bool,
+) -> None:
+    from vertizo.privacy import choosing
+    from vertizo.run.data_defaults import tangents
+
+    case = choosing.Case(records, clients, classes, width)
+    found = choosing.ways(case, epsilon, delta, tangents(epsilon, delta, records))
+    way, why = choosing.chosen(found, case, epsilon, cover)
+    if as_json:
+        print(json.dumps({"chosen": way.name, "why": why, "ways": [asdict(w) for w in found]}))
+        return
+    headings, *rows = choosing.table(found)
+    Console().print(grid(headings, rows, f"ways to spend ε = {epsilon:g} at δ = {delta:g}"))
+    say([f"Take {way.name} ({way.settings}): {why}.", choosing.READING])
 
 
 def explain(

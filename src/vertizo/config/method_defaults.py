@@ -12,9 +12,10 @@ from typing import Any
 from vertizo.core.errors import ConfigError
 from vertizo.core.names import PRIVATE, UpdateName
 from vertizo.core.options import Options
+from vertizo.data.datasets.catalog import CATALOG
 from vertizo.methods.base import Method
 from vertizo.methods.choice import METHODS
-from vertizo.privacy.options import ON_LABELS
+from vertizo.privacy.options import ON_LABELS, mechanism_for
 
 TABLES = (
     *("table", "frame", "breast-cancer", "diabetes", "adult", "bank-marketing"),
@@ -69,6 +70,12 @@ def filled(given: Mapping[str, Any]) -> Mapping[str, Any]:
         own["server"]["model"] = {"name": "sum"}
         own["client"] = {"optimizer": NEWTON}
     privacy, update = given.get("privacy"), _key(given.get("server"), "update")
+    if update is None and _pays_for_labels(method, given):
+        known = CATALOG.get(_key(given.get("data"), "name", "mnist"))
+        teachable = known is None or not known.tokens
+        mechanism = mechanism_for(_key(privacy, "epsilon"), teachable=teachable)
+        privacy = _with(privacy, {"mechanism": mechanism})
+        given = {**given, "privacy": privacy}
     if update is None and _wants_guarantee(privacy):
         for section, values in _under_guarantee(method).items():
             own[section] = {**own.get(section, {}), **values}
@@ -94,6 +101,21 @@ def filled(given: Mapping[str, Any]) -> Mapping[str, Any]:
         assert isinstance(method.up, Options)
         result["codecs"] = {**codecs, "up": {**method.up.model_dump(), **up}}
     return result
+
+
+def _pays_for_labels(method: type[Method], given: Mapping[str, Any]) -> bool:
+    """Whether nothing but an ε is given, and replies are gradients.
+
+    Noise on so many numbers leaves little to learn from; private labels do not.
+    """
+    privacy, data = given.get("privacy"), given.get("data")
+    epsilon, only = _key(privacy, "epsilon"), {"epsilon", "delta", "ledger", "noise", "teacher"}
+    return (
+        method.first_order_client
+        and isinstance(epsilon, int | float)
+        and set(_given(privacy)) <= only
+        and _key(data, "label_holder") is None
+    )
 
 
 def _wants_guarantee(privacy: Any) -> bool:

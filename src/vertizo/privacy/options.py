@@ -46,6 +46,21 @@ MechanismName = Annotated[
 ON_LABELS = ("randomised-response", "teacher")
 """Mechanisms whose private labels take the place of the raw ones (`privacy.private_labels`)."""
 
+RESPONSE_FROM = 2.0
+"""ε from which the labels of randomised response are right often enough."""
+LEAST_RESPONSE = 1.0
+"""ε below which they are hardly better than guessed."""
+
+
+def mechanism_for(epsilon: float, *, teachable: bool) -> str:
+    """What makes labels private, where nothing says how.
+
+    ``teachable`` says whether features are numbers, which a teacher can be fitted on.
+    """
+    if teachable and epsilon < RESPONSE_FROM:
+        return "teacher"
+    return "randomised-response" if epsilon >= LEAST_RESPONSE else "gaussian"
+
 
 class TeacherConfig(Options):
     """What a teacher of labels is fitted on."""
@@ -68,8 +83,10 @@ class PrivacyConfig(Options):
     mechanism: MechanismName = "none"
     """gaussian: noise on the server's replies. randomised-response, teacher: private labels take
     the place of the raw ones, made once, so that all training on them is free. embedding-noise:
-    noise that each client adds to its embeddings. Default: gaussian if epsilon or noise_std is
-    given."""
+    noise that each client adds to its embeddings. Default: gaussian if noise_std or epsilon is
+    given; but with epsilon alone and a method whose replies are gradients, teacher, from ε = 2 on
+    randomised-response, for texts from ε = 1 on (not where the label holder has columns, which neither
+    covers)."""
     clip: float | None = Field(default=None, gt=0)
     """C, the largest norm of one record's values, or of one embedding. Default for noise on
     replies: by the number of columns and clients."""

@@ -151,10 +151,14 @@ def _additive(config: ExperimentConfig, data: VerticalData) -> dict[str, Any]:
         chosen["client"] = config.client.model_copy(update={"model": model})
     privacy, known = config.privacy, "num_directions" in method.model_fields_set
     if isinstance(method, AlongDirections) and not known and privacy.epsilon is not None:
-        wanted = TANGENTS_PER_SIGNAL * mu_of(privacy.epsilon, privacy.delta) * data.records
-        count = min(max(round(wanted), TANGENTS[0]), TANGENTS[1])
+        count = tangents(privacy.epsilon, privacy.delta, data.records)
         chosen["method"] = method.model_copy(update={"num_directions": count})
     return chosen
+
+
+def tangents(epsilon: float, delta: float, records: int) -> int:
+    """K of queries along directions: as many as rise above the noise."""
+    return _within(TANGENTS, round(TANGENTS_PER_SIGNAL * mu_of(epsilon, delta) * records))
 
 
 def reply_clip(data: VerticalData) -> float:

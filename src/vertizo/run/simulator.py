@@ -162,7 +162,7 @@ class Simulator:
             at_once = rows_at_once(self.server.side.table.dims[client.index])
             for start in range(0, rows, at_once):
                 frame = client.upload(purpose, start, min(start + at_once, rows))
-                if purpose == "train" and not self.server.round:
+                if purpose in ("train", "teacher") and not self.server.round:
                     self.traffic.table += len(frame)
                 else:
                     self.traffic.evaluation += len(frame)

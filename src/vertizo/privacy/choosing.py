@@ -1,0 +1,174 @@
+"""Which mechanism to take: what each costs and protects in one federation, before there is data.
+
+Ways to spend one ε (docs/privacy.md, Which mechanism): noise on every reply, as DPZV has it; on few
+tangent queries; on one label statistic; or once, on the labels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from vertizo.core.validate import fraction, positive
+from vertizo.privacy import guarantee, label_advantage
+from vertizo.privacy.accounting import delta_of, mu_of
+from vertizo.privacy.options import mechanism_for
+
+Cover = Literal["labels", "features"]
+TEACHER_NUMBERS = 150
+"""Of a record, that all clients together upload for a teacher."""
+EPOCHS = 5
+"""Of noised replies about batches."""
+SWEEPS = 4
+"""Of tangent queries."""
+READING = (
+    "DPZV: noise on every reply; tangent, statistic: on few queries about all records; teacher, "
+    "response: labels made private once. Noise: σ of one number of a mean, over what one record is "
+    "clipped to; of a response, the share of labels that are exchanged. Numbers are of one record "
+    "and client. A raw head on the clients' numbers (server.final_head) costs no ε against them in "
+    "any of these, and frozen, label-free clients (vertizo compare) are what training has to beat."
+)
+NARROW = 2
+"""Numbers of an embedding up to which few directions tell all."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A federation: D records, M clients, k classes, embeddings of d_h numbers."""
+
+    records: int
+    clients: int
+    classes: int = 2
+    width: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("records", "clients", "width"):
+            positive(name, getattr(self, name))
+        positive("classes - 1", self.classes - 1)
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to spend ε."""
+
+    name: str
+    settings: str
+    """How a configuration asks for it."""
+    covers: tuple[Cover, ...]
+    noise: float
+    """σ of one number of a mean that is released, as a multiple of what one record is clipped to;
+    of randomised response the share of labels that are exchanged."""
+    trained: int
+    """Numbers of one record that one client reveals in training."""
+    predicted: int
+    """And for each prediction."""
+    rounds: int
+    """Queries of one client, an upload being one."""
+    megabytes: float
+    """That all clients send, uncompressed."""
+    advantage: float
+    """Label advantage."""
+
+
+def ways(case: Case, epsilon: float, delta: float, tangents: int) -> list[Way]:
+    """Every way, with ``tangents`` directions K of a tangent query; errors as of `calibrate`."""
+    positive("epsilon", epsilon)
+    fraction("delta", delta)
+    width, clients, records = case.width, case.clients, case.records
+    gaussian = delta_of(mu_of(epsilon, delta), 0.0)
+    batch = min(max(records // 20, 64), 2000, records)
+
+    def way(name: str, settings: str, covers: tuple[Cover, ...], *figures: float) -> Way:
+        noise, trained, rounds, advantage = figures
+        sent = 4e-6 * trained * records * clients
+        return Way(name, settings, covers, noise, int(trained), width, int(rounds), sent, advantage)
+
+    def noised(queries: int) -> float:
+        """σ/C of replies to so many queries of every client; the server's updates take more."""
+        return guarantee.calibrate(epsilon, delta, clients=clients, queries=queries).reply
+
+    flipped = (case.classes - 1) / (math.exp(epsilon) + case.classes - 1)
+    told = (math.exp(epsilon) - 1) / (math.exp(epsilon) + case.classes - 1)
+    uploads = math.ceil(TEACHER_NUMBERS / clients)
+    everything: tuple[Cover, ...] = ("labels", "features")
+    batches = EPOCHS * math.ceil(records / batch)
+    return [
+        way(
+            "DPZV",
+            "method: dpzv",
+            everything,
+            noised(EPOCHS) / batch,
+            2 * width * EPOCHS,
+            batches,
+            gaussian,
+        ),
+        way(
+            "tangent",
+            "method: tangent",
+            ("labels",),
+            noised(SWEEPS) / records,
+            SWEEPS * (1 + tangents) * width,
+            SWEEPS,
+            gaussian,
+        ),
+        way(
+            "statistic",
+            "method: label-statistic",
+            ("labels",),
+            noised(1) / records,
+            (1 + tangents) * width,
+            1,
+            gaussian,
+        ),
+        way(
+            "teacher",
+            "mechanism: teacher",
+            ("labels",),
+            math.sqrt(2) / mu_of(epsilon, delta) / records,
+            uploads + width * EPOCHS,
+            1 + batches,
+            gaussian,
+        ),
+        way(
+            "response",
+            "mechanism: randomised-response",
+            ("labels",),
+            flipped,
+            width * EPOCHS,
+            batches,
+            told,
+        ),
+    ]
+
+
+def table(found: Sequence[Way]) -> list[list[str]]:
+    """Headings, the ways, and a row for each figure, as people read them."""
+    return [
+        ["", *(way.name for way in found)],
+        ["covers", *("labels" if len(way.covers) == 1 else "all" for way in found)],
+        ["noise", *(f"{way.noise:.2g}" for way in found)],
+        ["numbers to train", *(f"{way.trained:,}" for way in found)],
+        ["numbers to predict", *(f"{way.predicted:,}" for way in found)],
+        ["rounds", *(f"{way.rounds:,}" for way in found)],
+        ["MB sent", *(f"{way.megabytes:,.3g}" for way in found)],
+        ["label advantage", *(label_advantage.text(way.advantage) for way in found)],
+    ]
+
+
+def chosen(found: Sequence[Way], case: Case, epsilon: float, cover: Cover) -> tuple[Way, str]:
+    """The way that would be taken, and why."""
+    by_name = {way.name: way for way in found}
+    if cover == "features":
+        why = "it alone keeps noise between one client's features and the others"
+        return by_name["DPZV"], why
+    if case.width <= NARROW and case.classes == 2:
+        why = "embeddings are narrow: few directions, all records at once, carry the most signal"
+        return by_name["tangent"], why
+    if mechanism_for(epsilon, teachable=True) == "randomised-response":
+        share = by_name["response"].noise
+        why = f"{100 * (1 - share):.0f} % of labels stay right, and training on them is free"
+        return by_name["response"], why
+    why = "one release pays for any number of rounds, and its labels are right more often"
+    return by_name["teacher"], why
