@@ -37,6 +37,14 @@ PretrainName = Literal["none", "pca", "whiten", "kmeans"]
 """What a client makes of its features before training, without labels
 (`vertizo.models.pretrained`)."""
 
+ControlName = Literal["none", "frozen", "random", "label-free"]
+CONTROLS: dict[str, str] = {
+    "frozen": "frozen clients",
+    "random": "random updates",
+    "label-free": "frozen, label-free, raw head, ε = 0",
+}
+"""The runs that a figure is held against, and what tables call them."""
+
 Naming = Literal["sent", "known"]
 """How a query says which records it is about: by their IDs, or, where both sides know the order of
 records, by the number of a batch."""

@@ -113,6 +113,8 @@ class ServeConfig(ExperimentConfig):
                 f"server.final_head is {self.server.final_head!r} but parties of a network do not "
                 "send their embeddings once more at the end yet; leave it out"
             )
+        if self.control == "label-free":
+            raise ValueError("control is 'label-free', which is for simulations; leave it out")
         if served.trial and self.privacy.ledger is not None:
             raise ValueError(NO_LEDGER)
         together = self.simulation.timing == "synchronous" and served.absent == "go-on"

@@ -9,6 +9,7 @@ from vertizo.data.vertical import VerticalData
 from vertizo.party.server import ServerParty
 from vertizo.privacy.embedding_noise import EmbeddingStatement
 from vertizo.privacy.statement import Statement
+from vertizo.run import label_free
 from vertizo.run.build_models import Foreign
 
 FEATURES = "each client's features against the other clients"
@@ -42,6 +43,8 @@ def statement_of(
     client's model computes a record's embedding from others as well, ``served`` whether clients are
     others, who may choose their models.
     """
+    if config.control == "label-free":
+        return label_free.statement(data.records)
     side, covers = server.side, _covers(config, data, models_mix=models_mix)
     statement = side.plan.statement(
         server_is_private=side.update.is_private, covers=covers, records=data.records

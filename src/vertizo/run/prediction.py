@@ -77,6 +77,13 @@ class Predictor:
     run: str = "this run"
     """What messages call it."""
 
+    def __post_init__(self) -> None:
+        if self.config.control == "label-free":
+            raise RunError(
+                f"{self.run} has control 'label-free', whose raw head is not kept; it predicts "
+                "nothing but its test records' scores"
+            )
+
     @classmethod
     def load(cls, run: Path) -> Predictor:
         """Of a run's folder; RunError where it holds no finished run."""
