@@ -11,6 +11,7 @@ to be better.
 from __future__ import annotations
 
 from vertizo.config import architectures as kinds
+from vertizo.config.method_defaults import TABLES
 from vertizo.config.schema import CodecsConfig, ExperimentConfig
 from vertizo.core.names import CONTROLS, PRIVATE
 from vertizo.privacy.options import PrivacyConfig
@@ -25,16 +26,19 @@ WORDS = (
 def controlled(config: ExperimentConfig) -> ExperimentConfig:
     """What parties are made of: the configuration itself, but for this control.
 
-    A method's own raw head is kept; where it has none, the head is logistic.
+    A method's own raw head is kept; where it has none, tables get boosting and all else a logistic
+    head.
     """
     if config.control != "label-free":
         return config
     head = config.server.final_head
+    if head == "private":
+        head = "boosting" if config.data.name in TABLES else "logistic"
     server = {
         "model": kinds.ServerMlpConfig(hidden=()),
         "update": "none",
         "join": "concat",
-        "final_head": "logistic" if head == "private" else head,
+        "final_head": head,
     }
     simulation = config.simulation.model_copy(update={"table": "zeros"})
     return config.model_copy(
