@@ -30,7 +30,7 @@ PUBLISHED = {0.6: 16, 0.8: 24, 0.9: 39}
 def measure(seed: int, folder: Path) -> list[Row]:
     """Every method of the experiment once."""
     configs = comparison.configurations(CONFIG, [f"seed={seed}"], [])
-    runs = comparison.plan(configs, 1, folder, controls=False)
+    runs = comparison.plan(configs, 1, folder, controls=())
     comparison.check(runs)
     summaries = comparison.execute(runs, Processes(1, reused=True))
     return comparison.rows(runs, summaries, TARGETS, "train")

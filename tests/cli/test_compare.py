@@ -26,11 +26,12 @@ def test_the_table(vertizo: Vertizo, tiny: tuple[str, ...]) -> None:
     assert "digits, 4 clients, 1 seed" in result.out
     for words in ("vafl", "split", "test accuracy", "frozen clients", "random updates", "bytes to"):
         assert words in result.out
+    assert "frozen, label-free, raw head, ε = 0" in result.out
     found = json.loads(Path("both/comparison.json").read_text())
     accuracy = found["methods"]["vafl"]["test_accuracy"]
     assert f"{100 * accuracy[0]:.2f}" in result.out
     assert "…" not in result.out
-    assert len(list(Path("both").glob("*/*/summary.json"))) == 6
+    assert len(list(Path("both").glob("*/*/summary.json"))) == 8
 
 
 @pytest.mark.processes

@@ -21,6 +21,7 @@ from tests.cli.conftest import Outcome, Vertizo, sets
 from tests.processes import until
 from tests.same import same
 
+from vertizo.core.names import CONTROLS
 from vertizo.run.experiment import Experiment
 from vertizo.run.folder import RunFolder
 
@@ -131,17 +132,18 @@ def test_controls_stand_beside_the_run_and_can_be_added_later(
     vertizo: Vertizo, tiny: tuple[str, ...], here: Path
 ) -> None:
     def check(run: Path) -> None:
-        for control in ("frozen", "random"):
+        for control in CONTROLS:
             folder = RunFolder(run / "controls" / control)
             summary = folder.summary()
             assert summary is not None
             assert summary["control"] == folder.config().control == control
-            assert summary["rounds"] == 48
+            assert summary["rounds"] == (0 if control == "label-free" else 48)
 
     result = vertizo("train", *tiny, "--controls", "--out", "both")
     assert (result.code, result.err) == (0, "")
     assert "frozen clients" in result.out
-    assert "random clients" in result.out
+    assert "random updates" in result.out
+    assert "ε = 0" in result.out
     check(here / "both")
     vertizo("train", *tiny, "--out", "run")
     before = (here / "run" / "summary.json").read_bytes()
@@ -317,7 +319,7 @@ def test_stopped_at_any_moment_it_can_be_resumed(
     assert (here / "controlled" / "summary.json").is_file()
     assert not (here / "controlled" / "controls" / "frozen" / "summary.json").exists()
     assert continued(vertizo, stopped).code == 0
-    for control in ("frozen", "random"):
+    for control in CONTROLS:
         assert (here / "controlled" / "controls" / control / "summary.json").is_file()
 
 

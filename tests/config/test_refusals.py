@@ -109,7 +109,7 @@ rounds: 0 | rounds is 0 | greater than 0
 evaluate_every: 0 | evaluate_every is 0 | greater than 0
 checkpoint_seconds: -1 | checkpoint_seconds is -1 | 0
 threads: 0 | threads is 0 | greater than 0
-control: off | control is False | 'none', 'frozen' or 'random'
+control: off | control is False | 'none', 'frozen', 'random' or 'label-free'
 data: {validation: 1} | data.validation is 1 | less than 1
 data: {validation: -0.1} | data.validation is -0.1 | 0
 data: {limit: 1} | data.limit is 1 | 2

@@ -218,6 +218,7 @@ def test_configurations_that_cannot_be_served(tmp_path: Path) -> None:
         ({}, {"data": {"name": "digits", "parties": 3}}, "data.parties is 3"),
         ({"absent": "go-on"}, {**dep.IN_STEP, "privacy": noise}, "federation.absent is 'go-on'"),
         ({"absent": "go-on", "trial": False}, whole, "charged in part"),
+        ({}, {"control": "label-free"}, "control is 'label-free', which is for simulations"),
     ):
         given: dict[str, Any] = {"federation": federation, **keys}
         refused(message, ValidationError, dep.serve_config, tmp_path, match=message, **given)

@@ -13,6 +13,7 @@ import pytest
 from vertizo.cli.main import main
 from vertizo.config import schema
 from vertizo.config.schema import ExperimentConfig
+from vertizo.core.names import CONTROLS
 from vertizo.run.experiment import Experiment
 from vertizo.studies import comparison as comparisons
 from vertizo.studies.engines import Processes, Run
@@ -83,7 +84,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Compared:
     folder = tmp_path_factory.mktemp("studies") / "compared"
     own = (*TINY, "simulation.stragglers={1: 6}")
     configs = comparisons.configurations(None, own, ["vafl", "dpzv"])  # not as in the alphabet
-    runs = comparisons.plan(configs, 2, folder, controls=True)
+    runs = comparisons.plan(configs, 2, folder, controls=CONTROLS)
     comparisons.check(runs)
     standings: list[comparisons.Standing] = []
     summaries = comparisons.execute(runs, Processes(2, reused=True), standings.append)

@@ -11,10 +11,11 @@ from tests.studies.conftest import TINY, Compared, timeless
 from vertizo.config import schema as configuration
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError, RunError
+from vertizo.core.names import CONTROLS
 from vertizo.run.experiment import Experiment
 from vertizo.run.folder import RunFolder
 from vertizo.studies import comparison
-from vertizo.studies.comparison import bytes_to, mean_and_spread
+from vertizo.studies.comparison import bytes_to, lines, mean_and_spread, rows
 from vertizo.studies.engines import Processes
 
 pytestmark = pytest.mark.processes
@@ -96,29 +97,29 @@ def test_what_is_wrong_is_one_line(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="contradicts --methods"):
             comparison.configurations(None, [setting], ["dpzv", "split"])
     with pytest.raises(ConfigError, match="control is 'frozen'"):
-        comparison.plan(configs("vafl", more="control=frozen"), 1, tmp_path, controls=True)
+        comparison.plan(configs("vafl", more="control=frozen"), 1, tmp_path, controls=CONTROLS)
 
 
 def test_every_method_every_seed_every_control(tmp_path: Path) -> None:
-    runs = comparison.plan(configs("vafl", "dpzv"), 2, tmp_path, controls=True)
+    runs = comparison.plan(configs("vafl", "dpzv"), 2, tmp_path, controls=CONTROLS)
     assert [(r.label, r.config.seed, r.config.control) for r in runs] == [
         (label, seed, control)
         for label in ("vafl", "dpzv")
         for seed in (0, 1)
-        for control in ("none", "frozen", "random")
+        for control in ("none", "frozen", "random", "label-free")
     ]
-    assert len({run.folder for run in runs}) == 12
-    plain = comparison.plan(configs("vafl"), 1, tmp_path, controls=False)
+    assert len({run.folder for run in runs}) == 16
+    plain = comparison.plan(configs("vafl"), 1, tmp_path, controls=())
     assert [run.control for run in plain] == ["none"]
     wrong = configs("vafl", more="server.join=sum batch_size=61")
     with pytest.raises(ConfigError, match="batch_size is 61"):
-        comparison.check(comparison.plan(wrong, 1, tmp_path, controls=True))
+        comparison.check(comparison.plan(wrong, 1, tmp_path, controls=CONTROLS))
     assert list(tmp_path.iterdir()) == [], "what cannot start fails before anything runs"
 
 
 def test_each_run_is_as_if_alone_and_none_is_made_twice(compared: Compared) -> None:
-    assert compared.standings[-1].finished == compared.standings[-1].total == 12
-    run = compared.runs[6]
+    assert compared.standings[-1].finished == compared.standings[-1].total == 16
+    run = compared.runs[8]
     assert (run.label, run.control) == ("dpzv", "none")
     alone = Experiment(run.config).run().summary
     assert timeless(compared.summaries[run]) == timeless(alone)
@@ -127,7 +128,7 @@ def test_each_run_is_as_if_alone_and_none_is_made_twice(compared: Compared) -> N
     assert again == compared.summaries
     assert [path.stat().st_mtime_ns for path in compared.folder.rglob("summary.json")] == stamps
     comparison.check(compared.runs)
-    others = comparison.plan(configs("vafl", more="epochs=4"), 1, compared.folder, controls=False)
+    others = comparison.plan(configs("vafl", more="epochs=4"), 1, compared.folder, controls=())
     with pytest.raises(RunError, match="another configuration"):
         comparison.check(others)
 
@@ -145,9 +146,25 @@ def test_rows_and_file(compared: Compared) -> None:
     assert found["controls"]["random"]["test_accuracy"] == row.figures("test_accuracy", "random")
 
 
+def test_the_table_has_epsilon_the_label_advantage_and_what_costs_nothing(tmp_path: Path) -> None:
+    private = configs("dpzv", more="privacy.epsilon=1 privacy.clip=1 server.update=none")
+    runs = comparison.plan({**private, **configs("vafl")}, 1, tmp_path, controls=["label-free"])
+    summaries = comparison.execute(runs, Processes(2))
+    made = rows(runs, summaries, [], "validation")
+    table = {name: cells for name, *cells in lines(made)}
+    assert table["label advantage"] == ["0.107", "-"]
+    assert table["privacy"] == ["simulated: ε 1, δ 1e-05", "none"]
+    accuracies = [100 * summaries[runs[place]]["raw_head"]["test_accuracy"] for place in (1, 3)]
+    said = table["  frozen, label-free, raw head, ε = 0"]
+    assert [float(each) for each in said] == pytest.approx(accuracies, abs=0.01)
+    found = made[0].as_dict()
+    assert (found["epsilon"], found["delta"]) == (pytest.approx(1), 1e-5)
+    assert found["label_advantage"] == pytest.approx(0.1066, abs=1e-4)
+
+
 def test_the_same_data_and_first_parameters_for_every_method(tmp_path: Path) -> None:
     """Frozen clients under the same server are the same run, whatever the method."""
-    runs = comparison.plan(configs("vafl", "cascaded"), 1, tmp_path, controls=True)
+    runs = comparison.plan(configs("vafl", "cascaded"), 1, tmp_path, controls=CONTROLS)
     frozen = [Experiment(run.config).run().summary for run in runs if run.control == "frozen"]
     assert frozen[0]["test_loss"] == pytest.approx(frozen[1]["test_loss"], rel=1e-5)
 
@@ -173,7 +190,7 @@ def test_a_process_that_was_killed_is_one_line(
     (tmp_path / "net.py").write_text(KILLED)
     model = f"client.model={{name: module, path: '{tmp_path}/net.py:Net'}}"
     found = comparison.configurations(None, [*TINY, model], ["vafl"])
-    runs = comparison.plan(found, 1, tmp_path, controls=False)
+    runs = comparison.plan(found, 1, tmp_path, controls=())
     comparison.check(runs)
     monkeypatch.setenv("HERE", "spawned")
     with pytest.raises(RunError, match="was killed"):
@@ -181,7 +198,7 @@ def test_a_process_that_was_killed_is_one_line(
 
 
 def test_one_that_diverges_ends_the_comparison_unless_it_is_forgiven(tmp_path: Path) -> None:
-    runs = comparison.plan(configs("vafl", more=f"{RATE}=1e30"), 1, tmp_path, controls=True)
+    runs = comparison.plan(configs("vafl", more=f"{RATE}=1e30"), 1, tmp_path, controls=CONTROLS)
     with pytest.raises(RunError, match="training diverged in round"):
         comparison.execute(runs, Processes(2))
     ended = {run.control for run in runs if RunFolder(run.folder).summary() is not None}

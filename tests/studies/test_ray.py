@@ -39,7 +39,7 @@ def planned(
     folder: Path, *labels: str, settings: tuple[str, ...] = (), seeds: int = 1
 ) -> list[Run]:
     configs = comparison.configurations(None, [*TINY, *settings], labels)
-    runs = comparison.plan(configs, seeds, folder, controls=False)
+    runs = comparison.plan(configs, seeds, folder, controls=())
     comparison.check(runs)
     return runs
 
@@ -148,7 +148,7 @@ class TestCalls:
 def test_a_ledger_cannot_be_charged_from_elsewhere(tmp_path: Path) -> None:
     settings = (*EXACT, "privacy.ledger=ledger.sqlite")
     configs = comparison.configurations(None, [*TINY, *settings], ["dpzv"])
-    runs = comparison.plan(configs, 1, tmp_path, controls=False)
+    runs = comparison.plan(configs, 1, tmp_path, controls=())
     with pytest.raises(ConfigError, match="a file of this machine"):
         comparison.execute(runs, RayCluster())
 

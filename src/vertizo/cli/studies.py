@@ -30,6 +30,7 @@ from vertizo.cli.options import (
     option,
 )
 from vertizo.core.errors import ConfigError
+from vertizo.core.names import CONTROLS
 from vertizo.core.version import VERSION
 
 if TYPE_CHECKING:
@@ -80,7 +81,10 @@ def compare(
         Measure, option("Accuracy that the targets are for; train is the running one.")
     ] = "validation",
     controls: Annotated[
-        bool, option("Also run every method with frozen clients and with random updates.")
+        bool,
+        option(
+            "Also run every method with frozen clients, with random updates, and without labels."
+        ),
     ] = True,
     jobs: Annotated[
         int | None,
@@ -113,7 +117,7 @@ def compare(
         )
     first = next(iter(configs.values()))
     folder = out or Path("runs") / f"compare-{first.data.name}"
-    runs = comparison.plan(configs, seeds, folder, controls=controls)
+    runs = comparison.plan(configs, seeds, folder, controls=CONTROLS if controls else ())
     remarks = comparison.check(runs)
     made_by = RayCluster(ray_address, jobs) if engine == "ray" else Processes(jobs or 1)
     errors = Console(stderr=True)

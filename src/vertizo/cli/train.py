@@ -14,11 +14,10 @@ from rich.console import Console
 from vertizo.cli.console import print_table, say
 from vertizo.cli.options import AsJson, Settings, argument, complete_runs, option
 from vertizo.core.errors import ConfigError, Interrupted
+from vertizo.core.names import CONTROLS
 
 if TYPE_CHECKING:
     from vertizo.config.schema import ExperimentConfig
-
-CONTROLS = ("frozen", "random")
 
 
 def train(
@@ -31,7 +30,10 @@ def train(
         Path | None, option("Continue the run in this folder.", "DIR", complete=complete_runs)
     ] = None,
     controls: Annotated[
-        bool, option("Also run two controls: frozen and random clients.", None, "--controls")
+        bool,
+        option(
+            "Also run the controls: frozen clients, random updates, no labels.", None, "--controls"
+        ),
     ] = False,
     track: Annotated[
         list[str] | None,
@@ -73,11 +75,10 @@ def train(
     if as_json:
         print(json.dumps(first))
         return
-    controlled = [f"{summary['control']} clients" for summary in summaries[1:]]
-    rows = [
-        [same[0][0], *(text for _, text in same)]
-        for same in zip(*map(summary_figures.rows, summaries), strict=True)
-    ]
+    controlled = [CONTROLS[summary["control"]] for summary in summaries[1:]]
+    figures = [dict(summary_figures.rows(summary)) for summary in summaries]
+    names = dict.fromkeys(name for each in figures for name in each)
+    rows = [[name, *(each.get(name, "-") for each in figures)] for name in names]
     print_table(["", "run", *controlled], rows, f"{first['method']} on {first['dataset']}")
     said = (f"{name}: {words}" for name, words in summary_figures.statements(first))
     say([*said, f"run folder: {folder}"])
@@ -87,9 +88,11 @@ def _all(
     config: ExperimentConfig, folder: Path, resume: bool, controls: bool, track: Sequence[str]
 ) -> list[dict[str, Any]]:
     """The run's summary, and those of its controls."""
+    from vertizo.run.label_free import controls_of
+
     try:
         summaries = [_run(config, folder, resume, track)]
-        for control in CONTROLS if controls else ():
+        for control in controls_of(config) if controls else ():
             (folder / "controls").mkdir(exist_ok=True)
             place = folder / "controls" / control
             controlled = config.model_copy(update={"control": control})
@@ -121,7 +124,7 @@ def _run(
     if not is_control:
         say((f"note: {note}" for note in experiment.data().notes), errors)
     with (
-        live.bar(f"{config.control} clients" if is_control else config.method.name, errors) as show,
+        live.bar(CONTROLS[config.control] if is_control else config.method.name, errors) as show,
         experiment.opened(folder, resume=resume, progress=show, track=track) as training,
     ):
         if not is_control:

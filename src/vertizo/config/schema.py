@@ -23,6 +23,7 @@ from vertizo.config.links import Links
 from vertizo.core.errors import ConfigError
 from vertizo.core.names import (
     PRIVATE,
+    ControlName,
     HeadName,
     Join,
     LawName,
@@ -173,8 +174,12 @@ class ExperimentConfig(Options):
     privacy: PrivacyConfig = PrivacyConfig()
     codecs: CodecsConfig = CodecsConfig()
     simulation: SimulationConfig = SimulationConfig()
-    control: Literal["none", "frozen", "random"] = "none"
-    """Replace the clients' updates. frozen: no updates. random: random ones of the same length."""
+    control: ControlName = "none"
+    """Replace the clients' updates. frozen: no updates. random: random ones of the same length.
+    label-free: no rounds either. Clients upload as many principal components of their features (or
+    what client.pretrain makes of them) as their embeddings have numbers, once, and the raw head
+    (server.final_head; else boosting for tables, and logistic) predicts; texts and filters keep
+    client.model. It costs no privacy."""
     evaluate_every: PositiveInt | None = None
     """Server steps between two evaluations. Default: one epoch of all clients."""
     checkpoint_seconds: float = Field(default=30.0, ge=0)

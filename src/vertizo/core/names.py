@@ -41,6 +41,14 @@ PretrainName = Literal["none", "pca", "whiten", "kmeans", "filters"]
 FITTED: tuple[PretrainName, ...] = ("pca", "whiten", "kmeans")
 """Those that are fitted on all of its records, so that what is made of one depends on others."""
 
+ControlName = Literal["none", "frozen", "random", "label-free"]
+CONTROLS: dict[str, str] = {
+    "frozen": "frozen clients",
+    "random": "random updates",
+    "label-free": "frozen, label-free, raw head, ε = 0",
+}
+"""The runs that a figure is held against, and what tables call them."""
+
 Naming = Literal["sent", "known"]
 """How a query says which records it is about: by their IDs, or, where both sides know the order of
 records, by the number of a batch."""

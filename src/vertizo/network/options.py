@@ -109,6 +109,8 @@ class ServeConfig(ExperimentConfig):
                 f"data.parties is {data.parties} but federation.members names "
                 f"{len(served.members)}; leave data.parties out"
             )
+        if self.control == "label-free":
+            raise ValueError("control is 'label-free', which is for simulations; leave it out")
         if served.trial and self.privacy.ledger is not None:
             raise ValueError(NO_LEDGER)
         together = self.simulation.timing == "synchronous" and served.absent == "go-on"

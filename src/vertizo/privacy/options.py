@@ -85,8 +85,8 @@ class PrivacyConfig(Options):
     the place of the raw ones, made once, so that all training on them is free. embedding-noise:
     noise that each client adds to its embeddings. Default: gaussian if noise_std or epsilon is
     given; but with epsilon alone and a method whose replies are gradients, teacher, from ε = 2 on
-    randomised-response, for texts from ε = 1 on (not where the label holder has columns, which neither
-    covers)."""
+    randomised-response, for texts from ε = 1 on (not where the label holder has columns, which
+    neither covers)."""
     clip: float | None = Field(default=None, gt=0)
     """C, the largest norm of one record's values, or of one embedding. Default for noise on
     replies: by the number of columns and clients."""

@@ -31,6 +31,7 @@ from vertizo.models.parts import first_line, other_in_training, somebodys_code
 from vertizo.models.pretrained import FilterMeans, Preparation, Pretrained
 from vertizo.models.torch import TorchModel, wrap
 from vertizo.party.checks import is_bounded
+from vertizo.privacy.options import ON_LABELS
 
 ImageModel = kinds.CnnConfig | kinds.FiltersConfig | kinds.ResnetConfig | kinds.ResnetStemConfig
 TextModel = kinds.BagConfig | kinds.TextConfig | kinds.TextEmbeddingsConfig
@@ -354,7 +355,7 @@ def why_evaluates(
     mechanism, method, update = config.privacy.mechanism, config.method, config.server.update
     if noised or mechanism == "gaussian":
         return "replies carry noise"
-    if mechanism != "none":
+    if mechanism not in ("none", *ON_LABELS):
         return f"privacy.mechanism is {mechanism!r}"
     if not method.as_pytorch:
         return f"method {method.name!r} compares losses, which must be of one mask"

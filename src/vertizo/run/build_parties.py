@@ -15,17 +15,18 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from vertizo.config.schema import ExperimentConfig
+from vertizo.config.architectures import FiltersConfig, MlpConfig
+from vertizo.config.schema import ClientConfig, ExperimentConfig
 from vertizo.core import kernels
 from vertizo.core.errors import ConfigError
-from vertizo.core.names import FITTED, HeadName
+from vertizo.core.names import FITTED, HeadName, PretrainName
 from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData
 from vertizo.methods.base import ClientSide
 from vertizo.models.base import DifferentiableModel, Model
 from vertizo.models.losses import Task
 from vertizo.models.optimizers import Frozen, Optimizer, RandomUpdates, Sgd
-from vertizo.models.pretrained import Padded, preparation
+from vertizo.models.pretrained import FilterMeans, Padded, Preparation, preparation
 from vertizo.party.batches import Batches
 from vertizo.party.client import ClientParty
 from vertizo.party.final_head import FinalHead, Fitted, Refitted
@@ -123,9 +124,7 @@ def make_client(
             )
         teaching = Padded(made, wanted.components)
     if options.pretrain != "none":
-        seed = stream.child("pretrain").seed() % 2**32
-        with models.named("client.pretrain"):
-            front = preparation(options.pretrain, table, cardinalities, options.components, seed)
+        front = _prepared(options.pretrain, table, cardinalities, options.components, stream)
     model = models.client_model(
         options.model,
         tuple(table.shape[1:]),
@@ -137,6 +136,10 @@ def make_client(
         front=front,
     )
     bound = config.server.embedding_bound
+    as_prepared = table.is_floating_point() and not isinstance(options.model, FiltersConfig)
+    if config.control == "label-free" and as_prepared:
+        numbers = model(table[:2]).shape[1]
+        front, model = _label_free(options, table, cardinalities, numbers, stream)
     dim = models.embedding_dim(model, table[:2], bound, first_order=method.first_order_client)
     rate, momentum = options.optimizer.learning_rate, options.optimizer.momentum
     if rate is None:
@@ -173,6 +176,34 @@ def make_client(
     return MadeClient(party, model, optimizer, rate, dim, mixes, notes)
 
 
+def _prepared(
+    kind: PretrainName,
+    table: Tensor,
+    cardinalities: tuple[int, ...],
+    components: int,
+    stream: Stream,
+) -> Preparation | FilterMeans:
+    """What a client makes of its features without labels."""
+    with models.named("client.pretrain"):
+        seed = stream.child("pretrain").seed() % 2**32
+        return preparation(kind, table, cardinalities, components, seed)
+
+
+def _label_free(
+    options: ClientConfig,
+    table: Tensor,
+    cardinalities: tuple[int, ...],
+    numbers: int,
+    stream: Stream,
+) -> tuple[Preparation | FilterMeans, Model]:
+    """A client that sends so many numbers of a record, made of its features alone."""
+    kind: PretrainName = "pca" if options.pretrain == "none" else options.pretrain
+    front = _prepared(kind, table, cardinalities, numbers, stream)
+    passed_on = MlpConfig(outputs=front.components)
+    shape = tuple(table.shape[1:])
+    return front, models.client_model(passed_on, shape, stream.child("model"), front=front)
+
+
 def _known_batches(
     config: ExperimentConfig, records: int, public: Stream, client: int
 ) -> Batches | None:
@@ -187,9 +218,9 @@ def _client_optimizer(
     config: ExperimentConfig, model: Model, rate: float, stream: Stream, steps: int
 ) -> Optimizer:
     options = config.client.optimizer
-    sgd = Sgd(rate, options.momentum, steps if options.falls else None)
-    if config.control == "frozen":
+    if config.control in ("frozen", "label-free"):
         return Frozen()
+    sgd = Sgd(rate, options.momentum, steps if options.falls else None)
     if config.control == "random":
         directions = Directions("sphere", model.parameters.numel(), stream.child("control"))
         return RandomUpdates(sgd, lambda step, norm: Along(directions.draw(step), norm))

@@ -10,6 +10,7 @@ from vertizo.party.server import ServerParty
 from vertizo.privacy.embedding_noise import EmbeddingStatement
 from vertizo.privacy.options import ON_LABELS
 from vertizo.privacy.statement import Statement
+from vertizo.run import label_free
 from vertizo.run.build_models import Foreign
 
 FEATURES = "each client's features against the other clients"
@@ -43,6 +44,8 @@ def statement_of(
     client's model computes a record's embedding from others as well, ``served`` whether clients are
     others, who may choose their models.
     """
+    if config.control == "label-free":
+        return label_free.statement(data.records)
     side, covers = server.side, _covers(config, data, models_mix=models_mix)
     if config.privacy.mechanism in ON_LABELS:  # made of each label alone, whatever models do
         return side.plan.statement(server_is_private=False, records=data.records)

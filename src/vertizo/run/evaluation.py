@@ -86,9 +86,10 @@ def summary_of(state: JobState, traffic: Traffic, seconds: float) -> dict[str, A
     """The closing figures; what could not be scored without a silent member is None."""
     job, config, party = state.job, state.job.config, state.job.party
     model = "last" if state.evaluations.best is None else "best"
+    scored = {"last": "head", "best": "head"} if config.control == "label-free" else {}
 
     def tested(name: str) -> dict[str, Any] | None:
-        row = state.scores.get(name)
+        row = state.scores.get(scored.get(name, name))
         return row and {key: value for key, value in row.items() if key.startswith("test_")}
 
     return {

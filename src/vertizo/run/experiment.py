@@ -23,6 +23,7 @@ from vertizo.run.build_privacy import record_choice
 from vertizo.run.data_defaults import complete
 from vertizo.run.federation import build
 from vertizo.run.folder import RunFolder
+from vertizo.run.label_free import controlled
 from vertizo.run.ledger_session import charging
 from vertizo.run.loop import Progress, Result, Training
 from vertizo.run.simulator import Observer
@@ -78,7 +79,7 @@ class Experiment:
     def privacy(self) -> dict[str, Any]:
         """The section ``privacy`` of the run's summary, beforehand; errors as `check`."""
         privacy = build(self.config, self.data()).privacy()
-        if self.config.privacy.ledger is not None:
+        if controlled(self.config).privacy.ledger is not None:
             privacy["counted"] = f"this run, which draws on the ledger {self.config.privacy.ledger}"
         return privacy
 
@@ -143,7 +144,7 @@ class Experiment:
         name = folder.run_name() if folder is not None and resume else uuid4().hex
         over = folder is not None and resume and folder.summary() is not None
         with (
-            charging(self.config, self.data(), name) as charge,
+            charging(controlled(self.config), self.data(), name) as charge,
             tracking.opened(() if over else track, Tracked(name, self.config)) as trackers,
         ):
             federation = build(self.config, self.data(), observer=observer, charge=charge)

@@ -28,6 +28,7 @@ from vertizo.run.build_parties import (
 from vertizo.run.build_privacy import Charge, record_choice
 from vertizo.run.coverage import statement_of
 from vertizo.run.data_defaults import complete
+from vertizo.run.label_free import controlled
 from vertizo.run.lengths import planned_rounds, steps_of_client
 from vertizo.run.simulator import Observer, Simulator
 
@@ -156,7 +157,7 @@ def build(
     Raises:
         ConfigError: parts of the configuration do not fit each other or the data.
     """
-    config = complete(config, data)
+    config = controlled(complete(config, data))
     root = Stream.from_seed(config.seed)
     parties = len(data.parties)
     check_sizes(config, data.records)

@@ -60,7 +60,7 @@ class Job:
         self.queries = steps_of_client(config, records)
         """Of each client, in all."""
         per_query = 1 if self.synchronous else self.party.clients
-        self.rounds_per_epoch = self.queries // config.epochs * per_query
+        self.rounds_per_epoch = max(1, self.queries // config.epochs * per_query)
         """Server steps in which every client passes over its records once."""
         self.evaluate_every = config.evaluate_every or self.rounds_per_epoch
         validates = len(self.data.labels["validation"]) > 0

@@ -110,7 +110,7 @@ def check_exact(statement: Statement) -> None:
 def _releases_of(config: ExperimentConfig, data: VerticalData) -> Releases:
     """Of a run with a ledger of its own; ConfigError if it has no ε."""
     privacy = config.privacy.model_copy(update={"ledger": None})
-    federation = build(config.model_copy(update={"privacy": privacy}), data)
+    federation = build(config.model_copy(update={"privacy": privacy, "control": "none"}), data)
     check_exact(federation.statement())
     assert federation.releases is not None, "what is exact has noise"
     return federation.releases

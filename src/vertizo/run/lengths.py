@@ -18,7 +18,9 @@ def planned_rounds(config: ExperimentConfig, data: VerticalData) -> int:
 
 
 def steps_of_client(config: ExperimentConfig, records: int) -> int:
-    """Answers that one client trains on in the whole run."""
+    """Answers that one client trains on in the whole run; the label-free control asks nothing."""
+    if config.control == "label-free":
+        return 0
     return config.epochs * math.ceil(records / config.batch_size)
 
 

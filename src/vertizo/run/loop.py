@@ -192,7 +192,7 @@ class Training:
         row = evaluation_row(self._job, purpose, scores, simulator.traffic, times)
         row |= federation.spent(self._job.statement)
         improved = state.is_best(row)
-        if purpose == self._job.progress and model == "now":
+        if self._job.rounds and purpose == self._job.progress and model == "now":
             self._metrics.append(row)
             if self._folder is not None:
                 self._folder.append_metrics(row)

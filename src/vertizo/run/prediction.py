@@ -36,7 +36,7 @@ from vertizo.models.losses import Classification, Task
 from vertizo.party.metrics import Scores, scores
 from vertizo.party.server import ServerParty
 from vertizo.privacy.epsilon_text import bound_text, is_bounded
-from vertizo.privacy.options import PrivacyConfig
+from vertizo.privacy.options import ON_LABELS, PrivacyConfig
 from vertizo.protocol.messages import Purpose
 from vertizo.run import checkpoint
 from vertizo.run.evaluation import HEAD
@@ -85,6 +85,13 @@ class Predictor:
     """What messages call it."""
     raw_head: State | None = None
     """The raw head's, where it is to predict in the place of the server's model."""
+
+    def __post_init__(self) -> None:
+        if self.config.control == "label-free":
+            raise RunError(
+                f"{self.run} has control 'label-free', whose raw head is not kept; it predicts "
+                "nothing but its test records' scores"
+            )
 
     @classmethod
     def load(cls, run: Path, head: Head = "private") -> Predictor:
@@ -336,7 +343,7 @@ def for_predicting(config: ExperimentConfig) -> ExperimentConfig:
     client = config.client.model_copy(update={"device": "cpu"})
     batch_size = min(config.batch_size, STAND_INS)
     changes: dict[str, object] = {"batch_size": batch_size, "client": client}
-    if config.privacy.mechanism == "gaussian":
+    if config.privacy.mechanism in ("gaussian", *ON_LABELS):
         changes["privacy"] = PrivacyConfig()
         if config.server.update in PRIVATE:
             changes["server"] = config.server.model_copy(update={"update": "sgd"})

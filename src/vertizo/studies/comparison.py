@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,17 +20,17 @@ from vertizo.config import schema as configuration
 from vertizo.config import tree as config_tree
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError, Interrupted, RunError
+from vertizo.core.names import CONTROLS
 from vertizo.privacy import label_advantage
 from vertizo.run import checkpoint
 from vertizo.run.experiment import Experiment
 from vertizo.run.folder import RunFolder
+from vertizo.run.label_free import controls_of
 from vertizo.run.summary_figures import privacy_text, size_text
 from vertizo.studies.engines import Engine, Forgive, Run, share_done
 
 Measure = Literal["validation", "train"]
 Summary = Mapping[str, Any]
-CONTROLS = {"frozen": "frozen clients", "random": "random updates"}
-"""The runs that an accuracy is held against, and what they are called."""
 QUALITY = (
     ("test_accuracy", "test accuracy %", 100.0),
     ("test_auc", "AUC", 1.0),
@@ -80,20 +80,24 @@ def configurations(
 
 
 def plan(
-    configs: Mapping[str, ExperimentConfig], seeds: int, folder: Path, *, controls: bool
+    configs: Mapping[str, ExperimentConfig],
+    seeds: int,
+    folder: Path,
+    *,
+    controls: Collection[str],
 ) -> list[Run]:
-    """All runs: every method and seed, and its controls.
+    """All runs: every method and seed, and those of these controls that it has.
 
     A configuration's seed is the first of ``seeds``. Runs have their own folders: label/seedN,
     label/seedN-frozen. ConfigError if a configuration is a control itself.
     """
-    kinds = ("none", *CONTROLS) if controls else ("none",)
     runs = []
     for label, config in configs.items():
         if config.control != "none":
             raise ConfigError(
                 f"control is {config.control!r}; a comparison runs controls itself (--controls)"
             )
+        kinds = ("none", *(name for name in controls_of(config) if name in controls))
         for seed in range(config.seed, config.seed + seeds):
             for control in kinds:
                 suffix = "" if control == "none" else f"-{control}"

@@ -15,6 +15,7 @@ import pytest
 from tests.studies.conftest import EXACT, ran
 from tests.studies.report.pages import Element, page_of, parsed
 
+from vertizo.core.names import CONTROLS
 from vertizo.studies.report import read, render
 
 HOSTILE = "<script>alert(1)</script>"
@@ -112,7 +113,7 @@ def test_headline(page: Element, comparison: Path) -> None:
     assert [card.all("p")[0].text for card in cards] == ["vafl on digits", "dpzv on digits"]
     one, two = (100 * summary_of(comparison / f"vafl/seed{s}")["test_accuracy"] for s in (0, 1))
     figure = f"{(one + two) / 2:.2f} ± {abs(one - two) / 2**0.5:.2f} %"
-    says(cards[0], figure, "2 seeds", "frozen clients", "random updates", "No privacy guarantee.")
+    says(cards[0], figure, "2 seeds", *CONTROLS.values(), "No privacy guarantee.")
     assert page.one("h1").text == "vafl, dpzv on digits"
 
 
@@ -120,8 +121,8 @@ def test_methods_with_controls_and_units(page: Element, comparison: Path) -> Non
     methods = section(page, "methods")
     assert methods.one("table").has("class_", "sortable")
     row = methods.rows()[1]
-    start = ["method", "Test accuracy, %", "frozen clients", "random updates", "Test loss"]
-    assert list(row)[:5] == start
+    start = ["method", "Test accuracy, %", *CONTROLS.values(), "Test loss"]
+    assert list(row)[: len(start)] == start
     assert row["method"].text == "dpzv"
     frozen = (summary_of(comparison / f"dpzv/seed{seed}-frozen") for seed in (0, 1))
     mean = sum(figures["test_accuracy"] for figures in frozen) / 2

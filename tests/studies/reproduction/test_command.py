@@ -85,16 +85,16 @@ def test_a_whole_study(call: Call, tmp_path: Path) -> None:
         for seed in (0, 1)
     ]
     assert first["values"] == pytest.approx([100 * one["test_accuracy"] for one in summaries])
-    assert set(first["controls"]) == {"frozen", "random"}
+    assert set(first["controls"]) == {"frozen", "random", "label-free"}
     assert first["published"] == 90.5
-    for words in ("DPZV", "published", "frozen clients", "random updates", "90.5", "± "):
+    for words in ("DPZV", "published", "frozen clients", "random updates", "ε = 0", "90.5", "± "):
         assert words in out
     if plots.available():
         assert (folder / "own.svg").is_file()
     assert len(content["pictures"][0]["lines"]["DPZV"]) >= 2
 
     stamps = {path: path.stat().st_mtime_ns for path in folder.rglob("summary.json")}
-    assert len(stamps) == 8
+    assert len(stamps) == 10
     code, again, _ = call("reproduce", "own.yaml", "--json")
     assert code == 0
     assert {path: path.stat().st_mtime_ns for path in stamps} == stamps

@@ -271,3 +271,22 @@ def test_what_does_not_go_with_a_ledger(tmp_path: Path) -> None:
         search(settings(*EXACT, "data.limit=50", f"privacy.ledger={path}"), tmp_path / "s")
     unledgered(own, Experiment(own).data())
     assert not DurableLedger.inspect(path).runs, "looking at a plan opens no ledger"
+
+
+def test_trials_on_private_labels_share_them_or_are_refused(tmp_path: Path) -> None:
+    """Made anew in each trial, they would cost ε once more in each."""
+    own = ("privacy.mechanism=randomised-response", "privacy.epsilon=1", "method.name=vafl")
+    given = {"search": SPACE[:1], "trials": 3}
+    with pytest.raises(ConfigError, match="would make labels anew in every trial"):
+        search(settings(*SMALL, *own), tmp_path / "alone", **given)
+    kept = tmp_path / "labels"
+    found = search(settings(*SMALL, *own, f"privacy.ledger={kept}"), tmp_path / "kept", **given)
+    assert found.privacy.guarantee == "simulated"
+    assert (found.privacy.epsilon_of_chosen, found.privacy.epsilon_together) == (1.0, 1.0)
+    assert "cost no more than one" in " ".join(found.privacy.words)
+    made = {
+        str(RunFolder(folder).load("last")["server"]["labels"].tolist())
+        for folder in (tmp_path / "kept").rglob("*")
+        if (folder / "config.yaml").is_file() and RunFolder(folder).has("last")
+    }
+    assert len(made) == 1

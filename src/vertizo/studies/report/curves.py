@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from vertizo.core.names import CONTROLS
 from vertizo.privacy.epsilon_text import is_bounded
-from vertizo.studies.comparison import CONTROLS, mean_and_spread
+from vertizo.studies.comparison import mean_and_spread
 from vertizo.studies.report.measures import AXES, Axis, Measure, epsilon_axis
 from vertizo.studies.report.reading import Run, number
 from vertizo.studies.report.variants import Study, Variant

@@ -10,6 +10,7 @@ from typing import Any
 
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import RunError
+from vertizo.core.names import CONTROLS
 from vertizo.run.folder import RunFolder
 
 MOST_RUNS = 1000
@@ -87,7 +88,7 @@ def read(paths: Sequence[Path]) -> Material:
 def _runs(path: Path, material: Material) -> list[Run]:
     """A run and its controls, or the runs of a comparison in its order."""
     if (path / "config.yaml").is_file():
-        controls = (path / "controls" / control for control in ("frozen", "random"))
+        controls = (path / "controls" / control for control in CONTROLS)
         return [_run(p) for p in (path, *controls) if (p / "config.yaml").is_file()]
     order: list[str] = []
     if (path / "comparison.json").is_file():

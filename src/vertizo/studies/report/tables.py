@@ -8,9 +8,10 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from vertizo.attacks.choice import ATTACKS
+from vertizo.core.names import CONTROLS
 from vertizo.privacy import label_advantage
 from vertizo.privacy.epsilon_text import bound_text, is_bounded
-from vertizo.studies.comparison import CONTROLS, mean_and_spread
+from vertizo.studies.comparison import mean_and_spread
 from vertizo.studies.report.measures import CLOSING, CURVES, RAW, Measure, count, short, size
 from vertizo.studies.report.reading import Attacks, Run, number
 from vertizo.studies.report.variants import IGNORED, Study, Variant

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vertizo.studies.comparison import CONTROLS
+from vertizo.core.names import CONTROLS
 from vertizo.studies.report.reading import Run
 
 IGNORED = ("seed", "control", "checkpoint_seconds", "threads")

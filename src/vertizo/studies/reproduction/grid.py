@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
-from vertizo.studies.comparison import CONTROLS, value_of
+from vertizo.core.names import CONTROLS
+from vertizo.studies.comparison import value_of
 from vertizo.studies.reproduction.figures import Finished, held
 from vertizo.studies.reproduction.outcome import (
     Grid,

@@ -17,8 +17,10 @@ from vertizo.config import tree as config_tree
 from vertizo.config.error_lines import override
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import Interrupted, UserError
+from vertizo.core.names import CONTROLS
 from vertizo.run import checkpoint
 from vertizo.run.folder import RunFolder
+from vertizo.run.label_free import is_private
 from vertizo.studies import comparison
 from vertizo.studies.comparison import Standing
 from vertizo.studies.engines import Engine, Run
@@ -104,7 +106,7 @@ def make(cases: Sequence[Case], order: Order) -> dict[str, Made]:
         run
         for case in cases
         for run in comparison.plan(
-            {case.label: case.config}, case.seeds, order.folder, controls=case.controls
+            {case.label: case.config}, case.seeds, order.folder, controls=_controls(case)
         )
     ]
     comparison.check(runs)
@@ -117,11 +119,18 @@ def make(cases: Sequence[Case], order: Order) -> dict[str, Made]:
     return {
         case.label: Made(
             read[case.label, "none"],
-            {kind: read[case.label, kind] for kind in comparison.CONTROLS if case.controls},
+            {kind: read[case.label, kind] for kind in CONTROLS if (case.label, kind) in read},
             case.config,
         )
         for case in cases
     }
+
+
+def _controls(case: Case) -> tuple[str, ...]:
+    """All where a study wants them; the one at ε = 0 beside every private run."""
+    if case.controls:
+        return tuple(CONTROLS)
+    return ("label-free",) if is_private(case.config) else ()
 
 
 def _noted(run: Run, error: UserError) -> bool:

@@ -55,7 +55,8 @@ class RowConfig(_Row):
     cells: dict[str, CellConfig] = Field(default_factory=dict)
     """Column → what is different there."""
     controls: bool = False
-    """Also with frozen clients, and with random updates."""
+    """Also with frozen clients, with random updates and without labels; without labels always
+    where an ε holds."""
     seeds: PositiveInt | None = None
     """Unset: the study's."""
     skip: str | None = None

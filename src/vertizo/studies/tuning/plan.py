@@ -20,6 +20,7 @@ from vertizo.core.errors import ConfigError, RunError
 from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData
 from vertizo.privacy.events import Releases
+from vertizo.privacy.options import ON_LABELS
 from vertizo.privacy.statement import Statement
 from vertizo.run.federation import Federation, build
 from vertizo.studies.tuning.composition import are_alike
@@ -50,6 +51,11 @@ class Plan:
         """What is searched around: trial 0."""
         return configured(self.base, {})
 
+    @property
+    def on_labels(self) -> bool:
+        """Whether all trials read the same private labels, so that they release nothing more."""
+        return self.config.privacy.mechanism in ON_LABELS
+
     @cached_property
     def first(self) -> Planned:
         """What trial 0 may release."""
@@ -64,6 +70,8 @@ class Plan:
 
     def _is_free(self, key: str) -> bool:
         privacy = self.config.privacy
+        if self.on_labels:
+            return key.split(".")[0] not in ("privacy", "data")
         if key in ("privacy.clip", "server.clip"):
             return privacy.epsilon is not None and privacy.noise != "secure"
         if key == "batch_size":
@@ -97,7 +105,7 @@ class Plan:
 
     def check(self, number: int, config: ExperimentConfig) -> None:
         """Refuse a trial that would release something else than what was planned for it."""
-        if not self.first.statement.is_bounded:
+        if self.on_labels or not self.first.statement.is_bounded:
             return
         planned, found = self.planned(number), self._planned(config)
         ours, theirs = (

@@ -69,6 +69,13 @@ def cost_of(plan: Plan, trials: int, chosen: int) -> Cost:
         "trials showed. Covered: "
         f"{', '.join(covers)}. Noise: {statements[0].noise_source}."
     )
+    if plan.on_labels:
+        words = (
+            f"{simulated}Every trial read the private labels in {ledger}, which are made once: all "
+            "of them together, and all further runs on that file, cost no more than one."
+        )
+        said = (statements[0].words, words, VALIDATION)
+        return Cost(held, trials, said, delta, alone, alone, covers, str(ledger))
     if ledger is not None:
         budget = DurableLedger.inspect(ledger).budget
         words = (
@@ -101,6 +108,13 @@ def cost_of(plan: Plan, trials: int, chosen: int) -> Cost:
 def check_ledger(plan: Plan, begun: Sequence[int], trials: int) -> None:
     """Refuse a search whose ledger is for other records, or cannot pay for all trials to come."""
     path = plan.config.privacy.ledger
+    if plan.on_labels:
+        if path is None:
+            raise ConfigError(
+                f"privacy.mechanism {plan.config.privacy.mechanism!r} would make labels anew in "
+                "every trial; set privacy.ledger to a file, which keeps those of the first"
+            )
+        return
     if path is None:
         return
     left = [number for number in range(trials) if number not in begun]
@@ -117,6 +131,8 @@ def check_ledger(plan: Plan, begun: Sequence[int], trials: int) -> None:
 
 def affordable_trials(path: Path, plan: Plan, numbers: Sequence[int]) -> int:
     """How many of these trials, in their order, a ledger of these records can still pay for."""
+    if plan.on_labels:  # which were paid for once
+        return len(numbers)
     summary = DurableLedger.inspect(path)
     budget = summary.budget
     ours = records_name(plan.config, plan.data), plan.data.records, len(plan.data.parties)

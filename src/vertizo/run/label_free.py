@@ -1,0 +1,79 @@
+"""The control at ε = 0: clients that use no label, under a head that stays with the label holder.
+
+Each client makes as many numbers of a record as the method's clients send, of its own features
+alone, and uploads them once: principal components, or what `client.pretrain` makes. Filters, which
+begin as good features, and models of texts stay as they begin. No query is asked, so that no reply
+and nothing else that depends on a label reaches a client. The head is fitted on the raw labels
+(docs/mathematics.md, Two heads): its figures are those of the run. A method that costs privacy has
+to be better.
+"""
+
+from __future__ import annotations
+
+from vertizo.config import architectures as kinds
+from vertizo.config.method_defaults import TABLES
+from vertizo.config.schema import CodecsConfig, ExperimentConfig
+from vertizo.core.names import CONTROLS, PRIVATE
+from vertizo.privacy.options import ON_LABELS, PrivacyConfig
+from vertizo.privacy.statement import Statement
+
+WORDS = (
+    "ε = 0: clients train on no label and get no reply, so that nothing they see depends on one. "
+    "The raw head and what it predicts are not covered: both must stay with the label holder."
+)
+
+
+def controlled(config: ExperimentConfig) -> ExperimentConfig:
+    """What parties are made of: the configuration itself, but for this control.
+
+    A method's own raw head is kept; where it has none, tables get boosting and all else a logistic
+    head.
+    """
+    if config.control != "label-free":
+        return config
+    head = config.server.final_head
+    if head == "private":
+        head = "boosting" if config.data.name in TABLES else "logistic"
+    server = {
+        "model": kinds.ServerMlpConfig(hidden=()),
+        "update": "none",
+        "join": "concat",
+        "final_head": head,
+    }
+    simulation = config.simulation.model_copy(update={"table": "zeros"})
+    return config.model_copy(
+        update={
+            "server": config.server.model_copy(update=server),
+            "privacy": PrivacyConfig(),
+            "codecs": CodecsConfig(),
+            "simulation": simulation,
+        }
+    )
+
+
+def controls_of(config: ExperimentConfig) -> tuple[str, ...]:
+    """All controls that a method has: no head is fitted on whole texts of word vectors."""
+    whole = isinstance(config.client.model, kinds.TextEmbeddingsConfig)
+    return tuple(name for name in CONTROLS if not (whole and name == "label-free"))
+
+
+def is_private(config: ExperimentConfig) -> bool:
+    """Whether a run has an ε that holds, or simulates one."""
+    privacy, update = config.privacy, config.server.update
+    exact = privacy.mechanism == "gaussian" and privacy.accounting == "exact"
+    return (exact and update in (*PRIVATE, "none")) or privacy.mechanism in ON_LABELS
+
+
+def statement(records: int) -> Statement:
+    """What holds against clients that learn nothing."""
+    return Statement(
+        guarantee="exact",
+        words=WORDS,
+        epsilon=0.0,
+        delta=0.0,
+        label_advantage=0.0,
+        mu=0.0,
+        counted="this run alone",
+        covers=("labels",),
+        records=records,
+    )
