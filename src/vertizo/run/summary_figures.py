@@ -28,10 +28,12 @@ def rows(summary: Summary) -> list[tuple[str, str]]:
     lines = _scores("test", summary, summary)
     if not lines:  # all records were for training and validation
         lines = _scores("validation", summary, summary.get("best") or {})
+    raw = _scores("test", summary, summary.get("raw_head", {}))
+    heads = [(f"raw head: {name}", text) for name, text in raw if not name.startswith(" ")]
     staleness = summary["staleness"]
     return [
         *lines,
-        *raw_scores(summary),
+        *heads,
         ("model", _model(summary)),
         ("clients", str(summary["clients"])),
         ("rounds", f"{summary['rounds']:,}"),
@@ -43,12 +45,6 @@ def rows(summary: Summary) -> list[tuple[str, str]]:
         ("peak memory", f"{summary['peak_memory_mib']:,.0f} MiB"),
         ("privacy", _privacy(summary["privacy"])),
     ]
-
-
-def raw_scores(summary: Summary) -> list[tuple[str, str]]:
-    """The raw head's figures on test records, where there are some; the classes are the same."""
-    found = _scores("test", summary, summary.get("raw_head", {}))
-    return [(f"raw head: {name}", text) for name, text in found if name == name.strip()]
 
 
 def statements(summary: Summary) -> list[tuple[str, str]]:
