@@ -183,17 +183,20 @@ def _trees(model: Any) -> dict[str, NDArray[Any]]:
 
 def _by_trees(numbers: dict[str, NDArray[Any]], inputs: Array) -> Array:
     """The sum over trees of the value of the leaf that each row falls into, [rows, outputs]."""
-    left, right = numbers["left"], numbers["right"]
+    feature, threshold, value = (numbers[name] for name in ("feature", "threshold", "value"))
+    children = np.stack([numbers["left"], numbers["right"]], 1).ravel()
+    leaf = numbers["left"] == np.arange(len(value))
     found = np.tile(numbers["baseline"], (len(inputs), 1))
     first = np.arange(len(inputs)) * inputs.shape[1]
     for round_ in numbers["roots"]:
         for output, root in enumerate(round_):
-            at, before = np.full(len(inputs), root), None
-            while before is None or not np.array_equal(at, before):
-                before = at
-                seen = inputs.take(first + numbers["feature"][at])
-                at = np.where(seen <= numbers["threshold"][at], left[at], right[at])
-            found[:, output] += numbers["value"][at]
+            rows, at = np.arange(len(inputs)), np.full(len(inputs), root)
+            while len(rows):
+                is_right = inputs.take(first.take(rows) + feature.take(at)) > threshold.take(at)
+                at = children.take(2 * at + is_right)
+                ends = leaf.take(at)
+                found[rows[ends], output] += value.take(at[ends])
+                rows, at = rows[~ends], at[~ends]
     return found
 
 
