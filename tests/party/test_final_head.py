@@ -94,6 +94,9 @@ def test_it_predicts_as_the_task_wants() -> None:
         task = Regression(5.0, 10.0)
         head = Fitted(kind, task)
         head.fit(rows[:200], values[:200])
+        kept = head.state()
+        assert isinstance(kept, dict)
+        assert kept["present"].numel() == 0  # no label of a training record
         found = task.predict(head.logits(rows[200:]))
         assert (found - values[200:]).abs().mean() < 3
 

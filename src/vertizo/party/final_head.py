@@ -73,13 +73,13 @@ class Fitted:
 
     def fit(self, rows: Tensor, labels: Tensor) -> None:
         """As of a `FinalHead`; one label alone is predicted for every record."""
-        present = np.unique(labels.numpy())
+        present, classified = np.unique(labels.numpy()), isinstance(self._task, Classification)
         if len(present) == 1:
-            value = 0.0 if isinstance(self._task, Classification) else float(present[0])
+            value = 0.0 if classified else float(present[0])
             numbers = _linear(np.zeros(rows.shape[1]), np.ones(rows.shape[1]), 0.0, value)
         else:
             numbers = _learnt(self._kind, self._task, rows.numpy(), labels.numpy())
-        numbers["present"] = present
+        numbers["present"] = present if classified else present[:0]
         numbers["width"] = np.array(rows.shape[1])
         self._numbers = {name: torch.from_numpy(part) for name, part in numbers.items()}
 
