@@ -23,6 +23,7 @@ from vertizo.network.frames import Next, Ready, Send, Sent, Terms
 from vertizo.network.serving import FederationService
 from vertizo.protocol import wire
 from vertizo.run import checkpoint
+from vertizo.run.experiment import Experiment
 from vertizo.run.folder import RunFolder
 
 CLOCK = ("seconds", "bytes_up", "bytes_down")
@@ -153,6 +154,10 @@ def test_members_hear_nothing_of_a_raw_head_before_training_is_over(tmp_path: Pa
         asked = [frames.decode(frame) for frame in after[:-1]]
         wanted += sum(isinstance(one, Send) and one.purpose.own == "train" for one in asked)
     assert wanted == len(dep.MEMBERS)
+    here = Experiment(house.config.experiment()).run().raw_head
+    kept = RunFolder(tmp_path / "logistic" / "server").load("raw_head")["head"]
+    assert isinstance(here, dict)
+    assert all(torch.equal(here[name], kept[name]) for name in kept)  # as with no network
 
 
 def hear_again(house: House, config: Any) -> None:

@@ -188,6 +188,7 @@ CODE = "may not name code or files"
     "client, keys, message",
     [
         ({}, {"require": {"method.name": "vafl"}}, "require.method.name is 'vafl' but the label h"),
+        ({}, {"require": {"server.final_head": "refit"}}, "but the label holder wants 'private'"),
         ({}, {"trial": False}, "federation.trial is false but the label holder runs a trial"),
         ({}, {"name": "other"}, "federation.name is 'other'; the label holder's is 'test'"),
         ({"name": "module", "path": "os:system", "arguments": {}}, {}, CODE),

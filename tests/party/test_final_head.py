@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tests.rows import each
@@ -14,7 +15,7 @@ from torch.nn.functional import cross_entropy
 from vertizo.config.schema import parse
 from vertizo.models.losses import Classification, Regression
 from vertizo.models.torch import wrap
-from vertizo.party.final_head import Fitted, Refitted
+from vertizo.party.final_head import Fitted, Refitted, _by_trees
 from vertizo.party.server_model import ServerModel
 from vertizo.run import checkpoint
 from vertizo.run.experiment import Experiment
@@ -93,6 +94,9 @@ def test_it_predicts_as_the_task_wants() -> None:
         task = Regression(5.0, 10.0)
         head = Fitted(kind, task)
         head.fit(rows[:200], values[:200])
+        kept = head.state()
+        assert isinstance(kept, dict)
+        assert kept["present"].numel() == 0  # no label of a training record
         found = task.predict(head.logits(rows[200:]))
         assert (found - values[200:]).abs().mean() < 3
 
@@ -134,6 +138,12 @@ def test_what_is_kept_predicts_as_scikit_learn_does(classes: int, tmp_path: Path
         again.load(checkpoint.load(tmp_path / kind))
         found = again.logits(rows)
         assert torch.equal(found, head.logits(rows))
+        if kind == "boosting":
+            their = theirs[kind]
+            raw = (their.decision_function if classes else their.predict)(rows.numpy())
+            numbers = {name: part.numpy() for name, part in head._numbers.items()}
+            ours = _by_trees(numbers, rows.double().numpy())
+            assert np.array_equal(ours, raw.reshape(len(rows), -1))
         if classes:
             wanted = torch.from_numpy(theirs[kind].predict_proba(rows.numpy())).float()
             assert torch.allclose(task.predict(found), wanted, rtol=1e-5, atol=1e-6)

@@ -73,13 +73,13 @@ class Fitted:
 
     def fit(self, rows: Tensor, labels: Tensor) -> None:
         """As of a `FinalHead`; one label alone is predicted for every record."""
-        present = np.unique(labels.numpy())
+        present, classified = np.unique(labels.numpy()), isinstance(self._task, Classification)
         if len(present) == 1:
-            value = 0.0 if isinstance(self._task, Classification) else float(present[0])
+            value = 0.0 if classified else float(present[0])
             numbers = _linear(np.zeros(rows.shape[1]), np.ones(rows.shape[1]), 0.0, value)
         else:
             numbers = _learnt(self._kind, self._task, rows.numpy(), labels.numpy())
-        numbers["present"] = present
+        numbers["present"] = present if classified else present[:0]
         numbers["width"] = np.array(rows.shape[1])
         self._numbers = {name: torch.from_numpy(part) for name, part in numbers.items()}
 
@@ -183,17 +183,20 @@ def _trees(model: Any) -> dict[str, NDArray[Any]]:
 
 def _by_trees(numbers: dict[str, NDArray[Any]], inputs: Array) -> Array:
     """The sum over trees of the value of the leaf that each row falls into, [rows, outputs]."""
-    left, right = numbers["left"], numbers["right"]
+    feature, threshold, value = (numbers[name] for name in ("feature", "threshold", "value"))
+    children = np.stack([numbers["left"], numbers["right"]], 1).ravel()
+    leaf = numbers["left"] == np.arange(len(value))
     found = np.tile(numbers["baseline"], (len(inputs), 1))
     first = np.arange(len(inputs)) * inputs.shape[1]
     for round_ in numbers["roots"]:
         for output, root in enumerate(round_):
-            at, before = np.full(len(inputs), root), None
-            while before is None or not np.array_equal(at, before):
-                before = at
-                seen = inputs.take(first + numbers["feature"][at])
-                at = np.where(seen <= numbers["threshold"][at], left[at], right[at])
-            found[:, output] += numbers["value"][at]
+            rows, at = np.arange(len(inputs)), np.full(len(inputs), root)
+            while len(rows):
+                is_right = inputs.take(first.take(rows) + feature.take(at)) > threshold.take(at)
+                at = children.take(2 * at + is_right)
+                ends = leaf.take(at)
+                found[rows[ends], output] += value.take(at[ends])
+                rows, at = rows[~ends], at[~ends]
     return found
 
 

@@ -29,10 +29,12 @@ def rows(summary: Summary) -> list[tuple[str, str]]:
     lines = _scores("test", summary, summary)
     if not lines:  # all records were for training and validation
         lines = _scores("validation", summary, summary.get("best") or {})
+    raw = _scores("test", summary, summary.get("raw_head", {}))
+    heads = [(f"raw head: {name}", text) for name, text in raw if not name.startswith(" ")]
     staleness, advantage = summary["staleness"], label_advantage.of(summary["privacy"])
     return [
         *lines,
-        *raw_scores(summary),
+        *heads,
         ("model", _model(summary)),
         ("clients", str(summary["clients"])),
         ("rounds", f"{summary['rounds']:,}"),
@@ -45,12 +47,6 @@ def rows(summary: Summary) -> list[tuple[str, str]]:
         ("privacy", privacy_text(summary["privacy"])),
         *([] if advantage is None else [("label advantage", label_advantage.text(advantage))]),
     ]
-
-
-def raw_scores(summary: Summary) -> list[tuple[str, str]]:
-    """The raw head's figures on test records, where there are some; the classes are the same."""
-    found = _scores("test", summary, summary.get("raw_head", {}))
-    return [(f"raw head: {name}", text) for name, text in found if name == name.strip()]
 
 
 def statements(summary: Summary) -> list[tuple[str, str]]:

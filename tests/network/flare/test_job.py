@@ -176,6 +176,7 @@ client:
 server:
   model: {name: mlp, hidden: [8]}
   optimizer: {learning_rate: 0.01}
+  final_head: logistic
 federation: {name: clinics, members: [site-1, site-2], folder: run, trial: true}
 """
 JOIN = "federation: {name: clinics, folder: of-SITE, trial: true}\n"
@@ -207,6 +208,7 @@ def train_here(folder: Path) -> dict[str, Any]:
         channel = dep.direct(service)
         member = Member(60.0)
         dep.together([partial(member.take_part, Path(p), channel(m)) for m, p in members.items()])
+        service.tick()  # a raw head is fitted once all were told
     return summary_of(folder)
 
 

@@ -87,6 +87,7 @@ class LabelHolder:
                 raise RunError(f"{name} failed: {error.cause}")
             service.tick()
             time.sleep(LOOK)
+        service.tick()  # a raw head is fitted once all were told
         return sorted(done)
 
 
