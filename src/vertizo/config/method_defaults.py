@@ -65,7 +65,7 @@ def filled(given: Mapping[str, Any]) -> Mapping[str, Any]:
         "codecs": {"up": method.up},
     }
     if method.additive:
-        own["server"]["model"] = {"name": "sum"}
+        own["server"] |= {"model": {"name": "sum"}, "join": method.server_join}
         own["client"] = {"optimizer": NEWTON}
     privacy, update = given.get("privacy"), _key(given.get("server"), "update")
     if update is None and _wants_guarantee(privacy):

@@ -26,7 +26,7 @@ from pydantic import Field
 
 from vertizo.core.deferred import torch
 from vertizo.core.errors import ConfigError
-from vertizo.core.names import UpdateName
+from vertizo.core.names import Join, UpdateName
 from vertizo.methods.along import AlongDirections
 from vertizo.methods.base import Answered, ClientSide, Features, Outcome
 from vertizo.models.base import Selected
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
     from vertizo.protocol.messages import Query
 
-LONGEST = 1.5
-"""Rows longer than so many times their root mean square are shortened."""
 CURVATURE = 0.15
 """h, a record's curvature by a logit: at most 1/4, less where labels are unequal."""
 NEWTON_STEPS, HALVINGS = 20, 12
@@ -51,10 +49,11 @@ class LabelStatistic(AlongDirections):
 
     paper: ClassVar[str] = "one label statistic (docs/mathematics.md)"
 
-    server_update: ClassVar[UpdateName] = "none"  # each client's fit has a bias of its own
+    server_update: ClassVar[UpdateName] = "none"
+    server_join: ClassVar[Join] = "mean"  # each client's fit has the whole bias
 
     name: Literal["label-statistic"] = "label-statistic"
-    spread: float = Field(default=1.4, gt=0)
+    spread: float = Field(default=1.0, gt=0)
     """How large a logit of the fit is expected to be: the standard deviation of its prior."""
 
     @property
@@ -118,7 +117,7 @@ def _weights(along: Tensor) -> Tensor:
     """``c_i`` of tangents [K, n, d_h], [n]: then no label's row is longer than 1/2."""
     rows = along if along.shape[2] == 1 else 2 * (along - along.mean(2, keepdim=True))
     lengths = rows.norm(dim=0).amax(1)  # twice the row of the label for which it is longest
-    usual = LONGEST * lengths.square().mean().sqrt()
+    usual = lengths.square().mean().sqrt()  # longer rows are shortened to it
     return 1 / torch.maximum(lengths, usual).clamp(min=1e-30)
 
 

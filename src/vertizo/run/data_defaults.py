@@ -40,6 +40,8 @@ TANGENT_CLIP = 0.5
 """C of tangent queries, whose rows have length 1 on average; slopes of a log-odds are below 1."""
 TANGENTS = (8, 96)
 """At least and at most so many directions of a tangent query."""
+STATISTICS = (16, 96)
+"""The same of a label statistic: no later query makes up for what it leaves out."""
 TANGENTS_PER_SIGNAL = 0.003
 """Directions for each μ n: every one has to rise above the noise."""
 
@@ -131,7 +133,8 @@ def _additive(config: ExperimentConfig, data: VerticalData) -> dict[str, Any]:
     privacy, known = config.privacy, "num_directions" in method.model_fields_set
     if isinstance(method, AlongDirections) and not known and privacy.epsilon is not None:
         wanted = TANGENTS_PER_SIGNAL * mu_of(privacy.epsilon, privacy.delta) * data.records
-        count = min(max(round(wanted), TANGENTS[0]), TANGENTS[1])
+        bounds = STATISTICS if method.name == "label-statistic" else TANGENTS
+        count = _within(bounds, round(wanted))
         chosen["method"] = method.model_copy(update={"num_directions": count})
     return chosen
 
