@@ -326,6 +326,36 @@ TANGENT = Round(
     ],
 )
 
+LABEL_STATISTIC = Round(
+    "label-statistic",
+    "One label statistic",
+    "Each client asks once. It sends embeddings and features along K directions, is told one "
+    "noised sum over labels, and fits its own logits to that.",
+    synchronous=False,
+    client=[
+        Says("computes K directions S from", 1),
+        Says("its features alone, and sends"),
+        Formula("h_i,  c_i U_i = c_i J_i S"),
+        Says("fits v to a: logistic, with", 3),
+        Says("a ridge that σ decides"),
+        Formula("w_m ← w_m + S v"),
+    ],
+    server=[
+        Says("takes every label's slope at", 2),
+        Says("logits of zero"),
+        Formula("s_i = c_i U_iᵀ (1/k − y_i)"),
+        Formula("clipped, summed, noised: a", noised=True),
+    ],
+    arrows=[
+        up("IDs, h and c U", "(1 + K)·B·d_h numbers"),
+        down("a and σ", "K + 1 numbers for all records", thick=False),
+    ],
+    closing=[
+        NOTHING_RAW,
+        "The reply holds nothing of other parties, nor of the server's model.",
+    ],
+)
+
 ROUNDS = (
     DPZV,
     CZOFO,
@@ -338,5 +368,6 @@ ROUNDS = (
     FEDBCD,
     FLEX_VFL,
     TANGENT,
+    LABEL_STATISTIC,
 )
 """In the order of the navigation."""

@@ -26,7 +26,7 @@ Load = Callable[..., ExperimentConfig]
 FIRST_ORDER = ["czofo", "vafl", "split", "compressed-vfl", "fedbcd", "flex-vfl"]
 IN_STEP = ["syn-zoo-vfl", "split", "compressed-vfl", "fedbcd", "flex-vfl"]
 ONE_POINT = ["czofo", "vafl", "split", "compressed-vfl", "fedbcd", "flex-vfl"]
-TANGENTS = ["tangent"]
+TANGENTS = ["tangent", "label-statistic"]
 PAIRS = ["dpzv", "cascaded", "zoo-vfl", "syn-zoo-vfl"]
 LOSSES = ["cascaded", "zoo-vfl"]
 RANDOM = {"name": "text", "checkpoint": "random", "family": "distilbert", "layers": 1}
@@ -94,6 +94,7 @@ METHODS_OF_ALL_KINDS = st.one_of(
     *(chosen(name) for name in ("vafl", "split")),
     *(chosen(name, local_steps=STEPS) for name in ("compressed-vfl", "fedbcd")),
     chosen("tangent", num_directions=STEPS, sweeps=STEPS),
+    chosen("label-statistic", num_directions=STEPS, spread=st.floats(0.1, 9)),
     chosen("flex-vfl", local_steps=st.lists(STEPS, min_size=1)),
 )
 MODELS = st.one_of(
@@ -338,6 +339,7 @@ OWN = {
     "fedbcd": ("synchronous", "sgd", "none"),
     "flex-vfl": ("synchronous", "sgd", "none"),
     "tangent": ("asynchronous", "sgd", "none"),
+    "label-statistic": ("asynchronous", "sgd", "none"),
 }
 """Timing, the server's update and the codec of queries, where they are left out."""
 

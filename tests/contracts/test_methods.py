@@ -23,6 +23,8 @@ from vertizo.protocol.messages import Query, Reply
 from vertizo.run import checkpoint
 
 PAIRS = [(name, timing) for name, method in METHODS.items() for timing in method.timings]
+LOGITS = ["label-statistic"]
+"""Methods whose clients send as many numbers as there are classes, and learn by themselves."""
 every_method = each("method", METHODS)
 every_pair = each("method, timing", PAIRS)
 with_and_without_noise = each("plan", ["none", "gaussian", "embedding-noise"])
@@ -77,7 +79,7 @@ def rates(method: str) -> dict[str, Any]:
     }
 
 
-@every_pair
+@each("method, timing", [pair for pair in PAIRS if pair[0] not in LOGITS])
 def test_clients_are_trained(method: str, timing: str) -> None:
     """Held against the same run with clients that stay as they were initialised."""
     found = {}
@@ -116,7 +118,7 @@ def test_any_differentiable_module_may_be_the_server(
     """
     (tmp_path / "server.py").write_text(SERVER)
     model = {"name": "module", "path": f"{tmp_path / 'server.py'}:tanh"}
-    changes = {**large_steps(method), "server.model": model}
+    changes = {**large_steps(method), "server.model": model, "server.join": "concat"}
     federation = federations.build(method, timing, changes)
     options = federations.config(method, timing).method
     side, labels = federation.server.side, federation.data.labels["train"]
@@ -427,7 +429,7 @@ def test_a_short_batch_is_divided_by_the_nominal_size(method: str, timing: str) 
         assert [reply.client for reply in replies] == askers(timing)
         values.append(torch.stack([reply.values for reply in replies]) * nominal)
     assert torch.allclose(*values, rtol=1e-5, atol=1e-6)
-    assert float(values[0].abs().max()) > 0.01
+    assert float(values[0].abs().max()) > 0.005
 
 
 @every_pair

@@ -200,6 +200,16 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
             **NOISE,
         },
     },
+    "label-statistic": {
+        "usual": {"client.model.outputs": 10, "method.num_directions": 12},
+        "log-odds, noise, raw head": {
+            "data": {"name": "breast-cancer", "limit": 60, "test_limit": 40},
+            "client.model": {"name": "mlp", "outputs": 1, "last_layer": "zeros"},
+            "server.final_head": "logistic",
+            "server.update": "none",
+            **NOISE,
+        },
+    },
 }
 DIGEST = "6c16115e939e4d65afa65a772567092e"
 SERVED: dict[str, dict[str, Any]] = {

@@ -57,7 +57,7 @@ def test_no_byte_to_a_client_depends_on_it() -> None:
 
 
 def test_every_kind_of_method_has_one_without_a_byte_to_clients() -> None:
-    for name in ("tangent", "vafl", "czofo", "split", "cascaded"):
+    for name in ("tangent", "label-statistic", "vafl", "czofo", "split", "cascaded"):
         own = {"method": {"name": name}}
         _, plain = run("private", **own)
         summary, seen = run("logistic", **own)

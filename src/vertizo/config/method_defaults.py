@@ -67,7 +67,7 @@ def filled(given: Mapping[str, Any]) -> Mapping[str, Any]:
         "codecs": {"up": method.up},
     }
     if method.additive:
-        own["server"]["model"] = {"name": "sum"}
+        own["server"] |= {"model": {"name": "sum"}, "join": method.server_join}
         own["client"] = {"optimizer": NEWTON}
     privacy, update = given.get("privacy"), _key(given.get("server"), "update")
     if update is None and _pays_for_labels(method, given):
@@ -132,11 +132,11 @@ def has_noised_replies(privacy: Any) -> bool:
 
 def _under_guarantee(method: type[Method]) -> Sections:
     """How the server is trained where nothing is said of it: under noise, in secret if it can."""
-    if method.server_update == "none":
-        return {}
+    allowed: list[UpdateName] = [each for each in PRIVATE if each in method.server_updates]
+    if not allowed:
+        return {"server": {"update": "none"}}
     if method.additive:
         return {"server": {"update": "private-sgd"}, "privacy": {"server_share": BIAS_SHARE}}
-    allowed: list[UpdateName] = [each for each in PRIVATE if each in method.server_updates]
     if "poisson-dp-sgd" not in allowed:
         return {"server": {"update": allowed[0]}, "privacy": {"server_share": 0.5}}
     return {"server": SECRET, "privacy": {"server_share": SERVER_SHARE}}

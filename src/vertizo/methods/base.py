@@ -31,7 +31,7 @@ import numpy as np
 
 from vertizo.core.deferred import torch
 from vertizo.core.errors import ConfigError
-from vertizo.core.names import LawName, Timing, UpdateName
+from vertizo.core.names import Join, LawName, Timing, UpdateName
 from vertizo.core.options import Chosen
 from vertizo.core.randomness import Stream
 from vertizo.models.base import DifferentiableModel, Model, Selected
@@ -141,6 +141,8 @@ class Method(Chosen):
     """How its server is trained, unless another way is chosen."""
     server_updates: ClassVar[tuple[UpdateName, ...]] = get_args(UpdateName)
     """The ways that may be chosen."""
+    server_join: ClassVar[Join] = "concat"
+    """How embeddings meet at the server, unless another way is chosen."""
     first_order_client: ClassVar[bool] = False
     """Whether the client model must be differentiable."""
     as_pytorch: ClassVar[bool] = False

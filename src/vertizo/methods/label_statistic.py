@@ -4,11 +4,11 @@ docs/mathematics.md, One label statistic; ``J_i``, ``S`` and ``U_i`` are as in
 `vertizo.methods.along`. With softmax, or one log-odds, all that a likelihood has of the labels is
 ``Σ_i U_iᵀ y_i``.
 
-1. The client sends ``h_i`` and ``c_i U_i`` of every record. ``c_i > 0`` shortens long rows, so that
-   no label's row passes the clip C = 1/2.
-2. The server takes ``s_i = c_i U_iᵀ (1/k − onehot(y_i))``, the slope at logits of zero, clips it and
-   releases the noised mean ``a``. It sends ``a`` and σ, the noise of its numbers.
-3. The client finds the v that minimises ``mean_i c_i (A(h_i + U_i v)) + a·v + Σ_k λ_k v_k² / 2``,
+1. The client sends ``h_i`` and ``c_i U_i`` of every record. ``c_i > 0`` shortens long rows, so
+   that no label's row passes the clip C = 1/2.
+2. The server takes ``s_i = c_i U_iᵀ (1/k − onehot(y_i))``, the slope at logits of zero, clips it
+   and releases the noised mean ``a``. It sends ``a`` and σ, the noise of its numbers.
+3. The client finds the v that minimises ``mean_i c_i A(h_i + U_i v) + a·v + Σ_k λ_k v_k² / 2``,
    the negative log-likelihood weighted by ``c_i``, with A the log-partition less the mean logit.
    ``λ_k = (1/n + σ²/(h m_k))/τ²``, with ``m_k = mean_i c_i ‖U_i,k‖²``, is public but for its own
    features: the normal prior of variance τ² beside records and noise.
@@ -26,7 +26,7 @@ from pydantic import Field
 
 from vertizo.core.deferred import torch
 from vertizo.core.errors import ConfigError
-from vertizo.core.names import UpdateName
+from vertizo.core.names import Join, UpdateName
 from vertizo.methods.along import AlongDirections
 from vertizo.methods.base import Answered, ClientSide, Features, Outcome
 from vertizo.models.base import Selected
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
     from vertizo.protocol.messages import Query
 
-LONGEST = 1.5
-"""Rows longer than so many times their root mean square are shortened."""
 CURVATURE = 0.15
 """h, a record's curvature by a logit: at most 1/4, less where labels are unequal."""
 NEWTON_STEPS, HALVINGS = 20, 12
@@ -51,10 +49,11 @@ class LabelStatistic(AlongDirections):
 
     paper: ClassVar[str] = "one label statistic (docs/mathematics.md)"
 
-    server_update: ClassVar[UpdateName] = "none"  # each client's fit has a bias of its own
+    server_updates: ClassVar[tuple[UpdateName, ...]] = ("sgd", "none")  # in no reply either way
+    server_join: ClassVar[Join] = "mean"  # each client's fit has the whole bias
 
     name: Literal["label-statistic"] = "label-statistic"
-    spread: float = Field(default=1.4, gt=0)
+    spread: float = Field(default=1.0, gt=0)
     """How large a logit of the fit is expected to be: the standard deviation of its prior."""
 
     @property
@@ -81,8 +80,8 @@ class LabelStatistic(AlongDirections):
         for client, dim in enumerate(dims):
             if dim not in fit:
                 raise ConfigError(
-                    f"client.model gives embeddings of {dim} numbers at client {client}, but method "
-                    f"{self.name!r} fits logits: {' or '.join(map(str, sorted(fit)))}"
+                    f"client.model gives embeddings of {dim} numbers at client {client}, but "
+                    f"method {self.name!r} fits logits: {' or '.join(map(str, sorted(fit)))}"
                 )
 
     def ask(self, side: ClientSide, number: int, features: Features) -> Tensor:
@@ -118,7 +117,7 @@ def _weights(along: Tensor) -> Tensor:
     """``c_i`` of tangents [K, n, d_h], [n]: then no label's row is longer than 1/2."""
     rows = along if along.shape[2] == 1 else 2 * (along - along.mean(2, keepdim=True))
     lengths = rows.norm(dim=0).amax(1)  # twice the row of the label for which it is longest
-    usual = LONGEST * lengths.square().mean().sqrt()
+    usual = lengths.square().mean().sqrt()  # longer rows are shortened to it
     return 1 / torch.maximum(lengths, usual).clamp(min=1e-30)
 
 

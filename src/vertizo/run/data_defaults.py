@@ -41,6 +41,8 @@ TANGENT_CLIP = 0.5
 """C of tangent queries, whose rows have length 1 on average; slopes of a log-odds are below 1."""
 TANGENTS = (8, 96)
 """At least and at most so many directions of a tangent query."""
+STATISTICS = (16, 96)
+"""The same of a label statistic: no later query makes up for what it leaves out."""
 TANGENTS_PER_SIGNAL = 0.003
 """Directions for each μ n: every one has to rise above the noise."""
 
@@ -151,14 +153,15 @@ def _additive(config: ExperimentConfig, data: VerticalData) -> dict[str, Any]:
         chosen["client"] = config.client.model_copy(update={"model": model})
     privacy, known = config.privacy, "num_directions" in method.model_fields_set
     if isinstance(method, AlongDirections) and not known and privacy.epsilon is not None:
-        count = tangents(privacy.epsilon, privacy.delta, data.records)
+        bounds = STATISTICS if method.name == "label-statistic" else TANGENTS
+        count = tangents(privacy.epsilon, privacy.delta, data.records, bounds)
         chosen["method"] = method.model_copy(update={"num_directions": count})
     return chosen
 
 
-def tangents(epsilon: float, delta: float, records: int) -> int:
+def tangents(epsilon: float, delta: float, records: int, bounds: tuple[int, int] = TANGENTS) -> int:
     """K of queries along directions: as many as rise above the noise."""
-    return _within(TANGENTS, round(TANGENTS_PER_SIGNAL * mu_of(epsilon, delta) * records))
+    return _within(bounds, round(TANGENTS_PER_SIGNAL * mu_of(epsilon, delta) * records))
 
 
 def reply_clip(data: VerticalData) -> float:
