@@ -47,7 +47,6 @@ from vertizo.run.lengths import answers_expected, batch_sizes
 from vertizo.zeroth_order.directions import Directions
 from vertizo.zeroth_order.estimators import Along
 
-
 SUM_ALONE = (
     "server.model 'sum' adds up the clients' numbers alone: the label holder's columns enter the "
     "raw head (server.final_head), not the private one"
