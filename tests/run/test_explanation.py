@@ -13,6 +13,7 @@ from tests.rows import each
 
 from vertizo.config.schema import parse
 from vertizo.privacy import label_advantage
+from vertizo.run.coverage import FEATURES
 from vertizo.run.experiment import Experiment
 from vertizo.run.explanation import Explanation, explain
 
@@ -114,5 +115,9 @@ def test_a_raw_head_and_what_mixes_records_are_said() -> None:
         privacy = Experiment(config).privacy()
         assert privacy["covers"] == ["labels"], changes
         assert any(words in line for line in explain(config, privacy).not_protected), changes
+    for kind, covered in (("whiten", False), ("filters", True)):
+        own = {"data": {"name": "digits", "limit": 200}, "client": {"pretrain": kind}}
+        config = parse({**base, **own})
+        assert (FEATURES in Experiment(config).privacy()["covers"]) is covered
     orthonormal = {"name": "tangent", "directions": "orthonormal"}
     assert parse({**base, "method": orthonormal}).method.mixes_features is False

@@ -27,6 +27,16 @@ TABLE: dict[str, Any] = {"outputs": 16}
 TABLE_UNDER_GUARANTEE: dict[str, Any] = {"outputs": 64, "final_relu": True}
 """The same where the server must be linear, as one that learns under noise is."""
 
+NARROW = 2
+"""Numbers of an embedding up to which a guarantee leaves the learning to the clients: the server
+has next to nothing to learn from random ones."""
+NARROW_TABLE: dict[str, Any] = {"final_relu": False}
+"""A client's model for a table then: a ReLU would make half of its only number zero."""
+PER_RECORD = 3.0
+"""ε from which on they learn it from replies that hide each record's gradient by itself."""
+NARROW_SHARE = 0.5
+"""Of the budget, for the server."""
+
 NEWTON: dict[str, Any] = {"learning_rate": 1.0, "momentum": 0.0, "decay": "none"}
 """A client's optimiser where replies are steps."""
 BIAS_SHARE = 0.15
@@ -76,10 +86,14 @@ def filled(given: Mapping[str, Any]) -> Mapping[str, Any]:
         mechanism = mechanism_for(_key(privacy, "epsilon"), teachable=teachable)
         privacy = _with(privacy, {"mechanism": mechanism})
         given = {**given, "privacy": privacy}
-    if update is None and _wants_guarantee(privacy):
-        for section, values in _under_guarantee(method).items():
-            own[section] = {**own.get(section, {}), **values}
-        update = own["server"]["update"]
+    narrow = is_narrow(given.get("client"))
+    if _wants_guarantee(privacy):
+        if update is None:
+            for section, values in _under_guarantee(method, narrow=narrow).items():
+                own[section] = {**own.get(section, {}), **values}
+            update = own["server"]["update"]
+        if narrow and "reply" in method.model_fields:  # of two losses each has noise of its own
+            own["method"] = {"reply": "difference"}
     if update == "poisson-dp-sgd":  # it trains on the table from the start
         own["simulation"]["table"] = "upload"
     if has_noised_replies(privacy) or _key(privacy, "mechanism") in ON_LABELS:
@@ -92,6 +106,7 @@ def filled(given: Mapping[str, Any]) -> Mapping[str, Any]:
     is_table = _key(given.get("data"), "name") in TABLES and not method.additive
     if is_table and isinstance(client, Mapping):
         preferred = TABLE_UNDER_GUARANTEE if update == "poisson-dp-sgd" else TABLE
+        preferred = NARROW_TABLE if narrow else preferred
         model = client.get("model", {})
         if isinstance(model, Mapping) and model.get("name", "mlp") == "mlp":
             result["client"] = {**client, "model": {"name": "mlp", **preferred, **model}}
@@ -130,7 +145,13 @@ def has_noised_replies(privacy: Any) -> bool:
     return bool(_key(privacy, "mechanism", "gaussian" if wished else "none") == "gaussian")
 
 
-def _under_guarantee(method: type[Method]) -> Sections:
+def is_narrow(client: Any) -> bool:
+    """Whether each client was told to make so few numbers that it must learn them."""
+    outputs = _key(_key(client, "model"), "outputs")
+    return isinstance(outputs, int) and 1 <= outputs <= NARROW
+
+
+def _under_guarantee(method: type[Method], *, narrow: bool) -> Sections:
     """How the server is trained where nothing is said of it: under noise, in secret if it can."""
     allowed: list[UpdateName] = [each for each in PRIVATE if each in method.server_updates]
     if not allowed:
@@ -139,7 +160,8 @@ def _under_guarantee(method: type[Method]) -> Sections:
         return {"server": {"update": "private-sgd"}, "privacy": {"server_share": BIAS_SHARE}}
     if "poisson-dp-sgd" not in allowed:
         return {"server": {"update": allowed[0]}, "privacy": {"server_share": 0.5}}
-    return {"server": SECRET, "privacy": {"server_share": SERVER_SHARE}}
+    share = NARROW_SHARE if narrow else SERVER_SHARE
+    return {"server": SECRET, "privacy": {"server_share": share}}
 
 
 def _given(section: Any) -> Any:

@@ -263,10 +263,30 @@ class ExperimentConfig(Options):
                     "privacy.epsilon and privacy.server_noise_std are both set; the noise is "
                     "calibrated to epsilon, or given as noise_std and server_noise_std"
                 )
+            self._narrow_learn(privacy.epsilon)
         elif private and (privacy.server_noise_std is None or privacy.server_share is not None):
             raise ValueError(
                 f"server.update {update!r} with privacy.noise_std needs privacy.server_noise_std, "
                 "and no privacy.server_share"
+            )
+
+    def _narrow_learn(self, epsilon: float) -> None:
+        """One or two numbers a record, random at first, have to be learnt."""
+        name, update, learns = self.method.name, self.server.update, method_defaults.PER_RECORD
+        random = self.client.pretrain == "none" and self.control == "none"
+        if (
+            random
+            and update in PRIVATE
+            and self.method.reply_is_per_record
+            and epsilon < learns
+            and method_defaults.is_narrow(self.client)
+        ):
+            raise ValueError(
+                f"privacy.epsilon is {epsilon} and client.model.outputs at most "
+                f"{method_defaults.NARROW}, but method {name!r} hides every record's own gradient "
+                f"in noise, below which clients of a server with server.update {update!r} learn "
+                "next to nothing; use method 'tangent' or 'dpzv', server.model 'sum' with "
+                f"server.update 'none', or an epsilon of at least {learns:g}"
             )
 
     def _padding_survives(self) -> None:

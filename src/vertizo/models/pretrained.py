@@ -154,7 +154,7 @@ class FilterMeans(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """[batch, channels, height, width] to [batch, components]."""
-        return torch.cat([self._means(part) for part in images.split(AT_ONCE)])
+        return torch.cat([self._means(part) for part in torch.split(images, AT_ONCE)])
 
     def _means(self, images: Tensor) -> Tensor:
         planes, found = images.flatten(0, 1).unsqueeze(1), []
@@ -162,7 +162,7 @@ class FilterMeans(nn.Module):
             margin = bank.shape[-1] // 2
             responses = F.conv2d(F.pad(planes, (margin,) * 4, mode="replicate"), bank).relu()
             cells = F.adaptive_avg_pool2d(responses, self._grid)
-            found.append(cells.unflatten(0, images.shape[:2]).mean(1).flatten(1))
+            found.append(cells.reshape(*images.shape[:2], -1).mean(1))
         return GAIN * torch.cat(found, 1)
 
 

@@ -10,6 +10,7 @@ import math
 from typing import Any
 
 from vertizo.config.architectures import MlpConfig
+from vertizo.config.method_defaults import is_narrow
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.names import PRIVATE, UpdateName
 from vertizo.data.vertical import VerticalData
@@ -53,6 +54,8 @@ TYPICAL_COLUMNS = 10
 """Of a client whose columns are nobody else's knowledge."""
 PRIVATE_EPOCHS = 5
 """Every epoch divides the budget of the replies further."""
+NARROW_EPOCHS = 20
+"""Where clients send so little that they must learn it: in 5 they hardly move."""
 PRIVATE_BATCHES = 20
 """Of an epoch: the noise on a sum is the same for every size of the batch that divides it."""
 PRIVATE_BATCH_SIZES = (64, 2000)
@@ -119,7 +122,11 @@ def complete(config: ExperimentConfig, data: VerticalData) -> ExperimentConfig:
     if "epochs" not in given:
         batch_size = chosen.get("batch_size", config.batch_size)
         per_epoch = max(1, math.ceil(data.records / batch_size))
-        chosen["epochs"] = _within(EPOCHS, PRIVATE_EPOCHS if private else round(ROUNDS / per_epoch))
+        wanted = round(ROUNDS / per_epoch)
+        if private:
+            narrow = privacy.epsilon is not None and is_narrow(config.client)
+            wanted = NARROW_EPOCHS if narrow else PRIVATE_EPOCHS
+        chosen["epochs"] = _within(EPOCHS, wanted)
     if privacy.mechanism == "teacher":
         teacher = _teacher(privacy.teacher, data)
         chosen["privacy"] = privacy.model_copy(update={"teacher": teacher})
