@@ -19,12 +19,12 @@ from vertizo.core.errors import (
     UnknownPartyError,
 )
 from vertizo.core.names import Head
-from vertizo.models.losses import Classification, Flipped
 from vertizo.party.batches import Batches
 from vertizo.party.checks import Partition, Peer, QueryChecks, Vetted
 from vertizo.party.final_head import FinalHead
-from vertizo.party.metrics import Scores, scores
+from vertizo.party.metrics import Scores
 from vertizo.party.private_updates import Schedule, SecretSgd
+from vertizo.party.scoring import Scoring
 from vertizo.party.server_model import ServerSide, TrainingMeter
 from vertizo.party.table import Staleness
 from vertizo.party.uploads import Uploads
@@ -97,8 +97,7 @@ class ServerParty:
         if self.wants_teaching:
             assert self.private_labels is not None
             self._teaching = Uploads([self.private_labels.width] * self.clients, self.bound)
-        task = side.model.task  # labels that score are not private
-        self._task = Classification(task.outputs) if isinstance(task, Flipped) else task
+        self._scoring = Scoring(side, self.labels, self.own, self.head)
         points, most, tolerant = side.method.points, self.batch_size, side.plan.tolerant
         shape = (points, most, max(dims))
         # The codec's may be more: a scale a record may outgrow floats.
@@ -328,34 +327,11 @@ class ServerParty:
 
     def logits(self, purpose: Purpose, by: Head = "private") -> Tensor:
         """Logits of the uploaded records by one of the heads; the upload is used up."""
-        rows = self._uploads.take(purpose)
-        return self._logits(purpose, rows) if by == "private" else self._raw_logits(purpose, rows)
-
-    def _logits(self, purpose: Purpose, rows: Tensor) -> Tensor:
-        return self.side.model.logits(self._joined(purpose, rows))
-
-    def _joined(self, purpose: Purpose, rows: Tensor) -> Tensor:
-        """What the server's model reads."""
-        joined = self.side.table.combine(rows)
-        return self._with_own(purpose, joined) if self.side.table.has_own else joined
-
-    def _raw_logits(self, purpose: Purpose, rows: Tensor) -> Tensor:
-        assert self.head is not None, "the configuration names one"
-        return self.head.logits(self._of_head(purpose, rows))
-
-    def _of_head(self, purpose: Purpose, rows: Tensor) -> Tensor:
-        """What the raw head reads."""
-        assert self.head is not None, "the configuration names one"
-        return self._joined(purpose, rows) if self.head.combines else self._with_own(purpose, rows)
-
-    def _with_own(self, purpose: Purpose, rows: Tensor) -> Tensor:
-        """Rows with the label holder's own features behind them."""
-        return rows if self.own is None else torch.cat([rows, self.own[purpose]], 1)
+        return self._scoring.logits(purpose, self._uploads.take(purpose), by)
 
     def score(self, purpose: Purpose) -> Scores:
         """Quality of predictions for the uploaded records; stays with the server."""
-        rows = self.used(purpose)
-        return scores(self._task, self._logits(purpose, rows), self.labels[purpose])
+        return self._scoring.score(purpose, self.used(purpose))
 
     def used(self, purpose: Purpose) -> Tensor:
         """The uploaded rows of a partition, for a score; those of tests a raw head needs again.
@@ -372,12 +348,8 @@ class ServerParty:
 
         Nothing where there are none.
         """
-        assert self.head is not None, "the configuration names one"
-        self.head.fit(self._of_head("train", self.used("train")), self.labels["train"])
-        if self._tested is None:
-            return {}
-        logits = self._raw_logits("test", self._tested)
-        return scores(self._task, logits, self.labels["test"])
+        self._scoring.fit_head(self.used("train"))
+        return {} if self._tested is None else self._scoring.score("test", self._tested, "raw")
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint must hold, beside the server model's parameters."""

@@ -1,0 +1,63 @@
+"""What the label holder predicts of uploaded records, by either head, and how good that is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from vertizo.core.names import Head
+from vertizo.models.losses import Classification, Flipped
+from vertizo.party.checks import Partition
+from vertizo.party.final_head import FinalHead
+from vertizo.party.metrics import Scores, scores
+from vertizo.party.server_model import ServerSide
+from vertizo.protocol.messages import Purpose
+
+
+@dataclass(eq=False)
+class Scoring:
+    """Predictions from the clients' embeddings of a partition, side by side, [rows, Σ d_h]."""
+
+    side: ServerSide
+    labels: Partition
+    """Raw, by purpose."""
+    own: Partition | None
+    """The label holder's own features by purpose, [records, columns]."""
+    head: FinalHead | None
+    """The raw head; None for none."""
+
+    def __post_init__(self) -> None:
+        task = self.side.model.task  # labels that score are not private
+        self._task = Classification(task.outputs) if isinstance(task, Flipped) else task
+
+    def logits(self, purpose: Purpose, rows: Tensor, by: Head = "private") -> Tensor:
+        """Of one of the heads, [rows, outputs]."""
+        if by == "private":
+            return self.side.model.logits(self._joined(purpose, rows))
+        assert self.head is not None, "the configuration names one"
+        return self.head.logits(self._of_head(purpose, rows))
+
+    def score(self, purpose: Purpose, rows: Tensor, by: Head = "private") -> Scores:
+        """Quality of predictions; stays with the server."""
+        return scores(self._task, self.logits(purpose, rows, by), self.labels[purpose])
+
+    def fit_head(self, rows: Tensor) -> None:
+        """Fit the raw head on the training records' raw labels."""
+        assert self.head is not None, "the configuration names one"
+        self.head.fit(self._of_head("train", rows), self.labels["train"])
+
+    def _joined(self, purpose: Purpose, rows: Tensor) -> Tensor:
+        """What the server's model reads."""
+        joined = self.side.table.combine(rows)
+        return self._with_own(purpose, joined) if self.side.table.has_own else joined
+
+    def _of_head(self, purpose: Purpose, rows: Tensor) -> Tensor:
+        """What the raw head reads."""
+        assert self.head is not None, "the configuration names one"
+        return self._joined(purpose, rows) if self.head.combines else self._with_own(purpose, rows)
+
+    def _with_own(self, purpose: Purpose, rows: Tensor) -> Tensor:
+        """Rows with the label holder's own features behind them."""
+        return rows if self.own is None else torch.cat([rows, self.own[purpose]], 1)
