@@ -45,6 +45,15 @@ def test_a_second_time_nothing_is_run_again(vertizo: Vertizo, tiny: tuple[str, .
     assert json.loads(first.out)["vafl"]["controls"] == {}
 
 
+@pytest.mark.processes
+def test_a_second_time_what_was_left_to_the_records_is_what_it_was(vertizo: Vertizo) -> None:
+    """Epochs and batch sizes that no key names are in the folder's file."""
+    small = ("--set", "data.name=digits", "--set", "data.limit=60", "--set", "rounds=4")
+    command = ("compare", "--methods", "vafl", "--no-controls", "--seeds", "2", *small, "--json")
+    first = vertizo(*command)
+    assert vertizo(*command).out == first.out
+
+
 MISTAKES = """\
  | --methods is missing | dpzv
 --methods vafl,vafl | names a method twice

@@ -162,6 +162,8 @@ class Experiment:
     def check_same(self, folder: RunFolder) -> None:
         """Raise RunError if the folder holds a run of another configuration."""
         if not folder.is_of(self.config):
+            self.data()  # which completes what the configuration leaves to the records
+        if not folder.is_of(self.config):
             raise RunError(
                 f"{folder.path} holds a run of another configuration; "
                 "resume it with the config.yaml that is in it"

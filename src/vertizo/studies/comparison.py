@@ -115,9 +115,11 @@ def check(runs: Sequence[Run]) -> list[str]:
     seen = set()
     data: dict[tuple[int, str], Any] = {}
     for run in runs:
+        key = run.config.seed, run.config.data.model_dump_json()
+        experiment = Experiment(run.config, data.get(key))
         if (run.folder / "config.yaml").is_file():
             try:
-                Experiment(run.config).check_same(RunFolder(run.folder))
+                experiment.check_same(RunFolder(run.folder))
             except RunError:
                 raise RunError(
                     f"{run.folder} holds a run of another configuration; name another --out"
@@ -125,8 +127,6 @@ def check(runs: Sequence[Run]) -> list[str]:
         if run.label in seen:
             continue
         seen.add(run.label)
-        key = run.config.seed, run.config.data.model_dump_json()
-        experiment = Experiment(run.config, data.get(key))
         data[key] = experiment.data()
         experiment.check()
     return list(dict.fromkeys(note for each in data.values() for note in each.notes))
