@@ -15,6 +15,7 @@ from vertizo.attacks.audit import small
 from vertizo.attacks.audit.adversaries import Honest, Malicious, Measuring
 from vertizo.attacks.audit.final_model import FinalModel
 from vertizo.attacks.audit.game import audit
+from vertizo.attacks.audit.private_labels import SeesRelease
 from vertizo.attacks.audit.setting import Setting
 from vertizo.cli.privacy import audit as command
 from vertizo.config.schema import parse
@@ -22,6 +23,8 @@ from vertizo.core.errors import ConfigError
 from vertizo.party import private_updates
 from vertizo.privacy import clipping
 from vertizo.privacy.mechanisms import SeededNoise
+from vertizo.privacy.options import ON_LABELS
+from vertizo.privacy.private_labels import RandomisedResponse, Teacher
 from vertizo.protocol import wire
 
 CLIP, BATCH = small.CLIP, small.BATCH
@@ -163,6 +166,27 @@ def test_private_servers_keep_their_promise():
 
 def test_who_is_given_the_final_model_learns_no_more_than_is_promised():
     _keeps_its_promise(FinalModel, 150)
+
+
+def test_private_labels_tell_no_more_than_is_promised_and_the_game_sees_them(monkeypatch):
+    """Randomised response at ε = 1 is told apart; a teacher's labels hardly are."""
+    measured = {}
+    for mechanism in ON_LABELS:
+        found = _audited(Setting(small.on_labels(mechanism), small.data()), SeesRelease, 300)
+        assert found.epsilon_exact == pytest.approx(1.0, abs=1e-3)
+        assert not found.refutes_accountant
+        measured[mechanism] = found.bound.epsilon
+    assert 0.3 < measured["randomised-response"] < 1.0, measured
+    monkeypatch.setattr(RandomisedResponse, "exchanged", 2**64 // 20)
+    monkeypatch.setattr(Teacher, "released", _without_noise)
+    for mechanism in ON_LABELS:
+        setting = Setting(small.on_labels(mechanism), small.data())
+        assert _audited(setting, SeesRelease, 100).refutes_accountant, mechanism
+
+
+def _without_noise(self, labels, inputs):
+    sums = [inputs[labels == label].sum(0) for label in range(self.classes)]
+    return torch.stack(sums, 1)
 
 
 def test_a_server_whose_gradients_escape_the_clip_is_caught(monkeypatch):

@@ -11,9 +11,11 @@ import torch
 from vertizo.attacks.audit import small
 from vertizo.attacks.audit.adversaries import Adversary, Honest, Malicious, Measuring
 from vertizo.attacks.audit.final_model import FinalModel
+from vertizo.attacks.audit.private_labels import SeesRelease
 from vertizo.attacks.audit.setting import Setting
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.names import PRIVATE
+from vertizo.privacy.options import ON_LABELS
 from vertizo.run.experiment import Experiment
 
 
@@ -29,7 +31,8 @@ class Case:
 
 
 def small_cases(trials: int, honest_trials: int, probes: int, record: int) -> list[Case]:
-    """Noise by the published formula, exact noise, a server on raw labels, and private ones.
+    """Noise by the published formula, exact noise, a server on raw labels, and private ones; and
+    private labels.
 
     Args:
         trials: of either label, by malicious clients.
@@ -47,6 +50,8 @@ def small_cases(trials: int, honest_trials: int, probes: int, record: int) -> li
     for update in PRIVATE:
         config = small.config("exact", update=update)
         servers.append((f"{update} server", config, [measuring, FinalModel]))
+    for mechanism in ON_LABELS:
+        servers.append((mechanism, small.on_labels(mechanism), [SeesRelease]))
     found = []
     for title, config, players in servers:
         setting = Setting(config, data, record)
@@ -67,6 +72,8 @@ def configured_cases(
     """
     torch.set_num_threads(config.threads)
     setting = Setting(config, Experiment(config).data(), record)
+    if config.privacy.mechanism in ON_LABELS:
+        return [Case(config.privacy.mechanism, setting, SeesRelease, trials)]
     update = config.server.update
     title = f"{update if update != 'none' else 'frozen'} server"
     cases = [Case(title, setting, Malicious, trials)]

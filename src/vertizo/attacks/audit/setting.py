@@ -144,7 +144,7 @@ class Setting:
 def _calibrated(config: ExperimentConfig, statement: Statement) -> ExperimentConfig:
     """The same with its noise in place of its ε, which takes long to calibrate to."""
     privacy, secret = config.privacy, statement.secret_steps
-    if privacy.epsilon is None or privacy.noise != "seeded":
+    if privacy.mechanism != "gaussian" or privacy.epsilon is None or privacy.noise != "seeded":
         return config
     noise = {"epsilon": None, "accounting": "exact", "noise_std": statement.noise_std}
     noise["server_noise_std"] = (

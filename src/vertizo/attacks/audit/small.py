@@ -61,6 +61,18 @@ def config(
         privacy |= {"epsilon": EPSILON, "accounting": noise}
     else:
         privacy["noise_std"] = noise_std_for(2 * CLIP, EPSILON, DELTA, CLIENTS * EPOCHS)
+    return _with(privacy, update)
+
+
+def on_labels(mechanism: str) -> ExperimentConfig:
+    """The same on private labels."""
+    privacy: dict[str, Any] = {"mechanism": mechanism, "epsilon": EPSILON}
+    if mechanism == "teacher":
+        privacy |= {"delta": DELTA, "teacher": {"components": 3}}
+    return _with(privacy, "none")
+
+
+def _with(privacy: dict[str, Any], update: UpdateName) -> ExperimentConfig:
     return configuration.parse(
         {
             "seed": 0,
