@@ -211,7 +211,7 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
         },
     },
 }
-DIGEST = "6c16115e939e4d65afa65a772567092e"
+DIGEST = "97b1bde06add7d9de7990444cc015eb2"
 SERVED: dict[str, dict[str, Any]] = {
     "dpzv": {},
     "vafl": {
