@@ -44,6 +44,8 @@ BIAS_SHARE = 0.15
 
 Sections = dict[str, dict[str, Any]]
 
+CLASSES = ("classification", None)
+"""Of data whose labels may be made private: their task, and no range."""
 SECRET: dict[str, Any] = {
     "update": "poisson-dp-sgd",
     "clip": 2.0,
@@ -96,7 +98,7 @@ def filled(given: Mapping[str, Any]) -> Mapping[str, Any]:
             own["method"] = {"reply": "difference"}
     if update == "poisson-dp-sgd":  # it trains on the table from the start
         own["simulation"]["table"] = "upload"
-    if has_noised_replies(privacy) or _key(privacy, "mechanism") in ON_LABELS:
+    if draws_noise(privacy):
         noise = "secure" if "seed" not in given else "seeded"
         own["privacy"] = {**own.get("privacy", {}), "noise": noise}
     result = dict(given)
@@ -130,6 +132,7 @@ def _pays_for_labels(method: type[Method], given: Mapping[str, Any]) -> bool:
         and isinstance(epsilon, int | float)
         and set(_given(privacy)) <= only
         and _key(data, "label_holder") is None
+        and (_key(data, "task"), _key(data, "label_range")) in ((None, None), CLASSES)
     )
 
 
@@ -139,10 +142,11 @@ def _wants_guarantee(privacy: Any) -> bool:
     return _key(privacy, "epsilon") is not None and ways == ("gaussian", "exact")
 
 
-def has_noised_replies(privacy: Any) -> bool:
-    """Whether the server's replies carry noise."""
+def draws_noise(privacy: Any) -> bool:
+    """Whether the label holder draws noise: for its replies, or for labels."""
     wished = any(_key(privacy, key) is not None for key in ("epsilon", "noise_std"))
-    return bool(_key(privacy, "mechanism", "gaussian" if wished else "none") == "gaussian")
+    mechanism = _key(privacy, "mechanism", "gaussian" if wished else "none")
+    return mechanism in ("gaussian", *ON_LABELS)
 
 
 def is_narrow(client: Any) -> bool:

@@ -59,6 +59,8 @@ class VerticalData:
     """What the classes are called, in the order of their numbers."""
     preparation: Preparation | None = None
     """How new records of a raw table become features; None for what is no raw table."""
+    are_images: bool = False
+    """Whether each party's records are images, [channels, height, width]."""
     notes: tuple[str, ...] = ()
     """What is allowed and probably not meant, a line each."""
     keys: Callable[[], list[str]] | None = None
@@ -137,6 +139,7 @@ def cut(pooled: Pooled, options: DataConfig, stream: Stream) -> VerticalData:
         preparation=Preparation(preparations, pooled.label, task, pooled.class_names)
         if preparations and pooled.label is not None
         else None,
+        are_images=all(client.values["train"].dim() == 4 for client in clients),
         notes=pooled.notes,
         keys=_chosen(pooled.keys, chosen["train"]),
         contents=_chosen(pooled.contents, chosen["train"]),

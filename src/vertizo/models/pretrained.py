@@ -13,6 +13,7 @@ filters   rectified derivatives of images in a few directions, meaned over cells
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -162,7 +163,8 @@ class FilterMeans(nn.Module):
             margin = bank.shape[-1] // 2
             responses = F.conv2d(F.pad(planes, (margin,) * 4, mode="replicate"), bank).relu()
             cells = F.adaptive_avg_pool2d(responses, self._grid)
-            found.append(cells.reshape(*images.shape[:2], -1).mean(1))
+            numbers = math.prod(cells.shape[1:])
+            found.append(cells.reshape(*images.shape[:2], numbers).mean(1))
         return GAIN * torch.cat(found, 1)
 
 

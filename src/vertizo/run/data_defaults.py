@@ -140,8 +140,7 @@ def _teacher(options: TeacherConfig, data: VerticalData) -> TeacherConfig:
     """What a teacher is fitted on, by the shape of the records."""
     chosen: dict[str, Any] = {}
     if options.features is None:
-        images = [len(data.shape(party)) == 3 for party in range(len(data.features))]
-        chosen["features"] = "filters" if images and all(images) else "pca"
+        chosen["features"] = "filters" if data.are_images else "pca"
     if "components" not in options.model_fields_set and "filters" not in (
         options.features,
         chosen.get("features"),

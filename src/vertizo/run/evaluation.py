@@ -86,10 +86,10 @@ def summary_of(state: JobState, traffic: Traffic, seconds: float) -> dict[str, A
     """The closing figures; what could not be scored without a silent member is None."""
     job, config, party = state.job, state.job.config, state.job.party
     model = "last" if state.evaluations.best is None else "best"
-    scored = {"last": "head", "best": "head"} if config.control == "label-free" else {}
+    head = _head(state)
 
     def tested(name: str) -> dict[str, Any] | None:
-        row = state.scores.get(scored.get(name, name))
+        row = head.get(HEAD) if config.control == "label-free" else state.scores.get(name)
         return row and {key: value for key, value in row.items() if key.startswith("test_")}
 
     return {
@@ -108,7 +108,7 @@ def summary_of(state: JobState, traffic: Traffic, seconds: float) -> dict[str, A
         **(tested(model) or {}),
         "last": tested("last"),
         "best": state.evaluations.best,
-        **_head(state),
+        **head,
         "bytes_up": traffic.up,
         "bytes_down": traffic.down,
         "bytes_table": traffic.table,

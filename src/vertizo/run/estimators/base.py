@@ -164,7 +164,7 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         }
         tree = settings.tree_of(parameters, self.config, own)
         privacy = tree.get("privacy", {})
-        if method_defaults.has_noised_replies(privacy):
+        if method_defaults.draws_noise(privacy):
             if privacy.get("epsilon") is not None:
                 self._check_public()
             if self.random_state is None:  # the seed was drawn, and nobody asked for it
