@@ -32,7 +32,7 @@ COMMANDS = {
     "list": "List what you can choose, with one line about each.",
     "schema": "Print the JSON schema of a kind of file, for editors.",
     "privacy": "Plan, explain and measure what is protected.",
-    "privacy plan": "Compare the mechanisms for an ε; with --epochs and --batch, the noise of replies.",
+    "privacy plan": "Compare mechanisms for an ε; with --epochs and --batch, the noise of replies.",
     "privacy explain": "Explain in plain words what a run protects and what it does not.",
     "privacy intrinsic": 'Measure the "intrinsic" privacy figures of VFL-CZOFO, which guarantee '
     "nothing.",

@@ -54,7 +54,7 @@ def plan(
     sampling: Annotated[float | None, option("q, rate of secret samples. Default: B/D.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare the mechanisms for an ε; with --epochs and --batch, the noise of replies."""
+    """Compare mechanisms for an ε; with --epochs and --batch, the noise of replies."""
     if epochs is None or batch is None:
         if (epochs, batch) != (None, None):
             missing, given = ("--batch", "--epochs") if batch is None else ("--epochs", "--batch")
