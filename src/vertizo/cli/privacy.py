@@ -309,8 +309,12 @@ def ledger_create(
 def ledger_show(ledger: Ledger) -> None:
     """Print how much of the budget is spent and left."""
     from vertizo.privacy.durable_ledger import DurableLedger
+    from vertizo.privacy.label_file import has_labels, told
     from vertizo.privacy.ledger_witness import Register
 
+    if ledger.is_file() and has_labels(ledger):
+        print(told(ledger))
+        return
     summary = DurableLedger.inspect(ledger)
     print(summary)
     for other in Register().beside(summary.identity):

@@ -187,7 +187,7 @@ def open_job(
     if path is None:
         yield plain
         return
-    check_exact(plain.statement)
+    check_exact(config, plain.statement)
     with charged_to(path, config, data, run, replays=True) as charge:
         yield made(charge)
 
@@ -256,7 +256,7 @@ def budget_for_jobs(config: ServeConfig, runs: int) -> tuple[LedgerBudget, Verti
     data, plain = records.data, complete(plain, records.data)
     dims = [getattr(plain.client.model, "outputs", None) or USUAL_DIM] * len(served.members)
     party = _make_party(plain, data, dims, Stream.from_seed(0), trial=False)
-    check_exact(statement_of(plain, data, party, None, models_mix=False))
+    check_exact(plain, statement_of(plain, data, party, None, models_mix=False))
     releases = _releases(party)
     if releases.secret is not None:
         least = releases.secret.noise_multiplier * (1 - SLACK / 2)

@@ -20,6 +20,8 @@ import torch
 from torch import Tensor
 
 from vertizo.core.errors import ConfigError, RunError
+from vertizo.privacy import label_advantage
+from vertizo.privacy.epsilon_text import bound_text
 from vertizo.privacy.events import LedgerBudget
 from vertizo.privacy.ledger_witness import Names, Register, reported, write_whole
 from vertizo.privacy.private_labels import Paid
@@ -86,7 +88,7 @@ class LabelFile:
         """
         if not self.exists:
             return replace(wanted, counted=self._counted)
-        header, _ = self._read()
+        header, _ = read(self.path)
         if (header.name, header.records) != self._about[:2]:
             raise ConfigError(
                 f"privacy.ledger {self.path} has the labels of {header.records} records of "
@@ -118,7 +120,7 @@ class LabelFile:
         with nullcontext() if names is None else register.locked():
             if self.exists:
                 self.paid(paid)
-                header, labels = self._read()
+                header, labels = read(self.path)
                 if names is not None:
                     register.claim(header.identity, self.path, header.budget, names)
                 return labels
@@ -136,24 +138,44 @@ class LabelFile:
                 register.add(header.identity, self.path, header.budget, names)
             return labels
 
-    def _read(self) -> tuple[Header, Tensor]:
-        with reported("the private labels", self.path, "read"):
-            content = self.path.read_bytes()
-        body, check = content[:-CHECK_BYTES], content[-CHECK_BYTES:]
-        head, _, rest = body.partition(b"\n")
-        if not head.startswith(f'{{"title": "{TITLE}"'.encode()):
-            raise RunError(
-                f"{self.path} has no private labels; name a file that is not there yet, and the "
-                "labels are made and kept in it"
-            )
-        if check != _check(body):
-            raise RunError(
-                f"{self.path} is damaged; put its copy back: labels that are made anew cost ε again"
-            )
-        about = json.loads(head)
-        del about["title"]
-        header = Header(**{**about, "paid": Paid(**about["paid"])})
-        return header, torch.from_numpy(np.frombuffer(rest, "<i8").astype(np.int64))
+
+def read(path: Path) -> tuple[Header, Tensor]:
+    """What a file says of its labels, and they themselves; RunError: it is none, or damaged."""
+    with reported("the private labels", path, "read"):
+        content = path.read_bytes()
+    body, check = content[:-CHECK_BYTES], content[-CHECK_BYTES:]
+    head, _, rest = body.partition(b"\n")
+    if not head.startswith(f'{{"title": "{TITLE}"'.encode()):
+        raise RunError(
+            f"{path} has no private labels; name a file that is not there yet, and the labels are "
+            "made and kept in it"
+        )
+    if check != _check(body):
+        raise RunError(
+            f"{path} is damaged; put its copy back: labels that are made anew cost ε again"
+        )
+    about = json.loads(head)
+    del about["title"]
+    header = Header(**{**about, "paid": Paid(**about["paid"])})
+    return header, torch.from_numpy(np.frombuffer(rest, "<i8").astype(np.int64))
+
+
+def has_labels(path: Path) -> bool:
+    """Whether a file says that it holds private labels; nothing of it is checked."""
+    with reported("the private labels", path, "read"), path.open("rb") as file:
+        return file.read(64).startswith(f'{{"title": "{TITLE}"'.encode())
+
+
+def told(path: Path) -> str:
+    """What a file of private labels is, in a line; RunError as of a `LabelFile`."""
+    header = read(path)[0]
+    paid = header.paid
+    return (
+        f"private labels of {header.records:,} records of {header.name}, by {paid.mechanism}: "
+        f"ε = {bound_text(paid.epsilon)} at δ = {paid.delta:g}, once; all runs on them are free\n"
+        f"label advantage: at most {label_advantage.text(paid.label_advantage)}\n"
+        f"randomness: {paid.source}"
+    )
 
 
 def _check(body: bytes) -> bytes:

@@ -98,8 +98,14 @@ def charged_data(config: ExperimentConfig) -> VerticalData:
     return prepare(config.data, choice_of(0))
 
 
-def check_exact(statement: Statement) -> None:
-    """Raise ConfigError for a run without an ε, exact or simulated: a ledger cannot count it."""
+def check_exact(config: ExperimentConfig, statement: Statement) -> None:
+    """Raise ConfigError for a run without an ε of replies, which alone a ledger can count."""
+    mechanism = config.privacy.mechanism
+    if mechanism in ON_LABELS:
+        raise ConfigError(
+            f"privacy.mechanism is {mechanism!r}, whose labels are paid for once and need no "
+            "ledger; the first run makes the file that privacy.ledger names, and keeps them in it"
+        )
     if not statement.is_bounded:
         raise ConfigError(
             "a ledger needs a configuration with an exact guarantee; this one has "
@@ -111,7 +117,7 @@ def _releases_of(config: ExperimentConfig, data: VerticalData) -> Releases:
     """Of a run with a ledger of its own; ConfigError if it has no ε."""
     privacy = config.privacy.model_copy(update={"ledger": None})
     federation = build(config.model_copy(update={"privacy": privacy, "control": "none"}), data)
-    check_exact(federation.statement())
+    check_exact(config, federation.statement())
     assert federation.releases is not None, "what is exact has noise"
     return federation.releases
 
