@@ -148,6 +148,7 @@ def _arguments(*values: Any) -> dict[str, Any]:
 @settings(max_examples=60, deadline=None)
 @given(tree=TREES)
 @example(tree=_arguments("1e3", "-1E5", ".5e1", "1_0e2", "+inf", "12:30", "0x1", "on", "~", "="))
+@example(tree=_arguments("\x85", "a\x85b", "\u2028", "x\u2029"))
 @example(tree={"data": {"columns": {"1e3": ["2e5", "no", "1.0", "<<", "null"]}}})
 @example(tree={"client": {"model": {"name": "resnet18", "width": 8}}})
 @example(tree={"client": {"model": RANDOM}})

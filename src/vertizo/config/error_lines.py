@@ -73,11 +73,17 @@ _Loader.add_constructor("tag:yaml.org,2002:str", _scalar)
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes what `_Loader` reads back as it was: text that looks like a number in quotes."""
+    """Writes what `_Loader` reads back as it was: text that looks like a number in quotes.
+
+    Line ends that YAML knows beside the usual ones would be read as spaces; in double quotes they
+    are escaped.
+    """
 
 
 def _text(dumper: _Dumper, value: str) -> yaml.ScalarNode:
     style = None if _number(value) is None else "'"
+    if any(end in value for end in "\x85\u2028\u2029"):
+        style = '"'
     return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
 
