@@ -19,6 +19,7 @@ from vertizo.attacks.audit.setting import Setting, World
 from vertizo.config.architectures import SumConfig
 from vertizo.core.errors import ConfigError
 from vertizo.methods.along import AlongDirections
+from vertizo.methods.base import Answered
 from vertizo.models.losses import Regression
 from vertizo.party.checks import mended
 from vertizo.protocol import wire
@@ -55,49 +56,49 @@ class CraftedTangents:
         others = torch.arange(setting.data.records)
         others = others[others != setting.record][: config.batch_size - 1]
         self._ids = torch.cat([torch.tensor([setting.record]), others])
+        self._dims = setting.side.table.dims
+        self._prepared = {dim: self._prepare(dim) for dim in set(self._dims)}
 
     def observe(self, world: World, seed: int) -> NDArray[np.float64]:
         """Play all queries of all clients: that sum, times B, [1]."""
-        setting, count = self._setting, self._method.num_directions
-        server = setting.server(world, seed)
-        dims = server.side.table.dims
-        rows = [torch.zeros(dim) for dim in dims]  # of the target, where the server has them
+        setting, server = self._setting, self._setting.server(world, seed)
+        rows = [torch.zeros(dim) for dim in self._dims]  # of the target, where the server has them
         found = 0.0
         for number in range(setting.config.epochs):
-            for client, dim in enumerate(dims):
+            for client, dim in enumerate(self._dims):
+                sent, along, factors = self._prepared[dim]
                 rows[client] = torch.zeros(dim)
                 rows[client] = self._middle - torch.stack(rows).sum(0)
-                sent = Query(client, number, self._ids, self._points(rows[client]))
-                frame = wire.encode(sent, setting.config.codecs.up)
-                told = values(setting, server, frame)[:count]
-                query = Query(client, number, self._ids, self._arrived(sent.embeddings))
-                along = (query.embeddings[1:, 0] @ self._contrast(dim)).double()
-                if not along.any():
-                    continue  # nothing arrived that tells labels apart
-                released = torch.from_numpy(told) / self._factors(query)
-                found += float(along @ released.nan_to_num(0.0, 0.0, 0.0) / along.norm())
-                moved = self._method.answered(query, released.float(), server.side.plan.noise_std)
-                if moved.moved is not None:
-                    rows[client] = moved.moved[0]
+                sent[0, 0] = rows[client]
+                query = Query(client, number, self._ids, sent)
+                frame = wire.encode(query, setting.config.codecs.up)
+                told = torch.from_numpy(values(setting, server, frame)[: len(along)])
+                released = (told / factors).nan_to_num(0.0, 0.0, 0.0)
+                found += float(along @ released)
+                moved = self._answered(sent, released.float()).moved
+                if moved is not None:
+                    rows[client] = moved[0]
         return np.array([found * setting.config.batch_size])
 
-    def _points(self, row: Tensor) -> Tensor:
-        """The target's embedding and tangents, and zeros, [1 + K, batch, d_h]."""
-        count = self._method.num_directions
-        points = torch.zeros(1 + count, len(self._ids), len(row))
+    def _prepare(self, dim: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Of a client with embeddings of that size: what it sends, but for the target's embedding,
+        [1 + K, batch, d_h]; along which of the K numbers the label moves the release, of length 1;
+        and what each of them is multiplied by on its way into the reply.
+        """
+        count, contrast = self._method.num_directions, self._contrast(dim)
         shares = torch.linspace(1, 2, count)  # not alike, as those of honest clients
-        points[0, 0] = row
-        points[1:, 0] = self._size * torch.outer(shares / shares.norm(), self._contrast(len(row)))
-        return points
+        sent = torch.zeros(1 + count, len(self._ids), dim)
+        sent[1:, 0] = self._size * torch.outer(shares / shares.norm(), contrast)
+        arrived = mended(sent, self._setting.config.server.embedding_bound)
+        along = (arrived[1:, 0] @ contrast).double()
+        factors = self._answered(sent, torch.ones(count)).values[:count].double()
+        return sent, along / along.norm().clamp(min=1e-300), factors
 
-    def _arrived(self, points: Tensor) -> Tensor:
-        """What the server makes of them."""
-        return mended(points, self._setting.config.server.embedding_bound)
-
-    def _factors(self, query: Query) -> Tensor:
-        """What each released number is multiplied by on its way into the reply, [K]."""
-        ones, noise_std = torch.ones(self._method.num_directions), self._setting.side.plan.noise_std
-        return self._method.answered(query, ones, noise_std).values[: len(ones)].double()
+    def _answered(self, sent: Tensor, released: Tensor) -> Answered:
+        """What becomes of a release."""
+        arrived = mended(sent, self._setting.config.server.embedding_bound)
+        query = Query(0, 0, self._ids, arrived)
+        return self._method.answered(query, released, self._setting.side.plan.noise_std)
 
     def _contrast(self, dim: int) -> Tensor:
         """Along which the label moves a slope from above 0 to below it, [d_h]."""
