@@ -1,10 +1,10 @@
 """Designed queries of methods along directions: tangents of which each number spells labels out.
 
 A client's K numbers are sums over records of ``U_iᵀ (p_i − onehot(y_i))``. One that sends an
-embedding far on the side of class 0 has ``p_i = onehot(0)``, whatever the others sent; with tangents
-``w (0, 1, 2, …)`` record i then adds ``−w y_i`` to one of the numbers. Weights 1, C, C², … make a
-number of base C with one digit a record. `LabelStatistic` takes slopes where p is 1/C, which is
-known as well. With noise and a clip each number is of one record: which half its class is in.
+embedding far on the side of class 0 has ``p_i = onehot(0)``, whatever the others sent; with
+tangents ``w (0, 1, 2, …)`` record i then adds ``−w y_i`` to one of the numbers. Weights 1, C, C², …
+make a number of base C with one digit a record. `LabelStatistic` takes slopes where p is 1/C, which
+is known as well. With noise and a clip each number is of one record: which half its class is in.
 """
 
 from __future__ import annotations

@@ -45,12 +45,11 @@ class CraftedTangents:
 
     def __init__(self, setting: Setting, size: float = SIZE) -> None:
         config, method = setting.config, setting.config.method
-        if not isinstance(method, AlongDirections) or not isinstance(
-            config.server.model, SumConfig
-        ):
+        model = config.server.model
+        if not (isinstance(method, AlongDirections) and isinstance(model, SumConfig)):
             raise ConfigError(
-                f"method is {method.name!r} and server.model {config.server.model.name!r}; tangents "
-                "are crafted for 'tangent' or 'label-statistic', and 'sum'"
+                f"method is {method.name!r} and server.model {model.name!r}; tangents are crafted "
+                "for 'tangent' or 'label-statistic', and 'sum'"
             )
         self._setting, self._method, self._size = setting, method, size
         others = torch.arange(setting.data.records)
