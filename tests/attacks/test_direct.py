@@ -17,6 +17,7 @@ from vertizo.methods.choice import METHODS
 
 FIRST_ORDER = ("vafl", "split", "compressed-vfl", "fedbcd", "flex-vfl")
 SCALAR = ("dpzv", "cascaded", "zoo-vfl", "syn-zoo-vfl")
+ALONG = ("tangent", "label-statistic")
 BATCH = 64
 
 
@@ -68,7 +69,7 @@ def test_czofos_directions_are_no_eavesdroppers() -> None:
 
 def test_designed_queries_tell_every_label_they_ask_about() -> None:
     asked = {**dict.fromkeys(FIRST_ORDER, 64), **dict.fromkeys(SCALAR, 4), "czofo": 10}
-    assert set(asked) == set(METHODS) - {"tangent", "label-statistic"}  # not read yet
+    assert set(asked) == set(METHODS) - set(ALONG)
     queries = -(-1438 // BATCH)
     for method, expected in asked.items():
         found = tried(DesignedQuery(), method)
@@ -78,9 +79,43 @@ def test_designed_queries_tell_every_label_they_ask_about() -> None:
         assert found["asked"].value == pytest.approx(expected / BATCH, rel=0.1), method
 
 
+def test_designed_tangents_tell_most_labels_of_a_small_table_at_once() -> None:
+    """16 numbers of one query: five digits each for ten classes, nineteen and more for two."""
+    two = ("data.name=breast-cancer", "data.parties=2", "data.split=even")
+    for method in ALONG:
+        found = tried(DesignedQuery(), method, "data.limit=100")
+        assert found["accuracy"].value == 1, method
+        assert found["asked"].value == 0.8, method
+        for outputs in (1, 2):  # a log-odds, and two logits
+            found = tried(DesignedQuery(), method, *two, f"client.model.outputs={outputs}")
+            assert found["accuracy"].value == 1, (method, outputs)
+            assert found["asked"].value > 0.6, (method, outputs)
+
+
+def test_under_a_guarantee_designed_tangents_tell_next_to_nothing() -> None:
+    """ε = 1, δ = 1e-5: a number for each of 300 records; five binomial deviations."""
+    two = ("data.name=breast-cancer", "data.parties=2", "data.split=even", "data.limit=300")
+    noise = ("privacy.mechanism=gaussian", "privacy.epsilon=1", "method.num_directions=300")
+    for method in ALONG:
+        found = tried(DesignedQuery(), method, *two, "client.model.outputs=1", *noise)["accuracy"]
+        assert found.count == 300
+        assert found.bound < found.control + 0.06
+        assert abs(found.value - 0.5) < 5 * math.sqrt(0.25 / 300), method
+        assert found.value < found.bound + 5 * math.sqrt(0.25 / 300), method
+
+
+def test_random_tangents_of_a_small_table_tell_all_and_of_a_large_one_hardly_any() -> None:
+    """As many numbers as a table's unknowns, 60 · 10, determine every record's gradient."""
+    for method in ALONG:
+        small = ("data.limit=60", "method.num_directions=600")
+        assert tried(DirectCurious(), method, *small)["accuracy"].value > 0.9, method
+        score = tried(DirectCurious(), method)["accuracy"]
+        assert abs(score.value - 0.1) < 5 * math.sqrt(0.09 / score.count), method
+
+
 def test_noise_keeps_attacks_below_what_the_guarantee_allows() -> None:
     """The bound is on the expectation: five binomial deviations are allowed above it."""
-    for method in ("vafl", "dpzv", "czofo", "syn-zoo-vfl"):
+    for method in ("vafl", "dpzv", "czofo", "syn-zoo-vfl", *ALONG):
         for attack in (DirectCurious(), DesignedQuery()):
             noised = tried(attack, method, noise=True)["accuracy"]
             assert noised.control < noised.bound < 0.4, (method, attack.name)

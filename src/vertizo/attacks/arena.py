@@ -28,6 +28,7 @@ from vertizo.party.client import ClientParty
 from vertizo.protocol import wire
 from vertizo.protocol.messages import Query
 from vertizo.run.build_models import client_model
+from vertizo.run.data_defaults import complete
 from vertizo.run.federation import Federation, build
 from vertizo.run.loop import Training
 from vertizo.run.simulator import Way
@@ -139,7 +140,7 @@ class Arena:
 
 def public(config: ExperimentConfig, data: VerticalData, federation: Federation) -> Public:
     """What everybody knows of a configured federation."""
-    noised = config.privacy.mechanism == "gaussian"
+    noised, told = config.privacy.mechanism == "gaussian", federation.statement()
     return Public(
         method=config.method,
         batch_size=config.batch_size,
@@ -150,7 +151,7 @@ def public(config: ExperimentConfig, data: VerticalData, federation: Federation)
         join=config.server.join,
         embedding_bound=config.server.embedding_bound,
         clip=config.privacy.clip if noised else None,
-        noise_std=config.privacy.noise_std if noised else None,
+        noise_std=told.noise_std if noised else None,
     )
 
 
@@ -178,7 +179,7 @@ def train(
     """
     torch.set_num_threads(config.threads)
     codecs = config.codecs.model_copy(update={"ids": "sent"})  # no secret either way, and readable
-    config = config.model_copy(update={"codecs": codecs})
+    config = complete(config.model_copy(update={"codecs": codecs}), data)
     transcript = Transcript(None if config.codecs.feedback in ("up", "both") else latest)
     watched = Watched()
     federation: Federation

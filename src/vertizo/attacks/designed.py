@@ -9,6 +9,8 @@ as the embedding's bound and float32 go; all others get zeros at both points, an
 * Scalar replies: as many digits as fit; with noise and a clip C, one record a query, one bit of it:
   outputs that put its slope at −C for half of the classes and at +C for the others.
 * VFL-CZOFO's slopes: so few records a query that its q equations determine all their gradients.
+* Tangents: each of the K numbers by itself as a scalar, of as many records as digits fit; with
+  noise one record each (`vertizo.attacks.designed_tangents`).
 * First order: the reply is the answer, whatever was sent.
 """
 
@@ -22,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vertizo.attacks import arena
+from vertizo.attacks import arena, designed_tangents
 from vertizo.attacks.adversaries import CuriousClient, Public
 from vertizo.attacks.base import Attack
 from vertizo.attacks.direct import lowest, why_no_intruder
@@ -33,6 +35,7 @@ from vertizo.attacks.transcript import Exchange
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData
+from vertizo.methods.along import AlongDirections
 from vertizo.methods.czofo import Czofo
 from vertizo.methods.dpzv import Dpzv
 from vertizo.methods.forward_difference import ForwardDifference
@@ -56,6 +59,8 @@ def digits(public: Public) -> int:
 def records_a_query(public: Public) -> int:
     """How many labels one query is after."""
     method = public.method
+    if isinstance(method, AlongDirections):
+        return min(designed_tangents.records_a_query(public, method), public.batch_size)
     if kind(method) == "gradient" or (isinstance(method, Czofo) and method.scalars == "record"):
         return public.batch_size
     if isinstance(method, Czofo):
@@ -68,6 +73,9 @@ def designed_queries(public: Public, batches: Batches) -> Intruder:
     dim, count = public.dims[arena.CURIOUS], records_a_query(public)
 
     def choose(number: int, batch: int) -> tuple[Tensor, Tensor]:
+        if isinstance(public.method, AlongDirections):
+            half = _first_half(number, public.outputs)
+            return designed_tangents.points(public, public.method, dim, batch, half)
         plain, moved = torch.zeros(2, batch, dim)
         if kind(public.method) == "scalar":
             classes = torch.arange(dim, dtype=torch.float32)
@@ -97,6 +105,10 @@ def decode(client: CuriousClient, stream: Stream) -> Guesses:
 def _decoded(exchange: Exchange, client: CuriousClient, stream: Stream) -> Guesses:
     public, method = client.public, client.public.method
     count = min(records_a_query(public), exchange.ids.numel())
+    if isinstance(method, AlongDirections):
+        half, coin = _first_half(exchange.number, public.outputs), stream.generator(exchange.number)
+        labels = designed_tangents.read(exchange, public, method, half, coin)
+        return Guesses(exchange.ids[:count], labels[:count])
     if kind(method) != "scalar":
         guesses = lowest(exchange, public, client.shared)
         return Guesses(guesses.ids[:count], guesses.labels[:count])
@@ -110,11 +122,8 @@ def _decoded(exchange: Exchange, client: CuriousClient, stream: Stream) -> Guess
         return Guesses(exchange.ids[:1], chosen[pick : pick + 1])
     apart = 2 * method.smoothing if isinstance(method, Dpzv) else method.smoothing
     number = max(0, round(slope * public.batch_size * apart / MARGIN))
-    labels = []
-    for _ in range(count):
-        number, digit = divmod(number, public.outputs)
-        labels.append(public.outputs - 1 - digit)
-    return Guesses(exchange.ids[:count], torch.tensor(labels))
+    spelt = designed_tangents.spelt(number, public.outputs, count)
+    return Guesses(exchange.ids[:count], public.outputs - 1 - torch.tensor(spelt))
 
 
 class DesignedQuery(Attack):

@@ -30,6 +30,7 @@ from vertizo.config.architectures import SumConfig
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData
+from vertizo.methods.label_statistic import LabelStatistic
 from vertizo.models.losses import Classification
 from vertizo.party.batches import Batches
 
@@ -72,13 +73,17 @@ def overhear_guessing(listener: Eavesdropper, stream: Stream) -> Guesses:
 
 
 def random_queries(public: Public, own: Batches, stream: Stream, step: float) -> Intruder:
-    """Normal embeddings, moved by ``step`` times a normal u of each record's own."""
+    """Normal embeddings, moved by ``step`` times a normal u of each record's own; or with normal
+    tangents."""
     dim = public.dims[arena.CURIOUS]
+    tangents = public.method.points - 1 if public.method.sends_tangents else 0
 
     def choose(number: int, batch: int) -> tuple[Tensor, Tensor]:
-        numbers = stream.generator(number).standard_normal((2, batch, dim)).astype(np.float32)
-        plain, direction = torch.from_numpy(numbers)
-        return plain, plain + step * direction
+        drawn = stream.generator(number).standard_normal((1 + max(tangents, 1), batch, dim))
+        plain, *directions = torch.from_numpy(drawn.astype(np.float32))
+        if tangents:
+            return plain, torch.stack(directions)
+        return plain, plain + step * directions[0]
 
     return Intruder(public, own, choose)
 
@@ -92,7 +97,7 @@ def why_not_summed(config: ExperimentConfig, data: VerticalData) -> str | None:
             f"server.model is {config.server.model.name!r}; the attack is on a server that adds up "
             "its clients' outputs: server.model.name=sum"
         )
-    if config.server.join == "mean":
+    if config.server.join == "mean" and not isinstance(config.method, LabelStatistic):
         return "server.join is 'mean'; the attack is on a sum"
     if kind(config.method) is None:
         return f"replies of method {config.method.name!r} are of a kind that the attack cannot read"

@@ -7,6 +7,8 @@ first order        the reply itself, times B
 one or two losses  slope · u_i · B, ``u_i`` the difference of the two embeddings over μ or 2λ
 VFL-CZOFO          the regularised least-squares solution of ``δ_j = Σ_i g_i · u_ij / B``,
                    which is ``φ/q Σ_j δ_j u_j`` for few directions, and exact for many
+along tangents     the same, with tangents for u and what was released for δ: a reply is linear in
+                   it, by factors that everybody knows
 =================  =========================================================================
 
 The two embeddings of a zeroth-order query lie on the wire side by side, so that the difference is
@@ -25,18 +27,20 @@ from torch import Tensor
 from vertizo.attacks.adversaries import Public
 from vertizo.attacks.transcript import Exchange
 from vertizo.core.randomness import Stream
+from vertizo.methods.along import AlongDirections
 from vertizo.methods.base import Method
 from vertizo.methods.czofo import Czofo
 from vertizo.methods.dpzv import Dpzv
 from vertizo.methods.first_order import FirstOrder
 from vertizo.methods.forward_difference import ForwardDifference
+from vertizo.protocol.messages import Query
 
 
 def kind(method: Method) -> Literal["gradient", "slopes", "scalar"] | None:
     """How a method's replies are read; None for a kind that is not known here."""
     if isinstance(method, FirstOrder):
         return "gradient"
-    if isinstance(method, Czofo):
+    if isinstance(method, Czofo | AlongDirections):
         return "slopes"
     return "scalar" if isinstance(method, Dpzv | ForwardDifference) else None
 
@@ -51,11 +55,25 @@ def record_gradients(exchange: Exchange, public: Public, shared: Stream) -> Tens
         return exchange.values * public.batch_size
     if isinstance(method, Czofo):
         return _from_slopes(exchange, public, method, shared)
+    if isinstance(method, AlongDirections):
+        rows = exchange.embeddings[1:].double().flatten(1).numpy()
+        noise = (public.noise_std or 0.0) ** 2
+        found = _ridge(rows, released(exchange, public, method).numpy(), noise)
+        return torch.from_numpy(found).view(exchange.embeddings.shape[1:]).float()
     total = torch.zeros(exchange.embeddings.shape[1:])
     moves = _directions(exchange, method)
     for slope, direction in zip(slopes(exchange, method), moves, strict=True):
         total += slope * direction
     return total * public.batch_size
+
+
+def released(exchange: Exchange, public: Public, method: AlongDirections) -> Tensor:
+    """The sums that a reply along tangents was made of, float64 [K]; 0 where it tells nothing."""
+    query = Query(exchange.client, exchange.number, exchange.ids, exchange.embeddings)
+    ones, noise_std = torch.ones(method.num_directions), public.noise_std or 0.0
+    factors = method.answered(query, ones, noise_std / public.batch_size).values[: len(ones)]
+    told = exchange.values[: len(ones)].double() / factors.double()
+    return public.batch_size * told.nan_to_num(0.0, 0.0, 0.0)
 
 
 def slopes(exchange: Exchange, method: Method) -> list[float]:

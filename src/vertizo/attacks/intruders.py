@@ -22,7 +22,7 @@ class Intruder:
         public: the method.
         batches: about which records it asks.
         choose: (query number, batch size) → (embeddings, where they are moved to), both
-            [batch, d_h].
+            [batch, d_h]; of a method that sends tangents, (embeddings, tangents [K, batch, d_h]).
     """
 
     def __init__(
@@ -34,6 +34,8 @@ class Intruder:
     def ask(self, number: int, features: Any) -> Tensor:
         """The chosen points in the form of the method, [points, batch, d_h]."""
         plain, moved = self._choose(number, len(features))
+        if self._method.sends_tangents:
+            return torch.cat([plain.unsqueeze(0), moved])
         if kind(self._method) != "scalar":
             return plain.unsqueeze(0)
         if isinstance(self._method, Dpzv):  # what is to be compared comes first in each pair

@@ -154,8 +154,8 @@ class Laboratory:
     ) -> Trials:
         """An attack on one method, over seeds; ``done`` is called after every trial.
 
-        If ``forgiving``, an attack that does not fit, or a run that diverges, is noted and not
-        raised.
+        If ``forgiving``, an attack that does not fit, a run that cannot be or one that diverges is
+        noted and not raised.
 
         Raises:
             ConfigError: the attack does not fit the configuration.
@@ -171,7 +171,7 @@ class Laboratory:
                 problem = attack.unfit(config, self.data(config))
                 if problem is None:
                     results.append(attack.trial(config, self.data(config)))
-            except RunError as error:
+            except (ConfigError, RunError) as error:
                 if not forgiving:
                     raise
                 problem = f"seed {seed}: {error}"

@@ -30,6 +30,7 @@ from vertizo.methods.base import Method
 from vertizo.methods.choice import METHODS
 from vertizo.methods.czofo import Czofo
 from vertizo.methods.forward_difference import ForwardDifference
+from vertizo.run.data_defaults import TANGENT_CLIP
 
 Tree = dict[str, Any]
 
@@ -110,6 +111,7 @@ def _add_noise(tree: Tree, method: type[Method]) -> None:
     """Noise of μ = 1 a reply."""
     gradient = method.first_order_client and not issubclass(method, Czofo)
     clip = FIRST_ORDER_CLIP if gradient else SCALAR_CLIP
+    clip = TANGENT_CLIP if method.sends_tangents else clip
     tree["privacy"] = {"mechanism": "gaussian", "clip": clip, "noise_std": 2 * clip}
     if issubclass(method, ForwardDifference):
         tree["method"]["reply"] = "difference"

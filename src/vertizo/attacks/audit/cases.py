@@ -10,13 +10,18 @@ import torch
 
 from vertizo.attacks.audit import small
 from vertizo.attacks.audit.adversaries import Adversary, Honest, Malicious, Measuring
+from vertizo.attacks.audit.along import CraftedTangents
 from vertizo.attacks.audit.final_model import FinalModel
 from vertizo.attacks.audit.private_labels import SeesRelease
 from vertizo.attacks.audit.setting import Setting
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.names import PRIVATE
+from vertizo.methods.along import AlongDirections
 from vertizo.privacy.options import ON_LABELS
 from vertizo.run.experiment import Experiment
+
+ALONG = ("tangent", "label-statistic")
+"""Methods that ask along directions."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +36,8 @@ class Case:
 
 
 def small_cases(trials: int, honest_trials: int, probes: int, record: int) -> list[Case]:
-    """Noise by the published formula, exact noise, a server on raw labels, and private ones; and
-    private labels.
+    """Noise by the published formula, exact noise, a server on raw labels, and private ones;
+    methods that ask along directions; and private labels.
 
     Args:
         trials: of either label, by malicious clients.
@@ -50,6 +55,8 @@ def small_cases(trials: int, honest_trials: int, probes: int, record: int) -> li
     for update in PRIVATE:
         config = small.config("exact", update=update)
         servers.append((f"{update} server", config, [measuring, FinalModel]))
+    for name in ALONG:
+        servers.append((name, small.along(name), [CraftedTangents]))
     for mechanism in ON_LABELS:
         servers.append((mechanism, small.on_labels(mechanism), [SeesRelease]))
     found = []
@@ -76,6 +83,9 @@ def configured_cases(
         return [Case(config.privacy.mechanism, setting, SeesRelease, trials)]
     update = config.server.update
     title = f"{update if update != 'none' else 'frozen'} server"
+    if isinstance(setting.config.method, AlongDirections):
+        players = [CraftedTangents, *([FinalModel] if update != "none" else [])]
+        return [Case(title, setting, player, trials) for player in players]
     cases = [Case(title, setting, Malicious, trials)]
     if update != "none" and probes:
         cases += [

@@ -17,6 +17,8 @@ from torch import Tensor
 from vertizo.attacks.audit.setting import WORLDS, Setting
 from vertizo.core.errors import ConfigError
 from vertizo.core.randomness import Stream
+from vertizo.methods.along import AlongDirections
+from vertizo.methods.dpzv import Dpzv
 from vertizo.party.server import ServerParty
 from vertizo.protocol import wire
 from vertizo.protocol.messages import Query, Reply
@@ -116,9 +118,17 @@ class Crafter:
         return halves[places] * signs.unsqueeze(1)  # all records push the sum the same way
 
     def query(self, client: int, number: int, ids: Tensor, middle: Tensor, half: Tensor) -> bytes:
-        """The frame of a query; embeddings [batch, d_h], the same for each direction."""
-        points = torch.stack([middle + half, middle - half])
-        embeddings = points.repeat(self._setting.method.num_directions, 1, 1)
+        """The frame of a query; embeddings [batch, d_h], the same for each direction.
+
+        With tangents of zeros where the method sends tangents, which then tell nothing.
+        """
+        method, points = self._setting.config.method, torch.stack([middle + half, middle - half])
+        if isinstance(method, AlongDirections):
+            still = torch.zeros(method.num_directions, *middle.shape)
+            embeddings = torch.cat([middle.unsqueeze(0), still])
+        else:
+            assert isinstance(method, Dpzv)
+            embeddings = points.repeat(method.num_directions, 1, 1)
         return wire.encode(Query(client, number, ids, embeddings), self._setting.config.codecs.up)
 
     def _tried(

@@ -99,7 +99,7 @@ class FinalModel(Scripted):
         server = self._setting.federation(0, seed, repeatable=True).server
         if queries:
             server.train_between_queries()
-        for number in range(queries):
+        for number in range(min(queries, self._setting.config.epochs)):  # its share of the budget
             others = self._others(0, 0)[: self._setting.config.batch_size]
             nothing = torch.zeros(len(others), self._setting.side.table.dims[0])
             server.receive(self._crafter.query(0, number, others, nothing, nothing))

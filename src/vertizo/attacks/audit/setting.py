@@ -8,8 +8,9 @@ of the clients that follow the protocol.
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -17,11 +18,14 @@ from torch import Tensor
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError
 from vertizo.data.vertical import VerticalData
+from vertizo.methods.along import AlongDirections
 from vertizo.methods.dpzv import Dpzv
 from vertizo.models.losses import Regression
+from vertizo.party.server import ServerParty
 from vertizo.party.server_model import ServerSide
 from vertizo.privacy.clipping import clip
 from vertizo.privacy.statement import Statement
+from vertizo.run.data_defaults import complete
 from vertizo.run.federation import Federation, build
 from vertizo.run.simulator import Observer
 from vertizo.zeroth_order.estimators import two_point
@@ -35,7 +39,8 @@ class Setting:
     """A federation in two worlds that differ in one label.
 
     Args:
-        config: method dpzv, asynchronous; its seed decides the server's first parameters.
+        config: method dpzv, tangent or label-statistic, asynchronous; its seed decides the server's
+            first parameters. What it leaves open is chosen by the data.
         data: what the federation trains on.
         record: the record whose label differs.
         labels: the two; None for its own and the next class, or the lowest and the highest.
@@ -51,10 +56,12 @@ class Setting:
         record: int = 0,
         labels: tuple[float, float] | None = None,
     ) -> None:
-        if not isinstance(config.method, Dpzv):
+        if not isinstance(config.method, Dpzv | AlongDirections):
             raise ConfigError(
-                f"method is {config.method.name!r}; the audit's game is about replies of 'dpzv'"
+                f"method is {config.method.name!r}; the audit's game is about replies of 'dpzv', "
+                "'tangent' or 'label-statistic'"
             )
+        config = complete(config, data)
         choosing = "the audit's clients choose their batches, which takes"
         for key, value, wanted, words in (
             ("simulation.timing", config.simulation.timing, "asynchronous", choosing),
@@ -73,13 +80,13 @@ class Setting:
                 f"record is {record}; there are {data.records} training records, from 0"
             )
         self.config = config
-        self.method = config.method
         self.data = data
         self.record = record
         self.labels = labels if labels is not None else _two_labels(data, record)
         self._worlds = tuple(_with_label(data, record, label) for label in self.labels)
         self.reference = build(config, self._worlds[0])
         """A federation of world 0 as it is before any query; nobody plays on it."""
+        self._made: dict[World, tuple[ServerParty, dict[str, Any]]] = {}
         self._config = _calibrated(config, self.reference.statement())
         self.start = self.reference.server.side.model.parameters.clone()
         """w_0 before the first query, [d_0]."""
@@ -109,6 +116,23 @@ class Setting:
         made.server.side.model.parameters.copy_(self.start)
         return made
 
+    def server(self, world: World, seed: int) -> ServerParty:
+        """As that of `federation`, for callers that play with one at a time.
+
+        One whose replies alone carry noise is made once for each world, and put back.
+        """
+        if self.config.server.update != "none":
+            return self.federation(world, seed).server
+        if world not in self._made:
+            made = self.federation(world, 0).server
+            self._made[world] = made, deepcopy(made.state())
+        server, state = self._made[world]
+        server.load(state)
+        if "counters" in (plan := server.side.plan.state()):
+            plan["counters"][0] = seed >> 2  # a release's number decides its noise
+            server.side.plan.load(plan)
+        return server
+
     def labels_of(self, ids: Tensor, world: World) -> Tensor:
         """Labels of those records in that world, [batch]."""
         return self._worlds[world].labels["train"].index_select(0, ids)
@@ -122,7 +146,8 @@ class Setting:
         """
         inputs = side.table.points(ids, [(client, points)])
         losses = side.model.evaluate(inputs, self.labels_of(ids, world)).losses[:-1]
-        return two_point(losses[0::2], losses[1::2], self.method.smoothing)
+        assert isinstance(self.config.method, Dpzv)
+        return two_point(losses[0::2], losses[1::2], self.config.method.smoothing)
 
     def clipped(self, slopes: Tensor) -> Tensor:
         """What the server makes of one record's δ on its way into the sum, float64."""
@@ -136,7 +161,8 @@ class Setting:
     ) -> Tensor:
         """The clipped sums of a query's replies before noise, float64 [K]."""
         slopes = self.slopes(side, client, ids, points, world)
-        if self.method.clipping == "jointly" and self.config.privacy.clip is not None:
+        assert isinstance(self.config.method, Dpzv)
+        if self.config.method.clipping == "jointly" and self.config.privacy.clip is not None:
             return clip(slopes.t(), self.config.privacy.clip).sum(0)
         return self.clipped(slopes).sum(1)
 

@@ -72,6 +72,19 @@ def on_labels(mechanism: str) -> ExperimentConfig:
     return _with(privacy, "none")
 
 
+def along(method: str, *, update: UpdateName = "none", delta: float = DELTA) -> ExperimentConfig:
+    """A federation whose clients each ask once about all records, along four directions."""
+    return configuration.parse(
+        {
+            "seed": 0,
+            "epochs": 1,
+            "method": {"name": method, "num_directions": 4},
+            "server": {"update": update},
+            "privacy": {"epsilon": EPSILON, "delta": delta, "clip": CLIP},
+        }
+    )
+
+
 def _with(privacy: dict[str, Any], update: UpdateName) -> ExperimentConfig:
     return configuration.parse(
         {
