@@ -1,7 +1,7 @@
 """Write what the pages take from the code: ``python docs/generate`` (``make docs`` does it).
 
-Drawings go to ``docs/methods/*.svg``. In pages, what stands between ``<!-- made: … -->`` and
-``<!-- end -->`` is replaced. A test holds every file against this.
+Drawings go to ``docs/methods/*.svg`` and ``docs/widths.svg``. In pages, what stands between
+``<!-- made: … -->`` and ``<!-- end -->`` is replaced. A test holds every file against this.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import api
 import commands
 import options
 import traffic
+import widths
 from canvas import draw
 from rounds import ROUNDS
 
@@ -25,6 +26,7 @@ def files() -> Iterator[tuple[Path, str]]:
     """Every file that is made, or holds what is made, as it should be."""
     for round_ in ROUNDS:
         yield DOCS / "methods" / f"{round_.name}.svg", draw(round_)
+    yield DOCS / "widths.svg", widths.draw()
     for page in sorted(DOCS.rglob("*.md")):
         text = page.read_text(encoding="utf-8")
         if MADE.search(text):

@@ -92,17 +92,17 @@ def draw(round_: Round) -> str:
         f'  <desc id="d">{escape(round_.description)}</desc>',
         f"  <style>{STYLE}  </style>",
         f'  <rect class="ground" width="{WIDTH}" height="{total}" rx="8"/>',
-        _text(LEFT, 36, round_.title, "ink", size=18, weight=600),
+        text_at(LEFT, 36, round_.title, "ink", size=18, weight=600),
     ]
     timing = "all clients in step" if round_.synchronous else "each client at its own pace"
-    sheet.append(_text(WIDTH - 18, 36, timing, "quiet", anchor="end"))
+    sheet.append(text_at(WIDTH - 18, 36, timing, "quiet", anchor="end"))
     sheet += _party(LEFT, height, round_.client, round_.synchronous, "client m")
     sheet += _party(RIGHT, height, round_.server, False, "server")
     sheet += _table(round_.synchronous)
     sheet += _wires(round_.arrows, height)
     for place, text in enumerate(round_.closing):
         middle = WIDTH // 2
-        sheet.append(_text(middle, bottom + 34 + 22 * place, text, "quiet", anchor="middle"))
+        sheet.append(text_at(middle, bottom + 34 + 22 * place, text, "quiet", anchor="middle"))
     return "\n".join([*sheet, "</svg>", ""])
 
 
@@ -116,20 +116,20 @@ def _party(x: int, height: int, lines: Sequence[Line], many: bool, name: str) ->
             drawn.append(_rectangle("behind", x + shift, TOP + shift, width, tall))
         name = "every client m"
     drawn.append(_rectangle("box", x, TOP, width, tall))
-    drawn.append(_text(x + 16, TOP + 28, name, "ink", size=16, weight=600))
+    drawn.append(text_at(x + 16, TOP + 28, name, "ink", size=16, weight=600))
     for place, line in enumerate(lines):
         y = TOP + 62 + place * LINE
         if isinstance(line, Formula):
             kind = "noise" if line.noised else "ink"
             text = line.text.lstrip()
             indent = round(7.8 * (len(line.text) - len(text)))
-            drawn.append(_text(x + 40 + indent, y, text, kind, mono=True))
+            drawn.append(text_at(x + 40 + indent, y, text, kind, mono=True))
             continue
         if line.step is not None:
             drawn.append(f'  <circle class="badge" cx="{x + 24}" cy="{y - 5}" r="10"/>')
             number = str(line.step)
-            drawn.append(_text(x + 24, y, number, "number", size=13, weight=600, anchor="middle"))
-        drawn.append(_text(x + 40, y, line.text, "ink"))
+            drawn.append(text_at(x + 24, y, number, "number", size=13, weight=600, anchor="middle"))
+        drawn.append(text_at(x + 40, y, line.text, "ink"))
     return drawn
 
 
@@ -159,8 +159,8 @@ def _wires(arrows: Sequence[Arrow], height: int) -> list[str]:
         )
         drawn.append(f'  <path class="head" d="M{tip} {y} l{-14 * towards} -8 v16 z"/>')
         middle = (start + end) // 2
-        drawn.append(_text(middle, y - 14, arrow.what, "ink", anchor="middle", size=13.5))
-        drawn.append(_text(middle, y + 22, arrow.size, "quiet", anchor="middle", size=12.5))
+        drawn.append(text_at(middle, y - 14, arrow.what, "ink", anchor="middle", size=13.5))
+        drawn.append(text_at(middle, y + 22, arrow.size, "quiet", anchor="middle", size=12.5))
     return drawn
 
 
@@ -170,7 +170,7 @@ def _rectangle(kind: str, x: int, y: int, width: int, height: int, round_: int =
     )
 
 
-def _text(
+def text_at(
     x: int,
     y: int,
     text: str,
@@ -181,6 +181,7 @@ def _text(
     anchor: str | None = None,
     mono: bool = False,
 ) -> str:
+    """A line of text; ``kind`` is its class in `STYLE`."""
     settings = f'class="{kind}" x="{x}" y="{y}"'
     if size != 14:
         settings += f' font-size="{size}"'

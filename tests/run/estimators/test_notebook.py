@@ -1,4 +1,4 @@
-"""The notebook of examples/ is stored with its results, and runs on fewer customers as well."""
+"""The notebooks of examples/ are stored with their results, and run on fewer customers as well."""
 
 from __future__ import annotations
 
@@ -10,37 +10,55 @@ import pytest
 from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 
-NOTEBOOK = Path(__file__).parents[3] / "examples" / "credit_default.ipynb"
-SMALL = "SEEDS = [0]\nROWS = 1000\nEPOCHS = 1"
+EXAMPLES = Path(__file__).parents[3] / "examples"
+SMALL = {
+    "credit_default": "SEEDS = [0]\nROWS = 1000\nEPOCHS = 1",
+    "narrow_messages": "SEEDS = [0]\nROWS = 1000",
+}
+"""What takes the place of the parameters, by notebook."""
+FILES = {
+    "credit_default": "credit-default/credit-default.csv",
+    "narrow_messages": "adult/adult.data",
+}
+PRINTED = {
+    "credit_default": ["800 customers to train on", "ε = 0.4999"],
+    "narrow_messages": ["1,000 customers to train on", "ε = 1 at", "label advantage 0.107"],
+}
+
+
+def read(name: str) -> nbformat.NotebookNode:
+    return nbformat.read(EXAMPLES / f"{name}.ipynb", 4)
 
 
 def cells(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
-def test_it_is_stored_as_it_ran() -> None:
-    stored = cells(nbformat.read(NOTEBOOK, 4))
-    assert [cell.execution_count for cell in stored] == list(range(1, len(stored) + 1))
-    outputs = [output for cell in stored for output in cell.outputs]
-    assert not any(output.output_type == "error" for output in outputs)
-    assert not any(output.get("name") == "stderr" for output in outputs)
-    assert any("image/png" in output.get("data", {}) for output in outputs)
+def test_they_are_stored_as_they_ran() -> None:
+    assert {path.stem for path in EXAMPLES.glob("*.ipynb")} == SMALL.keys()
+    for name in SMALL:
+        stored = cells(read(name))
+        assert [cell.execution_count for cell in stored] == list(range(1, len(stored) + 1)), name
+        outputs = [output for cell in stored for output in cell.outputs]
+        assert not any(output.output_type == "error" for output in outputs), name
+        assert not any(output.get("name") == "stderr" for output in outputs), name
+        assert any("image/png" in output.get("data", {}) for output in outputs), name
 
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_it_runs() -> None:
-    root = Path(os.environ.get("VERTIZO_DATA", "nowhere"))
-    if not (root / "credit-default" / "credit-default.csv").is_file():
-        pytest.skip("VERTIZO_DATA names no folder with the Credit Default data set")
-    notebook = nbformat.read(NOTEBOOK, 4)
+@pytest.mark.parametrize("name", SMALL)
+def test_it_runs(name: str) -> None:
+    if not (Path(os.environ.get("VERTIZO_DATA", "nowhere")) / FILES[name]).is_file():
+        pytest.skip(f"VERTIZO_DATA names no folder with {FILES[name]}")
+    notebook = read(name)
     for cell in cells(notebook):
         if "parameters" in cell.metadata.get("tags", []):
-            cell.source = SMALL
+            cell.source = SMALL[name]
         cell.outputs, cell.execution_count = [], None
     manager = AsyncKernelManager(kernel_name="python3", transport="ipc")
     NotebookClient(notebook, km=manager, timeout=600).execute(cleanup_kc=True)
     outputs = [output for cell in cells(notebook) for output in cell.outputs]
-    assert any("800 customers to train on" in output.get("text", "") for output in outputs)
-    assert any("ε = 0.4999" in output.get("text", "") for output in outputs)
+    for words in PRINTED[name]:
+        assert any(words in output.get("text", "") for output in outputs), words
     assert any("image/png" in output.get("data", {}) for output in outputs)
