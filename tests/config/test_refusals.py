@@ -143,6 +143,11 @@ method: {name: czofo, num_directions: 0} | method.num_directions is 0 | greater 
 method: {name: czofo, scalars: all} | method.scalars is 'all' | 'batch' or 'record'
 method: {name: zoo-vfl, reply: loss} | method.reply is 'loss' | 'losses' or 'difference'
 method: {name: tangent, sweeps: 0} | method.sweeps is 0 | greater than 0
+method: {name: tangent, damping: 0} | method.damping is 0 | greater than 0
+method: {name: tangent, spread: -1} | method.spread is -1 | greater than 0
+method: {name: tangent, num_directions: 0} | method.num_directions is 0 | greater than 0
+method: {name: label-statistic, whitening: 2} | method.whitening is 2 | 1
+method: {name: label-statistic, spread: 0} | method.spread is 0 | greater than 0
 method: {name: tangent, directions: random} | method.directions is 'random' | 'principal'
 server: {final_head: forest} | server.final_head is 'forest' | 'boosting'
 client: {pretrain: ica} | client.pretrain is 'ica' | 'kmeans'
