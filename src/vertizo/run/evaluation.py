@@ -102,6 +102,7 @@ def summary_of(state: JobState, traffic: Traffic, seconds: float) -> dict[str, A
         "classes": job.data.class_names and list(job.data.class_names),
         "control": config.control,
         "timing": config.simulation.timing,
+        "mechanism": config.privacy.mechanism,
         "rounds": party.round,
         "epochs": party.round / job.rounds_per_epoch,
         "model": model,
