@@ -44,7 +44,7 @@ class Series:
 SERIES = (
     Series("not-private", "free", "gradients, no guarantee", "ε = ∞"),
     Series("tangent", "tangent", "tangent queries", "ε = 1, label advantage 0.107"),
-    Series("private-labels", "labels", "private labels", "ε = 1, label advantage 0.462"),
+    Series("private-labels", "labels", "private labels", "ε = 1, label advantage 0.463"),
     Series("dpzv", "dpzv", "DPZV", "ε = 1, label advantage 0.107"),
     Series("label-free", "control", "control: no label at all", "ε = 0, label advantage 0"),
 )
