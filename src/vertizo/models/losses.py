@@ -81,8 +81,9 @@ class FlippedLosses(SoftmaxLosses):
     def __init__(self, logits: Tensor, labels: Tensor, gain: float, other: float) -> None:
         super().__init__(logits, labels)
         kept = gain * self.values.neg().exp()
-        self.values = -(kept + other).log()
-        self._weights = kept / (kept + other)
+        likely = (kept + other).clamp(min=torch.finfo(torch.float32).tiny)
+        self.values = -likely.log()
+        self._weights = kept / likely
 
     def slopes(self, rows: slice, weights: Tensor | float) -> Tensor:
         """Those of a softmax, each times ``(keep − q) p / ((keep − q) p + q)``."""

@@ -17,6 +17,7 @@ from vertizo.core.memory import keep_freed_memory
 from vertizo.data.datasets.catalog import CATALOG
 from vertizo.data.prepare import prepare
 from vertizo.data.vertical import VerticalData
+from vertizo.privacy.options import ON_LABELS
 from vertizo.run import tracking
 from vertizo.run.build_models import check_reads_tokens
 from vertizo.run.build_privacy import record_choice
@@ -79,8 +80,9 @@ class Experiment:
     def privacy(self) -> dict[str, Any]:
         """The section ``privacy`` of the run's summary, beforehand; errors as `check`."""
         privacy = build(self.config, self.data()).privacy()
-        if controlled(self.config).privacy.ledger is not None:
-            privacy["counted"] = f"this run, which draws on the ledger {self.config.privacy.ledger}"
+        charged = controlled(self.config).privacy
+        if charged.ledger is not None and charged.mechanism not in ON_LABELS:
+            privacy["counted"] = f"this run, which draws on the ledger {charged.ledger}"
         return privacy
 
     def run(
