@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from scipy.stats import norm
+from tests import federations
 from tests.rows import each
 
 from vertizo.core.errors import ConfigError
 from vertizo.privacy.accounting import mu_of
 from vertizo.privacy.choosing import Case, Way, chosen, table, ways
+from vertizo.run.coverage import FEATURES
 
 
 def found(epsilon: float, case: Case, tangents: int = 16) -> dict[str, Way]:
@@ -39,7 +42,8 @@ def test_noise_is_what_each_mechanism_adds() -> None:
     "epsilon, classes, width, cover, name",
     [
         (1.0, 2, 1, "labels", "tangent"),
-        (1.0, 2, 1, "features", "DPZV"),
+        (1.0, 2, 1, "features", "statistic"),
+        (1.0, 2, 16, "features", "DPZV"),
         (1.0, 10, 2, "labels", "teacher"),
         (0.1, 2, 16, "labels", "teacher"),
         (3.0, 2, 16, "labels", "response"),
@@ -55,6 +59,22 @@ def test_one_is_taken_for_a_reason(
     assert why
     headings, *rows = table(all_ways)
     assert all(len(row) == len(headings) for row in rows)
+
+
+def test_what_a_way_covers_is_what_its_runs_state() -> None:
+    settings: dict[str, tuple[str, dict[str, Any]]] = {
+        "DPZV": ("dpzv", {}),
+        "tangent": ("tangent", {}),
+        "statistic": ("label-statistic", {}),
+        "teacher": ("vafl", {"privacy.mechanism": "teacher"}),
+        "response": ("vafl", {"privacy.mechanism": "randomised-response"}),
+    }
+    for name, way in found(1.0, Case(29, 3, 3, 3)).items():
+        method, own = settings[name]
+        changes = {"privacy.epsilon": 1.0, "server.update": "none", **own}
+        covers = federations.build(method, None, changes).statement().covers
+        assert (FEATURES in covers) == ("features" in way.covers), name
+        assert "labels" in covers
 
 
 def test_a_federation_of_nobody_is_refused() -> None:

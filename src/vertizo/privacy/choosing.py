@@ -1,20 +1,23 @@
 """Which mechanism to take: what each costs and protects in one federation, before there is data.
 
-Ways to spend one ε (docs/privacy.md, Which mechanism): noise on every reply, as DPZV has it; on few
-tangent queries; on one label statistic; or once, on the labels.
+Ways to spend one ε: noise on every reply, as DPZV has it; on few tangent queries; on one label
+statistic; or once, on the labels (docs/privacy.md, Labels that are private from the start).
 """
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from vertizo.core.errors import ConfigError
 from vertizo.core.validate import fraction, positive
 from vertizo.privacy import guarantee, label_advantage
 from vertizo.privacy.accounting import delta_of, mu_of
 from vertizo.privacy.options import mechanism_for
+from vertizo.privacy.private_labels import RandomisedResponse
 
 Cover = Literal["labels", "features"]
 TEACHER_NUMBERS = 150
@@ -28,7 +31,8 @@ READING = (
     "response: labels made private once. Noise: σ of one number of a mean, over what one record is "
     "clipped to; of a response, the share of labels that are exchanged. Numbers are of one record "
     "and client. A raw head on the clients' numbers (server.final_head) costs no ε against them in "
-    "any of these, and frozen, label-free clients (vertizo compare) are what training has to beat."
+    "any of these, and frozen, label-free clients (vertizo compare) are what training has to beat. "
+    "All: labels, and each client's features against the others where public bounds prepared them."
 )
 NARROW = 2
 """Numbers of an embedding up to which few directions tell all."""
@@ -46,7 +50,8 @@ class Case:
     def __post_init__(self) -> None:
         for name in ("records", "clients", "width"):
             positive(name, getattr(self, name))
-        positive("classes - 1", self.classes - 1)
+        if self.classes < 2:
+            raise ConfigError(f"classes is {self.classes}; it must be 2 or more")
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,7 @@ class Way:
     settings: str
     """How a configuration asks for it."""
     covers: tuple[Cover, ...]
+    """features: each client's against the others, where public bounds prepared them."""
     noise: float
     """σ of one number of a mean that is released, as a multiple of what one record is clipped to;
     of randomised response the share of labels that are exchanged."""
@@ -89,8 +95,7 @@ def ways(case: Case, epsilon: float, delta: float, tangents: int) -> list[Way]:
         """σ/C of replies to so many queries of every client; the server's updates take more."""
         return guarantee.calibrate(epsilon, delta, clients=clients, queries=queries).reply
 
-    flipped = (case.classes - 1) / (math.exp(epsilon) + case.classes - 1)
-    told = (math.exp(epsilon) - 1) / (math.exp(epsilon) + case.classes - 1)
+    response = RandomisedResponse(epsilon, case.classes, os.urandom)
     uploads = math.ceil(TEACHER_NUMBERS / clients)
     everything: tuple[Cover, ...] = ("labels", "features")
     batches = EPOCHS * math.ceil(records / batch)
@@ -116,7 +121,7 @@ def ways(case: Case, epsilon: float, delta: float, tangents: int) -> list[Way]:
         way(
             "statistic",
             "method: label-statistic",
-            ("labels",),
+            everything,
             noised(1) / records,
             (1 + tangents) * width,
             1,
@@ -135,10 +140,10 @@ def ways(case: Case, epsilon: float, delta: float, tangents: int) -> list[Way]:
             "response",
             "mechanism: randomised-response",
             ("labels",),
-            flipped,
+            1 - response.keep,
             width * EPOCHS,
             batches,
-            told,
+            response.keep - response.other,
         ),
     ]
 
@@ -161,7 +166,10 @@ def chosen(found: Sequence[Way], case: Case, epsilon: float, cover: Cover) -> tu
     """The way that would be taken, and why."""
     by_name = {way.name: way for way in found}
     if cover == "features":
-        why = "it alone keeps noise between one client's features and the others"
+        if case.width <= NARROW:
+            why = "a reply has nothing of other clients in it, and one release is all there is"
+            return by_name["statistic"], why
+        why = "its replies alone carry noise that covers features as well as labels, at this width"
         return by_name["DPZV"], why
     if case.width <= NARROW and case.classes == 2:
         why = "embeddings are narrow: few directions, all records at once, carry the most signal"

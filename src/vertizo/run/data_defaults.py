@@ -17,6 +17,7 @@ from vertizo.data.vertical import VerticalData
 from vertizo.methods.along import AlongDirections
 from vertizo.methods.base import Method
 from vertizo.privacy.accounting import mu_of
+from vertizo.privacy.choosing import TEACHER_NUMBERS
 from vertizo.privacy.options import TeacherConfig
 
 FIRST_ORDER_RATE = 0.1
@@ -46,9 +47,6 @@ STATISTICS = (16, 96)
 """The same of a label statistic: no later query makes up for what it leaves out."""
 TANGENTS_PER_SIGNAL = 0.003
 """Directions for each μ n: every one has to rise above the noise."""
-
-TEACHER_NUMBERS = 150
-"""Of a record, that all clients together upload for a teacher."""
 
 TYPICAL_COLUMNS = 10
 """Of a client whose columns are nobody else's knowledge."""
