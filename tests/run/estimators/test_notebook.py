@@ -21,7 +21,7 @@ FILES = {
     "narrow_messages": "adult/adult.data",
 }
 PRINTED = {
-    "credit_default": ["800 customers to train on", "ε = 0.4999"],
+    "credit_default": ["800 customers to train on", "ε = 0.5 at δ = 1e-05"],
     "narrow_messages": ["1,000 customers to train on", "ε = 1 at", "label advantage 0.107"],
 }
 
