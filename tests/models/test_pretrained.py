@@ -8,9 +8,12 @@ import torch
 from tests.rows import each
 
 from vertizo.core.errors import ConfigError
-from vertizo.models.base import Points
+from vertizo.core.randomness import Stream
+from vertizo.models.base import Points, Selected
 from vertizo.models.pretrained import FilterMeans, Preparation, Pretrained, preparation
 from vertizo.models.torch import wrap
+from vertizo.zeroth_order.directions import Directions
+from vertizo.zeroth_order.estimators import outputs, readable_table
 
 
 def table(records: int = 500) -> torch.Tensor:
@@ -73,6 +76,29 @@ def test_the_model_behind_it_is_that_of_prepared_features(kind: str) -> None:
     assert torch.equal(outputs, inner(prepared))
     wanted = inner.forward(Points(prepared))[1](torch.ones(60, 2)).clone()
     assert torch.equal(pullback(torch.ones(60, 2)), wanted)
+
+
+def test_a_table_is_prepared_once() -> None:
+    """Each direction of a query prepared its batch anew: filters took most of a round."""
+    features = table(60)
+    calls = []
+
+    class Counted(Preparation):
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            calls.append(len(rows))
+            return super().forward(rows)
+
+    whole = Pretrained(Counted("pca", features, (3, 2), 4, 0), wrap(torch.nn.Linear(4, 2)))
+    directions, ids = Directions("gaussian", 10, Stream.from_seed(0), 3), torch.tensor([5, 2, 59])
+    known = readable_table(whole, directions, features)
+    assert known is not None
+    for u in directions.of_query(0):
+        found = outputs(whole, Selected(known, ids), u, (0.1, -0.1))
+        assert torch.allclose(found, outputs(whole, features[ids], u, (0.1, -0.1)), atol=1e-6)
+    assert calls == [60, 3, 3, 3]
+    whole.load(whole.state())
+    outputs(whole, Selected(known, ids), u, (0.0,))
+    assert calls[-1] == 60  # prepared as its new state has it
 
 
 def test_its_state_goes_with_the_model() -> None:

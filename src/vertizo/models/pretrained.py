@@ -194,11 +194,16 @@ class Pretrained(DifferentiableModel):
     def __init__(self, front: Preparation | FilterMeans, model: DifferentiableModel) -> None:
         self._front, self._model = front, model
         self.parameters = model.parameters
+        self._known: tuple[Tensor, Tensor] | None = None
 
     def _prepared(self, inputs: Tensor | Selected) -> Tensor:
-        rows = inputs.gathered() if isinstance(inputs, Selected) else inputs
+        """Of a table whole, once: every query of a client is about rows of the same."""
         with torch.no_grad():
-            return self._front.forward(rows)
+            if not isinstance(inputs, Selected):
+                return self._front.forward(inputs)
+            if self._known is None or self._known[0] is not inputs.table:
+                self._known = inputs.table, self._front.forward(inputs.table)
+            return self._known[1].index_select(0, inputs.ids)
 
     def state(self) -> State:
         """The model's, and what its inputs are prepared by."""
@@ -214,13 +219,20 @@ class Pretrained(DifferentiableModel):
         }:
             raise ValueError("prepared from other features")
         self._front.load_state_dict(state["front"])
+        self._known = None
         self._model.load(state["model"])
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Outputs at the current parameters, [batch, outputs]."""
         return self._model(self._prepared(inputs))
 
-    def along(self, direction: Tensor, offsets: Sequence[float], inputs: Tensor) -> Tensor:
+    def table_of(self, features: Tensor) -> Tensor:
+        """The records as they are, which are prepared once and not in every query anew."""
+        return features
+
+    def along(
+        self, direction: Tensor, offsets: Sequence[float], inputs: Tensor | Selected
+    ) -> Tensor:
         """Outputs at ``w + offset · direction``, [offsets, batch, outputs]."""
         return self._model.along(direction, offsets, self._prepared(inputs))
 
