@@ -89,7 +89,7 @@ class Model(Protocol):
         return torch.stack(results)
 
     def table_of(self, features: Tensor) -> Tensor | None:
-        """Records as a table of which `along` takes `Selected` ones; None where it wants batches."""
+        """Records as a table of which `along` takes `Selected` ones; None for batches."""
         return None
 
     def tangents(self, directions: Tensor, inputs: Tensor) -> Tensor:
