@@ -27,6 +27,18 @@ from vertizo.run.federation import build
 from vertizo.run.record_names import names_of, records_name
 
 
+def can_go_on(config: ExperimentConfig, *, begun: bool) -> bool:
+    """Whether a run that was broken off can go on without releasing anything anew.
+
+    Not with secure noise, which is never the same again. Private labels are made once: the
+    checkpoint of a run that has ``begun``, or their file, has them.
+    """
+    privacy = config.privacy
+    if privacy.noise != "secure" or privacy.mechanism not in ON_LABELS:
+        return privacy.noise != "secure"
+    return begun or (privacy.ledger is not None and privacy.ledger.is_file())
+
+
 @contextmanager
 def charging(config: ExperimentConfig, data: VerticalData, run: str) -> Iterator[Charge | None]:
     """How a run of that name is charged to ``privacy.ledger``, closed at the end; None without one.
