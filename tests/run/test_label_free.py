@@ -47,7 +47,7 @@ def test_it_is_better_than_frozen_clients_and_releases_nothing(tmp_path: Path) -
     assert privacy["words"].startswith("ε = 0: ")
     again = Experiment(configured(**PRIVATE | ledger)).run(tmp_path / "run", resume=True)
     assert again.summary["test_accuracy"] == summary["test_accuracy"]
-    with pytest.raises(RunError, match="raw head is not kept"):
+    with pytest.raises(RunError, match="predict with --head raw"):
         Predictor.load(tmp_path / "run")
 
 

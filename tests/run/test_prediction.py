@@ -135,6 +135,18 @@ def test_both_heads_predict_what_they_were_scored_by(
     assert not private.frame.equals(raw.frame)
 
 
+@each("prepared", [(), ("client.pretrain=kmeans",), (*EPSILON, CLASSES, "method.name=tangent")])
+def test_a_label_free_control_predicts_by_its_raw_head(
+    tmp_path: Path, prepared: tuple[str, ...]
+) -> None:
+    run = trained(tmp_path, "control=label-free", *prepared)
+    found = Predictor.load(run, "raw").predict(held_out(tmp_path / "gone.csv"))
+    assert found.scores is not None
+    assert_same(found.scores, run)
+    with pytest.raises(RunError, match="predict with --head raw"):
+        Predictor.load(run)
+
+
 def test_what_has_no_raw_head(run: Path, tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"has no raw head: its server\.final_head is 'private'"):
         Predictor.load(run, "raw")

@@ -198,7 +198,9 @@ class FilterMeans(nn.Module):
 def _centroids(rows: Tensor, count: int, seed: int) -> Tensor:
     from sklearn.cluster import MiniBatchKMeans
 
-    fitted = MiniBatchKMeans(min(count, len(rows)), random_state=seed, n_init=3).fit(rows.numpy())
+    if count > len(rows):  # as of parties that only predict, whose centroids come from a checkpoint
+        return rows[torch.arange(count) % len(rows)]
+    fitted = MiniBatchKMeans(count, random_state=seed, n_init=3).fit(rows.numpy())
     return torch.from_numpy(fitted.cluster_centers_).float()
 
 

@@ -25,7 +25,7 @@ from vertizo.run.data_defaults import complete
 from vertizo.run.federation import build
 from vertizo.run.folder import RunFolder
 from vertizo.run.label_free import controlled
-from vertizo.run.ledger_session import charging
+from vertizo.run.ledger_session import can_go_on, charging
 from vertizo.run.loop import Progress, Result, Training
 from vertizo.run.simulator import Observer
 from vertizo.run.tracking import Tracked
@@ -137,7 +137,7 @@ class Experiment:
                     f"{folder.path} holds a run on other records than {self.data().name} has now: "
                     "columns or what they are scaled by have changed; start another run"
                 )
-            if self.config.privacy.noise == "secure":
+            if not can_go_on(self.config, begun=folder.has("last")):
                 raise RunError(
                     f"{folder.path} holds a run with privacy.noise 'secure', which cannot be "
                     "repeated: what it released since its checkpoint would be released anew; "
