@@ -59,6 +59,8 @@ Side = Literal["width", "height", "channels"]
 Family = Literal["bert", "distilbert"]
 Pooling = Literal["mean", "cls"]
 """How a text's vectors become one: the mean over its tokens, or the first token's."""
+Trainable = Literal["all", "head", "bias", "lora"]
+"""What is trained of a pre-trained encoder (`vertizo.models.tuning`)."""
 
 SplitName = Literal["rows", "patches", "halves", "sides", "even", "columns", "segments", "views"]
 """Ways to cut a record between parties (`vertizo.data.splits`)."""
