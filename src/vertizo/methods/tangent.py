@@ -23,7 +23,6 @@ from pydantic import Field, PositiveInt
 from vertizo.core.deferred import torch
 from vertizo.methods.along import AlongDirections
 from vertizo.methods.base import Answered, ClientSide, Features, Outcome
-from vertizo.models.base import Selected
 from vertizo.models.optimizers import Dense
 
 if TYPE_CHECKING:
@@ -77,5 +76,4 @@ class Tangent(AlongDirections):
 
     def tell(self, side: ClientSide, number: int, features: Features, values: Tensor) -> None:
         """``w_m ← w_m − S v``."""
-        assert not isinstance(features, Selected)
         side.step(Dense(values @ self.asked_along(side, number, features)))
