@@ -16,8 +16,10 @@ from vertizo.core.randomness import Stream
 from vertizo.methods.base import ClientSide, Outcome
 from vertizo.methods.tangent import Tangent
 from vertizo.models.array import ArrayModel
+from vertizo.models.networks import mlp
 from vertizo.models.optimizers import Sgd
 from vertizo.models.torch import wrap
+from vertizo.party.checks import with_tangents
 from vertizo.protocol.messages import Query
 
 CLASSES, DIM = 3, 3
@@ -30,13 +32,22 @@ ADDITIVE = {
 }
 
 
+def whole(query: Query, brought: dict[int, Query]) -> Query:
+    """A query with the tangents that it left out; those of each client are kept."""
+    if len(query.embeddings) == 1:
+        query = with_tangents(query, brought[query.client])
+    brought[query.client] = query
+    return query
+
+
 def test_a_round_by_hand() -> None:
     """The reply is the damped Newton step; the table is then where the client's model is."""
     federation = federations.build("tangent", None, ADDITIVE)
     side, labels = federation.server.side, federation.data.labels["train"]
+    brought: dict[int, Query] = {}
     for client in (0, 1, 2, 0):
         frame = federations.ask(federation, client)
-        query = federations.query(frame)
+        query = whole(federations.query(frame), brought)
         ids, nominal = query.ids, 29
         table = side.table.values.clone()
         table[ids, DIM * client : DIM * (client + 1)] = query.embeddings[0]
@@ -73,6 +84,27 @@ def test_tangents_are_derivatives(directions: Any) -> None:
             step = 1e-2 / float(direction.norm())
             plus, minus = model.along(direction, (step, -step), features)
             assert torch.allclose(tangent, (plus - minus) / (2 * step), atol=2e-3)
+
+
+def test_a_bent_model_goes_to_where_its_step_promised() -> None:
+    """Nearer than a step along its tangents, which an affine model makes exactly."""
+    torch.manual_seed(0)
+    features = torch.randn(300, 4)
+    for hidden, bent in ((), False), ((16,), True):
+        errors = []
+        for fit_steps in (0, 30):
+            torch.manual_seed(1)
+            model = wrap(mlp(4, hidden, 1, final_relu=False))
+            stream = Stream.from_seed(3)
+            side = ClientSide(model, Sgd(1.0, 0.0), stream, stream)
+            method = Tangent(num_directions=6, fit_steps=fit_steps)
+            sent = method.ask(side, 0, features)
+            values = torch.randn(6, generator=torch.Generator().manual_seed(2)) * 5
+            wanted = sent[0] - torch.einsum("knd,k->nd", sent[1:], values)
+            method.tell(side, 0, features, values)
+            errors.append(float((model(features) - wanted).square().mean()))
+        plain, fitted = errors
+        assert fitted < plain / 2 if bent else max(errors) < 1e-8, errors
 
 
 def test_principal_directions_are_those_of_largest_variance() -> None:

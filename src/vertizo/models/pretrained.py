@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 from vertizo.core.errors import ConfigError
 from vertizo.core.names import PretrainName
-from vertizo.models.base import DifferentiableModel, Points, Pullback, Selected, State
+from vertizo.models.base import DifferentiableModel, Points, Pullback, Selected, State, gathered
 from vertizo.models.networks import derivatives
 
 SAMPLE = 20_000
@@ -225,9 +225,13 @@ class Pretrained(DifferentiableModel):
         self.parameters = model.parameters
 
     def _prepared(self, inputs: Tensor | Selected) -> Tensor:
-        rows = inputs.gathered() if isinstance(inputs, Selected) else inputs
         with torch.no_grad():
-            return self._front.forward(rows)
+            return self._front.forward(gathered(inputs))
+
+    @property
+    def is_affine(self) -> bool:
+        """The model's: what is in front does not move."""
+        return self._model.is_affine
 
     def state(self) -> State:
         """The model's, and what its inputs are prepared by."""
