@@ -218,7 +218,7 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
         },
     },
 }
-DIGEST = "7f5408eb4c4bacb32701481c8f829d4b"
+DIGEST = "ef9163d1f0dc873b1a97a8d609db4d08"
 SERVED: dict[str, dict[str, Any]] = {
     "dpzv": {},
     "vafl": {

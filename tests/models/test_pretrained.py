@@ -9,9 +9,12 @@ from tests.rows import each
 
 from vertizo.core.errors import ConfigError
 from vertizo.core.names import PretrainName
-from vertizo.models.base import Points
+from vertizo.core.randomness import Stream
+from vertizo.models.base import Points, Selected
 from vertizo.models.pretrained import FilterMeans, Preparation, Pretrained, hats, preparation
 from vertizo.models.torch import wrap
+from vertizo.zeroth_order.directions import Directions
+from vertizo.zeroth_order.estimators import outputs, readable_table
 
 
 def table(records: int = 500) -> torch.Tensor:
@@ -101,6 +104,29 @@ def test_a_linear_model_of_splines_bends_at_medians() -> None:
     edges[:, 2:] = torch.stack([numbers.amin(0), numbers.amax(0)])
     far[:, 2:] = torch.tensor([[-1e9], [1e9]])
     assert torch.equal(front(far), front(edges))
+
+
+def test_a_table_is_prepared_once() -> None:
+    """Each direction of a query prepared its batch anew: filters took most of a round."""
+    features = table(60)
+    calls = []
+
+    class Counted(Preparation):
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            calls.append(len(rows))
+            return super().forward(rows)
+
+    whole = Pretrained(Counted("pca", features, (3, 2), 4, 0), wrap(torch.nn.Linear(4, 2)))
+    directions, ids = Directions("gaussian", 10, Stream.from_seed(0), 3), torch.tensor([5, 2, 59])
+    known = readable_table(whole, directions, features)
+    assert known is not None
+    for u in directions.of_query(0):
+        found = outputs(whole, Selected(known, ids), u, (0.1, -0.1))
+        assert torch.allclose(found, outputs(whole, features[ids], u, (0.1, -0.1)), atol=1e-6)
+    assert calls == [60, 3, 3, 3]
+    whole.load(whole.state())
+    outputs(whole, Selected(known, ids), u, (0.0,))
+    assert calls[-1] == 60  # prepared as its new state has it
 
 
 @each("kind", ["pca", "splines"])

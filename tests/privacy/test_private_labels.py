@@ -19,12 +19,13 @@ from tests.rows import each
 from torch import Tensor
 
 from vertizo.core.errors import ConfigError, RunError
+from vertizo.core.randomness import Stream
 from vertizo.models.losses import Classification, Flipped
 from vertizo.privacy.durable_ledger import DurableLedger
 from vertizo.privacy.events import LedgerBudget
 from vertizo.privacy.label_file import LabelFile
 from vertizo.privacy.ledger_register import Names
-from vertizo.privacy.mechanisms import NoiseSource
+from vertizo.privacy.mechanisms import NoiseSource, SeededNoise
 from vertizo.privacy.private_labels import (
     LONGEST,
     Paid,
@@ -138,10 +139,10 @@ def test_a_label_moves_a_teachers_statistic_by_no_more_than_is_counted(kind: str
     generator = torch.Generator().manual_seed(5)
     rows, labels = hostile(kind, 24, 6, generator), torch.arange(24) % 3
     for whitening in (0.0, 0.5, 1.0):
-        inputs = whitened(rows, whitening)
+        inputs = whitened(rows, whitening, 6)
 
         def statistic(given: Tensor, inputs: Tensor = inputs) -> Tensor:
-            return Teacher(Bare(), 3, 6, 0.0, 1.0).released(given, inputs)
+            return Teacher(Bare(), 3, 6, 6, 0.0, 1.0).released(given, inputs)
 
         before, worst = statistic(labels), 0.0
         for record in range(24):
@@ -156,7 +157,7 @@ def test_a_label_moves_a_teachers_statistic_by_no_more_than_is_counted(kind: str
 @each("kind", HOSTILE)
 def test_on_a_grid_rows_are_no_longer_than_is_counted(kind: str) -> None:
     """In the integers that secure noise is added to, where nothing is rounded any more."""
-    rows = whitened(hostile(kind, 24, 6, torch.Generator().manual_seed(5)), 0.5)
+    rows = whitened(hostile(kind, 24, 6, torch.Generator().manual_seed(5)), 0.5, 4)
     noise = SecureNoise(clip_norm=LONGEST, noise_std=3.0)
     steps = noise._on_grid(rows)
     assert int((steps * steps).sum(1).max()) <= (LONGEST / noise.grid) ** 2
@@ -168,11 +169,26 @@ def test_a_teacher_predicts_what_can_be_learned() -> None:
     rows = torch.randn(3000, 8, generator=generator)
     rows[:, :3] += 4 * torch.nn.functional.one_hot(labels, 3)
     noise = SecureNoise(clip_norm=LONGEST, noise_std=5.0)
-    made = Teacher(noise, 3, 8, 0.5, 1.0).make(labels, rows)
+    made = Teacher(noise, 3, 8, 8, 0.5, 1.0).make(labels, rows)
     assert float((made == labels).double().mean()) > 0.95
-    blind = Teacher(SecureNoise(clip_norm=LONGEST, noise_std=1e6), 3, 8, 0.5, 1.0)
+    blind = Teacher(SecureNoise(clip_norm=LONGEST, noise_std=1e6), 3, 8, 8, 0.5, 1.0)
     right = [float((blind.make(labels, rows) == labels).double().mean()) for _ in range(30)]
     assert 0.2 < sum(right) / 30 < 0.47
+
+
+def test_a_teacher_is_better_without_what_noise_drowns() -> None:
+    """Classes are told apart along three components of a hundred: the others only add noise."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(3000) % 3
+    rows = torch.randn(3000, 100, generator=generator)
+    rows[:, :3] += 4 * torch.nn.functional.one_hot(labels, 3)
+    right = []
+    for kept in (4, 100):
+        noise = SeededNoise(Stream.from_seed(0), clip_norm=LONGEST, noise_std=40.0)
+        teacher = Teacher(noise, 3, 100, kept, 0.75, 0.7)
+        assert teacher.inputs(rows).shape == (3000, kept + 1)
+        right.append(float((teacher.make(labels, rows) == labels).double().mean()))
+    assert right[0] > 0.95 > 0.8 > right[1]
 
 
 PAID = Paid("randomised-response", 1.0, 0.0, 0.462, None, "in secret", True, "this run alone")

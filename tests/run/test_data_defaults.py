@@ -50,6 +50,16 @@ class TestComplete:
         assert [one.batch_size for one in found] == [64, 500, 2000]
         assert [one.epochs for one in found] == [5, 5, 5]
 
+    def test_a_teacher_keeps_as_much_as_rises_above_its_noise(self) -> None:
+        """Of MNIST's 54,000 records at ε = 0.1, 88 components; at ε = 1 more than there are."""
+
+        def kept(epsilon: float, records: int, **teacher: int) -> int | None:
+            privacy = {"mechanism": "teacher", "epsilon": epsilon, "teacher": teacher}
+            return complete(parse({"privacy": privacy}), people(records)).privacy.teacher.kept
+
+        assert [kept(0.1, 54_000), kept(0.1, 200), kept(0.1, 54_000, kept=7)] == [88, 16, 7]
+        assert (kept(1.0, 54_000) or 0) > 392
+
     def test_what_is_given_or_complete_stays_in_its_file_as_well(self) -> None:
         config = parse({"epochs": 120, "batch_size": 64, "privacy": {"epsilon": 1, "clip": 3.0}})
         assert complete(config, people(100_000)) == config

@@ -73,11 +73,15 @@ class Model(Protocol):
     def __call__(self, inputs: Tensor) -> Tensor:
         """Outputs at the current parameters, shape [batch, outputs]; no graph is made."""
 
-    def along(self, direction: Tensor, offsets: Sequence[float], inputs: Tensor) -> Tensor:
+    def along(
+        self, direction: Tensor, offsets: Sequence[float], inputs: Tensor | Selected
+    ) -> Tensor:
         """Outputs at ``w + offset · direction`` for each offset: [offsets, batch, outputs].
 
         ``direction`` is [d]. The parameters are afterwards what they were: put back from a copy.
         """
+        if isinstance(inputs, Selected):
+            inputs = inputs.gathered()
         saved = self.parameters.clone()
         direction = direction.to(saved.device)
         results = []
@@ -88,6 +92,10 @@ class Model(Protocol):
         finally:
             self.parameters.copy_(saved)
         return torch.stack(results)
+
+    def table_of(self, features: Tensor) -> Tensor | None:
+        """Records as a table of which `along` takes `Selected`; None where it wants batches."""
+        return None
 
     def tangents(self, directions: Tensor, inputs: Tensor) -> Tensor:
         """``J_i v`` of every record i and row v of ``directions`` [K, d]: [K, batch, outputs].

@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 from vertizo.core.errors import ConfigError
 from vertizo.core.names import PretrainName
-from vertizo.models.base import DifferentiableModel, Points, Pullback, Selected, State, gathered
+from vertizo.models.base import DifferentiableModel, Points, Pullback, Selected, State
 from vertizo.models.networks import derivatives
 
 SAMPLE = 20_000
@@ -223,10 +223,16 @@ class Pretrained(DifferentiableModel):
     def __init__(self, front: Preparation | FilterMeans, model: DifferentiableModel) -> None:
         self._front, self._model = front, model
         self.parameters = model.parameters
+        self._known: tuple[Tensor, Tensor] | None = None
 
     def _prepared(self, inputs: Tensor | Selected) -> Tensor:
+        """Of a table whole, once: every query of a client is about rows of the same."""
         with torch.no_grad():
-            return self._front.forward(gathered(inputs))
+            if not isinstance(inputs, Selected):
+                return self._front.forward(inputs)
+            if self._known is None or self._known[0] is not inputs.table:
+                self._known = inputs.table, self._front.forward(inputs.table)
+            return self._known[1].index_select(0, inputs.ids)
 
     @property
     def is_affine(self) -> bool:
@@ -247,13 +253,20 @@ class Pretrained(DifferentiableModel):
         }:
             raise ValueError("prepared from other features")
         self._front.load_state_dict(state["front"])
+        self._known = None
         self._model.load(state["model"])
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """Outputs at the current parameters, [batch, outputs]."""
         return self._model(self._prepared(inputs))
 
-    def along(self, direction: Tensor, offsets: Sequence[float], inputs: Tensor) -> Tensor:
+    def table_of(self, features: Tensor) -> Tensor:
+        """The records as they are, which are prepared once and not in every query anew."""
+        return features
+
+    def along(
+        self, direction: Tensor, offsets: Sequence[float], inputs: Tensor | Selected
+    ) -> Tensor:
         """Outputs at ``w + offset · direction``, [offsets, batch, outputs]."""
         return self._model.along(direction, offsets, self._prepared(inputs))
 

@@ -71,6 +71,9 @@ class TeacherConfig(Options):
     components: PositiveInt = 56
     """Numbers of each record that each client uploads once for it. Default: of filters 56, else 150
     between all clients."""
+    kept: PositiveInt | None = None
+    """Principal components of all of these numbers together that it is fitted on, at most. Default:
+    as many as rise above the noise, by ε, δ and the number of records."""
     whitening: float = Field(default=0.75, ge=0, le=1)
     """α: components of variance Λ are scaled by Λ^(−α/2)."""
     spread: float = Field(default=0.7, gt=0)

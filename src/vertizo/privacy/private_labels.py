@@ -99,6 +99,8 @@ class Teacher(LabelMaker):
     classes: int
     components: int
     """Numbers of each record that each client uploads."""
+    kept: int
+    """Principal components of all of them together that it is fitted on, at most."""
     whitening: float
     """α: components of variance Λ are scaled by Λ^(−α/2)."""
     spread: float
@@ -112,8 +114,12 @@ class Teacher(LabelMaker):
     def make(self, labels: Tensor, rows: Tensor | None) -> Tensor:
         """As of a `LabelMaker`, int64."""
         assert rows is not None, "the clients' uploads"
-        inputs = whitened(rows, self.whitening)
+        inputs = self.inputs(rows)
         return self._predicted(inputs, self.released(labels, inputs) / len(inputs))
+
+    def inputs(self, rows: Tensor) -> Tensor:
+        """What it is fitted on, u_i of each record, [records, K]."""
+        return whitened(rows, self.whitening, self.kept)
 
     def released(self, labels: Tensor, inputs: Tensor) -> Tensor:
         """The noised sum of each class's rows, [K, classes]: all that depends on labels."""
@@ -140,11 +146,12 @@ class Teacher(LabelMaker):
         return (inputs @ weights).argmax(1)
 
 
-def whitened(rows: Tensor, power: float) -> Tensor:
-    """Rows [records, K] → principal components and a constant, each row of norm R, float64."""
+def whitened(rows: Tensor, power: float, kept: int) -> Tensor:
+    """Rows [records, n] → ``kept`` principal components and a constant, of norm R, float64."""
     finite = rows.double().nan_to_num(0.0, 0.0, 0.0)
     centred = finite - finite.mean(0)
     values, vectors = torch.linalg.eigh(centred.t() @ centred / max(1, len(rows)))
+    values, vectors = values[-kept:], vectors[:, -kept:]  # ascending
     largest = values[-1].clamp(min=1e-30)
     scale = (values.clamp(min=1e-30) / largest) ** (-power / 2) * (values > FLAT * largest)
     turned = centred @ (vectors * scale)

@@ -77,7 +77,9 @@ class PrivateLabels(LabelMaker):
             return RandomisedResponse(self._epsilon, classes, made or self.random_bytes)
         options = privacy.teacher
         source = self._noise
-        return Teacher(source, classes, options.components, options.whitening, options.spread)
+        assert options.kept is not None, "a complete configuration has it"
+        about = options.components, options.kept, options.whitening, options.spread
+        return Teacher(source, classes, *about)
 
     @cached_property
     def _noise(self) -> NoiseSource:
@@ -94,8 +96,9 @@ class PrivateLabels(LabelMaker):
     @cached_property
     def _releases(self) -> Releases:
         """What a teacher releases of one label."""
-        noise, privacy = self._noise, self.config.privacy
-        inputs = len(self.data.parties) * privacy.teacher.components + 1
+        noise, privacy, teacher = self._noise, self.config.privacy, self.config.privacy.teacher
+        assert teacher.kept is not None, "a complete configuration has it"
+        inputs = min(len(self.data.parties) * teacher.components, teacher.kept) + 1
         numbers = inputs * self.data.task.outputs
         releases = Releases(
             clients=1,

@@ -18,7 +18,7 @@ from vertizo.methods.along import AlongDirections
 from vertizo.methods.base import Method
 from vertizo.privacy.accounting import mu_of
 from vertizo.privacy.choosing import TEACHER_NUMBERS
-from vertizo.privacy.options import TeacherConfig
+from vertizo.privacy.options import PrivacyConfig, TeacherConfig
 
 FIRST_ORDER_RATE = 0.1
 """η / (1 − momentum) of gradients that are computed."""
@@ -47,6 +47,9 @@ STATISTICS = (16, 96)
 """The same of a label statistic: no later query makes up for what it leaves out."""
 TANGENTS_PER_SIGNAL = 0.003
 """Directions for each μ n: every one has to rise above the noise."""
+
+KEPT_PER_SIGNAL, LEAST_KEPT = 0.05, 16
+"""Components that a teacher is fitted on for each μ n, and at least: noise drowns the others."""
 
 TYPICAL_COLUMNS = 10
 """Of a client whose columns are nobody else's knowledge."""
@@ -126,7 +129,7 @@ def complete(config: ExperimentConfig, data: VerticalData) -> ExperimentConfig:
             wanted = NARROW_EPOCHS if narrow else PRIVATE_EPOCHS
         chosen["epochs"] = _within(EPOCHS, wanted)
     if privacy.mechanism == "teacher":
-        teacher = _teacher(privacy.teacher, data)
+        teacher = _teacher(privacy, data)
         chosen["privacy"] = privacy.model_copy(update={"teacher": teacher})
     if private and privacy.clip is None:
         clip = TANGENT_CLIP if isinstance(method, AlongDirections) else reply_clip(data)
@@ -134,9 +137,14 @@ def complete(config: ExperimentConfig, data: VerticalData) -> ExperimentConfig:
     return config.model_copy(update=chosen) if chosen else config
 
 
-def _teacher(options: TeacherConfig, data: VerticalData) -> TeacherConfig:
-    """What a teacher is fitted on, by the shape of the records."""
+def _teacher(privacy: PrivacyConfig, data: VerticalData) -> TeacherConfig:
+    """What a teacher is fitted on, by the shape of the records, their number and ε."""
     chosen: dict[str, Any] = {}
+    options = privacy.teacher
+    assert privacy.epsilon is not None, "checked"
+    if options.kept is None:
+        signal = mu_of(privacy.epsilon, privacy.delta) * data.records
+        chosen["kept"] = max(LEAST_KEPT, round(KEPT_PER_SIGNAL * signal))
     if options.features is None:
         chosen["features"] = "filters" if data.are_images else "pca"
     if "components" not in options.model_fields_set and "filters" not in (

@@ -110,7 +110,7 @@ def outputs(
 ) -> Tensor:
     """Outputs at ``w + offset · u`` for each offset, shape [offsets, batch, outputs]."""
     if isinstance(inputs, Selected):
-        if direction.keep and isinstance(model, LinearStack):
+        if direction.keep:
             return at_once(model, inputs, direction, offsets)
         inputs = inputs.gathered()
     if direction.keep:
@@ -126,9 +126,7 @@ def outputs(
 
 def readable_table(model: Model, directions: Directions, features: Tensor) -> Tensor | None:
     """The records as a table whose rows `outputs` reads where they are; None where it does not."""
-    if not directions.are_kept or not isinstance(model, LinearStack):
-        return None
-    return model.table_of(features)
+    return model.table_of(features) if directions.are_kept else None
 
 
 def at_once(
@@ -137,7 +135,7 @@ def at_once(
     """All offsets together, along the direction as one vector."""
     numbers = direction.numbers()  # as they were drawn, and lengths in units of them
     lengths: list[float] = np.multiply(offsets, direction.scale).tolist()
-    return model.along(numbers, lengths, inputs)  # type: ignore[arg-type]  # rows of a LinearStack
+    return model.along(numbers, lengths, inputs)
 
 
 def by_blocks(

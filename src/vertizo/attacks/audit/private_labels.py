@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from vertizo.attacks.audit.setting import Setting, World
 from vertizo.core.errors import ConfigError
-from vertizo.privacy.private_labels import Teacher, whitened
+from vertizo.privacy.private_labels import Teacher
 from vertizo.run.build_labels import PrivateLabels
 
 FAR = 1e5
@@ -39,7 +39,7 @@ class SeesRelease:
         if isinstance(source.maker, Teacher):
             rows = torch.zeros(len(labels), source.maker.width * len(setting.data.parties))
             rows[setting.record, 0] = FAR
-            inputs = whitened(rows, source.maker.whitening)
+            inputs = source.maker.inputs(rows)
             released = source.maker.released(labels, inputs)[:, first_and_second]
             spoken = inputs[setting.record] @ released
         else:
