@@ -9,6 +9,7 @@ of rank 8 have 73,728 numbers.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -57,7 +58,8 @@ def _reached(module: nn.Module, last_blocks: int | None) -> list[nn.Module]:
     parts = dict(module.named_children())
     if last_blocks is None:
         return [part for name, part in parts.items() if name != "head"]
-    layers = list(parts["blocks"].blocks.layer)
+    blocks: Any = parts["blocks"]
+    layers = list(blocks.blocks.layer)
     if last_blocks > len(layers):
         raise ConfigError(
             f"last_blocks is {last_blocks} but the encoder has {len(layers)} blocks; "
