@@ -29,7 +29,7 @@ from vertizo.models.base import DifferentiableModel, Model, Points
 from vertizo.models.encoded import EncodedModel
 from vertizo.models.parts import first_line, other_in_training, somebodys_code
 from vertizo.models.pretrained import FilterMeans, Preparation, Pretrained
-from vertizo.models.torch import TorchModel, wrap
+from vertizo.models.torch import TorchModel, fails_alone, wrap
 from vertizo.models.tuning import tuned
 from vertizo.party.checks import is_bounded
 from vertizo.privacy.options import ON_LABELS
@@ -363,6 +363,16 @@ def why_evaluates(
     if not method.as_pytorch:
         return f"method {method.name!r} compares losses, which must be of one mask"
     return f"server.update is {update!r}, not 'sgd'" if server and update != "sgd" else None
+
+
+def check_last_batch(model: Model, row: Tensor, records: int, batch_size: int) -> None:
+    """Refuse a module in training whose last batch is one record that it cannot normalise."""
+    alone = batch_size == 1 or records % batch_size == 1
+    if alone and isinstance(model, TorchModel) and fails_alone(model.module, row):
+        raise ConfigError(
+            f"batch_size is {batch_size}, which leaves one of {records} training records alone in "
+            "a batch, and batch normalisation needs two; use another batch_size"
+        )
 
 
 def mode_notes(key: str, model: Model, why: str | None) -> tuple[str, ...]:
