@@ -251,7 +251,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def holder_config(tables: Path, folder: Path, **federation: Any) -> ServeConfig:
-    keys = {**dep.IN_STEP, "server": {"final_head": "boosting"}}
+    keys = {**dep.IN_STEP, "server": {"final_head": "boosting"}, "client": {"pretrain": "splines"}}
     return holder(tables, folder, federation, epochs=24, batch_size=64, **keys)
 
 

@@ -123,6 +123,7 @@ def test_what_is_kept_predicts_as_scikit_learn_does(classes: int, tmp_path: Path
     task = Classification(classes) if classes else Regression(0.0, 1.0)
     labels = rows[:, :classes].argmax(1) if classes else rows[:, 0] * rows[:, 1]
     options = {"max_iter": 150, "learning_rate": 0.08, "early_stopping": False, "random_state": 0}
+    options |= {"max_leaf_nodes": 16}  # of four numbers
     boosting = HistGradientBoostingClassifier if classes else HistGradientBoostingRegressor
     linear = LogisticRegression(max_iter=1000) if classes else Ridge()
     theirs = {

@@ -116,7 +116,7 @@ SETTINGS: list[tuple[str, ...]] = [
 HEADS: list[tuple[str, ...]] = [
     ("server.final_head=logistic", "data.label_holder=bank", "server.join=sum"),
     ("server.final_head=boosting", CLASSES, "data.validation=0", *EPSILON, "method.name=tangent"),
-    ("server.final_head=refit", "data.label_holder=shop"),
+    ("server.final_head=refit", "data.label_holder=shop", "client.pretrain=splines"),
     ("server.final_head=refit", "method.name=split", "server.model.hidden=[]"),
 ]
 

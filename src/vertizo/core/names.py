@@ -35,10 +35,10 @@ HeadName = Literal["private", "logistic", "boosting", "refit"]
 Head = Literal["private", "raw"]
 """Which of the two predicts."""
 
-PretrainName = Literal["none", "pca", "whiten", "kmeans", "filters"]
+PretrainName = Literal["none", "pca", "whiten", "splines", "kmeans", "filters"]
 """What a client makes of its features before training, without labels
 (`vertizo.models.pretrained`)."""
-FITTED: tuple[PretrainName, ...] = ("pca", "whiten", "kmeans")
+FITTED: tuple[PretrainName, ...] = ("pca", "whiten", "splines", "kmeans")
 """Those that are fitted on all of its records, so that what is made of one depends on others."""
 
 ControlName = Literal["none", "frozen", "random", "label-free"]

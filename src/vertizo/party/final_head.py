@@ -29,7 +29,8 @@ MISSING = (
     "those that were to be scored."
 )
 ROUNDS, RATE, LEAVES = 150, 0.08, 31
-"""Of the gradient boosting."""
+"""Of the gradient boosting; trees of a few numbers have fewer leaves, as many as one split by each
+makes."""
 STEPS = 200
 """Of a refit, at most: each passes over all records a few times."""
 AT_ONCE = 1024
@@ -142,7 +143,7 @@ def _learnt(
     model = boosting(
         max_iter=ROUNDS,
         learning_rate=RATE,
-        max_leaf_nodes=LEAVES,
+        max_leaf_nodes=min(LEAVES, 2 ** min(rows.shape[1], 10)),
         early_stopping=False,
         random_state=0,
     )
