@@ -95,8 +95,8 @@ def test_a_linear_model_of_splines_bends_at_medians() -> None:
     bends = (numbers - numbers.quantile(0.5, dim=0)).abs().sum(1) + features[:, 0].eq(1)
     front = preparation("splines", features, (3, 2), 64, 0)
     prepared = torch.cat([front(features), torch.ones(len(features), 1)], 1).double()
-    weights = torch.linalg.lstsq(prepared, bends.double()).solution
-    assert torch.allclose(prepared @ weights, bends.double(), atol=1e-3)
+    weights = torch.linalg.pinv(prepared, rtol=1e-6) @ bends.double()
+    assert torch.allclose(prepared @ weights, bends.double(), atol=1e-4)
     edges, far = features[:1].repeat(2, 1), features[:1].repeat(2, 1)
     edges[:, 2:] = torch.stack([numbers.amin(0), numbers.amax(0)])
     far[:, 2:] = torch.tensor([[-1e9], [1e9]])
@@ -112,7 +112,7 @@ def test_its_state_goes_with_the_model(kind: PretrainName) -> None:
         for part in (table(300), table(500)[300:])
     ]
     features = table(20)
-    assert not torch.allclose(made[0](features), made[1](features), atol=1e-2)
+    assert not torch.allclose(made[0](features), made[1](features), atol=1e-4)
     made[1].load(made[0].state())
     assert torch.equal(made[0](features), made[1](features))
     for wrong in (made[0].parameters, {**made[0].state(), "front": {}}):
