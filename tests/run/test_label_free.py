@@ -72,7 +72,7 @@ def _pairs(federation: Any, data: Any) -> Any:
 
 KEPT = [
     ({"client": {"pretrain": "kmeans"}}, 3),
-    ({"client": {"pretrain": "splines"}}, 3),
+    ({"client": {"pretrain": "splines", "components": 2}}, 3),
     ({"client": {"pretrain": "pca", "components": 2}}, 3),
     ({"method": {"name": "tangent"}}, 10),
     ({"client": {"model": {"name": "filters", "count": 2}}, "data": {"parties": 2}}, None),
