@@ -20,7 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field, PositiveInt
 
 from vertizo.core.deferred import torch
 from vertizo.methods.along import AlongDirections
@@ -50,8 +50,6 @@ class Tangent(AlongDirections):
     """η, by which steps are longer than gradient steps of unit curvature."""
     spread: float = Field(default=2.0, gt=0)
     """τ, how large a coefficient of a step is expected to be, where there is noise."""
-    fit_steps: NonNegativeInt = 30
-    """Steps by which a model that is not affine is fitted to each reply; 0: one along S."""
 
     @property
     def whole_queries(self) -> int:
@@ -83,6 +81,6 @@ class Tangent(AlongDirections):
     def tell(self, side: ClientSide, number: int, features: Features, values: Tensor) -> None:
         """``w_m ← w_m − S v``, or to where the embeddings are nearest to what that promises."""
         move, model = values @ self.asked_along(side, number, features), side.model
-        if self.fit_steps and isinstance(model, DifferentiableModel) and not model.is_affine:
-            move = reached(model, gathered(features), move, self.fit_steps)
+        if isinstance(model, DifferentiableModel) and not model.is_affine:
+            move = reached(model, gathered(features), move)
         side.step(Dense(move))

@@ -14,7 +14,7 @@ EXACT = 64
 """Parameters up to which principal directions are computed from all directions."""
 OVERSAMPLED = 8
 ITERATIONS = 6
-FIT_RATE = 0.02
+FIT_RATE, FIT_STEPS = 0.02, 30
 """Of Adam, by which a model is fitted to what a step promises."""
 
 
@@ -45,17 +45,17 @@ def principal(
     return values[order].clamp(min=0).float(), vectors * largest.sign()  # the same everywhere
 
 
-def reached(model: DifferentiableModel, inputs: Tensor, move: Tensor, steps: int) -> Tensor:
+def reached(model: DifferentiableModel, inputs: Tensor, move: Tensor) -> Tensor:
     """By how much to lower w so that outputs come close to ``h(w) − J move``, [d]; w stays.
 
-    So many steps of Adam (Kingma and Ba 2015) from w, on the mean squared distance.
+    A few steps of Adam (Kingma and Ba 2015) from w, on the mean squared distance.
     """
     start = model.parameters.clone()
     wanted = model(inputs) - model.tangents(move.unsqueeze(0), inputs)[0]
     at = torch.nn.Parameter(start.clone())
     adam = torch.optim.Adam([at], FIT_RATE)
     try:
-        for _ in range(steps):
+        for _ in range(FIT_STEPS):
             outputs, pullback = model.forward(Points(inputs))
             at.grad = pullback((outputs - wanted) / len(inputs)).to(at.device, copy=True)
             adam.step()
