@@ -295,19 +295,44 @@ FLEX_VFL = _in_step(
     ],
 )
 
-TANGENT = Round(
+
+def _along(
+    name: str,
+    title: str,
+    about: str,
+    *,
+    slopes: str,
+    client: list[Says | Formula],
+    server: list[Says | Formula],
+    sent: str,
+    told: tuple[str, str],
+    closing: str,
+) -> Round:
+    """A query along directions; the two differ in what is summed, and who fits."""
+    return Round(
+        name,
+        title,
+        about,
+        synchronous=False,
+        client=[
+            Says("computes K directions S from", 1),
+            Says("its features alone, and sends"),
+            Formula(f"h_i,  {slopes}"),
+            *client,
+        ],
+        server=server,
+        arrows=[up(sent, "(1 + K)·B·d_h numbers"), down(*told, thick=False)],
+        closing=[NOTHING_RAW, closing],
+    )
+
+
+TANGENT = _along(
     "tangent",
     "One round of tangent queries",
     "A client sends embeddings and their derivatives along K directions. The server answers with K "
     "coefficients, which are already a step.",
-    synchronous=False,
-    client=[
-        Says("computes K directions S from", 1),
-        Says("its features alone, and sends"),
-        Formula("h_i,  U_i = J_i S"),
-        Says("steps", 3),
-        Formula("w_m ← w_m − S v"),
-    ],
+    slopes="U_i = J_i S",
+    client=[Says("steps", 3), Formula("w_m ← w_m − S v")],
     server=[
         Says("takes every record's K slopes", 2),
         Formula("s_i = U_iᵀ ∂f_i/∂h_i"),
@@ -316,26 +341,17 @@ TANGENT = Round(
         Formula("v = a H / (H² + σ²/τ²)"),
         Says("moves its copy: h_i ← h_i − U_i v"),
     ],
-    arrows=[
-        up("IDs, h and U", "(1 + K)·B·d_h numbers"),
-        down("v", "K numbers for all records", thick=False),
-    ],
-    closing=[
-        NOTHING_RAW,
-        "One release for K numbers; the next client's slopes already know of the step.",
-    ],
+    sent="IDs, h and U",
+    told=("v", "K numbers for all records"),
+    closing="One release for K numbers; the next client's slopes already know of the step.",
 )
-
-LABEL_STATISTIC = Round(
+LABEL_STATISTIC = _along(
     "label-statistic",
     "One label statistic",
     "Each client asks once. It sends embeddings and features along K directions, is told one "
     "noised sum over labels, and fits its own logits to that.",
-    synchronous=False,
+    slopes="c_i U_i = c_i J_i S",
     client=[
-        Says("computes K directions S from", 1),
-        Says("its features alone, and sends"),
-        Formula("h_i,  c_i U_i = c_i J_i S"),
         Says("fits v to a: logistic, with", 3),
         Says("a ridge that σ decides"),
         Formula("w_m ← w_m + S v"),
@@ -346,14 +362,9 @@ LABEL_STATISTIC = Round(
         Formula("s_i = c_i U_iᵀ (1/k − y_i)"),
         Formula("clipped, summed, noised: a", noised=True),
     ],
-    arrows=[
-        up("IDs, h and c U", "(1 + K)·B·d_h numbers"),
-        down("a and σ", "K + 1 numbers for all records", thick=False),
-    ],
-    closing=[
-        NOTHING_RAW,
-        "The reply holds nothing of other parties, nor of the server's model.",
-    ],
+    sent="IDs, h and c U",
+    told=("a and σ", "K + 1 numbers for all records"),
+    closing="The reply holds nothing of other parties, nor of the server's model.",
 )
 
 ROUNDS = (

@@ -140,6 +140,22 @@ def test_with_two_classes_a_designed_query_reaches_what_one_reply_allows() -> No
     assert found.value < found.bound
 
 
+def test_private_labels_are_all_that_gradients_tell() -> None:
+    """Of randomised response as many as are kept; a teacher's labels are predictions."""
+    data = ("data.name=breast-cancer", "data.parties=2", "data.split=even", "privacy.epsilon=1")
+    for mechanism in ("randomised-response", "teacher"):
+        overrides = (*data, "client.model.outputs=2", f"privacy.mechanism={mechanism}")
+        found = tried(DesignedQuery(), "vafl", *overrides)["accuracy"]
+        advantage = 0.462 if mechanism == "randomised-response" else 0.107
+        assert found.label_advantage == pytest.approx(advantage, abs=1e-3)
+        if mechanism == "teacher":
+            assert (found.value > 0.85, found.bound) == (True, None)
+        else:
+            kept = (1 + advantage) / 2
+            assert abs(found.value - kept) < 4 * math.sqrt(kept * (1 - kept) / found.count)
+            assert found.control < found.bound < 1
+
+
 def test_a_server_that_does_not_sum_is_refused() -> None:
     config = setting("trained", "vafl")
     data = LABORATORY.data(config)

@@ -136,6 +136,23 @@ def test_a_second_ledger_for_the_same_records(vertizo: Vertizo, create: tuple[st
     assert "ledgers of some of the same records ('first.sqlite') ε = 4" in explained
 
 
+def test_private_labels_beside_a_ledger(vertizo: Vertizo, create: tuple[str, ...]) -> None:
+    response = sets("privacy={mechanism: randomised-response, epsilon: 1}", "seed=3")
+    assert vertizo(*create, "first.sqlite", "c.yaml", "--set", "seed=3").code == 0
+    on_file = "train", "c.yaml", *response, *sets("privacy.ledger=labels"), "--out", "run"
+    refused = vertizo(*on_file)
+    assert refused.code == 2
+    assert "ledger create FILE CONFIG --further" in refused.line
+    made = vertizo(*create, "labels", "c.yaml", *response, "--further")
+    assert made.code == 0, made
+    assert "set apart for private labels" in made.out
+    assert "--runs is 2" in vertizo(*create, "more", "c.yaml", *response, "--runs", "2").line
+    assert vertizo(*on_file).code == 0  # the refused one left no folder
+    explained = " ".join(vertizo("privacy", "explain", "run").out.split())
+    assert "the ledgers of some of the same records ('first.sqlite') ε = 3" in explained
+    assert "labels as well: ε = 1" in vertizo("privacy", "ledger", "show", "first.sqlite").out
+
+
 def test_a_ledger_knows_the_records_of_a_table(
     vertizo: Vertizo, create: tuple[str, ...], here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

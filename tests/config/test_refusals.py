@@ -191,6 +191,10 @@ server: {model: {name: module}} | server.model.path is missing
 simulation: {delay: {distribution: trace}} | simulation.delay.seconds is missing
 client: {model: {name: text, layers: 3}} | model.layers is set | checkpoint 'minilm' has its own
 server: {model: {name: text-rest, checkpoint: ./mine, family: bert}} | model.family | only 'random'
+client: {model: {name: text, rank: 4}} | client.model.rank is 4 | trainable is 'all' | 'lora'
+server: {model: {name: text-rest, trainable: head, last_blocks: 1}} | server.model.last_blocks is 1
+client: {model: {name: text, trainable: head}} | client.model.outputs is unset | 'bias' or 'lora'
+client: {model: {name: text-embeddings, trainable: lora}} | 'all' or 'bias'
 client: {model: {name: bag, vocabulary: 1}} | model.vocabulary is 1 | greater than or equal to 2
 server: {model: {name: resnet18-rest, assemble: depth}} | 'width', 'height' or 'channels'
 server: {model: {name: resnet18}} | did you mean 'resnet18-rest'? known are 'mlp', 'sum' | 'module'

@@ -1,4 +1,5 @@
-"""One record moves what a private server update releases by 2C at most: every model, every update.
+"""One record moves what a private server update releases by 2C at most: every model, every update;
+and what a reply along tangents does, of any tangents.
 
 What is held is the sum before its noise, for records that a search chose to break the bound: large
 and nearly constant rows (a normalisation divides by what rounding left of their spread), subnormal
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from tests import federations
 from tests.rows import each
 from torch import Tensor, nn
 
@@ -28,6 +30,7 @@ from vertizo.models.optimizers import Sgd
 from vertizo.models.torch import wrap
 from vertizo.party.private_updates import PrivateSgd, PrivateZerothOrder, SecretSgd, SeededSampler
 from vertizo.party.server_model import ServerModel
+from vertizo.protocol.messages import Query
 from vertizo.run.build_models import server_module
 from vertizo.zeroth_order.directions import Directions
 
@@ -265,6 +268,46 @@ def test_a_sum_of_log_odds_keeps_to_it_as_well(update: str) -> None:
     kind, task = Kind(lambda: wrap(Sum(3, 2, 3)), width=3), Classification(2)
     found = Search(kind, task).best(Game(kind.make(), update, 1.0, task))
     assert 0.5 < found <= 1.0
+
+
+class AlongTangents(Game):
+    """What a reply releases, before noise; a row is all that a client says of a record."""
+
+    POINTS = 6
+
+    def __init__(self, method: str, clip: float) -> None:
+        changes = {
+            "server.model": {"name": "sum"},
+            "server.update": "none",
+            "method.num_directions": self.POINTS - 1,
+            "batch_size": 29,
+            **federations.GAUSSIAN,
+            "privacy.clip": clip,
+        }
+        self.clip = clip
+        self._side = federations.build(method, None, changes).server.side
+        self._heard = Heard(clip)
+        plan: Any = self._side.plan
+        plan._noise = self._heard
+
+    def released(self, joined: Tensor, labels: Tensor) -> Tensor:
+        self._side.labels = labels
+        self._side.table.values.zero_()
+        sent = joined.view(len(joined), self.POINTS, CLASSES).transpose(0, 1).contiguous()
+        with np.errstate(all="ignore"):
+            self._side.answer([Query(0, 0, torch.arange(len(joined)), sent)], 1)
+        return self._heard.total
+
+
+@each("method", ["tangent", "label-statistic"])
+def test_no_tangents_move_a_reply_by_more_than_its_sensitivity(method: str) -> None:
+    task, width = Classification(CLASSES), AlongTangents.POINTS * CLASSES
+    kind, largest = Kind(lambda: wrap(Sum(3, CLASSES, CLASSES)), width=width), 0.0
+    for clip in (1e-3, 1.0):
+        found = Search(kind, task).best(AlongTangents(method, clip))
+        assert found <= 1.0 + 1e-14, f"{found:.6g} times 2C"
+        largest = max(largest, found)
+    assert largest > 0.5
 
 
 @each("records", [20_000, 100_000])

@@ -193,6 +193,13 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
     "flex-vfl": {"usual": {}, "each its own": {"method.local_steps": [1, 2, 3]}},
     "tangent": {
         "usual": {},
+        "held, bad links": {
+            **BAD_LINKS,
+            "batch_size": 45,
+            "epochs": 3,
+            "client.model.hidden": [],
+            "codecs.ids": "known",
+        },
         "noise, random directions, raw head": {
             "method": {"directions": "orthonormal", "num_directions": 4},
             "client.pretrain": "whiten",
@@ -211,7 +218,7 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
         },
     },
 }
-DIGEST = "97b1bde06add7d9de7990444cc015eb2"
+DIGEST = "ef9163d1f0dc873b1a97a8d609db4d08"
 SERVED: dict[str, dict[str, Any]] = {
     "dpzv": {},
     "vafl": {

@@ -16,8 +16,10 @@ from vertizo.core.randomness import Stream
 from vertizo.methods.base import ClientSide, Outcome
 from vertizo.methods.tangent import Tangent
 from vertizo.models.array import ArrayModel
+from vertizo.models.networks import mlp
 from vertizo.models.optimizers import Sgd
 from vertizo.models.torch import wrap
+from vertizo.party.checks import with_tangents
 from vertizo.protocol.messages import Query
 
 CLASSES, DIM = 3, 3
@@ -30,13 +32,22 @@ ADDITIVE = {
 }
 
 
+def whole(query: Query, brought: dict[int, Query]) -> Query:
+    """A query with the tangents that it left out; those of each client are kept."""
+    if len(query.embeddings) == 1:
+        query = with_tangents(query, brought[query.client])
+    brought[query.client] = query
+    return query
+
+
 def test_a_round_by_hand() -> None:
     """The reply is the damped Newton step; the table is then where the client's model is."""
     federation = federations.build("tangent", None, ADDITIVE)
     side, labels = federation.server.side, federation.data.labels["train"]
+    brought: dict[int, Query] = {}
     for client in (0, 1, 2, 0):
         frame = federations.ask(federation, client)
-        query = federations.query(frame)
+        query = whole(federations.query(frame), brought)
         ids, nominal = query.ids, 29
         table = side.table.values.clone()
         table[ids, DIM * client : DIM * (client + 1)] = query.embeddings[0]
@@ -73,6 +84,26 @@ def test_tangents_are_derivatives(directions: Any) -> None:
             step = 1e-2 / float(direction.norm())
             plus, minus = model.along(direction, (step, -step), features)
             assert torch.allclose(tangent, (plus - minus) / (2 * step), atol=2e-3)
+
+
+def test_a_bent_model_goes_to_where_its_step_promised() -> None:
+    """Nearer than a long step along its tangents, which an affine model makes exactly."""
+    for hidden in ((), (16,)):
+        torch.manual_seed(1)
+        features = torch.randn(300, 4)
+        model = wrap(mlp(4, hidden, 1, final_relu=False))
+        stream = Stream.from_seed(3)
+        side = ClientSide(model, Sgd(1.0, 0.0), stream, stream)
+        method, start = Tangent(num_directions=6), model.parameters.clone()
+        sent, values = method.ask(side, 0, features), 5 * torch.randn(6)
+        wanted = sent[0] - torch.einsum("knd,k->nd", sent[1:], values)
+        assert side.pending is not None
+        straight = start - values @ side.pending[1]
+        method.tell(side, 0, features, values)
+        fitted = float((model(features) - wanted).square().mean())
+        model.parameters.copy_(straight)
+        plain = float((model(features) - wanted).square().mean())
+        assert fitted < plain / 2 if hidden else max(fitted, plain) < 1e-8, (plain, fitted)
 
 
 def test_principal_directions_are_those_of_largest_variance() -> None:

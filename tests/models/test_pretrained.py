@@ -8,9 +8,10 @@ import torch
 from tests.rows import each
 
 from vertizo.core.errors import ConfigError
+from vertizo.core.names import PretrainName
 from vertizo.core.randomness import Stream
 from vertizo.models.base import Points, Selected
-from vertizo.models.pretrained import FilterMeans, Preparation, Pretrained, preparation
+from vertizo.models.pretrained import FilterMeans, Preparation, Pretrained, hats, preparation
 from vertizo.models.torch import wrap
 from vertizo.zeroth_order.directions import Directions
 from vertizo.zeroth_order.estimators import outputs, readable_table
@@ -59,7 +60,7 @@ def test_tokens_are_refused() -> None:
         Preparation("pca", torch.ones(5, 3, dtype=torch.int64), (), 2, 0)
 
 
-@each("kind", ["pca", "kmeans"])
+@each("kind", ["pca", "kmeans", "splines"])
 def test_the_model_behind_it_is_that_of_prepared_features(kind: str) -> None:
     torch.manual_seed(0)
     features = table(60)
@@ -76,6 +77,33 @@ def test_the_model_behind_it_is_that_of_prepared_features(kind: str) -> None:
     assert torch.equal(outputs, inner(prepared))
     wanted = inner.forward(Points(prepared))[1](torch.ones(60, 2)).clone()
     assert torch.equal(pullback(torch.ones(60, 2)), wanted)
+
+
+def test_hats_are_straight_between_tips_and_bounded_for_every_number() -> None:
+    tips = torch.tensor([[0.0, 1.0, 3.0], [0.0, 0.0, 3.0], [0.0, 3.0, 3.0], [3.0, 3.0, 3.0]])
+    numbers = torch.tensor([-1e30, 0.0, 0.5, 1.0, 2.0, 3.0, 1e30, torch.inf])
+    found = hats(numbers.unsqueeze(1).repeat(1, 4), tips)
+    assert bool(((found >= 0) & (found <= 1)).all())
+    assert torch.allclose(found.sum(2), torch.ones(8, 4))
+    # What numbers are straight combinations of: themselves, cut at the outer tips.
+    assert torch.allclose((found * tips).sum(2)[:, :3], numbers.clamp(0, 3).unsqueeze(1))
+    halfway = [[0.5, 0.5, 0.0], [0.0, 5 / 6, 1 / 6], [5 / 6, 0.0, 1 / 6], [0.0, 0.0, 1.0]]
+    assert torch.allclose(found[2], torch.tensor(halfway))
+
+
+def test_a_linear_model_of_splines_bends_at_medians() -> None:
+    """And reads categories; no new record, however far, takes it beyond what it is at an edge."""
+    features = table()
+    numbers = features[:, 2:]
+    bends = (numbers - numbers.quantile(0.5, dim=0)).abs().sum(1) + features[:, 0].eq(1)
+    front = preparation("splines", features, (3, 2), 64, 0)
+    prepared = torch.cat([front(features), torch.ones(len(features), 1)], 1).double()
+    weights = torch.linalg.pinv(prepared, rtol=1e-6) @ bends.double()
+    assert torch.allclose(prepared @ weights, bends.double(), atol=1e-4)
+    edges, far = features[:1].repeat(2, 1), features[:1].repeat(2, 1)
+    edges[:, 2:] = torch.stack([numbers.amin(0), numbers.amax(0)])
+    far[:, 2:] = torch.tensor([[-1e9], [1e9]])
+    assert torch.equal(front(far), front(edges))
 
 
 def test_a_table_is_prepared_once() -> None:
@@ -101,15 +129,16 @@ def test_a_table_is_prepared_once() -> None:
     assert calls[-1] == 60  # prepared as its new state has it
 
 
-def test_its_state_goes_with_the_model() -> None:
+@each("kind", ["pca", "splines"])
+def test_its_state_goes_with_the_model(kind: PretrainName) -> None:
     """A model made of other records is the same once it has the state."""
     torch.manual_seed(0)
     made = [
-        Pretrained(Preparation("pca", part, (3, 2), 3, 0), wrap(torch.nn.Linear(3, 2)))
+        Pretrained(Preparation(kind, part, (3, 2), 3, 0), wrap(torch.nn.Linear(3, 2)))
         for part in (table(300), table(500)[300:])
     ]
     features = table(20)
-    assert not torch.allclose(made[0](features), made[1](features), atol=1e-2)
+    assert not torch.allclose(made[0](features), made[1](features), atol=1e-4)
     made[1].load(made[0].state())
     assert torch.equal(made[0](features), made[1](features))
     for wrong in (made[0].parameters, {**made[0].state(), "front": {}}):

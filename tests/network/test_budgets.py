@@ -11,7 +11,7 @@ from tests import deployments as dep
 from tests.network.by_hand import begin, query, replied, upload_all
 
 from vertizo.core.errors import ConfigError, RunError
-from vertizo.network.job import budget_for_jobs, records_of
+from vertizo.network.job import budget_for_jobs, charged_data, records_of
 from vertizo.network.options import ServeConfig
 from vertizo.network.serving import FederationService
 from vertizo.privacy.durable_ledger import DurableLedger
@@ -75,7 +75,8 @@ def test_jobs_without_a_guarantee_need_no_ledger(tmp_path: Path) -> None:
 def test_one_ledger_pays_for_several_jobs_and_no_more(tmp_path: Path) -> None:
     """As after a member lost its folder: another job, in new folders, from the same budget."""
     ledger = tmp_path / "people.sqlite"
-    budget, data = budget_for_jobs(job(tmp_path, "first"), 2)
+    data = charged_data(job(tmp_path, "first"))
+    budget = budget_for_jobs(job(tmp_path, "first"), data, 2)
     DurableLedger.create(ledger, budget, names=names_of(data))
     words = serve(job(tmp_path, "first", ledger))
     assert f"'people.sqlite' together have ε = {budget.epsilon:.4g}" in words
@@ -92,7 +93,8 @@ def test_one_ledger_pays_for_several_jobs_and_no_more(tmp_path: Path) -> None:
 def test_a_further_budget_is_stated_with_the_first(tmp_path: Path) -> None:
     serve(job(tmp_path, "first"))
     ledger = tmp_path / "further.sqlite"
-    budget, data = budget_for_jobs(job(tmp_path, "second"), 1)
+    data = charged_data(job(tmp_path, "second"))
+    budget = budget_for_jobs(job(tmp_path, "second"), data, 1)
     with pytest.raises(RunError, match="--further"):
         DurableLedger.create(ledger, budget, names=names_of(data))
     DurableLedger.create(ledger, budget, names=names_of(data), further=True)
@@ -106,7 +108,7 @@ def test_a_further_budget_is_stated_with_the_first(tmp_path: Path) -> None:
 
 def test_a_trial_has_no_budget(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no ledger is for that"):
-        budget_for_jobs(dep.serve_config(tmp_path, **dep.PRIVATE), 1)
+        charged_data(dep.serve_config(tmp_path, **dep.PRIVATE))
 
 
 def test_a_table_is_known_by_its_keys(tmp_path: Path) -> None:
@@ -124,7 +126,8 @@ def test_a_table_is_known_by_its_keys(tmp_path: Path) -> None:
     assert set(keys) < set(people)
     ills = dict(zip(people[::-1], [n % 2 for n in range(60)], strict=True))
     assert found.labels["train"].tolist() == [ills[key] for key in keys]
-    budget, records = budget_for_jobs(config, 1)
+    records = charged_data(config)
+    budget = budget_for_jobs(config, records, 1)
     names = names_of(records)
     assert names is not None
     assert names.keys == keys

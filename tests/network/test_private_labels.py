@@ -13,11 +13,13 @@ from tests.network.test_faults import run_house
 from tests.rows import each
 
 from vertizo.core.errors import ConfigError, RunError
+from vertizo.network.job import charged_data
 from vertizo.network.options import ServeConfig
 from vertizo.network.serving import FederationService
 from vertizo.privacy import label_file
 from vertizo.run import checkpoint
 from vertizo.run.folder import RunFolder
+from vertizo.run.ledger_session import set_apart
 
 RESPONSE = {"mechanism": "randomised-response", "epsilon": 1.0}
 TEACHER = {"mechanism": "teacher", "epsilon": 1.0, "teacher": {"components": 5}}
@@ -81,6 +83,9 @@ def test_a_second_job_uses_those_of_the_first_or_does_not_begin(tmp_path: Path) 
         serve(ServeConfig.model_validate(job(tmp_path, "fourth").model_dump() | dep.PRIVATE))
     with pytest.raises(ConfigError, match=r"privacy.epsilon is 3.0 but .* made with 1.0"):
         serve(job(tmp_path, "fifth", ledger=kept, epsilon=3.0))
+    further, beside = tmp_path / "further", job(tmp_path, "more", ledger=tmp_path / "further")
+    set_apart(further, beside.experiment(), charged_data(beside), further=True)
+    assert "same records ('labels') ε = 2 at δ = 0" in serve(beside)[0]
     kept.unlink()
     with pytest.raises(RunError, match="are charged to the ledger"):
         serve(job(tmp_path, "sixth", ledger=kept))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "privacy": {"mechanism": "teacher", "epsilon": 1.0, "teacher": {"components": 5}},
         "simulation": {"table": "upload"},
     },
+    "held tangents": {
+        "method": {"name": "tangent", "num_directions": 4},
+        "client": {"model": {"outputs": 10}},
+        "server": {"update": "none"},
+        "batch_size": 180,
+        "epochs": 3,
+    },
     "known order": {"codecs": {"ids": "known"}},
     "known order, synchronous": {"codecs": {"ids": "known"}, **dep.IN_STEP},
 }
@@ -77,7 +85,7 @@ def test_the_same_order_of_messages_gives_the_same_transcript(name: str, tmp_pat
         with over_grpc(tmp_path, recorder) as channel:
             dep.joined([dep.join_config(tmp_path, m) for m in dep.MEMBERS], channel)
     asks = sum(kind == "ask" for kind, _, _ in recorder.transcript)
-    assert asks == 4 * 2 * 6  # four clients, two epochs of ⌈180/32⌉ batches
+    assert asks == 4 * config.epochs * math.ceil(180 / config.batch_size)  # of four clients
 
     federation = dep.simulated(config)
     server, clients = federation.server, federation.clients

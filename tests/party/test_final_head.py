@@ -118,7 +118,7 @@ def test_what_is_kept_predicts_as_scikit_learn_does(classes: int, tmp_path: Path
     from sklearn.preprocessing import StandardScaler
 
     generator = torch.Generator().manual_seed(classes)
-    rows = torch.randn(400, 4, generator=generator)
+    rows = torch.randn(400, 5, generator=generator)
     rows[:, 3] = rows[:, 3].round()  # values on a threshold
     task = Classification(classes) if classes else Regression(0.0, 1.0)
     labels = rows[:, :classes].argmax(1) if classes else rows[:, 0] * rows[:, 1]
@@ -150,6 +150,22 @@ def test_what_is_kept_predicts_as_scikit_learn_does(classes: int, tmp_path: Path
         else:
             wanted = torch.from_numpy(theirs[kind].predict(rows.numpy())).float()
             assert torch.allclose(task.predict(found), wanted, rtol=1e-5, atol=1e-5)
+
+
+@each("chance, leaves", [(0.7, 8), (1.0, 31)])
+def test_trees_of_three_numbers_are_as_large_as_the_labels_are_clear(
+    chance: float, leaves: int
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.rand(3000, 3, generator=generator)
+    labels = ((4 * rows).long().sum(1) % 2).long()  # of 64 cells
+    if chance < 1:
+        labels = (rows[:, 0] > 0.5) ^ (torch.rand(3000, generator=generator) > chance)
+    head = Fitted("boosting", Classification(2))
+    head.fit(rows, labels.long())
+    state = head.state()
+    assert isinstance(state, dict)
+    assert int(state["roots"].flatten().diff().max()) == 2 * leaves - 1
 
 
 def test_what_is_no_head_is_not_loaded() -> None:

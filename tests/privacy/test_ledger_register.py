@@ -15,7 +15,7 @@ from vertizo.core.errors import RunError
 from vertizo.privacy.durable_ledger import DurableLedger
 from vertizo.privacy.events import LedgerBudget
 from vertizo.privacy.ledger import Entry
-from vertizo.privacy.ledger_witness import Names
+from vertizo.privacy.ledger_register import Names
 
 PEOPLE = [f"patient {number}" for number in range(9)]
 

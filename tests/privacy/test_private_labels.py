@@ -6,6 +6,7 @@ import math
 import os
 import shutil
 import stat
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,10 @@ from torch import Tensor
 from vertizo.core.errors import ConfigError, RunError
 from vertizo.core.randomness import Stream
 from vertizo.models.losses import Classification, Flipped
+from vertizo.privacy.durable_ledger import DurableLedger
+from vertizo.privacy.events import LedgerBudget
 from vertizo.privacy.label_file import LabelFile
-from vertizo.privacy.ledger_witness import Names
+from vertizo.privacy.ledger_register import Names
 from vertizo.privacy.mechanisms import NoiseSource, SeededNoise
 from vertizo.privacy.private_labels import (
     LONGEST,
@@ -204,7 +207,7 @@ def test_they_are_made_once_and_kept(tmp_path: Path) -> None:
     keys = Names([f"k{n}" for n in range(40)])
     path = tmp_path / "labels"
     first = file_at(path, names=lambda: keys)
-    assert not first.exists
+    assert not first.is_made
     labels = first.labels(made, PAID)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     again = file_at(path, names=lambda: keys)
@@ -220,6 +223,43 @@ def test_they_are_made_once_and_kept(tmp_path: Path) -> None:
         with pytest.raises(RunError, match="40 of 40 records are charged"):
             file_at(other, names=lambda: keys).labels(made, PAID)
         assert not other.exists()
+
+
+def test_a_file_beside_a_ledger_is_set_apart_first_and_both_add_up(tmp_path: Path) -> None:
+    """Labels are still made once: a copy from before they were is refused."""
+    people, state = Names([f"k{n}" for n in range(40)]), tmp_path / "state"
+    about, path = {"names": lambda: people}, tmp_path / "labels"
+    budget = LedgerBudget("people", 40, 2, 10**9, 2.5, 1e-5)
+    DurableLedger.create(tmp_path / "ledger", budget, state, names=people)
+    seeded = replace(PAID, is_secret=False)
+    for make in (
+        lambda: file_at(path, **about).labels(made, PAID),
+        lambda: file_at(path, **about).set_apart(PAID, further=False),
+    ):
+        with pytest.raises(RunError, match=r"for replies, not for labels; state .*--further"):
+            make()
+        assert not path.exists()
+    for _ in range(2):  # where it was lost before it was used, nothing was charged
+        file_at(path, **about).set_apart(PAID, further=True)
+        before, _ = path.read_bytes(), path.unlink()
+    path.write_bytes(before)
+    assert not file_at(path, **about).is_made
+    assert file_at(path, **about).paid(seeded).is_secret is False  # as they are made, then
+    labels = file_at(path, **about).labels(made, PAID)
+    kept = file_at(path, **about)
+    assert kept.is_made
+    assert torch.equal(kept.labels(lambda: pytest.fail("made anew"), PAID), labels)
+    assert "ε = 1 at δ = 0, and with" in kept.paid(PAID).counted
+    assert "('ledger') ε = 3.5 at δ = 1e-05" in kept.paid(PAID).counted
+    with DurableLedger.open(tmp_path / "ledger", "run", state) as ledger:
+        ledger.claim(people)
+        assert "('labels') ε = 3.5 at δ = 1e-05" in ledger.counted
+    path.write_bytes(before)
+    with pytest.raises(RunError, match="is an older copy"):
+        file_at(path, **about).labels(made, PAID)
+    path.unlink()
+    with pytest.raises(RunError, match="are charged to the ledger"):
+        file_at(tmp_path / "more", **about).set_apart(PAID, further=False)
 
 
 def test_other_records_or_another_price_are_refused(tmp_path: Path) -> None:

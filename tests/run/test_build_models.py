@@ -33,6 +33,8 @@ CLIENTS: list[tuple[Any, tuple[int, ...], int]] = [
     (a.BagConfig(outputs=7), (12,), 7),
     (a.TextConfig(**RANDOM), (12,), 8),
     (a.TextConfig(**RANDOM, outputs=5, pooling="cls"), (12,), 5),
+    (a.TextConfig(**RANDOM, outputs=5, trainable="head"), (12,), 5),
+    (a.TextConfig(**RANDOM, trainable="lora", rank=2, last_blocks=1), (12,), 8),
     (a.TextEmbeddingsConfig(**RANDOM), (12,), 96),
 ]
 

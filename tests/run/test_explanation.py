@@ -115,7 +115,7 @@ def test_a_raw_head_and_what_mixes_records_are_said() -> None:
         privacy = Experiment(config).privacy()
         assert privacy["covers"] == ["labels"], changes
         assert any(words in line for line in explain(config, privacy).not_protected), changes
-    for kind, covered in (("whiten", False), ("filters", True)):
+    for kind, covered in (("whiten", False), ("splines", False), ("filters", True)):
         own = {"data": {"name": "digits", "limit": 200}, "client": {"pretrain": kind}}
         config = parse({**base, **own})
         assert (FEATURES in Experiment(config).privacy()["covers"]) is covered

@@ -47,7 +47,7 @@ def test_it_is_better_than_frozen_clients_and_releases_nothing(tmp_path: Path) -
     assert privacy["words"].startswith("ε = 0: ")
     again = Experiment(configured(**PRIVATE | ledger)).run(tmp_path / "run", resume=True)
     assert again.summary["test_accuracy"] == summary["test_accuracy"]
-    with pytest.raises(RunError, match="raw head is not kept"):
+    with pytest.raises(RunError, match="predict with --head raw"):
         Predictor.load(tmp_path / "run")
 
 
@@ -72,6 +72,7 @@ def _pairs(federation: Any, data: Any) -> Any:
 
 KEPT = [
     ({"client": {"pretrain": "kmeans"}}, 3),
+    ({"client": {"pretrain": "splines", "components": 2}}, 3),
     ({"client": {"pretrain": "pca", "components": 2}}, 3),
     ({"method": {"name": "tangent"}}, 10),
     ({"client": {"model": {"name": "filters", "count": 2}}, "data": {"parties": 2}}, None),

@@ -17,7 +17,7 @@ from vertizo.privacy.durable_ledger import DurableLedger
 from vertizo.privacy.epsilon_text import bound_text
 from vertizo.privacy.events import LedgerBudget
 from vertizo.privacy.guarantee import joined_epsilon
-from vertizo.privacy.ledger_witness import Names
+from vertizo.privacy.ledger_register import Names
 from vertizo.run.experiment import Experiment
 from vertizo.run.ledger_session import budget_for, charged_data
 from vertizo.run.record_names import names_of
@@ -146,6 +146,39 @@ def test_secure_noise_cannot_be_resumed(tmp_path: Path) -> None:
     Experiment(secure).run(tmp_path / "run")
     with pytest.raises(RunError, match="which cannot be repeated"):
         Experiment(secure).run(tmp_path / "run", resume=True)
+
+
+@each("mechanism", ["randomised-response", "teacher"])
+def test_a_run_on_secret_private_labels_goes_on(
+    mechanism: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are in its file or its checkpoint, and never drawn again."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / mechanism))
+
+    def broken_off(file: Path | None, name: str, frames: int, often: str) -> Any:
+        on = schema.load(
+            None, (*BASE[:5], f"privacy={{mechanism: {mechanism}, epsilon: 1}}", often)
+        )
+        privacy = on.privacy.model_copy(update={"ledger": file, "noise": "secure"})
+        config, left = on.model_copy(update={"privacy": privacy}), iter(range(frames))
+
+        def crash_later(*_: Any) -> None:
+            if next(left, None) is None:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            Experiment(config).run(tmp_path / name, observer=crash_later)
+        return Experiment(config).run(tmp_path / name, resume=True)
+
+    labels = tmp_path / mechanism / "labels"
+    seldom, at_once = "checkpoint_seconds=1000", "checkpoint_seconds=0"
+    one = broken_off(labels, f"{mechanism} one", 20, seldom)
+    other = broken_off(labels, f"{mechanism} other", 5, at_once)
+    assert one.summary["privacy"]["guarantee"] == "exact"
+    assert one.summary["test_loss"] == other.summary["test_loss"]
+    broken_off(None, f"{mechanism} in its checkpoint", 20, at_once)
+    with pytest.raises(RunError, match="which cannot be repeated"):
+        broken_off(None, f"{mechanism} nowhere", 20, seldom)
 
 
 def test_a_trace_too_little_for_seeded_noise_is_explained(tmp_path: Path) -> None:

@@ -260,6 +260,17 @@ def test_a_baseline_trains_as_pytorch_does() -> None:
     assert torch.allclose(federation.models[0](rows), plains[0](rows), rtol=1e-4, atol=1e-4)
 
 
+def test_a_record_that_would_be_alone_in_its_batch_is_refused() -> None:
+    """Before the run, where batch normalisation would end it at the last batch: 58 = 3 · 19 + 1."""
+    for sides in ({"client": module(Normed)}, {"server": server_of(Normed)}):
+        for batch_size in (19, 1):
+            with pytest.raises(ConfigError, match=r"model: batch_size is .* another batch_size"):
+                made(config("split", batch_size=batch_size, **sides))
+        made(config("split", batch_size=20, **sides))
+    made(config("split", batch_size=19, client=module(Dropped)))
+    made(config("dpzv", batch_size=19))
+
+
 def test_masks_are_drawn_anew_each_pass_and_the_seed_decides_them() -> None:
     settings = config("vafl", client=module(Dropped))
     one, two = made(settings), made(settings)

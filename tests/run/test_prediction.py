@@ -116,7 +116,7 @@ SETTINGS: list[tuple[str, ...]] = [
 HEADS: list[tuple[str, ...]] = [
     ("server.final_head=logistic", "data.label_holder=bank", "server.join=sum"),
     ("server.final_head=boosting", CLASSES, "data.validation=0", *EPSILON, "method.name=tangent"),
-    ("server.final_head=refit", "data.label_holder=shop"),
+    ("server.final_head=refit", "data.label_holder=shop", "client.pretrain=splines"),
     ("server.final_head=refit", "method.name=split", "server.model.hidden=[]"),
 ]
 
@@ -133,6 +133,18 @@ def test_both_heads_predict_what_they_were_scored_by(
     assert_same(private.scores, run)
     assert_same(raw.scores, run, "raw_head")
     assert not private.frame.equals(raw.frame)
+
+
+@each("prepared", [(), ("client.pretrain=kmeans",), (*EPSILON, CLASSES, "method.name=tangent")])
+def test_a_label_free_control_predicts_by_its_raw_head(
+    tmp_path: Path, prepared: tuple[str, ...]
+) -> None:
+    run = trained(tmp_path, "control=label-free", *prepared)
+    found = Predictor.load(run, "raw").predict(held_out(tmp_path / "gone.csv"))
+    assert found.scores is not None
+    assert_same(found.scores, run)
+    with pytest.raises(RunError, match="predict with --head raw"):
+        Predictor.load(run)
 
 
 def test_what_has_no_raw_head(run: Path, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from vertizo.attacks.adversaries import (
     ReleasedModel,
 )
 from vertizo.attacks.intruders import Intruder
+from vertizo.attacks.scores import Promise
 from vertizo.attacks.transcript import Exchange, Reader, Transcript
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.randomness import Stream
@@ -77,11 +78,15 @@ class Arena:
     """What the server had at the curious client's last queries, if that was asked for."""
 
     @property
-    def label_mu(self) -> float | None:
-        """μ of the run's guarantee for labels, exact or simulated; None where there is none."""
+    def promise(self) -> Promise | None:
+        """What the run's guarantee for labels allows, exact or simulated; None without one."""
         statement = self.federation.statement()
-        secret = getattr(statement, "secret_steps", None)  # these have no equivalent μ
-        return statement.mu if statement.is_bounded and secret is None else None
+        if not statement.is_bounded or statement.label_advantage is None:
+            return None
+        # Secret steps have no equivalent μ, and the law of private labels is not that of a reply.
+        mechanism = self.config.privacy.mechanism
+        mu = statement.mu if statement.secret_steps is None and mechanism == "gaussian" else None
+        return Promise(statement.label_advantage, mu, mechanism == "teacher")
 
     def public(self) -> Public:
         """What everybody knows."""
@@ -191,8 +196,8 @@ def train(
 
     federation = build(config, data, observer=observe)
     if intruder is not None:
-        known, own = public(config, data, federation), federation.clients[CURIOUS].batches
-        sends = intruder(known, own)
+        known, replaced = public(config, data, federation), federation.clients[CURIOUS]
+        sends = intruder(known, replaced.batches)
         federation.clients[CURIOUS] = ClientParty(
             index=CURIOUS,
             pair=ClientPair(sends.ask, sends.tell),
@@ -202,6 +207,7 @@ def train(
             up=config.codecs.up,
             down=config.codecs.down,
             reply_shape=partial(config.method.reply_shape, embedding_dim=known.dims[CURIOUS]),
+            teaching=replaced.teaching,
         )
     Training(federation).run(resume=False)
     return Arena(config, data, federation, transcript, watched)

@@ -153,6 +153,6 @@ class DesignedQuery(Attack):
 
         ground = arena.train(config, data, intruder=intruder)
         guesses = decode(ground.client(), stream.child("coin"))
-        score = guesses.score(data.labels["train"], ground.label_mu)
+        score = guesses.score(data.labels["train"], ground.promise)
         asked = len(set(guesses.ids.tolist())) / data.records
         return {"accuracy": score, "asked": Measurement(asked, 0.0, guesses.ids.numel())}

@@ -139,7 +139,7 @@ class DirectCurious(Attack):
             intruder=lambda public, own: random_queries(public, own, stream, self.step),
         )
         guesses = read_labels(ground.client())
-        return {"accuracy": guesses.score(data.labels["train"], ground.label_mu)}
+        return {"accuracy": guesses.score(data.labels["train"], ground.promise)}
 
 
 class DirectEavesdropper(Attack):
@@ -162,8 +162,8 @@ class DirectEavesdropper(Attack):
         """One run of honest clients."""
         ground = arena.train(config, data)
         listener, stream = ground.eavesdropper(), self.stream(config)
-        truth, mu = data.labels["train"], ground.label_mu
+        truth, promise = data.labels["train"], ground.promise
         return {
-            "accuracy": overhear_labels(listener, stream.child("read")).score(truth, mu),
-            "guessed": overhear_guessing(listener, stream.child("guess")).score(truth, mu),
+            "accuracy": overhear_labels(listener, stream.child("read")).score(truth, promise),
+            "guessed": overhear_guessing(listener, stream.child("guess")).score(truth, promise),
         }

@@ -137,7 +137,7 @@ class GradientMatching(Attack):
         labels, others = zip(*(match(informed, each, self.steps) for each in tried), strict=True)
         truth = _true_others(torch.cat([ground.watched.rows[e.number] for e in tried]), ground)
         error = relative_error(torch.cat(others), truth, truth.mean(0))
-        score = Guesses.joined(labels).score(data.labels["train"], ground.label_mu)
+        score = Guesses.joined(labels).score(data.labels["train"], ground.promise)
         return {"accuracy": score, "others": Measurement(error, 1.0, len(truth))}
 
 

@@ -28,6 +28,8 @@ class Measurement:
     """Guesses that the figure is made of."""
     bound: float | None = None
     """What the run's guarantee allows at most, where one holds."""
+    label_advantage: float | None = None
+    """That the run promises, where it does."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,9 @@ class Figure:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON: the mean, its standard error, every trial."""
-        bounds = [m.bound for m in self.measurements if m.bound is not None]
+        known = self.measurements
+        bounds = [m.bound for m in known if m.bound is not None]
+        advantages = [m.label_advantage for m in known if m.label_advantage is not None]
         return {
             "mean": self.mean,
             "standard_error": self.standard_error,
@@ -64,7 +68,36 @@ class Figure:
             "controls": [m.control for m in self.measurements],
             "guesses": [m.count for m in self.measurements],
             **({"bound": max(bounds)} if bounds else {}),
+            **({"label_advantage": max(advantages)} if advantages else {}),
         }
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What a run guarantees of labels: the label advantage, and μ where noise on replies is all."""
+
+    label_advantage: float
+    mu: float | None = None
+    predicts: bool = False
+    """Whether what is seen is a prediction from features: that is often right without telling
+    anything of the record's own label, and the share of a class does not limit it."""
+
+    def most(self, chance: float) -> float | None:
+        """Largest expected share of right guesses, where the likeliest class has this share.
+
+        Whatever is seen under another label is within the advantage, in total variation, of what is
+        seen under the likeliest one: ``chance + (1 − chance) · advantage``, which randomised
+        response reaches where all classes are equally likely. See `most_allowed` for μ.
+
+        None where guesses are predictions.
+
+        >>> Promise(0.462).most(0.5)
+        0.731
+        """
+        if self.predicts:
+            return None
+        most = chance + (1 - chance) * self.label_advantage
+        return most if self.mu is None else min(most, most_allowed(chance, self.mu))
 
 
 @dataclass(frozen=True)
@@ -83,19 +116,19 @@ class Guesses:
         ids, labels = ([none, *(getattr(p, of) for p in parts)] for of in ("ids", "labels"))
         return cls(torch.cat(ids), torch.cat(labels))
 
-    def score(self, truth: Tensor, mu: float | None = None) -> Measurement:
+    def score(self, truth: Tensor, promise: Promise | None = None) -> Measurement:
         """Share that is right, against the share of the most frequent class of all.
 
         Args:
             truth: labels of the training records, int64 [D].
-            mu: of the run's guarantee for labels, if one holds; see `most_allowed`.
+            promise: of the run's guarantee for labels, if one holds.
         """
         right = self.labels == truth[self.ids]
         if not right.numel():
             return Measurement(0.0, 0.0, 0)
         chance = float(torch.bincount(truth).max()) / truth.numel()
-        bound = None if mu is None else most_allowed(chance, mu)
-        return Measurement(float(right.double().mean()), chance, right.numel(), bound)
+        promised = (promise.most(chance), promise.label_advantage) if promise is not None else ()
+        return Measurement(float(right.double().mean()), chance, right.numel(), *promised)
 
 
 def most_allowed(chance: float, mu: float) -> float:

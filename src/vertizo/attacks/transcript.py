@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from vertizo.config.schema import ExperimentConfig
+from vertizo.party.checks import with_tangents
 from vertizo.protocol import wire
 from vertizo.protocol.codecs.base import Codec
 from vertizo.protocol.codecs.feedback import Received
@@ -77,12 +78,15 @@ class Reader:
     """D."""
     differences: bool = False
     """Whether queries tell what changed (``codecs.feedback``)."""
+    holds: bool = False
+    """Whether queries may leave out what an earlier one brought (`Method.sends_tangents`)."""
 
     @classmethod
     def of(cls, config: ExperimentConfig, records: int) -> Reader:
         """The reader for a configured run."""
         codecs = config.codecs
-        return cls(codecs.up, codecs.down, records, codecs.feedback in ("up", "both"))
+        differences, holds = codecs.feedback in ("up", "both"), config.method.sends_tangents
+        return cls(codecs.up, codecs.down, records, differences, holds)
 
     def exchanges(self, transcript: Transcript, client: int | None = None) -> list[Exchange]:
         """Answered queries, of one client or of all, in the order of each client."""
@@ -102,6 +106,10 @@ class Reader:
                     whole = message.embeddings + received.known(message.ids)
                     received.learn(message.ids, whole)
                     message = replace(message, embeddings=whole)
+                if self.holds and len(message.embeddings) == 1:
+                    if query is None:
+                        continue  # what it left out is not in the transcript
+                    message = with_tangents(message, query)
                 query, answered = message, False
             elif isinstance(message, Reply) and query is not None:
                 if message.number != query.number or answered:

@@ -38,8 +38,8 @@ COMMANDS = {
     "nothing.",
     "privacy audit": "Measure what clients can learn about a label, beside the accountant's bound.",
     "privacy ledger": "Manage the ledger that all runs on a set of records are charged to.",
-    "privacy ledger create": "Create a ledger with a fixed budget for several runs of a "
-    "configuration.",
+    "privacy ledger create": "Create a ledger with a fixed budget for runs, or set a file apart "
+    "for private labels.",
     "privacy ledger show": "Print how much of the budget is spent and left.",
     "privacy ledger accept": "Confirm that a moved ledger is the newest copy and the only one in "
     "use.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -281,7 +282,7 @@ def ledger_create(
         ),
     ] = False,
 ) -> None:
-    """Create a ledger with a fixed budget for several runs of a configuration."""
+    """Create a ledger with a fixed budget for runs, or set a file apart for private labels."""
     from vertizo.config import schema
     from vertizo.config.error_lines import read_yaml
 
@@ -289,35 +290,51 @@ def ledger_create(
         from vertizo.network.options import load_serve
 
         job = load_serve(config, settings or [])
-        from vertizo.network.job import budget_for_jobs
+        chosen = job.experiment()
+        from vertizo.network.job import budget_for_jobs, charged_data
 
-        budget, data = budget_for_jobs(job, runs)
+        data = charged_data(job)
+        budget_of = partial(budget_for_jobs, job, data)
     else:
         chosen = schema.load(config, settings or [])
-        from vertizo.run.ledger_session import budget_for, charged_data
+        from vertizo.run import ledger_session
 
-        data = charged_data(chosen)
-        budget = budget_for(chosen, data, runs)
-    from vertizo.privacy.durable_ledger import DurableLedger
-    from vertizo.run.record_names import names_of
+        data = ledger_session.charged_data(chosen)
+        budget_of = partial(ledger_session.budget_for, chosen, data)
+    from vertizo.privacy.options import ON_LABELS
 
-    DurableLedger.create(ledger, budget, names=names_of(data), further=further)
-    print(DurableLedger.inspect(ledger))
+    if chosen.privacy.mechanism not in ON_LABELS:
+        from vertizo.privacy.durable_ledger import DurableLedger
+        from vertizo.run.record_names import names_of
+
+        DurableLedger.create(ledger, budget_of(runs), names=names_of(data), further=further)
+    elif runs > 1:
+        raise ConfigError(
+            f"--runs is {runs} but private labels are paid for once, for any number of runs; "
+            "leave it out"
+        )
+    else:
+        from vertizo.run.ledger_session import set_apart
+
+        set_apart(ledger, chosen, data, further=further)
+    ledger_show(ledger)
     print(f"use it with --set privacy.ledger={ledger}")
 
 
 def ledger_show(ledger: Ledger) -> None:
     """Print how much of the budget is spent and left."""
+    from vertizo.privacy import label_file
     from vertizo.privacy.durable_ledger import DurableLedger
-    from vertizo.privacy.label_file import has_labels, told
-    from vertizo.privacy.ledger_witness import Register
+    from vertizo.privacy.ledger_register import Register
 
-    if ledger.is_file() and has_labels(ledger):
-        print(told(ledger))
-        return
-    summary = DurableLedger.inspect(ledger)
-    print(summary)
-    for other in Register().beside(summary.identity):
+    if ledger.is_file() and label_file.has_labels(ledger):
+        identity = label_file.read(ledger)[0].identity
+        print(label_file.told(ledger))
+    else:
+        summary = DurableLedger.inspect(ledger)
+        identity = summary.identity
+        print(summary)
+    for other in Register().beside(identity):
         print(f"some of these records are charged to {other.ledger} as well: {other.states} more")
 
 

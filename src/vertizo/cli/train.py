@@ -89,6 +89,7 @@ def _all(
 ) -> list[dict[str, Any]]:
     """The run's summary, and those of its controls."""
     from vertizo.run.label_free import controls_of
+    from vertizo.run.ledger_session import can_go_on
 
     try:
         summaries = [_run(config, folder, resume, track)]
@@ -102,7 +103,7 @@ def _all(
         if not (folder / "config.yaml").is_file():
             raise
         hint = f"continue with --resume {shlex.quote(str(folder))}"
-        if config.privacy.noise == "secure":
+        if not can_go_on(config, begun=True):
             hint = "secret noise cannot be repeated: start again, or with a seed (--set seed=0)"
         raise Interrupted(f"{error}; {hint}") from None
     return summaries

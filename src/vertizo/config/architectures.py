@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
-from vertizo.core.names import Family, Pooling, Side
+from vertizo.core.names import Family, Pooling, Side, Trainable
 from vertizo.core.options import Chosen, Options
 from vertizo.core.registry import Registry
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from vertizo.models.text import Spec
+    from vertizo.models.tuning import Tuning
 
 Device = Literal["cpu", "cuda"]
 
@@ -149,7 +150,41 @@ class _EncoderConfig(Options):
         return Spec(self.checkpoint, **self.sizes())
 
 
-class TextConfig(_EncoderConfig):
+class _BlocksConfig(_EncoderConfig):
+    """A transformer's attention blocks, and linear layers behind them."""
+
+    trainable: Trainable = "all"
+    """What training moves; the rest stays as it is. head: the linear layers behind the encoder.
+    bias: them and all biases. lora: them and additions of low rank to the projections to queries
+    and values. A MiniLM has 22.6 million numbers, 25,728 biases, 73,728 in additions of rank 8."""
+    rank: PositiveInt | None = None
+    """Rank of lora's additions. Default: 8."""
+    last_blocks: PositiveInt | None = None
+    """How many of the last attention blocks training reaches. Default: all, and word vectors."""
+
+    @model_validator(mode="after")
+    def _tuning_is_used(self) -> _BlocksConfig:
+        key = f"{self.side}.model"
+        if self.rank is not None and self.trainable != "lora":
+            raise ValueError(
+                f"{key}.rank is {self.rank} but {key}.trainable is {self.trainable!r}; "
+                "it is for 'lora'"
+            )
+        if self.last_blocks is not None and self.trainable == "head":
+            raise ValueError(
+                f"{key}.last_blocks is {self.last_blocks} but {key}.trainable is 'head', which "
+                "reaches none; leave it out"
+            )
+        return self
+
+    def tuning(self) -> Tuning:
+        """What is trained of it."""
+        from vertizo.models.tuning import Tuning
+
+        return Tuning(self.trainable, self.rank or Tuning.rank, self.last_blocks)
+
+
+class TextConfig(_BlocksConfig):
     """A BERT or DistilBERT, pooled to one vector for each text."""
 
     name: Literal["text"] = "text"
@@ -158,11 +193,28 @@ class TextConfig(_EncoderConfig):
     outputs: PositiveInt | None = None
     """Embedding size d_h, by a linear layer. Default: the encoder's own vector, without one."""
 
+    @model_validator(mode="after")
+    def _has_a_head(self) -> TextConfig:
+        if self.trainable == "head" and self.outputs is None:
+            raise ValueError(
+                "client.model.trainable is 'head' but client.model.outputs is unset, so that there "
+                "is no linear layer to train; set outputs, or use 'bias' or 'lora'"
+            )
+        return self
+
 
 class TextEmbeddingsConfig(_EncoderConfig):
     """The embedding layer of a BERT or DistilBERT (server: text-rest)."""
 
     name: Literal["text-embeddings"] = "text-embeddings"
+    trainable: Literal["all", "bias"] = "all"
+    """What training moves; bias: the bias behind the word vectors, 384 numbers of a MiniLM."""
+
+    def tuning(self) -> Tuning:
+        """What is trained of it."""
+        from vertizo.models.tuning import Tuning
+
+        return Tuning(self.trainable)
 
 
 class ModuleConfig(Options):
@@ -219,7 +271,7 @@ class ResnetRestConfig(Options):
     """Channels of the first convolution, the same as the clients'."""
 
 
-class TextRestConfig(_EncoderConfig):
+class TextRestConfig(_BlocksConfig):
     """A BERT or DistilBERT behind its embedding layer, and linear layers that predict."""
 
     side: ClassVar[str] = "server"

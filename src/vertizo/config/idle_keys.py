@@ -46,7 +46,7 @@ def check_all_used(config: Any) -> None:
         ("data.delimiter", name == "table", f"data.name is {name!r}; it is for 'table'"),
         *(
             (f"data.{key}", known is None or known.tokens, no_texts)
-            for key in ("tokenizer", "length", "vocabulary")
+            for key in ("tokenizer", "length", "vocabulary", "encoder")
         ),
     ):
         if not is_used:

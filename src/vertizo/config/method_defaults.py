@@ -84,7 +84,8 @@ def filled(given: Mapping[str, Any]) -> Mapping[str, Any]:
     privacy, update = given.get("privacy"), _key(given.get("server"), "update")
     if update is None and _pays_for_labels(method, given):
         known = CATALOG.get(_key(given.get("data"), "name", "mnist"))
-        teachable = known is None or not known.tokens
+        encoder = _key(given.get("data"), "encoder")
+        teachable = known is None or not known.tokens or encoder is not None
         mechanism = mechanism_for(_key(privacy, "epsilon"), teachable=teachable)
         privacy = _with(privacy, {"mechanism": mechanism})
         given = {**given, "privacy": privacy}

@@ -67,8 +67,9 @@ class ClientConfig(Options):
     model: models.ClientModelConfig = models.MlpConfig()
     pretrain: PretrainName = "none"
     """What a client makes of its own features without labels, in front of its model: principal
-    components, the same with variance 1 (whiten), or closeness to centroids; of images also the
-    mean responses of oriented filters, which are fixed beforehand and fitted to nothing."""
+    components, the same with variance 1 (whiten), those of numbers that are cut at their medians
+    (splines), or closeness to centroids; of images also the mean responses of oriented filters,
+    which are fixed beforehand and fitted to nothing."""
     components: PositiveInt = 64
     """Numbers that client.pretrain makes, at most."""
     optimizer: OptimizerConfig = OptimizerConfig()

@@ -172,6 +172,7 @@ PATHS: dict[tuple[str, ...], Callable[[str, Path], str]] = {
     ("data", "path"): _file,
     ("data", "test_path"): _file,
     ("data", "tokenizer"): _folder,
+    ("data", "encoder"): _folder,
     ("privacy", "mechanism"): _code,
 }
 for _model in (("client", "model"), ("server", "model"), ("server", "encoder")):

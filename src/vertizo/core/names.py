@@ -35,10 +35,10 @@ HeadName = Literal["private", "logistic", "boosting", "refit"]
 Head = Literal["private", "raw"]
 """Which of the two predicts."""
 
-PretrainName = Literal["none", "pca", "whiten", "kmeans", "filters"]
+PretrainName = Literal["none", "pca", "whiten", "splines", "kmeans", "filters"]
 """What a client makes of its features before training, without labels
 (`vertizo.models.pretrained`)."""
-FITTED: tuple[PretrainName, ...] = ("pca", "whiten", "kmeans")
+FITTED: tuple[PretrainName, ...] = ("pca", "whiten", "splines", "kmeans")
 """Those that are fitted on all of its records, so that what is made of one depends on others."""
 
 ControlName = Literal["none", "frozen", "random", "label-free"]
@@ -59,6 +59,8 @@ Side = Literal["width", "height", "channels"]
 Family = Literal["bert", "distilbert"]
 Pooling = Literal["mean", "cls"]
 """How a text's vectors become one: the mean over its tokens, or the first token's."""
+Trainable = Literal["all", "head", "bias", "lora"]
+"""What is trained of a pre-trained encoder (`vertizo.models.tuning`)."""
 
 SplitName = Literal["rows", "patches", "halves", "sides", "even", "columns", "segments", "views"]
 """Ways to cut a record between parties (`vertizo.data.splits`)."""

@@ -96,12 +96,16 @@ class DataConfig(Options):
     categories: dict[str, list[Category]] = Field(default_factory=dict)
     """For tables: column → its categories, public, instead of those that occur in training."""
 
-    tokenizer: str = "hash"
-    """For texts: how they are split into tokens."""
+    tokenizer: str | None = None
+    """For texts: how they are split into tokens: ``hash``, or as a checkpoint does. Default: as
+    data.encoder does, else hash."""
     length: PositiveInt = 128
     """For texts: number of tokens of a record."""
     vocabulary: PositiveInt = 8192
     """For texts: number of different tokens."""
+    encoder: str | None = None
+    """For texts: a checkpoint, such as ``minilm``, that makes one vector of each party's tokens,
+    frozen and once for all; features are then these numbers. Default: tokens."""
 
     def _first_set(self, *keys: str) -> str | None:
         return next((key for key in keys if getattr(self, key) is not None), None)
@@ -127,6 +131,17 @@ class DataConfig(Options):
             raise ValueError(
                 f"data.{unfit} is set but data.name is {self.name!r}; "
                 "a file of your own is data.name 'table'"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _reads_its_tokens(self) -> DataConfig:
+        if self.encoder == "random":
+            raise ValueError("data.encoder is 'random', which knows nothing; name a checkpoint")
+        if self.encoder is not None and self.tokenizer == "hash":
+            raise ValueError(
+                f"data.tokenizer is 'hash' but data.encoder is {self.encoder!r}, which reads "
+                "tokens of its own; leave data.tokenizer out"
             )
         return self
 

@@ -34,6 +34,8 @@ def prepare(options: DataConfig, stream: Stream) -> VerticalData:
     for key in ("columns", "drop", "categorical", "ranges", "categories"):
         if getattr(options, key) and pooled.kind != "table":
             raise ConfigError(f"data.{key} is for tables but {describe(pooled)}")
+    if options.encoder is not None and pooled.kind != "tokens":
+        raise ConfigError(f"data.encoder is for texts but {describe(pooled)}")
     if options.test_limit is not None:  # a random part, every run's the same
         order = Stream.from_seed(0).child("test records").generator().permutation(len(pooled.test))
         ids = torch.from_numpy(order[: options.test_limit]).sort()[0]

@@ -18,6 +18,7 @@ from vertizo.data.pooled import Pooled
 from vertizo.data.splits import SPLITS, describe, nearest, pieces
 from vertizo.data.tabular.prepared import Preparation
 from vertizo.data.tabular.preprocessing import Bounds, Lists, Preprocessing, check_public
+from vertizo.data.text_vectors import encoded_parts
 from vertizo.models.losses import Regression, Task
 from vertizo.protocol.messages import Purpose
 
@@ -113,6 +114,8 @@ def cut(pooled: Pooled, options: DataConfig, stream: Stream) -> VerticalData:
         own_part = piece(pooled.train)
         values = {purpose: _selected(own_part, ids) for purpose, ids in chosen.items()}
         values["test"] = piece(pooled.test).contiguous()
+        if options.encoder is not None:
+            values = encoded_parts(values, chosen, options.encoder)
         holding, is_fitted = Holding(name, values), pooled.fitted_scaling
         if pooled.levels is not None:
             places = piece(torch.arange(len(pooled.columns or ())).unsqueeze(0))[0].tolist()

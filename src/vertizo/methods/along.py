@@ -2,6 +2,10 @@
 
 ``J_i`` [d_h × d] is the Jacobian of record i's embedding, ``S`` [d × K] the client's directions,
 which depend on no label, ``U_i = J_i S`` [d_h × K] the record's tangents.
+
+*Held tangents.* Of a model that is affine in its parameters ``J_i`` never changes. Principal
+directions, taken over all records, do not either: the first query brings ``U_i``, the server keeps
+them, and later ones bring ``h_i`` alone.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from vertizo.core.deferred import torch
 from vertizo.core.errors import ConfigError
 from vertizo.core.names import Timing
 from vertizo.methods.base import ClientSide, Features, Method
-from vertizo.models.base import DifferentiableModel, Selected
+from vertizo.models.base import DifferentiableModel, Selected, gathered
 from vertizo.zeroth_order.tangents import principal
 
 if TYPE_CHECKING:
@@ -57,11 +61,18 @@ class AlongDirections(Method):
         return 0.0
 
     def ask(self, side: ClientSide, number: int, features: Features) -> Tensor:
-        """``h`` and ``U``, [1 + K, batch, d_h]."""
-        assert not isinstance(features, Selected)
+        """``h`` and ``U``, [1 + K, batch, d_h]; ``h`` alone, [1, batch, d_h], where U is held."""
         chosen = self.chosen(side, number, features)
         side.pending = number, chosen
-        return torch.cat([side.model(features).unsqueeze(0), side.model.tangents(chosen, features)])
+        rows = gathered(features)
+        embedded = side.model(rows).unsqueeze(0)
+        if number and isinstance(features, Selected) and len(rows) == len(features.table):
+            return embedded  # the server holds the tangents
+        return torch.cat([embedded, side.model.tangents(chosen, rows)])
+
+    def table_of(self, side: ClientSide, features: Tensor) -> Tensor | None:
+        """The records themselves, where one choice of directions is for all queries."""
+        return features if self.directions == "principal" and side.model.is_affine else None
 
     def stored(self, embeddings: Tensor) -> Tensor:
         """The embeddings themselves."""
@@ -70,13 +81,21 @@ class AlongDirections(Method):
     def evaluated(self, query: Query, shared: object) -> None:
         """Nothing: slopes are taken where the table is, or at logits of zero."""
 
-    def asked_along(self, side: ClientSide, number: int, features: Tensor) -> Tensor:
+    def asked_along(self, side: ClientSide, number: int, features: Features) -> Tensor:
         """The directions of an open query, ``Sᵀ`` [K, d], made anew after a restart."""
         chosen = side.taken(number)
         return self.chosen(side, number, features) if chosen is None else chosen
 
-    def chosen(self, side: ClientSide, number: int, features: Tensor) -> Tensor:
+    def chosen(self, side: ClientSide, number: int, features: Features) -> Tensor:
         """``Sᵀ``, [K, d]; rows of zeros where there are fewer parameters."""
+        if not isinstance(features, Selected):
+            return self._made(side, number, features)
+        if side.kept is None:
+            side.kept = self._made(side, 0, features.table)
+        kept: Tensor = side.kept
+        return kept
+
+    def _made(self, side: ClientSide, number: int, features: Tensor) -> Tensor:
         size, model = side.model.parameters.numel(), side.model
         count = min(self.num_directions, size)
         chosen = torch.zeros(self.num_directions, size)

@@ -62,6 +62,8 @@ class ClientSide:
     """Which client it is."""
     pending: tuple[int, Any] | None = None
     """(query number, what a method keeps from `Method.ask` to `Method.tell`); see `taken`."""
+    kept: Any = None
+    """What a method keeps from query to query; made anew after a restart."""
     _directions: Directions | None = None
 
     def directions(self, law: LawName, count: int = 1) -> Directions:

@@ -29,7 +29,7 @@ from vertizo.core.errors import ConfigError
 from vertizo.core.names import Join, UpdateName
 from vertizo.methods.along import AlongDirections
 from vertizo.methods.base import Answered, ClientSide, Features, Outcome
-from vertizo.models.base import Selected
+from vertizo.models.base import gathered
 from vertizo.models.optimizers import Dense
 
 if TYPE_CHECKING:
@@ -103,13 +103,12 @@ class LabelStatistic(AlongDirections):
 
     def tell(self, side: ClientSide, number: int, features: Features, values: Tensor) -> None:
         """``w_m ← w_m + S v``."""
-        assert not isinstance(features, Selected)
-        chosen = self.asked_along(side, number, features)
-        along = side.model.tangents(chosen, features)
+        chosen, rows = self.asked_along(side, number, features), gathered(features)
+        along = side.model.tangents(chosen, rows)
         weights = _weights(along)
         length = weights * along.square().sum(0).mean(1)  # τ² makes logits as spread as expected
         variance = self.spread**2 / max(float(length.mean() / weights.mean()), 1e-30)
-        found = fitted(side.model(features), along, weights, values[:-1], values[-1], variance)
+        found = fitted(side.model(rows), along, weights, values[:-1], values[-1], variance)
         side.step(Dense(-found @ chosen))
 
 

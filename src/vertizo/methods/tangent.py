@@ -10,7 +10,9 @@ docs/mathematics.md, Tangent queries; ``J_i``, ``S`` and ``U_i`` are as in `vert
    curvature along each direction, ``mean_i ‖U_i‖² / η`` or public, and σ the noise of ``a``: the
    posterior mean where steps have a normal prior of variance τ². All in it is known or released.
    It moves its own copy of the embeddings by ``U_i v``, so that the next client's slopes know.
-4. The client steps ``w_m ← w_m − S v``.
+4. The client steps ``w_m ← w_m − S v``. Where its model is not affine in w, that would miss by the
+   curvature: it goes to where its embeddings are nearest to the promised ``h_i − U_i v`` instead,
+   by its own features alone.
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ from pydantic import Field, PositiveInt
 from vertizo.core.deferred import torch
 from vertizo.methods.along import AlongDirections
 from vertizo.methods.base import Answered, ClientSide, Features, Outcome
-from vertizo.models.base import Selected
+from vertizo.models.base import DifferentiableModel, gathered
 from vertizo.models.optimizers import Dense
+from vertizo.zeroth_order.tangents import reached
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -76,6 +79,8 @@ class Tangent(AlongDirections):
         return Answered(step.float(), moved.clamp(-LARGEST, LARGEST).float())
 
     def tell(self, side: ClientSide, number: int, features: Features, values: Tensor) -> None:
-        """``w_m ← w_m − S v``."""
-        assert not isinstance(features, Selected)
-        side.step(Dense(values @ self.asked_along(side, number, features)))
+        """``w_m ← w_m − S v``, or to where the embeddings are nearest to what that promises."""
+        move, model = values @ self.asked_along(side, number, features), side.model
+        if isinstance(model, DifferentiableModel) and not model.is_affine:
+            move = reached(model, gathered(features), move)
+        side.step(Dense(move))

@@ -55,6 +55,11 @@ class Model(Protocol):
     parameters: Tensor
     """w, shape [d]: the live storage; shifting it shifts the model. What is frozen is not in it."""
 
+    @property
+    def is_affine(self) -> bool:
+        """Whether outputs are affine in w, so that their derivatives never change."""
+        return False
+
     def state(self) -> State:
         """What a checkpoint must hold, live: w alone, unless something else belongs to it."""
         return self.parameters
@@ -89,7 +94,7 @@ class Model(Protocol):
         return torch.stack(results)
 
     def table_of(self, features: Tensor) -> Tensor | None:
-        """Records as a table of which `along` takes `Selected` ones; None for batches."""
+        """Records as a table of which `along` takes `Selected`; None where it wants batches."""
         return None
 
     def tangents(self, directions: Tensor, inputs: Tensor) -> Tensor:
@@ -181,6 +186,11 @@ class Selected:
     def gathered(self) -> Tensor:
         """They themselves, [batch, ...]."""
         return self.table.index_select(0, self.ids)
+
+
+def gathered(features: Tensor | Selected) -> Tensor:
+    """Rows of a batch, [batch, ...], wherever they are."""
+    return features.gathered() if isinstance(features, Selected) else features
 
 
 @dataclass(frozen=True)

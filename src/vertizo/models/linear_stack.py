@@ -114,6 +114,11 @@ class LinearStack(DifferentiableModel):
         self.gradient: Tensor | None = None
         """Of the parameters: a buffer that every pullback writes into."""
 
+    @property
+    def is_affine(self) -> bool:
+        """Of one layer: those of several multiply each other."""
+        return len(self.layers) == 1 and not self.layers[0].relu
+
     def rows(self, inputs: Tensor) -> Tensor:
         """Inputs as rows of the first layer, [batch · times, inputs]."""
         if inputs.dim() == 2:

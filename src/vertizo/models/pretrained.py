@@ -6,6 +6,7 @@ of it. Categories become one column each. Defined in docs/mathematics.md, Label-
 ========  ==========================================================================
 pca       the principal components of largest variance
 whiten    the same, each with variance 1
+splines   the components of numbers that are cut into hats: functions that bend at the median
 kmeans    ``max(0, mean_k d_k − d_k)`` of the distances to centroids (Coates and Ng)
 filters   rectified derivatives of images in a few directions, meaned over cells; fixed
 ========  ==========================================================================
@@ -16,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -29,8 +31,8 @@ SAMPLE = 20_000
 """Records that centroids are fitted on, at most."""
 FLAT = 1e-6
 """Share of the largest variance below which a component is left out."""
-
-
+TIPS = (0.0, 0.5, 1.0)
+"""Quantiles of a number at which its hats are 1."""
 DIRECTIONS = 8
 """Of the filters."""
 SCALES = ((1.0, 3), (2.0, 7))
@@ -79,6 +81,10 @@ class Preparation(nn.Module):
             raise ConfigError(f"{kind!r} is for numbers and categories, not for tokens; use 'none'")
         self._kind = kind
         self._cardinalities = tuple(cardinalities)
+        if kind == "splines":
+            numbers = features.flatten(1)[:, len(self._cardinalities) :].double().numpy()
+            tips = np.quantile(numbers, TIPS, axis=0).T.reshape(-1, len(TIPS))
+            self.register_buffer("tips", torch.from_numpy(tips).float())
         rows = self._numbers(features).double()
         self.register_buffer("centre", rows.mean(0).float())
         centred = rows - rows.mean(0)
@@ -95,13 +101,16 @@ class Preparation(nn.Module):
         self.components = len(self.get_buffer("basis"))
 
     def _numbers(self, features: Tensor) -> Tensor:
-        """Rows of numbers, categories as one column each."""
+        """Rows of numbers or their hats, behind categories as one column each."""
         rows, count = features.flatten(1), len(self._cardinalities)
         parts = [
             F.one_hot(rows[:, place].nan_to_num(0).clamp(0, k - 1).long(), k).to(rows.dtype)
             for place, k in enumerate(self._cardinalities)
         ]
-        return torch.cat([*parts, rows[:, count:]], 1)
+        numbers = rows[:, count:]
+        if self._kind == "splines":
+            numbers = hats(numbers, self.get_buffer("tips")).flatten(1)
+        return torch.cat([*parts, numbers], 1)
 
     def forward(self, features: Tensor) -> Tensor:
         """[batch, ...] to [batch, components]."""
@@ -111,6 +120,24 @@ class Preparation(nn.Module):
             return centred @ basis.t()
         far = torch.cdist(centred, basis)
         return (far.mean(1, keepdim=True) - far).clamp(min=0)
+
+
+def hats(numbers: Tensor, tips: Tensor) -> Tensor:
+    """How near numbers are to the tips of their columns, [rows, columns, tips]: linear splines.
+
+    Each hat is 1 at its own tip, 0 at the others and straight between them; of equal tips
+    only the last counts. A number beyond all tips is at the nearest, so that its hats are
+    between 0 and 1 and sum to 1, whatever it is.
+
+    Args:
+        numbers: [rows, columns].
+        tips: rising, [columns, tips].
+    """
+    gaps = tips.diff(dim=1)
+    passed = (numbers.unsqueeze(2) - tips[:, :-1]) / torch.where(gaps > 0, gaps, 1)
+    passed = torch.where(gaps > 0, passed.clamp(0, 1), 1)  # how far into each gap
+    edges = F.pad(F.pad(passed, (1, 0), value=1.0), (0, 1)).cummin(2).values
+    return edges[:, :, :-1] - edges[:, :, 1:]
 
 
 class FilterMeans(nn.Module):
@@ -171,7 +198,9 @@ class FilterMeans(nn.Module):
 def _centroids(rows: Tensor, count: int, seed: int) -> Tensor:
     from sklearn.cluster import MiniBatchKMeans
 
-    fitted = MiniBatchKMeans(min(count, len(rows)), random_state=seed, n_init=3).fit(rows.numpy())
+    if count > len(rows):  # as of parties that only predict, whose centroids come from a checkpoint
+        return rows[torch.arange(count) % len(rows)]
+    fitted = MiniBatchKMeans(count, random_state=seed, n_init=3).fit(rows.numpy())
     return torch.from_numpy(fitted.cluster_centers_).float()
 
 
@@ -204,6 +233,11 @@ class Pretrained(DifferentiableModel):
             if self._known is None or self._known[0] is not inputs.table:
                 self._known = inputs.table, self._front.forward(inputs.table)
             return self._known[1].index_select(0, inputs.ids)
+
+    @property
+    def is_affine(self) -> bool:
+        """The model's: what is in front does not move."""
+        return self._model.is_affine
 
     def state(self) -> State:
         """The model's, and what its inputs are prepared by."""

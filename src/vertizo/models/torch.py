@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -308,3 +309,15 @@ class _GraphPullback:
     def record_gradients(self, gradient: Tensor, records: slice) -> HeldGradients:
         slopes = gradient[records].to(self._outputs.device)
         return self._model.record_gradients(self._inputs.detach()[records], slopes)
+
+
+def fails_alone(module: nn.Module, row: Tensor) -> bool:
+    """Whether batch normalisation refuses one record, ``row`` [1, ...], in training; tried."""
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            copy.deepcopy(module).cpu().train()(row)
+    except ValueError as error:
+        return "more than 1 value per channel" in str(error)
+    except Exception:  # whatever else is wrong with it is told where it is used
+        return False
+    return False

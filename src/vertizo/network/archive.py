@@ -33,8 +33,8 @@ from vertizo.run.folder import RunFolder
 from vertizo.run.job_state import JobState, Row
 from vertizo.run.traffic import Traffic
 
-QUERY, CLOSE, SCORED, GIVEN_UP, UPLOAD, SENT = range(6)
-"""Kinds of the journal's records; the last two are of evaluations."""
+QUERY, CLOSE, SCORED, GIVEN_UP, UPLOAD, SENT, TOLD = range(7)
+"""Kinds of the journal's records; `UPLOAD` and `SENT` are of evaluations."""
 STATE = "course"
 """What checkpoints call the `JobState`."""
 
@@ -79,6 +79,8 @@ class Archive:
         """None until all members were ready."""
         self.ready: list[Ready | None] = [None] * len(served.members)
         """What each member said of its party."""
+        self.told: set[int] = set()
+        """The members that know that the job is over while a raw head is still to be fitted."""
         self.seconds = 0.0
         """Spent on asks, over all processes that served the job."""
         self.traffic = Traffic()
@@ -174,6 +176,7 @@ class Archive:
             self._bytes.rekey(kept["key"])
             state.load(kept[STATE])
             self.traffic, self.seconds = Traffic(**kept["traffic"]), float(kept["seconds"])
+            self.told = set(kept.get("told", ()))
         if state.phase == "uploading":  # what it waited for may have come, and be kept
             state.begin()
         with np.errstate(all="ignore"):
@@ -218,6 +221,8 @@ class Archive:
             state.answered(int(body))
         elif kind == GIVEN_UP:
             state.give_up()
+        elif kind == TOLD:
+            self.told.add(int(body))
         else:
             row = json.loads(body)
             state.scored_before(row)
@@ -235,6 +240,7 @@ class Archive:
                 STATE: state.state(),
                 "traffic": vars(self.traffic),
                 "seconds": self.seconds,
+                "told": sorted(self.told),
             }
         )
         self._bytes.rekey(key)
@@ -258,6 +264,12 @@ class Archive:
     def append(self, kind: int, body: bytes) -> None:
         """Write down what is about to be acted on, or raise RunError."""
         self._store.append(kind, body)
+
+    def tell(self, client: int) -> None:
+        """Write down that a member was told that the job is over: it may have left for good."""
+        if client not in self.told:
+            self.append(TOLD, b"%d" % client)
+            self.told.add(client)
 
     def score(self, *, told: bool = False) -> None:
         """Score the evaluation under way, if all of its embeddings are there.

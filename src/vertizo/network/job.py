@@ -26,14 +26,13 @@ from vertizo.party.server import ServerParty
 from vertizo.privacy.discrete_gaussian import RandomBytes
 from vertizo.privacy.durable_ledger import SLACK, DurableLedger
 from vertizo.privacy.events import LedgerBudget, Releases
-from vertizo.privacy.ledger_witness import Register
 from vertizo.privacy.options import ON_LABELS
 from vertizo.run.build_parties import check_sizes, embedding_noise, make_server
 from vertizo.run.build_privacy import Charge, choice_of
 from vertizo.run.coverage import statement_of
 from vertizo.run.data_defaults import complete
 from vertizo.run.job_state import Job
-from vertizo.run.ledger_session import budget_of, charged_to, check_exact
+from vertizo.run.ledger_session import budget_of, charged_to, check_exact, check_records_free
 from vertizo.run.record_names import names_of
 
 CHARGED = ("gaussian", *ON_LABELS)
@@ -222,39 +221,38 @@ def _releases(party: ServerParty) -> Releases:
 
 
 def check_free(config: ExperimentConfig, data: VerticalData, *, trial: bool) -> None:
-    """Refuse a new job that would get a ledger of its own for records that another one is for.
+    """Refuse a new job that would make a file for records that another one is for.
 
-    So early that it leaves no folder behind. Once the members are ready, making the ledger checks
-    it again. The RunError names the ledger, and says what to do.
+    So early that it leaves no folder behind. Once the members are ready, making the file checks it
+    again. The RunError names the other file, and says what to do.
     """
     privacy = config.privacy
     exact = privacy.mechanism == "gaussian" and privacy.accounting != "published"
-    charged = exact and config.server.update in (*PRIVATE, "none")
-    charged = (charged or privacy.mechanism in ON_LABELS) and not data.fitted_labels
-    names = None if trial or not charged or privacy.ledger is not None else names_of(data)
-    if names is None:
-        return
-    register = Register()
-    with register.locked():
-        register.forget_unused()
-        register.check_free(names)
+    charged = exact and config.server.update in (*PRIVATE, "none") and privacy.ledger is None
+    if privacy.mechanism in ON_LABELS:
+        charged = privacy.ledger is None or not privacy.ledger.exists()
+    if charged and not trial and not data.fitted_labels:
+        check_records_free(config, data)
 
 
-def budget_for_jobs(config: ServeConfig, runs: int) -> tuple[LedgerBudget, VerticalData]:
-    """The budget that so many jobs of a label holder need, and its records.
+def charged_data(config: ServeConfig) -> VerticalData:
+    """The records of jobs that are charged to a file; ConfigError in a trial, which is not."""
+    if config.federation.trial:
+        raise ConfigError(NO_LEDGER)
+    return records_of(config.experiment(), config.federation).data
+
+
+def budget_for_jobs(config: ServeConfig, data: VerticalData, runs: int) -> LedgerBudget:
+    """The budget that so many jobs of a label holder need, for its records (`charged_data`).
 
     How long members' embeddings are is not known before they come. It shows in the ninth digit of
     the noise on secret steps, for which a millionth is set aside. ConfigError or DataError where
     the job could not be served, or has no exact guarantee.
     """
-    served = config.federation
-    if served.trial:
-        raise ConfigError(NO_LEDGER)
     plain = config.experiment()
     plain = plain.model_copy(update={"privacy": plain.privacy.model_copy(update={"ledger": None})})
-    records = records_of(plain, served)
-    data, plain = records.data, complete(plain, records.data)
-    dims = [getattr(plain.client.model, "outputs", None) or USUAL_DIM] * len(served.members)
+    plain = complete(plain, data)
+    dims = [getattr(plain.client.model, "outputs", None) or USUAL_DIM] * len(data.parties)
     party = _make_party(plain, data, dims, Stream.from_seed(0), trial=False)
     check_exact(plain, statement_of(plain, data, party, None, models_mix=False))
     releases = _releases(party)
@@ -262,4 +260,4 @@ def budget_for_jobs(config: ServeConfig, runs: int) -> tuple[LedgerBudget, Verti
         least = releases.secret.noise_multiplier * (1 - SLACK / 2)
         secret = replace(releases.secret, noise_multiplier=least)
         releases = replace(releases, secret=secret)
-    return budget_of(releases, plain, data, runs), data
+    return budget_of(releases, plain, data, runs)

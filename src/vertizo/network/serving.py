@@ -70,6 +70,8 @@ class FederationService(MemberService):
         try:
             self._archive.open()
             self._archive.score()
+            if self.state is not None and self.state.phase == "fitting":
+                self._told |= self._archive.told
         except BaseException:
             self._archive.close()
             raise
@@ -327,6 +329,8 @@ class FederationService(MemberService):
             return
         if todos := self._todos(client):
             self._answer(client, *todos)
+        if state.phase == "fitting":
+            self._archive.tell(client)
         if state.is_over:
             self._tell_end(client, done=state.phase == "done")
 

@@ -34,7 +34,8 @@ SECTIONS = TOLD | {
 LOADING: dict[str, tuple[object, ...]] = {
     **dict.fromkeys(("path", "test_path", "root", "ledger"), (None,)),
     "checkpoint": ("minilm", "random"),
-    "tokenizer": ("hash", "minilm"),
+    "tokenizer": ("hash", "minilm", None),
+    "encoder": ("minilm", None),
 }
 """Keys that may name files or code, and their values that do not."""
 NAMING = ("name", "mechanism")
@@ -144,7 +145,7 @@ def _check_harmless(tree: Any, place: str = "", *, required: Mapping[str, Any]) 
                 f"the label holder proposes {here} {value!r}, which is no part of vertizo; "
                 f"if you have that code and trust it, set federation.require.{here} to its name"
             )
-        if key in LOADING and value not in LOADING[key]:
+        if key in LOADING and not isinstance(value, Mapping) and value not in LOADING[key]:
             raise ConfigError(f"the label holder proposes {here} {value!r}; {OWN_WORD}")
         _check_harmless(value, here, required=required)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,6 +20,7 @@ from vertizo.core.errors import (
     UnknownRecordError,
 )
 from vertizo.privacy.ledger import digest
+from vertizo.protocol.codecs.base import Codec
 from vertizo.protocol.codecs.feedback import Received
 from vertizo.protocol.messages import Purpose, Query
 from vertizo.protocol.wire import Frame
@@ -26,6 +28,8 @@ from vertizo.protocol.wire import Frame
 Partition = Mapping[Purpose, Tensor]
 """Features or labels by purpose: ``train`` holds the training records."""
 LARGEST = float(np.finfo(np.float32).max)
+OVERHEAD = 4096
+"""Bytes of a body beside its arrays and IDs."""
 
 
 def ids_in_range(ids: Tensor, records: int, most: int) -> None:
@@ -82,9 +86,11 @@ class Vetted:
     """A query that nothing speaks against."""
 
     query: Query
-    """As it is to be worked on: mended, and with what error feedback left out."""
+    """As it is to be worked on: mended, and with what was left out."""
     frame: Frame
     """As it came."""
+    full: Frame | None = None
+    """The earlier query that has what this one left out."""
 
 
 @dataclass
@@ -98,6 +104,8 @@ class Peer:
     """The answer to it; None while it waits."""
     digest: bytes | None = None
     """In place of the query, where only a ledger remembers it."""
+    full: Frame | None = None
+    """The query that brought the tangents which the last one left out."""
 
     def came_before(self, query: Query, frame: Frame) -> bool:
         """Whether a query is the last one once more, byte for byte.
@@ -115,16 +123,52 @@ class Peer:
                 raise ConflictError(
                     f"query {number} of client {query.client} came before, with other content"
                 )
+            self.query = frame
             return True
         if number != following:
             words = f"query {number} of client {query.client}; {following} is the next one"
             raise out_of_step(words, server_is_behind=number > following)
         return False
 
+    def answered(self, query: Frame, reply: Frame) -> None:
+        """The next query was answered."""
+        self.next_number += 1
+        self.query, self.reply, self.digest = query, reply, None
+
+    @property
+    def brought(self) -> Frame | None:
+        """The last query that brought tangents, if there was one."""
+        return self.query if self.full is None else self.full
+
     def state(self) -> list[Any]:
         """What a checkpoint must hold."""
-        frames = [None if frame is None else bytes(frame) for frame in (self.query, self.reply)]
-        return [self.next_number, *frames, self.digest]
+        frames = (self.query, self.reply, self.full)
+        query, reply, full = (None if frame is None else bytes(frame) for frame in frames)
+        return [self.next_number, query, reply, self.digest, full]
+
+
+def with_tangents(query: Query, before: Query | None) -> Query:
+    """A query of embeddings alone, with the tangents of one ``before`` it about the same records.
+
+    ConflictError if there is none. Only of methods that send tangents.
+    """
+    if before is None:
+        raise ConflictError(
+            f"query {query.number} of client {query.client} leaves out tangents that it never sent"
+        )
+    order = before.ids.argsort()
+    places = torch.searchsorted(before.ids[order], query.ids).clamp(max=len(order) - 1)
+    places = order[places]
+    unknown = query.ids[before.ids[places] != query.ids]
+    if len(unknown):
+        raise ConflictError(
+            f"query {query.number} of client {query.client} leaves out the tangents of record "
+            f"{int(unknown[0])}, which it never sent"
+        )
+    if query.embeddings.shape[2] != before.embeddings.shape[2]:
+        return query
+    whole = torch.cat([query.embeddings, before.embeddings[1:, places]])
+    return replace(query, embeddings=whole)
 
 
 @dataclass(eq=False)
@@ -148,6 +192,12 @@ class QueryChecks:
 
     def __post_init__(self) -> None:
         self._places = np.zeros(self.records, np.int32)
+
+    def largest_body(self, codec: Codec) -> int:
+        """Bytes of the body of a query that can be acceptable, at most."""
+        shape = (self.points, self.batch_size, max(self.dims))
+        # The codec's may be more: a scale a record may outgrow floats.
+        return max(4 * math.prod(shape), codec.size(shape)) + 8 * self.batch_size + OVERHEAD
 
     def accept(self, query: Query) -> Query:
         """The query to be worked on; RefusedError if it is not acceptable.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -20,7 +19,7 @@ from vertizo.core.errors import (
 )
 from vertizo.core.names import Head
 from vertizo.party.batches import Batches
-from vertizo.party.checks import Partition, Peer, QueryChecks, Vetted
+from vertizo.party.checks import Partition, Peer, QueryChecks, Vetted, with_tangents
 from vertizo.party.final_head import FinalHead
 from vertizo.party.metrics import Scores
 from vertizo.party.private_updates import Schedule, SecretSgd
@@ -37,8 +36,6 @@ from vertizo.protocol.codecs.feedback import Feedback, Received
 from vertizo.protocol.codecs.none import NoCompression
 from vertizo.protocol.messages import Batch, Purpose, Query, Reply, Upload
 
-OVERHEAD = 4096
-"""Bytes of a body beside its arrays and IDs."""
 Replies = list[tuple[int, wire.Frame]]
 """What to send, and to whom."""
 
@@ -99,12 +96,9 @@ class ServerParty:
             self._teaching = Uploads([self.private_labels.width] * self.clients, self.bound)
         self._scoring = Scoring(side, self.labels, self.own, self.head)
         points, most, tolerant = side.method.points, self.batch_size, side.plan.tolerant
-        shape = (points, most, max(dims))
-        # The codec's may be more: a scale a record may outgrow floats.
-        largest = max(4 * math.prod(shape), self.up.size(shape))
-        self._max_body = largest + 8 * most + OVERHEAD
         records = len(side.table.values)
         self._checks = QueryChecks(records, most, points, dims, self.bound, tolerant, self.received)
+        self._max_body = self._checks.largest_body(self.up)
 
     def receive(self, frame: wire.Frame, sender: int | None = None) -> Replies:
         """Take in one frame of a client and say what to send, and to whom.
@@ -129,25 +123,35 @@ class ServerParty:
         peer = self._peer(message, sender)
         if peer.came_before(message, frame):
             return [] if peer.reply is None else [(message.client, peer.reply)]
+        message, full = self._whole(message, peer)
         query = self._checks.accept(message)
         if self.batches is not None and not torch.equal(message.ids, self.batches.ids(self.round)):
             raise OtherRoundError(
                 f"client {message.client} answers for other records than round {self.round} names"
             )
         self.side.plan.admit(query.client, query.ids)
-        return Vetted(query, frame)
+        return Vetted(query, frame, full)
 
     def take(self, vetted: Vetted) -> Replies:
         """Take in a query that was vetted, before anything else was taken in.
 
         RunError if its answer could not be charged: the party's state is not to be used again.
         """
+        peer = self._peers[vetted.query.client]
+        peer.full = vetted.full
         if self.batches is None:
             return self._answer([vetted.query], vetted.frame)
-        peer = self._peers[vetted.query.client]
         peer.query, peer.reply = vetted.frame, None
         self._open.append(vetted.query)
         return self.close_round() if len(self._open) == self.clients else []
+
+    def _whole(self, query: Query, peer: Peer) -> tuple[Query, wire.Frame | None]:
+        """A query with its tangents, and the frame of the earlier one that has them, if one has."""
+        if not self.side.method.sends_tangents or len(query.embeddings) != 1:
+            return query, None
+        full = peer.brought
+        before = None if full is None else wire.decode(full, self.up, Query, order=self._order)
+        return with_tangents(query, before), full
 
     def _named(self, client: int | None, batch: int) -> Tensor:
         """Record IDs that the number of a batch stands for; announcements are not for a server."""
@@ -202,7 +206,7 @@ class ServerParty:
             raise RunError(f"an answer that was computed cannot be charged: {error}") from None
         sent: Replies = []
         for answer in answers:
-            self._peers[answer.client] = Peer(answer.number + 1, answer.query, answer.reply)
+            self._peers[answer.client].answered(answer.query, answer.reply)
             sent.append((answer.client, answer.reply))
         return sent
 
@@ -255,7 +259,7 @@ class ServerParty:
             stored = self.side.plan.answered(client)
             if stored is not None and stored.number >= peer.next_number:
                 self._peers[client] = Peer(
-                    stored.number + 1, None, stored.reply, digest=stored.digest
+                    stored.number + 1, None, stored.reply, stored.digest, peer.brought
                 )
 
     def _coded(self, reply: Reply, ids: Tensor) -> wire.Frame:

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from vertizo.core.errors import BudgetError, ConfigError, ConflictError, RunError, VertizoError
 from vertizo.privacy import guarantee
-from vertizo.privacy.epsilon_text import bound_text
 from vertizo.privacy.events import LedgerBudget, SecretSteps
 from vertizo.privacy.ledger import (
     REPLY,
@@ -31,7 +30,8 @@ from vertizo.privacy.ledger import (
     digest,
 )
 from vertizo.privacy.ledger_file import LedgerFile, create, opened
-from vertizo.privacy.ledger_witness import Names, Register, Registered, Witness
+from vertizo.privacy.ledger_register import Names, Register, Registered, together
+from vertizo.privacy.ledger_witness import Witness
 
 SLACK = 1e-6
 """By which a run's noise on secret steps may be more than its ledger counts, which is safe."""
@@ -244,18 +244,7 @@ class DurableLedger(Ledger):
     @property
     def counted(self) -> str:
         """What its budget is for, in words; with the ledgers beside it, if there are any."""
-        budget, beside = self.budget, self._beside
-        words = f"ε = {bound_text(budget.epsilon)} at δ = {budget.delta:g}"
-        if beside:
-            epsilon, delta = (
-                sum(getattr(one, name) for one in (budget, *beside))
-                for name in ("epsilon", "delta")
-            )
-            names = ", ".join(repr(Path(other.ledger).name) for other in beside)
-            words += (
-                f", and with those on the ledgers of some of the same records ({names}) "
-                f"ε = {bound_text(epsilon)} at δ = {delta:g}"
-            )
+        words = together(self.budget, self._beside)
         return f"this run; all runs on the ledger {self._file.path.name!r} together have {words}"
 
     @property

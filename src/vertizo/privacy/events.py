@@ -136,6 +136,7 @@ class LedgerBudget:
         clients: M. A client has the same index in every run.
         share: units of μ² that one record may be charged for replies to one client.
         epsilon: what the whole budget comes to at ``delta``, as stated to the people it protects.
+        delta: 0 for private labels that need none.
         secret: ``count`` of all runs together, and the constants of each step.
     """
 
@@ -160,7 +161,8 @@ class LedgerBudget:
         if self.clients * self.share > MOST_UNITS:
             raise ConfigError(f"{self.clients} clients' shares of {self.share} units pass 2⁶²")
         positive("epsilon", self.epsilon)
-        fraction("delta", self.delta)
+        if self.delta:
+            fraction("delta", self.delta)
 
     @property
     def mu(self) -> float:

@@ -1,8 +1,10 @@
 """Private labels on disk: made once for a set of records, used by every run, never made again.
 
 A file is a line of JSON, the labels (int64, little-endian) and a checksum of both, for its owner's
-eyes. Its records are registered as those of a ledger are (`ledger_witness`): where the file is lost
-no other one is made for them in silence.
+eyes. Its records are registered as those of a ledger are (`ledger_register`): where the file is
+lost no other one is made for them in silence. For people who have a ledger or labels already a file
+is `set apart <LabelFile.set_apart>` first, without labels; the first run puts them in. What people
+are charged in all then adds up.
 """
 
 from __future__ import annotations
@@ -23,13 +25,12 @@ from vertizo.core.errors import ConfigError, RunError
 from vertizo.privacy import label_advantage
 from vertizo.privacy.epsilon_text import bound_text
 from vertizo.privacy.events import LedgerBudget
-from vertizo.privacy.ledger_witness import Names, Register, reported, write_whole
+from vertizo.privacy.ledger_register import Names, Register, together
+from vertizo.privacy.ledger_witness import reported, write_whole
 from vertizo.privacy.private_labels import Paid
 
 TITLE = "vertizo private labels 1"
 CHECK_BYTES = 16
-LEAST = 1e-300
-"""δ of what has none, where one must be named."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +43,14 @@ class Header:
     records: int
     clients: int
     paid: Paid
+    made: bool = True
+    """Whether the labels are there; where not, the file is set apart for them."""
 
     @property
     def budget(self) -> LedgerBudget:
         """As it is registered."""
-        epsilon, delta = self.paid.epsilon, self.paid.delta or LEAST
-        return LedgerBudget(self.name, self.records, self.clients, 1, epsilon, delta)
+        about = self.name, self.records, self.clients
+        return LedgerBudget(*about, 1, self.paid.epsilon, self.paid.delta)
 
 
 class LabelFile:
@@ -75,9 +78,25 @@ class LabelFile:
         self._about = name, records, clients
 
     @property
-    def exists(self) -> bool:
-        """Whether they were made."""
-        return self.path.exists()
+    def is_made(self) -> bool:
+        """Whether the labels are there."""
+        return self.path.exists() and read(self.path)[0].made
+
+    def set_apart(self, paid: Paid, *, further: bool) -> None:
+        """Make the file without labels, for the first run to put them in.
+
+        ``further`` lets it be for records of another file, whose ε then adds to its own. RunError:
+        there is something of that name, it cannot be made, or another file is for the records.
+        """
+        names, register = self._names(), Register(self._witnesses)
+        with nullcontext() if names is None else register.locked():
+            if self.path.exists():
+                raise RunError(f"{self.path} exists already; name a file that is not there yet")
+            if names is not None:
+                register.forget_unused()
+                if not further:
+                    register.check_free(names, "labels")
+            self._write(Header(secrets.token_hex(16), *self._about, paid, made=False), names)
 
     def paid(self, wanted: Paid) -> Paid:
         """What the labels were paid for with; ``wanted`` where they are not made yet.
@@ -86,8 +105,8 @@ class LabelFile:
             RunError: the file is damaged, or is no such file.
             ConfigError: it is for other records, or was paid for with something else.
         """
-        if not self.exists:
-            return replace(wanted, counted=self._counted)
+        if not self.path.exists():
+            return replace(wanted, counted=self._counted())
         header, _ = read(self.path)
         if (header.name, header.records) != self._about[:2]:
             raise ConfigError(
@@ -102,41 +121,61 @@ class LabelFile:
                     f"privacy.{key} is {ours!r} but the labels in {self.path} were made with "
                     f"{theirs!r}, and are not made again; set privacy.{key} to {theirs!r}"
                 )
+        if not header.made:
+            found = wanted
         if wanted.is_secret and not found.is_secret:
             raise ConfigError(
                 f"privacy.noise is 'secure' but the labels in {self.path} were made from a seed; "
                 "set privacy.noise to 'seeded', or name another file"
             )
-        return replace(found, counted=self._counted)
-
-    @property
-    def _counted(self) -> str:
-        return f"all runs on the private labels in {self.path.name!r} together"
+        return replace(found, counted=self._counted(header))
 
     def labels(self, make: Callable[[], Tensor], paid: Paid) -> Tensor:
         """The labels: read, or made and written where there are none; errors as `paid`."""
         names = self._names()
         register = Register(self._witnesses)
         with nullcontext() if names is None else register.locked():
-            if self.exists:
+            header = Header(secrets.token_hex(16), *self._about, paid)
+            if self.path.exists():
                 self.paid(paid)
-                header, labels = read(self.path)
+                kept, labels = read(self.path)
                 if names is not None:
-                    register.claim(header.identity, self.path, header.budget, names)
-                return labels
-            name, records, clients = self._about
-            if names is not None:
-                register.check_free(names)
-            header = Header(secrets.token_hex(16), name, records, clients, paid)
+                    register.claim(kept.identity, self.path, kept.budget, names, "labels")
+                if kept.made:
+                    return labels
+                known = register.known(kept.identity)
+                if known is not None and not known.is_empty:
+                    raise RunError(
+                        f"{self.path} is an older copy, from before its labels were made; put the "
+                        "newest one back"
+                    )
+                header = replace(header, identity=kept.identity)
+            elif names is not None:
+                register.forget_unused()
+                register.check_free(names, "labels")
             labels = make()
-            head = json.dumps({"title": TITLE, **asdict(header)}, ensure_ascii=False).encode()
-            body = head + b"\n" + labels.numpy().astype("<i8").tobytes()
-            with reported("the private labels", self.path, "written"):
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                write_whole(self.path, body + _check(body))
-            if names is not None:
-                register.add(header.identity, self.path, header.budget, names)
+            self._write(header, names, labels)
             return labels
+
+    def _write(self, header: Header, names: Names | None, labels: Tensor | None = None) -> None:
+        """Write the file, and then register it."""
+        head = json.dumps({"title": TITLE, **asdict(header)}, ensure_ascii=False).encode()
+        numbers = b"" if labels is None else labels.numpy().astype("<i8").tobytes()
+        body = head + b"\n" + numbers
+        with reported("the private labels", self.path, "written"):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(self.path, body + _check(body))
+        if names is not None:
+            register, empty = Register(self._witnesses), not header.made
+            about = header.identity, self.path, header.budget, names
+            register.add(*about, "labels", is_empty=empty)
+
+    def _counted(self, header: Header | None = None) -> str:
+        words = f"all runs on the private labels in {self.path.name!r} together"
+        beside = () if header is None else Register(self._witnesses).beside(header.identity)
+        if header is None or not beside:
+            return words
+        return f"{words} have {together(header.budget, beside)}"
 
 
 def read(path: Path) -> tuple[Header, Tensor]:
@@ -167,11 +206,11 @@ def has_labels(path: Path) -> bool:
 
 
 def told(path: Path) -> str:
-    """What a file of private labels is, in a line; RunError as of a `LabelFile`."""
+    """What a file of private labels is, in lines; RunError as of a `LabelFile`."""
     header = read(path)[0]
-    paid = header.paid
+    paid, what = header.paid, "private labels" if header.made else "set apart for private labels"
     return (
-        f"private labels of {header.records:,} records of {header.name}, by {paid.mechanism}: "
+        f"{what} of {header.records:,} records of {header.name}, by {paid.mechanism}: "
         f"ε = {bound_text(paid.epsilon)} at δ = {paid.delta:g}, once; all runs on them are free\n"
         f"label advantage: at most {label_advantage.text(paid.label_advantage)}\n"
         f"randomness: {paid.source}"

@@ -146,7 +146,12 @@ class PrivateLabels(LabelMaker):
     @property
     def width(self) -> int:
         """Numbers that each client has to upload of each record, before they can be made."""
-        return 0 if self._file is not None and self._file.exists else self.maker.width
+        return 0 if self._file is not None and self._file.is_made else self.maker.width
+
+    def set_apart(self, *, further: bool) -> None:
+        """Make the file for them, with nothing in it yet; errors as of a `LabelFile`."""
+        assert self._file is not None, "it is named"
+        self._file.set_apart(self.paid, further=further)
 
     def make(self, labels: Tensor, rows: Tensor | None) -> Tensor:
         """They themselves, made or read; errors as of a `LabelFile`."""

@@ -29,7 +29,8 @@ from vertizo.models.base import DifferentiableModel, Model, Points
 from vertizo.models.encoded import EncodedModel
 from vertizo.models.parts import first_line, other_in_training, somebodys_code
 from vertizo.models.pretrained import FilterMeans, Preparation, Pretrained
-from vertizo.models.torch import TorchModel, wrap
+from vertizo.models.torch import TorchModel, fails_alone, wrap
+from vertizo.models.tuning import tuned
 from vertizo.party.checks import is_bounded
 from vertizo.privacy.options import ON_LABELS
 
@@ -154,9 +155,10 @@ def _module(
     if isinstance(config, kinds.BagConfig):
         return networks.Bag(config.vocabulary, config.dimension, config.hidden, config.outputs)
     if isinstance(config, kinds.TextConfig):
-        return text.Text(config.spec(), shape[0], config.pooling, config.outputs)
+        whole = text.Text(config.spec(), shape[0], config.pooling, config.outputs)
+        return tuned(whole, config.tuning())
     if isinstance(config, kinds.TextEmbeddingsConfig):
-        return text.TextEmbeddings(config.spec(), shape[0])
+        return tuned(text.TextEmbeddings(config.spec(), shape[0]), config.tuning())
     inputs = torch.Size(shape).numel()
     hidden, outputs, final_relu = config.hidden, config.outputs, config.final_relu
     if cardinalities:
@@ -312,7 +314,8 @@ def server_module(
         if isinstance(config, kinds.ResnetRestConfig):
             return resnet.rest(width, outputs, **config.model_dump(exclude={"name"}))
         if isinstance(config, kinds.TextRestConfig):
-            return text.TextRest(config.spec(), width, config.pooling, config.hidden, outputs)
+            rest = text.TextRest(config.spec(), width, config.pooling, config.hidden, outputs)
+            return tuned(rest, config.tuning())
         module = networks.mlp(width, config.hidden, outputs, final_relu=False)
         return _begun(module, config.last_layer)
 
@@ -360,6 +363,16 @@ def why_evaluates(
     if not method.as_pytorch:
         return f"method {method.name!r} compares losses, which must be of one mask"
     return f"server.update is {update!r}, not 'sgd'" if server and update != "sgd" else None
+
+
+def check_last_batch(model: Model, row: Tensor, records: int, batch_size: int) -> None:
+    """Refuse a module in training whose last batch is one record that it cannot normalise."""
+    alone = batch_size == 1 or records % batch_size == 1
+    if alone and isinstance(model, TorchModel) and fails_alone(model.module, row):
+        raise ConfigError(
+            f"batch_size is {batch_size}, which leaves one of {records} training records alone in "
+            "a batch, and batch normalisation needs two; use another batch_size"
+        )
 
 
 def mode_notes(key: str, model: Model, why: str | None) -> tuple[str, ...]:

@@ -170,6 +170,8 @@ def make_client(
     )
     sizes = (min(config.batch_size, records),) if isinstance(options.model, models.Foreign) else ()
     with models.named("client.model"):
+        if why is None:
+            models.check_last_batch(model, table[:1], records, config.batch_size)
         mixes = models.mixes_records(model, table[:5], sizes)
     mixes = mixes or options.pretrain in FITTED
     notes = (*models.mode_notes("client.model", model, why), *kernels.notes())
@@ -302,6 +304,10 @@ def make_server(
     model = made(training=stream.child("training") if why is None else None)
     if options.reads_own:
         _check_own(model, table.width, own)
+    if why is None:
+        with models.named("server.model"):
+            row = torch.zeros(1, table.width)
+            models.check_last_batch(model, row, data.records, config.batch_size)
     synchronous = config.simulation.timing == "synchronous"
     orders = [_known_batches(config, data.records, public, client) for client in range(len(dims))]
     known = [order for order in orders if order is not None]

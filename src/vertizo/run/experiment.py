@@ -25,7 +25,7 @@ from vertizo.run.data_defaults import complete
 from vertizo.run.federation import build
 from vertizo.run.folder import RunFolder
 from vertizo.run.label_free import controlled
-from vertizo.run.ledger_session import charging
+from vertizo.run.ledger_session import can_go_on, charging
 from vertizo.run.loop import Progress, Result, Training
 from vertizo.run.simulator import Observer
 from vertizo.run.tracking import Tracked
@@ -62,10 +62,12 @@ class Experiment:
     def data(self) -> VerticalData:
         """The data, loaded and cut once; ConfigError or DataError where it cannot be had."""
         if self._data is None:
-            known = CATALOG.get(self.config.data.name)
-            if known is not None and known.tokens:  # which takes a while to make
+            options = self.config.data
+            known = CATALOG.get(options.name)
+            if known is not None and known.tokens and options.encoder is None:
+                # before they are made, which takes a while
                 check_reads_tokens("client.model", self.config.client.model)
-            self._data = prepare(self.config.data, record_choice(self.config))
+            self._data = prepare(options, record_choice(self.config))
         self.config = complete(self.config, self._data)
         return self._data
 
@@ -135,7 +137,7 @@ class Experiment:
                     f"{folder.path} holds a run on other records than {self.data().name} has now: "
                     "columns or what they are scaled by have changed; start another run"
                 )
-            if self.config.privacy.noise == "secure":
+            if not can_go_on(self.config, begun=folder.has("last")):
                 raise RunError(
                     f"{folder.path} holds a run with privacy.noise 'secure', which cannot be "
                     "repeated: what it released since its checkpoint would be released anew; "

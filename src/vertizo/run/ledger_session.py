@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -9,18 +10,33 @@ from pathlib import Path
 
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError, RunError
+from vertizo.core.randomness import Stream
 from vertizo.data.prepare import prepare
 from vertizo.data.vertical import VerticalData
 from vertizo.privacy import guarantee
 from vertizo.privacy.durable_ledger import DurableLedger
 from vertizo.privacy.events import LedgerBudget, Releases
 from vertizo.privacy.ledger import Ledger
-from vertizo.privacy.ledger_witness import FURTHER
+from vertizo.privacy.ledger_register import FURTHER, Register
 from vertizo.privacy.options import ON_LABELS
 from vertizo.privacy.statement import Statement
+from vertizo.run.build_labels import private_labels
 from vertizo.run.build_privacy import Charge, choice_of
+from vertizo.run.data_defaults import complete
 from vertizo.run.federation import build
 from vertizo.run.record_names import names_of, records_name
+
+
+def can_go_on(config: ExperimentConfig, *, begun: bool) -> bool:
+    """Whether a run that was broken off can go on without releasing anything anew.
+
+    Not with secure noise, which is never the same again. Private labels are made once: the
+    checkpoint of a run that has ``begun``, or their file, has them.
+    """
+    privacy = config.privacy
+    if privacy.noise != "secure" or privacy.mechanism not in ON_LABELS:
+        return privacy.noise != "secure"
+    return begun or (privacy.ledger is not None and privacy.ledger.is_file())
 
 
 @contextmanager
@@ -33,6 +49,8 @@ def charging(config: ExperimentConfig, data: VerticalData, run: str) -> Iterator
     """
     path = config.privacy.ledger
     if path is None or config.privacy.mechanism in ON_LABELS:  # whose file keeps them
+        if path is not None and not path.exists():
+            check_records_free(config, data)  # now, before there is a run folder
         yield None
         return
     _releases_of(config, data)
@@ -98,13 +116,34 @@ def charged_data(config: ExperimentConfig) -> VerticalData:
     return prepare(config.data, choice_of(0))
 
 
+def check_records_free(config: ExperimentConfig, data: VerticalData) -> None:
+    """Raise RunError if a file that counts what people are charged is for any of these records."""
+    names, register = names_of(data), Register()
+    if names is not None:
+        with register.locked():
+            register.forget_unused()
+            on_labels = config.privacy.mechanism in ON_LABELS
+            register.check_free(names, "labels" if on_labels else "replies")
+
+
+def set_apart(path: Path, config: ExperimentConfig, data: VerticalData, *, further: bool) -> None:
+    """Make a file for private labels, which the first run on it puts in.
+
+    ``further`` lets it be for records that another file is for, whose ε then adds to its own.
+    ConfigError or RunError where it cannot be made.
+    """
+    whole, secrets = complete(config, data), Stream.from_seed(config.seed)
+    labels = private_labels(whole, data, secrets, os.urandom, path)
+    assert labels is not None, "its mechanism makes labels private"
+    labels.set_apart(further=further)
+
+
 def check_exact(config: ExperimentConfig, statement: Statement) -> None:
     """Raise ConfigError for a run without an ε of replies, which alone a ledger can count."""
-    mechanism = config.privacy.mechanism
-    if mechanism in ON_LABELS:
+    if config.privacy.mechanism in ON_LABELS:
         raise ConfigError(
-            f"privacy.mechanism is {mechanism!r}, whose labels are paid for once and need no "
-            "ledger; the first run makes the file that privacy.ledger names, and keeps them in it"
+            f"privacy.mechanism is {config.privacy.mechanism!r}, whose labels are paid for once "
+            "and need no ledger of replies"
         )
     if not statement.is_bounded:
         raise ConfigError(

@@ -43,6 +43,7 @@ from vertizo.run.evaluation import HEAD
 from vertizo.run.experiment import Experiment
 from vertizo.run.federation import build
 from vertizo.run.folder import RunFolder
+from vertizo.run.label_free import controlled
 
 if TYPE_CHECKING:
     import polars as pl
@@ -87,10 +88,10 @@ class Predictor:
     """The raw head's, where it is to predict in the place of the server's model."""
 
     def __post_init__(self) -> None:
-        if self.config.control == "label-free":
+        if self.config.control == "label-free" and self.raw_head is None:
             raise RunError(
-                f"{self.run} has control 'label-free', whose raw head is not kept; it predicts "
-                "nothing but its test records' scores"
+                f"{self.run} has control 'label-free', which trains nothing but its raw head; "
+                "predict with --head raw"
             )
 
     @classmethod
@@ -195,7 +196,7 @@ class Predictor:
 
 def raw_head_of(folder: RunFolder, config: ExperimentConfig) -> State:
     """What a finished run kept of its raw head; RunError where it has none."""
-    kind = config.server.final_head
+    kind = controlled(config).server.final_head
     if kind == "private":
         raise RunError(
             f"{folder.path} has no raw head: its server.final_head is 'private'; predict with "

@@ -6,7 +6,7 @@ from hashlib import blake2b
 
 from vertizo.config.schema import ExperimentConfig
 from vertizo.data.vertical import VerticalData
-from vertizo.privacy.ledger_witness import Names
+from vertizo.privacy.ledger_register import Names
 
 
 def names_of(data: VerticalData) -> Names | None:

@@ -1,4 +1,4 @@
-"""The directions of a model's parameters along which its outputs vary most."""
+"""Directions of a model's parameters along which its outputs vary most, and steps along them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ EXACT = 64
 """Parameters up to which principal directions are computed from all directions."""
 OVERSAMPLED = 8
 ITERATIONS = 6
+FIT_RATE, FIT_STEPS = 0.02, 30
+"""Of Adam, by which a model is fitted to what a step promises."""
 
 
 def principal(
@@ -41,3 +43,23 @@ def principal(
     vectors = turned[:, order].t().float() @ basis
     largest = vectors.gather(1, vectors.abs().argmax(1, keepdim=True))
     return values[order].clamp(min=0).float(), vectors * largest.sign()  # the same everywhere
+
+
+def reached(model: DifferentiableModel, inputs: Tensor, move: Tensor) -> Tensor:
+    """By how much to lower w so that outputs come close to ``h(w) − J move``, [d]; w stays.
+
+    A few steps of Adam (Kingma and Ba 2015) from w, on the mean squared distance.
+    """
+    start = model.parameters.clone()
+    wanted = model(inputs) - model.tangents(move.unsqueeze(0), inputs)[0]
+    at = torch.nn.Parameter(start.clone())
+    adam = torch.optim.Adam([at], FIT_RATE)
+    try:
+        for _ in range(FIT_STEPS):
+            outputs, pullback = model.forward(Points(inputs))
+            at.grad = pullback((outputs - wanted) / len(inputs)).to(at.device, copy=True)
+            adam.step()
+            model.parameters.copy_(at.detach())
+    finally:
+        model.parameters.copy_(start)
+    return (start - at.detach()).to(move.device)

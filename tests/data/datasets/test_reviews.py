@@ -71,9 +71,9 @@ class TestCheckpoint:
         encode = tokens.encoder("minilm", 12, 2)
         texts = ["rather " * 400, "a" * 200 + " b " * 9, "x" * 5000, "long " * 6 + "y" * 99 + " z"]
         found = encode(texts)
-        whole = tokens._in_chunks(tokens._checkpoint("minilm"), [], 12)
+        whole = tokens._in_chunks(tokens._checkpoint("minilm", "data.tokenizer"), [], 12)
         assert whole.shape == (0, 12)
-        plain = tokens._checkpoint("minilm")
+        plain = tokens._checkpoint("minilm", "data.tokenizer")
         plain.enable_truncation(12)
         plain.enable_padding(length=12)
         assert found.tolist() == [one.ids for one in plain.encode_batch(texts)]

@@ -34,6 +34,8 @@ FIGURES: list[tuple[dict[str, Any], float | None, str]] = [
     ({"name": "rounds-to", "accuracy": 0.5}, 10.0, ""),
     ({"name": "rounds-to", "accuracy": 0.8}, None, ""),
     ({"name": "clipped"}, 12.5, "%"),
+    ({"name": "raw-accuracy"}, 91.25, "%"),
+    ({"name": "raw-auc"}, None, ""),
 ]
 HELD: list[tuple[dict[str, Any], str | None]] = [
     ({"guarantee": "none", "noise_std": None}, None),
@@ -52,7 +54,7 @@ HELD: list[tuple[dict[str, Any], str | None]] = [
 
 
 def test_figures(finished: Make) -> None:
-    run = finished(ACCURACIES, clip_fraction=0.125)
+    run = finished(ACCURACIES, clip_fraction=0.125, raw_head={"test_accuracy": 0.9125})
     for options, expected, unit in FIGURES:
         figure = choose(options)
         assert figure.read(run) == (None if expected is None else pytest.approx(expected)), options

@@ -68,6 +68,14 @@ def test_a_study_and_all_its_configurations_are_valid() -> None:
             assert {"batch_size", "epochs"} <= config.model_fields_set, (name, label)
 
 
+def test_studies_of_our_own_are_valid() -> None:
+    files = sorted((ROOT / "experiments" / "widths").glob("*.yaml"))
+    assert len(files) == 3
+    for file in files:
+        for label, config in configurations(str(file), quick=False).items():
+            assert config.client.model.outputs == int(label.rpartition(".n")[2]), label
+
+
 def test_quick_is_smaller() -> None:
     def work(name: str, quick: bool) -> int:
         configs = configurations(name, quick=quick).values()

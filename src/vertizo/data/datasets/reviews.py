@@ -105,7 +105,9 @@ def clean(text: str) -> str:
 
 
 def _pooled(name: str, train: Reviews, test: Reviews, options: DataConfig) -> Pooled:
-    encode = tokens.encoder(options.tokenizer, options.length, options.vocabulary)
+    key = "data.encoder" if options.tokenizer is None and options.encoder else "data.tokenizer"
+    tokenizer = options.tokenizer or options.encoder or tokens.HASH
+    encode = tokens.encoder(tokenizer, options.length, options.vocabulary, key)
 
     def half(texts: list[str], labels: list[int]) -> tuple[Tensor, Tensor]:
         return encode(texts), torch.tensor(labels)

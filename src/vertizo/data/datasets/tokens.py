@@ -31,11 +31,12 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 Encode = Callable[[Sequence[str]], Tensor]
 
 
-def encoder(tokenizer: str, length: int, vocabulary: int) -> Encode:
+def encoder(tokenizer: str, length: int, vocabulary: int, key: str = "data.tokenizer") -> Encode:
     """What turns texts into int32 [texts, length], cut off or padded with 0.
 
-    The tokenizer is ``hash``, or a checkpoint as `vertizo.models.text.Spec` names it. The
-    vocabulary, different tokens with 0 included, is for ``hash``; a checkpoint has its own.
+    The tokenizer is ``hash``, or a checkpoint as `vertizo.models.text.Spec` names it; ``key`` is
+    where it was named. The vocabulary, different tokens with 0 included, is for ``hash``; a
+    checkpoint has its own.
 
     Raises:
         ConfigError: there is no such tokenizer, or what it needs is missing.
@@ -44,7 +45,7 @@ def encoder(tokenizer: str, length: int, vocabulary: int) -> Encode:
         if vocabulary < 2:
             raise ConfigError(f"data.vocabulary is {vocabulary}; hashed words need at least 2")
         return lambda texts: hashed(texts, length, vocabulary)
-    found = _checkpoint(tokenizer)
+    found = _checkpoint(tokenizer, key)
     return lambda texts: _encoded(found, texts, length)
 
 
@@ -66,7 +67,7 @@ def hashed(texts: Sequence[str], length: int, vocabulary: int) -> Tensor:
     return torch.from_numpy(tokens)
 
 
-def _checkpoint(name: str) -> Any:
+def _checkpoint(name: str, key: str) -> Any:
     """The fast tokenizer of a checkpoint."""
     try:
         library = text.transformers()
@@ -86,7 +87,7 @@ def _checkpoint(name: str) -> Any:
                 )
             return found.backend_tokenizer
     except ConfigError as error:
-        raise ConfigError(f"data.tokenizer is {name!r}: {error}") from None
+        raise ConfigError(f"{key} is {name!r}: {error}") from None
     from tokenizers import Tokenizer
 
     return Tokenizer.from_file(str(Path(place) / "tokenizer.json"))

@@ -82,6 +82,28 @@ class _TestLoss(_OfSummary):
     name: Literal["test-loss"] = "test-loss"
 
 
+class _OfRawHead(Figure):
+    key: ClassVar[str]
+
+    def find(self, run: Finished) -> float | None:
+        found: float | None = run.summary["raw_head"].get(self.key)
+        return found
+
+
+class _RawAccuracy(_OfRawHead):
+    """Accuracy on the test records of the head that stays with the label holder."""
+
+    is_share, of_controls, key = True, True, "test_accuracy"
+    name: Literal["raw-accuracy"] = "raw-accuracy"
+
+
+class _RawAuc(_OfRawHead):
+    """AUC on the test records of the head that stays with the label holder."""
+
+    digits, of_controls, key = 4, True, "test_auc"
+    name: Literal["raw-auc"] = "raw-auc"
+
+
 class _Clipped(_OfSummary):
     """Share of values that the clip cut."""
 
@@ -160,6 +182,8 @@ class _RoundsTo(Figure):
 FigureChoice = Annotated[
     Annotated[_TestAccuracy, Tag("test-accuracy")]
     | Annotated[_TestLoss, Tag("test-loss")]
+    | Annotated[_RawAccuracy, Tag("raw-accuracy")]
+    | Annotated[_RawAuc, Tag("raw-auc")]
     | Annotated[_AtEpoch, Tag("at-epoch")]
     | Annotated[_BytesTo, Tag("bytes-to")]
     | Annotated[_Bytes, Tag("bytes")]

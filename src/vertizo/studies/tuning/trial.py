@@ -14,6 +14,7 @@ from vertizo.models.losses import Classification
 from vertizo.party.metrics import quality
 from vertizo.run.experiment import Experiment, Progress
 from vertizo.run.folder import RunFolder
+from vertizo.run.ledger_session import can_go_on
 
 if TYPE_CHECKING:
     import optuna
@@ -141,7 +142,8 @@ def run_trial(
     """
     place = RunFolder(folder)
     resume = (folder / "config.yaml").is_file()
-    if resume and config.privacy.noise == "secure" and place.summary() is None:
+    on = can_go_on(config, begun=place.has("last"))
+    if resume and not on and place.summary() is None:
         return Ended("failed", reason="interrupted; secure noise cannot be repeated")
     try:
         progress = _reporting(place, objective, watch)

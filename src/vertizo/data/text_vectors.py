@@ -1,0 +1,111 @@
+"""Texts as one vector each, by a frozen encoder: computed once, then kept in the cache.
+
+A party encodes its own tokens and nothing is fitted, so that the numbers depend on no label, and a
+record's on no other record. Needs the extra ``text``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from hashlib import blake2b
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import Progress
+from torch import Tensor
+
+from vertizo.data.datasets import files
+from vertizo.models import text
+from vertizo.protocol.messages import Purpose
+
+TOKENS_AT_ONCE = 4096
+"""In one batch, padding included."""
+
+
+def encoded_parts(
+    values: Mapping[Purpose, Tensor], chosen: Mapping[Purpose, Tensor], checkpoint: str
+) -> dict[Purpose, Tensor]:
+    """The vectors of one party's texts, by purpose; raises as `encoded`.
+
+    ``chosen`` are row numbers of training and validation records. Their texts are encoded together
+    in that order, so that every seed's choice among the same records finds the same file.
+    """
+    order = torch.cat(list(chosen.values())).argsort()
+    texts = torch.cat([values[purpose] for purpose in chosen])
+    vectors = encoded(texts[order], checkpoint)[order.argsort()]
+    parts = torch.split(vectors, [len(ids) for ids in chosen.values()])
+    return {**dict(zip(chosen, parts, strict=True)), "test": encoded(values["test"], checkpoint)}
+
+
+def encoded(tokens: Tensor, checkpoint: str) -> Tensor:
+    """The mean of what the encoder makes of a text's tokens, float32 [texts, hidden].
+
+    ``tokens`` are integers [texts, length]; a text without any becomes zeros. The first call of
+    its kind computes, with a bar where a person looks on, and goes on where an interrupted one
+    ended; later ones read a file of the cache, which is found by all that the vectors depend on.
+
+    Raises:
+        ConfigError: the encoder cannot be had, or the tokens are not its own.
+    """
+    if not len(tokens):
+        return torch.zeros(0, _make(checkpoint, tokens).width)
+    done = files.home(None) / "text-vectors" / f"{_digest(tokens, checkpoint)}.npy"
+    if not done.is_file():
+        from filelock import FileLock
+
+        done.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(done.with_suffix(".lock")):
+            if not done.is_file():
+                _compute(tokens, _make(checkpoint, tokens), done)
+    return torch.from_numpy(np.load(done))
+
+
+def _digest(tokens: Tensor, checkpoint: str) -> str:
+    """Of the tokens and of the encoder's weights."""
+    made = blake2b(digest_size=20)
+    for file in sorted(text.folder(checkpoint).iterdir()):
+        if file.name == "config.json" or file.suffix in (".safetensors", ".bin"):
+            made.update(file.read_bytes())
+    made.update(repr((str(tokens.dtype), tuple(tokens.shape))).encode())
+    made.update(tokens.contiguous().numpy().data)
+    return made.hexdigest()
+
+
+def _make(checkpoint: str, tokens: Tensor) -> text.Text:
+    with torch.random.fork_rng(devices=[]):
+        return text.Text(text.Spec(checkpoint), tokens.shape[1], "mean", None).eval()
+
+
+def _compute(tokens: Tensor, encoder: text.Text, done: Path) -> None:
+    """Fill a file beside ``done`` and move it there; rows of NaN are still to be computed."""
+    part, shape = done.with_suffix(".part"), (len(tokens), encoder.width)
+    try:
+        vectors = np.load(part, mmap_mode="r+")
+    except (OSError, ValueError, EOFError):
+        vectors = np.lib.format.open_memmap(part, "w+", np.float32, shape)
+        vectors[:] = np.nan
+    left, console = np.flatnonzero(np.isnan(vectors[:, 0])), Console(stderr=True)
+    with Progress(console=console, disable=not console.is_terminal, transient=True) as bar:
+        task = bar.add_task("encoding texts", total=len(tokens), completed=len(tokens) - len(left))
+        for ids in _batches((tokens != 0).sum(1).numpy(), left):
+            batch = tokens[torch.from_numpy(ids)]
+            longest = max(1, int((batch != 0).sum(1).max()))
+            with torch.inference_mode():
+                vectors[ids] = encoder(batch[:, :longest]).numpy()
+            bar.advance(task, len(ids))
+    vectors.flush()
+    os.replace(part, done)
+
+
+def _batches(lengths: NDArray[np.int64], left: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    """Texts of about the same length together, so that little padding is computed."""
+    order = left[np.argsort(lengths[left], kind="stable")]
+    start = 0
+    while start < len(order):
+        size = max(1, TOKENS_AT_ONCE // max(1, int(lengths[order[start]])))
+        yield order[start : start + size]
+        start += size
