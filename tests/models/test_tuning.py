@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from vertizo.core.errors import ConfigError
 from vertizo.core.names import Family, Trainable
 from vertizo.models.base import Points
+from vertizo.models.parts import other_in_training
 from vertizo.models.text import Text, TextEmbeddings, TextRest
 from vertizo.models.torch import wrap
 from vertizo.models.tuning import Tuning, tuned
@@ -75,15 +76,17 @@ def _split(flat: Tensor, like: Any) -> list[Tensor]:
 
 @each("part", ["all", "bias", "lora"])
 def test_the_last_blocks_alone(part: Trainable) -> None:
-    """Below them there is no graph."""
+    """Below them there are no graph and no dropout."""
     module = model(tuning=Tuning(part, 3, last_blocks=1))
-    seen = []
-    for layer in module.blocks.blocks.layer:  # type: ignore[union-attr]
+    seen: list[bool] = []
+    layers: Any = module.blocks.blocks.layer
+    for layer in layers:
         layer.register_forward_hook(lambda *called: seen.append(called[2].requires_grad))
     ours = wrap(module)
     assert ours.parameters.numel() == BLOCK[part] + HEAD
     ours.forward(Points(tokens()))
     assert seen == [False, True]
+    assert [bool(other_in_training(layer)) for layer in layers] == [False, True]
 
 
 def test_a_part_of_an_encoder() -> None:

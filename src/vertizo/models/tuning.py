@@ -32,7 +32,7 @@ class Tuning:
 
 
 def tuned(module: nn.Module, tuning: Tuning) -> nn.Module:
-    """The module, with ``requires_grad`` where it is to be trained.
+    """The module, with ``requires_grad`` where it is to be trained, and no dropout in other blocks.
 
     It is one of `vertizo.models.text`: its children ``words``, ``blocks`` and ``head`` are the
     embedding layer, the attention blocks and the linear layers behind, as far as it has them.
@@ -40,7 +40,12 @@ def tuned(module: nn.Module, tuning: Tuning) -> nn.Module:
     where there are fewer than ``last_blocks`` blocks.
     """
     module.requires_grad_(False)
-    for part in _reached(module, tuning.last_blocks):
+    reached = [] if tuning.part == "head" else _reached(module, tuning.last_blocks)
+    inner = {one for part in reached for one in part.modules()}
+    for one in module.modules():
+        if isinstance(one, nn.Dropout) and one not in inner:
+            one.p = 0.0
+    for part in reached:
         if tuning.part == "all":
             part.requires_grad_(True)
         elif tuning.part == "bias":
