@@ -279,7 +279,8 @@ class Watched:
     def settle(self) -> None:
         raise AssertionError
 
-    state = load = tangents = settle
+    state = load = tangents = table_of = settle
+    is_affine = False
 
 
 def test_evaluations_are_counted_and_only_some_updates_are_private() -> None:

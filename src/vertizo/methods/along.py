@@ -10,7 +10,7 @@ them, and later ones bring ``h_i`` alone.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeGuard
 
 from pydantic import Field, PositiveInt
 
@@ -66,7 +66,7 @@ class AlongDirections(Method):
         side.pending = number, chosen
         rows = gathered(features)
         embedded = side.model(rows).unsqueeze(0)
-        if number and isinstance(features, Selected) and len(rows) == len(features.table):
+        if number and _is_whole(features):
             return embedded  # the server holds the tangents
         return torch.cat([embedded, side.model.tangents(chosen, rows)])
 
@@ -88,8 +88,8 @@ class AlongDirections(Method):
 
     def chosen(self, side: ClientSide, number: int, features: Features) -> Tensor:
         """``Sᵀ``, [K, d]; rows of zeros where there are fewer parameters."""
-        if not isinstance(features, Selected):
-            return self._made(side, number, features)
+        if not _is_whole(features):  # a query says nothing of records that it leaves out
+            return self._made(side, number, gathered(features))
         if side.kept is None:
             side.kept = self._made(side, 0, features.table)
         kept: Tensor = side.kept
@@ -115,3 +115,8 @@ class AlongDirections(Method):
         length = (values * scaled.square()).sum().sqrt()  # a record's tangents then have length 1
         chosen[:count] = (scaled / length).unsqueeze(1) * vectors
         return chosen
+
+
+def _is_whole(features: Features) -> TypeGuard[Selected]:
+    """Whether a query is about all records of a table."""
+    return isinstance(features, Selected) and len(features.ids) == len(features.table)

@@ -130,11 +130,6 @@ class Peer:
             raise out_of_step(words, server_is_behind=number > following)
         return False
 
-    def answered(self, query: Frame, reply: Frame) -> None:
-        """The next query was answered."""
-        self.next_number += 1
-        self.query, self.reply, self.digest = query, reply, None
-
     @property
     def brought(self) -> Frame | None:
         """The last query that brought tangents, if there was one."""

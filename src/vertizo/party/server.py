@@ -123,7 +123,9 @@ class ServerParty:
         peer = self._peer(message, sender)
         if peer.came_before(message, frame):
             return [] if peer.reply is None else [(message.client, peer.reply)]
-        message, full = self._whole(message, peer)
+        full = None
+        if self.side.method.sends_tangents and len(message.embeddings) == 1:
+            message, full = self._whole(message, peer)
         query = self._checks.accept(message)
         if self.batches is not None and not torch.equal(message.ids, self.batches.ids(self.round)):
             raise OtherRoundError(
@@ -147,8 +149,6 @@ class ServerParty:
 
     def _whole(self, query: Query, peer: Peer) -> tuple[Query, wire.Frame | None]:
         """A query with its tangents, and the frame of the earlier one that has them, if one has."""
-        if not self.side.method.sends_tangents or len(query.embeddings) != 1:
-            return query, None
         full = peer.brought
         before = None if full is None else wire.decode(full, self.up, Query, order=self._order)
         return with_tangents(query, before), full
@@ -206,7 +206,9 @@ class ServerParty:
             raise RunError(f"an answer that was computed cannot be charged: {error}") from None
         sent: Replies = []
         for answer in answers:
-            self._peers[answer.client].answered(answer.query, answer.reply)
+            peer = Peer(answer.number + 1, answer.query, answer.reply)
+            peer.full = self._peers[answer.client].full
+            self._peers[answer.client] = peer
             sent.append((answer.client, answer.reply))
         return sent
 
