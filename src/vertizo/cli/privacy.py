@@ -243,7 +243,8 @@ def audit(
 
     headings, *rows = lines(found)
     table = grid(headings, rows, title(found, is_small))
-    table.columns[1].justify = "left"
+    for words in table.columns[:2]:  # in few columns these are wrapped, and no figure is cut
+        words.justify, words.no_wrap, words.overflow = "left", False, "fold"
     Console().print(table)
     say(notes(found))
 
