@@ -11,7 +11,7 @@ from tests.data.refusals import refused
 from torch import Tensor
 
 from vertizo.config.schema import parse
-from vertizo.core.errors import ConfigError
+from vertizo.core.errors import ConfigError, DataError
 from vertizo.core.randomness import Stream
 from vertizo.data import text_vectors
 from vertizo.data.options import DataConfig
@@ -96,6 +96,29 @@ def test_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pytest.Monkey
         assert torch.allclose(encoded(rows, name), whole, atol=1e-5)
     assert before > 0
     assert sum(seen) == len(rows)
+
+
+def test_a_file_that_was_hardly_begun_is_begun_anew(tmp_path: Path) -> None:
+    """It has zeros, which are nobody's vectors."""
+    name, rows = checkpoint(tmp_path / "bert"), tokens()
+    whole = encoded(rows, name)
+    (done,) = (tmp_path / "cache" / "vertizo" / "text-vectors").glob("*.npy")
+    done.unlink()
+
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text_vectors.os, "replace", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            encoded(rows, name)
+    assert torch.allclose(encoded(rows, name), whole, atol=1e-5)
+
+
+def test_a_cache_that_cannot_be_used(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("no folder")
+    message = refused([], DataError, encoded, tokens(), checkpoint(tmp_path / "bert"))
+    assert message.startswith(f"vectors of texts cannot be kept in {tmp_path / 'cache'}")
 
 
 def test_a_data_set_of_texts_becomes_numbers(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.progress import Progress
 from torch import Tensor
 
+from vertizo.core.errors import DataError
 from vertizo.data.datasets import files
 from vertizo.models import text
 from vertizo.protocol.messages import Purpose
@@ -50,18 +51,25 @@ def encoded(tokens: Tensor, checkpoint: str) -> Tensor:
 
     Raises:
         ConfigError: the encoder cannot be had, or the tokens are not its own.
+        DataError: the cache cannot be used.
     """
     if not len(tokens):
         return torch.zeros(0, _make(checkpoint, tokens).width)
     done = files.home(None) / "text-vectors" / f"{_digest(tokens, checkpoint)}.npy"
-    if not done.is_file():
-        from filelock import FileLock
+    try:
+        if not done.is_file():
+            from filelock import FileLock
 
-        done.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(done.with_suffix(".lock")):
-            if not done.is_file():
-                _compute(tokens, _make(checkpoint, tokens), done)
-    return torch.from_numpy(np.load(done))
+            done.parent.mkdir(parents=True, exist_ok=True)
+            with FileLock(done.with_suffix(".lock")):
+                if not done.is_file():
+                    _compute(tokens, _make(checkpoint, tokens), done)
+        return torch.from_numpy(np.load(done))
+    except OSError as error:
+        raise DataError(
+            f"vectors of texts cannot be kept in {done.parent}: {error.strerror or error}; "
+            "set XDG_CACHE_HOME to a folder that can be written"
+        ) from None
 
 
 def _digest(tokens: Tensor, checkpoint: str) -> str:
@@ -85,9 +93,11 @@ def _compute(tokens: Tensor, encoder: text.Text, done: Path) -> None:
     part, shape = done.with_suffix(".part"), (len(tokens), encoder.width)
     try:
         vectors = np.load(part, mmap_mode="r+")
-    except (OSError, ValueError, EOFError):
-        vectors = np.lib.format.open_memmap(part, "w+", np.float32, shape)
-        vectors[:] = np.nan
+    except (FileNotFoundError, ValueError, EOFError):
+        begun = done.with_suffix(".begun")  # a file of zeros, until it is filled
+        np.lib.format.open_memmap(begun, "w+", np.float32, shape)[:] = np.nan
+        os.replace(begun, part)
+        vectors = np.load(part, mmap_mode="r+")
     left, console = np.flatnonzero(np.isnan(vectors[:, 0])), Console(stderr=True)
     with Progress(console=console, disable=not console.is_terminal, transient=True) as bar:
         task = bar.add_task("encoding texts", total=len(tokens), completed=len(tokens) - len(left))

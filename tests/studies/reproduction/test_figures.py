@@ -61,6 +61,10 @@ def test_figures(finished: Make) -> None:
         assert figure.unit == unit, options
 
 
+def test_a_run_without_a_raw_head_has_no_figure_of_one(finished: Make) -> None:
+    assert choose({"name": "raw-accuracy"}).read(finished(ACCURACIES)) is None
+
+
 def test_bytes_that_filled_the_table_count(finished: Make) -> None:
     run = finished(ACCURACIES, bytes_table=1_000_000)
     assert choose({"name": "bytes-to", "accuracy": 0.6}).read(run) == pytest.approx(3.0)

@@ -63,9 +63,12 @@ class Figure(Options):
 
 class _OfSummary(Figure):
     key: ClassVar[str]
+    section: ClassVar[str | None] = None
+    """Of the summary; None for its top."""
 
     def find(self, run: Finished) -> float | None:
-        return run.summary.get(self.key)
+        summary = run.summary if self.section is None else run.summary.get(self.section) or {}
+        return summary.get(self.key)
 
 
 class _TestAccuracy(_OfSummary):
@@ -82,25 +85,17 @@ class _TestLoss(_OfSummary):
     name: Literal["test-loss"] = "test-loss"
 
 
-class _OfRawHead(Figure):
-    key: ClassVar[str]
-
-    def find(self, run: Finished) -> float | None:
-        found: float | None = run.summary["raw_head"].get(self.key)
-        return found
-
-
-class _RawAccuracy(_OfRawHead):
+class _RawAccuracy(_OfSummary):
     """Accuracy on the test records of the head that stays with the label holder."""
 
-    is_share, of_controls, key = True, True, "test_accuracy"
+    is_share, of_controls, key, section = True, True, "test_accuracy", "raw_head"
     name: Literal["raw-accuracy"] = "raw-accuracy"
 
 
-class _RawAuc(_OfRawHead):
+class _RawAuc(_OfSummary):
     """AUC on the test records of the head that stays with the label holder."""
 
-    digits, of_controls, key = 4, True, "test_auc"
+    digits, of_controls, key, section = 4, True, "test_auc", "raw_head"
     name: Literal["raw-auc"] = "raw-auc"
 
 
