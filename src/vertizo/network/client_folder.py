@@ -4,6 +4,7 @@
 job                      which job the folder belongs to, and which client of it
 settings.yaml            what all parties agreed on, and this party's own model
 preparation.json         for tables: how new records become numbers
+provenance.json          when it was begun, by which versions, and digests of its own files
 secret.key               the root of this party's randomness; nobody else's business
 checkpoints/terms        as the label holder sent them; they may not change
 checkpoints/last         everything that a restart needs, with journals of what came after
@@ -18,7 +19,7 @@ summary.json             figures at the end
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -30,7 +31,7 @@ from vertizo.data.tabular.preprocessing import Preprocessing, alike
 from vertizo.models.base import State
 from vertizo.network import frames
 from vertizo.network.frames import Terms
-from vertizo.run import checkpoint
+from vertizo.run import checkpoint, provenance
 from vertizo.run.folder import RunFolder
 
 
@@ -65,7 +66,11 @@ class ClientFolder:
         )
 
     def create(
-        self, terms: Terms, settings: ExperimentConfig, preparation: Preprocessing | None
+        self,
+        terms: Terms,
+        settings: ExperimentConfig,
+        preparation: Preprocessing | None,
+        files: Iterable[Path | None] = (),
     ) -> None:
         """Write what is known at the start; RunError where it is there and was something else."""
         known = self.path / "checkpoints" / "terms"
@@ -80,6 +85,8 @@ class ClientFolder:
             return
         checkpoint.write_atomically(self.path / "settings.yaml", settings.to_yaml().encode())
         self._prepare(preparation)
+        begun = json.dumps(provenance.begun(files))
+        checkpoint.write_atomically(self.path / provenance.NAME, begun.encode())
         checkpoint.write_atomically(known, frames.encode(terms))
         checkpoint.write_atomically(self.path / "job", f"{terms.job} {terms.index}".encode())
 
