@@ -26,7 +26,7 @@ from typing import Any, cast
 
 from vertizo.config import schema
 from vertizo.config.schema import ExperimentConfig
-from vertizo.core.errors import DataError, RunError
+from vertizo.core.errors import DataError, RunError, WireError
 from vertizo.data.tabular.preprocessing import Preprocessing, alike
 from vertizo.models.base import State
 from vertizo.network import frames
@@ -116,6 +116,17 @@ class ClientFolder:
             return None
         except (OSError, UnicodeDecodeError) as error:
             raise RunError(f"{self.path / name} cannot be read: {error}") from None
+
+    def terms(self) -> Terms:
+        """As the label holder sent them; RunError where they are not there, or damaged."""
+        path = self.path / "checkpoints" / "terms"
+        with checkpoint.reading(path):
+            content = path.read_bytes()
+        try:
+            terms: Terms = frames.expect(content, Terms)
+        except WireError as error:
+            raise RunError(f"{path} is damaged: {error}") from None
+        return terms
 
     def settings(self) -> ExperimentConfig:
         """What was agreed on; RunError where the folder holds no job."""
