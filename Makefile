@@ -8,7 +8,7 @@ RESULTS ?= benchmarks/results
 # PyTorch alone comes from here: PyPI's build for Linux brings 4 GB of GPU libraries. For those:
 # make demo TORCH_INDEX=https://pypi.org/simple
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
-INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
 .PHONY: demo test test-all check lowest docs bench bench-network install clean
 

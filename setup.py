@@ -11,6 +11,7 @@ class Wheel(bdist_wheel):
     """Built for this machine if a compiled function is in it, else for all."""
 
     def run(self) -> None:
+        """Compile first, since the wheel's name depends on what came of it."""
         self.run_command("build_ext")
         outputs = self.get_finalized_command("build_ext").get_outputs()
         if not any(Path(output).exists() for output in outputs):

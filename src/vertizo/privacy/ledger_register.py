@@ -96,7 +96,9 @@ class Register:
         system.require_locks("a ledger")
         with self._reported("used"):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            handle = os.open(self._folder / ".lock", os.O_CREAT | os.O_RDWR | system.CLOSED_ON_EXEC, 0o600)
+            handle = os.open(
+                self._folder / ".lock", os.O_CREAT | os.O_RDWR | system.CLOSED_ON_EXEC, 0o600
+            )
         try:
             with self._reported("used"):
                 system.lock(handle, wait=True)

@@ -323,7 +323,12 @@ def make_server(
         update=protection.update(),
         shared=shared,
         learning_rate=protection.learning_rate,
-        notes=(*notes, *models.mode_notes("server.model", model, why), *kernels.notes(), *system.notes()),
+        notes=(
+            *notes,
+            *models.mode_notes("server.model", model, why),
+            *kernels.notes(),
+            *system.notes(),
+        ),
     )
     feedback = config.codecs.feedback
     return ServerParty(
