@@ -21,7 +21,8 @@ COLUMNS = (
 JOBS = ("employed", "employed", "employed", "self-employed", "student", "retired")
 CONFIG = """\
 # Who will default? A bank has the labels and some columns of its own; a credit bureau and a
-# telephone company have other columns about the same customers. All in one process, to see what it is worth.
+# telephone company have other columns about the same customers. All run in one process here, to
+# see what their columns are worth.
 # Every key, with its default: vertizo schema, or docs/configuration.md.
 data:
   name: table
