@@ -365,7 +365,7 @@ def digest(*parts: bytes | torch.Tensor) -> str:
     return made.hexdigest()[:16]
 
 
-LEFT_OUT = ("seconds", "rounds_per_second", "peak_memory_mib", "at_once", "version")
+LEFT_OUT = ("seconds", "finished", "rounds_per_second", "peak_memory_mib", "at_once", "version")
 """What a clock or the machine decides."""
 
 
