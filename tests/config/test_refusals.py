@@ -131,6 +131,15 @@ client: {model: {outputs: 0}} | client.model.outputs is 0 | greater than 0
 client: {model: {final_relu: maybe}} | client.model.final_relu is 'maybe' | boolean
 client: {optimizer: {learning_rate: 0}} | client.optimizer.learning_rate is 0 | 0
 client: {optimizer: {learning_rate: fast}} | learning_rate is 'fast' | number
+client: {optimizer: {algorithm: lion}} | client.optimizer.algorithm is 'lion' | 'sgd' or 'adam'
+client: {optimizer: {beta2: 0.9}} | client.optimizer.beta2 is 0.9 | algorithm is 'sgd' | 'adam'
+client: {optimizer: {algorithm: adam, beta2: 1}} | client.optimizer.beta2 is 1 | less than 1
+server: {optimizer: {weight_decay: -1}} | server.optimizer.weight_decay is -1 | 0
+server: {optimizer: {factor: 0.5}} | server.optimizer.factor is 0.5 | decay is 'linear' | 'step'
+server: {optimizer: {decay: step, milestones: [0.7, 0.5]}} | optimizer.milestones is [0.7, 0.5] | [0.5, 0.75]
+server: {optimizer: {decay: step, milestones: [2]}} | optimizer.milestones.0 is 2 | less than 1
+server: {optimizer: {decay: drop}} | 'linear', 'cosine' or 'step'
+method: {name: tangent}\\nclient: {optimizer: {algorithm: adam}} | 'adam' | are steps | 'sgd'
 client: {optimizer: {momentum: 1}} | client.optimizer.momentum is 1 | less than 1
 server: {update: adam} | server.update is 'adam' | 'poisson-dp-sgd' or 'none'
 server: {join: max} | server.join is 'max' | 'concat', 'sum' or 'mean'

@@ -20,6 +20,7 @@ from vertizo.config import tree as config_tree
 from vertizo.config.error_lines import explain, write_yaml
 from vertizo.config.idle_keys import any_of, check_all_used
 from vertizo.config.links import Links
+from vertizo.config.optimizer import OptimizerConfig
 from vertizo.core.errors import ConfigError
 from vertizo.core.names import (
     PRIVATE,
@@ -41,24 +42,6 @@ from vertizo.protocol.codecs.base import Codec
 from vertizo.protocol.codecs.choice import CodecChoice
 from vertizo.protocol.codecs.feedback import MOST, loss_of
 from vertizo.protocol.codecs.none import NoCompression
-
-
-class OptimizerConfig(Options):
-    """Stochastic gradient descent of a client, or of the server."""
-
-    learning_rate: float | None = Field(default=None, gt=0)
-    """Step size. Default: by the method and the number of parameters (docs/defaults.md)."""
-    momentum: float = Field(default=0.9, ge=0, lt=1)
-    """Share of the last step that is added to the next; 0 is plain gradient descent."""
-    decay: Literal["none", "linear"] | None = None
-    """linear: the rate falls to 0 in a straight line over the party's own steps of the run.
-    Default: linear for a default learning rate, none for one that you set. If `rounds` ends
-    asynchronous rounds, a client's number of steps is estimated from its pace."""
-
-    @property
-    def falls(self) -> bool:
-        """Whether the rate falls to 0 over the run."""
-        return self.decay == "linear" or (self.decay is None and self.learning_rate is None)
 
 
 class ClientConfig(Options):
@@ -215,6 +198,11 @@ class ExperimentConfig(Options):
                 f"server.update is {update!r} but method {name!r} trains its server by "
                 f"{' or '.join(method.server_updates)}; leave server.update out, or use method "
                 "'cascaded'"
+            )
+        if method.additive and self.client.optimizer.algorithm == "adam":
+            raise ValueError(
+                f"client.optimizer.algorithm is 'adam' but replies of method {name!r} are steps "
+                "and no gradients; use 'sgd'"
             )
         self._noise_fits()
         self._padding_survives()
