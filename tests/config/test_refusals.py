@@ -106,6 +106,14 @@ epochs: .inf | epochs is inf | number
 seed: -1 | seed is -1 | 0
 batch_size: 0 | batch_size is 0 | greater than 0
 rounds: 0 | rounds is 0 | greater than 0
+early_stopping: 3 | early_stopping is 3 | keys and values
+early_stopping: {patience: 0} | early_stopping.patience is 0 | greater than 0
+early_stopping: {min_delta: -1} | early_stopping.min_delta is -1 | 0
+early_stopping: {min_delta: 0.1} | min_delta is 0.1 | early_stopping.patience is not set
+early_stopping: {patience: 2}\\ndata: {validation: 0} | patience is 2 | data.validation is 0
+early_stopping: {patience: 2}\\nprivacy: {epsilon: 1} | 'gaussian' | every client sees | raw
+early_stopping: {patience: 2}\\nprivacy: {$G, noise_std: 1} | patience is 2 | 'gaussian' | raw
+early_stopping: {patience: 2}\\nmethod: {name: vafl}\\nprivacy: {epsilon: 1} | 'teacher' | raw
 evaluate_every: 0 | evaluate_every is 0 | greater than 0
 checkpoint_seconds: -1 | checkpoint_seconds is -1 | 0
 threads: 0 | threads is 0 | greater than 0
@@ -136,8 +144,8 @@ client: {optimizer: {beta2: 0.9}} | client.optimizer.beta2 is 0.9 | algorithm is
 client: {optimizer: {algorithm: adam, beta2: 1}} | client.optimizer.beta2 is 1 | less than 1
 server: {optimizer: {weight_decay: -1}} | server.optimizer.weight_decay is -1 | 0
 server: {optimizer: {factor: 0.5}} | server.optimizer.factor is 0.5 | decay is 'linear' | 'step'
-server: {optimizer: {decay: step, milestones: [0.7, 0.5]}} | optimizer.milestones is [0.7, 0.5] | [0.5, 0.75]
-server: {optimizer: {decay: step, milestones: [2]}} | optimizer.milestones.0 is 2 | less than 1
+server: {optimizer: {decay: step, milestones: [1, 0.5]}} | milestones.0 is 1 | less than 1
+server: {optimizer: {decay: step, milestones: [0.7, 0.5]}} | milestones is [0.7, 0.5] | [0.5, 0.75]
 server: {optimizer: {decay: drop}} | 'linear', 'cosine' or 'step'
 method: {name: tangent}\\nclient: {optimizer: {algorithm: adam}} | 'adam' | are steps | 'sgd'
 client: {optimizer: {momentum: 1}} | client.optimizer.momentum is 1 | less than 1

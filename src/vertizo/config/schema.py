@@ -17,6 +17,7 @@ from pydantic import Field, PositiveInt, ValidationError, model_validator
 from vertizo.config import architectures as models
 from vertizo.config import former_names, method_defaults
 from vertizo.config import tree as config_tree
+from vertizo.config.early_stopping import EarlyStopping, check_early_stopping
 from vertizo.config.error_lines import explain, write_yaml
 from vertizo.config.idle_keys import any_of, check_all_used
 from vertizo.config.links import Links
@@ -166,6 +167,7 @@ class ExperimentConfig(Options):
     client.model. It costs no privacy."""
     evaluate_every: PositiveInt | None = None
     """Server steps between two evaluations. Default: one epoch of all clients."""
+    early_stopping: EarlyStopping = EarlyStopping()
     checkpoint_seconds: float = Field(default=30.0, ge=0)
     """Wall-clock seconds between two checkpoints."""
     threads: int = Field(default=1, gt=0, le=256)
@@ -213,6 +215,7 @@ class ExperimentConfig(Options):
                 "not in its figures; use 'private'"
             )
         self._codecs_fit()
+        check_early_stopping(self)
         check_all_used(self)
         return self
 

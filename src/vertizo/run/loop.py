@@ -225,6 +225,7 @@ class Training:
                 "training_seconds": self._training_seconds,
                 "best": self._state.evaluations.best,
                 "last": self._state.last,
+                "stopping": self._state.stopping.state(),
             }
             state["best_parameters"] = self._best_parameters
             self._folder.save("last", state)
@@ -235,6 +236,7 @@ class Training:
             self.federation.load(state)
             kept = state["standing"]
             self._seconds, self._training_seconds = kept["seconds"], kept["training_seconds"]
+            self._state.stopping.load(kept.get("stopping", {}))
             self._state.go_on(kept["last"], kept["best"])
             self._best_parameters = state["best_parameters"]
         folder.rewind_metrics(self._job.party.round)
