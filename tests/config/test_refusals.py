@@ -122,6 +122,11 @@ data: {validation: 1} | data.validation is 1 | less than 1
 data: {validation: -0.1} | data.validation is -0.1 | 0
 data: {limit: 1} | data.limit is 1 | 2
 data: {parties: 0} | data.parties is 0 | greater than 0
+data: {sizes: 5} | data.sizes is 5 | list
+data: {sizes: []} | data.sizes is [] | 1
+data: {sizes: [3, 0]} | data.sizes.1 is 0 | greater than 0
+data: {sizes: [3, 4], parties: 3} | data.parties is 3 | data.sizes has 2
+data: {sizes: [3, 5]}\\nserver: {model: {name: resnet18-rest}} | data.sizes is [3, 5] | equal parts
 data: {split: row} | data.split is 'row' | 'rows'
 data: {name: 3} | data.name is 3 | string
 data: {root: [a]} | data.root is ['a'] | path

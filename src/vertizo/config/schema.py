@@ -206,6 +206,11 @@ class ExperimentConfig(Options):
                 f"client.optimizer.algorithm is 'adam' but replies of method {name!r} are steps "
                 "and no gradients; use 'sgd'"
             )
+        if self.data.sizes and isinstance(self.server.model, models.ResnetRestConfig):
+            raise ValueError(
+                f"data.sizes is {self.data.sizes} but server.model 'resnet18-rest' puts equal "
+                "parts together; leave data.sizes out"
+            )
         self._noise_fits()
         self._padding_survives()
         if self.server.final_head != "private" and self.privacy.mechanism == "embedding-noise":

@@ -99,10 +99,10 @@ class ServeConfig(ExperimentConfig):
         served, data = self.federation, self.data
         if data.name == "table" and data.id is None:
             raise ValueError("data.id is not set; name the column of keys that all parties have")
-        if data.name == "table" and (data.columns or data.parties or data.split):
+        if data.name == "table" and (data.columns or data.parties or data.split or data.sizes):
             raise ValueError(
-                "data.columns, data.parties and data.split are for simulations; over a network "
-                "every party has a table of its own"
+                "data.columns, data.parties, data.split and data.sizes are for simulations; over a "
+                "network every party has a table of its own"
             )
         if data.parties not in (None, len(served.members)):
             raise ValueError(
