@@ -140,6 +140,11 @@ method: {directions: ball} | method.directions is 'ball' | 'sphere'
 client: {model: {hidden: [8, 0]}} | client.model.hidden.1 is 0 | greater than 0
 client: {model: {hidden: 8}} | client.model.hidden is 8 | list
 client: {model: {name: cnn, channels: []}} | client.model.channels is [] | 1
+client: {models: 3} | client.models is 3 | keys and values
+client: {models: {bank: 3}} | client.models.bank is 3 | keys and values
+client: {models: {bank: {outputs: 0}}} | client.models.bank.outputs is 0 | greater than 0
+client: {models: {bank: {hiden: [3]}}} | 'client.models.bank.hiden' | 'hidden'
+client: {models: {bank: {name: resnet}}} | client.models.bank.name is 'resnet' | mlp | cnn
 client: {model: {outputs: 0}} | client.model.outputs is 0 | greater than 0
 client: {model: {final_relu: maybe}} | client.model.final_relu is 'maybe' | boolean
 client: {optimizer: {learning_rate: 0}} | client.optimizer.learning_rate is 0 | 0
@@ -346,6 +351,8 @@ def test_privacy_that_does_not_fit_together(refuses: Refuses) -> None:
 
 
 def test_what_a_method_cannot(refuses: Refuses) -> None:
+    own = "{models: {bank: {name: function, path: 'a:b', num_parameters: 3}}}"
+    refuses([(f"method: {{name: vafl}}\nclient: {own}", "'a:b' is a plain function")])
     for method in FIRST_ORDER:
         text = f"method: {{name: {method}}}\nclient: {{model: {{name: function, path: "
         others = ("'dpzv'", "'cascaded'", "'zoo-vfl'")

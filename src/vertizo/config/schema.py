@@ -17,6 +17,7 @@ from pydantic import Field, PositiveInt, ValidationError, model_validator
 from vertizo.config import architectures as models
 from vertizo.config import former_names, method_defaults
 from vertizo.config import tree as config_tree
+from vertizo.config.client import ClientConfig
 from vertizo.config.early_stopping import EarlyStopping, check_early_stopping
 from vertizo.config.error_lines import explain, write_yaml
 from vertizo.config.idle_keys import any_of, check_all_used
@@ -30,7 +31,6 @@ from vertizo.core.names import (
     Join,
     LawName,
     Naming,
-    PretrainName,
     Timing,
     UpdateName,
 )
@@ -43,23 +43,6 @@ from vertizo.protocol.codecs.base import Codec
 from vertizo.protocol.codecs.choice import CodecChoice
 from vertizo.protocol.codecs.feedback import MOST, loss_of
 from vertizo.protocol.codecs.none import NoCompression
-
-
-class ClientConfig(Options):
-    """Every client's model and optimiser."""
-
-    model: models.ClientModelConfig = models.MlpConfig()
-    pretrain: PretrainName = "none"
-    """What a client makes of its own features without labels, in front of its model: principal
-    components, the same with variance 1 (whiten), those of numbers that are cut at their medians
-    (splines), or closeness to centroids; of images also the mean responses of oriented filters,
-    which are fixed beforehand and fitted to nothing."""
-    components: PositiveInt = 64
-    """Numbers that client.pretrain makes, at most."""
-    optimizer: OptimizerConfig = OptimizerConfig()
-    device: models.Device = "cpu"
-    """Where the model is. cuda: its parameters and computations are on the graphics card; batches
-    are copied there and embeddings back, and everything else stays on the CPU."""
 
 
 class SecretConfig(Options):
@@ -184,12 +167,13 @@ class ExperimentConfig(Options):
     @model_validator(mode="after")
     def _fits(self) -> ExperimentConfig:
         method, name, update = self.method, self.method.name, self.server.update
-        if method.first_order_client and isinstance(self.client.model, models.FunctionConfig):
-            raise ValueError(
-                f"method {name!r} back-propagates through client models but client.model "
-                f"{self.client.model.path!r} is a plain function; "
-                "use method 'dpzv', 'cascaded' or 'zoo-vfl'"
-            )
+        for model in self.client.every_model:
+            if method.first_order_client and isinstance(model, models.FunctionConfig):
+                raise ValueError(
+                    f"method {name!r} back-propagates through client models but client.model "
+                    f"{model.path!r} is a plain function; use method 'dpzv', 'cascaded' or "
+                    "'zoo-vfl'"
+                )
         if self.simulation.timing not in method.timings:
             raise ValueError(
                 f"simulation.timing is {self.simulation.timing!r} but method {name!r} is "
@@ -288,7 +272,7 @@ class ExperimentConfig(Options):
 
     def _padding_survives(self) -> None:
         """The rest of a text model knows padded words by their zeros."""
-        if not isinstance(self.client.model, models.TextEmbeddingsConfig):
+        if models.TextEmbeddingsConfig not in map(type, self.client.every_model):
             return
         if self.method.name == "czofo":
             what = "method 'czofo' perturbs"
@@ -346,6 +330,14 @@ class ExperimentConfig(Options):
                     f"{loss_of(codec, self.batch_size):.0%} of what it is given, so that errors "
                     "would add up; use more bits, 'sign' or 'top-k'"
                 )
+
+    def of_party(self, name: str) -> ExperimentConfig:
+        """As the party of that name has it: with its own model, where it has one."""
+        own = self.client.models.get(name)
+        if own is None:
+            return self
+        client = self.client.model_copy(update={"model": own})
+        return self.model_copy(update={"client": client})
 
     @property
     def digest(self) -> str:

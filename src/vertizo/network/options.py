@@ -109,6 +109,11 @@ class ServeConfig(ExperimentConfig):
                 f"data.parties is {data.parties} but federation.members names "
                 f"{len(served.members)}; leave data.parties out"
             )
+        if self.client.models:
+            raise ValueError(
+                "client.models is for simulations; over a network each member's own configuration "
+                "has its client.model"
+            )
         if self.control == "label-free":
             raise ValueError("control is 'label-free', which is for simulations; leave it out")
         if served.trial and self.privacy.ledger is not None:

@@ -27,12 +27,13 @@ from vertizo.models import networks, resnet, text
 from vertizo.models.array import ArrayModel
 from vertizo.models.base import DifferentiableModel, Model, Points
 from vertizo.models.encoded import EncodedModel
-from vertizo.models.parts import first_line, other_in_training, somebodys_code
+from vertizo.models.parts import other_in_training, somebodys_code
 from vertizo.models.pretrained import FilterMeans, Preparation, Pretrained
 from vertizo.models.torch import TorchModel, fails_alone, wrap
 from vertizo.models.tuning import tuned
 from vertizo.party.checks import is_bounded
 from vertizo.privacy.options import ON_LABELS
+from vertizo.run.brought_modules import brought_module
 
 ImageModel = kinds.CnnConfig | kinds.FiltersConfig | kinds.ResnetConfig | kinds.ResnetStemConfig
 TextModel = kinds.BagConfig | kinds.TextConfig | kinds.TextEmbeddingsConfig
@@ -121,7 +122,7 @@ def _client_module(
     if isinstance(config, kinds.FunctionConfig):
         raise ConfigError(f"{key} is a plain function; a torch.nn.Module is needed here")
     if isinstance(config, kinds.ModuleConfig | kinds.OwnModel):
-        return _users_module(key, config, shape, None)
+        return brought_module(key, config, shape, cardinalities, tokens=tokens)
     if isinstance(config, TextModel) and not tokens:
         raise ConfigError(
             f"{key} is {config.name!r} but a party's features have shape {list(shape)} and are no "
@@ -173,39 +174,6 @@ def _begun(module: nn.Module, last_layer: str) -> nn.Module:
         last = [part for part in module.modules() if isinstance(part, nn.Linear)][-1]
         for part in last.parameters():
             nn.init.zeros_(part)
-    return module
-
-
-def _users_module(
-    key: str,
-    config: kinds.ModuleConfig | kinds.OwnModel,
-    shape: tuple[int, ...],
-    outputs: int | None,
-) -> nn.Module:
-    """A module of the user's: from a path, or of a class that is chosen by name."""
-    if isinstance(config, kinds.OwnModel):
-        words = f"{key}.name is {config.name!r}"
-        with somebodys_code(f"{key}: making {config.name} failed"):
-            module: object = config.module(shape, outputs)
-    else:
-        words = f"{key}.path is {config.path!r}"
-        factory = load_object(f"{key}.path", config.path)
-        if not callable(factory):
-            raise ConfigError(
-                f"{words}, which is a {type(factory).__name__}; it must make a torch.nn.Module"
-            )
-        try:
-            with somebodys_code(f"{key}: making {config.path} failed"):
-                module = factory(**config.arguments)
-        except ConfigError as error:
-            if not isinstance(error.__cause__, TypeError):
-                raise
-            reason = first_line(error.__cause__)
-            raise ConfigError(f"{key}.arguments do not fit {config.path}: {reason}") from None
-    if not isinstance(module, nn.Module):
-        raise ConfigError(
-            f"{words}, which makes a {type(module).__name__}; it must make a torch.nn.Module"
-        )
     return module
 
 
@@ -307,7 +275,7 @@ def server_module(
         ConfigError: it cannot be made, or does not fit.
     """
     if isinstance(config, kinds.ModuleConfig | kinds.OwnModel):
-        return _users_module("server.model", config, (width,), outputs)
+        return brought_module("server.model", config, (width,), outputs=outputs)
     with named("server.model"):
         if isinstance(config, kinds.SumConfig):
             return networks.Sum(width, outputs, parts)

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from vertizo.config.architectures import FiltersConfig, MlpConfig
-from vertizo.config.schema import ClientConfig, ExperimentConfig
+from vertizo.config.client import ClientConfig
+from vertizo.config.schema import ExperimentConfig
 from vertizo.core import kernels
 from vertizo.core.errors import ConfigError
 from vertizo.core.names import FITTED, HeadName, PretrainName

@@ -158,11 +158,18 @@ def _teacher(privacy: PrivacyConfig, data: VerticalData) -> TeacherConfig:
 def _additive(config: ExperimentConfig, data: VerticalData) -> dict[str, Any]:
     """Clients whose embeddings are as many numbers as predictions take, and K of their queries."""
     chosen: dict[str, Any] = {}
-    model, method = config.client.model, config.method
-    if isinstance(model, MlpConfig) and "outputs" not in model.model_fields_set:
-        outputs = 1 if data.task.outputs == 2 else data.task.outputs
-        model = model.model_copy(update={"outputs": outputs})
-        chosen["client"] = config.client.model_copy(update={"model": model})
+    client, method = config.client, config.method
+    outputs = 1 if data.task.outputs == 2 else data.task.outputs
+
+    def narrowed(model: Any) -> Any:
+        if isinstance(model, MlpConfig) and "outputs" not in model.model_fields_set:
+            return model.model_copy(update={"outputs": outputs})
+        return model
+
+    each = {party: narrowed(model) for party, model in client.models.items()}
+    model = narrowed(client.model)
+    if (model, each) != (client.model, client.models):
+        chosen["client"] = client.model_copy(update={"model": model, "models": each})
     privacy, known = config.privacy, "num_directions" in method.model_fields_set
     if isinstance(method, AlongDirections) and not known and privacy.epsilon is not None:
         bounds = STATISTICS if method.name == "label-statistic" else TANGENTS

@@ -66,7 +66,9 @@ class Experiment:
             known = CATALOG.get(options.name)
             if known is not None and known.tokens and options.encoder is None:
                 # before they are made, which takes a while
-                check_reads_tokens("client.model", self.config.client.model)
+                client = self.config.client
+                for model in client.models.values() or (client.model,):
+                    check_reads_tokens("client.model", model)
             self._data = prepare(options, record_choice(self.config))
         self.config = complete(self.config, self._data)
         return self._data
