@@ -406,6 +406,26 @@ def test_a_module_that_fails_backwards_ends_in_a_line() -> None:
         refusal(config("split", **place), "OneWay", "no way back")
 
 
+def test_the_papers_resnet_has_batch_normalisation() -> None:
+    """In baselines without privacy; its running statistics are those of training."""
+    stem = {"model": {"name": "resnet18-stem", "width": 2, "norm": "batch"}}
+    rest = {"name": "resnet18-rest", "width": 2, "norm": "batch", "image": [8, 8]}
+    rest |= {"parts": 2, "assemble": "height"}
+    tree = {"client": stem, "server": {"model": rest}, "epochs": 1}
+    result = Experiment(config("split", **tree)).run()
+    (client, _), server = result.parameters["clients"], result.parameters["server"]
+    for state in (client, server):
+        means = [part for name, part in state["rest"].items() if name.endswith("running_mean")]
+        assert means
+        assert all(part.abs().max() > 0 for part in means)
+    whole = {"model": {"name": "resnet18", "width": 2, "norm": "batch"}}
+    refusal(config("dpzv", client=stem), "client.model.norm is 'batch'", "use 'group'")
+    refusal(config("cascaded", client=whole), "client.model.norm is 'batch'", "first-order")
+    refusal(config("cascaded", **tree | {"client": {}}), "server.model.norm is 'batch'", "'group'")
+    private = {"privacy": {"noise_std": 1.0, "clip": 1.0}}
+    refusal(config("vafl", client=whole, **private), "client.model.norm is 'batch'")
+
+
 class LazyWidth(Lazy):
     def __init__(self) -> None:
         super().__init__()

@@ -83,6 +83,7 @@ def client_model(
             f"client.device is {device!r}, but PyTorch finds no CUDA device; use 'cpu', or install "
             "a driver and a PyTorch that were built for CUDA"
         )
+    _check_norm("client.model", config, training)
     with stream.torch_default():
         module = _client_module("client.model", config, shape, cardinalities, tokens=tokens)
     if front is not None and _begins_as_prepared(config):
@@ -100,6 +101,14 @@ def check_reads_tokens(key: str, config: kinds.ClientModelConfig | kinds.Encoder
         raise ConfigError(
             f"{key} is {config.name!r} but a party's features are tokens of a text; "
             "use 'bag', 'text' or 'text-embeddings'"
+        )
+
+
+def _check_norm(key: str, config: object, training: Stream | None) -> None:
+    if training is None and isinstance(config, kinds.Normed) and config.norm == "batch":
+        raise ConfigError(
+            f"{key}.norm is 'batch', which takes the records of a batch together; it is for "
+            "first-order methods without privacy (vafl, split; server.update 'sgd'): use 'group'"
         )
 
 
@@ -150,9 +159,9 @@ def _module(
         options = config.model_dump(exclude={"name", "initial"})
         return networks.Filters(shape, **options, oriented=config.initial == "oriented")
     if isinstance(config, kinds.ResnetConfig):
-        return resnet.whole(shape, config.outputs, config.width)
+        return resnet.whole(shape, config.outputs, config.width, config.norm)
     if isinstance(config, kinds.ResnetStemConfig):
-        return resnet.stem(shape, config.width)
+        return resnet.stem(shape, config.width, config.norm)
     if isinstance(config, kinds.BagConfig):
         return networks.Bag(config.vocabulary, config.dimension, config.hidden, config.outputs)
     if isinstance(config, kinds.TextConfig):
@@ -223,6 +232,9 @@ def server_model(
         ConfigError: it cannot be made, does not fit, or mixes records.
     """
     key, tokens = "server.model", own is not None and own.tokens
+    _check_norm(key, config, training)
+    if own is not None:
+        _check_norm("server.encoder", own.encoder, training)
     with stream.torch_default():
         if own is not None:
             model: DifferentiableModel = _with_encoder(config, width, outputs, own, training)
