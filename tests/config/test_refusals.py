@@ -304,7 +304,11 @@ def test_overrides(refuses: Refuses, tmp_path: Path) -> None:
 
 
 PRIVACY = """\
-privacy: {clip: 1} | privacy.clip | privacy.mechanism | 'gaussian'
+privacy: {clip: 1, server_share: 0.5} | privacy.server_share | privacy.mechanism | 'gaussian'
+privacy: {clip: 0} | privacy.clip is 0 | greater than 0
+privacy: {clip: 1, ledger: a.db} | privacy.ledger | 'none' | 'gaussian'
+privacy: {clip: 1, noise: secure} | privacy.noise is 'secure' | 'none' | 'gaussian'
+privacy: {clip: 1}\\nserver: {update: private-sgd} | 'private-sgd' | privacy.mechanism is 'none'
 privacy: {mechanism: none, noise_std: 1} | privacy.noise_std | privacy.mechanism | 'gaussian'
 privacy: {mechanism: none, epsilon: 1} | privacy.epsilon | privacy.mechanism | 'gaussian'
 privacy: {mechanism: embedding-noise, noise_std: 1} | 'embedding-noise' | privacy.clip
@@ -461,7 +465,6 @@ IDLE: dict[str, tuple[tuple[str, ...], ...]] = {
     "privacy.delta=0.001": (DIGITS,),
     "privacy.noise=secure": (DIGITS, NOISED),
     "privacy.noise=seeded": (DIGITS, NOISED),
-    "privacy.clip=1": (DIGITS,),
     "privacy.server_share=0.3": (DIGITS, NOISED, RAW),
     "privacy.server_noise_std=3": (DIGITS, NOISED, RAW),
     "privacy.accounting=published": (DIGITS,),

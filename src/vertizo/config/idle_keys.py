@@ -21,7 +21,7 @@ def check_all_used(config: Any) -> None:
     """
     update, mechanism, name = config.server.update, config.privacy.mechanism, config.data.name
     directed = ("zeroth-order", "forward-difference", "private-zeroth-order")
-    known = CATALOG.get(name)
+    known, clips = CATALOG.get(name), mechanism == "none" and config.privacy.clip is not None
     no_noise = f"server.update {update!r} carries no noise; it is for {any_of(PRIVATE)}"
     no_direction = f"server.update {update!r} estimates nothing; it is for {any_of(directed)}"
     not_secret = f"server.update is {update!r}; it is for 'poisson-dp-sgd'"
@@ -38,7 +38,7 @@ def check_all_used(config: Any) -> None:
         ("server.smoothing", update in directed, no_direction),
         ("server.directions", update in directed, no_direction),
         ("server.encoder", config.server.reads_own, no_columns),
-        ("method.clipping", mechanism == "gaussian", no_clip),
+        ("method.clipping", mechanism == "gaussian" or clips, no_clip),
         ("privacy.delta", mechanism != "none", no_mechanism),
         ("privacy.delta", mechanism != "randomised-response", pure),
         ("privacy.teacher", mechanism == "teacher", no_teacher),

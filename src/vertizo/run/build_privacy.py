@@ -26,7 +26,7 @@ from vertizo.privacy.grid_accounting import GridCorrection
 from vertizo.privacy.ledger import Ledger, MemoryLedger
 from vertizo.privacy.mechanisms import NoiseSource, SeededNoise
 from vertizo.privacy.options import MECHANISMS
-from vertizo.privacy.plan import ClippedGaussian, NoPrivacy, Plan
+from vertizo.privacy.plan import ClippedGaussian, ClippedOnly, NoPrivacy, Plan
 from vertizo.privacy.private_labels import PaidLabels
 from vertizo.privacy.secure_noise import SecureNoise, grid_for
 from vertizo.run import build_optimizers, data_defaults
@@ -113,6 +113,8 @@ class Protection:
             own = MECHANISMS.find(privacy.mechanism, "privacy.mechanism")
             plan: Plan = own(privacy, config.batch_size, self._secrets.child("mechanism"))
             return plan
+        if privacy.mechanism == "none" and privacy.clip is not None:
+            return ClippedOnly(config.batch_size, privacy.clip)
         if releases is None or self._reply_noise is None:
             return NoPrivacy(config.batch_size)
         if self.charge is not None:
