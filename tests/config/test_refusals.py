@@ -189,6 +189,13 @@ codecs: {up: {dtype: int8}} | codecs.up.dtype is 'int8' | 'float32'
 codecs: {down: {name: top_k}} | codecs.down.name is 'top_k' | 'none'
 simulation: {timing: async} | simulation.timing is 'async' | 'asynchronous'
 simulation: {table: ones} | simulation.table is 'ones' | 'zeros' or 'upload'
+simulation: {activation: 0.5} | simulation.activation is 0.5 | list
+simulation: {activation: [1.5]} | simulation.activation.0 is 1.5 | 1
+simulation: {activation: [0.5, 0.4]} | activation is [0.5, 0.4] | adds up to 0.9 | 1
+simulation: {activation: [0.5, 0.5]} | simulation.activation is [0.5, 0.5] | rounds is not set
+simulation: {activation: [1], drop: 0.1}\\nrounds: 9 | simulation.drop is 0.1 | leave
+simulation: {activation: [1], stragglers: {0: 2}}\\nrounds: 9 | stragglers is {0: 2.0} | leave
+simulation: {activation: [1], timing: synchronous}\\nrounds: 9 | 'synchronous' | 'asynchronous'
 simulation: {drop: 1} | simulation.drop is 1 | less than 1
 simulation: {bandwidth: 0} | simulation.bandwidth is 0 | greater than 0
 simulation: {timeout: 0} | simulation.timeout is 0 | greater than 0

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt, ValidationError, model_validator
 
@@ -21,7 +21,7 @@ from vertizo.config.client import ClientConfig
 from vertizo.config.early_stopping import EarlyStopping, check_early_stopping
 from vertizo.config.error_lines import explain, write_yaml
 from vertizo.config.idle_keys import any_of, check_all_used
-from vertizo.config.links import Links
+from vertizo.config.links import Links, check_activation
 from vertizo.config.optimizer import OptimizerConfig
 from vertizo.core.errors import ConfigError
 from vertizo.core.names import (
@@ -117,6 +117,10 @@ class SimulationConfig(Links):
 
     timing: Timing = "asynchronous"
     """Whether each client goes at its own pace, or all in step. Default: the method's own way."""
+    activation: tuple[Annotated[float, Field(gt=0, le=1)], ...] | None = None
+    """q_m of each client, which add up to 1: in each of `rounds` rounds one client is active, drawn
+    with these probabilities, as the papers' analyses have it. One that has made its epochs is drawn
+    no more. Default: each client goes at its own pace."""
     table: Literal["zeros", "upload"] = "zeros"
     """What the embedding table holds before the first query. upload: the clients' first embeddings,
     whose bytes are counted."""
@@ -195,6 +199,8 @@ class ExperimentConfig(Options):
                 f"data.sizes is {self.data.sizes} but server.model 'resnet18-rest' puts equal "
                 "parts together; leave data.sizes out"
             )
+        if self.simulation.activation is not None:
+            check_activation(self)
         self._noise_fits()
         self._padding_survives()
         if self.server.final_head != "private" and self.privacy.mechanism == "embedding-noise":

@@ -114,6 +114,8 @@ class ServeConfig(ExperimentConfig):
                 "client.models is for simulations; over a network each member's own configuration "
                 "has its client.model"
             )
+        if self.simulation.activation is not None:
+            raise ValueError("simulation.activation is for simulations; leave it out")
         if self.control == "label-free":
             raise ValueError("control is 'label-free', which is for simulations; leave it out")
         if served.trial and self.privacy.ledger is not None:

@@ -128,6 +128,8 @@ def complete(config: ExperimentConfig, data: VerticalData) -> ExperimentConfig:
             narrow = privacy.epsilon is not None and is_narrow(config.client)
             wanted = NARROW_EPOCHS if narrow else PRIVATE_EPOCHS
         chosen["epochs"] = _within(EPOCHS, wanted)
+        if config.simulation.activation and config.rounds and privacy.mechanism == "none":
+            chosen["epochs"] = math.ceil(config.rounds / per_epoch)  # as if one made all rounds
     if privacy.mechanism == "teacher":
         teacher = _teacher(privacy, data)
         chosen["privacy"] = privacy.model_copy(update={"teacher": teacher})

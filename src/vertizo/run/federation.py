@@ -168,6 +168,11 @@ def build(
             raise ConfigError(
                 f"simulation.stragglers names client {straggler}; clients are 0 to {parties - 1}"
             )
+    shares = config.simulation.activation
+    if shares is not None and len(shares) != parties:
+        raise ConfigError(
+            f"simulation.activation has {len(shares)} probabilities; there are {parties} clients"
+        )
     config.method.check(parties)
     cardinalities = data.cardinalities or ((),) * parties
     shared = [root.child("shared", m) for m in range(parties)]
