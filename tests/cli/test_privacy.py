@@ -211,3 +211,23 @@ def test_audit_of_a_configuration(vertizo: Vertizo, here: Path, refuses: Refuses
     assert rows
     assert all(row["bound"]["epsilon"] <= 1 for row in rows)
     refuses("method.name=vafl | vafl", "privacy", "audit", "--set")
+
+
+def test_a_dossier_is_written_signed_and_verified(
+    vertizo: Vertizo, tiny: tuple[str, ...], refuses: Refuses
+) -> None:
+    assert vertizo("certs", "certs", "--server", "bank").code == 0
+    assert vertizo("train", *tiny, "--out", "run").code == 0
+    plain = vertizo("privacy", "dossier", "run", "--out", "plain.html")
+    assert plain.out.splitlines()[0] == "plain.html"
+    assert "not signed" in plain.out
+    signed = vertizo("privacy", "dossier", "run", "--certificates", "certs/bank")
+    assert signed.out.split() == [f"run/dossier.html{end}" for end in ("", ".sig", ".pem")]
+    told = json.loads(vertizo("privacy", "dossier", "run", "--json").out)
+    assert told["guarantee"] == "none"
+    authority = ("--authority", "certs/bank/authority.pem")
+    checked = vertizo("privacy", "verify", "run/dossier.html", *authority)
+    assert "signed by 'bank'" in checked.out
+    refuses("absent | absent\nrun --out page.txt | page.txt", "privacy", "dossier")
+    refuses("run --certificates certs | no certificate.pem", "privacy", "dossier")
+    refuses("plain.html | plain.html.sig\nrun | run", "privacy", "verify", *authority)
