@@ -218,7 +218,7 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
         },
     },
 }
-DIGEST = "ef9163d1f0dc873b1a97a8d609db4d08"
+DIGEST = "e95c0baffb00c8d11097bd878817a951"
 SERVED: dict[str, dict[str, Any]] = {
     "dpzv": {},
     "vafl": {

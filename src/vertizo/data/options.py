@@ -54,6 +54,10 @@ class DataConfig(Options):
     split: SplitName | None = None
     """How features are split among clients. Default: rows of pixels for images, named columns for
     tables, segments for texts, single views for views."""
+    sizes: list[PositiveInt] | None = Field(default=None, min_length=1)
+    """How much of it each client gets, in place of equal parts: values (split even, the default
+    with sizes for images and tables), rows of pixels, tokens or views, such as [100, 200, 50, 300,
+    134] of 784 pixels."""
     columns: dict[str, list[str]] | None = None
     """For tables: party name → column names."""
     label_holder: str | None = None
@@ -112,6 +116,11 @@ class DataConfig(Options):
 
     @model_validator(mode="after")
     def _own_file(self) -> DataConfig:
+        if self.sizes is not None and self.parties not in (None, len(self.sizes)):
+            raise ValueError(
+                f"data.parties is {self.parties} but data.sizes has {len(self.sizes)}; leave "
+                "data.parties out"
+            )
         if self.name == "table":
             for key, meaning in (("path", "a CSV or Parquet file"), ("label", "a column of it")):
                 if getattr(self, key) is None:

@@ -90,7 +90,8 @@ def cut(pooled: Pooled, options: DataConfig, stream: Stream) -> VerticalData:
         ConfigError: the split or another key does not fit the data, naming both.
     """
     ranges, categories, label_range = options.ranges, options.categories, options.label_range
-    names, parts = pieces(pooled, options.split, options.parties, options.columns)
+    cut_by = options.split, options.parties, options.columns, options.sizes
+    names, parts = pieces(pooled, *cut_by)
     _check_holder(options.label_holder, names)
     if pooled.levels is not None:
         check_public(pooled.name, pooled.columns or (), pooled.levels, ranges, categories)

@@ -106,6 +106,7 @@ def summary_of(state: JobState, traffic: Traffic, seconds: float) -> dict[str, A
         "mechanism": config.privacy.mechanism,
         "rounds": party.round,
         "epochs": party.round / job.rounds_per_epoch,
+        **({"stopped_early": state.stopping.is_due} if state.stopping.options.patience else {}),
         "model": model,
         **(tested(model) or {}),
         "last": tested("last"),

@@ -164,9 +164,10 @@ class RunFolder:
         text = "".join(_json(row) + "\n" for row in kept)
         checkpoint.write_atomically(self.metrics_file, text.encode())
 
-    def save(self, name: str, state: Mapping[str, Any]) -> None:
-        """Write a checkpoint."""
+    def save(self, name: str, state: Mapping[str, Any]) -> Path:
+        """Write a checkpoint, and say where."""
         checkpoint.save(self._checkpoint(name), state)
+        return self._checkpoint(name)
 
     def load(self, name: str, *fields: str) -> Any:
         """Read a checkpoint that has these fields, or raise RunError."""

@@ -53,7 +53,7 @@ def controlled(config: ExperimentConfig) -> ExperimentConfig:
 
 def controls_of(config: ExperimentConfig) -> tuple[str, ...]:
     """All controls that a method has: no head is fitted on whole texts of word vectors."""
-    whole = isinstance(config.client.model, kinds.TextEmbeddingsConfig)
+    whole = kinds.TextEmbeddingsConfig in map(type, config.client.every_model)
     return tuple(name for name in CONTROLS if not (whole and name == "label-free"))
 
 
