@@ -37,6 +37,11 @@ ROWS: list[tuple[dict[str, Any], list[str]]] = [
         {**TABLE, "label_range": [1, 3], "task": "classification"},
         ["data.label_range", "'classification'"],
     ),
+    (
+        {**TABLE, "label_range": [1, 3], "positive": "yes"},
+        ["data.positive is 'yes' but the task is a regression"],
+    ),
+    ({**TABLE, "positive": True}, ["data.positive", "quotes"]),
     ({**TABLE, "categories": {"a": []}}, ["data.categories.a"]),
     ({**TABLE, "categories": {"a": ["x", "x"]}}, ["data.categories.a", "'x' twice"]),
     ({**TABLE, "categories": {"a": [True]}}, ["data.categories", "quotes"]),

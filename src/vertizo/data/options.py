@@ -84,6 +84,9 @@ class DataConfig(Options):
     classes: list[Category] | None = None
     """For ``table``: the classes, as public knowledge. Default: those that occur, which reveals
     them."""
+    positive: Category | None = None
+    """Of two classes, the one that AUC, precision, recall and the like are about. Default: the
+    second one, in the order of `classes`, else of numbers or the alphabet."""
     label_range: list[float] | None = None
     """For a regression: [low, high], public bounds that labels are scaled by. Default: the training
     labels' mean and standard deviation."""
@@ -159,6 +162,8 @@ class DataConfig(Options):
                 raise ValueError(
                     f"data.classes is {self.classes}; it must name two different classes at least"
                 )
+        if self.positive is not None and (self.task == "regression" or self.label_range):
+            raise ValueError(f"data.positive is {self.positive!r} but the task is a regression")
         for key, pair in bounds.items():
             if len(pair) != 2 or not pair[0] < pair[1]:
                 raise ValueError(f"{key} is {pair}; it must be [low, high] with low below high")

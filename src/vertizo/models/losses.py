@@ -18,10 +18,13 @@ from vertizo.core import kernels
 
 
 class Classification:
-    """Softmax cross-entropy over ``classes`` ≥ 2; labels are int64 in [0, classes)."""
+    """Softmax cross-entropy over ``classes`` ≥ 2; labels are int64 in [0, classes).
 
-    def __init__(self, classes: int) -> None:
-        self.outputs = classes
+    Of two classes ``positive`` is the one that AUC, precision, recall and the like are about.
+    """
+
+    def __init__(self, classes: int, positive: int = 1) -> None:
+        self.outputs, self.positive = classes, positive
 
     def losses(self, logits: Tensor, labels: Tensor) -> SoftmaxLosses:
         """−log softmax at the label."""
@@ -66,8 +69,8 @@ class Flipped(Classification):
     other class; a model that minimises it predicts the labels as they were.
     """
 
-    def __init__(self, classes: int, keep: float, other: float) -> None:
-        super().__init__(classes)
+    def __init__(self, classes: int, keep: float, other: float, positive: int = 1) -> None:
+        super().__init__(classes, positive)
         self._gain, self._other = keep - other, other
 
     def losses(self, logits: Tensor, labels: Tensor) -> FlippedLosses:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from vertizo.models.losses import Classification, Task
@@ -28,6 +30,18 @@ def quality(row: Mapping[str, float]) -> tuple[float, float]:
     return first, -row["validation_loss"]
 
 
+def ranking(
+    task: Classification, logits: Tensor, labels: Tensor
+) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+    """Which records are of the positive one of two classes, and by how much that one is ahead.
+
+    Both [rows], of logits [rows, 2] and labels [rows].
+    """
+    positive = task.positive
+    margin = (logits[:, positive] - logits[:, 1 - positive]).double().nan_to_num()
+    return (labels == positive).numpy(), margin.numpy()
+
+
 def scores(task: Task, logits: Tensor, labels: Tensor) -> Scores:
     """Loss and quality of logits [rows, outputs] against labels [rows].
 
@@ -48,7 +62,7 @@ def scores(task: Task, logits: Tensor, labels: Tensor) -> Scores:
     if task.outputs == 2 and 0 < int(labels.sum()) < rows:
         from sklearn.metrics import average_precision_score, roc_auc_score
 
-        positive = (logits[:, 1] - logits[:, 0]).double().nan_to_num().numpy()
-        result["auc"] = float(roc_auc_score(labels.numpy(), positive))
-        result["average_precision"] = float(average_precision_score(labels.numpy(), positive))
+        is_positive, margin = ranking(task, logits, labels)
+        result["auc"] = float(roc_auc_score(is_positive, margin))
+        result["average_precision"] = float(average_precision_score(is_positive, margin))
     return result

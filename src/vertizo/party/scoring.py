@@ -30,7 +30,9 @@ class Scoring:
 
     def __post_init__(self) -> None:
         task = self.side.model.task  # labels that score are not private
-        self._task = Classification(task.outputs) if isinstance(task, Flipped) else task
+        self._task = task
+        if isinstance(task, Flipped):
+            self._task = Classification(task.outputs, task.positive)
 
     def logits(self, purpose: Purpose, rows: Tensor, by: Head = "private") -> Tensor:
         """Of one of the heads, [rows, outputs]."""

@@ -100,6 +100,7 @@ def summary_of(state: JobState, traffic: Traffic, seconds: float) -> dict[str, A
         "clients": party.clients,
         "records": job.data.records,
         "classes": job.data.class_names and list(job.data.class_names),
+        "positive": job.data.positive,
         "control": config.control,
         "timing": config.simulation.timing,
         "mechanism": config.privacy.mechanism,

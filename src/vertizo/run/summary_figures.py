@@ -64,7 +64,7 @@ def _scores(purpose: str, summary: Summary, scores: Summary) -> list[tuple[str, 
         return scores.get(f"{purpose}_{name}")
 
     accuracy, auc, rmse = score("accuracy"), score("auc"), score("rmse")
-    positive = summary["classes"][1] if auc is not None and summary.get("classes") else None
+    positive = None if auc is None else summary.get("positive")
     loss = "loss" if accuracy is None else "log loss"
     figures: list[tuple[str, Any, str]] = [
         (f"{purpose} accuracy", None if accuracy is None else 100 * accuracy, "{:.2f} %"),

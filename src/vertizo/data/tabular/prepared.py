@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
-from pydantic import PositiveFloat
+from pydantic import Field, PositiveFloat
 from torch import Tensor
 
 from vertizo.core.errors import DataError
@@ -72,6 +72,7 @@ class _Label(Options):
     column: str
     task: Literal["classification", "regression"]
     classes: tuple[str, ...] | None = None
+    positive: int = Field(default=1, ge=0, le=1)
     mean: float = 0.0
     spread: PositiveFloat = 1.0
 
@@ -148,6 +149,8 @@ class Preparation:
             label |= {"task": "regression", "mean": self.task.mean, "spread": self.task.spread}
         else:
             label |= {"task": "classification", "classes": list(self.class_names or ())}
+            if self.task.positive != 1:
+                label["positive"] = self.task.positive
         parties = {party: own.state() for party, own in self.parties.items()}
         return {"version": VERSION, "label": label, "parties": parties}
 
@@ -171,6 +174,6 @@ class Preparation:
         if label.task == "classification":
             if len(set(label.classes or ())) < 2:
                 raise DataError("no preparation of a table: label.classes names fewer than two")
-            task = Classification(len(label.classes or ()))
+            task = Classification(len(label.classes or ()), label.positive)
         owns = {party: Preprocessing.from_state(state) for party, state in known.parties.items()}
         return cls(owns, label.column, task, label.classes)
