@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +13,8 @@ from torch import Tensor
 from vertizo.models.losses import Classification, Task
 
 Scores = Mapping[str, float]
+METRICS = ("auc", "accuracy", "loss")
+"""What a model is chosen by: the first that there is."""
 
 
 def quality(row: Mapping[str, float]) -> tuple[float, float]:
@@ -20,14 +23,21 @@ def quality(row: Mapping[str, float]) -> tuple[float, float]:
     The area under the ROC curve where there are two classes, accuracy where there are more, and
     among equals, as for a regression, the loss.
 
+    `chosen_by` says which. Headlines show that figure.
+
     >>> quality({"validation_loss": 0.5, "validation_accuracy": 0.9, "validation_auc": 0.7})
     (0.7, -0.5)
 
     The row is one of ``metrics.jsonl``, with figures on validation records.
     """
-    ranking = row.get("validation_auc")
-    first = row.get("validation_accuracy", 0.0) if ranking is None else ranking
+    name = chosen_by(row)
+    first = 0.0 if name == "loss" else row[f"validation_{name}"]
     return first, -row["validation_loss"]
+
+
+def chosen_by(row: Mapping[str, Any], of: str = "validation_") -> str:
+    """The name of the figure that models are chosen by, among those of a row that begin so."""
+    return next((name for name in METRICS if row.get(f"{of}{name}") is not None), METRICS[-1])
 
 
 def ranking(
