@@ -13,6 +13,7 @@ from torch import Tensor
 from vertizo.core.errors import ConfigError
 from vertizo.core.names import SplitName
 from vertizo.core.randomness import Stream
+from vertizo.data.labels import regression
 from vertizo.data.options import DataConfig
 from vertizo.data.pooled import Pooled
 from vertizo.data.splits import SPLITS, describe, nearest, pieces
@@ -237,6 +238,8 @@ def learned_task(
     if isinstance(task, Classification):
         if options.label_range is not None:
             raise ConfigError(f"data.label_range is set but {name} is no regression")
+        if options.loss != "squared":
+            raise ConfigError(f"data.loss is {options.loss!r} but {name} is no regression")
         return _with_positive(name, task, options.positive, class_names)
     if options.positive is not None:
         raise ConfigError(
@@ -244,10 +247,10 @@ def learned_task(
         )
     if options.label_range is not None:
         low, high = options.label_range
-        return Regression((low + high) / 2, (high - low) / 2)
+        return regression(options, (low + high) / 2, (high - low) / 2)
     values = labels.double()
     spread = float(values.std(unbiased=False))
-    return Regression(float(values.mean()), spread if spread > 0 else 1.0)
+    return regression(options, float(values.mean()), spread if spread > 0 else 1.0)
 
 
 def _with_positive(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vertizo.core.randomness import Stream
-from vertizo.models.losses import Classification, Task
+from vertizo.models.losses import Classification, Huber, Quantile, Regression, Task
 from vertizo.party.metrics import Scores, ranking, scores
 
 LEVEL = 0.95
@@ -46,18 +46,29 @@ def closing_scores(task: Task, logits: Tensor, labels: Tensor) -> Scores:
     (of the tenth with the highest scores: share of positives in it over that in all, and share of
     all positives), ``brier``, and ``precision``, ``recall`` and ``f1`` at probability 0.5.
     More classes: ``accuracy_low`` and ``accuracy_high``, ``balanced_accuracy``, ``f1_macro`` and,
-    where all classes occur, ``auc_macro`` (each class against the rest). Regression: ``mae`` and
-    ``rmse_low`` and ``rmse_high``, in the labels' own units.
+    where all classes occur, ``auc_macro`` (each class against the rest). Regression: ``mae``, and
+    ``rmse_low`` and ``rmse_high``, in the labels' own units, or those of ``huber`` or ``pinball``;
+    of a quantile ``below``, the share of labels that are not above their predictions.
     """
     found = dict(scores(task, logits, labels))
     if not math.isfinite(found["loss"]):
         return found
     if not isinstance(task, Classification):
-        errors = (task.predict(logits) - labels).double().numpy()
-        low, high = _interval(_means(np.square(errors)))
-        found["mae"] = float(np.abs(errors).mean())
-        return found | {"rmse_low": math.sqrt(low), "rmse_high": math.sqrt(high)}
+        return found | _of_values(task, logits, labels)
     return found | (_of_two if task.outputs == 2 else _of_many)(task, logits, labels)
+
+
+def _of_values(task: Regression, logits: Tensor, labels: Tensor) -> dict[str, float]:
+    errors = (task.predict(logits) - labels).double().numpy()
+    found = {"mae": float(np.abs(errors).mean())}
+    low, high = _interval(_means(task.losses(logits, labels).values.double().numpy()))
+    if isinstance(task, Quantile):
+        found["below"] = float((errors >= 0).mean())
+        return found | {"pinball_low": low * task.spread, "pinball_high": high * task.spread}
+    if isinstance(task, Huber):
+        return found | {"huber_low": low * task.spread**2, "huber_high": high * task.spread**2}
+    low, high = (task.spread * math.sqrt(2 * end) for end in (low, high))
+    return found | {"rmse_low": low, "rmse_high": high}
 
 
 def _of_two(task: Classification, logits: Tensor, labels: Tensor) -> dict[str, float]:

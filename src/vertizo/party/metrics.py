@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vertizo.models.losses import Classification, Task
+from vertizo.models.losses import Classification, Huber, Quantile, Task
 
 Scores = Mapping[str, float]
 METRICS = ("auc", "accuracy", "loss")
@@ -58,7 +58,8 @@ def scores(task: Task, logits: Tensor, labels: Tensor) -> Scores:
     Classification: ``loss`` (mean cross-entropy, nats) and ``accuracy``; with two classes also
     ``auc`` (area under the ROC curve) and ``average_precision``, where both classes occur.
     Regression: ``loss`` (half the mean squared error, in units of the task's spread), ``rmse`` (in
-    the labels' own units) and ``r2``.
+    the labels' own units) and ``r2``; of a quantile ``pinball`` and of a Huber loss ``huber``, the
+    loss in the labels' own units.
     """
     losses = task.losses(logits, labels)
     loss = float(losses.values.mean(dtype=torch.float64))
@@ -67,7 +68,12 @@ def scores(task: Task, logits: Tensor, labels: Tensor) -> Scores:
         residual = float((task.predict(logits) - labels).double().square().mean())
         spread = float(labels.double().var(unbiased=False))
         r2 = 1 - residual / spread if spread else float("nan")
-        return {"loss": loss, "rmse": residual**0.5, "r2": r2}
+        found = {"loss": loss, "rmse": residual**0.5, "r2": r2}
+        if isinstance(task, Quantile):
+            found["pinball"] = loss * task.spread
+        if isinstance(task, Huber):
+            found["huber"] = loss * task.spread**2
+        return found
     result = {"loss": loss, "accuracy": losses.correct(slice(None)) / rows}
     if task.outputs == 2 and 0 < int(labels.sum()) < rows:
         from sklearn.metrics import average_precision_score, roc_auc_score

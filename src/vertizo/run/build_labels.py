@@ -141,6 +141,7 @@ class PrivateLabels(LabelMaker):
         task, maker = self.data.task, self.maker
         if not isinstance(maker, RandomisedResponse):
             return task
+        assert isinstance(task, Classification), "it was looked at"
         return Flipped(task.outputs, maker.keep, maker.other, task.positive)
 
     @property

@@ -34,6 +34,8 @@ Summary = Mapping[str, Any]
 QUALITY = (
     ("test_auc", "test AUC", 1.0),
     ("test_accuracy", "test accuracy %", 100.0),
+    ("test_pinball", "test pinball loss", 1.0),
+    ("test_huber", "test Huber loss", 1.0),
     ("test_average_precision", "avg. precision", 1.0),
     ("test_loss", "test loss", 1.0),
     ("test_rmse", "test RMSE", 1.0),

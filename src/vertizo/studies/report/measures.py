@@ -45,6 +45,8 @@ def _scores(purpose: str) -> tuple[Measure, ...]:
         Measure(f"{purpose}_auc", f"{title} AUC"),
         Measure(f"{purpose}_accuracy", f"{title} accuracy", "%", 100, 2),
         Measure(f"{purpose}_average_precision", f"{title} average precision"),
+        Measure(f"{purpose}_pinball", f"{title} pinball loss"),
+        Measure(f"{purpose}_huber", f"{title} Huber loss"),
         Measure(f"{purpose}_rmse", f"{title} RMSE"),
         Measure(f"{purpose}_r2", f"{title} R²"),
         Measure(f"{purpose}_loss", f"{title} loss"),
