@@ -15,12 +15,11 @@ from vertizo.party.final_head import MISSING, WORDS
 from vertizo.party.metrics import Scores, chosen_by
 from vertizo.protocol.messages import Purpose
 from vertizo.run.job_state import Job, JobState, Which
+from vertizo.run.provenance import now
 from vertizo.run.traffic import Traffic
 
 HEAD = "raw_head"
 """What summaries and checkpoints call it; also before its scores on test records in a row."""
-
-
 INTERVALS = "percentiles of a bootstrap over test records"
 TESTED = "test_scores"
 """The file of `tested` among the checkpoints."""
@@ -137,6 +136,7 @@ def summary_of(state: JobState, traffic: Traffic, seconds: float) -> dict[str, A
         "bytes_down": traffic.down,
         "bytes_table": traffic.table,
         "bytes_evaluation": traffic.evaluation,
+        "finished": now(),
         "seconds": seconds,
         "peak_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "parameters": {"server": party.side.model.parameters.numel()},
