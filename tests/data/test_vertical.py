@@ -382,6 +382,7 @@ class TestLabels:
         assert not data.fitted_labels
         assert not cut(table()).fitted_labels
         refuse(["data.label_range"], table(), label_range=[0, 1])  # classes have none
+        refuse(["data.loss is 'huber'", "no regression"], table(), loss="huber")
         # Neither for columns that are prepared already.
         refuse(["data.ranges"], table(), ranges={"c0": [0, 1]})
         refuse(["data.categories"], images(), categories={"c0": ["a"]})

@@ -12,6 +12,13 @@ from typing import Any
 from vertizo.core.names import PRIVATE
 from vertizo.data.datasets.catalog import CATALOG
 
+HEADS = {
+    "squared": ("private", "logistic", "boosting", "refit"),
+    "huber": ("private", "refit"),
+    "quantile": ("private", "boosting", "refit"),
+}
+"""The heads that make a loss small."""
+
 
 def check_all_used(config: Any) -> None:
     """Refuse a key that something else in an `ExperimentConfig` leaves without effect.
@@ -32,7 +39,11 @@ def check_all_used(config: Any) -> None:
     no_loss = "simulation.drop is 0, so that no message is lost"
     no_columns = "server.model is 'sum', which has no place for the label holder's columns"
     no_texts = f"data.name {name!r} has no texts"
+    loss = config.data.loss
+    other_loss = f"data.loss is {loss!r}"
     for key, is_used, why in (
+        ("data.huber_delta", loss == "huber", f"{other_loss}; it is for 'huber'"),
+        ("data.quantile", loss == "quantile", f"{other_loss}; it is for 'quantile'"),
         ("server.clip", update in PRIVATE, no_noise),
         ("server.secret", update == "poisson-dp-sgd", not_secret),
         ("server.smoothing", update in directed, no_direction),
@@ -53,6 +64,11 @@ def check_all_used(config: Any) -> None:
     ):
         if not is_used:
             _check_default(config, key, why)
+    if config.server.final_head not in HEADS[loss]:
+        raise ValueError(
+            f"server.final_head is {config.server.final_head!r}, which fits squares, but data.loss "
+            f"is {loss!r}; it is for {any_of(HEADS[loss])}"
+        )
 
 
 def _of_optimizers(config: Any) -> Iterator[tuple[str, bool, str]]:

@@ -88,6 +88,16 @@ class DataConfig(Options):
     classes: list[Category] | None = None
     """For ``table``: the classes, as public knowledge. Default: those that occur, which reveals
     them."""
+    positive: Category | None = None
+    """Of two classes, the one that AUC, precision, recall and the like are about. Default: the
+    second one, in the order of `classes`, else of numbers or the alphabet."""
+    loss: Literal["squared", "huber", "quantile"] = "squared"
+    """For a regression: what training makes small. huber: as squared, but for errors beyond
+    `huber_delta`, which count by their size; quantile: predictions are the labels' `quantile`."""
+    huber_delta: float = Field(default=1.0, gt=0)
+    """For ``huber``: in standard deviations of the training labels, or halves of `label_range`."""
+    quantile: float = Field(default=0.5, gt=0, lt=1)
+    """For ``quantile``: the share of labels that is to lie below their predictions."""
     label_range: list[float] | None = None
     """For a regression: [low, high], public bounds that labels are scaled by. Default: the training
     labels' mean and standard deviation."""
@@ -168,6 +178,10 @@ class DataConfig(Options):
                 raise ValueError(
                     f"data.classes is {self.classes}; it must name two different classes at least"
                 )
+        if self.loss != "squared" and (self.task == "classification" or self.classes is not None):
+            raise ValueError(f"data.loss is {self.loss!r} but the task is a classification")
+        if self.positive is not None and (self.task == "regression" or self.label_range):
+            raise ValueError(f"data.positive is {self.positive!r} but the task is a regression")
         for key, pair in bounds.items():
             if len(pair) != 2 or not pair[0] < pair[1]:
                 raise ValueError(f"{key} is {pair}; it must be [low, high] with low below high")

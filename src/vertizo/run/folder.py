@@ -10,6 +10,7 @@ summary.json             the figures at the end; there is none while a run is un
 checkpoints/last         everything needed to go on
 checkpoints/best         the parameters that were best on the validation records
 checkpoints/raw_head     what was fitted on raw labels at the end, where that was wanted
+checkpoints/test_scores  logits and labels of the test records: what ROC curves are drawn from
 =======================  ============================================================
 """
 

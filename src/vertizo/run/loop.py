@@ -18,7 +18,15 @@ from vertizo.core.errors import BudgetError, Interrupted, NonFiniteError, RunErr
 from vertizo.models.base import State, copied
 from vertizo.run import summary_figures
 from vertizo.run.callbacks import NOBODY, Listeners, Tracked
-from vertizo.run.evaluation import HEAD, diverged, evaluation_row, score, summary_of
+from vertizo.run.evaluation import (
+    HEAD,
+    TESTED,
+    diverged,
+    evaluation_row,
+    score,
+    summary_of,
+    tested,
+)
 from vertizo.run.federation import Federation
 from vertizo.run.folder import RunFolder
 from vertizo.run.job_state import Job, JobState
@@ -34,8 +42,8 @@ class Progress:
     megabytes: float
     loss: float | None
     """Mean training loss since the last evaluation."""
-    accuracy: float | None
-    """Accuracy at the last evaluation, on validation records or else test records."""
+    metric: str | None
+    """What models are chosen by, at the last evaluation, on validation or else test records."""
     epsilon: float | None
     """ε of the whole run, where a guarantee holds."""
 
@@ -173,10 +181,10 @@ class Training:
         meter, traffic = self._job.party.side.meter, self.federation.simulator.traffic
         scores = self._state.last
         loss = meter.loss / meter.records if meter.records else None
-        accuracy = scores.get("validation_accuracy", scores.get("test_accuracy"))
+        metric = summary_figures.metric_text(scores)
         here, megabytes = self._job.party.round, (traffic.up + traffic.down) / 1e6
         of_all = self._job.statement.epsilon
-        return Progress(here, self._job.rounds, self._seconds, megabytes, loss, accuracy, of_all)
+        return Progress(here, self._job.rounds, self._seconds, megabytes, loss, metric, of_all)
 
     def _evaluate(self) -> None:
         """Score the evaluation under way; what is on the way is also a row of the metrics."""
@@ -187,9 +195,12 @@ class Training:
         if now is not None:
             federation.load_parameters(self._best_parameters)
         simulator.upload(purpose, len(self._job.data.labels[purpose]))
-        scores = score(self._job, purpose)
+        closing = state.phase != "training"
+        scores = score(self._job, purpose, closing=closing)
         if purpose == "train":
             self._keep_head()
+        if closing and self._folder is not None and (kept := tested(self._job, model)):
+            self._folder.save(TESTED, kept)
         if now is not None:
             federation.load_parameters(now)
         times = {"seconds": self._seconds, "virtual_seconds": simulator.now}
