@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from vertizo.core.names import Head
-from vertizo.models.losses import Classification, Flipped
+from vertizo.models.losses import Classification
 from vertizo.party.checks import Partition
 from vertizo.party.final_head import FinalHead
 from vertizo.party.metrics import Scores, scores
@@ -29,8 +29,9 @@ class Scoring:
     """The raw head; None for none."""
 
     def __post_init__(self) -> None:
-        task = self.side.model.task  # labels that score are not private
-        self._task = Classification(task.outputs) if isinstance(task, Flipped) else task
+        task = self.side.model.task  # labels that score are neither private nor weighted
+        classified = isinstance(task, Classification)
+        self._task = Classification(task.outputs) if classified else task
 
     def logits(self, purpose: Purpose, rows: Tensor, by: Head = "private") -> Tensor:
         """Of one of the heads, [rows, outputs]."""
@@ -44,9 +45,9 @@ class Scoring:
         return scores(self._task, self.logits(purpose, rows, by), self.labels[purpose])
 
     def fit_head(self, rows: Tensor) -> None:
-        """Fit the raw head on the training records' raw labels."""
+        """Fit the raw head on the training records' raw labels; only this weighs records."""
         assert self.head is not None, "the configuration names one"
-        self.head.fit(self._of_head("train", rows), self.labels["train"])
+        self.head.fit(self._of_head("train", rows), self.labels["train"], self.side.head_weights)
 
     def _joined(self, purpose: Purpose, rows: Tensor) -> Tensor:
         """What the server's model reads."""

@@ -21,10 +21,11 @@ from vertizo.core import kernels
 from vertizo.core.errors import ConfigError
 from vertizo.core.names import FITTED, HeadName, PretrainName
 from vertizo.core.randomness import Stream
+from vertizo.data import weights
 from vertizo.data.vertical import VerticalData
 from vertizo.methods.base import ClientSide
 from vertizo.models.base import DifferentiableModel, Model
-from vertizo.models.losses import Task
+from vertizo.models.losses import ClassWeighted, Task
 from vertizo.models.optimizers import Frozen, Optimizer, RandomUpdates, Sgd
 from vertizo.models.pretrained import FilterMeans, Padded, Preparation, preparation
 from vertizo.party.batches import Batches
@@ -312,11 +313,12 @@ def make_server(
     orders = [_known_batches(config, data.records, public, client) for client in range(len(dims))]
     known = [order for order in orders if order is not None]
     order = next(iter(known), Batches(data.records, config.batch_size, stream.child("batches")))
+    classes = weights.of_classes(config.data, data)
     protection = Protection(config, data, model, dims, stream, charge, random_bytes, label_file)
     private = protection.labels
     side = ServerSide(
         method=config.method,
-        model=ServerModel(model, data.task if private is None else private.task),
+        model=ServerModel(model, _task(data.task, classes) if private is None else private.task),
         table=table,
         labels=data.labels["train"] if private is None else data.labels["train"][:0],
         plan=protection.plan(),
@@ -324,6 +326,8 @@ def make_server(
         shared=shared,
         learning_rate=protection.learning_rate,
         notes=(*notes, *models.mode_notes("server.model", model, why), *kernels.notes()),
+        weights=data.weights,
+        head_weights=weights.of_labels(data.labels["train"], classes, data.weights),
     )
     feedback = config.codecs.feedback
     return ServerParty(
@@ -344,6 +348,11 @@ def make_server(
         known=known,
         private_labels=private,
     )
+
+
+def _task(task: Task, classes: Tensor | None) -> Task:
+    """What is learned from raw labels, of classes with these weights."""
+    return task if classes is None else ClassWeighted(classes)
 
 
 def _final_head(
