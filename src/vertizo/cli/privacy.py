@@ -15,6 +15,7 @@ from rich.text import Text
 from vertizo.cli.console import grid, live_bar, say
 from vertizo.cli.options import AsJson, Settings, argument, complete_runs, option
 from vertizo.core.errors import ConfigError, RunError
+from vertizo.core.validate import positive
 
 if TYPE_CHECKING:
     from vertizo.attacks.audit.cases import Case
@@ -49,6 +50,9 @@ def plan(
     ] = "poisson-dp-sgd",
     server_share: Annotated[float, option("Share of the budget (of μ²) for the server.")] = 0.5,
     server_clip: Annotated[float, option("C, the clip of the server's updates.")] = 1.0,
+    records_per_person: Annotated[
+        int, option("k, records of one person at most: ε is stated for such a person as well.")
+    ] = 1,
     steps: Annotated[
         int | None, option("Server steps on secret samples. Default: one for each round.")
     ] = None,
@@ -60,8 +64,11 @@ def plan(
         if (epochs, batch) != (None, None):
             missing, given = ("--batch", "--epochs") if batch is None else ("--epochs", "--batch")
             raise ConfigError(f"{missing} is missing; {given} is for the noise of replies with it")
+        if records_per_person != 1:
+            raise ConfigError("--records-per-person is for --epochs and --batch, which are missing")
         _compare(records, clients, epsilon, delta, classes, width, cover, as_json=as_json)
         return
+    positive("--records-per-person", records_per_person)
     secret = server == "poisson-dp-sgd"
     if not secret and (steps is not None or sampling is not None):
         raise ConfigError(f"--steps and --sampling are for --server poisson-dp-sgd, not {server!r}")
@@ -78,14 +85,20 @@ def plan(
         sampling=(min(0.5, batch / records) if sampling is None else sampling) if secret else None,
         server_clip=server_clip,
     )
+    person = None
+    if records_per_person > 1:
+        from vertizo.privacy.persons import epsilon_of_releases
+
+        person = epsilon_of_releases(found.releases, delta, records_per_person)
     if as_json:
-        print(json.dumps({"epsilon": found.epsilon, **asdict(found)}))
+        told = {} if person is None else {"epsilon_per_person": person}
+        print(json.dumps({"epsilon": found.epsilon, **told, **asdict(found)}))
         return
     from vertizo.privacy.budget import epsilons, noises, notes
 
     for title, (headings, *rows) in (
         ("noise", [["", ""], *noises(federation, found)]),
-        (f"ε at δ = {found.delta:g}", epsilons(found)),
+        (f"ε at δ = {found.delta:g}", epsilons(found, person, records_per_person)),
     ):
         table = grid(headings, rows, title)
         table.title_justify, table.show_header = "left", any(headings)

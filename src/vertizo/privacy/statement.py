@@ -12,6 +12,7 @@ Guarantee = Literal["exact", "simulated", "published", "none"]
 FIGURES = (
     *("epsilon", "delta", "label_advantage", "mu", "replies_alone_mu", "replies_alone_epsilon"),
     *("epsilon_published", "covers", "records", "not_covered", "assumptions"),
+    *("records_per_person", "epsilon_per_person", "label_advantage_per_person"),
 )
 """What is only said where something is guaranteed, or claimed to be."""
 
@@ -61,6 +62,12 @@ class Statement:
     """What it rests on that was tried and not proved."""
     records: int | None = None
     """How many training records there are; nothing is said of any other record."""
+    records_per_person: int | None = None
+    """k, training records of one person at most, where that is known."""
+    epsilon_per_person: float | None = None
+    """ε for all k records of a person together (`vertizo.privacy.persons`), at the same δ."""
+    label_advantage_per_person: float | None = None
+    """That of all k labels of a person, between two ways they may be."""
     not_covered: tuple[str, ...] = ()
     """Records that the figures say nothing of."""
 

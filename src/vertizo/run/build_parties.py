@@ -49,6 +49,7 @@ from vertizo.run import build_models as models
 from vertizo.run import data_defaults
 from vertizo.run.build_privacy import Charge, Protection
 from vertizo.run.lengths import answers_expected, batch_sizes
+from vertizo.run.persons import check_persons
 from vertizo.zeroth_order.directions import Directions
 from vertizo.zeroth_order.estimators import Along
 
@@ -271,6 +272,7 @@ def make_server(
     """
     options = config.server
     config.method.check_outputs(data.task.outputs, dims)
+    check_persons(config, data)
     own: dict[Purpose, Tensor] = {}
     encoded = None
     notes: tuple[str, ...] = ()
