@@ -28,7 +28,15 @@ from vertizo.network.serving import FederationService
 from vertizo.run import checkpoint
 
 PARTIES = ("run", "lab", "clinic")
-CLOCK = ("seconds", "bytes_up", "bytes_down", "peak_memory_mib", "bytes_evaluation", "bytes_table")
+CLOCK = (
+    "seconds",
+    "finished",
+    "bytes_up",
+    "bytes_down",
+    "peak_memory_mib",
+    "bytes_evaluation",
+    "bytes_table",
+)
 """Figures of the processes: what was sent again is counted again."""
 
 

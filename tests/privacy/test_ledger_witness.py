@@ -268,7 +268,31 @@ def test_the_format_stays_what_it_was() -> None:
     found = row.link(first).hex()
     assert found == "f8c35959d8a9d47b1d7f111cda7b2296b799e71f249f8ceb4b919a80403b1c13"
     assert Tally("", budget).pack(np.array([1])) == row.body
-    assert (ledger_file.APPLICATION, ledger_file.VERSION) == (0x565A4C47, 1)
+    assert (ledger_file.APPLICATION, ledger_file.VERSION) == (0x565A4C47, 2)
+    timed = row._replace(time=1764000000).link(first).hex()
+    assert timed == "3a382eba708f6fabd09ca08a31304f378ec71a59cb17ecbceb22b3b39d8ef281"
+
+
+def test_a_ledger_of_version_1_goes_on_with_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows keep their chain; new ones carry the time, and a changed time is found."""
+    with monkeypatch.context() as patch:
+        patch.setattr("time.time", lambda: 0.0)
+        place = Place(tmp_path)
+    with closing(sqlite3.connect(place.path, isolation_level=None)) as database:
+        database.execute("ALTER TABLE log DROP COLUMN time")
+        database.execute("PRAGMA user_version = 1")
+    before = DurableLedger.inspect(place.path)
+    assert set(before.times.values()) == {(0, 0)}
+    assert " UTC" not in str(before)
+    monkeypatch.setattr("time.time", lambda: 1764000000.5)
+    place.answer(2)
+    after = DurableLedger.inspect(place.path)
+    assert after.replies == before.replies + 2
+    assert set(after.times.values()) == {(0, 1764000000)}
+    place.change("UPDATE log SET time = time + 1 WHERE time > ?", 0)
+    place.refused("does not follow")
 
 
 def test_a_ledger_only_grows(place: Place) -> None:
@@ -326,9 +350,9 @@ def test_what_is_no_ledger(place: Place, tmp_path: Path) -> None:
     place.refused("foreign.sqlite is no ledger", foreign)
     assert foreign.read_bytes() == content
     database = sqlite3.connect(place.path)
-    database.execute("PRAGMA user_version = 2")
+    database.execute("PRAGMA user_version = 3")
     database.close()
-    place.refused("has format 2; this version reads 1")
+    place.refused("has format 3; this version reads 2")
 
 
 def test_where_no_ledger_or_witness_can_be_made(place: Place) -> None:

@@ -60,6 +60,22 @@ class TestComplete:
         assert [kept(0.1, 54_000), kept(0.1, 200), kept(0.1, 54_000, kept=7)] == [88, 16, 7]
         assert (kept(1.0, 54_000) or 0) > 392
 
+    def test_many_columns_take_more_directions(self) -> None:
+        """Up to a quarter of the widest party's; a tangent query a third as many."""
+
+        def count(method: str, epsilon: float, columns: int) -> int:
+            config = {"method": {"name": method}, "privacy": {"epsilon": epsilon}}
+            chosen = complete(parse(config), people(20_000, columns, parties=3)).method
+            return int(chosen.model_dump()["num_directions"])
+
+        assert [count("label-statistic", 1.0, columns) for columns in (4, 100, 400)] == [
+            16,
+            25,
+            100,
+        ]
+        assert [count("label-statistic", 0.1, columns) for columns in (4, 400)] == [16, 20]
+        assert [count("tangent", 1.0, columns) for columns in (4, 400)] == [16, 54]
+
     def test_what_is_given_or_complete_stays_in_its_file_as_well(self) -> None:
         config = parse({"epochs": 120, "batch_size": 64, "privacy": {"epsilon": 1, "clip": 3.0}})
         assert complete(config, people(100_000)) == config

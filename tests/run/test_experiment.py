@@ -25,7 +25,7 @@ from vertizo.run.experiment import Experiment, Progress, Result
 from vertizo.run.federation import Federation, build
 from vertizo.run.folder import RunFolder
 
-CLOCK = {"seconds", "rounds_per_second", "peak_memory_mib"}
+CLOCK = {"seconds", "finished", "rounds_per_second", "peak_memory_mib"}
 """Figures that no two runs share."""
 TINY = ("seed=0", "data.limit=60", "batch_size=9", "epochs=3")
 """54 training records in 6 batches, 4 clients: 24 rounds an epoch."""
@@ -104,6 +104,7 @@ class TestFolder:
         names = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
         checkpoints = {f"checkpoints/{name}.safetensors" for name in ("last", "best")}
         files = {".lock", "run_name", "config.yaml", "metrics.jsonl", "summary.json"}
+        files.add("provenance.json")
         assert names == checkpoints | files
         assert result.folder == out
         assert json.loads((out / "summary.json").read_text()) == result.summary

@@ -26,7 +26,7 @@ EXACT = (
     "server.update=none",
 )
 Call = Callable[..., tuple[int, str, str]]
-CLOCK = {"seconds", "rounds_per_second", "peak_memory_mib"}
+CLOCK = {"seconds", "finished", "rounds_per_second", "peak_memory_mib"}
 
 
 def settings(*overrides: str) -> ExperimentConfig:

@@ -34,6 +34,9 @@ COMMANDS = {
     "privacy": "Plan, explain and measure what is protected.",
     "privacy plan": "Compare mechanisms for an ε; with --epochs and --batch, the noise of replies.",
     "privacy explain": "Explain in plain words what a run protects and what it does not.",
+    "privacy dossier": "Write what a party signs about a run: what was sent, what is covered and "
+    "what is not.",
+    "privacy verify": "Check who signed a dossier, and that nothing in it was changed.",
     "privacy intrinsic": 'Measure the "intrinsic" privacy figures of VFL-CZOFO, which guarantee '
     "nothing.",
     "privacy audit": "Measure what clients can learn about a label, beside the accountant's bound.",

@@ -204,6 +204,48 @@ def _explain_member(path: Path, as_json: bool) -> None:
     print(f"privacy, as the label holder says, which nobody here can check: {found['words']}")
 
 
+def dossier(
+    run: Annotated[
+        Path,
+        argument("Folder of a run, or of a job at one party.", "RUN", complete=complete_runs),
+    ],
+    out: Annotated[Path | None, option("The page. Default: dossier.html in RUN.", "FILE")] = None,
+    certificates: Annotated[
+        Path | None,
+        option("This party's folder of certificate and key, to sign with.", "FOLDER"),
+    ] = None,
+    operator: Annotated[str | None, option("Who answers for this party.", "NAME")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write what a party signs about a run: what was sent, what is covered and what is not."""
+    from vertizo.network.certificates import Credentials
+    from vertizo.studies import dossier as dossiers
+
+    by = None if certificates is None else Credentials.load(certificates)
+    made = dossiers.of_folder(run, operator)
+    if as_json:
+        print(json.dumps(asdict(made), ensure_ascii=False))
+        return
+    files = dossiers.write(made, out or run / "dossier.html", by)
+    say(map(str, files))
+    if by is None:
+        say(["not signed; --certificates FOLDER signs it with this party's key"])
+
+
+def verify(
+    dossier: Annotated[Path, argument("The page; signature and certificate lie beside it.")],
+    authority: Annotated[
+        Path, option("Certificate of the authority that you trust, in PEM.", "FILE")
+    ],
+) -> None:
+    """Check who signed a dossier, and that nothing in it was changed."""
+    from vertizo.studies import dossier as dossiers
+
+    signed, made = dossiers.verify(dossier, authority)
+    say([f"{dossier} was signed by {signed.name!r} and is as it was; it says it is of {made}"])
+    say([f"the name is vouched for by {signed.authority}"])
+
+
 def intrinsic(
     run: Annotated[Path, argument("Run folder of VFL-CZOFO.", "RUN", complete=complete_runs)],
     repeats: Annotated[int, option("Estimates on each frozen model.", min=2)] = 100,

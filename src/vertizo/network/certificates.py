@@ -7,6 +7,7 @@ common name of the certificate is the party's name.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -61,7 +62,7 @@ class Credentials:
         trusted = certificates(files[0], authority)
         chain = certificates(files[1], certificate)
         private_key(files[2], key, chain[0], files[1])
-        path = _path_to(trusted, chain, files)
+        path = path_to(trusted, chain, files)
         now = datetime.now(UTC)
         for one in path:
             check_dates(files[1] if one in chain else files[0], one, now)
@@ -69,7 +70,7 @@ class Credentials:
             authority=authority,
             certificate=certificate,
             key=key,
-            name=_common_name(files[1], chain[0]),
+            name=common_name(files[1], chain[0]),
             expires=min(one.not_valid_after_utc for one in path),
         )
 
@@ -138,10 +139,13 @@ def private_key(file: Path, pem: bytes, certificate: Certificate, of: Path) -> P
     return key
 
 
-def _path_to(
-    trusted: list[Certificate], chain: list[Certificate], files: list[Path]
+def path_to(
+    trusted: list[Certificate], chain: list[Certificate], files: Sequence[Path]
 ) -> list[Certificate]:
-    """The certificates from the party's own up to an authority's."""
+    """The certificates from the party's own up to an authority's; ConfigError if there is no way.
+
+    ``files`` are the authority's and the party's.
+    """
     path, others = chain[:1], chain[1:]
     while True:
         for authority in trusted:
@@ -167,7 +171,7 @@ def _signed(certificate: Certificate, by: Certificate) -> bool:
 
 
 def check_dates(file: Path, certificate: Certificate, now: datetime) -> None:
-    """Raise a `ConfigError` unless a certificate holds now."""
+    """Raise a `ConfigError` unless a certificate holds at that time."""
     begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     clock = f"this machine's clock says {date_text(now)}"
     if now > ends:
@@ -185,7 +189,8 @@ def date_text(time: datetime) -> str:
     return f"{time:%Y-%m-%d %H:%M} UTC"
 
 
-def _common_name(file: Path, certificate: Certificate) -> str:
+def common_name(file: Path, certificate: Certificate) -> str:
+    """The party's name; ConfigError unless there is one."""
     names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     if len(names) != 1 or not names[0].value:
         raise ConfigError(

@@ -4,6 +4,7 @@
 job                      which job the folder belongs to, and which client of it
 settings.yaml            what all parties agreed on, and this party's own model
 preparation.json         for tables: how new records become numbers
+provenance.json          when it was begun, by which versions, and digests of its own files
 secret.key               the root of this party's randomness; nobody else's business
 checkpoints/terms        as the label holder sent them; they may not change
 checkpoints/last         everything that a restart needs, with journals of what came after
@@ -18,19 +19,19 @@ summary.json             figures at the end
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
 from vertizo.config import schema
 from vertizo.config.schema import ExperimentConfig
-from vertizo.core.errors import DataError, RunError
+from vertizo.core.errors import DataError, RunError, WireError
 from vertizo.data.tabular.preprocessing import Preprocessing, alike
 from vertizo.models.base import State
 from vertizo.network import frames
 from vertizo.network.frames import Terms
-from vertizo.run import checkpoint
+from vertizo.run import checkpoint, provenance
 from vertizo.run.folder import RunFolder
 
 
@@ -65,7 +66,11 @@ class ClientFolder:
         )
 
     def create(
-        self, terms: Terms, settings: ExperimentConfig, preparation: Preprocessing | None
+        self,
+        terms: Terms,
+        settings: ExperimentConfig,
+        preparation: Preprocessing | None,
+        files: Iterable[Path | None] = (),
     ) -> None:
         """Write what is known at the start; RunError where it is there and was something else."""
         known = self.path / "checkpoints" / "terms"
@@ -80,6 +85,8 @@ class ClientFolder:
             return
         checkpoint.write_atomically(self.path / "settings.yaml", settings.to_yaml().encode())
         self._prepare(preparation)
+        begun = json.dumps(provenance.begun(files))
+        checkpoint.write_atomically(self.path / provenance.NAME, begun.encode())
         checkpoint.write_atomically(known, frames.encode(terms))
         checkpoint.write_atomically(self.path / "job", f"{terms.job} {terms.index}".encode())
 
@@ -109,6 +116,17 @@ class ClientFolder:
             return None
         except (OSError, UnicodeDecodeError) as error:
             raise RunError(f"{self.path / name} cannot be read: {error}") from None
+
+    def terms(self) -> Terms:
+        """As the label holder sent them; RunError where they are not there, or damaged."""
+        path = self.path / "checkpoints" / "terms"
+        with checkpoint.reading(path):
+            content = path.read_bytes()
+        try:
+            terms: Terms = frames.expect(content, Terms)
+        except WireError as error:
+            raise RunError(f"{path} is damaged: {error}") from None
+        return terms
 
     def settings(self) -> ExperimentConfig:
         """What was agreed on; RunError where the folder holds no job."""

@@ -39,6 +39,7 @@ from vertizo.network.transport import Channel
 from vertizo.protocol import wire
 from vertizo.run.build_parties import check_sizes, embedding_noise, make_client
 from vertizo.run.lengths import steps_of_client
+from vertizo.run.provenance import now
 
 QUERY, REPLY, WITHDRAWN = range(3)
 """Kinds of the journal's records."""
@@ -69,6 +70,8 @@ class Joined(NamedTuple):
     queries: int
     sent: int
     received: int
+    finished: str = ""
+    """When, by this machine's clock, in UTC; empty in jobs of older versions."""
 
 
 class Member:
@@ -144,7 +147,8 @@ class Member:
             noised=noised,
             digest=digest,
         )
-        self._folder.create(terms, self.settings, table.preparation)
+        sources = self._config.data.path, self._config.data.test_path
+        self._folder.create(terms, self.settings, table.preparation, sources)
         if (loaded := self._store.load()) is not None:
             self._go_on(*loaded)
         self._folder.go_on_with(table.preparation, begun=self.made.party.answered > 0)
@@ -363,6 +367,7 @@ class Member:
             queries=self.made.party.answered,
             sent=self._sent,
             received=self._received,
+            finished=now(),
         )
         last = self.made.model.state()
         self._folder.finish(joined._asdict(), last if done.best is None else self._folder.best())

@@ -283,7 +283,7 @@ class DurableLedger(Ledger):
         query = f"query {number} of client {row.client}"
         if before is None:
             raise ConflictError(f"{query} comes after a later one")
-        if before != row:
+        if not before.repeats(row):
             what = "query" if before.query != row.query else "reply"
             raise ConflictError(f"{query} was answered before, with another {what}")
         return True

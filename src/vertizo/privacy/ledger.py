@@ -21,6 +21,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import Any, NamedTuple, SupportsBytes
 
@@ -201,11 +202,18 @@ class Row(NamedTuple):
     query: bytes = b""
     reply: bytes = b""
     body: bytes = b""
+    time: int = 0
+    """Seconds since 1970, UTC, by the label holder's clock; 0 where nobody noted it."""
 
     def link(self, previous: bytes) -> bytes:
         """The chain's value after this row, 32 bytes."""
-        sizes = map(len, self[5:])
-        return digest(previous + struct.pack("<8q", *self[:5], *sizes) + b"".join(self[5:]))
+        parts = self[5:8]
+        text = struct.pack("<8q", *self[:5], *map(len, parts)) + b"".join(parts)
+        return digest(previous + text + (struct.pack("<q", self.time) if self.time else b""))
+
+    def repeats(self, other: Row) -> bool:
+        """Whether both say the same, whenever that was."""
+        return self._replace(time=other.time) == other
 
 
 class Answers:
@@ -225,13 +233,15 @@ class Tally:
     """What a log adds up to; ``print`` it. It follows from record IDs and public constants alone.
 
     ``charged`` holds units, [clients, records]; ``runs`` the sequence of each run's first row, by
-    name; ``answers`` is by run and client, ``steps_of`` counts secret steps by run.
+    name; ``answers`` is by run and client, ``steps_of`` counts secret steps by run; ``times`` are
+    those of each run's first and last row, in seconds since 1970.
     """
 
     def __init__(self, identity: str, budget: LedgerBudget) -> None:
         self.identity, self.budget = identity, budget
         self.charged = np.zeros((budget.clients, budget.records), np.int64)
         self.runs: dict[str, int] = {}
+        self.times: dict[int, tuple[int, int]] = {}
         self.answers: dict[tuple[int, int], Answers] = {}
         self.steps_of: dict[int, int] = {}
         self.replies = 0
@@ -290,13 +300,14 @@ class Tally:
             self.runs[name], self.steps_of[sequence] = sequence, 0
         if not good:
             raise ValueError(f"entry {sequence} cannot be one of this ledger")
+        self.times[row.run] = self.times.get(row.run, (row.time,))[0], row.time
 
     def __str__(self) -> str:
         budget, share, secret = self.budget, self.budget.share, self.budget.secret
         lines = [
             f"{budget.name}: {budget.records} records, {budget.clients} clients, "
             f"ε = {bound_text(budget.epsilon, 6)} at δ = {budget.delta:g} for all runs together",
-            f"runs: {len(self.runs)} ({', '.join(self.runs) or 'none yet'})",
+            f"runs: {len(self.runs)} ({', '.join(map(self._dated, self.runs)) or 'none yet'})",
             f"replies: {self.replies}; most spent on one record: μ = {mu_of_units(self.spent):.4g} "
             f"of {budget.mu:.4g} ({_percent(self.spent / (budget.clients * share))} of μ²)",
         ]
@@ -311,6 +322,19 @@ class Tally:
                 f"(q = {secret.sampling:g}, z = {secret.noise_multiplier:g})"
             )
         return "\n".join(lines)
+
+    def _dated(self, name: str) -> str:
+        """A run's name, and when it began."""
+        return " ".join((name, date_text(self.times[self.runs[name]][0]))).rstrip()
+
+
+def date_text(time: int) -> str:
+    """As people read it, in UTC; nothing where nobody noted it.
+
+    >>> date_text(1764000000), date_text(0)
+    ('2025-11-24 16:00 UTC', '')
+    """
+    return f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M} UTC" if time else ""
 
 
 def _percent(part: float) -> str:

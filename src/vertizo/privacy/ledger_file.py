@@ -15,6 +15,7 @@ import os
 import secrets
 import sqlite3
 import struct
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -27,7 +28,8 @@ from vertizo.privacy.ledger_witness import DamagedWitness, Head, Witness, report
 
 APPLICATION = 0x565A4C47
 """``VZLG``, SQLite's application_id: what `file` and other tools know the file by."""
-VERSION = 1
+VERSION = 2
+"""1 was without times."""
 
 _SCHEMA = f"""
 PRAGMA application_id = {APPLICATION};
@@ -43,7 +45,8 @@ CREATE TABLE log (
     query BLOB NOT NULL,           -- BLAKE2b of its frame
     reply BLOB NOT NULL,           -- BLAKE2b of its frame
     body BLOB NOT NULL,            -- of a run its name; of a reply the record IDs, packed
-    chain BLOB NOT NULL
+    chain BLOB NOT NULL,
+    time INTEGER NOT NULL DEFAULT 0  -- seconds since 1970, UTC; 0: written by version 1
 );
 CREATE TABLE reply (               -- the last reply to each client of each run
     run INTEGER, client INTEGER, frame BLOB NOT NULL, PRIMARY KEY (run, client)
@@ -56,7 +59,10 @@ CREATE TRIGGER log_is_not_changed BEFORE UPDATE ON log
 
 
 _COLUMNS = ", ".join(Row._fields)
-_INSERT = f"INSERT INTO log VALUES ({', '.join('?' * (len(Row._fields) + 2))})"
+_INSERT = (
+    f"INSERT INTO log (sequence, chain, {_COLUMNS}) "
+    f"VALUES ({', '.join('?' * (len(Row._fields) + 2))})"
+)
 
 
 def create(path: Path, budget: LedgerBudget, witness_folder: Path | None = None) -> str:
@@ -139,13 +145,16 @@ class LedgerFile:
         (version,) = run("PRAGMA user_version").fetchone()
         if application != APPLICATION:
             raise RunError(f"{self.path} is no ledger of this package")
-        if version != VERSION:
+        if version not in (1, VERSION):
             raise RunError(f"{self.path} has format {version}; this version reads {VERSION}")
         run("PRAGMA synchronous = FULL")
         run("PRAGMA fullfsync = ON")  # macOS: fsync alone does not reach the disk there
         run("PRAGMA trusted_schema = OFF")
         run("BEGIN IMMEDIATE")
-        run("ROLLBACK")
+        if version == 1:
+            run("ALTER TABLE log ADD COLUMN time INTEGER NOT NULL DEFAULT 0")
+            run(f"PRAGMA user_version = {VERSION}")
+        run("COMMIT")
         rows = run("SELECT identity, budget, chain FROM ledger").fetchall()
         try:
             ((identity, text, chain),) = rows
@@ -209,10 +218,11 @@ class LedgerFile:
         Raises:
             RunError: it failed, or nobody knows whether it did: open the file again to see.
         """
-        head, values = self.head, []
+        head, values, now = self.head, [], int(time.time())
+        rows = [row._replace(time=now) for row in rows]
         for row in rows:
             head = Head(head.sequence + 1, row.link(head.chain))
-            values.append((head.sequence, *row, head.chain))
+            values.append((head.sequence, head.chain, *row))
         replies = [(*key, frame) for key, frame in frames.items()]
         with reported("the ledger", self.path, "written"):
             self._db.execute("BEGIN IMMEDIATE")

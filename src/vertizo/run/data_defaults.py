@@ -47,6 +47,9 @@ STATISTICS = (16, 96)
 """The same of a label statistic: no later query makes up for what it leaves out."""
 TANGENTS_PER_SIGNAL = 0.003
 """Directions for each μ n: every one has to rise above the noise."""
+TANGENTS_WIDE, STATISTICS_WIDE = 0.01, 0.03
+"""The same up to a quarter of a party's columns: in many columns what tells labels apart is spread
+over more directions. Tangent queries, which divide the budget, see fewer of them."""
 
 KEPT_PER_SIGNAL, LEAST_KEPT = 0.05, 16
 """Components that a teacher is fitted on for each μ n, and at least: noise drowns the others."""
@@ -165,15 +168,29 @@ def _additive(config: ExperimentConfig, data: VerticalData) -> dict[str, Any]:
         chosen["client"] = config.client.model_copy(update={"model": model})
     privacy, known = config.privacy, "num_directions" in method.model_fields_set
     if isinstance(method, AlongDirections) and not known and privacy.epsilon is not None:
-        bounds = STATISTICS if method.name == "label-statistic" else TANGENTS
-        count = tangents(privacy.epsilon, privacy.delta, data.records, bounds)
+        columns = max(map(math.prod, map(data.shape, range(len(data.features)))), default=0)
+        rule = statistics if method.name == "label-statistic" else tangents
+        count = rule(privacy.epsilon, privacy.delta, data.records, columns)
         chosen["method"] = method.model_copy(update={"num_directions": count})
     return chosen
 
 
-def tangents(epsilon: float, delta: float, records: int, bounds: tuple[int, int] = TANGENTS) -> int:
-    """K of queries along directions: as many as rise above the noise."""
-    return _within(bounds, round(TANGENTS_PER_SIGNAL * mu_of(epsilon, delta) * records))
+def tangents(epsilon: float, delta: float, records: int, columns: int = 0) -> int:
+    """K of a tangent query: as many directions as rise above the noise.
+
+    ``columns`` are those of the widest party, as far as they are known.
+    """
+    return _directions(TANGENTS, TANGENTS_WIDE, mu_of(epsilon, delta) * records, columns)
+
+
+def statistics(epsilon: float, delta: float, records: int, columns: int = 0) -> int:
+    """K of a label statistic, likewise."""
+    return _directions(STATISTICS, STATISTICS_WIDE, mu_of(epsilon, delta) * records, columns)
+
+
+def _directions(bounds: tuple[int, int], wide: float, signal: float, columns: int) -> int:
+    few = _within(bounds, round(TANGENTS_PER_SIGNAL * signal))
+    return max(few, min(round(wide * signal), columns // 4))
 
 
 def reply_clip(data: VerticalData) -> float:

@@ -14,6 +14,7 @@ from vertizo.party.final_head import MISSING, WORDS
 from vertizo.party.metrics import Scores
 from vertizo.protocol.messages import Purpose
 from vertizo.run.job_state import Job, JobState
+from vertizo.run.provenance import now
 from vertizo.run.traffic import Traffic
 
 HEAD = "raw_head"
@@ -114,6 +115,7 @@ def summary_of(state: JobState, traffic: Traffic, seconds: float) -> dict[str, A
         "bytes_down": traffic.down,
         "bytes_table": traffic.table,
         "bytes_evaluation": traffic.evaluation,
+        "finished": now(),
         "seconds": seconds,
         "peak_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "parameters": {"server": party.side.model.parameters.numel()},

@@ -4,6 +4,7 @@
 run_name                 what the run is called in a ledger that outlives it
 config.yaml              complete; ``vertizo train DIR/config.yaml`` reruns the run
 preparation.json         for tables: how new records become numbers, and what outputs stand for
+provenance.json          when it was begun, by which versions, and digests of its own files
 metrics.jsonl            one line for each evaluation
 summary.json             the figures at the end; there is none while a run is unfinished
 checkpoints/last         everything needed to go on
@@ -29,7 +30,7 @@ from vertizo.config import schema as config
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import DataError, RunError
 from vertizo.data.tabular.prepared import Preparation
-from vertizo.run import checkpoint
+from vertizo.run import checkpoint, provenance
 
 FILES = ("preparation.json", "metrics.jsonl", "summary.json", "checkpoints/last.safetensors")
 """What a run writes beside its configuration."""
@@ -79,7 +80,8 @@ class RunFolder:
         Without a name the run gets a new one.
         """
         self.make()
-        files = {"run_name": name or uuid4().hex}
+        sources = settings.data.path, settings.data.test_path
+        files = {"run_name": name or uuid4().hex, provenance.NAME: _json(provenance.begun(sources))}
         if preparation is not None:
             files["preparation.json"] = preparation.to_json()
         files["config.yaml"] = settings.to_yaml()  # last: with it, the folder holds a run
@@ -183,18 +185,25 @@ class RunFolder:
     def _checkpoint(self, name: str) -> Path:
         return self.path / "checkpoints" / f"{name}.safetensors"
 
+    def provenance(self) -> dict[str, Any] | None:
+        """What `vertizo.run.provenance` found as the run was begun; None for an older run."""
+        return self._read_json(self.path / provenance.NAME)
+
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write the closing figures."""
         checkpoint.write_atomically(self.summary_file, f"{_json(summary, indent=2)}\n".encode())
 
     def summary(self) -> dict[str, Any] | None:
         """The closing figures, None if the run is unfinished."""
-        if not self.summary_file.is_file():
+        return self._read_json(self.summary_file)
+
+    def _read_json(self, path: Path) -> dict[str, Any] | None:
+        if not path.is_file():
             return None
         try:
-            result: dict[str, Any] = json.loads(self.summary_file.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise RunError(f"{self.summary_file}: not a summary: {error}") from None
+            result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise RunError(f"{path}: not a {path.stem}: {error}") from None
         return result
 
 

@@ -180,7 +180,7 @@ server:
 federation: {name: clinics, members: [site-1, site-2], folder: run, trial: true}
 """
 JOIN = "federation: {name: clinics, folder: of-SITE, trial: true}\n"
-CLOCK = {"seconds", "peak_memory_mib"}
+CLOCK = {"seconds", "finished", "peak_memory_mib"}
 
 
 def write_training(folder: Path) -> tuple[str, dict[str, str]]:

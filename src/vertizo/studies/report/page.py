@@ -26,24 +26,24 @@ NAME = "report.html"
 
 def render(material: Material, title: str | None = None) -> str:
     """The page as HTML; without a title it has one that names the data and methods."""
-    environment = _environment()
     found = studies(material.runs)
-    assert environment.loader is not None
-    style, script = (
-        environment.loader.get_source(environment, name)[0] for name in ("page.css", "page.js")
-    )
-    return environment.get_template("page.html").render(
-        title=title or _title(found),
-        parts=[_part(study, place) for place, study in enumerate(found)],
-        attacks=[tables.attacks(each) for each in material.attacks],
-        commands=material.commands,
-        differ=statements.differ(found),
-        has_noise=statements.has_noise(found),
-        style=style,
-        script=script,
-        policy=policy(style, script),
-        version=VERSION,
-        made_by=sorted({str((run.summary or {}).get("version", "")) for run in material.runs}),
+    style, script = source("page.css"), source("page.js")
+    return (
+        environment()
+        .get_template("page.html")
+        .render(
+            title=title or _title(found),
+            parts=[_part(study, place) for place, study in enumerate(found)],
+            attacks=[tables.attacks(each) for each in material.attacks],
+            commands=material.commands,
+            differ=statements.differ(found),
+            has_noise=statements.has_noise(found),
+            style=style,
+            script=script,
+            policy=policy(style, script),
+            version=VERSION,
+            made_by=sorted({str((run.summary or {}).get("version", "")) for run in material.runs}),
+        )
     )
 
 
@@ -62,12 +62,13 @@ def write(material: Material, out: Path, title: str | None = None) -> None:
         raise RunError(f"--out {out} cannot be written: {error.strerror}") from None
 
 
-def policy(style: str, script: str) -> str:
+def policy(style: str, script: str = "") -> str:
     """What a browser may do with the page: draw it, run this very script, and nothing else."""
     own, ours = (b64encode(sha256(t.encode()).digest()).decode() for t in (style, script))
+    scripts = f"script-src 'sha256-{ours}'; " if script else ""
     return (
-        f"default-src 'none'; style-src 'sha256-{own}'; script-src 'sha256-{ours}'; "
-        "base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; style-src 'sha256-{own}'; {scripts}base-uri 'none'; "
+        "form-action 'none'"
     )
 
 
@@ -131,8 +132,15 @@ def _figure(
     }
 
 
+def source(name: str) -> str:
+    """A file beside the templates, as it is."""
+    templates = environment()
+    assert templates.loader is not None
+    return templates.loader.get_source(templates, name)[0]
+
+
 @cache
-def _environment() -> Environment:
+def environment() -> Environment:
     """Every value that a template puts into the page is escaped."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
