@@ -15,7 +15,7 @@ from tests.rows import each
 
 from vertizo.core.errors import ConfigError, DataError
 from vertizo.core.randomness import Stream
-from vertizo.data import weights
+from vertizo.data import party_table, weights
 from vertizo.data.options import DataConfig
 from vertizo.data.prepare import prepare
 from vertizo.data.vertical import VerticalData
@@ -55,6 +55,30 @@ def test_a_column_of_weights_is_no_feature_and_stays_with_its_records(tmp_path: 
     rows = [int(key.removeprefix("k")) for key in keys]
     assert data.weights.tolist() == [row / 4 for row in rows]
     assert [int(p) // 3 for p in data.persons] == [row // 3 for row in rows]
+
+
+def test_a_label_holders_own_table_has_them_as_well(tmp_path: Path) -> None:
+    """Rows are in the order of the keys there."""
+    path, keys = tmp_path / "t.csv", [f"k{row:02}" for row in reversed(range(ROWS))]
+    options = DataConfig(
+        name="table",
+        path=table(path, key=keys),
+        label="y",
+        id="key",
+        weight="weight",
+        person="customer",
+        drop=["age"],
+    )
+    choice = party_table.Choice(Stream.from_seed(0), 0.1, 0.2)
+    data, _ = party_table.labels(options, choice, ("a", "b"), "f")
+    assert data.keys is not None
+    assert data.weights is not None
+    assert data.persons is not None
+    rows = [ROWS - 1 - int(key.removeprefix("k")) for key in data.keys()]  # noqa: SIM118
+    assert data.weights.tolist() == [row / 4 for row in rows]
+    assert len(set(data.persons.tolist())) == len({row // 3 for row in rows})
+    assert data.own is not None
+    assert data.own.values["train"].shape[1] == 1
 
 
 @each(

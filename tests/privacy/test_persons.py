@@ -13,14 +13,19 @@ import pytest
 from scipy.stats import binom, norm
 from tests.rows import each
 
+from vertizo.cli.privacy import plan
 from vertizo.config import schema
-from vertizo.core.errors import DataError
+from vertizo.core.errors import ConfigError, DataError
 from vertizo.privacy import guarantee
 from vertizo.privacy.accounting import epsilon_of, mu_of
 from vertizo.privacy.events import GaussianRelease, Releases, SecretSteps
 from vertizo.privacy.persons import Persons, epsilon_of_releases, of_person
 from vertizo.privacy.statement import Statement
+from vertizo.run import summary_figures
 from vertizo.run.experiment import Experiment
+from vertizo.run.explanation import explain
+from vertizo.studies import dossier
+from vertizo.studies.report import statements
 
 DELTA = 1e-5
 
@@ -140,6 +145,34 @@ def test_copies_of_a_record_have_the_epsilon_of_their_person_said(tmp_path: Path
     assert others["epsilon_per_person"] == others["epsilon"]
     assert "For a person" not in others["words"]
     assert json.dumps(alike)
+
+
+def test_it_is_said_wherever_the_epsilon_stands(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = table(tmp_path / "t.csv")
+    told = privacy(path, person="key", test_path=str(path))
+    words = explain(schema.parse({"seed": 0}), told)
+    assert any(f"A person with up to {COPIES} training records" in each for each in words.protected)
+    assert f"A person with more than {COPIES} training records." in words.not_protected
+    assert dict(statements._figures(told))["ε of such a person"].startswith("39.")
+    assert ("per person", "ε 39.2, 21 records") in summary_figures._per_person(told)
+    assert [who for who, *_ in dossier._rates(told)][1] == f"a person of up to {COPIES} records"
+    plan(1000, 1, 1.0, DELTA, epochs=1, batch=100, server="none", records_per_person=COPIES)
+    assert "of a person with 21 records" in capsys.readouterr().out
+    plan(
+        *(1000, 1, 1.0, DELTA),
+        epochs=1,
+        batch=100,
+        server="none",
+        records_per_person=COPIES,
+        as_json=True,
+    )
+    found = json.loads(capsys.readouterr().out)["epsilon_per_person"]
+    assert found == pytest.approx(39.1, abs=0.1)
+    for options in ({"records_per_person": 0, "epochs": 1, "batch": 9}, {"records_per_person": 2}):
+        with pytest.raises(ConfigError, match="--records-per-person is"):
+            plan(1000, 1, 1.0, DELTA, **options)
 
 
 @each(
