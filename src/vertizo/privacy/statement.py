@@ -9,10 +9,11 @@ from typing import Any, Literal
 from vertizo.privacy.epsilon_text import BOUNDED
 
 Guarantee = Literal["exact", "simulated", "published", "none"]
+PER_PERSON = ("records_per_person", "epsilon_per_person", "label_advantage_per_person")
 FIGURES = (
     *("epsilon", "delta", "label_advantage", "mu", "replies_alone_mu", "replies_alone_epsilon"),
     *("epsilon_published", "covers", "records", "not_covered", "assumptions"),
-    *("records_per_person", "epsilon_per_person", "label_advantage_per_person"),
+    *PER_PERSON,
 )
 """What is only said where something is guaranteed, or claimed to be."""
 
@@ -91,6 +92,9 @@ class Statement:
         return replace(self, guarantee="none", words=words, **cleared)
 
     def as_dict(self) -> dict[str, Any]:
-        """For ``summary.json``."""
+        """For ``summary.json``; without what is for a person where nothing is known of persons."""
         lists = ("covers", "not_covered", "assumptions")
-        return {**asdict(self), **{name: list(getattr(self, name)) for name in lists}}
+        whole = {**asdict(self), **{name: list(getattr(self, name)) for name in lists}}
+        if self.records_per_person is None:
+            whole = {name: value for name, value in whole.items() if name not in PER_PERSON}
+        return whole
