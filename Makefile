@@ -2,22 +2,27 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 INSTALLED = $(VENV)/installed
+WITH_TESTS = $(VENV)/installed-dev
 WITH_JAX = $(VENV)/installed-bench
 RESULTS ?= benchmarks/results
+# PyTorch alone comes from here: PyPI's build for Linux brings 4 GB of GPU libraries. For those:
+# make demo TORCH_INDEX=https://pypi.org/simple
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
-.PHONY: demo test test-all check docs bench bench-network install clean
+.PHONY: demo test test-all check lowest docs bench bench-network install clean
 
 demo: $(INSTALLED)  ## train DPZV on digits, 4 clients, no download
 	$(BIN)/vertizo train
 
-test: $(INSTALLED)  ## every test that belongs to make check; what starts processes comes second
+test: $(WITH_TESTS)  ## every test that belongs to make check; what starts processes comes second
 	$(BIN)/python -m pytest -n auto -m "not slow and not processes"
 	$(BIN)/python -m pytest -n 2 -m "processes and not slow"
 
-test-all: $(INSTALLED)  ## the long tests as well
+test-all: $(WITH_TESTS)  ## the long tests as well
 	$(BIN)/python -m pytest -n auto
 
-check: $(INSTALLED)  ## what CI runs
+check: $(WITH_TESTS)  ## what CI runs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -26,7 +31,10 @@ check: $(INSTALLED)  ## what CI runs
 	$(BIN)/python -m pytest -n 2 -m "processes and not slow"
 	$(BIN)/python -m pytest --doctest-modules src/vertizo
 
-docs: $(INSTALLED)  ## the documentation, to build/docs; warnings are errors
+lowest:  ## core tests with the lowest versions allowed, and with Python 3.13
+	PYTHON=$(PYTHON) .ci/lowest
+
+docs: $(WITH_TESTS)  ## the documentation, to build/docs; warnings are errors
 	$(BIN)/python docs/generate
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs
 
@@ -39,23 +47,27 @@ bench: $(WITH_JAX)  ## speed, memory, bytes, growth; ratios of one run on one co
 	$(BIN)/python benchmarks/bytes.py --json $(RESULTS)/bytes.json
 	$(BIN)/python benchmarks/summary.py $(RESULTS)
 
-bench-network: $(INSTALLED)  ## the network against bare gRPC streams, and FLARE; loopback, mutual TLS
+bench-network: $(WITH_TESTS)  ## the network against bare gRPC streams, and FLARE; loopback, mutual TLS
 	$(BIN)/python benchmarks/network.py --json $(RESULTS)/network.json
 	$(BIN)/python benchmarks/network_job.py --json $(RESULTS)/network_job.json
 	$(BIN)/python benchmarks/flare.py --json $(RESULTS)/flare.json
 	$(BIN)/python benchmarks/summary.py $(RESULTS)
 
-install: $(INSTALLED)
+install: $(WITH_TESTS)
 
-$(INSTALLED): pyproject.toml constraints.txt $(wildcard src/vertizo/core/kernels/*.[ch])
+$(INSTALLED): pyproject.toml setup.py constraints.txt $(wildcard src/vertizo/core/kernels/*.[ch])
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(INSTALL) --no-deps --retries 1 --index-url $(TORCH_INDEX) torch
+	$(INSTALL) -e .
 	touch $@
 
-$(WITH_JAX): $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+$(WITH_TESTS): $(INSTALLED)
+	$(INSTALL) -e '.[dev]'
+	touch $@
+
+$(WITH_JAX): $(WITH_TESTS)
+	$(INSTALL) -e '.[bench]'
 	touch $@
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .venv-lowest .mypy_cache .ruff_cache .pytest_cache

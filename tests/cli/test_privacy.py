@@ -40,7 +40,24 @@ def test_plan_as_json(vertizo: Vertizo) -> None:
     assert found["releases"]["secret"]["sampling"] == 0.02
 
 
+def test_plan_warns_where_noise_is_all_there_is(vertizo: Vertizo) -> None:
+    """3,600 records with 3 % positives gave an AUC of 0.545 at ε = 1."""
+    small = shlex.split("plan --records 3600 --clients 3 --epsilon 1 --delta 1e-5")
+    replies = ("--epochs", "5", "--batch", "180")
+    outcome = vertizo("privacy", *small, *replies, "--positives", "0.03")
+    assert "Warning: signal to noise is 0.2" in outcome.out
+    assert "label-statistic" in outcome.out
+    found = json.loads(vertizo("privacy", *small, *replies, "--json").out)
+    assert found["signal_to_noise"].keys() == {"replies", "server"}
+    large = [word.replace("3600", "60000") for word in small]
+    assert "Warning" not in vertizo("privacy", *large, *replies).out
+    rare = vertizo("privacy", *small, "--positives", "0.03")
+    assert "Take statistic" in rare.out
+    assert "Take tangent" in vertizo("privacy", *large).out
+
+
 WRONG = """\
+--positives 1 | positives is 1
 --epsilon 0 | epsilon is 0
 --delta 1 | delta is 1
 --records 0 | records is 0
@@ -211,3 +228,23 @@ def test_audit_of_a_configuration(vertizo: Vertizo, here: Path, refuses: Refuses
     assert rows
     assert all(row["bound"]["epsilon"] <= 1 for row in rows)
     refuses("method.name=vafl | vafl", "privacy", "audit", "--set")
+
+
+def test_a_dossier_is_written_signed_and_verified(
+    vertizo: Vertizo, tiny: tuple[str, ...], refuses: Refuses
+) -> None:
+    assert vertizo("certs", "certs", "--server", "bank").code == 0
+    assert vertizo("train", *tiny, "--out", "run").code == 0
+    plain = vertizo("privacy", "dossier", "run", "--out", "plain.html")
+    assert plain.out.splitlines()[0] == "plain.html"
+    assert "not signed" in plain.out
+    signed = vertizo("privacy", "dossier", "run", "--certificates", "certs/bank")
+    assert signed.out.split() == [f"run/dossier.html{end}" for end in ("", ".sig", ".pem")]
+    told = json.loads(vertizo("privacy", "dossier", "run", "--json").out)
+    assert told["guarantee"] == "none"
+    authority = ("--authority", "certs/bank/authority.pem")
+    checked = vertizo("privacy", "verify", "run/dossier.html", *authority)
+    assert "signed by 'bank'" in checked.out
+    refuses("absent | absent\nrun --out page.txt | page.txt", "privacy", "dossier")
+    refuses("run --certificates certs | no certificate.pem", "privacy", "dossier")
+    refuses("plain.html | plain.html.sig\nrun | run", "privacy", "verify", *authority)

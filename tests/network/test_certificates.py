@@ -23,6 +23,7 @@ from vertizo.core.errors import ConfigError, RunError
 from vertizo.network.authority import issue
 from vertizo.network.certificates import Credentials
 from vertizo.network.grpc import GrpcChannel, GrpcServer
+from vertizo.network.signing import sign, verify
 
 Key = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 PEM = serialization.Encoding.PEM
@@ -197,6 +198,8 @@ def test_a_chain_leads_to_the_authority(tmp_path: Path) -> None:
     assert whole.name == "bank"
     assert whole.expires == middle.not_valid_after_utc
     whole.check_use(serving=True)  # no use was named in it
+    files = (tmp_path / "whole" / name for name in ("certificate.pem", "authority.pem"))
+    assert verify(b"words", sign(b"words", whole), *files, datetime.now(UTC)).name == "bank"
     assert "was not signed by" in line(store(tmp_path / "gap", [leaf], root, key))
     past = datetime.now(UTC) - timedelta(days=20)
     by = "root", root_key

@@ -13,7 +13,7 @@ import pytest
 from scipy.stats import binom, norm
 from tests.rows import each
 
-from vertizo.cli.privacy import plan
+from vertizo.cli.planning import plan
 from vertizo.config import schema
 from vertizo.core.errors import ConfigError, DataError
 from vertizo.privacy import guarantee

@@ -20,6 +20,7 @@ from vertizo.core.suggestions import nearest
 from vertizo.core.version import VERSION
 
 COMMANDS = {
+    "init": "Write an example to begin with: a configuration and a small made-up table.",
     "train": "Train one federation in this process and write a run folder.",
     "compare": "Run several methods on the same data and print one table.",
     "tune": "Search hyperparameters on validation records and report what all trials cost in "
@@ -55,6 +56,7 @@ COMMANDS = {
 FILES = {
     **dict.fromkeys(("compare", "tune", "reproduce"), "studies"),
     **dict.fromkeys(("certs", "serve", "join"), "parties"),
+    "privacy plan": "planning",
 }
 """Where a command is, if not in the file of its first word."""
 
@@ -84,7 +86,8 @@ class LazyGroup(TyperGroup):
         if group.entries:
             return group
         first, *others = group.words
-        module = import_module(f"vertizo.cli.{FILES.get(first, first)}")
+        file = FILES.get(" ".join(group.words), FILES.get(first, first))
+        module = import_module(f"vertizo.cli.{file}")
         app = typer.Typer(add_completion=False, rich_markup_mode=None)
         app.command(cmd_name)(getattr(module, "_".join(others) or first))
         return get_command(app)

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.console import Console
 from rich.table import Table
@@ -15,120 +15,11 @@ from rich.text import Text
 from vertizo.cli.console import grid, live_bar, say
 from vertizo.cli.options import AsJson, Settings, argument, complete_runs, option
 from vertizo.core.errors import ConfigError, RunError
-from vertizo.core.validate import positive
 
 if TYPE_CHECKING:
     from vertizo.attacks.audit.cases import Case
     from vertizo.attacks.audit.game import Audit
     from vertizo.config.schema import ExperimentConfig
-
-Server = Literal["none", "private-sgd", "private-zeroth-order", "poisson-dp-sgd"]
-Cover = Literal["labels", "features"]
-
-
-def plan(
-    records: Annotated[int, option("D, the number of training records.")],
-    clients: Annotated[int, option("M, the number of clients.")],
-    epsilon: Annotated[float, option("The ε to reach.")],
-    delta: Annotated[float, option("The δ at which ε is stated.")],
-    epochs: Annotated[int | None, option("E, queries of each client about each record.")] = None,
-    batch: Annotated[int | None, option("B, records in a query.")] = None,
-    classes: Annotated[int, option("k, the number of classes, for the comparison.")] = 2,
-    width: Annotated[int, option("d_h, numbers of an embedding, for the comparison.")] = 1,
-    cover: Annotated[
-        Cover, option("What must be covered, for the comparison: labels or features.", "WHAT")
-    ] = "labels",
-    clip: Annotated[float, option("C, the clip of replies.")] = 1.0,
-    releases: Annotated[int, option("Numbers in a reply, each with its own clip and noise.")] = 1,
-    server: Annotated[
-        Server,
-        option(
-            "Training of the server model: none, private-sgd, private-zeroth-order or "
-            "poisson-dp-sgd.",
-            "HOW",
-        ),
-    ] = "poisson-dp-sgd",
-    server_share: Annotated[float, option("Share of the budget (of μ²) for the server.")] = 0.5,
-    server_clip: Annotated[float, option("C, the clip of the server's updates.")] = 1.0,
-    records_per_person: Annotated[
-        int, option("k, records of one person at most: ε is stated for such a person as well.")
-    ] = 1,
-    steps: Annotated[
-        int | None, option("Server steps on secret samples. Default: one for each round.")
-    ] = None,
-    sampling: Annotated[float | None, option("q, rate of secret samples. Default: B/D.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Compare mechanisms for an ε; with --epochs and --batch, the noise of replies."""
-    if epochs is None or batch is None:
-        if (epochs, batch) != (None, None):
-            missing, given = ("--batch", "--epochs") if batch is None else ("--epochs", "--batch")
-            raise ConfigError(f"{missing} is missing; {given} is for the noise of replies with it")
-        if records_per_person != 1:
-            raise ConfigError("--records-per-person is for --epochs and --batch, which are missing")
-        _compare(records, clients, epsilon, delta, classes, width, cover, as_json=as_json)
-        return
-    positive("--records-per-person", records_per_person)
-    secret = server == "poisson-dp-sgd"
-    if not secret and (steps is not None or sampling is not None):
-        raise ConfigError(f"--steps and --sampling are for --server poisson-dp-sgd, not {server!r}")
-    from vertizo.privacy import budget
-
-    federation = budget.Federation(records, clients, epochs, batch, clip, releases)
-    found = budget.plan(
-        federation,
-        epsilon,
-        delta,
-        server_share=0.0 if server == "none" else server_share,
-        same_batch=server in ("private-sgd", "private-zeroth-order"),
-        secret_steps=(steps or federation.rounds) if secret else 0,
-        sampling=(min(0.5, batch / records) if sampling is None else sampling) if secret else None,
-        server_clip=server_clip,
-    )
-    person = None
-    if records_per_person > 1:
-        from vertizo.privacy.persons import epsilon_of_releases
-
-        person = epsilon_of_releases(found.releases, delta, records_per_person)
-    if as_json:
-        told = {} if person is None else {"epsilon_per_person": person}
-        print(json.dumps({"epsilon": found.epsilon, **told, **asdict(found)}))
-        return
-    from vertizo.privacy.budget import epsilons, noises, notes
-
-    for title, (headings, *rows) in (
-        ("noise", [["", ""], *noises(federation, found)]),
-        (f"ε at δ = {found.delta:g}", epsilons(found, person, records_per_person)),
-    ):
-        table = grid(headings, rows, title)
-        table.title_justify, table.show_header = "left", any(headings)
-        Console().print(table)
-    say(notes(federation, found, epsilon))
-
-
-def _compare(
-    records: int,
-    clients: int,
-    epsilon: float,
-    delta: float,
-    classes: int,
-    width: int,
-    cover: Cover,
-    *,
-    as_json: bool,
-) -> None:
-    from vertizo.privacy import choosing
-    from vertizo.run.data_defaults import tangents
-
-    case = choosing.Case(records, clients, classes, width)
-    found = choosing.ways(case, epsilon, delta, tangents(epsilon, delta, records))
-    way, why = choosing.chosen(found, case, epsilon, cover)
-    if as_json:
-        print(json.dumps({"chosen": way.name, "why": why, "ways": [asdict(w) for w in found]}))
-        return
-    headings, *rows = choosing.table(found)
-    Console().print(grid(headings, rows, f"ways to spend ε = {epsilon:g} at δ = {delta:g}"))
-    say([f"Take {way.name} ({way.settings}): {why}.", choosing.READING])
 
 
 def explain(

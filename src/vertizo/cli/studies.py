@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -29,6 +28,7 @@ from vertizo.cli.options import (
     complete_methods,
     option,
 )
+from vertizo.core import system
 from vertizo.core.errors import ConfigError
 from vertizo.core.names import CONTROLS
 from vertizo.core.version import VERSION
@@ -285,7 +285,7 @@ def reproduce(
     form = "-quick" if quick else ""
     short = Path(name).stem if name.endswith((".yaml", ".yml")) else name
     folder = out or Path("runs") / f"reproduce-{study.runs_of(name)}{form}"
-    cores = len(os.sched_getaffinity(0))
+    cores = system.cores()
     with resumable(folder), live_bar(Console(stderr=True), "starting", _progress("runs")) as show:
         order = Order(
             folder=folder,

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import sys
 from contextlib import suppress
 from pathlib import Path
+
+from vertizo.core import system
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """Parameters of glibc's mallopt(3)."""
@@ -60,15 +63,11 @@ def _of_group() -> int:
 
 
 def _of_process() -> int | None:
-    if sys.platform == "win32":
-        return None
-    import resource
-
-    most, _ = resource.getrlimit(resource.RLIMIT_DATA)
-    if most == resource.RLIM_INFINITY:
+    most = system.data_limit()
+    if most is None:
         return None
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[5])
     except (OSError, IndexError, ValueError):
         pages = 0
-    return most - pages * resource.getpagesize()
+    return most - pages * mmap.PAGESIZE

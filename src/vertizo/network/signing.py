@@ -73,7 +73,7 @@ def verify(
     name = common_name(certificate, chain[0])
     if not _is_signed(content, signature, chain[0]):
         raise RunError(
-            f"the signature is not {name!r}'s of this content: one of the two was changed, or "
+            f"the signature was not made of this content by {name!r}: one of them was changed, or "
             "another party signed"
         )
     return Signed(name, trusted[0].subject.rfc4514_string())

@@ -14,7 +14,7 @@ from typing import Literal
 
 from vertizo.core.errors import ConfigError
 from vertizo.core.validate import fraction, positive
-from vertizo.privacy import guarantee, label_advantage
+from vertizo.privacy import forecast, guarantee, label_advantage
 from vertizo.privacy.accounting import delta_of, mu_of
 from vertizo.privacy.options import mechanism_for
 from vertizo.privacy.private_labels import RandomisedResponse
@@ -29,23 +29,34 @@ SWEEPS = 4
 READING = (
     "DPZV: noise on every reply; tangent, statistic: on few queries about all records; teacher, "
     "response: labels made private once. Noise: σ of one number of a mean, over what one record is "
-    "clipped to; of a response, the share of labels that are exchanged. Numbers are of one record "
-    "and client. A raw head on the clients' numbers (server.final_head) costs no ε against them in "
+    "clipped to; of a response, the share of labels that are exchanged. Signal / noise: a forecast "
+    "for all replies to one client, from runs on tables and images; below 1 little is learned. "
+    "Numbers are of one record and client. A raw head on the clients' numbers "
+    "(server.final_head) costs no ε against them in "
     "any of these, and frozen, label-free clients (vertizo compare) are what training has to beat. "
     "All: labels, and each client's features against the others where public bounds prepared them."
 )
+SIGNALS = {
+    "DPZV": forecast.REPLY,
+    "tangent": forecast.TANGENT,
+    "statistic": forecast.STATISTIC,
+}
 NARROW = 2
 """Numbers of an embedding up to which few directions tell all."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A federation: D records, M clients, k classes, embeddings of d_h numbers."""
+    """A federation: D records, M clients, k classes, embeddings of d_h numbers.
+
+    ``positives`` is the share of the rarer of two classes, where it is public.
+    """
 
     records: int
     clients: int
     classes: int = 2
     width: int = 1
+    positives: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("records", "clients", "width"):
@@ -76,6 +87,8 @@ class Way:
     """That all clients send, uncompressed."""
     advantage: float
     """Label advantage."""
+    signal: float | None = None
+    """Forecast of signal to noise in all releases to one client (`vertizo.privacy.forecast`)."""
 
 
 def ways(case: Case, epsilon: float, delta: float, tangents: int) -> list[Way]:
@@ -86,10 +99,17 @@ def ways(case: Case, epsilon: float, delta: float, tangents: int) -> list[Way]:
     gaussian = delta_of(mu_of(epsilon, delta), 0.0)
     batch = min(max(records // 20, 64), 2000, records)
 
+    left = forecast.rarity(case.positives)
+
     def way(name: str, settings: str, covers: tuple[Cover, ...], *figures: float) -> Way:
         noise, trained, rounds, advantage = figures
         sent = 4e-6 * trained * records * clients
-        return Way(name, settings, covers, noise, int(trained), width, int(rounds), sent, advantage)
+        signal = None
+        if name in SIGNALS:
+            part, numbers = SIGNALS[name], 1 if name == "DPZV" else tangents
+            signal = forecast.of_queries(part * left, noise, rounds, numbers)
+        about = noise, int(trained), width, int(rounds), sent, advantage, signal
+        return Way(name, settings, covers, *about)
 
     def noised(queries: int) -> float:
         """σ/C of replies to so many queries of every client; the server's updates take more."""
@@ -154,6 +174,7 @@ def table(found: Sequence[Way]) -> list[list[str]]:
         ["", *(way.name for way in found)],
         ["covers", *("labels" if len(way.covers) == 1 else "all" for way in found)],
         ["noise", *(f"{way.noise:.2g}" for way in found)],
+        ["signal / noise", *(forecast.text(way.signal) for way in found)],
         ["numbers to train", *(f"{way.trained:,}" for way in found)],
         ["numbers to predict", *(f"{way.predicted:,}" for way in found)],
         ["rounds", *(f"{way.rounds:,}" for way in found)],
@@ -172,6 +193,9 @@ def chosen(found: Sequence[Way], case: Case, epsilon: float, cover: Cover) -> tu
         why = "its replies alone carry noise that covers features as well as labels, at this width"
         return by_name["DPZV"], why
     if case.width <= NARROW and case.classes == 2:
+        if (by_name["tangent"].signal or 0.0) < forecast.LITTLE:
+            why = "records are few: one release for everything has the least noise"
+            return by_name["statistic"], why
         why = "embeddings are narrow: few directions, all records at once, carry the most signal"
         return by_name["tangent"], why
     if mechanism_for(epsilon, teachable=True) == "randomised-response":

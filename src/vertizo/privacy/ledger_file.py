@@ -21,10 +21,11 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import NoReturn
 
+from vertizo.core import system
 from vertizo.core.errors import ConfigError, RunError
 from vertizo.privacy.events import LedgerBudget
 from vertizo.privacy.ledger import REPLY, RUN, STEP, Row, Tally, digest
-from vertizo.privacy.ledger_witness import DamagedWitness, Head, Witness, reported, sync_folder
+from vertizo.privacy.ledger_witness import DamagedWitness, Head, Witness, reported
 
 APPLICATION = 0x565A4C47
 """``VZLG``, SQLite's application_id: what `file` and other tools know the file by."""
@@ -93,7 +94,7 @@ def create(path: Path, budget: LedgerBudget, witness_folder: Path | None = None)
             except BaseException:
                 witness.path.unlink()
                 raise
-            sync_folder(path.parent)
+            system.sync_folder(path.parent)
         except FileExistsError:
             raise RunError(
                 f"{path} exists already; a ledger is made once for its records and then used"

@@ -10,7 +10,6 @@ else.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,6 +21,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from vertizo.core import system
 from vertizo.core.errors import RunError
 from vertizo.privacy.epsilon_text import bound_text
 from vertizo.privacy.events import LedgerBudget
@@ -93,12 +93,15 @@ class Register:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Nobody else looks a record up or registers one inside."""
+        system.require_locks("a ledger")
         with self._reported("used"):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            handle = os.open(self._folder / ".lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            handle = os.open(
+                self._folder / ".lock", os.O_CREAT | os.O_RDWR | system.CLOSED_ON_EXEC, 0o600
+            )
         try:
             with self._reported("used"):
-                fcntl.flock(handle, fcntl.LOCK_EX)
+                system.lock(handle, wait=True)
             yield
         finally:
             os.close(handle)

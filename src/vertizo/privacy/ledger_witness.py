@@ -10,7 +10,6 @@ write that a power cut tears spoils the older one.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import secrets
 import sqlite3
@@ -20,6 +19,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from vertizo.core import system
 from vertizo.core.errors import RunError
 
 
@@ -57,6 +57,7 @@ class Witness:
 
     def create(self, head: Head) -> None:
         """Write a new one, through to the disk: it must still be there after a power cut."""
+        system.require_locks("a ledger")
         with self._reported("written"):
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_whole(self.path, self._title + 2 * self._line(head))
@@ -66,13 +67,14 @@ class Witness:
 
         None if there is no file. DamagedWitness: it is no witness of this ledger.
         """
+        system.require_locks("a ledger")
         with self._reported("opened"):
             try:
-                self._handle = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+                self._handle = os.open(self.path, os.O_RDWR | system.CLOSED_ON_EXEC)
             except FileNotFoundError:
                 return None
             try:
-                fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                system.lock(self._handle, wait=False)
             except BlockingIOError:
                 raise RunError(
                     f"a copy of this ledger is in use by another process, which holds {self.path}"
@@ -144,16 +146,7 @@ def write_whole(path: Path, content: bytes) -> None:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Have the folder's list of names on disk."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    system.sync_folder(path.parent)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from vertizo.config.architectures import FiltersConfig, MlpConfig
 from vertizo.config.schema import ClientConfig, ExperimentConfig
-from vertizo.core import kernels
+from vertizo.core import kernels, system
 from vertizo.core.errors import ConfigError
 from vertizo.core.names import FITTED, HeadName, PretrainName
 from vertizo.core.randomness import Stream
@@ -176,7 +176,7 @@ def make_client(
             models.check_last_batch(model, table[:1], records, config.batch_size)
         mixes = models.mixes_records(model, table[:5], sizes)
     mixes = mixes or options.pretrain in FITTED
-    notes = (*models.mode_notes("client.model", model, why), *kernels.notes())
+    notes = (*models.mode_notes("client.model", model, why), *kernels.notes(), *system.notes())
     return MadeClient(party, model, optimizer, rate, dim, mixes, notes)
 
 
@@ -327,7 +327,12 @@ def make_server(
         update=protection.update(),
         shared=shared,
         learning_rate=protection.learning_rate,
-        notes=(*notes, *models.mode_notes("server.model", model, why), *kernels.notes()),
+        notes=(
+            *notes,
+            *models.mode_notes("server.model", model, why),
+            *kernels.notes(),
+            *system.notes(),
+        ),
         weights=data.weights,
         head_weights=weights.of_labels(data.labels["train"], classes, data.weights),
     )

@@ -17,6 +17,7 @@ import safetensors
 import torch
 from torch import Tensor
 
+from vertizo.core import system
 from vertizo.core.errors import RunError, UserError
 
 FORMAT = "vertizo-1"
@@ -137,7 +138,7 @@ def _whole(path: Path, mode: int) -> Iterator[BinaryIO]:
     a link or an open file of somebody who waits for the content.
     """
     temporary = path.with_name(path.name + ".partial")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | system.NO_LINKS | system.CLOSED_ON_EXEC
     try:
         with writing(path):
             temporary.unlink(missing_ok=True)
@@ -146,11 +147,7 @@ def _whole(path: Path, mode: int) -> Iterator[BinaryIO]:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)
-            folder = os.open(path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            system.sync_folder(path.parent)
     except RunError:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import resource
 from collections.abc import Mapping
 from typing import Any
 
 from vertizo.core.errors import NonFiniteError, RunError
+from vertizo.core.system import peak_memory
 from vertizo.core.version import VERSION
 from vertizo.models.losses import Classification
 from vertizo.party.final_head import MISSING, WORDS
@@ -117,7 +117,7 @@ def summary_of(state: JobState, traffic: Traffic, seconds: float) -> dict[str, A
         "bytes_evaluation": traffic.evaluation,
         "finished": now(),
         "seconds": seconds,
-        "peak_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "peak_memory_mib": peak_memory(),
         "parameters": {"server": party.side.model.parameters.numel()},
         "learning_rates": {"server": party.side.learning_rate},
         "staleness": {"mean": party.staleness.mean, "max": party.staleness.largest},

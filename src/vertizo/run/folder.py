@@ -15,7 +15,6 @@ checkpoints/raw_head     what was fitted on raw labels at the end, where that wa
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
 import os
@@ -28,6 +27,7 @@ from uuid import uuid4
 
 from vertizo.config import schema as config
 from vertizo.config.schema import ExperimentConfig
+from vertizo.core import system
 from vertizo.core.errors import DataError, RunError
 from vertizo.data.tabular.prepared import Preparation
 from vertizo.run import checkpoint, provenance
@@ -133,7 +133,7 @@ class RunFolder:
             handle = os.open(self.path / ".lock", os.O_CREAT | os.O_RDWR)
         with os.fdopen(handle):
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                system.lock(handle, wait=False)
             except BlockingIOError:
                 raise RunError(f"{self.path} is in use by another process") from None
             yield

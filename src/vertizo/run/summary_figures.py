@@ -33,6 +33,7 @@ def rows(summary: Summary) -> list[tuple[str, str]]:
     heads = [(f"raw head: {name}", text) for name, text in raw if not name.startswith(" ")]
     staleness, advantage = summary["staleness"], label_advantage.of(summary["privacy"])
     mechanism = summary.get("mechanism", "none")
+    memory = summary.get("peak_memory_mib")
     return [
         *lines,
         *heads,
@@ -44,7 +45,7 @@ def rows(summary: Summary) -> list[tuple[str, str]]:
         ("bytes up", size_text(summary["bytes_up"] + summary["bytes_table"])),
         ("bytes down", size_text(summary["bytes_down"])),
         ("staleness", f"mean {staleness['mean']:.0f}, max {staleness['max']}"),
-        ("peak memory", f"{summary['peak_memory_mib']:,.0f} MiB"),
+        *([] if memory is None else [("peak memory", f"{memory:,.0f} MiB")]),
         *([] if mechanism == "none" else [("mechanism", mechanism)]),
         ("privacy", privacy_text(summary["privacy"])),
         *([] if advantage is None else [("label advantage", label_advantage.text(advantage))]),

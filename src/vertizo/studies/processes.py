@@ -192,11 +192,14 @@ def _ctrl_c_waits() -> Iterator[None]:
     replaced = threading.current_thread() is threading.main_thread() and callable(before)
     if replaced:
         signal.signal(signal.SIGINT, lambda number, _: held_back.append(number))
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    masks = hasattr(signal, "pthread_sigmask")  # Windows has none
+    if masks:
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+        if masks:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
         if replaced:
             signal.signal(signal.SIGINT, before)
         if held_back:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from tests.data.refusals import refused
 
-from vertizo.core.errors import DataError
+from vertizo.core.errors import ConfigError, DataError
 from vertizo.data.datasets import catalog, cifar
 
 BATCHES = [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]
@@ -204,3 +205,12 @@ def test_pixels_agree_with_the_lossless_ones() -> None:
         original = z["x_train"][int(np.argmax(z["y_train"] == 0))].transpose(2, 0, 1)
     decoded = cifar._decoded(header + body, "image 0")
     assert np.abs(decoded.astype(int) - original).mean() < 12
+
+
+def test_jpegs_without_pillow_name_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jpeg(tmp_path)
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(ConfigError, match=r"pip install 'vertizo\[images\]'"):
+        catalog.load("cifar-10", tmp_path)

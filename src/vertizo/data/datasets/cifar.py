@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vertizo.core.errors import DataError
+from vertizo.core.errors import ConfigError, DataError
 from vertizo.data.datasets import files
 from vertizo.data.options import DataConfig
 from vertizo.data.pooled import Pooled
@@ -139,6 +139,7 @@ def jpegs(path: Path) -> Batch:
     labels = files.check_labels(path, stored["labels"], max(count, 0), len(CLASSES))
     if offsets[0] != 0 or offsets[-1] != len(stored["body"]) or (np.diff(offsets) < 0).any():
         raise DataError(f"{path}: offsets do not divide its body of {len(stored['body'])} bytes")
+    _image_reader()  # before threads ask for it
     header, body = (stored[key].astype(np.uint8).tobytes() for key in ("header", "body"))
     pixels = np.empty((count, 3, 32, 32), np.uint8)
 
@@ -154,12 +155,20 @@ def jpegs(path: Path) -> Batch:
     return pixels, labels
 
 
+def _image_reader() -> Any:
+    """Pillow's module of images; ConfigError where it is not installed."""
+    try:
+        from PIL import Image
+    except ImportError:
+        raise ConfigError("JPEG images need the extra: pip install 'vertizo[images]'") from None
+    return Image
+
+
 def _decoded(content: bytes, name: str) -> NDArray[np.uint8]:
     """[3, 32, 32] from one JPEG."""
-    from PIL import Image
-
+    image_reader = _image_reader()
     try:
-        with Image.open(io.BytesIO(content), formats=["JPEG"]) as image:
+        with image_reader.open(io.BytesIO(content), formats=["JPEG"]) as image:
             if image.size != (32, 32) or image.mode != "RGB":
                 raise DataError(f"{name} is {image.mode} of {image.size}; RGB of 32×32 is expected")
             return np.asarray(image).transpose(2, 0, 1)

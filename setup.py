@@ -1,0 +1,27 @@
+"""What pyproject.toml cannot say: a wheel in which nothing was compiled fits every machine."""
+
+import sys
+from pathlib import Path
+
+from setuptools import setup
+from setuptools.command.bdist_wheel import bdist_wheel
+
+
+class Wheel(bdist_wheel):
+    """Built for this machine if a compiled function is in it, else for all."""
+
+    def run(self) -> None:
+        """Compile first, since the wheel's name depends on what came of it."""
+        self.run_command("build_ext")
+        outputs = self.get_finalized_command("build_ext").get_outputs()
+        if not any(Path(output).exists() for output in outputs):
+            self.root_is_pure = True
+            print(
+                "vertizo: nothing could be compiled here (is there a C compiler?); "
+                "the wheel is pure Python, and NumPy and PyTorch do the work, more slowly",
+                file=sys.stderr,
+            )
+        super().run()
+
+
+setup(cmdclass={"bdist_wheel": Wheel})

@@ -1,0 +1,76 @@
+"""The example of ``vertizo init``: a bank's customers, made up, and the configuration for them.
+
+The bank knows who defaulted, and what everybody told it; a credit bureau and a telephone company
+know what says more. Without any package, and the same everywhere: of `random.Random` only what
+Python promises to keep is used.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+
+RECORDS = 600
+TRAINED = 432
+"""Of them: one in five is for the test, and a tenth of the others for validation."""
+PARTNERS = ("bureau", "telecom")
+COLUMNS = (
+    *("customer", "age", "income", "employment", "open_loans", "utilisation", "late_payments"),
+    *("months", "contract", "arrears", "defaulted"),
+)
+JOBS = ("employed", "employed", "employed", "self-employed", "student", "retired")
+CONFIG = """\
+# Who will default? A bank has the labels and some columns of its own; a credit bureau and a
+# telephone company have other columns about the same customers. All run in one process here, to
+# see what their columns are worth.
+# Every key, with its default: vertizo schema, or docs/configuration.md.
+data:
+  name: table
+  path: customers.csv            # CSV or Parquet, beside this file; put your own here
+  id: customer                   # what tells customers apart; no model sees it
+  label: defaulted               # what is to be predicted
+  # classes: ["no", "yes"]       # public: an ε may not depend on what the labels happen to be
+  columns:                       # who has which columns
+    bank: [age, income, employment]
+    bureau: [open_loans, utilisation, late_payments]
+    telecom: [months, contract, arrears]
+  label_holder: bank             # the party that also has the labels
+  test: 0.2                      # share of customers that no model sees before the final figures
+
+method: {name: dpzv}             # others: vertizo list
+
+seed: 0                          # the same seed repeats a run, bit for bit
+
+# A guarantee for labels: uncomment the line below, and the one with classes above. `vertizo privacy
+# plan` says what an ε costs, `vertizo privacy explain` what a run protects. So few customers give
+# little to learn behind the noise: try it on a table of your own.
+# privacy: {mechanism: gaussian, epsilon: 8.0, delta: 1.0e-5}
+"""
+
+
+def table() -> str:
+    """The customers as CSV; the same text at every call."""
+    chance = random.Random(20)
+    return "\n".join([",".join(COLUMNS), *(_customer(chance, n) for n in range(RECORDS)), ""])
+
+
+def _customer(chance: random.Random, number: int) -> str:
+    age = 18 + int(60 * chance.random())
+    job = "retired" if age > 66 else JOBS[int(5 * chance.random())]
+    income = 100 * round(math.exp(5.4 + 0.5 * _spread(chance)) * (0.5 if job == "student" else 1))
+    loans = int(5 * chance.random() ** 2)
+    use = round(chance.random(), 2)
+    late = int(6 * chance.random() ** 3)
+    months = 1 + int(120 * chance.random())
+    contract = "prepaid" if chance.random() < 0.35 else "contract"
+    arrears = int(4 * chance.random() ** 3)
+    risk = 0.9 * late + 1.1 * arrears + 2.2 * use + 0.5 * loans - 0.012 * months
+    risk += (0.5 if contract == "prepaid" else 0.0) - 0.02 * (age - 40) - income / 40_000 - 4.2
+    defaulted = "yes" if chance.random() < 1 / (1 + math.exp(-1.6 * risk)) else "no"
+    values = (f"C{number:04}", age, income, job, loans, use, late, months, contract, arrears)
+    return ",".join(map(str, (*values, defaulted)))
+
+
+def _spread(chance: random.Random) -> float:
+    """Nearly a standard normal number: the sum of twelve uniform ones, less 6 (Irwin and Hall)."""
+    return sum(chance.random() for _ in range(12)) - 6.0

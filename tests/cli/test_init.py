@@ -1,0 +1,70 @@
+"""``vertizo init``: what it writes trains, is the same everywhere, and never replaces anything."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from hashlib import sha256
+from pathlib import Path
+
+import polars as pl
+from tests.cli.conftest import Refuses, Vertizo, sets
+
+from vertizo.config import schema
+from vertizo.data import example
+from vertizo.data.example import table
+from vertizo.run.experiment import Experiment
+
+
+def test_the_example_trains_and_the_next_commands_work(vertizo: Vertizo, here: Path) -> None:
+    made = vertizo("init", "a bank")
+    assert (made.code, made.err) == (0, "")
+    assert sorted(path.name for path in (here / "a bank").iterdir()) == [
+        "config.yaml",
+        "customers.csv",
+    ]
+    named, *commands = made.out.splitlines()
+    assert named.startswith("a bank: ")
+    train, report, plan = (shlex.split(line)[1:] for line in commands)
+
+    config = schema.load(here / "a bank" / "config.yaml", [])
+    data = Experiment(config).data()
+    assert len(data.labels["train"]) == example.TRAINED
+    assert set(data.parties) == set(example.PARTNERS)
+
+    trained = vertizo(*train[:2], "--json", *sets("epochs=30"))
+    assert trained.code == 0, trained.err
+    assert json.loads(trained.out)["test_auc"] > 0.8
+    assert vertizo(*report[:1], *here.glob("runs/*")).code == 0
+    assert vertizo(*plan).code == 0
+
+
+def test_the_guarantee_that_the_file_offers_works(vertizo: Vertizo, here: Path) -> None:
+    vertizo("init")
+    path = here / "example" / "config.yaml"
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace("# privacy: ", "privacy: ").replace("# classes: ", "classes: "))
+    trained = vertizo("train", path, "--json", *sets("epochs=5"))
+    assert trained.code == 0, trained.err
+    assert json.loads(trained.out)["privacy"]["epsilon"] <= 8.0
+
+
+def test_the_table_is_a_banks_and_the_same_everywhere() -> None:
+    text = table()
+    assert sha256(text.encode()).hexdigest()[:16] == "3b088ade70f0415a"
+    rows = pl.read_csv(text.encode())
+    assert rows.columns == list(example.COLUMNS)
+    assert rows.height == example.RECORDS == rows["customer"].n_unique()
+    assert 0.1 < (rows["defaulted"] == "yes").mean() < 0.35
+    assert 18 <= rows["age"].min() <= rows["age"].max() < 90  # type: ignore[operator]
+
+
+def test_nothing_is_replaced(vertizo: Vertizo, refuses: Refuses, here: Path) -> None:
+    for name in ("config.yaml", "customers.csv"):
+        folder = here / f"with {name}"
+        folder.mkdir()
+        (folder / name).write_text("mine")
+        refuses.row(name, [f"{folder.name}/{name}", "exists already"], "init", folder.name)
+        assert (folder / name).read_text() == "mine"
+    (here / "file").write_text("mine")
+    refuses.row("a file", ["file cannot be written to"], "init", "file")
