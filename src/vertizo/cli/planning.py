@@ -106,8 +106,8 @@ def plan(
     }
     if as_json:
         told = {} if person is None else {"epsilon_per_person": person}
-        told |= {"epsilon": found.epsilon, "signal_to_noise": ratios}
-        print(json.dumps({**told, **asdict(found)}))
+        about_all = {"epsilon": found.epsilon, "signal_to_noise": ratios}
+        print(json.dumps({**about_all, **told, **asdict(found)}))
         return
     from vertizo.privacy.budget import epsilons, noises, notes
 
