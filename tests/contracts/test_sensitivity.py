@@ -10,7 +10,7 @@ varies it. It found 5.9 and 13 times 2C where norms and sums were computed by di
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,9 +22,10 @@ from torch import Tensor, nn
 from vertizo.attacks.audit.rows import Rows
 from vertizo.config.architectures import ResnetRestConfig, SumConfig, TextRestConfig
 from vertizo.core.randomness import Stream
+from vertizo.methods.choice import METHODS
 from vertizo.models.base import DifferentiableModel, Points
 from vertizo.models.encoded import EncodedModel
-from vertizo.models.losses import Classification, Huber, Quantile, Regression, Task
+from vertizo.models.losses import Classification, ClassWeighted, Huber, Quantile, Regression, Task
 from vertizo.models.networks import Bag, Filters, Sum, TableNet, cnn, mlp
 from vertizo.models.optimizers import Sgd
 from vertizo.models.torch import wrap
@@ -172,21 +173,22 @@ class Game:
                 Sgd(1.0), self._heard, sampling=0.5, capacity=8, sampler=sampler
             )
 
-    def released(self, joined: Tensor, labels: Tensor) -> Tensor:
+    def released(self, joined: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
         head, update = self._head, self._update
         head.parameters.copy_(self._start)
         with np.errstate(all="ignore"):
             if isinstance(update, SecretSgd):
-                update.between(0, head, joined, labels, len(joined), 16)
+                update.between(0, head, joined, labels, len(joined), 16, weights)
             else:
                 update.load({"steps": torch.tensor(0)})
-                update.step(head, head.evaluate(Points(joined), labels), joined, labels)
+                evaluation = head.evaluate(Points(joined), labels, weights=weights)
+                update.step(head, evaluation, joined, labels)
         head.parameters.copy_(self._start)
         return self._heard.total
 
-    def moved(self, *neighbours: tuple[Tensor, Tensor]) -> float:
+    def moved(self, *neighbours: tuple[Tensor, ...]) -> float:
         """How far apart the sums of two batches are, over 2C; they differ in their first record."""
-        one, other = (self.released(rows, labels) for rows, labels in neighbours)
+        one, other = (self.released(*batch) for batch in neighbours)
         assert bool(one.isfinite().all())
         return float((one - other).norm()) / (2 * self.clip)
 
@@ -194,8 +196,8 @@ class Game:
 class Search:
     """Climbs from the families named above."""
 
-    def __init__(self, kind: Kind, task: Task, seed: int = 0) -> None:
-        self._kind, self._task = kind, task
+    def __init__(self, kind: Kind, task: Task, seed: int = 0, *, weighs: bool = False) -> None:
+        self._kind, self._task, self._weighs = kind, task, weighs
         self._random = np.random.default_rng(seed)
         self._rows = Rows(self._random, kind.width, LARGEST)
 
@@ -222,8 +224,8 @@ class Search:
             row[2 : 2 + codes] = float(self._random.integers(0, 5))
         return row
 
-    def _batch(self, row: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """With companions; the neighbour has another label, or is another record."""
+    def _batch(self, row: Tensor) -> list[tuple[Tensor, ...]]:
+        """With companions; the neighbour has another label, weight, or is another record."""
         companions = [self._row() for _ in range(self._random.integers(0, 4))]
         rows = torch.stack([row, *companions])
         labels = self._labels(len(rows))
@@ -232,7 +234,13 @@ class Search:
             other[0] = self._row()
         classes = self._task.outputs
         changed[0] = (labels[0] + 1) % classes if classes > 1 else -labels[0]
-        return [(rows, labels), (other, changed)]
+        if not self._weighs:
+            return [(rows, labels), (other, changed)]
+        one, another = torch.from_numpy(self._random.choice(WEIGHTS, (2, len(rows))))
+        another[1:] = one[1:]
+        if self._random.random() < 0.5:
+            another[0] = one[0]
+        return [(rows, labels, one), (other, changed, another)]
 
     def _labels(self, count: int) -> Tensor:
         if self._task.outputs > 1:
@@ -276,25 +284,29 @@ class AlongTangents(Game):
 
     POINTS = 6
 
-    def __init__(self, method: str, clip: float) -> None:
+    def __init__(self, method: str, clip: float, changes: dict[str, Any] | None = None) -> None:
         changes = {
             "server.model": {"name": "sum"},
-            "server.update": "none",
             "method.num_directions": self.POINTS - 1,
             "batch_size": 29,
-            **federations.GAUSSIAN,
-            "privacy.clip": clip,
+            **(changes or {}),
         }
+        self._of(method, clip, changes)
+
+    def _of(self, method: str, clip: float, changes: dict[str, Any]) -> None:
+        own = {"server.update": "none", **federations.GAUSSIAN, "privacy.clip": clip}
+        changes = {**changes, **own}
         self.clip = clip
         self._side = federations.build(method, None, changes).server.side
+        self.points = self._side.method.points
         self._heard = Heard(clip)
         plan: Any = self._side.plan
         plan._noise = self._heard
 
-    def released(self, joined: Tensor, labels: Tensor) -> Tensor:
-        self._side.labels = labels
+    def released(self, joined: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
+        self._side.labels, self._side.weights = labels, weights
         self._side.table.values.zero_()
-        sent = joined.view(len(joined), self.POINTS, CLASSES).transpose(0, 1).contiguous()
+        sent = joined.view(len(joined), self.points, -1).transpose(0, 1).contiguous()
         with np.errstate(all="ignore"):
             self._side.answer([Query(0, 0, torch.arange(len(joined)), sent)], 1)
         return self._heard.total
@@ -309,6 +321,38 @@ def test_no_tangents_move_a_reply_by_more_than_its_sensitivity(method: str) -> N
         assert found <= 1.0 + 1e-14, f"{found:.6g} times 2C"
         largest = max(largest, found)
     assert largest > 0.5
+
+
+class OfAnyMethod(AlongTangents):
+    """Of a method whose server reads embeddings of every client."""
+
+    def __init__(self, method: str, clip: float, changes: dict[str, Any]) -> None:
+        if "reply" in METHODS[method].model_fields:
+            changes = {**changes, "method.reply": "difference"}
+        self._of(method, clip, changes)
+
+
+WEIGHTS = np.array([0.0, 1e-6, 1.0, 30.0, 1e6, 1e30], np.float32)
+
+
+@each("update", ["private-sgd", "poisson-dp-sgd", "private-zeroth-order"])
+@each("name", ["linear", "layer norm alone"])
+def test_no_weight_moves_a_release_further(name: str, update: str) -> None:
+    """Of a record and of its class; the neighbour's are others."""
+    torch.manual_seed(1)
+    kind, task = replace(KINDS[name], tries=80), ClassWeighted(torch.tensor([1e6, 0.0, 30.0]))
+    found = Search(kind, task, weighs=True).best(Game(kind.make(), update, 1.0, task))
+    assert 0.5 < found <= 1.0, f"{found:.6g} times 2C"
+
+
+@each("method", list(METHODS))
+def test_no_weight_moves_a_reply_further(method: str) -> None:
+    made = AlongTangents if METHODS[method].additive else OfAnyMethod
+    game = made(method, 1.0, {"data.class_weights": {"0": 1e6, "1": 0.0, "2": 30.0}})
+    width = game.points * federations.DIM
+    kind = Kind(lambda: wrap(Sum(3, CLASSES, CLASSES)), width=width, tries=50)
+    found = Search(kind, Classification(CLASSES), weighs=True).best(game)
+    assert 0.4 < found <= 1.0 + 1e-12, f"{found:.6g} times 2C"
 
 
 @each("records", [20_000, 100_000])

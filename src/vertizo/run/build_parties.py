@@ -22,10 +22,11 @@ from vertizo.core import kernels, system
 from vertizo.core.errors import ConfigError
 from vertizo.core.names import FITTED, HeadName, PretrainName
 from vertizo.core.randomness import Stream
+from vertizo.data import weights
 from vertizo.data.vertical import VerticalData
 from vertizo.methods.base import ClientSide
 from vertizo.models.base import DifferentiableModel, Model
-from vertizo.models.losses import Task
+from vertizo.models.losses import Classification, ClassWeighted, Task
 from vertizo.models.optimizers import Frozen, Optimizer, RandomUpdates
 from vertizo.models.pretrained import FilterMeans, Padded, Preparation, preparation
 from vertizo.party.batches import Batches
@@ -49,6 +50,7 @@ from vertizo.run import build_models as models
 from vertizo.run import build_optimizers, data_defaults
 from vertizo.run.build_privacy import Charge, Protection
 from vertizo.run.lengths import answers_expected, batch_sizes
+from vertizo.run.persons import check_persons
 from vertizo.zeroth_order.directions import Directions
 from vertizo.zeroth_order.estimators import Along
 
@@ -272,6 +274,7 @@ def make_server(
     """
     options = config.server
     config.method.check_outputs(data.task.outputs, dims)
+    check_persons(config, data)
     own: dict[Purpose, Tensor] = {}
     encoded = None
     notes: tuple[str, ...] = ()
@@ -314,11 +317,12 @@ def make_server(
     orders = [_known_batches(config, data.records, public, client) for client in range(len(dims))]
     known = [order for order in orders if order is not None]
     order = next(iter(known), Batches(data.records, config.batch_size, stream.child("batches")))
+    classes = weights.of_classes(config.data, data)
     protection = Protection(config, data, model, dims, stream, charge, random_bytes, label_file)
     private = protection.labels
     side = ServerSide(
         method=config.method,
-        model=ServerModel(model, data.task if private is None else private.task),
+        model=ServerModel(model, _task(data.task, classes) if private is None else private.task),
         table=table,
         labels=data.labels["train"] if private is None else data.labels["train"][:0],
         plan=protection.plan(),
@@ -331,6 +335,8 @@ def make_server(
             *kernels.notes(),
             *system.notes(),
         ),
+        weights=data.weights,
+        head_weights=weights.of_labels(data.labels["train"], classes, data.weights),
     )
     feedback = config.codecs.feedback
     return ServerParty(
@@ -351,6 +357,13 @@ def make_server(
         known=known,
         private_labels=private,
     )
+
+
+def _task(task: Task, classes: Tensor | None) -> Task:
+    """What is learned from raw labels, of classes with these weights."""
+    if classes is None or not isinstance(task, Classification):
+        return task
+    return ClassWeighted(classes, task.positive)
 
 
 def _final_head(

@@ -16,6 +16,7 @@ from vertizo.data.pooled import Pooled
 from vertizo.data.tabular import frames
 from vertizo.data.tabular.column_checks import notes
 from vertizo.data.tabular.columns import Source, check_known, matrices
+from vertizo.data.weights import of_records, persons
 from vertizo.models.losses import Classification
 
 __all__ = ["Source", "load", "own", "pool", "source_of"]
@@ -114,7 +115,8 @@ def pool(
     """
     _check_names(train, label, options)
     held = _held(train, options)
-    columns = [c for c in held if c not in (label, options.id, *options.drop)]
+    no_features = (label, options.id, options.weight, options.person, *options.drop)
+    columns = [c for c in held if c not in no_features]
     if not columns:
         raise DataError(f"{train.name} has no column but {label!r} and what data.drop leaves out")
     if test is None and train.frame.height < 2:
@@ -126,8 +128,11 @@ def pool(
     # The natural parties with the columns that were not dropped; who has none is left out.
     kept = {party: [c for c in own if c in columns] for party, own in (groups or {}).items()}
     left = {party: own for party, own in kept.items() if own}
+    counts = of_records(train, options.weight)
+    people = persons(train, options.person, options.id)
     if test is None:
         ids = set_apart(len(features[0]), options.test)
+        counts, people = (None if each is None else each[ids[0]] for each in (counts, people))
         features, labels = [features[0][i] for i in ids], [labels[0][i] for i in ids]
     return Pooled(
         name=name,
@@ -142,6 +147,8 @@ def pool(
         levels=levels,
         class_names=class_names,
         notes=tuple(notes(train, columns, levels, options.id)),
+        weights=counts,
+        persons=people,
     )
 
 
@@ -159,7 +166,11 @@ def _check_names(train: Source, label: str, options: DataConfig) -> None:
     """Refuse columns that are not there."""
     wanted: list[tuple[str, Iterable[str]]] = [
         ("label names", [label]),
-        ("id names", [] if options.id is None else [options.id]),
+        *(
+            (f"{key} names", [column])
+            for key in ("id", "weight", "person")
+            if (column := getattr(options, key)) is not None
+        ),
         *((f"columns gives {party!r}", own) for party, own in (options.columns or {}).items()),
         ("drop names", options.drop),
         ("categorical names", options.categorical),
