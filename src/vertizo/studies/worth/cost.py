@@ -1,0 +1,111 @@
+"""What all trainings of a study release together, in numbers and in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from vertizo.config.schema import ExperimentConfig
+from vertizo.core.errors import ConfigError, RunError
+from vertizo.data.vertical import VerticalData
+from vertizo.privacy.durable_ledger import DurableLedger
+from vertizo.privacy.epsilon_text import bound_text
+from vertizo.privacy.options import ON_LABELS
+from vertizo.studies.tuning.composition import together
+from vertizo.studies.tuning.plan import Planned, unledgered
+
+STAYS = "The figures are made of raw test labels, which nothing covers: they stay with the label holder."
+
+
+def check_mechanism(config: ExperimentConfig) -> None:
+    """Refuse private labels that every training would make anew; ConfigError names them."""
+    privacy = config.privacy
+    if privacy.mechanism == "teacher":
+        raise ConfigError(
+            "privacy.mechanism is 'teacher', whose labels are made of all parties' columns, so that "
+            "no party would be left out; use 'gaussian' or 'randomised-response'"
+        )
+    if privacy.mechanism in ON_LABELS and privacy.ledger is None:
+        raise ConfigError(
+            f"privacy.mechanism {privacy.mechanism!r} would make labels anew in every training; set "
+            "privacy.ledger to a file, which keeps those of the first"
+        )
+
+
+def planned(config: ExperimentConfig, data: VerticalData) -> Planned:
+    """What one training may release."""
+    federation = unledgered(config, data)
+    return Planned(federation.statement(), federation.releases)
+
+
+def check_ledger(
+    config: ExperimentConfig, open_runs: Sequence[tuple[Sequence[int], Planned]]
+) -> None:
+    """Refuse, by RunError, trainings that a ledger cannot pay for; each with its clients' seats."""
+    path = config.privacy.ledger
+    if path is None or config.privacy.mechanism in ON_LABELS or not open_runs:
+        return
+    tally = DurableLedger.inspect(path)
+    left = tally.budget.share - tally.charged.max(1).astype(np.int64)
+    steps, paid = tally.steps_left, 0
+    if max(max(seats) for seats, _ in open_runs) >= len(left):
+        return  # it is of other parties: the first training says so
+    for seats, one in open_runs:
+        if one.releases is None:
+            return
+        left[list(seats)] -= one.releases.share
+        steps -= one.releases.secret.count if one.releases.secret is not None else 0
+        if left.min() < 0 or steps < 0:
+            raise RunError(
+                f"the ledger {path} can pay for {paid} of the {len(open_runs)} trainings to come; "
+                "use --no-shapley, which makes fewer, or a ledger for more runs (`vertizo privacy "
+                f"ledger create FILE CONFIG --runs {len(open_runs) + 1}`)"
+            )
+        paid += 1
+
+
+def cost_of(config: ExperimentConfig, plans: Sequence[Planned]) -> dict[str, Any]:
+    """What so many trainings cost together: ``words``, and ε where there is one."""
+    first, count = plans[0].statement, len(plans)
+    ledger, delta = config.privacy.ledger, config.privacy.delta
+    found: dict[str, Any] = {
+        "trainings": count,
+        "guarantee": first.guarantee,
+        "ledger": None if ledger is None else str(ledger),
+    }
+    trained = f"{count} training{'s were' if count > 1 else ' was'} made"
+    if not all(one.statement.is_bounded for one in plans):
+        words = next(one.statement.words for one in plans if not one.statement.is_bounded)
+        said = f"{trained}. That goes for each: {words}" if count > 1 else f"{trained}. {words}"
+        return found | {"words": [said, STAYS]}
+    assert first.epsilon is not None, "it is bounded"
+    simulated = (
+        "Simulated, as if the noise were secret, which seeded noise is not: "
+        if first.guarantee == "simulated"
+        else ""
+    )
+    single = (
+        f"{simulated}{trained}, each by itself ε = {bound_text(first.epsilon)} at δ = {delta:g}"
+    )
+    found |= {"epsilon_each": first.epsilon, "delta": first.delta}
+    if config.privacy.mechanism in ON_LABELS:
+        words = f"{single}. All read the private labels in {ledger}: together they cost no more."
+        return found | {"epsilon_together": first.epsilon, "words": [words, STAYS]}
+    total = together([one.releases for one in plans if one.releases is not None], delta)
+    bound = "no ε can be shown" if math.isinf(total) else f"ε = {bound_text(total)}"
+    whole = f"{single}; all together, by exact composition: {bound} for each training record."
+    found["epsilon_together"] = None if math.isinf(total) else total
+    if ledger is None:
+        unpaid = (
+            "No ledger counts them: set privacy.ledger, and further runs on these records count on."
+        )
+        return found | {"words": [whole, unpaid, STAYS]}
+    budget = DurableLedger.inspect(ledger).budget
+    words = (
+        f"All were charged to the ledger {ledger}: ε = {bound_text(budget.epsilon)} at δ = "
+        f"{budget.delta:g} for all runs that draw on it."
+    )
+    return found | {"words": [whole, words, STAYS]}
