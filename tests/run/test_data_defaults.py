@@ -209,7 +209,7 @@ class TestTables:
 
 
 def test_a_server_that_hears_mostly_noise_says_so_before_it_trains() -> None:
-    for epsilon, warns in ((0.1, True), (1000.0, False)):
-        config = complete(parse({"privacy": {"epsilon": epsilon}}), people(200))
-        notes = build(config, people(200)).notes
+    for epsilon, warns in ((0.1, True), (19.0, False)):
+        config = complete(parse({"privacy": {"epsilon": epsilon}}), people(2000))
+        notes = build(config, people(2000)).notes
         assert any("mostly noise" in note for note in notes) == warns, epsilon
