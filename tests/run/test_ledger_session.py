@@ -68,7 +68,7 @@ def test_runs_and_seeds_draw_on_one_budget(update: tuple[str, ...], tmp_path: Pa
     for summary in (first, second):
         assert summary["privacy"]["epsilon"] == pytest.approx(3, rel=5e-3)
         assert f"together have ε = {bound_text(budget.epsilon)}" in summary["privacy"]["words"]
-    with pytest.raises((RunError, ConfigError), match="left|pays for 0 more"):
+    with pytest.raises((RunError, ConfigError), match=r"left|pays for 0 more"):
         run(path, *update, "seed=2")
     assert DurableLedger.inspect(path).spent == budget.clients * budget.share
 
