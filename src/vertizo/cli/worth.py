@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Annotated
 
 from rich.console import Console
@@ -47,8 +48,8 @@ def worth(
     chosen = schema.load(config, settings or [])
     if chosen.privacy.ledger is not None and (jobs or 1) > 1:
         raise ConfigError(
-            f"--jobs is {jobs} but privacy.ledger {chosen.privacy.ledger} is for one run at a time; "
-            "leave --jobs out"
+            f"--jobs is {jobs} but privacy.ledger {chosen.privacy.ledger} is for one run at a "
+            "time; leave --jobs out"
         )
     if "seed" not in chosen.model_fields_set:  # so that it is resumed where it was stopped
         chosen = schema.load(config, [*(settings or []), "seed=0"])
@@ -58,11 +59,12 @@ def worth(
     made = study.Worth(chosen, folder, seeds, shapley, repeats)
     errors = Console(stderr=True)
     made.check()
-    say((f"note: {note}" for note in made.data.notes), errors)
-    with resumable(folder):
-        with live_bar(errors, "starting", _trainings) as show:
-            content = made.run(jobs or 1, show, None)
-    content = {"command": command_line(), "version": VERSION, **content}
+    say((f"note: {note}" for note in [*made.data.notes, *made.beforehand]), errors)
+    began = perf_counter()
+    with resumable(folder), live_bar(errors, "starting", _trainings) as show:
+        content = made.run(jobs or 1, show)
+    seconds = round(perf_counter() - began, 1)
+    content = {"command": command_line(), "version": VERSION, **content, "seconds": seconds}
     place = study.write(folder, content)
     if as_json:
         print(json.dumps(content, ensure_ascii=False))
@@ -79,4 +81,4 @@ def worth(
 
 
 def _trainings(at: Standing) -> tuple[float, str]:
-    return at.share, f"{at.finished} of {at.total} trainings"
+    return at.share, at.beside or f"{at.finished} of {at.total} trainings"

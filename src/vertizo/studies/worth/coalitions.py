@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 from vertizo.config.schema import ExperimentConfig
 from vertizo.studies.engines import Run
 
-MOST = 5
-"""Parties whose every coalition is trained: 31 of them."""
 LONGEST = 80
 """Characters of a folder's name."""
 

@@ -29,14 +29,16 @@ from vertizo.run import checkpoint
 from vertizo.run.evaluation import TESTED
 from vertizo.run.experiment import Experiment
 from vertizo.run.folder import RunFolder
+from vertizo.run.label_free import controlled
+from vertizo.run.ledger_session import can_go_on
 from vertizo.studies import comparison
 from vertizo.studies.comparison import Standing
 from vertizo.studies.engines import Processes, Run
 from vertizo.studies.tuning.plan import Planned
 from vertizo.studies.worth import coalitions as of
-from vertizo.studies.worth import pooled
+from vertizo.studies.worth import pooled, words
 from vertizo.studies.worth.coalitions import Array, Coalition
-from vertizo.studies.worth.cost import check_ledger, check_mechanism, cost_of, planned
+from vertizo.studies.worth.cost import beforehand, check_ledger, check_mechanism, cost_of, planned
 from vertizo.studies.worth.importance import Importance, importances
 
 NAME = "worth.json"
@@ -73,6 +75,8 @@ class Worth:
     repeats: int = 5
     plans: list[tuple[Coalition, Planned]] = field(default_factory=list, repr=False)
     """What each coalition's training may release, after `check`."""
+    beforehand: list[str] = field(default_factory=list, repr=False)
+    """What is about to be trained and charged, after `check`."""
 
     @cached_property
     def data(self) -> VerticalData:
@@ -87,7 +91,7 @@ class Worth:
     @property
     def every(self) -> bool:
         """Whether every coalition is trained."""
-        return self.shapley and len(self.parties) <= of.MOST
+        return self.shapley and len(self.parties) <= words.MOST
 
     @property
     def head(self) -> Head:
@@ -116,7 +120,7 @@ class Worth:
                 )
         check_mechanism(config)
         labels, task = data.labels["test"], data.task
-        kinds = len(labels.unique())
+        kinds = len(np.unique(labels.numpy()))
         if not kinds or (isinstance(task, Classification) and task.outputs == 2 and kinds < 2):
             raise DataError(
                 f"{data.name}: worth is measured on test records"
@@ -129,12 +133,19 @@ class Worth:
         to_come = []
         for coalition, plan in self.plans:
             for run in self.runs[coalition]:
-                begun = (run.folder / "config.yaml").is_file()
-                if begun:
+                if (run.folder / "config.yaml").is_file():
                     self._check_same(run, coalition)
                 else:
                     to_come.append(([self.parties.index(party) for party in coalition], plan))
         check_ledger(config, to_come)
+        self.beforehand[:] = [beforehand(config, self._all_plans, len(to_come))]
+        if self.shapley and not self.every:
+            self.beforehand.append(words.too_many(len(self.parties)))
+
+    @property
+    def _all_plans(self) -> list[Planned]:
+        """What each training may release."""
+        return [plan for _, plan in self.plans for _ in range(self.seeds)]
 
     def _check_same(self, run: Run, coalition: Coalition) -> None:
         try:
@@ -143,6 +154,13 @@ class Worth:
             raise RunError(
                 f"{run.folder} holds a run of another configuration; name another --out"
             ) from None
+        folder = RunFolder(run.folder)
+        over = folder.summary() is not None
+        if not over and not can_go_on(controlled(run.config), begun=folder.has("last")):
+            raise RunError(
+                f"{run.folder} holds a broken-off run with privacy.noise 'secure', which cannot be "
+                "repeated; remove that folder, and it is trained (and charged) anew"
+            )
 
     def _of(self, coalition: Coalition) -> VerticalData:
         """The data of those parties alone."""
@@ -163,23 +181,22 @@ class Worth:
             preparation=held,
         )
 
-    def run(
-        self,
-        jobs: int = 1,
-        progress: Progress | None = None,
-        beyond: Callable[[float], None] | None = None,
-    ) -> dict[str, Any]:
+    def run(self, jobs: int = 1, progress: Progress | None = None) -> dict[str, Any]:
         """Train what is not trained yet, after `check`; the content of ``worth.json``.
 
-        ``progress`` is told of the trainings, ``beyond`` of the permutations after them.
+        ``progress`` is told of the trainings, and of the permutations after them.
         """
         engine = Processes(jobs)
         summaries = comparison.execute([*chain(*self.runs.values())], engine, progress)
+
+        def permuting(share: float) -> None:
+            if progress is not None:
+                progress(Standing(len(summaries), len(summaries), share, "columns permuted"))
+
         found = {coalition: self._trained(runs) for coalition, runs in self.runs.items()}
         alone, everything = self._without_federation()
-        cost = cost_of(self.config, [plan for _, plan in self.plans for _ in range(self.seeds)])
         whole = [run.folder for run in self.runs[self.parties]]
-        permuted = importances(whole, self.head, self.repeats, beyond) if self.repeats else []
+        permuted = importances(whole, self.head, self.repeats, permuting) if self.repeats else []
         first = summaries[self.runs[self.parties][0]]
         label_holder = None if self.data.own is None else self.data.own.name
         return {
@@ -189,7 +206,9 @@ class Worth:
             "parties": list(self.parties),
             "label_holder": label_holder,
             "method": first["method"],
+            "federation": self.runs[self.parties][0].label,
             "head": self.head,
+            "raw_head": self.config.server.final_head,
             "seeds": [run.config.seed for run in self.runs[self.parties]],
             "tests": len(self.data.labels["test"]),
             "level": LEVEL,
@@ -199,7 +218,7 @@ class Worth:
             "left_out": self._left_out(alone, found),
             "importance": [_of_importance(each) for each in permuted],
             "repeats": self.repeats,
-            "cost": cost,
+            "cost": cost_of(self.config, self._all_plans),
         }
 
     @property

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+MOST = 5
+"""Parties whose every coalition is trained: 31 of them."""
 Content = Mapping[str, Any]
 METRICS = {
     "auc": ("test AUC", 1.0, 4),
@@ -49,20 +51,24 @@ def holder(content: Content) -> str:
     return content["label_holder"] or "the label holder"
 
 
-def name(content: Content, row: Mapping[str, Any]) -> str:
-    """Who takes part in a row."""
+def who(content: Content, row: Mapping[str, Any]) -> tuple[str, str]:
+    """Who takes part in a row, and what else is to be said of it."""
     if row["kind"] == "alone":
-        without = "" if content["label_holder"] else ", without columns"
-        return f"{holder(content)} alone{without}"
+        note = "gradient boosting" if content["label_holder"] else "no columns, nothing learnt"
+        return f"{holder(content)} alone", note
     if row["kind"] == "pooled":
-        return "all in one table (gradient boosting)"
+        return "all in one table", "gradient boosting"
     present, everybody = row["parties"], content["parties"]
     if len(present) == len(everybody):
-        return "all, federated"
+        return "all, federated", ""
     absent = [party for party in everybody if party not in present]
-    if len(absent) == 1 and len(everybody) > 2:
-        return f"without {absent[0]}"
-    return f"with {', '.join(present)}"
+    return (f"without {absent[0]}" if len(absent) == 1 else f"with {', '.join(present)}"), ""
+
+
+def name(content: Content, row: Mapping[str, Any]) -> str:
+    """The same in one line."""
+    called, note = who(content, row)
+    return f"{called} ({note})" if note else called
 
 
 def shown(content: Content) -> list[Mapping[str, Any]]:
@@ -72,10 +78,10 @@ def shown(content: Content) -> list[Mapping[str, Any]]:
     return [r for r in content["rows"] if r["kind"] != "federated" or len(r["parties"]) in few]
 
 
-def table(content: Content) -> list[list[str]]:
+def table(content: Content, *, every: bool = False) -> list[list[str]]:
     """Who takes part, the figure with its interval, and the gain over the label holder alone."""
     lines = []
-    for row in shown(content):
+    for row in content["rows"] if every else shown(content):
         if row["value"] is None:
             lines.append([name(content, row), "-", row["why"], "-"])
             continue
@@ -112,13 +118,27 @@ def columns(content: Content, most: int | None = None) -> list[list[str]]:
     return [[each["party"], each["column"], _loss(content, each)] for each in found[:most]]
 
 
+def too_many(parties: int) -> str:
+    """Why there are no Shapley values of so many parties."""
+    return (
+        f"no Shapley values: {parties} parties have {2**parties:,} coalitions, and values are for "
+        f"{MOST} at most; every party is left out once"
+    )
+
+
 def _loss(content: Content, each: Mapping[str, Any]) -> str:
     return f"{difference(content, each['value'])} ± {figure(content, each['spread'])}"
 
 
 def verdicts(content: Content) -> list[str]:
-    """A sentence on each party: whether its absence is seen at all."""
+    """A sentence on all parties together and on each: whether its absence is seen at all."""
     said = []
+    whole = next(row["gain"] for row in reversed(content["rows"]) if row["kind"] == "federated")
+    if whole is not None and len(content["parties"]) > 1:
+        said.append(
+            f"All together add {between(content, whole)} {metric(content)} to "
+            f"{holder(content)} alone."
+        )
     for each in content["left_out"]:
         party, low, high = each["party"], each["low"], each["high"]
         seen = f"{between(content, each)} {metric(content)}"
@@ -137,7 +157,8 @@ def notes(content: Content) -> list[str]:
     better = "" if content["larger_is_better"] else " Gains are what errors fall by."
     said = [
         f"Intervals: {level} of {content['resamples']:,} bootstrap resamples of the "
-        f"{content['tests']:,} test records, the same for all rows: differences are paired.{better}",
+        f"{content['tests']:,} test records, the same for all rows, so that differences are "
+        f"paired.{better}",
         "They do not hold what depends on the training's seed"
         + (f"; figures are means over {seeds} seeds." if seeds > 1 else "; --seeds 3 shows more."),
         "All in one table: what gradient boosting reaches with every party's columns in one place, "
@@ -145,16 +166,24 @@ def notes(content: Content) -> list[str]:
     ]
     if content["head"] == "raw":
         said.append("Federated rows are of the raw head, which stays with the label holder.")
-    if content["shapley"] is None and len(content["parties"]) > 5:
-        count = len(content["parties"])
+    if content["head"] != "raw" or content["raw_head"] != "boosting":
         said.append(
-            f"No Shapley values: {count} parties have {2**count:,} coalitions; they are for 5 at most."
+            "Alone and in one table, gradient boosting predicts; in federations, "
+            + (
+                f"a {content['raw_head']} head"
+                if content["head"] == "raw"
+                else "the server's model"
+            )
+            + ". Gains are of columns and models alike, unless server.final_head is 'boosting'."
         )
+    if content["shapley"] is None and len(content["parties"]) > MOST:
+        said.append(too_many(len(content["parties"])))
     elif content["shapley"] is None:
-        said.append("No Shapley values: not every coalition was trained.")
+        said.append("no Shapley values: not every coalition was trained.")
     if content["importance"]:
         said.append(
-            f"permuted: what the federation of all loses when these columns of the test records are "
-            f"exchanged at random, {content['repeats']} times a seed (± is their standard deviation)."
+            "permuted: what the federation of all loses when these columns of the test records "
+            f"are exchanged at random, {content['repeats']} times a seed (± is their standard "
+            "deviation)."
         )
     return [*said, *content["cost"]["words"]]
