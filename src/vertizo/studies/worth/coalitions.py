@@ -19,7 +19,7 @@ from vertizo.config.schema import ExperimentConfig
 from vertizo.studies.engines import Run
 
 LONGEST = 80
-"""Characters of a folder's name."""
+"""Characters of a folder's name that holds those of parties."""
 
 Array = NDArray[np.float64]
 Coalition = tuple[str, ...]
@@ -85,13 +85,17 @@ def runs(
 
 
 def folder_name(coalition: Coalition, parties: Sequence[str]) -> str:
-    """What the folder of its runs is called: by its parties, or else by their numbers.
+    """What the folder of its runs is called: by its parties or, where one cannot be, their numbers.
 
-    >>> folder_name(("a", "b"), ("a", "b", "c")), folder_name(("x/y",), ("a", "x/y"))
-    ('a+b', 'party1')
+    >>> folder_name(("a", "b"), ("a", "b", "c")), folder_name(("a",), ("a", "x/y"))
+    ('a+b', 'party0')
     """
-    name = "+".join(coalition)
-    plain = name.isprintable() and not {*name} & {*'/\\:*?"<>|'} and not name.startswith(".")
-    if plain and len(name) <= LONGEST and name.count("+") == len(coalition) - 1:
-        return name
+    unfit = {*'+/\\:*?"<>|'}
+    named = all(p.isprintable() and not unfit & {*p} and not p.startswith(".") for p in parties)
+    if (
+        named
+        and len("+".join(parties)) <= LONGEST
+        and len({p.lower() for p in parties}) == len(parties)
+    ):
+        return "+".join(coalition)
     return "party" + "+".join(str(parties.index(party)) for party in coalition)

@@ -13,6 +13,7 @@ from vertizo.core.errors import ConfigError, RunError
 from vertizo.data.vertical import VerticalData
 from vertizo.privacy.durable_ledger import DurableLedger
 from vertizo.privacy.epsilon_text import bound_text
+from vertizo.privacy.events import SecretSteps
 from vertizo.privacy.options import ON_LABELS
 from vertizo.studies.tuning.composition import together
 from vertizo.studies.tuning.plan import Planned, unledgered
@@ -59,6 +60,7 @@ def check_ledger(
     for paid, (seats, one) in enumerate(open_runs):
         if one.releases is None:
             return
+        check_steps(config, one.releases.secret, tally.budget.secret)
         left[list(seats)] -= one.releases.share
         steps -= one.releases.secret.count if one.releases.secret is not None else 0
         if left.min() < 0 or steps < 0:
@@ -67,6 +69,28 @@ def check_ledger(
                 "use --no-shapley, which makes fewer, or a ledger for more runs (`vertizo privacy "
                 f"ledger create FILE CONFIG --runs {len(open_runs) + 1}`)"
             )
+
+
+def check_steps(
+    config: ExperimentConfig, steps: SecretSteps | None, known: SecretSteps | None
+) -> None:
+    """Refuse steps of other constants than a ledger's: fewer parties make fewer at the same ε.
+
+    ConfigError says what a ledger can be charged instead.
+    """
+    if steps is None or known is None:
+        return
+    ours, theirs = (
+        (steps.sampling, steps.noise_multiplier),
+        (known.sampling, known.noise_multiplier),
+    )
+    if ours != theirs:
+        raise ConfigError(
+            f"server.update is {config.server.update!r}, and the ledger {config.privacy.ledger} is "
+            f"for steps with z = {theirs[1]:.6g}, where a federation of fewer parties has "
+            f"z = {ours[1]:.6g} at the same ε; use a server.update whose ε a ledger adds up "
+            "('private-sgd' or 'none'), or leave privacy.ledger out"
+        )
 
 
 def cost_of(config: ExperimentConfig, plans: Sequence[Planned]) -> dict[str, Any]:

@@ -186,7 +186,7 @@ class Worth:
 
         ``progress`` is told of the trainings, and of the permutations after them.
         """
-        engine = Processes(jobs)
+        engine = Processes(jobs, reused=True)
         summaries = comparison.execute([*chain(*self.runs.values())], engine, progress)
 
         def permuting(share: float) -> None:
