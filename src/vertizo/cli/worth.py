@@ -71,7 +71,9 @@ def worth(
         return
     title = f"{content['dataset']}, {content['method']}: {words.metric(content)}"
     gain = f"gain over {words.holder(content)} alone"
-    print_table(["", words.metric(content), "95 %", gain], words.table(content), title)
+    print_table(
+        ["who takes part", words.metric(content), "95 %", gain], words.table(content), title
+    )
     headings, lines = words.parties(content)
     print_table(headings, lines, "What each party is worth")
     if columns := words.columns(content, SHOWN):

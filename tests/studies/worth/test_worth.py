@@ -157,8 +157,19 @@ def test_what_a_ledger_cannot_be_charged_is_refused(call: Call) -> None:
     config = settings(*DIGITS, "privacy.epsilon=3", "server.update=poisson-dp-sgd")
     known = SecretSteps(9, 0.05, 1.64)
     check_steps(config, SecretSteps(3, 0.05, 1.64), known)
-    with pytest.raises(ConfigError, match="use a server.update whose ε a ledger adds up"):
+    with pytest.raises(ConfigError, match="whose ε a ledger adds up"):
         check_steps(config, SecretSteps(3, 0.05, 1.63), known)
+
+
+def test_what_was_broken_off_under_secure_noise_is_not_repeated(tmp_path: Path) -> None:
+    study = Worth(settings(*SMALL, "privacy.noise=secure"), tmp_path)
+    begun = study.runs[study.parties][0]
+    folder, experiment = RunFolder(begun.folder), Experiment(begun.config)
+    data = experiment.data()
+    folder.make()
+    folder.create(experiment.config, "begun", data.preparation)
+    with pytest.raises(RunError, match="cannot be repeated; remove that folder"):
+        study.check()
 
 
 def test_many_parties_are_left_out_once(tmp_path: Path) -> None:

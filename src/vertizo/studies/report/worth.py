@@ -79,7 +79,12 @@ def _part(content: Content) -> Part:
             lists.append((f"{len(rest)} more columns", ["party", "column", "permuted"], rest))
     every = words.table(content, every=True)
     if len(every) > len(words.shown(content)):
-        heads = ["", words.metric(content), "95 %", f"gain over {words.holder(content)} alone"]
+        heads = [
+            "who takes part",
+            words.metric(content),
+            "95 %",
+            f"gain over {words.holder(content)} alone",
+        ]
         lists.append((f"All {len(every)} rows", heads, every))
     return Part(
         title=f"{content['dataset']}, {content['method']}",

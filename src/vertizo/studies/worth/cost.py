@@ -128,8 +128,7 @@ def cost_of(config: ExperimentConfig, plans: Sequence[Planned]) -> dict[str, Any
     ]
     if first.guarantee == "simulated":
         whole.append(
-            "That is simulated: as if each training's noise were secret and its own, which seeded "
-            "noise is not."
+            "That is simulated: as if each training's noise were secret, which seeded noise is not."
         )
     if (persons := first.records_per_person or 1) > 1:
         whole.append(f"A person with {persons} records has more; each run's statement says it.")
