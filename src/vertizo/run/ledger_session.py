@@ -111,6 +111,19 @@ def _check_left(ledger: DurableLedger, releases: Releases) -> None:
     raise RunError(f"{words}. Another ledger states an ε beside it, {FURTHER}")
 
 
+def check_pays(config: ExperimentConfig, data: VerticalData, runs: int) -> None:
+    """Raise RunError if ``privacy.ledger`` cannot pay for so many new runs, before the first."""
+    path = config.privacy.ledger
+    assert path is not None, "a run without a ledger is charged to none"
+    share, left = _releases_of(config, data).share, DurableLedger.inspect(path).left
+    if left < runs * share * (1 - NEARLY):
+        raise RunError(
+            f"the ledger {path} pays for {left // share} more runs of this kind, and {runs} are to "
+            "be made, controls included; none was begun. Make one for more (`vertizo privacy "
+            f"ledger create FILE CONFIG --runs {runs}`), or leave the controls out"
+        )
+
+
 def charged_data(config: ExperimentConfig) -> VerticalData:
     """The records of runs that are charged to a ledger, whose IDs no seed changes."""
     return prepare(config.data, choice_of(0))
