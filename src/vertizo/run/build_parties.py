@@ -35,6 +35,7 @@ from vertizo.party.final_head import FinalHead, Fitted, Refitted
 from vertizo.party.server import ServerParty
 from vertizo.party.server_model import ServerModel, ServerSide
 from vertizo.party.table import EmbeddingTable
+from vertizo.privacy import forecast
 from vertizo.privacy.accounting import mu_of
 from vertizo.privacy.discrete_gaussian import RandomBytes
 from vertizo.privacy.embedding_noise import (
@@ -319,13 +320,19 @@ def make_server(
     order = next(iter(known), Batches(data.records, config.batch_size, stream.child("batches")))
     classes = weights.of_classes(config.data, data)
     protection = Protection(config, data, model, dims, stream, charge, random_bytes, label_file)
-    private = protection.labels
+    private, plan = protection.labels, protection.plan()
+    if plan.releases is not None:
+        shares = (config.data.class_shares or {}).values()
+        rarest = min(shares) if len(shares) == 2 else None
+        size = model.parameters.numel()
+        about = plan.releases, data.records, config.batch_size, size, rarest
+        notes = (*notes, *forecast.notes(*about))
     side = ServerSide(
         method=config.method,
         model=ServerModel(model, _task(data.task, classes) if private is None else private.task),
         table=table,
         labels=data.labels["train"] if private is None else data.labels["train"][:0],
-        plan=protection.plan(),
+        plan=plan,
         update=protection.update(),
         shared=shared,
         learning_rate=protection.learning_rate,

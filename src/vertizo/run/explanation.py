@@ -155,7 +155,7 @@ def _several(privacy: Mapping[str, Any]) -> str:
             "A person with several records: the bound is for one record and weakens with each "
             "more; data.person or data.records_per_person has it stated for a person."
         )
-    return f"A person with more than {most:,} training records."
+    return f"A person with more than {most:,} training record{'s' if most > 1 else ''}."
 
 
 def _why(config: ExperimentConfig, privacy: Mapping[str, Any]) -> str:
