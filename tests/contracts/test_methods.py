@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from vertizo.methods.base import ClientSide, Features, Method, Outcome
 from vertizo.methods.choice import METHODS
 from vertizo.testing.methods import (
-    Subject,
     a_record_decides_its_own_values,
     check_method,
     restarted_clients_go_on,
     stopped_runs_go_on,
 )
+from vertizo.testing.subject import Subject
 from vertizo.zeroth_order.estimators import estimate, outputs, two_point
 
 PAIRS = [(name, timing) for name, method in METHODS.items() for timing in method.timings]
@@ -168,6 +168,14 @@ class Centred(Plain):
         return values - values.mean()
 
 
+class CentredAtTimes(Plain):
+    """Does so where a slope is large, which no usual input shows."""
+
+    def told(self, outcome: Outcome) -> Tensor:
+        values = super().told(outcome)
+        return values - values.mean() if values.abs().max() > 50 else values
+
+
 class Doubled(Plain):
     """Says that a record takes part in two releases."""
 
@@ -195,9 +203,10 @@ class Counting(Plain):
     "method, words",
     [
         (Centred, "a record decides what others add"),
+        (CentredAtTimes, "moves what is released by .* times its sensitivity"),
         (Doubled, "releases of a round: 1, not 2"),
         (Global, "draws from a global generator"),
-        (Counting, "a restarted client differs at /parameters"),
+        (Counting, "a copy differs at /parameters"),
     ],
 )
 def test_what_a_method_breaks_is_told_in_a_line(method: type[Method], words: str) -> None:

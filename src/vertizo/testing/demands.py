@@ -21,3 +21,8 @@ def demand_refused(
     except error:
         return
     raise AssertionError(f"{words}: no {error.__name__}")
+
+
+def same(found: Any, expected: Any, words: str) -> None:
+    """AssertionError unless both are equal."""
+    demand(found == expected, f"{words}: {found}, not {expected}")

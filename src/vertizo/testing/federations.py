@@ -265,3 +265,9 @@ def differences(a: Any, b: Any, path: str = "") -> list[str]:
 def bits(array: Tensor) -> bytes:
     """An array's bytes, in which NaN equals itself and −0 differs from 0."""
     return array.detach().contiguous().numpy().tobytes()
+
+
+def alike(one: Any, other: Any, words: str) -> None:
+    """AssertionError unless two states are, bit by bit."""
+    lines = differences(copied(one), copied(other))
+    demand(not lines, f"{words} differs at {', '.join(lines[:3])}")
