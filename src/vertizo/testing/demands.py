@@ -6,6 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 
+def path_of(what: Any) -> str:
+    """A name or import path as it is; of a class or function, its path ``module:name``."""
+    return what if isinstance(what, str) else f"{what.__module__}:{what.__qualname__}"
+
+
 def demand(held: object, words: str) -> None:
     """AssertionError with these words unless it holds; ``python -O`` does not skip it."""
     if not held:

@@ -20,7 +20,7 @@ from vertizo.protocol.codecs.none import NoCompression
 from vertizo.protocol.messages import Message, Query, Reply
 from vertizo.run.federation import Federation
 from vertizo.run.federation import build as build_federation
-from vertizo.testing.demands import demand
+from vertizo.testing.demands import demand, path_of
 
 Named: TypeAlias = str | type[Method]
 """A method: its name or import path, or a class that its module gives by its name."""
@@ -100,8 +100,7 @@ def config(
 ) -> ExperimentConfig:
     """A small configuration; ``changes`` by dotted keys."""
     tree: dict[str, Any] = {}
-    name = method if isinstance(method, str) else f"{method.__module__}:{method.__qualname__}"
-    own: dict[str, Any] = {"method.name": name, "seed": 0}
+    own: dict[str, Any] = {"method.name": path_of(method), "seed": 0}
     if timing is not None:
         own["simulation.timing"] = timing
     for key, value in {**SMALL, **own, **(changes or {})}.items():
@@ -217,13 +216,12 @@ def encoded(message: Message, codec: Codec = CODEC) -> bytes:
 
 def client_holds(federation: Federation, client: int) -> dict[str, Any]:
     """A copy of everything that a client keeps."""
-    return copied(
-        {
-            "party": federation.clients[client].state(),
-            "parameters": federation.models[client].parameters,
-            "optimizer": federation.optimizers[client].state(),
-        }
-    )
+    held = {
+        "party": federation.clients[client].state(),
+        "parameters": federation.models[client].parameters,
+        "optimizer": federation.optimizers[client].state(),
+    }
+    return {key: copied(part) for key, part in held.items()}
 
 
 def restore_client(federation: Federation, client: int, held: Mapping[str, Any]) -> None:
