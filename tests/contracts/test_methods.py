@@ -20,6 +20,7 @@ from vertizo.testing.methods import (
     restarted_clients_go_on,
     stopped_runs_go_on,
 )
+from vertizo.testing.sensitivity import a_record_moves_no_release_too_far
 from vertizo.testing.subject import Subject
 from vertizo.zeroth_order.estimators import estimate, outputs, two_point
 
@@ -139,6 +140,8 @@ def test_variants_keep_what_hangs_on_them(method: str, options: dict[str, Any]) 
         stopped_runs_go_on(subject, (5,))
         if name == "none":
             a_record_decides_its_own_values(subject)
+        if name == "gaussian":
+            a_record_moves_no_release_too_far(subject, tries=20)
 
 
 class Plain(Method):

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import torch
+
 from vertizo.testing import (
     check_codec,
     check_dataset,
@@ -13,7 +14,7 @@ from vertizo.testing import (
     check_model,
     check_tracker,
 )
-from vertizo_example.codec import Half
+from vertizo_example.codec import SharedExponent
 from vertizo_example.model import Gated
 
 
@@ -22,11 +23,11 @@ def test_the_method() -> None:
 
 
 def test_the_codec() -> None:
-    check_codec(Half(), error=2**-11)
+    check_codec(SharedExponent(), error=1 / 32767)
 
 
 def test_the_model() -> None:
-    check_model(lambda: Gated(width=5).module((4,), None), torch.randn(7, 4))
+    check_model(lambda: Gated(hidden=5).module((4,), None), torch.randn(7, 4))
 
 
 def test_the_data_set() -> None:

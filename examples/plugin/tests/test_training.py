@@ -15,12 +15,11 @@ def test_clients_learn() -> None:
         Experiment.from_yaml(RUN, [f"control={control}"]).run().summary
         for control in ("none", "frozen")
     )
-    assert trained["test_accuracy"] > 0.9
-    assert trained["test_loss"] < frozen["test_loss"]
+    assert trained["test_accuracy"] > frozen["test_accuracy"] + 0.3
 
 
 def test_a_run_states_its_guarantee() -> None:
     private = ["privacy.mechanism=gaussian", "privacy.epsilon=8", "server.update=none"]
     summary = Experiment.from_yaml(RUN, [*private, "epochs=2"]).run().summary
-    assert summary["privacy"]["guarantee"] in ("exact", "simulated")
+    assert summary["privacy"]["guarantee"] == "simulated"  # exact where the noise is secret
     assert summary["privacy"]["epsilon"] <= 8

@@ -84,8 +84,6 @@ class Replies:
         self, subject: Subject, clip: float, more: Mapping[str, Any] | None = None
     ) -> None:
         own = {"server.update": "none", **federations.GAUSSIAN, "privacy.clip": clip}
-        if "reply" in type(subject.options).model_fields:  # losses themselves bear no noise
-            own["method.reply"] = "difference"
         self.clip = clip
         self._side: ServerSide = subject.build({**(more or {}), **own}).server.side
         self.points = self._side.method.points

@@ -1,4 +1,4 @@
-"""Points on two rings, of which one party has the eastings and another the northings."""
+"""Points on two rings, of which one party has the eastings, another the northings."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 
 import torch
+
 from vertizo.core.errors import ConfigError
 from vertizo.data.options import DataConfig
 from vertizo.data.pooled import Pooled
@@ -23,7 +24,7 @@ def rings(root: Path | None, options: DataConfig) -> Pooled:
     labels = torch.randint(2, (800,), generator=draw)
     radii = 1 + labels + 0.1 * torch.randn(800, generator=draw)
     east, north = radii * angles.cos(), radii * angles.sin()
-    records = torch.stack([east, east.square(), north, north.square()], 1)
+    records = torch.stack([east, north], 1)
     return Pooled(
         name="rings",
         train=records[:600],
@@ -31,8 +32,8 @@ def rings(root: Path | None, options: DataConfig) -> Pooled:
         test=records[600:],
         test_labels=labels[600:],
         task=Classification(2),
-        columns=("east", "east squared", "north", "north squared"),
+        columns=("east", "north"),
         label="ring",
-        groups={"eastern": ["east", "east squared"], "northern": ["north", "north squared"]},
+        groups={"eastern": ["east"], "northern": ["north"]},
         class_names=("inner", "outer"),
     )

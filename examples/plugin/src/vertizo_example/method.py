@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from pydantic import Field
 from torch import Tensor
+
 from vertizo.methods.base import ClientSide, Features, Method, Outcome
 from vertizo.zeroth_order.estimators import outputs, two_point
 
