@@ -76,6 +76,6 @@ def _alike(data: VerticalData) -> int:
         rows = own["train"].flatten(1).numpy()
         for column in range(rows.shape[1]):
             values = np.ascontiguousarray(rows[:, column], np.float32) + np.float32(0)  # no −0
-            odd = 2 * drawn.integers(2**63, dtype=np.uint64) + np.uint64(1)
+            odd = np.uint64(drawn.integers(2**64, dtype=np.uint64)) | np.uint64(1)
             hashes += (values.view(np.uint32).astype(np.uint64) + np.uint64(1)) * odd
     return int(np.unique(hashes, return_counts=True)[1].max())
