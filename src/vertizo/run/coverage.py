@@ -109,7 +109,7 @@ def assumptions(
         ("server.model", config.server.model, True),
     )
     things = tuple(
-        f"{key} ({getattr(model, 'path', '')}) treats each record by itself"
+        f"{key} ({getattr(model, 'path', model.name)}) treats each record by itself"
         for key, model, decides in models
         if decides and isinstance(model, Foreign)
     )
