@@ -202,7 +202,7 @@ def describe(drawing: Drawing, measure: Measure) -> str:
     if any(p.spread is not None for line in main for p in line.points[measure.key]):
         words += " Bands and ± are one standard deviation over seeds."
     if len(main) < len(lines):
-        words += " Dashes are frozen clients, dots random updates, dashes with dots label-free ones."
+        words += " Dashes are frozen clients, dots random updates, both by turns label-free ones."
     return words
 
 
