@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.network.test_alignment import NAME, Tapped, agree, numbers, serving, take_part
 from tests.deployments import DirectChannel
+from tests.network.test_alignment import NAME, Tapped, agree, numbers, serving, take_part
 
 from vertizo.core.errors import MalformedError, RunError
 from vertizo.network.alignment.blinding import CHUNK, POINT, PRIME, Curve
