@@ -218,7 +218,7 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
         },
     },
 }
-DIGEST = "e444bb1adbe15c962272508fbe8dbe26"
+DIGEST = "ac72c8032a2309533632e833243063fa"
 SERVED: dict[str, dict[str, Any]] = {
     "dpzv": {},
     "vafl": {

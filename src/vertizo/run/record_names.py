@@ -21,6 +21,13 @@ def records_name(config: ExperimentConfig, data: VerticalData) -> str:
 
     Runs of one name give the same IDs to the same records.
     """
-    apart = {"root", "parties", "split", "columns", "label_holder"}  # who holds what of them
+    apart = {
+        "root",
+        "parties",
+        "split",
+        "columns",
+        "label_holder",
+        "without",
+    }  # who holds what of them
     chosen = config.data.model_dump_json(exclude=apart).encode()
     return f"{data.name} {blake2b(chosen, digest_size=6).hexdigest()}"
