@@ -13,7 +13,15 @@ from tests.network.test_alignment import NAME, Tapped, agree, numbers, serving, 
 
 from vertizo.core.errors import MalformedError, RunError
 from vertizo.network.alignment.blinding import CHUNK, POINT, PRIME, Curve
-from vertizo.network.alignment.messages import Own, Piece, Taken, Welcome
+from vertizo.network.alignment.messages import (
+    Begin,
+    Own,
+    Piece,
+    Taken,
+    Welcome,
+    decode_ask,
+    encode,
+)
 
 pytest.importorskip("nacl")
 J = 486662
@@ -125,8 +133,6 @@ def test_one_record_in_two_guises_is_refused_by_both() -> None:
 
     class LabelHolder:
         def ask(self, frame: bytes) -> bytes:
-            from vertizo.network.alignment.messages import Begin, decode_ask, encode
-
             ask = decode_ask(frame)
             if isinstance(ask, Begin):
                 return encode(Welcome(2, 2, b""))
