@@ -50,6 +50,7 @@ bench: $(WITH_JAX)  ## speed, memory, bytes, growth; ratios of one run on one co
 bench-network: $(WITH_TESTS)  ## the network against bare gRPC streams, and FLARE; loopback, mutual TLS
 	$(BIN)/python benchmarks/network.py --json $(RESULTS)/network.json
 	$(BIN)/python benchmarks/network_job.py --json $(RESULTS)/network_job.json
+	$(BIN)/python benchmarks/alignment.py --json $(RESULTS)/alignment.json
 	$(BIN)/python benchmarks/flare.py --json $(RESULTS)/flare.json
 	$(BIN)/python benchmarks/summary.py $(RESULTS)
 

@@ -149,7 +149,7 @@ def diagnoses() -> dict[str, str]:
 
 
 def test_the_tutorial_does_what_it_says(reader: Reader) -> None:
-    pytest.importorskip("private_set_intersection")
+    pytest.importorskip("nacl")
     known = (ROOT / "examples" / "federation" / "lab.yaml").read_text()
     assert [block in known for _, block in blocks("yaml")] == [True]
     assert [heading[:2] for heading, _ in blocks("shell")] == [f"{n}." for n in range(1, 8)]

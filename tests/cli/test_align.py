@@ -25,7 +25,7 @@ from vertizo.data.alignment import TableToAlign
 from vertizo.data.tabular import frames
 from vertizo.network.transport import Service
 
-METHODS = ["hashed", *(["private"] if find_spec("private_set_intersection") else [])]
+METHODS = ["hashed", *(["private"] if find_spec("nacl") else [])]
 
 
 class Party:
@@ -117,7 +117,7 @@ def never(*_: Any) -> Any:
 def test_what_is_wrong_is_said_before_anybody_is_asked(
     parties: dict[str, Party], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "private_set_intersection.python", None)
+    monkeypatch.setitem(sys.modules, "nacl.bindings", None)
     wrong: list[tuple[dict[str, Any], str, type[Exception], str]] = [
         ({"path": Path("nowhere.csv")}, "hashed", DataError, "nowhere.csv is missing"),
         ({"column": "custome"}, "hashed", DataError, "did you mean 'customer'"),

@@ -52,9 +52,9 @@ from vertizo.network.alignment.messages import (
 )
 from vertizo.network.alignment.service import AligningService
 
-HAS_PSI = find_spec("private_set_intersection") is not None
+HAS_PSI = find_spec("nacl") is not None
 METHODS: tuple[Method, ...] = ("private", "hashed") if HAS_PSI else ("hashed",)
-needs_psi = pytest.mark.skipif(not HAS_PSI, reason="openmined-psi is not installed")
+needs_psi = pytest.mark.skipif(not HAS_PSI, reason="PyNaCl is not installed")
 NAME = "federation"
 START = bytes(16)
 
@@ -244,13 +244,14 @@ def test_a_feature_holder_sends_no_key_and_no_hash_of_one() -> None:
         assert [welcome.salt for welcome in channel.answers(Welcome)] == [b""]
         stream = b"".join(channel.sent)
         for key in keys:
-            inner = stranger._text(key)  # what is mapped to the curve, before any secret
-            shown = [key.encode(), inner.encode(), bytes.fromhex(inner), *salted_hashes(b"", [key])]
+            inner = stranger._hash(key)  # what is mapped to the curve, before any secret
+            [mapped] = stranger._points([key])
+            shown = [key.encode(), inner.hex().encode(), inner, mapped, *salted_hashes(b"", [key])]
             for name in ("md5", "sha1", "sha256", "sha512", "blake2b", "sha3_256"):
                 digest = hashlib.new(name, key.encode()).digest()
                 shown += [digest, digest.hex().encode()]
             assert not any(part in stream for part in shown)
-        assert not any(point[1:] in stream for point in stranger.blind(keys))
+        assert not any(point in stream for point in stranger.blind(keys))
     # Two parties with the same keys have not one point in common.
     shop, post = (set(channel.own_points()) for channel in channels.values())
     assert (len(shop), len(post), len(shop & post)) == (60, 60, 0)
@@ -271,13 +272,13 @@ def test_a_feature_holder_cannot_try_keys_out(monkeypatch: pytest.MonkeyPatch) -
     channel = agree(own, {"shop": numbers(40, 90)}, "private").channels["shop"]
     label_holder, shop = made
     points = b"".join(piece.points for piece in channel.answers(Piece))
-    seen = {*cut(points, POINT), *cut(shop.again(points), POINT)}
+    seen = {*cut(points, POINT), *shop.again(points)}
     assert len(seen) == 100
     stream = b"".join(channel.received)
 
     def recognised(curve: Curve, guesses: Sequence[str]) -> set[str]:
         blinded = curve.blind(guesses)
-        again = cut(curve.again(b"".join(blinded)), POINT)
+        again = curve.again(b"".join(blinded))
         return {
             guess
             for guess, once, twice in zip(guesses, blinded, again, strict=True)
@@ -290,7 +291,7 @@ def test_a_feature_holder_cannot_try_keys_out(monkeypatch: pytest.MonkeyPatch) -
     # No key is told at all, common or not, in plain or by a hash that anyone can take.
     for key in own:
         assert hashlib.sha256(key.encode()).digest() not in stream
-        assert bytes.fromhex(shop._text(key)) not in stream
+        assert shop._hash(key) not in stream
     [outcome] = channel.answers(Outcome)
     assert (outcome.common, len(outcome.bits)) == (10, 7)
 
@@ -329,7 +330,7 @@ def started(service: AligningService, member: str, keys: Sequence[str]) -> Calla
     def say(ask: Message) -> Any:
         return decode_answer(channel.ask(encode(ask)))
 
-    welcome = say(Begin(1, NAME, "hashed", START, len(keys)))
+    welcome = say(Begin(2, NAME, "hashed", START, len(keys)))
     hashes = sorted(salted_hashes(welcome.salt, keys))
     assert say(Own(START, 0, b"".join(hashes))) == Taken()
     return say
@@ -366,7 +367,7 @@ def test_pieces_are_taken_in_turn_sorted_and_only_once() -> None:
     with serving(["x"], members=["a", "b"]) as service:
         say = started(service, "a", ["x", "y"])
         fresh = DirectChannel(service, "b")
-        fresh.ask(encode(Begin(1, NAME, "hashed", START, 2)))
+        fresh.ask(encode(Begin(2, NAME, "hashed", START, 2)))
 
         def say_fresh(ask: Message) -> Any:
             return decode_answer(fresh.ask(encode(ask)))
@@ -376,9 +377,9 @@ def test_pieces_are_taken_in_turn_sorted_and_only_once() -> None:
             (say, Own(START, 2, bytes(64)), "piece 2 of its own keys came where 1 is next"),
             (say, Own(START, 1, bytes(64)), "piece 1 has 64 bytes, not 0"),
             (say, Fetch(START, 0), "there is none"),
-            (say, Raised(START, 0, bytes(33)), "piece 0 has 33 bytes"),
+            (say, Raised(START, 0, bytes(32)), "piece 0 has 32 bytes"),
             (say, Confirm(START, bytes(32)), "no outcome yet"),
-            (say, Begin(1, NAME, "hashed", START, 3), "another number of keys"),
+            (say, Begin(2, NAME, "hashed", START, 3), "another number of keys"),
             (say, Finish(b"1" * 16), "begin again"),
             (say_fresh, Own(START, 0, b"b" * 32 + b"a" * 32), unsorted),
             (say_fresh, Own(START, 0, b"a" * 64), unsorted),
@@ -396,7 +397,10 @@ def test_pieces_are_taken_in_turn_sorted_and_only_once() -> None:
 @needs_psi
 def test_points_off_the_curve_and_one_for_two_are_refused() -> None:
     def no_points(ask: Any) -> Any:
-        return Own(ask.start, ask.piece, b"\x02" + b"\xff" * 32) if isinstance(ask, Own) else ask
+        return Own(ask.start, ask.piece, b"\xff" * POINT) if isinstance(ask, Own) else ask
+
+    def small(ask: Any) -> Any:
+        return Own(ask.start, ask.piece, bytes(POINT)) if isinstance(ask, Own) else ask
 
     def all_alike(ask: Any) -> Any:
         if isinstance(ask, Raised):
@@ -406,6 +410,7 @@ def test_points_off_the_curve_and_one_for_two_are_refused() -> None:
     with serving(["x", "y"], "private") as service:
         for change, words in (
             (no_points, "refused: there is something that is no point of"),
+            (small, "refused: there is a point of small order"),
             (all_alike, "came back as one"),
         ):
             channel = Tapped(DirectChannel(service, "a"), change)
@@ -444,10 +449,10 @@ def thrown_at() -> Iterator[AligningService]:
 
 
 ASKS = (
-    Begin(1, NAME, "hashed", START, 2),
+    Begin(2, NAME, "hashed", START, 2),
     Own(START, 0, bytes(64)),
     Fetch(START, 0),
-    Raised(START, 0, bytes(66)),
+    Raised(START, 0, bytes(64)),
 )
 
 
@@ -493,9 +498,9 @@ def test_parties_that_are_set_up_otherwise() -> None:
         for change, words in (
             ({"federation": "oth\x1ber"}, "federation of the alignment is 'oth\\x1ber' there and"),
             ({"method": "private"}, "method of the alignment is 'private' there and 'hashed' at"),
-            ({"version": 2}, "version of the alignment is 2 there and 1 at the label holder"),
+            ({"version": 1}, "version of the alignment is 1 there and 2 at the label holder"),
         ):
-            other = msgspec.structs.replace(Begin(1, NAME, "hashed", START, 1), **change)
+            other = msgspec.structs.replace(Begin(2, NAME, "hashed", START, 1), **change)
             channel.change = lambda _, other=other: other
             with pytest.raises(RunError) as caught:
                 take_part(channel, ["x"])
@@ -581,7 +586,8 @@ def test_a_label_holder_that_answers_nonsense() -> None:
 def test_a_label_holder_that_sends_no_points() -> None:
     usual = {Begin: encode(Welcome(1, 2, b"")), Own: encode(Taken())}
     for points, words in (
-        (bytes(33), "piece 0 is wrong: there is something that is no"),
+        (b"\xff" * POINT, "piece 0 is wrong: there is something that is no"),
+        (bytes(POINT), "piece 0 is wrong: there is a point of small order"),
         (bytes(66), "sent 66 bytes"),
     ):
         with pytest.raises(RunError, match=words):
@@ -592,7 +598,7 @@ def test_a_label_holder_that_sends_no_points() -> None:
 
 
 def test_without_the_extra_the_alternative_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "private_set_intersection.python", None)
+    monkeypatch.setitem(sys.modules, "nacl.bindings", None)
     words = r"pip install 'vertizo\[psi\]'; or choose --method hashed, which is not private"
     with pytest.raises(ConfigError, match=words):
         AligningService(["a"], ["x"], federation=NAME)

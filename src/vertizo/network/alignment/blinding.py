@@ -1,73 +1,93 @@
 """Keys made unreadable so that two parties can compare them: by an elliptic curve, or by a hash.
 
-`Curve` is private: each party has a secret number and multiplies points of the curve P-256 by it.
+`Curve` is private: each party has a secret number and multiplies points of Curve25519 by it.
 A key's point multiplied by both secrets is the same in either order, and without a secret nobody
-can tell which key a point stands for. The points are openmined-psi's, as in its "raw" protocol.
+can tell which key a point stands for (Meadows 1986; Huberman, Franklin and Hogg 1999). The curve
+is libsodium's, by PyNaCl.
 
 `salted_hashes` is not private: whoever has the salt can hash any key and look for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import accumulate, chain
 from typing import Any, TypeVar
 
 from vertizo.core.errors import ConfigError, MalformedError
 from vertizo.data.alignment import hashed
 
-POINT = 33
-"""Bytes of a point: its first coordinate, and the sign of the second."""
+POINT = 32
+"""Bytes of a point: its coordinate u (RFC 7748)."""
 HASH = 32
 """Bytes of a salted hash."""
 PIECE = 8192
 """Points or hashes in one frame: 0.3 MB, and less than a second's work."""
+PRIME = 2**255 - 19
+"""Coordinates are numbers below it."""
+CHUNK = 512
+"""Points that a thread works on at a time; libsodium runs without Python's lock."""
 
 Sliced = TypeVar("Sliced", bytes, Sequence[str], Sequence[bytes])
 
 
 class Curve:
-    """A secret of one party for one alignment; ConfigError where openmined-psi is not installed.
+    """A secret of one party for one alignment; ConfigError where PyNaCl is not installed.
 
     The same key of another federation has another point.
     """
 
     def __init__(self, federation: str) -> None:
-        self._psi = require_psi()
-        self._federation = federation
-        self._hashing = self._psi.client.CreateWithNewKey(True)
-        secret = self._hashing.GetPrivateKeyBytes()
-        self._multiplying = self._psi.server.CreateFromKey(secret, True)
+        self._sodium = require_psi()
+        self._federation = federation.encode()
+        self._multiply = partial(self._sodium.crypto_scalarmult, os.urandom(32))
 
     def blind(self, keys: Sequence[str]) -> list[bytes]:
         """A point for each key, in the order of the keys."""
-        request = self._hashing.CreateRequest([self._text(key) for key in keys])
-        return list(request.encrypted_elements)
+        return _in_threads(lambda part: [*map(self._multiply, self._points(part))], keys)
 
-    def again(self, points: bytes) -> bytes:
-        """Another party's points times this party's secret; MalformedError if one is no point."""
-        request = self._psi.Request(
-            reveal_intersection=True, encrypted_elements=list(cut(points, POINT))
-        )
+    def again(self, points: bytes) -> list[bytes]:
+        """Another party's points times this party's secret, in their order.
+
+        Raises:
+            MalformedError: one is written otherwise than a point is, or has a small order.
+        """
+        return _in_threads(self._again, list(cut(points, POINT)))
+
+    def _again(self, points: Sequence[bytes]) -> list[bytes]:
+        if any(int.from_bytes(point, "little") >= PRIME for point in points):
+            raise MalformedError("there is something that is no point of the curve")
         try:
-            response = self._multiplying.ProcessRequest(request)
-        except RuntimeError:
-            raise MalformedError("there is something that is no point of the curve") from None
-        return b"".join(response.encrypted_elements)
+            return [self._multiply(point) for point in points]
+        except RuntimeError:  # libsodium's answer where the product would not depend on the secret
+            raise MalformedError("there is a point of small order") from None
 
-    def _text(self, key: str) -> str:
-        return hashed((b"vertizo alignment, curve", self._federation.encode(), key.encode())).hex()
+    def _points(self, keys: Sequence[str]) -> list[bytes]:
+        """What keys stand for, before any secret: points of the group of prime order."""
+        mapped = [self._sodium.crypto_core_ed25519_from_uniform(self._hash(key)) for key in keys]
+        heights = [int.from_bytes(point, "little") % 2**255 for point in mapped]  # without the sign
+        return [
+            ((1 + y) * inverse % PRIME).to_bytes(POINT, "little")  # RFC 7748, section 4.1
+            for y, inverse in zip(heights, _inverses([1 - y for y in heights]), strict=True)
+        ]
+
+    def _hash(self, key: str) -> bytes:
+        return hashed((b"vertizo alignment, curve25519", self._federation, key.encode()))
 
 
 def require_psi() -> Any:
-    """The module of openmined-psi; ConfigError where it is not installed."""
+    """PyNaCl's bindings of libsodium; ConfigError where it is not installed."""
     try:
-        import private_set_intersection.python as psi
+        import nacl.bindings as sodium
     except ImportError:
         raise ConfigError(
             "the method 'private' needs the extra: pip install 'vertizo[psi]'; "
             "or choose --method hashed, which is not private"
         ) from None
-    return psi
+    return sodium
 
 
 def salted_hashes(salt: bytes, keys: Sequence[str]) -> list[bytes]:
@@ -78,3 +98,18 @@ def salted_hashes(salt: bytes, keys: Sequence[str]) -> list[bytes]:
 def cut(whole: Sliced, width: int) -> Iterator[Sliced]:
     """Parts of that length each; the last may be shorter."""
     return (whole[start : start + width] for start in range(0, len(whole), width))
+
+
+def _in_threads(work: Callable[[Any], list[bytes]], whole: Sequence[Any]) -> list[bytes]:
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return [*chain.from_iterable(pool.map(work, cut(whole, CHUNK)))]
+
+
+def _inverses(numbers: Sequence[int]) -> list[int]:
+    """1 / n modulo the prime, for each; one inversion for all (Montgomery 1987)."""
+    products = [*accumulate(numbers, lambda a, b: a * b % PRIME, initial=1)]
+    inverse, inverses = pow(products[-1], -1, PRIME), []
+    for number, before in zip(reversed(numbers), reversed(products[:-1]), strict=True):
+        inverses.append(inverse * before % PRIME)
+        inverse = inverse * number % PRIME
+    return inverses[::-1]

@@ -141,6 +141,7 @@ def align_with(
 def _raise(channel: Channel, curve: Curve, start: bytes, count: int, progress: Progress) -> None:
     """Multiply the label holder's points by this party's secret, and send them back."""
     total = pieces(count)
+    seen: set[bytes] = set()
     for piece in range(total):
         points = _ask(channel, messages.Fetch(start, piece), messages.Piece).points
         if len(points) != POINT * size_of(piece, count):
@@ -149,7 +150,10 @@ def _raise(channel: Channel, curve: Curve, start: bytes, count: int, progress: P
             raised = curve.again(points)
         except MalformedError as error:
             raise RunError(f"the label holder's piece {piece} is wrong: {error}") from None
-        _ask(channel, messages.Raised(start, piece, raised), messages.Taken)
+        seen.update(raised)
+        if len(seen) != min(count, (piece + 1) * PIECE):
+            raise RunError(f"the label holder sent one record twice, by its piece {piece}")
+        _ask(channel, messages.Raised(start, piece, b"".join(raised)), messages.Taken)
         progress(0.5 + (piece + 1) / total / 2, "blinding the label holder's keys")
 
 

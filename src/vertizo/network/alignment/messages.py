@@ -19,7 +19,7 @@ import msgspec
 from vertizo.core.errors import ConflictError, MalformedError, OversizedError
 from vertizo.network.alignment.blinding import HASH, PIECE, POINT, cut
 
-VERSION = 1
+VERSION = 2
 MOST_KEYS = 2**25
 """Keys that one party may have; a bit for each is 4 MiB."""
 LARGEST_ASK = PIECE * POINT + 1024
@@ -245,6 +245,13 @@ class MemberSet:
     def is_compared(self) -> bool:
         """Everything was sent and worked through."""
         return self.waits and len(self.compared) == self.begin.count
+
+    def compare(self, points: Sequence[bytes]) -> None:
+        """The next of its own points as they are compared; MalformedError if two became one."""
+        self.compared += points
+        whole = len(self.compared) == self.begin.count
+        if whole and len(set(self.compared)) != self.begin.count:
+            raise MalformedError("two of its own elements are one record")
 
     def finish(self) -> None:
         """Everything was sent; ConflictError if not, MalformedError if an element came twice."""

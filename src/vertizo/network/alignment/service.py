@@ -24,7 +24,7 @@ from vertizo.core.errors import (
 )
 from vertizo.data.alignment import fingerprint, in_order
 from vertizo.network.alignment import messages
-from vertizo.network.alignment.blinding import PIECE, POINT, Curve, cut, salted_hashes
+from vertizo.network.alignment.blinding import PIECE, Curve, cut, salted_hashes
 from vertizo.network.alignment.member import Alignment, Method, check_keys, check_method
 from vertizo.network.alignment.messages import MemberSet, one_line, pieces
 from vertizo.network.transport import Answer
@@ -226,7 +226,7 @@ class AligningService:
         if self._curve is None or self._sets.get(member) is not theirs:
             return
         try:
-            theirs.compared += cut(self._curve.again(points), POINT)
+            theirs.compare(self._curve.again(points))
         except MalformedError as error:
             del self._sets[member]
             self._broken[member] = self._refuse(member, error).reason

@@ -1,0 +1,156 @@
+"""The points of private alignments: what the page says, and nothing else is multiplied."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.deployments import DirectChannel
+from tests.network.test_alignment import NAME, Tapped, agree, numbers, serving, take_part
+
+from vertizo.core.errors import MalformedError, RunError
+from vertizo.network.alignment.blinding import CHUNK, POINT, PRIME, Curve
+from vertizo.network.alignment.messages import (
+    Begin,
+    Own,
+    Piece,
+    Taken,
+    Welcome,
+    decode_ask,
+    encode,
+)
+
+pytest.importorskip("nacl")
+J = 486662
+"""Curve25519 is y² = u³ + J u² + u."""
+
+
+def coded(number: int) -> bytes:
+    return number.to_bytes(POINT, "little")
+
+
+def ladder(scalar: int, u: int) -> int:
+    """RFC 7748, section 5, with numbers of Python."""
+    a, b, c, d = 1, 0, u, 1
+    for bit in reversed(range(255)):
+        if swap := scalar >> bit & 1:
+            a, b, c, d = c, d, a, b
+        plus, minus = (a + b) ** 2 % PRIME, (a - b) ** 2 % PRIME
+        one, other = (c - d) * (a + b) % PRIME, (c + d) * (a - b) % PRIME
+        c, d = (one + other) ** 2 % PRIME, u * (one - other) ** 2 % PRIME
+        e = plus - minus
+        a, b = plus * minus % PRIME, e * (plus + (J - 2) // 4 * e) % PRIME
+        if swap:
+            a, b, c, d = c, d, a, b
+    return a * pow(b, -1, PRIME) % PRIME
+
+
+def is_square(number: int) -> bool:
+    return pow(number, (PRIME - 1) // 2, PRIME) in (0, 1)
+
+
+def mapped(uniform: bytes) -> int:
+    """RFC 9380, section 6.7.1 (Elligator 2), times the cofactor."""
+    r = int.from_bytes(uniform, "little") % 2**255
+    u = -J * pow(1 + 2 * r * r, -1, PRIME) % PRIME
+    return ladder(8, u if is_square(u**3 + J * u * u + u) else -u - J)
+
+
+def secret_of(curve: Curve) -> int:
+    """Clamped as in RFC 7748."""
+    secret = int.from_bytes(curve._multiply.args[0], "little")
+    return secret % 2**254 // 8 * 8 + 2**254
+
+
+def test_points_are_those_of_the_standards() -> None:
+    curve, keys = Curve(NAME), ["", "1", "é", "x" * 999, *numbers(20)]
+    points = [mapped(curve._hash(key)) for key in keys]
+    assert curve._points(keys) == [coded(u) for u in points]
+    blinded = [ladder(secret_of(curve), u) for u in points]
+    assert curve.blind(keys) == [coded(u) for u in blinded]
+    assert all(is_square(u**3 + J * u * u + u) for u in blinded)  # none tells by lying elsewhere
+    assert curve.again(b"".join(map(coded, points))) == [coded(u) for u in blinded]
+    assert not {*Curve("other").blind(keys), *Curve(NAME).blind(keys)} & {*curve.blind(keys)}
+
+
+@given(st.sets(st.text(max_size=4), max_size=20), st.randoms())
+@settings(max_examples=30, deadline=None)
+def test_either_order_gives_the_same_points(keys: set[str], order: random.Random) -> None:
+    one, other, mine = Curve(NAME), Curve(NAME), sorted(keys)
+    theirs = order.sample(mine, len(mine))
+    twice = dict(zip(mine, other.again(b"".join(one.blind(mine))), strict=True))
+    back = dict(zip(theirs, one.again(b"".join(other.blind(theirs))), strict=True))
+    assert twice == back
+    assert len(set(twice.values())) == len(keys)
+
+
+def test_threads_keep_the_order() -> None:
+    curve, keys = Curve(NAME), numbers(3 * CHUNK + 1)
+    points = curve.blind(keys)
+    assert [curve.blind([key])[0] for key in keys[:: CHUNK // 2]] == points[:: CHUNK // 2]
+
+
+EIGHTH = 325606250916557431795983626356110631294008115727848805560023387167927233504
+EIGHTHS = (EIGHTH, 39382357235489614581723060781553021112529911719440698176882885853963445705823)
+SMALL = (0, 1, PRIME - 1, *EIGHTHS)
+"""The points of order 1, 2, 4 and 8, of the curve and of its twist, by their coordinate."""
+
+
+def test_points_of_small_order_and_numbers_written_otherwise_are_refused() -> None:
+    curve = Curve(NAME)
+    [good] = curve.blind(["x"])
+    for u in EIGHTHS:
+        assert is_square(u**3 + J * u * u + u)
+        assert {(u * u - 1) ** 2 % PRIME} == {4 * u * (u * u + J * u + 1) % PRIME}  # twice it is 1
+    for u in SMALL:
+        with pytest.raises(MalformedError, match="a point of small order"):
+            curve.again(good + coded(u))
+    number = int.from_bytes(good, "little")
+    otherwise = [*range(PRIME, 2**255), *(u + 2**255 for u in (*SMALL, number)), 2**256 - 1]
+    for u in otherwise:
+        with pytest.raises(MalformedError, match="something that is no point"):
+            curve.again(good + coded(u))
+
+
+def test_one_record_in_two_guises_is_refused_by_both() -> None:
+    """A point plus one of order 2 is another, but their products with a secret are one."""
+    curve = Curve(NAME)
+    [good] = curve.blind(["x"])
+    guises = sorted([good, coded(pow(int.from_bytes(good, "little"), -1, PRIME))])
+    assert len(set(curve.again(b"".join(guises)))) == 1
+
+    def twice(ask: Any) -> Any:
+        return Own(ask.start, ask.piece, b"".join(guises)) if isinstance(ask, Own) else ask
+
+    with serving(["x", "y"], "private") as service:
+        channel = Tapped(DirectChannel(service, "a"), twice)
+        with pytest.raises(RunError, match="refused: two of its own elements are one record"):
+            take_part(channel, ["x", "y"], "private")
+        assert "two of its own" in service.missing()["a"]
+
+    class LabelHolder:
+        def ask(self, frame: bytes) -> bytes:
+            ask = decode_ask(frame)
+            if isinstance(ask, Begin):
+                return encode(Welcome(2, 2, b""))
+            return encode(Taken() if isinstance(ask, Own) else Piece(b"".join(guises)))
+
+    with pytest.raises(RunError, match="sent one record twice, by its piece 0"):
+        take_part(LabelHolder(), ["x"], "private")
+
+
+def test_the_library_that_was_used_before_finds_the_same() -> None:
+    psi = pytest.importorskip("private_set_intersection.python")
+    draw = random.Random(5)
+    for _ in range(3):
+        own, theirs = (draw.sample(numbers(300), draw.randint(50, 250)) for _ in range(2))
+        client = psi.client.CreateWithNewKey(True)
+        server = psi.server.CreateWithNewKey(True)
+        setup = server.CreateSetupMessage(0.0, len(own), theirs, psi.DataStructure.RAW)
+        response = server.ProcessRequest(client.CreateRequest(own))
+        before = {own[place] for place in client.GetIntersection(setup, response)}
+        found = agree(own, {"a": theirs}, "private").label_holder
+        assert set(found.keys) == before == set(own) & set(theirs)  # type: ignore[union-attr]
