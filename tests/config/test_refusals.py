@@ -106,6 +106,14 @@ epochs: .inf | epochs is inf | number
 seed: -1 | seed is -1 | 0
 batch_size: 0 | batch_size is 0 | greater than 0
 rounds: 0 | rounds is 0 | greater than 0
+early_stopping: 3 | early_stopping is 3 | keys and values
+early_stopping: {patience: 0} | early_stopping.patience is 0 | greater than 0
+early_stopping: {min_delta: -1} | early_stopping.min_delta is -1 | 0
+early_stopping: {min_delta: 0.1} | min_delta is 0.1 | early_stopping.patience is not set
+early_stopping: {patience: 2}\\ndata: {validation: 0} | patience is 2 | data.validation is 0
+early_stopping: {patience: 2}\\nprivacy: {epsilon: 1} | 'gaussian' | every client sees | raw
+early_stopping: {patience: 2}\\nprivacy: {$G, noise_std: 1} | patience is 2 | 'gaussian' | raw
+early_stopping: {patience: 2}\\nmethod: {name: vafl}\\nprivacy: {epsilon: 1} | 'teacher' | raw
 evaluate_every: 0 | evaluate_every is 0 | greater than 0
 checkpoint_seconds: -1 | checkpoint_seconds is -1 | 0
 threads: 0 | threads is 0 | greater than 0
@@ -114,6 +122,11 @@ data: {validation: 1} | data.validation is 1 | less than 1
 data: {validation: -0.1} | data.validation is -0.1 | 0
 data: {limit: 1} | data.limit is 1 | 2
 data: {parties: 0} | data.parties is 0 | greater than 0
+data: {sizes: 5} | data.sizes is 5 | list
+data: {sizes: []} | data.sizes is [] | 1
+data: {sizes: [3, 0]} | data.sizes.1 is 0 | greater than 0
+data: {sizes: [3, 4], parties: 3} | data.parties is 3 | data.sizes has 2
+data: {sizes: [3, 5]}\\nserver: {model: {name: resnet18-rest}} | data.sizes is [3, 5] | equal parts
 data: {split: row} | data.split is 'row' | 'rows'
 data: {name: 3} | data.name is 3 | string
 data: {root: [a]} | data.root is ['a'] | path
@@ -127,10 +140,24 @@ method: {directions: ball} | method.directions is 'ball' | 'sphere'
 client: {model: {hidden: [8, 0]}} | client.model.hidden.1 is 0 | greater than 0
 client: {model: {hidden: 8}} | client.model.hidden is 8 | list
 client: {model: {name: cnn, channels: []}} | client.model.channels is [] | 1
+client: {models: 3} | client.models is 3 | keys and values
+client: {models: {bank: 3}} | client.models.bank is 3 | keys and values
+client: {models: {bank: {outputs: 0}}} | client.models.bank.outputs is 0 | greater than 0
+client: {models: {bank: {hiden: [3]}}} | 'client.models.bank.hiden' | 'hidden'
+client: {models: {bank: {name: resnet}}} | client.models.bank.name is 'resnet' | mlp | cnn
 client: {model: {outputs: 0}} | client.model.outputs is 0 | greater than 0
 client: {model: {final_relu: maybe}} | client.model.final_relu is 'maybe' | boolean
 client: {optimizer: {learning_rate: 0}} | client.optimizer.learning_rate is 0 | 0
 client: {optimizer: {learning_rate: fast}} | learning_rate is 'fast' | number
+client: {optimizer: {algorithm: lion}} | client.optimizer.algorithm is 'lion' | 'sgd' or 'adam'
+client: {optimizer: {beta2: 0.9}} | client.optimizer.beta2 is 0.9 | algorithm is 'sgd' | 'adam'
+client: {optimizer: {algorithm: adam, beta2: 1}} | client.optimizer.beta2 is 1 | less than 1
+server: {optimizer: {weight_decay: -1}} | server.optimizer.weight_decay is -1 | 0
+server: {optimizer: {factor: 0.5}} | server.optimizer.factor is 0.5 | decay is 'linear' | 'step'
+server: {optimizer: {decay: step, milestones: [1, 0.5]}} | milestones.0 is 1 | less than 1
+server: {optimizer: {decay: step, milestones: [0.7, 0.5]}} | milestones is [0.7, 0.5] | [0.5, 0.75]
+server: {optimizer: {decay: drop}} | 'linear', 'cosine' or 'step'
+method: {name: tangent}\\nclient: {optimizer: {algorithm: adam}} | 'adam' | are steps | 'sgd'
 client: {optimizer: {momentum: 1}} | client.optimizer.momentum is 1 | less than 1
 server: {update: adam} | server.update is 'adam' | 'poisson-dp-sgd' or 'none'
 server: {join: max} | server.join is 'max' | 'concat', 'sum' or 'mean'
@@ -162,6 +189,13 @@ codecs: {up: {dtype: int8}} | codecs.up.dtype is 'int8' | 'float32'
 codecs: {down: {name: top_k}} | codecs.down.name is 'top_k' | 'none'
 simulation: {timing: async} | simulation.timing is 'async' | 'asynchronous'
 simulation: {table: ones} | simulation.table is 'ones' | 'zeros' or 'upload'
+simulation: {activation: 0.5} | simulation.activation is 0.5 | list
+simulation: {activation: [1.5]} | simulation.activation.0 is 1.5 | 1
+simulation: {activation: [0.5, 0.4]} | activation is [0.5, 0.4] | adds up to 0.9 | 1
+simulation: {activation: [0.5, 0.5]} | simulation.activation is [0.5, 0.5] | rounds is not set
+simulation: {activation: [1], drop: 0.1}\\nrounds: 9 | simulation.drop is 0.1 | leave
+simulation: {activation: [1], stragglers: {0: 2}}\\nrounds: 9 | stragglers is {0: 2.0} | leave
+simulation: {activation: [1], timing: synchronous}\\nrounds: 9 | 'synchronous' | 'asynchronous'
 simulation: {drop: 1} | simulation.drop is 1 | less than 1
 simulation: {bandwidth: 0} | simulation.bandwidth is 0 | greater than 0
 simulation: {timeout: 0} | simulation.timeout is 0 | greater than 0
@@ -197,6 +231,7 @@ client: {model: {name: text, trainable: head}} | client.model.outputs is unset |
 client: {model: {name: text-embeddings, trainable: lora}} | 'all' or 'bias'
 client: {model: {name: bag, vocabulary: 1}} | model.vocabulary is 1 | greater than or equal to 2
 server: {model: {name: resnet18-rest, assemble: depth}} | 'width', 'height' or 'channels'
+client: {model: {name: resnet18, norm: layer}} | client.model.norm is 'layer' | 'group' or 'batch'
 server: {model: {name: resnet18}} | did you mean 'resnet18-rest'? known are 'mlp', 'sum' | 'module'
 """
 SECTIONS = "data method client client.model server.model codecs.up simulation.delay simulation "
@@ -276,7 +311,11 @@ def test_overrides(refuses: Refuses, tmp_path: Path) -> None:
 
 
 PRIVACY = """\
-privacy: {clip: 1} | privacy.clip | privacy.mechanism | 'gaussian'
+privacy: {clip: 1, server_share: 0.5} | privacy.server_share | privacy.mechanism | 'gaussian'
+privacy: {clip: 0} | privacy.clip is 0 | greater than 0
+privacy: {clip: 1, ledger: a.db} | privacy.ledger | 'none' | 'gaussian'
+privacy: {clip: 1, noise: secure} | privacy.noise is 'secure' | 'none' | 'gaussian'
+privacy: {clip: 1}\\nserver: {update: private-sgd} | 'private-sgd' | privacy.mechanism is 'none'
 privacy: {mechanism: none, noise_std: 1} | privacy.noise_std | privacy.mechanism | 'gaussian'
 privacy: {mechanism: none, epsilon: 1} | privacy.epsilon | privacy.mechanism | 'gaussian'
 privacy: {mechanism: embedding-noise, noise_std: 1} | 'embedding-noise' | privacy.clip
@@ -324,6 +363,8 @@ def test_privacy_that_does_not_fit_together(refuses: Refuses) -> None:
 
 
 def test_what_a_method_cannot(refuses: Refuses) -> None:
+    own = "{models: {bank: {name: function, path: 'a:b', num_parameters: 3}}}"
+    refuses([(f"method: {{name: vafl}}\nclient: {own}", "'a:b' is a plain function")])
     for method in FIRST_ORDER:
         text = f"method: {{name: {method}}}\nclient: {{model: {{name: function, path: "
         others = ("'dpzv'", "'cascaded'", "'zoo-vfl'")
@@ -431,7 +472,6 @@ IDLE: dict[str, tuple[tuple[str, ...], ...]] = {
     "privacy.delta=0.001": (DIGITS,),
     "privacy.noise=secure": (DIGITS, NOISED),
     "privacy.noise=seeded": (DIGITS, NOISED),
-    "privacy.clip=1": (DIGITS,),
     "privacy.server_share=0.3": (DIGITS, NOISED, RAW),
     "privacy.server_noise_std=3": (DIGITS, NOISED, RAW),
     "privacy.accounting=published": (DIGITS,),
@@ -443,6 +483,10 @@ IDLE: dict[str, tuple[tuple[str, ...], ...]] = {
     "data.length=9": (DIGITS,),
     "data.vocabulary=99": (DIGITS,),
     "data.classes=[a, b]": (DIGITS,),
+    "data.huber_delta=2": (DIGITS, ("data.loss=quantile",)),
+    "data.quantile=0.9": (DIGITS, ("data.loss=huber",)),
+    "server.final_head=logistic": (("data.loss=huber",), ("data.loss=quantile",)),
+    "server.final_head=boosting": (("data.loss=huber",),),
     "data.label=x": (DIGITS,),
     "data.id=x": (DIGITS,),
     "data.path=x.csv": (DIGITS,),

@@ -24,7 +24,7 @@ from vertizo.config.architectures import ResnetRestConfig, SumConfig, TextRestCo
 from vertizo.core.randomness import Stream
 from vertizo.models.base import DifferentiableModel, Points
 from vertizo.models.encoded import EncodedModel
-from vertizo.models.losses import Classification, Regression, Task
+from vertizo.models.losses import Classification, Huber, Quantile, Regression, Task
 from vertizo.models.networks import Bag, Filters, Sum, TableNet, cnn, mlp
 from vertizo.models.optimizers import Sgd
 from vertizo.models.torch import wrap
@@ -257,9 +257,10 @@ def test_a_record_moves_no_release_by_more_than_its_sensitivity(name: str, updat
 @each("update", ["private-sgd", "poisson-dp-sgd", "private-zeroth-order"])
 def test_a_regression_keeps_to_it_as_well(update: str) -> None:
     torch.manual_seed(1)
-    kind, task = Kind(lambda: plain(6, outputs=1)), Regression()
-    found = Search(kind, task).best(Game(kind.make(), update, 1.0, task))
-    assert 0.5 < found <= 1.0
+    kind = Kind(lambda: plain(6, outputs=1))
+    for task in (Regression(), Huber(delta=0.5), Quantile(level=0.9)):
+        found = Search(kind, task).best(Game(kind.make(), update, 1.0, task))
+        assert 0.5 < found <= 1.0, task
 
 
 @each("update", ["private-sgd", "poisson-dp-sgd", "private-zeroth-order"])

@@ -61,12 +61,11 @@ class Sign(OwnMechanism):
 class Tracker:
     def __init__(self, place, tracked):
         self.file = open(place, "w")
-    def begin(self, round_): ...
-    def row(self, row):
+    def on_evaluation(self, row):
         self.file.write("row ")
-    def end(self, summary):
+    def on_end(self, summary):
         self.file.write("end")
-    def close(self, *, finished):
+    def on_close(self, *, finished):
         self.file.close()
 
 def numbers(root, options):

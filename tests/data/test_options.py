@@ -37,6 +37,17 @@ ROWS: list[tuple[dict[str, Any], list[str]]] = [
         {**TABLE, "label_range": [1, 3], "task": "classification"},
         ["data.label_range", "'classification'"],
     ),
+    (
+        {**TABLE, "label_range": [1, 3], "positive": "yes"},
+        ["data.positive is 'yes' but the task is a regression"],
+    ),
+    (
+        {**TABLE, "loss": "huber", "classes": ["a", "b"]},
+        ["data.loss is 'huber' but the task is a classification"],
+    ),
+    ({**TABLE, "loss": "pinball"}, ["data.loss", "'pinball'", "quantile"]),
+    ({**TABLE, "quantile": 1}, ["data.quantile is 1"]),
+    ({**TABLE, "positive": True}, ["data.positive", "quotes"]),
     ({**TABLE, "categories": {"a": []}}, ["data.categories.a"]),
     ({**TABLE, "categories": {"a": ["x", "x"]}}, ["data.categories.a", "'x' twice"]),
     ({**TABLE, "categories": {"a": [True]}}, ["data.categories", "quotes"]),

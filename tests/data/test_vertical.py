@@ -162,6 +162,31 @@ class TestPieces:
             assert [piece.shape[1] for piece in pieces] == sizes
             assert data.shape(2) == (sizes[2],)
 
+    def test_blocks_of_given_sizes(self) -> None:
+        for pooled, split, sizes, side in (
+            (images(28, 28), None, [100, 200, 50, 300, 134], 1),
+            (images(6, 5), "rows", [1, 3, 2], 2),
+            (images(6, 5), "sides", [4, 1], 3),
+            (table(7), None, [1, 4, 2], 1),
+            (texts(8), None, [5, 3], 1),
+            (photographs(), None, [1, 5], 1),
+        ):
+            pieces = parts(cut(pooled, split, sizes=sizes))
+            assert [piece.shape[side] for piece in pieces] == sizes
+            whole = pooled.train
+            if pooled.kind == "views":
+                whole = whole.flatten(1, 2)
+            whole = whole.flatten(1) if side == 1 and pooled.kind == "images" else whole
+            assert torch.equal(torch.cat(pieces, side), whole)
+        for split, sizes, words in (
+            (None, [100, 200], ["data.sizes adds up to 300", "30 to share", "add up to 30"]),
+            ("rows", [3, 4], ["data.sizes adds up to 7", "6 to share"]),
+            ("halves", [2, 2, 2], ["data.parties is 3", "'halves' makes 2"]),
+            ("patches", [15, 15], ["data.sizes is set", "'patches'", "'even'"]),
+        ):
+            refuse(words, images(6, 5), split, sizes=sizes)
+        refuse(["data.sizes is set", "'columns'"], table(), "columns", sizes=[3, 3])
+
     def test_images_have_four_parties_unless_said_otherwise(self) -> None:
         for split in (None, "rows", "patches", "even"):
             data = cut(images(8, 8), split)
@@ -357,6 +382,7 @@ class TestLabels:
         assert not data.fitted_labels
         assert not cut(table()).fitted_labels
         refuse(["data.label_range"], table(), label_range=[0, 1])  # classes have none
+        refuse(["data.loss is 'huber'", "no regression"], table(), loss="huber")
         # Neither for columns that are prepared already.
         refuse(["data.ranges"], table(), ranges={"c0": [0, 1]})
         refuse(["data.categories"], images(), categories={"c0": ["a"]})

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vertizo.models.losses import Classification, Regression, Task
+from vertizo.models.losses import Classification, Huber, Quantile, Regression, Task
 
 RECORDS = 7
 
@@ -30,6 +30,11 @@ def reference(task: Task, logits: Tensor, labels: Tensor) -> Tensor:
     labels = labels.repeat(len(logits) // len(labels))
     if isinstance(task, Classification):
         return F.cross_entropy(logits, labels, reduction="none")
+    if isinstance(task, Huber):
+        return F.huber_loss(logits.squeeze(1), labels, reduction="none", delta=task.delta)
+    if isinstance(task, Quantile):
+        error = labels - logits.squeeze(1)
+        return torch.where(error > 0, task.level * error, (task.level - 1) * error)
     return 0.5 * F.mse_loss(logits.squeeze(1), labels, reduction="none")
 
 
@@ -38,6 +43,8 @@ CASES: list[tuple[Task, Tensor]] = [
     (Classification(5), classes(5)),
     (Classification(40), classes(40)),
     (Regression(), values()),
+    (Huber(delta=0.7), values()),
+    (Quantile(level=0.9), values()),
 ]
 
 

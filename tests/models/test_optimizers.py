@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import product
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from vertizo.core.randomness import Stream
-from vertizo.models.optimizers import Dense, Frozen, Gradient, Optimizer, RandomUpdates, Sgd
+from vertizo.models.optimizers import (
+    Adam,
+    Decay,
+    Dense,
+    Frozen,
+    Gradient,
+    Optimizer,
+    RandomUpdates,
+    Sgd,
+)
 from vertizo.zeroth_order.directions import Directions
 from vertizo.zeroth_order.estimators import Along
 
@@ -34,45 +44,65 @@ def random_updates(inner: Optimizer, seed: int = 4) -> RandomUpdates:
     return RandomUpdates(inner, lambda step, norm: Along(directions.draw(step), norm))
 
 
-def test_sgd_equals_pytorch() -> None:
-    """With a falling rate: η (1 − t/T), and 0 from step T on. Gradients are left alone."""
-    for momentum, decay in product((0.0, 0.5, 0.9), (None, 8)):
+def test_descent_equals_pytorch() -> None:
+    """With every schedule and with weight decay, Adam's decoupled. Gradients are left alone."""
+    optim, schedules = torch.optim, torch.optim.lr_scheduler
+    decays: list[tuple[Decay | None, Callable[[Any], Any]]] = [
+        (None, lambda of: schedules.ConstantLR(of, 1.0)),
+        (Decay(8), lambda of: schedules.LinearLR(of, 1.0, 0.0, 8)),
+        (Decay(STEPS, "cosine"), lambda of: schedules.CosineAnnealingLR(of, STEPS)),
+        (Decay(8, "step", (0.5, 0.75), 0.1), lambda of: schedules.MultiStepLR(of, [4, 6], 0.1)),
+    ]
+    kinds: list[tuple[Callable[..., Optimizer], Callable[..., Any]]] = [
+        *(
+            (
+                lambda decay, shrunk, m=m: Sgd(0.3, m, decay, shrunk),
+                lambda at, shrunk, m=m: optim.SGD(at, lr=0.3, momentum=m, weight_decay=shrunk),
+            )
+            for m in (0.0, 0.5, 0.9)
+        ),
+        (
+            lambda decay, shrunk: Adam(0.1, 0.8, 0.95, decay, shrunk),
+            lambda at, shrunk: optim.AdamW(at, lr=0.1, betas=(0.8, 0.95), weight_decay=shrunk),
+        ),
+    ]
+    for (kind, (mine_of, theirs_of)), (decay, schedule_of), shrunk in product(
+        enumerate(kinds), decays, (0.0, 0.2)
+    ):
         parameters, reference = start(), start().requires_grad_()
-        mine = Sgd(0.3, momentum, decay=decay)
-        theirs = torch.optim.SGD([reference], lr=0.3, momentum=momentum)
-        shares = [1.0 if decay is None else max(0.0, 1 - t / decay) for t in range(STEPS + 1)]
-        schedule = torch.optim.lr_scheduler.LambdaLR(theirs, shares.__getitem__)
+        mine, theirs = mine_of(decay, shrunk), theirs_of([reference], shrunk)
+        schedule = schedule_of(theirs)
         for gradient in gradients():
             kept = gradient.clone()
             mine.step(parameters, Dense(gradient))
             reference.grad = gradient.clone()
             theirs.step()
             schedule.step()
-            close = torch.allclose(parameters, reference.detach(), rtol=1e-5, atol=1e-6)
-            assert close, (momentum, decay)
-            assert torch.equal(gradient, kept), (momentum, decay)
-        assert ("velocity" in mine.state()) == bool(momentum), (momentum, decay)
+            close = torch.allclose(parameters, reference.detach(), rtol=1e-4, atol=1e-5)
+            assert close, (kind, decay, shrunk)
+            assert torch.equal(gradient, kept), (kind, decay, shrunk)
 
 
-def test_sgd_along_a_direction_equals_the_dense_step() -> None:
-    for momentum in [0.0, 0.9]:
+def test_a_step_along_a_direction_equals_the_dense_one() -> None:
+    for name in ("sgd", "momentum", "adam"):
         directions = Directions("gaussian", SIZE, Stream.from_seed(1))
         one, other = start(), start()
-        sparse, dense = Sgd(0.05, momentum), Sgd(0.05, momentum)
+        sparse, dense = MAKERS[name](), MAKERS[name]()
         for number in range(STEPS):
             along = Along(directions.draw(number), 0.3 * (number - 5))
             vector = torch.zeros(SIZE)
             along.add_to(vector, 1.0)
             sparse.step(one, along)
             dense.step(other, Dense(vector))
-        assert torch.allclose(one, other, rtol=1e-5, atol=1e-6), momentum
-        assert not torch.allclose(one, start(), atol=0.1), momentum
+        assert torch.allclose(one, other, rtol=1e-5, atol=1e-6), name
+        assert not torch.allclose(one, start(), atol=0.1), name
 
 
 MAKERS: dict[str, Callable[[], Optimizer]] = {
     "sgd": lambda: Sgd(0.1),
     "momentum": lambda: Sgd(0.1, 0.9),
-    "falling": lambda: Sgd(0.3, 0.9, decay=10),
+    "falling": lambda: Sgd(0.3, 0.9, Decay(10), 0.1),
+    "adam": lambda: Adam(0.3, decay=Decay(10, "cosine"), weight_decay=0.1),
     "random": lambda: random_updates(Sgd(0.1, 0.9)),
     "frozen": Frozen,
 }

@@ -24,6 +24,10 @@ def test_it_has_as_many_parameters_as_resnet_18_for_cifar() -> None:
     assert not [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     norms = [m for m in module.modules() if isinstance(m, nn.GroupNorm)]
     assert {(m.num_groups, m.num_channels) for m in norms} == {(32, 64 << k) for k in range(4)}
+    batched = resnet.whole((3, 32, 32), 10, norm="batch")
+    assert sum(part.numel() for part in batched.parameters()) == 11_173_962
+    kinds = [type(m) for m in batched.modules() if "Norm" in type(m).__name__]
+    assert kinds == [nn.BatchNorm2d] * 20
 
 
 def test_every_size_of_image_fits() -> None:

@@ -28,6 +28,16 @@ def test_scores_of_a_small_example_by_hand() -> None:
     assert found["average_precision"] == pytest.approx((1 / 1 + 2 / 4) / 2)
 
 
+def test_the_positive_class_is_the_one_that_is_ranked() -> None:
+    logits, labels = torch.randn(30, 2), torch.arange(30) % 2
+    plain = scores(Classification(2), logits, labels)
+    first = scores(Classification(2, positive=0), logits, labels)
+    swapped = scores(Classification(2), logits.flip(1), 1 - labels)
+    assert first["average_precision"] == swapped["average_precision"]
+    assert first["average_precision"] != plain["average_precision"]
+    assert first["loss"] == plain["loss"]
+
+
 @given(seed=SEEDS, classes=st.integers(2, 5), rows=st.integers(1, 40))
 @settings(deadline=None)
 def test_classification_agrees_with_brute_force(seed: int, classes: int, rows: int) -> None:

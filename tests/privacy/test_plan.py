@@ -32,7 +32,7 @@ from vertizo.privacy.events import GaussianRelease, Releases, SecretSteps
 from vertizo.privacy.guarantee import joined_epsilon
 from vertizo.privacy.ledger import Answered, Entry, MemoryLedger
 from vertizo.privacy.mechanisms import SeededNoise
-from vertizo.privacy.plan import Answer, ClippedGaussian, NoPrivacy, Plan
+from vertizo.privacy.plan import Answer, ClippedGaussian, ClippedOnly, NoPrivacy, Plan
 from vertizo.privacy.statement import Statement
 from vertizo.zeroth_order.directions import Directions
 from vertizo.zeroth_order.estimators import two_point
@@ -186,6 +186,23 @@ def test_no_privacy_passes_values_through() -> None:
     assert made.total(torch.tensor([[1.0, 2.0], [3.0, 1e6]])).tolist() == [2.0, 500_001.0]
     assert made.each(torch.tensor([[1e9, 2.0]])).tolist() == [[5e8, 1.0]]
     assert made.clip_fraction is None
+
+
+def test_a_clip_alone_has_no_noise_and_no_guarantee() -> None:
+    values = torch.tensor([[3.0, 4.0], [0.3, 0.4], [float("nan"), 1.0]])
+    plan = ClippedOnly(4, 1.0)
+    clipped = torch.tensor([[0.6, 0.8], [0.3, 0.4], [0.0, 0.0]])
+    assert torch.allclose(plan.each(values), clipped / 4)
+    assert torch.allclose(plan.total(values), clipped.sum(0) / 4)
+    assert plan.total(torch.tensor([-7.0, 0.5])).tolist() == [-0.125]
+    assert (plan.each(values).dtype, plan.total(values).dtype) == (torch.float32,) * 2
+    assert plan.clip_fraction == 9 / 14
+    statement = plan.statement(server_is_private=True)
+    assert (statement.guarantee, statement.epsilon, statement.clip) == ("none", None, 1.0)
+    assert "clipped to 1 and carry no noise" in statement.words
+    other = ClippedOnly(4, 1.0)
+    other.load(plan.state())
+    assert other.clip_fraction == plan.clip_fraction
 
 
 def test_clip_fraction() -> None:

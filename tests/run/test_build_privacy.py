@@ -348,3 +348,22 @@ class Standardised(nn.Linear):
 def test_features_are_not_covered_by_models_that_take_records_together() -> None:
     model = f"client.model={{name: module, path: '{__file__}:Standardised'}}"
     assert covers_of(model) == ("labels",)
+
+
+def test_a_clip_without_epsilon_is_a_clip_alone() -> None:
+    """Infinite where nothing is clipped, no reply where it is 0 or so, for every kind of reply."""
+    for method in ("dpzv", "cascaded", "vafl", "czofo"):
+        tree: dict[str, Any] = {"seed": 1, "epochs": 1, "data": {"limit": 99}}
+        tree |= {"method": {"name": method}, "evaluate_every": 5}
+        plain, wide, tight = (
+            Experiment(config.parse(tree | {"privacy": privacy})).run()
+            for privacy in ({}, {"clip": 1e6}, {"clip": 1e-9})
+        )
+        assert plain.summary["clip_fraction"] is None
+        assert wide.summary["clip_fraction"] == 0.0
+        assert tight.summary["clip_fraction"] > 0.9
+        assert abs(wide.summary["test_loss"] - plain.summary["test_loss"]) < 1e-3, method
+        for run in (wide, tight):
+            assert run.summary["privacy"]["guarantee"] == "none"
+            assert "carry no noise" in run.summary["privacy"]["words"]
+            assert run.summary["privacy"]["epsilon"] is None

@@ -140,8 +140,8 @@ class TestRates:
         config = parse({"client": {"optimizer": {"learning_rate": 0.5}}, "epochs": 1})
         made = build(config, people(100))
         assert made.learning_rates == [0.5, 0.5]
-        assert not config.client.optimizer.falls
-        assert config.server.optimizer.falls
+        assert config.client.optimizer.schedule == "none"
+        assert config.server.optimizer.schedule == "linear"
 
 
 class TestGuarantee:

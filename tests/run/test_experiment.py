@@ -102,7 +102,9 @@ class TestFolder:
     def test_what_was_returned_is_what_was_written(self, finished: Finished) -> None:
         out, result, seen = finished
         names = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
-        checkpoints = {f"checkpoints/{name}.safetensors" for name in ("last", "best")}
+        checkpoints = {
+            f"checkpoints/{name}.safetensors" for name in ("last", "best", "test_scores")
+        }
         files = {".lock", "run_name", "config.yaml", "metrics.jsonl", "summary.json"}
         files.add("provenance.json")
         assert names == checkpoints | files
@@ -116,7 +118,8 @@ class TestFolder:
         assert (end.round, end.total, end.epsilon) == (72, 72, None)
         moved = result.summary["bytes_up"] + result.summary["bytes_down"]
         assert end.megabytes == pytest.approx(moved / 1e6)
-        assert end.accuracy == result.metrics[-1]["validation_accuracy"]
+        accuracy = result.metrics[-1]["validation_accuracy"]
+        assert end.metric == f"acc {100 * accuracy:.1f} %"
         assert end.seconds > 0
 
     def test_its_configuration_reruns_it(self, finished: Finished, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from vertizo.run import live
 from vertizo.run.experiment import Progress
 
 HERE = Progress(
-    round=30, total=120, seconds=2.0, megabytes=1.25, loss=0.5, accuracy=0.75, epsilon=None
+    round=30, total=120, seconds=2.0, megabytes=1.25, loss=0.5, metric="acc 75.0 %", epsilon=None
 )
 
 

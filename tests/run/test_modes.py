@@ -358,9 +358,9 @@ class Failing(nn.Module):
 
 
 class Lazy(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, outputs: int = 3) -> None:
         super().__init__()
-        self.top = nn.LazyLinear(3)
+        self.top = nn.LazyLinear(outputs)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.top(x.flatten(1))
@@ -406,10 +406,99 @@ def test_a_module_that_fails_backwards_ends_in_a_line() -> None:
         refusal(config("split", **place), "OneWay", "no way back")
 
 
+def test_the_papers_resnet_has_batch_normalisation() -> None:
+    """In baselines without privacy; its running statistics are those of training."""
+    stem = {"model": {"name": "resnet18-stem", "width": 2, "norm": "batch"}}
+    rest = {"name": "resnet18-rest", "width": 2, "norm": "batch", "image": [8, 8]}
+    rest |= {"parts": 2, "assemble": "height"}
+    tree = {"client": stem, "server": {"model": rest}, "epochs": 1}
+    result = Experiment(config("split", **tree)).run()
+    (client, _), server = result.parameters["clients"], result.parameters["server"]
+    for state in (client, server):
+        means = [part for name, part in state["rest"].items() if name.endswith("running_mean")]
+        assert means
+        assert all(part.abs().max() > 0 for part in means)
+    whole = {"model": {"name": "resnet18", "width": 2, "norm": "batch"}}
+    refusal(config("dpzv", client=stem), "client.model.norm is 'batch'", "use 'group'")
+    refusal(config("cascaded", client=whole), "client.model.norm is 'batch'", "first-order")
+    refusal(config("cascaded", **tree | {"client": {}}), "server.model.norm is 'batch'", "'group'")
+    private = {"privacy": {"noise_std": 1.0, "clip": 1.0}}
+    refusal(config("vafl", client=whole, **private), "client.model.norm is 'batch'")
+
+
+class LazyWidth(Lazy):
+    def __init__(self) -> None:
+        super().__init__()
+        self.side = nn.LazyLinear(3)  # which no pass reaches
+
+
 @each("method", ["dpzv", "split"])
-def test_lazy_layers_are_refused(method: str) -> None:
-    for place in ({"client": module(Lazy)}, {"server": module(Lazy)}):
-        refusal(config(method, **place), "layer top is LazyLinear")
+def test_lazy_layers_take_their_sizes_from_the_data(method: str) -> None:
+    """Before parameters are counted, in clients and server, and the same for the same seed."""
+    found = [Experiment(config(method, client=module(Lazy))).run() for _ in range(2)]
+    assert found[0].summary["parameters"]["clients"] == [32 * 3 + 3] * 2
+    assert same(found[0].parameters, found[1].parameters)
+    server = Experiment(config(method, server=module(Lazy, outputs=CLASSES))).run()
+    assert server.summary["parameters"]["server"] == 6 * CLASSES + CLASSES
+    for place in ({"client": module(LazyWidth)}, {"server": module(LazyWidth)}):
+        refusal(config(method, **place), "layer side is LazyLinear", "nn.Linear(inputs, outputs)")
+
+
+class Told(nn.Module):
+    """Says what it was told; `sizes` are what it made of it."""
+
+    def __init__(
+        self,
+        inputs: int,
+        shape: tuple[int, ...] = (),
+        cardinalities: tuple[int, ...] | None = None,
+        width: int = 2,
+        **more: Any,
+    ) -> None:
+        super().__init__()
+        assert shape
+        assert torch.Size(shape).numel() == inputs
+        assert cardinalities is not None
+        assert not more
+        self.top = nn.Linear(inputs + 7 * len(cardinalities), width)
+        self.more = len(cardinalities)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.top(nn.functional.pad(x.flatten(1), (0, 7 * self.more)))
+
+
+class ToldOutputs(nn.Linear):
+    def __init__(self, inputs: int, *, outputs: int) -> None:
+        super().__init__(inputs, outputs)
+
+
+def test_what_makes_a_module_is_told_what_it_asks_for(tmp_path: Path) -> None:
+    (tmp_path / "people.csv").write_text(
+        "id,job,town,age,label\n"
+        + "".join(f"{n},j{n % 3},t{n % 2},{n},{n % 2}\n" for n in range(40))
+    )
+    data = {"name": "table", "path": str(tmp_path / "people.csv"), "label": "label", "id": "id"}
+    columns = {"one": ["job", "age"], "two": ["town"]}
+    tree = {"client": module(Told), "server": module(ToldOutputs), "batch_size": 8}
+    result = Experiment(config(**tree, data={**data, "columns": columns})).run()
+    sizes = result.summary["parameters"]
+    assert sizes["clients"] == [2 * (2 + 7) + 2, 2 * (1 + 7) + 2]
+    assert sizes["server"] == 2 * 4 + 2  # both embeddings, and two classes
+    given = Experiment(config(client=module(Told, width=5))).run()
+    assert given.summary["parameters"]["clients"] == [5 * 32 + 5] * 2
+    refusal(config(client=module(Told, inputs=3)), "client.model: making")
+
+
+def test_models_of_parties(tmp_path: Path) -> None:
+    own = {"party1": {"hidden": [4], "outputs": 5}, "party0": module(Half)["model"]}
+    tree = {"client": {"models": own}}
+    result = Experiment(config(**tree)).run(tmp_path / "run")
+    sizes = result.summary["parameters"]["clients"]
+    assert sizes == [8 * 3 + 3, 32 * 4 + 4 + 4 * 5 + 5]
+    assert Predictor.load(tmp_path / "run").test().scored == 30
+    refusal(config(client={"models": {"party7": {}}}), "client.models names 'party7'", "'party1'")
+    filters = {"models": {"party1": {"name": "bag"}}}
+    refusal(config(client=filters), "client.models.party1 is 'bag'", "no tokens")
 
 
 def failing_function(w: Any, x: Any) -> Any:

@@ -58,4 +58,4 @@ def test_names_from_a_table_are_no_html(result: Result) -> None:
 
 def test_a_result_is_one_line(result: Result) -> None:
     assert "\n" not in repr(result)
-    assert repr(result).startswith("vafl on breast-cancer: test accuracy ")
+    assert repr(result).startswith("vafl on breast-cancer: test AUC ")

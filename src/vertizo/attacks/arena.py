@@ -125,7 +125,9 @@ class Arena:
         """A model as the client's, with first parameters of the attacker's own."""
         shape, cardinalities = self.data.shape(client), self.data.cardinalities
         codes = cardinalities[client] if cardinalities else ()
-        return client_model(self.config.client.model, shape, stream, codes)
+        return client_model(
+            self.config.of_party(self.data.parties[client]).client.model, shape, stream, codes
+        )
 
     def columns(self, client: int) -> Tensor:
         """A client's training features as rows of float32, [D, columns]."""

@@ -98,7 +98,7 @@ class ModelCompletion(Attack):
         """Needs classes, and a model to train further."""
         if (reason := why_no_classes(data)) is not None:
             return reason
-        if config.client.model.name == "function":
+        if any(model.name == "function" for model in config.client.every_model):
             return "client.model is a plain function, which the attack cannot train further"
         if not data.features[arena.CURIOUS]["train"].is_floating_point():
             return "the client's features are tokens, which the attack does not train on"

@@ -29,6 +29,7 @@ COMMANDS = {
     "report": "Write one HTML page about runs: curves, tables, clients, privacy, attacks.",
     "predict": "Predict new records, from a run folder or together with all parties over the "
     "network.",
+    "export": "Write a run's trained models, a file for each party.",
     "attack": "Attack runs and print what an adversary learns, beside a control.",
     "list": "List what you can choose, with one line about each.",
     "schema": "Print the JSON schema of a kind of file, for editors.",

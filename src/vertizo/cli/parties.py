@@ -116,18 +116,14 @@ def _served(config: ServeConfig) -> dict[str, Any]:
 
 
 def _show_served(summary: dict[str, Any], folder: Path) -> None:
-    from vertizo.run.summary_figures import size_text, statements
+    from vertizo.run.summary_figures import scores_of, size_text, statements
 
     table = Table(title=f"{summary['method']} on {summary['dataset']}", title_style="bold")
     table.add_column("")
     table.add_column("job", justify="right")
     for whose, scores in (("", summary), ("raw head: ", summary.get("raw_head", {}))):
-        if (accuracy := scores.get("test_accuracy")) is not None:
-            table.add_row(f"{whose}test accuracy", f"{100 * accuracy:.2f} %")
-        if (auc := scores.get("test_auc")) is not None:
-            table.add_row(f"{whose}test AUC", f"{auc:.4f}")
-        if (rmse := scores.get("test_rmse")) is not None:
-            table.add_row(f"{whose}test RMSE", f"{rmse:.4g}")
+        for name, text in scores_of("test", summary, scores):
+            table.add_row(name if name.startswith(" ") else f"{whose}{name}", text)
     if summary.get("test_loss") is None:
         table.add_row("test figures", "none: a member was silent")
     table.add_row("model", summary["model"])

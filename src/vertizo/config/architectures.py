@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
-from vertizo.core.names import Family, Pooling, Side, Trainable
+from vertizo.core.names import Family, NormName, Pooling, Side, Trainable
 from vertizo.core.options import Chosen, Options
 from vertizo.core.registry import Registry
 
@@ -76,8 +76,16 @@ class FiltersConfig(Options):
     """How filters start: at random, or as derivatives in evenly spaced directions."""
 
 
-class ResnetConfig(Options):
-    """ResNet-18 for small images, with group normalisation."""
+class _Normed(Options):
+    """A part of ResNet-18."""
+
+    norm: NormName = "group"
+    """What normalises. batch: as He et al. have it, over the records of a batch; for first-order
+    methods without privacy, which train as PyTorch does."""
+
+
+class ResnetConfig(_Normed):
+    """ResNet-18 for small images."""
 
     name: Literal["resnet18"] = "resnet18"
     outputs: PositiveInt = 10
@@ -86,7 +94,7 @@ class ResnetConfig(Options):
     """Channels of the first convolution; 64 is ResNet-18."""
 
 
-class ResnetStemConfig(Options):
+class ResnetStemConfig(_Normed):
     """The first convolution of ResNet-18; its maps are the embedding (server: resnet18-rest)."""
 
     name: Literal["resnet18-stem"] = "resnet18-stem"
@@ -256,7 +264,7 @@ class SumConfig(Options):
     name: Literal["sum"] = "sum"
 
 
-class ResnetRestConfig(Options):
+class ResnetRestConfig(_Normed):
     """ResNet-18 behind its first convolution (clients: resnet18-stem)."""
 
     name: Literal["resnet18-rest"] = "resnet18-rest"
@@ -296,6 +304,10 @@ class OwnModel(Chosen):
         ``shape`` is that of one record's features, or of the joined embeddings. ``outputs`` is how
         many numbers the task needs of a server's model; None for a client's or an encoder's.
         """
+
+
+Normed = (ResnetConfig, ResnetStemConfig, ResnetRestConfig)
+"""Whose normalisation can be chosen."""
 
 
 def _models(*options: type[Options]) -> Registry[type[Options]]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin
 
 import yaml
 from pydantic import ValidationError
@@ -258,9 +258,17 @@ def _follow(location: Sequence[str | int], root: type[Options]) -> tuple[list[st
         elif option is not None:
             here = option
         elif part != "[key]":
-            known, here = list(fields), None
+            known, here = list(fields), _in_mapping(here)
             path.append(str(part))
     return path, known, here
+
+
+def _in_mapping(annotation: Any) -> Any:
+    """What stands at each key of a mapping; None of anything else."""
+    if get_origin(annotation) is not dict:
+        return None
+    value = get_args(annotation)[1]
+    return get_args(value)[0] if get_origin(value) is Annotated else value
 
 
 def _tag(option: Any) -> Any:

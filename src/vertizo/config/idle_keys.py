@@ -5,11 +5,19 @@ A key at its default says nothing, and is in every file that a run leaves.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import reduce
 from typing import Any
 
 from vertizo.core.names import PRIVATE
 from vertizo.data.datasets.catalog import CATALOG
+
+HEADS = {
+    "squared": ("private", "logistic", "boosting", "refit"),
+    "huber": ("private", "refit"),
+    "quantile": ("private", "boosting", "refit"),
+}
+"""The heads that make a loss small."""
 
 
 def check_all_used(config: Any) -> None:
@@ -20,7 +28,7 @@ def check_all_used(config: Any) -> None:
     """
     update, mechanism, name = config.server.update, config.privacy.mechanism, config.data.name
     directed = ("zeroth-order", "forward-difference", "private-zeroth-order")
-    known = CATALOG.get(name)
+    known, clips = CATALOG.get(name), mechanism == "none" and config.privacy.clip is not None
     no_noise = f"server.update {update!r} carries no noise; it is for {any_of(PRIVATE)}"
     no_direction = f"server.update {update!r} estimates nothing; it is for {any_of(directed)}"
     not_secret = f"server.update is {update!r}; it is for 'poisson-dp-sgd'"
@@ -31,16 +39,21 @@ def check_all_used(config: Any) -> None:
     no_loss = "simulation.drop is 0, so that no message is lost"
     no_columns = "server.model is 'sum', which has no place for the label holder's columns"
     no_texts = f"data.name {name!r} has no texts"
+    loss = config.data.loss
+    other_loss = f"data.loss is {loss!r}"
     for key, is_used, why in (
+        ("data.huber_delta", loss == "huber", f"{other_loss}; it is for 'huber'"),
+        ("data.quantile", loss == "quantile", f"{other_loss}; it is for 'quantile'"),
         ("server.clip", update in PRIVATE, no_noise),
         ("server.secret", update == "poisson-dp-sgd", not_secret),
         ("server.smoothing", update in directed, no_direction),
         ("server.directions", update in directed, no_direction),
         ("server.encoder", config.server.reads_own, no_columns),
-        ("method.clipping", mechanism == "gaussian", no_clip),
+        ("method.clipping", mechanism == "gaussian" or clips, no_clip),
         ("privacy.delta", mechanism != "none", no_mechanism),
         ("privacy.delta", mechanism != "randomised-response", pure),
         ("privacy.teacher", mechanism == "teacher", no_teacher),
+        *_of_optimizers(config),
         ("client.components", config.client.pretrain != "none", "client.pretrain is 'none'"),
         ("simulation.timeout", config.simulation.drop > 0, no_loss),
         ("data.delimiter", name == "table", f"data.name is {name!r}; it is for 'table'"),
@@ -51,11 +64,30 @@ def check_all_used(config: Any) -> None:
     ):
         if not is_used:
             _check_default(config, key, why)
+    if config.server.final_head not in HEADS[loss]:
+        raise ValueError(
+            f"server.final_head is {config.server.final_head!r}, which fits squares, but data.loss "
+            f"is {loss!r}; it is for {any_of(HEADS[loss])}"
+        )
+
+
+def _of_optimizers(config: Any) -> Iterator[tuple[str, bool, str]]:
+    for key in ("client.optimizer", "server.optimizer"):
+        options = _at(config, key.split("."))
+        no_adam = f"{key}.algorithm is {options.algorithm!r}; it is for 'adam'"
+        yield f"{key}.beta2", options.algorithm == "adam", no_adam
+        for last in ("milestones", "factor"):
+            no_step = f"{key}.decay is {options.schedule!r}; it is for 'step'"
+            yield f"{key}.{last}", options.schedule == "step", no_step
+
+
+def _at(config: Any, names: Sequence[str]) -> Any:
+    return reduce(getattr, names, config)
 
 
 def _check_default(config: Any, key: str, why: str) -> None:
-    section, last = key.split(".")
-    options = getattr(config, section)
+    *section, last = key.split(".")
+    options = _at(config, section)
     field = type(options).model_fields.get(last)
     if field is None:  # of another method
         return
@@ -67,7 +99,8 @@ def _check_default(config: Any, key: str, why: str) -> None:
             if getattr(value, inner) != getattr(usual, inner, None):
                 key, value = f"{key}.{inner}", getattr(value, inner)
                 break
-    raise ValueError(f"{key} is {value!r} but {why}")
+    shown = list(value) if isinstance(value, tuple) else value
+    raise ValueError(f"{key} is {shown!r} but {why}")
 
 
 def any_of(names: Sequence[str]) -> str:

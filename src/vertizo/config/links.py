@@ -9,7 +9,7 @@ sends its query again.
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field, Tag
@@ -89,3 +89,31 @@ class Links(Options):
     """Probability that a message is lost."""
     timeout: float = Field(default=5.0, gt=0)
     """Seconds until a client that gets no reply sends its query again."""
+
+
+def check_activation(config: Any) -> None:
+    """Refuse activation probabilities of an `ExperimentConfig` that are none, or without effect.
+
+    Raises:
+        ValueError: names the key, its value and what would be right.
+    """
+    links = config.simulation
+    key = f"simulation.activation is {list(links.activation)}"
+    if abs(math.fsum(links.activation) - 1) > 1e-6:
+        raise ValueError(f"{key}, which adds up to {math.fsum(links.activation):g}; it must be 1")
+    if config.rounds is None:
+        raise ValueError(f"{key} but rounds is not set; give the number of rounds in all")
+    if links.timing == "synchronous":
+        raise ValueError(
+            f"{key} but simulation.timing is 'synchronous', in which all clients are active; "
+            "use 'asynchronous'"
+        )
+    for other, value, usual in (
+        ("drop", links.drop, 0.0),
+        ("stragglers", links.stragglers, {}),
+    ):
+        if value != usual:
+            raise ValueError(
+                f"{key} but simulation.{other} is {value}; who is active is drawn, not a matter of "
+                f"links: leave simulation.{other} out"
+            )

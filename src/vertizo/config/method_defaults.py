@@ -110,15 +110,23 @@ def filled(given: Mapping[str, Any]) -> Mapping[str, Any]:
     if is_table and isinstance(client, Mapping):
         preferred = TABLE_UNDER_GUARANTEE if update == "poisson-dp-sgd" else TABLE
         preferred = NARROW_TABLE if narrow else preferred
-        model = client.get("model", {})
-        if isinstance(model, Mapping) and model.get("name", "mlp") == "mlp":
-            result["client"] = {**client, "model": {"name": "mlp", **preferred, **model}}
+        result["client"] = client = {**client, "model": _linear(client.get("model", {}), preferred)}
+        if isinstance(own_models := client.get("models"), Mapping):
+            each = {party: _linear(model, preferred) for party, model in own_models.items()}
+            client["models"] = each
     codecs = result["codecs"]
     up = codecs.get("up") if isinstance(codecs, Mapping) else None
     if isinstance(up, Mapping) and "name" not in up:  # other settings of the method's own codec
         assert isinstance(method.up, Options)
         result["codecs"] = {**codecs, "up": {**method.up.model_dump(), **up}}
     return result
+
+
+def _linear(model: Any, preferred: Mapping[str, Any]) -> Any:
+    """A client's model for a table, where it is none of another kind."""
+    if isinstance(model, Mapping) and model.get("name", "mlp") == "mlp":
+        return {"name": "mlp", **preferred, **model}
+    return model
 
 
 def _pays_for_labels(method: type[Method], given: Mapping[str, Any]) -> bool:
@@ -152,8 +160,10 @@ def draws_noise(privacy: Any) -> bool:
 
 def is_narrow(client: Any) -> bool:
     """Whether each client was told to make so few numbers that it must learn them."""
-    outputs = _key(_key(client, "model"), "outputs")
-    return isinstance(outputs, int) and 1 <= outputs <= NARROW
+    own = _key(client, "models")
+    models = (_key(client, "model"), *(own.values() if isinstance(own, Mapping) else ()))
+    sizes = [_key(model, "outputs") for model in models]
+    return all(isinstance(size, int) and 1 <= size <= NARROW for size in sizes)
 
 
 def _under_guarantee(method: type[Method], *, narrow: bool) -> Sections:

@@ -10,16 +10,19 @@ import json
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt, ValidationError, model_validator
 
 from vertizo.config import architectures as models
 from vertizo.config import former_names, method_defaults
 from vertizo.config import tree as config_tree
+from vertizo.config.client import ClientConfig
+from vertizo.config.early_stopping import EarlyStopping, check_early_stopping
 from vertizo.config.error_lines import explain, write_yaml
 from vertizo.config.idle_keys import any_of, check_all_used
-from vertizo.config.links import Links
+from vertizo.config.links import Links, check_activation
+from vertizo.config.optimizer import OptimizerConfig
 from vertizo.core.errors import ConfigError
 from vertizo.core.names import (
     PRIVATE,
@@ -28,7 +31,6 @@ from vertizo.core.names import (
     Join,
     LawName,
     Naming,
-    PretrainName,
     Timing,
     UpdateName,
 )
@@ -41,41 +43,6 @@ from vertizo.protocol.codecs.base import Codec
 from vertizo.protocol.codecs.choice import CodecChoice
 from vertizo.protocol.codecs.feedback import MOST, loss_of
 from vertizo.protocol.codecs.none import NoCompression
-
-
-class OptimizerConfig(Options):
-    """Stochastic gradient descent of a client, or of the server."""
-
-    learning_rate: float | None = Field(default=None, gt=0)
-    """Step size. Default: by the method and the number of parameters (docs/defaults.md)."""
-    momentum: float = Field(default=0.9, ge=0, lt=1)
-    """Share of the last step that is added to the next; 0 is plain gradient descent."""
-    decay: Literal["none", "linear"] | None = None
-    """linear: the rate falls to 0 in a straight line over the party's own steps of the run.
-    Default: linear for a default learning rate, none for one that you set. If `rounds` ends
-    asynchronous rounds, a client's number of steps is estimated from its pace."""
-
-    @property
-    def falls(self) -> bool:
-        """Whether the rate falls to 0 over the run."""
-        return self.decay == "linear" or (self.decay is None and self.learning_rate is None)
-
-
-class ClientConfig(Options):
-    """Every client's model and optimiser."""
-
-    model: models.ClientModelConfig = models.MlpConfig()
-    pretrain: PretrainName = "none"
-    """What a client makes of its own features without labels, in front of its model: principal
-    components, the same with variance 1 (whiten), those of numbers that are cut at their medians
-    (splines), or closeness to centroids; of images also the mean responses of oriented filters,
-    which are fixed beforehand and fitted to nothing."""
-    components: PositiveInt = 64
-    """Numbers that client.pretrain makes, at most."""
-    optimizer: OptimizerConfig = OptimizerConfig()
-    device: models.Device = "cpu"
-    """Where the model is. cuda: its parameters and computations are on the graphics card; batches
-    are copied there and embeddings back, and everything else stays on the CPU."""
 
 
 class SecretConfig(Options):
@@ -150,6 +117,10 @@ class SimulationConfig(Links):
 
     timing: Timing = "asynchronous"
     """Whether each client goes at its own pace, or all in step. Default: the method's own way."""
+    activation: tuple[Annotated[float, Field(gt=0, le=1)], ...] | None = None
+    """q_m of each client, which add up to 1: in each of `rounds` rounds one client is active, drawn
+    with these probabilities, as the papers' analyses have it. One that has made its epochs is drawn
+    no more. Default: each client goes at its own pace."""
     table: Literal["zeros", "upload"] = "zeros"
     """What the embedding table holds before the first query. upload: the clients' first embeddings,
     whose bytes are counted."""
@@ -183,6 +154,7 @@ class ExperimentConfig(Options):
     client.model. It costs no privacy."""
     evaluate_every: PositiveInt | None = None
     """Server steps between two evaluations. Default: one epoch of all clients."""
+    early_stopping: EarlyStopping = EarlyStopping()
     checkpoint_seconds: float = Field(default=30.0, ge=0)
     """Wall-clock seconds between two checkpoints."""
     threads: int = Field(default=1, gt=0, le=256)
@@ -199,12 +171,13 @@ class ExperimentConfig(Options):
     @model_validator(mode="after")
     def _fits(self) -> ExperimentConfig:
         method, name, update = self.method, self.method.name, self.server.update
-        if method.first_order_client and isinstance(self.client.model, models.FunctionConfig):
-            raise ValueError(
-                f"method {name!r} back-propagates through client models but client.model "
-                f"{self.client.model.path!r} is a plain function; "
-                "use method 'dpzv', 'cascaded' or 'zoo-vfl'"
-            )
+        for model in self.client.every_model:
+            if method.first_order_client and isinstance(model, models.FunctionConfig):
+                raise ValueError(
+                    f"method {name!r} back-propagates through client models but client.model "
+                    f"{model.path!r} is a plain function; use method 'dpzv', 'cascaded' or "
+                    "'zoo-vfl'"
+                )
         if self.simulation.timing not in method.timings:
             raise ValueError(
                 f"simulation.timing is {self.simulation.timing!r} but method {name!r} is "
@@ -216,6 +189,18 @@ class ExperimentConfig(Options):
                 f"{' or '.join(method.server_updates)}; leave server.update out, or use method "
                 "'cascaded'"
             )
+        if method.additive and self.client.optimizer.algorithm == "adam":
+            raise ValueError(
+                f"client.optimizer.algorithm is 'adam' but replies of method {name!r} are steps "
+                "and no gradients; use 'sgd'"
+            )
+        if self.data.sizes and isinstance(self.server.model, models.ResnetRestConfig):
+            raise ValueError(
+                f"data.sizes is {self.data.sizes} but server.model 'resnet18-rest' puts equal "
+                "parts together; leave data.sizes out"
+            )
+        if self.simulation.activation is not None:
+            check_activation(self)
         self._noise_fits()
         self._padding_survives()
         if self.server.final_head != "private" and self.privacy.mechanism == "embedding-noise":
@@ -225,6 +210,7 @@ class ExperimentConfig(Options):
                 "not in its figures; use 'private'"
             )
         self._codecs_fit()
+        check_early_stopping(self)
         check_all_used(self)
         return self
 
@@ -292,7 +278,7 @@ class ExperimentConfig(Options):
 
     def _padding_survives(self) -> None:
         """The rest of a text model knows padded words by their zeros."""
-        if not isinstance(self.client.model, models.TextEmbeddingsConfig):
+        if models.TextEmbeddingsConfig not in map(type, self.client.every_model):
             return
         if self.method.name == "czofo":
             what = "method 'czofo' perturbs"
@@ -350,6 +336,14 @@ class ExperimentConfig(Options):
                     f"{loss_of(codec, self.batch_size):.0%} of what it is given, so that errors "
                     "would add up; use more bits, 'sign' or 'top-k'"
                 )
+
+    def of_party(self, name: str) -> ExperimentConfig:
+        """As the party of that name has it: with its own model, where it has one."""
+        own = self.client.models.get(name)
+        if own is None:
+            return self
+        client = self.client.model_copy(update={"model": own})
+        return self.model_copy(update={"client": client})
 
     @property
     def digest(self) -> str:

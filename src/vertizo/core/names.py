@@ -64,3 +64,5 @@ Trainable = Literal["all", "head", "bias", "lora"]
 
 SplitName = Literal["rows", "patches", "halves", "sides", "even", "columns", "segments", "views"]
 """Ways to cut a record between parties (`vertizo.data.splits`)."""
+NormName = Literal["group", "batch"]
+"""What normalises in ResNet-18 (`vertizo.models.resnet`)."""

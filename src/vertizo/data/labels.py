@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
@@ -12,12 +12,28 @@ from torch import Tensor
 from vertizo.core.errors import ConfigError, DataError
 from vertizo.data.tabular.column_checks import check_dates, check_text, rows_in_words
 from vertizo.data.tabular.columns import Source, all_numbers, codes, in_order, numbers, texts
-from vertizo.models.losses import Classification, Regression, Task
+from vertizo.models.losses import Classification, Huber, Quantile, Regression, Task
 
 MOST_CLASSES = 20
 """More different whole numbers than that are taken for a regression, unless data.task says."""
 
 TaskName = Literal["classification", "regression"]
+
+
+class Loss(Protocol):
+    """What a regression makes small, as of `vertizo.data.options.DataConfig`."""
+
+    @property
+    def loss(self) -> Literal["squared", "huber", "quantile"]:
+        """Which."""
+
+    @property
+    def huber_delta(self) -> float:
+        """Where a Huber loss ends to be square, in spreads."""
+
+    @property
+    def quantile(self) -> float:
+        """The level of a quantile."""
 
 
 def labels_of(
@@ -78,6 +94,15 @@ def labels_of(
             )
     coded = [torch.from_numpy(codes(series, names).astype(np.int64)) for series in found]
     return Classification(len(names)), coded, tuple(names)
+
+
+def regression(kind: Loss, mean: float, spread: float) -> Regression:
+    """The regression of those options, of labels with that mean and spread."""
+    if kind.loss == "huber":
+        return Huber(mean, spread, kind.huber_delta)
+    if kind.loss == "quantile":
+        return Quantile(mean, spread, kind.quantile)
+    return Regression(mean, spread)
 
 
 def _inferred(sources: Sequence[Source], label: str) -> TaskName:

@@ -54,6 +54,10 @@ class DataConfig(Options):
     split: SplitName | None = None
     """How features are split among clients. Default: rows of pixels for images, named columns for
     tables, segments for texts, single views for views."""
+    sizes: list[PositiveInt] | None = Field(default=None, min_length=1)
+    """How much of it each client gets, in place of equal parts: values (split even, the default
+    with sizes for images and tables), rows of pixels, tokens or views, such as [100, 200, 50, 300,
+    134] of 784 pixels."""
     columns: dict[str, list[str]] | None = None
     """For tables: party name → column names."""
     label_holder: str | None = None
@@ -84,6 +88,16 @@ class DataConfig(Options):
     classes: list[Category] | None = None
     """For ``table``: the classes, as public knowledge. Default: those that occur, which reveals
     them."""
+    positive: Category | None = None
+    """Of two classes, the one that AUC, precision, recall and the like are about. Default: the
+    second one, in the order of `classes`, else of numbers or the alphabet."""
+    loss: Literal["squared", "huber", "quantile"] = "squared"
+    """For a regression: what training makes small. huber: as squared, but for errors beyond
+    `huber_delta`, which count by their size; quantile: predictions are the labels' `quantile`."""
+    huber_delta: float = Field(default=1.0, gt=0)
+    """For ``huber``: in standard deviations of the training labels, or halves of `label_range`."""
+    quantile: float = Field(default=0.5, gt=0, lt=1)
+    """For ``quantile``: the share of labels that is to lie below their predictions."""
     label_range: list[float] | None = None
     """For a regression: [low, high], public bounds that labels are scaled by. Default: the training
     labels' mean and standard deviation."""
@@ -112,6 +126,11 @@ class DataConfig(Options):
 
     @model_validator(mode="after")
     def _own_file(self) -> DataConfig:
+        if self.sizes is not None and self.parties not in (None, len(self.sizes)):
+            raise ValueError(
+                f"data.parties is {self.parties} but data.sizes has {len(self.sizes)}; leave "
+                "data.parties out"
+            )
         if self.name == "table":
             for key, meaning in (("path", "a CSV or Parquet file"), ("label", "a column of it")):
                 if getattr(self, key) is None:
@@ -159,6 +178,10 @@ class DataConfig(Options):
                 raise ValueError(
                     f"data.classes is {self.classes}; it must name two different classes at least"
                 )
+        if self.loss != "squared" and (self.task == "classification" or self.classes is not None):
+            raise ValueError(f"data.loss is {self.loss!r} but the task is a classification")
+        if self.positive is not None and (self.task == "regression" or self.label_range):
+            raise ValueError(f"data.positive is {self.positive!r} but the task is a regression")
         for key, pair in bounds.items():
             if len(pair) != 2 or not pair[0] < pair[1]:
                 raise ValueError(f"{key} is {pair}; it must be [low, high] with low below high")

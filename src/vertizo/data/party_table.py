@@ -151,7 +151,7 @@ def labels(
     rows, own, prepare = _features(holder, sources, columns, options, choice)
     chosen, first = rows["train"].tolist(), keys[1 : 1 + train.frame.height]
     by_purpose = _chosen(raw, rows)
-    learned = learned_task(options.path.stem, raw_task, by_purpose["train"], options.label_range)
+    learned = learned_task(options.path.stem, raw_task, by_purpose["train"], options, names)
     public = options.classes if isinstance(raw_task, Classification) else options.label_range
     prepared = {} if prepare is None else {holder: prepare}
     fitted = tuple(party for party, each in prepared.items() if each.fitted)

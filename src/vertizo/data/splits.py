@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import accumulate
 from typing import get_args
 
 import torch
@@ -27,6 +28,8 @@ even      all values of a record, flattened, in equal runs
 columns   named columns of a table
 segments  equal runs of consecutive tokens
 views     one view each; fewer parties hold equal runs of views, stacked as channels
+
+Equal parts are of other sizes where `data.sizes` says so.
 """
 
 Piece = Callable[[Tensor], Tensor]
@@ -57,40 +60,50 @@ def pieces(
     split: SplitName | None,
     parties: int | None,
     columns: Mapping[str, Sequence[str]] | None,
+    sizes: Sequence[int] | None = None,
 ) -> tuple[tuple[str, ...], list[Piece]]:
     """Names of the parties, and the part of a batch of records that each takes.
+
+    The parts along what the split shares are equal, or of those ``sizes``.
 
     Raises:
         ConfigError: the split does not fit the data, naming both.
     """
     fitting = _FITTING[pooled.kind]
-    split = split or fitting[0]
+    if split is None:
+        split = "even" if sizes and pooled.kind in ("images", "table") else fitting[0]
     if split not in fitting:
         *others, last = (repr(name) for name in fitting)
         advice = f"{', '.join(others)} or {last}" if others else last
         raise ConfigError(f"data.split is {split!r} but {describe(pooled)}; use {advice}")
     if columns is not None and split != "columns":
         raise ConfigError(f"data.columns needs data.split 'columns', not {split!r}")
+    if sizes and split in ("columns", "patches"):
+        raise ConfigError(
+            f"data.sizes is set but data.split {split!r} shares no single side; use 'even'"
+        )
     if split == "columns":
         return _named(pooled, parties, columns)
     shape = pooled.train.shape[1:]
     if split in ("halves", "sides"):
-        if parties not in (None, 2):
-            raise ConfigError(f"data.parties is {parties} but data.split {split!r} makes 2")
+        if parties not in (None, 2) or len(sizes or (1, 1)) != 2:
+            raise ConfigError(
+                f"data.parties is {parties or len(sizes or ())} but data.split {split!r} makes 2"
+            )
         side = -2 if split == "halves" else -1
-        parts = _strips(shape[side], 2, side)
+        parts = _strips(shape[side], sizes or 2, side)
     elif split == "rows":
-        parts = _strips(shape[-2], parties or 4, -2)
+        parts = _strips(shape[-2], sizes or parties or 4, -2)
     elif split == "patches":
         parts = _patches(shape, parties or 4)
     elif split == "segments":
-        parts = _strips(shape[0], parties or 1, 1)
+        parts = _strips(shape[0], sizes or parties or 1, 1)
     elif split == "views":
         # [records, views, channels, height, width] to [records, views·channels, height, width]
-        runs = _strips(shape[0], parties or shape[0], 1)
+        runs = _strips(shape[0], sizes or parties or shape[0], 1)
         parts = [_after(run, lambda views: views.flatten(1, 2)) for run in runs]
     else:
-        flat = _strips(math.prod(shape), parties or 4, -1)
+        flat = _strips(math.prod(shape), sizes or parties or 4, -1)
         parts = [_after(lambda values: values.flatten(1), strip) for strip in flat]
     return tuple(f"party{index}" for index in range(len(parts))), parts
 
@@ -106,17 +119,30 @@ def _patches(shape: torch.Size, count: int) -> list[Piece]:
     return [_after(line, band) for line in lines for band in bands]
 
 
-def _strips(size: int, count: int, side: int) -> list[Piece]:
-    """Equal strips along one side; a remainder goes to the last."""
-    if not 1 <= count <= size:
-        raise ConfigError(f"data.parties is {count} but there are {size} to share; use 1 to {size}")
-    each = size // count
+def _strips(size: int, shared: int | Sequence[int], side: int) -> list[Piece]:
+    """Strips along one side: so many equal ones, with a remainder for the last, or of those sizes.
 
-    def strip(index: int, values: Tensor) -> Tensor:
-        start = index * each
-        return values.narrow(side, start, each if index < count - 1 else size - start)
+    Raises:
+        ConfigError: they do not fit into the side, naming both.
+    """
+    if isinstance(shared, int):
+        if not 1 <= shared <= size:
+            raise ConfigError(
+                f"data.parties is {shared} but there are {size} to share; use 1 to {size}"
+            )
+        each = size // shared
+        shared = [*[each] * (shared - 1), size - each * (shared - 1)]
+    if sum(shared) != size:
+        raise ConfigError(
+            f"data.sizes adds up to {sum(shared)} but there are {size} to share; give sizes that "
+            f"add up to {size}"
+        )
 
-    return [partial(strip, index) for index in range(count)]
+    def strip(start: int, length: int, values: Tensor) -> Tensor:
+        return values.narrow(side, start, length)
+
+    starts = accumulate(shared, initial=0)
+    return [partial(strip, start, length) for start, length in zip(starts, shared, strict=False)]
 
 
 def _after(first: Piece, second: Piece) -> Piece:

@@ -13,13 +13,14 @@ from torch import Tensor
 from vertizo.core.errors import ConfigError
 from vertizo.core.names import SplitName
 from vertizo.core.randomness import Stream
+from vertizo.data.labels import regression
 from vertizo.data.options import DataConfig
 from vertizo.data.pooled import Pooled
 from vertizo.data.splits import SPLITS, describe, nearest, pieces
 from vertizo.data.tabular.prepared import Preparation
 from vertizo.data.tabular.preprocessing import Bounds, Lists, Preprocessing, check_public
 from vertizo.data.text_vectors import encoded_parts
-from vertizo.models.losses import Regression, Task
+from vertizo.models.losses import Classification, Regression, Task
 from vertizo.protocol.messages import Purpose
 
 __all__ = ["SPLITS", "Holding", "Pooled", "SplitName", "VerticalData", "cut"]
@@ -75,6 +76,13 @@ class VerticalData:
         """D, the number of training records."""
         return self.labels["train"].shape[0]
 
+    @property
+    def positive(self) -> str | None:
+        """What the positive one of two classes is called; None for any other task."""
+        if not isinstance(self.task, Classification) or self.task.outputs != 2:
+            return None
+        return self.class_names[self.task.positive] if self.class_names else str(self.task.positive)
+
     def shape(self, party: int) -> tuple[int, ...]:
         """Shape of one record's features at one party."""
         return tuple(self.features[party]["train"].shape[1:])
@@ -89,8 +97,9 @@ def cut(pooled: Pooled, options: DataConfig, stream: Stream) -> VerticalData:
     Raises:
         ConfigError: the split or another key does not fit the data, naming both.
     """
-    ranges, categories, label_range = options.ranges, options.categories, options.label_range
-    names, parts = pieces(pooled, options.split, options.parties, options.columns)
+    ranges, categories = options.ranges, options.categories
+    cut_by = options.split, options.parties, options.columns, options.sizes
+    names, parts = pieces(pooled, *cut_by)
     _check_holder(options.label_holder, names)
     if pooled.levels is not None:
         check_public(pooled.name, pooled.columns or (), pooled.levels, ranges, categories)
@@ -126,7 +135,7 @@ def cut(pooled: Pooled, options: DataConfig, stream: Stream) -> VerticalData:
         fitted += [name] * is_fitted
     clients = [holding for holding in holdings if holding.name != options.label_holder]
     cardinalities = tuple(client.cardinalities for client in clients)
-    task = learned_task(pooled.name, pooled.task, labels["train"], label_range)
+    task = learned_task(pooled.name, pooled.task, labels["train"], options, pooled.class_names)
     return VerticalData(
         name=pooled.name,
         task=task,
@@ -137,7 +146,8 @@ def cut(pooled: Pooled, options: DataConfig, stream: Stream) -> VerticalData:
         cardinalities=cardinalities if any(cardinalities) else (),
         own=next((holding for holding in holdings if holding.name == options.label_holder), None),
         fitted=tuple(fitted),
-        fitted_labels=pooled.fitted_labels or (task is not pooled.task and label_range is None),
+        fitted_labels=pooled.fitted_labels
+        or (isinstance(task, Regression) and options.label_range is None),
         class_names=pooled.class_names,
         preparation=Preparation(preparations, pooled.label, task, pooled.class_names)
         if preparations and pooled.label is not None
@@ -213,22 +223,52 @@ def _check_holder(label_holder: str | None, names: Sequence[str]) -> None:
 
 
 def learned_task(
-    name: str, task: Task, labels: Tensor, label_range: Sequence[float] | None
+    name: str,
+    task: Task,
+    labels: Tensor,
+    options: DataConfig,
+    class_names: Sequence[str] | None = None,
 ) -> Task:
-    """The task; a regression learns labels that are centred and scaled.
+    """The task as data.positive says; a regression learns labels that are centred and scaled.
 
     By the training labels' mean and standard deviation, or public bounds in their place.
 
     Raises:
-        ConfigError: bounds for what is no regression.
+        ConfigError: bounds for what is no regression, or a positive class that is none of two.
     """
-    if not isinstance(task, Regression):
-        if label_range is not None:
+    if isinstance(task, Classification):
+        if options.label_range is not None:
             raise ConfigError(f"data.label_range is set but {name} is no regression")
-        return task
-    if label_range is not None:
-        low, high = label_range
-        return Regression((low + high) / 2, (high - low) / 2)
+        if options.loss != "squared":
+            raise ConfigError(f"data.loss is {options.loss!r} but {name} is no regression")
+        return _with_positive(name, task, options.positive, class_names)
+    if options.positive is not None:
+        raise ConfigError(
+            f"data.positive is {options.positive!r} but {name} is a regression, without classes"
+        )
+    if options.label_range is not None:
+        low, high = options.label_range
+        return regression(options, (low + high) / 2, (high - low) / 2)
     values = labels.double()
     spread = float(values.std(unbiased=False))
-    return Regression(float(values.mean()), spread if spread > 0 else 1.0)
+    return regression(options, float(values.mean()), spread if spread > 0 else 1.0)
+
+
+def _with_positive(
+    name: str, task: Classification, positive: str | None, class_names: Sequence[str] | None
+) -> Classification:
+    """The same task, of which that class is the positive one; ConfigError as `learned_task`."""
+    if positive is None:
+        return task
+    names = class_names or tuple(map(str, range(task.outputs)))
+    if task.outputs != 2:
+        raise ConfigError(
+            f"data.positive is {positive!r} but {name} has {task.outputs} classes; "
+            "it is for two, leave it out"
+        )
+    if positive not in names:
+        raise ConfigError(
+            f"data.positive is {positive!r}, which is no class of {name}; "
+            f"it must be {names[0]!r} or {names[1]!r}"
+        )
+    return Classification(2, names.index(positive))

@@ -65,6 +65,11 @@ class EncodedModel(DifferentiableModel):
         """The model that predicts, and the encoder."""
         return self._top, self._encoder
 
+    @property
+    def layout(self) -> tuple[int, tuple[int, ...], torch.dtype]:
+        """Numbers of a row that are joined embeddings, and shape and type of own features."""
+        return self._width, self._shape, self._dtype
+
     def state(self) -> State:
         """w, live; in two parts where something else belongs to them."""
         top, encoder = self._top.state(), self._encoder.state()

@@ -101,9 +101,16 @@ class LinearStack(DifferentiableModel):
     """
 
     def __init__(
-        self, layers: Sequence[Layer], parameters: Tensor, *, flatten: bool = True
+        self,
+        layers: Sequence[Layer],
+        parameters: Tensor,
+        *,
+        flatten: bool = True,
+        module: torch.nn.Module | None = None,
     ) -> None:
         self.layers, self.parameters, self._flatten = tuple(layers), parameters, flatten
+        self.module = module
+        """What it was made of, whose parameters are views of these."""
         self._flat: Numbers = parameters.numpy()
         self.first = [sum(layer.size for layer in layers[:k]) for k in range(len(layers))]
         """Where each layer's parameters begin."""

@@ -18,10 +18,13 @@ from vertizo.core import kernels
 
 
 class Classification:
-    """Softmax cross-entropy over ``classes`` ≥ 2; labels are int64 in [0, classes)."""
+    """Softmax cross-entropy over ``classes`` ≥ 2; labels are int64 in [0, classes).
 
-    def __init__(self, classes: int) -> None:
-        self.outputs = classes
+    Of two classes ``positive`` is the one that AUC, precision, recall and the like are about.
+    """
+
+    def __init__(self, classes: int, positive: int = 1) -> None:
+        self.outputs, self.positive = classes, positive
 
     def losses(self, logits: Tensor, labels: Tensor) -> SoftmaxLosses:
         """−log softmax at the label."""
@@ -66,8 +69,8 @@ class Flipped(Classification):
     other class; a model that minimises it predicts the labels as they were.
     """
 
-    def __init__(self, classes: int, keep: float, other: float) -> None:
-        super().__init__(classes)
+    def __init__(self, classes: int, keep: float, other: float, positive: int = 1) -> None:
+        super().__init__(classes, positive)
         self._gain, self._other = keep - other, other
 
     def losses(self, logits: Tensor, labels: Tensor) -> FlippedLosses:
@@ -111,21 +114,71 @@ class Regression:
         return logits.squeeze(1) * self.spread + self.mean
 
 
+class Huber(Regression):
+    """The same, with an error's square up to ``delta`` > 0 spreads and its size beyond.
+
+    Huber 1964. Few labels far out then move a model little.
+    """
+
+    def __init__(self, mean: float = 0.0, spread: float = 1.0, delta: float = 1.0) -> None:
+        super().__init__(mean, spread)
+        self.delta = delta
+
+    def losses(self, logits: Tensor, labels: Tensor) -> HuberLosses:
+        """e²/2 of an error e up to δ, else δ (abs(e) − δ/2)."""
+        return HuberLosses(logits, (labels - self.mean) / self.spread, self.delta)
+
+
+class Quantile(Regression):
+    """A quantile of the label in place of its mean: the pinball loss, ``level`` in (0, 1).
+
+    Koenker and Bassett 1978. A share ``level`` of labels is to be below their predictions.
+    """
+
+    def __init__(self, mean: float = 0.0, spread: float = 1.0, level: float = 0.5) -> None:
+        super().__init__(mean, spread)
+        self.level = level
+
+    def losses(self, logits: Tensor, labels: Tensor) -> PinballLosses:
+        """(1 − level) e of an output e too high, level abs(e) of one too low."""
+        return PinballLosses(logits, (labels - self.mean) / self.spread, self.level)
+
+
 class SquaredLosses:
     """The same, of a regression."""
 
     def __init__(self, logits: Tensor, labels: Tensor) -> None:
         repeats = logits.shape[0] // labels.shape[0]
-        self._error = logits.squeeze(1) - labels.repeat(repeats)
+        self._error = self._slope = logits.squeeze(1) - labels.repeat(repeats)
         self.values = self._error.square().mul_(0.5)
 
     def slopes(self, rows: slice, weights: Tensor | float) -> Tensor:
         """``weights_i · ∂loss_i/∂output_i`` of the rows of one point, shape [records, 1]."""
-        return (self._error[rows] * weights).unsqueeze(1)
+        return (self._slope[rows] * weights).unsqueeze(1)
 
     def correct(self, rows: slice) -> int:
         """None: nothing is right or wrong."""
         return 0
+
+
+class HuberLosses(SquaredLosses):
+    """Those of `Huber`."""
+
+    def __init__(self, logits: Tensor, labels: Tensor, delta: float) -> None:
+        super().__init__(logits, labels)
+        self._slope = self._error.clamp(-delta, delta)
+        self.values = torch.where(
+            self._error.abs() <= delta, self.values, delta * (self._error.abs() - delta / 2)
+        )
+
+
+class PinballLosses(SquaredLosses):
+    """Those of `Quantile`; an output that is right has the slope between both."""
+
+    def __init__(self, logits: Tensor, labels: Tensor, level: float) -> None:
+        super().__init__(logits, labels)
+        self._slope = torch.heaviside(self._error, self._error.new_tensor(0.5)) - level
+        self.values = torch.maximum(-level * self._error, (1 - level) * self._error)
 
 
 Task: TypeAlias = Classification | Regression

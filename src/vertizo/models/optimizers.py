@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 
@@ -85,58 +85,161 @@ class Frozen(Optimizer):
 
 
 LARGEST = float(np.finfo(np.float32).max)
+ADAM_FLOOR = 1e-8
+"""ε of Adam, as PyTorch has it."""
 
 
-class Sgd(Optimizer):
-    """``v ← m v + g``, ``w ← w − η v``; without momentum no velocity is held.
+@dataclass(frozen=True)
+class Decay:
+    """How a learning rate falls over the ``steps`` of a run."""
 
-    η is the learning rate and m, in [0, 1), the momentum; over ``decay`` steps η falls to 0 in a
-    straight line.
+    steps: int
+    kind: Literal["linear", "cosine", "step"] = "linear"
+    milestones: tuple[float, ...] = ()
+    """Of ``step``: shares of the run, at each of which the rate is multiplied by ``factor``."""
+    factor: float = 1.0
+
+    def share(self, step: int) -> float:
+        """What is left of the rate at that step, counted from 0."""
+        done = min(1.0, step / max(1, self.steps))
+        if self.kind == "linear":
+            return 1 - done
+        if self.kind == "cosine":
+            return (1 + math.cos(math.pi * done)) / 2
+        return self.factor ** sum(done >= place for place in self.milestones)
+
+
+class _Descent(Optimizer):
+    """A rate η that falls as ``decay`` says, and a regulariser λ/2 ‖w‖², ``weight_decay`` λ."""
+
+    _counts = "steps"
+    """What a checkpoint calls the number of steps."""
+
+    def __init__(self, learning_rate: float, decay: Decay | None, weight_decay: float) -> None:
+        self.learning_rate = min(learning_rate, LARGEST)
+        self.weight_decay, self._decay, self._steps = weight_decay, decay, 0
+
+    def _next_rate(self) -> float:
+        share = 1.0 if self._decay is None else self._decay.share(self._steps)
+        self._steps += 1
+        return self.learning_rate * share
+
+    def state(self) -> dict[str, Tensor]:
+        """The steps made."""
+        return {self._counts: torch.tensor(self._steps)}
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        """Go on from ``state``."""
+        self._steps = int(state[self._counts])
+
+
+class Sgd(_Descent):
+    """``v ← m v + g + λ w``, ``w ← w − η v``; without momentum no velocity is held.
+
+    η is the learning rate and m, in [0, 1), the momentum.
     """
 
+    _counts = "sgd_steps"
+
     def __init__(
-        self, learning_rate: float, momentum: float = 0.0, decay: int | None = None
+        self,
+        learning_rate: float,
+        momentum: float = 0.0,
+        decay: Decay | None = None,
+        weight_decay: float = 0.0,
     ) -> None:
-        self.learning_rate, self.momentum = min(learning_rate, LARGEST), momentum
-        self._decay, self._steps = decay, 0
+        super().__init__(learning_rate, decay, weight_decay)
+        self.momentum = momentum
         self._velocity: Tensor | None = None
 
     def step(self, parameters: Tensor, gradient: Gradient) -> None:
         """One step of descent, in place."""
-        rate = self.learning_rate
-        if self._decay is not None:
-            rate *= max(0.0, 1 - self._steps / self._decay)
-            self._steps += 1
+        rate, decayed = self._next_rate(), self.weight_decay
         if not self.momentum:
+            if decayed:
+                parameters.mul_(1 - rate * decayed)
             gradient.add_to(parameters, -rate)
             return
-        if self._velocity is None:
-            self._velocity = torch.zeros_like(parameters)
-        if self._velocity.device != parameters.device:  # a checkpoint's is the processor's
-            self._velocity = self._velocity.to(parameters.device)
+        self._velocity = velocity = _beside(parameters, self._velocity)
         held = gradient.held()
-        if held is not None and is_plain(parameters) and is_plain(held[0]):
+        if not decayed and held is not None and is_plain(parameters) and is_plain(held[0]):
             numbers, factor = held
-            own, velocity = parameters.numpy(), self._velocity.numpy()
-            kernels.descend(own, velocity, numbers.numpy(), self.momentum, factor, rate)
+            own, moved = parameters.numpy(), velocity.numpy()
+            kernels.descend(own, moved, numbers.numpy(), self.momentum, factor, rate)
             return
-        self._velocity.mul_(self.momentum)
-        gradient.add_to(self._velocity, 1.0)
-        add(parameters, self._velocity, -rate)
+        velocity.mul_(self.momentum)
+        gradient.add_to(velocity, 1.0)
+        if decayed:
+            add(velocity, parameters, decayed)
+        add(parameters, velocity, -rate)
 
     def state(self) -> dict[str, Tensor]:
         """The velocity, once there is one, and the steps made where they matter."""
         state = {} if self._velocity is None else {"velocity": self._velocity}
-        if self._decay is not None:
-            state["sgd_steps"] = torch.tensor(self._steps)
-        return state
+        return state if self._decay is None else state | super().state()
 
     def load(self, state: dict[str, Tensor]) -> None:
         """Go on from ``state``."""
         velocity = state.get("velocity")
         self._velocity = None if velocity is None else velocity.clone()
         if self._decay is not None:
-            self._steps = int(state["sgd_steps"])
+            super().load(state)
+
+
+class Adam(_Descent):
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019, Algorithm 2).
+
+    ``m ← β₁ m + (1 − β₁) g``, ``v ← β₂ v + (1 − β₂) g²``,
+    ``w ← w − η (m̂ / (√v̂ + ε) + λ w)``, where ``m̂ = m / (1 − β₁ᵗ)`` and ``v̂ = v / (1 − β₂ᵗ)``.
+    """
+
+    _counts = "adam_steps"
+
+    def __init__(
+        self,
+        learning_rate: float,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        decay: Decay | None = None,
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__(learning_rate, decay, weight_decay)
+        self.betas = beta1, beta2
+        self._mean: Tensor | None = None
+        self._square: Tensor | None = None
+
+    def step(self, parameters: Tensor, gradient: Gradient) -> None:
+        """One step of descent, in place."""
+        rate, (beta1, beta2) = self._next_rate(), self.betas
+        self._mean = mean = _beside(parameters, self._mean)
+        self._square = square = _beside(parameters, self._square)
+        dense = torch.zeros_like(parameters)
+        gradient.add_to(dense, 1.0)
+        mean.mul_(beta1).add_(dense, alpha=1 - beta1)
+        square.mul_(beta2).addcmul_(dense, dense, value=1 - beta2)
+        if self.weight_decay:
+            parameters.mul_(1 - rate * self.weight_decay)
+        scale = (square / (1 - beta2**self._steps)).sqrt_().add_(ADAM_FLOOR)
+        parameters.addcdiv_(mean, scale, value=-rate / (1 - beta1**self._steps))
+
+    def state(self) -> dict[str, Tensor]:
+        """Both means, once there are some, and the steps made."""
+        state = super().state()
+        if self._mean is not None and self._square is not None:
+            state |= {"mean": self._mean, "square": self._square}
+        return state
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        """Go on from ``state``."""
+        super().load(state)
+        mean, square = state.get("mean"), state.get("square")
+        self._mean = None if mean is None else mean.clone()
+        self._square = None if square is None else square.clone()
+
+
+def _beside(parameters: Tensor, held: Tensor | None) -> Tensor:
+    """What an optimiser holds, where the parameters are: a checkpoint's is the processor's."""
+    return torch.zeros_like(parameters) if held is None else held.to(parameters.device)
 
 
 class RandomUpdates(Optimizer):

@@ -44,11 +44,19 @@ def flatten(parameters: Iterable[nn.Parameter]) -> Tensor:
     return flat
 
 
+def materialised(module: nn.Module, example: Tensor) -> nn.Module:
+    """The module, whose lazy layers (LazyLinear) learn their sizes from ``example`` [2, ...]."""
+    if any(map(is_lazy, [*module.parameters(), *module.buffers()])):
+        with torch.no_grad():
+            module.eval()(example)
+    return module
+
+
 def check(module: nn.Module, *, batch_norm: bool) -> None:
     """Refuse a user's module with layers that cannot be, by ConfigError.
 
     That is those that normalise over a batch, unless they may, and those that do not know their
-    sizes yet.
+    sizes even after a first batch (`materialised`).
     """
     lazy = None
     for name, part in module.named_modules():
@@ -61,7 +69,7 @@ def check(module: nn.Module, *, batch_norm: bool) -> None:
             lazy = lazy or layer
     if lazy:
         raise ConfigError(
-            f"{lazy}, whose sizes are known after a first batch only; give them, as "
+            f"{lazy}, whose sizes a first batch does not tell; give them, as "
             "nn.Linear(inputs, outputs) does"
         )
 

@@ -182,6 +182,8 @@ class FilterMeans(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """[batch, channels, height, width] to [batch, components]."""
+        if torch.compiler.is_exporting():  # to a graph for batches of any size
+            return self._means(images)
         return torch.cat([self._means(part) for part in torch.split(images, AT_ONCE)])
 
     def _means(self, images: Tensor) -> Tensor:
@@ -224,6 +226,11 @@ class Pretrained(DifferentiableModel):
         self._front, self._model = front, model
         self.parameters = model.parameters
         self._known: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def parts(self) -> tuple[nn.Module, DifferentiableModel]:
+        """What prepares, and the model behind it."""
+        return self._front, self._model
 
     def _prepared(self, inputs: Tensor | Selected) -> Tensor:
         """Of a table whole, once: every query of a client is about rows of the same."""

@@ -1,8 +1,9 @@
 """ResNet-18 (He et al. 2016) for small images, whole or cut behind its first convolution.
 
 The first convolution is 3×3 with stride 1 and no pooling follows it, as is usual for CIFAR-10.
-Every batch normalisation is a group normalisation (Wu and He 2018) instead: statistics of a batch
-would mix its records, and no privacy guarantee survives that. The number of parameters is the same.
+Every batch normalisation is a group normalisation (Wu and He 2018) unless ``norm`` is ``batch``:
+statistics of a batch mix its records, and no privacy guarantee survives that. The number of
+parameters is the same.
 """
 
 from __future__ import annotations
@@ -13,26 +14,28 @@ import torch
 from torch import Tensor, nn
 
 from vertizo.core.errors import ConfigError
-from vertizo.core.names import Side
+from vertizo.core.names import NormName, Side
 
 WIDTH = 64
 """Channels of the first convolution of ResNet-18; each later stage doubles them."""
 
 
-def whole(shape: tuple[int, ...], outputs: int, width: int = WIDTH) -> nn.Sequential:
+def whole(
+    shape: tuple[int, ...], outputs: int, width: int = WIDTH, norm: NormName = "group"
+) -> nn.Sequential:
     """Images of ``shape`` (channels, height, width) to ``outputs`` numbers.
 
     VFL-CZOFO's client for CIFAR-10 is one with 10 outputs, which are added up at the server.
     """
-    return nn.Sequential(*_first(shape[0], width), *_rest(width, width, outputs))
+    return nn.Sequential(*_first(shape[0], width, norm), *_rest(width, width, outputs, norm))
 
 
-def stem(shape: tuple[int, ...], width: int = WIDTH) -> nn.Sequential:
+def stem(shape: tuple[int, ...], width: int = WIDTH, norm: NormName = "group") -> nn.Sequential:
     """The first convolution, its norm and ReLU: images to ``width`` flattened maps of their size.
 
     VFL-Cascaded's client for CIFAR-10.
     """
-    return nn.Sequential(*_first(shape[0], width), nn.Flatten())
+    return nn.Sequential(*_first(shape[0], width, norm), nn.Flatten())
 
 
 def rest(
@@ -43,6 +46,7 @@ def rest(
     parts: int,
     assemble: Side,
     width: int = WIDTH,
+    norm: NormName = "group",
 ) -> nn.Sequential:
     """What follows the first convolution: rows of ``joined`` numbers to ``outputs`` numbers.
 
@@ -56,7 +60,7 @@ def rest(
             f" maps of {high} by {wide}, {together.size} numbers; the joined embeddings have "
             f"{joined}: set image, parts and width to fit the clients' resnet18-stem"
         )
-    return nn.Sequential(together, *_rest(together.channels, width, outputs))
+    return nn.Sequential(together, *_rest(together.channels, width, outputs, norm))
 
 
 class Assemble(nn.Module):
@@ -95,15 +99,16 @@ class Assemble(nn.Module):
 class Block(nn.Module):
     """Two 3×3 convolutions and what goes past them."""
 
-    def __init__(self, before: int, after: int, stride: int) -> None:
+    def __init__(self, before: int, after: int, stride: int, norm: NormName) -> None:
         super().__init__()
         self.first = _convolution(before, after, stride)
-        self.first_norm = _norm(after)
+        self.first_norm = _norm(after, norm)
         self.second = _convolution(after, after, 1)
-        self.second_norm = _norm(after)
+        self.second_norm = _norm(after, norm)
         self.past: nn.Module = nn.Identity()
         if stride != 1 or before != after:
-            self.past = nn.Sequential(_convolution(before, after, stride, side=1), _norm(after))
+            beside = _convolution(before, after, stride, side=1)
+            self.past = nn.Sequential(beside, _norm(after, norm))
 
     def forward(self, inputs: Tensor) -> Tensor:
         """[batch, before, height, width] to [batch, after, height / stride, width / stride]."""
@@ -112,16 +117,16 @@ class Block(nn.Module):
         return torch.relu_(values + self.past(inputs))
 
 
-def _first(depth: int, width: int) -> list[nn.Module]:
-    return [_convolution(depth, width, 1), _norm(width), nn.ReLU()]
+def _first(depth: int, width: int, norm: NormName) -> list[nn.Module]:
+    return [_convolution(depth, width, 1), _norm(width, norm), nn.ReLU()]
 
 
-def _rest(before: int, width: int, outputs: int) -> list[nn.Module]:
+def _rest(before: int, width: int, outputs: int, norm: NormName) -> list[nn.Module]:
     """Four stages of two blocks each, the mean of every map, and a linear layer."""
     parts: list[nn.Module] = []
     for stage in range(4):
         after = width << stage
-        parts += [Block(before, after, 2 if stage else 1), Block(after, after, 1)]
+        parts += [Block(before, after, 2 if stage else 1, norm), Block(after, after, 1, norm)]
         before = after
     return [*parts, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, outputs)]
 
@@ -132,6 +137,8 @@ def _convolution(before: int, after: int, stride: int, side: int = 3) -> nn.Conv
     return layer
 
 
-def _norm(channels: int) -> nn.GroupNorm:
-    """At most 32 groups of at least two channels: one value alone would become zero."""
+def _norm(channels: int, norm: NormName) -> nn.Module:
+    """Of groups: at most 32 of at least two channels, as one value alone would become zero."""
+    if norm == "batch":
+        return nn.BatchNorm2d(channels)
     return nn.GroupNorm(math.gcd(32, max(1, channels // 2)), channels)

@@ -68,7 +68,7 @@ def over(
     if layers is None:
         return TorchModel(module, parameters, own, training)
     flattens = any(type(part) is nn.Flatten for part in module.children())
-    return LinearStack(layers, parameters, flatten=flattens)
+    return LinearStack(layers, parameters, flatten=flattens, module=module)
 
 
 class TorchModel(DifferentiableModel):

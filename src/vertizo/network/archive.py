@@ -28,7 +28,15 @@ from vertizo.network.options import ServeOptions
 from vertizo.network.store import Store, root_of
 from vertizo.run import checkpoint
 from vertizo.run.data_defaults import complete
-from vertizo.run.evaluation import HEAD, diverged, evaluation_row, score, summary_of
+from vertizo.run.evaluation import (
+    HEAD,
+    TESTED,
+    diverged,
+    evaluation_row,
+    score,
+    summary_of,
+    tested,
+)
 from vertizo.run.folder import RunFolder
 from vertizo.run.job_state import JobState, Row
 from vertizo.run.traffic import Traffic
@@ -290,7 +298,7 @@ class Archive:
         if one.model == "best":
             model.load(self._folder.load("best", "server")["server"])
         try:
-            scores = score(job, one.purpose)
+            scores = score(job, one.purpose, closing=state.phase != "training")
         except NonFiniteError as error:
             raise diverged(job, error) from None
         model.load(now)
@@ -300,6 +308,8 @@ class Archive:
         if one.purpose == "train":
             assert job.party.head is not None, "it was scored"
             self._folder.save(HEAD, {"head": job.party.head.state()})
+        if state.phase != "training" and (kept := tested(job, one.model)):
+            self._folder.save(TESTED, kept)
         if row["improved"]:
             best = {"server": now, "number": row["number"], "round": row["round"]}
             self._folder.save("candidate", best)

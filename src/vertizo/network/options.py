@@ -99,16 +99,23 @@ class ServeConfig(ExperimentConfig):
         served, data = self.federation, self.data
         if data.name == "table" and data.id is None:
             raise ValueError("data.id is not set; name the column of keys that all parties have")
-        if data.name == "table" and (data.columns or data.parties or data.split):
+        if data.name == "table" and (data.columns or data.parties or data.split or data.sizes):
             raise ValueError(
-                "data.columns, data.parties and data.split are for simulations; over a network "
-                "every party has a table of its own"
+                "data.columns, data.parties, data.split and data.sizes are for simulations; over a "
+                "network every party has a table of its own"
             )
         if data.parties not in (None, len(served.members)):
             raise ValueError(
                 f"data.parties is {data.parties} but federation.members names "
                 f"{len(served.members)}; leave data.parties out"
             )
+        if self.client.models:
+            raise ValueError(
+                "client.models is for simulations; over a network each member's own configuration "
+                "has its client.model"
+            )
+        if self.simulation.activation is not None:
+            raise ValueError("simulation.activation is for simulations; leave it out")
         if self.control == "label-free":
             raise ValueError("control is 'label-free', which is for simulations; leave it out")
         if served.trial and self.privacy.ledger is not None:

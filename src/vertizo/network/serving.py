@@ -37,7 +37,7 @@ from vertizo.privacy.epsilon_text import bound_text
 from vertizo.protocol import wire
 from vertizo.protocol.messages import WirePurpose
 from vertizo.run.job_state import JobState
-from vertizo.run.summary_figures import size_text
+from vertizo.run.summary_figures import metric_text, size_text
 from vertizo.run.traffic import UPLOAD_BYTES
 
 TOLD = 10
@@ -123,9 +123,8 @@ class FederationService(MemberService):
         meter = party.side.meter
         if meter.records:
             parts.append(f"loss {meter.loss / meter.records:.3f}")
-        accuracy = state.last.get("validation_accuracy", state.last.get("test_accuracy"))
-        if accuracy is not None:
-            parts.append(f"acc {100 * accuracy:.1f} %")
+        if (metric := metric_text(state.last)) is not None:
+            parts.append(metric)
         parts.append(size_text(traffic.up + traffic.down))
         epsilon = job.statement.epsilon
         parts.append("no ε" if epsilon is None else f"ε {bound_text(epsilon, 3)}")

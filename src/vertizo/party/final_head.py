@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vertizo.models.base import Points, State
-from vertizo.models.losses import Classification, Task
+from vertizo.models.losses import Classification, Quantile, Task
 from vertizo.party.server_model import ServerModel
 
 WORDS = (
@@ -142,7 +142,9 @@ def _learnt(
         model.fit(scaler.transform(rows), labels)
         return _linear(scaler.mean_, scaler.scale_, model.coef_, model.intercept_)
     boosting = HistGradientBoostingClassifier if classified else HistGradientBoostingRegressor
-    options = {"max_iter": ROUNDS, "learning_rate": RATE, "random_state": 0}
+    options: dict[str, Any] = {"max_iter": ROUNDS, "learning_rate": RATE, "random_state": 0}
+    if isinstance(task, Quantile):
+        options |= {"loss": "quantile", "quantile": task.level}
 
     def loss(leaves: int) -> float:
         """On a tenth of the records, of trees that are fitted on the others."""

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from vertizo.models.losses import Classification, Task
+from vertizo.models.losses import Classification, Huber, Quantile, Task
 
 Scores = Mapping[str, float]
+METRICS = ("auc", "accuracy", "loss")
+"""What a model is chosen by: the first that there is."""
 
 
 def quality(row: Mapping[str, float]) -> tuple[float, float]:
@@ -18,14 +23,33 @@ def quality(row: Mapping[str, float]) -> tuple[float, float]:
     The area under the ROC curve where there are two classes, accuracy where there are more, and
     among equals, as for a regression, the loss.
 
+    `chosen_by` says which. Headlines show that figure.
+
     >>> quality({"validation_loss": 0.5, "validation_accuracy": 0.9, "validation_auc": 0.7})
     (0.7, -0.5)
 
     The row is one of ``metrics.jsonl``, with figures on validation records.
     """
-    ranking = row.get("validation_auc")
-    first = row.get("validation_accuracy", 0.0) if ranking is None else ranking
+    name = chosen_by(row)
+    first = 0.0 if name == "loss" else row[f"validation_{name}"]
     return first, -row["validation_loss"]
+
+
+def chosen_by(row: Mapping[str, Any], of: str = "validation_") -> str:
+    """The name of the figure that models are chosen by, among those of a row that begin so."""
+    return next((name for name in METRICS if row.get(f"{of}{name}") is not None), METRICS[-1])
+
+
+def ranking(
+    task: Classification, logits: Tensor, labels: Tensor
+) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+    """Which records are of the positive one of two classes, and by how much that one is ahead.
+
+    Both [rows], of logits [rows, 2] and labels [rows].
+    """
+    positive = task.positive
+    margin = (logits[:, positive] - logits[:, 1 - positive]).double().nan_to_num()
+    return (labels == positive).numpy(), margin.numpy()
 
 
 def scores(task: Task, logits: Tensor, labels: Tensor) -> Scores:
@@ -34,7 +58,8 @@ def scores(task: Task, logits: Tensor, labels: Tensor) -> Scores:
     Classification: ``loss`` (mean cross-entropy, nats) and ``accuracy``; with two classes also
     ``auc`` (area under the ROC curve) and ``average_precision``, where both classes occur.
     Regression: ``loss`` (half the mean squared error, in units of the task's spread), ``rmse`` (in
-    the labels' own units) and ``r2``.
+    the labels' own units) and ``r2``; of a quantile ``pinball`` and of a Huber loss ``huber``, the
+    loss in the labels' own units.
     """
     losses = task.losses(logits, labels)
     loss = float(losses.values.mean(dtype=torch.float64))
@@ -43,12 +68,17 @@ def scores(task: Task, logits: Tensor, labels: Tensor) -> Scores:
         residual = float((task.predict(logits) - labels).double().square().mean())
         spread = float(labels.double().var(unbiased=False))
         r2 = 1 - residual / spread if spread else float("nan")
-        return {"loss": loss, "rmse": residual**0.5, "r2": r2}
+        found = {"loss": loss, "rmse": residual**0.5, "r2": r2}
+        if isinstance(task, Quantile):
+            found["pinball"] = loss * task.spread
+        if isinstance(task, Huber):
+            found["huber"] = loss * task.spread**2
+        return found
     result = {"loss": loss, "accuracy": losses.correct(slice(None)) / rows}
     if task.outputs == 2 and 0 < int(labels.sum()) < rows:
         from sklearn.metrics import average_precision_score, roc_auc_score
 
-        positive = (logits[:, 1] - logits[:, 0]).double().nan_to_num().numpy()
-        result["auc"] = float(roc_auc_score(labels.numpy(), positive))
-        result["average_precision"] = float(average_precision_score(labels.numpy(), positive))
+        is_positive, margin = ranking(task, logits, labels)
+        result["auc"] = float(roc_auc_score(is_positive, margin))
+        result["average_precision"] = float(average_precision_score(is_positive, margin))
     return result

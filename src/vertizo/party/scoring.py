@@ -10,6 +10,7 @@ from torch import Tensor
 from vertizo.core.names import Head
 from vertizo.models.losses import Classification, Flipped
 from vertizo.party.checks import Partition
+from vertizo.party.closing_scores import closing_scores
 from vertizo.party.final_head import FinalHead
 from vertizo.party.metrics import Scores, scores
 from vertizo.party.server_model import ServerSide
@@ -30,7 +31,11 @@ class Scoring:
 
     def __post_init__(self) -> None:
         task = self.side.model.task  # labels that score are not private
-        self._task = Classification(task.outputs) if isinstance(task, Flipped) else task
+        self._task = task
+        if isinstance(task, Flipped):
+            self._task = Classification(task.outputs, task.positive)
+        self.tested: dict[Head, Tensor] = {}
+        """Logits of the test records, [rows, outputs], as they were scored last and in whole."""
 
     def logits(self, purpose: Purpose, rows: Tensor, by: Head = "private") -> Tensor:
         """Of one of the heads, [rows, outputs]."""
@@ -39,9 +44,18 @@ class Scoring:
         assert self.head is not None, "the configuration names one"
         return self.head.logits(self._of_head(purpose, rows))
 
-    def score(self, purpose: Purpose, rows: Tensor, by: Head = "private") -> Scores:
-        """Quality of predictions; stays with the server."""
-        return scores(self._task, self.logits(purpose, rows, by), self.labels[purpose])
+    def score(
+        self, purpose: Purpose, rows: Tensor, by: Head = "private", *, whole: bool = False
+    ) -> Scores:
+        """Quality of predictions, with the closing figures if ``whole``; stays with the server.
+
+        A raw head's are always whole: it is scored once, at the end.
+        """
+        logits = self.logits(purpose, rows, by)
+        if not whole and by == "private":
+            return scores(self._task, logits, self.labels[purpose])
+        self.tested[by] = logits
+        return closing_scores(self._task, logits, self.labels[purpose])
 
     def fit_head(self, rows: Tensor) -> None:
         """Fit the raw head on the training records' raw labels."""

@@ -94,7 +94,7 @@ class ServerParty:
         if self.wants_teaching:
             assert self.private_labels is not None
             self._teaching = Uploads([self.private_labels.width] * self.clients, self.bound)
-        self._scoring = Scoring(side, self.labels, self.own, self.head)
+        self.scoring = Scoring(side, self.labels, self.own, self.head)
         points, most, tolerant = side.method.points, self.batch_size, side.plan.tolerant
         records = len(side.table.values)
         self._checks = QueryChecks(records, most, points, dims, self.bound, tolerant, self.received)
@@ -333,11 +333,11 @@ class ServerParty:
 
     def logits(self, purpose: Purpose, by: Head = "private") -> Tensor:
         """Logits of the uploaded records by one of the heads; the upload is used up."""
-        return self._scoring.logits(purpose, self._uploads.take(purpose), by)
+        return self.scoring.logits(purpose, self._uploads.take(purpose), by)
 
-    def score(self, purpose: Purpose) -> Scores:
-        """Quality of predictions for the uploaded records; stays with the server."""
-        return self._scoring.score(purpose, self.used(purpose))
+    def score(self, purpose: Purpose, *, whole: bool = False) -> Scores:
+        """As of `Scoring.score`, for the uploaded records."""
+        return self.scoring.score(purpose, self.used(purpose), whole=whole)
 
     def used(self, purpose: Purpose) -> Tensor:
         """The uploaded rows of a partition, for a score; those of tests a raw head needs again.
@@ -354,8 +354,8 @@ class ServerParty:
 
         Nothing where there are none.
         """
-        self._scoring.fit_head(self.used("train"))
-        return {} if self._tested is None else self._scoring.score("test", self._tested, "raw")
+        self.scoring.fit_head(self.used("train"))
+        return {} if self._tested is None else self.scoring.score("test", self._tested, "raw")
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint must hold, beside the server model's parameters."""

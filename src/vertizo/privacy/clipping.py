@@ -43,3 +43,26 @@ class Clip:
     def sensitivity(self) -> float:
         """How far replacing one record moves the sum at most: 2C."""
         return 2 * self.norm
+
+
+class CountedClip:
+    """`Clip` of each record's row; it counts those that it changed, for the server's own eyes."""
+
+    def __init__(self, norm: float) -> None:
+        self.clip = Clip(norm)
+        self.counts = torch.zeros(2, dtype=torch.int64)
+        """Rows changed, and rows."""
+
+    def __call__(self, values: Tensor) -> Tensor:
+        """Each record's clipped contribution, float64 [batch, K]; of [batch], [batch, 1]."""
+        rows = values.reshape(values.shape[0], -1)
+        norms = rows.abs().squeeze(1) if rows.shape[1] == 1 else rows.norm(dim=1)
+        self.counts[0] += (~(norms <= self.clip.norm)).sum()
+        self.counts[1] += norms.numel()
+        return self.clip(values).reshape(rows.shape)
+
+    @property
+    def fraction(self) -> float | None:
+        """Share of rows that it changed; None where there were none."""
+        changed, seen = self.counts.tolist()
+        return changed / seen if seen else None

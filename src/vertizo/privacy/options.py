@@ -91,8 +91,9 @@ class PrivacyConfig(Options):
     randomised-response, for texts from ε = 1 on (not where the label holder has columns, which
     neither covers)."""
     clip: float | None = Field(default=None, gt=0)
-    """C, the largest norm of one record's values, or of one embedding. Default for noise on
-    replies: by the number of columns and clients."""
+    """C, the largest norm of one record's values, or of one embedding. Without noise_std and
+    epsilon it is a clip alone, which protects nothing. Default for noise on replies: by the number
+    of columns and clients."""
     noise_std: float | None = Field(default=None, gt=0)
     """σ, the noise on the sum over the batch, or on an embedding; give this or epsilon."""
     epsilon: float | None = Field(default=None, gt=0)
@@ -132,7 +133,7 @@ class PrivacyConfig(Options):
         mechanism = self.mechanism
         own = ("clip", "noise_std", "epsilon", "server_share", "server_noise_std")
         given = [k for k in own if getattr(self, k) is not None]
-        if mechanism == "none" and given:
+        if mechanism == "none" and (given := [key for key in given if key != "clip"]):
             raise ValueError(
                 f"privacy.{given[0]} is set but privacy.mechanism is 'none'; use 'gaussian'"
             )

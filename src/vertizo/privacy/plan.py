@@ -23,7 +23,7 @@ from vertizo.core.errors import ConfigError
 from vertizo.core.validate import fraction
 from vertizo.privacy import guarantee, label_advantage
 from vertizo.privacy.accounting import epsilon_of
-from vertizo.privacy.clipping import Clip
+from vertizo.privacy.clipping import CountedClip
 from vertizo.privacy.epsilon_text import bound_text
 from vertizo.privacy.events import Releases
 from vertizo.privacy.ledger import Answered, Entry, Ledger
@@ -31,7 +31,7 @@ from vertizo.privacy.mechanisms import NoiseSource
 from vertizo.privacy.statement import Statement
 from vertizo.protocol.wire import Frame
 
-__all__ = ["Answer", "ClippedGaussian", "NoPrivacy", "Plan"]
+__all__ = ["Answer", "ClippedGaussian", "ClippedOnly", "NoPrivacy", "Plan"]
 
 
 LABELS = ("labels",)
@@ -148,6 +148,45 @@ class NoPrivacy(Plan):
         return values / self._batch_size
 
 
+class ClippedOnly(NoPrivacy):
+    """Values are clipped and carry no noise: what the clip alone costs, and no privacy."""
+
+    def __init__(self, batch_size: int, clip_norm: float) -> None:
+        super().__init__(batch_size)
+        self._clip = CountedClip(clip_norm)
+
+    def total(self, values: Tensor) -> Tensor:
+        """Σ clip_C(value_i) / B."""
+        return super().total(self._clip(values))
+
+    def each(self, values: Tensor) -> Tensor:
+        """Each record's clipped values / B."""
+        return super().each(self._clip(values).to(values.dtype).reshape(values.shape))
+
+    @property
+    def clip_fraction(self) -> float | None:
+        """Share of records whose values the clip changed."""
+        return self._clip.fraction
+
+    def statement(
+        self, *, server_is_private: bool, covers: Sequence[str] = LABELS, records: int | None = None
+    ) -> Statement:
+        """None."""
+        words = (
+            f"No privacy guarantee: the server's replies are clipped to {self._clip.clip.norm:g} "
+            "and carry no noise."
+        )
+        return Statement("none", words, clip=self._clip.clip.norm)
+
+    def state(self) -> dict[str, Tensor]:
+        """How much was clipped."""
+        return {"clipped": self._clip.counts}
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        """Continue from ``state``."""
+        self._clip.counts = state["clipped"].clone()
+
+
 NOT_COVERED = ("validation records", "test records")
 """Records that choose the model or score it, without noise."""
 SIMULATED = (
@@ -212,17 +251,17 @@ class ClippedGaussian(Plan):
         self.releases: Releases | None = releases
         self._releases = releases
         self.delta = fraction("privacy.delta", delta)
-        self._clip = Clip(releases.reply.clip_norm)
-        if self._clip.sensitivity / noise.noise_std > releases.reply.mu * (1 + 1e-12):
+        self._clip = CountedClip(releases.reply.clip_norm)
+        clip = self._clip.clip
+        if clip.sensitivity / noise.noise_std > releases.reply.mu * (1 + 1e-12):
             raise ConfigError(
-                f"noise of σ = {noise.noise_std:g} is too small for clip {self._clip.norm:g}: "
+                f"noise of σ = {noise.noise_std:g} is too small for clip {clip.norm:g}: "
                 f"a reply is counted with μ = {releases.reply.mu:.6g}"
             )
         self._batch_size, self._ledger, self._noise = batch_size, ledger, noise
         self.noise_std = noise.noise_std / batch_size
         self._published, self._by_formula = published, by_formula
         self._made = 0
-        self._clipped = torch.zeros(2, dtype=torch.int64)
 
     def admit(self, client: int, ids: Tensor) -> None:
         """Refuse what would take a record past its budget."""
@@ -250,18 +289,13 @@ class ClippedGaussian(Plan):
 
     def _rows(self, values: Tensor) -> tuple[int, Tensor]:
         """The number of this release, and each record's clipped contribution, [batch, K]."""
-        rows = values.reshape(values.shape[0], -1)
-        norms = rows.abs().squeeze(1) if rows.shape[1] == 1 else rows.norm(dim=1)
-        self._clipped[0] += (~(norms <= self._clip.norm)).sum()
-        self._clipped[1] += norms.numel()
         self._made += 1
-        return self._made - 1, self._clip(values).reshape(rows.shape)
+        return self._made - 1, self._clip(values)
 
     @property
     def clip_fraction(self) -> float | None:
         """Share of records whose values the clip changed."""
-        changed, seen = self._clipped.tolist()
-        return changed / seen if seen else None
+        return self._clip.fraction
 
     def statement(
         self, *, server_is_private: bool, covers: Sequence[str] = LABELS, records: int | None = None
@@ -318,11 +352,11 @@ class ClippedGaussian(Plan):
 
     def state(self) -> dict[str, Tensor]:
         """Counts; never the noise."""
-        counters = torch.cat([torch.tensor([self._made]), self._clipped])
+        counters = torch.cat([torch.tensor([self._made]), self._clip.counts])
         return {"counters": counters, **self._ledger.state()}
 
     def load(self, state: dict[str, Tensor]) -> None:
         """Continue from ``state``."""
         self._made = int(state["counters"][0])
-        self._clipped = state["counters"][1:].clone()
+        self._clip.counts = state["counters"][1:].clone()
         self._ledger.load(state)

@@ -141,7 +141,8 @@ class PrivateLabels(LabelMaker):
         task, maker = self.data.task, self.maker
         if not isinstance(maker, RandomisedResponse):
             return task
-        return Flipped(task.outputs, maker.keep, maker.other)
+        assert isinstance(task, Classification), "it was looked at"
+        return Flipped(task.outputs, maker.keep, maker.other, task.positive)
 
     @property
     def width(self) -> int:

@@ -27,12 +27,13 @@ from vertizo.models import networks, resnet, text
 from vertizo.models.array import ArrayModel
 from vertizo.models.base import DifferentiableModel, Model, Points
 from vertizo.models.encoded import EncodedModel
-from vertizo.models.parts import first_line, other_in_training, somebodys_code
+from vertizo.models.parts import other_in_training, somebodys_code
 from vertizo.models.pretrained import FilterMeans, Preparation, Pretrained
 from vertizo.models.torch import TorchModel, fails_alone, wrap
 from vertizo.models.tuning import tuned
 from vertizo.party.checks import is_bounded
 from vertizo.privacy.options import ON_LABELS
+from vertizo.run.brought_modules import brought_module
 
 ImageModel = kinds.CnnConfig | kinds.FiltersConfig | kinds.ResnetConfig | kinds.ResnetStemConfig
 TextModel = kinds.BagConfig | kinds.TextConfig | kinds.TextEmbeddingsConfig
@@ -82,6 +83,7 @@ def client_model(
             f"client.device is {device!r}, but PyTorch finds no CUDA device; use 'cpu', or install "
             "a driver and a PyTorch that were built for CUDA"
         )
+    _check_norm("client.model", config, training)
     with stream.torch_default():
         module = _client_module("client.model", config, shape, cardinalities, tokens=tokens)
     if front is not None and _begins_as_prepared(config):
@@ -99,6 +101,14 @@ def check_reads_tokens(key: str, config: kinds.ClientModelConfig | kinds.Encoder
         raise ConfigError(
             f"{key} is {config.name!r} but a party's features are tokens of a text; "
             "use 'bag', 'text' or 'text-embeddings'"
+        )
+
+
+def _check_norm(key: str, config: object, training: Stream | None) -> None:
+    if training is None and isinstance(config, kinds.Normed) and config.norm == "batch":
+        raise ConfigError(
+            f"{key}.norm is 'batch', which takes the records of a batch together; it is for "
+            "first-order methods without privacy (vafl, split; server.update 'sgd'): use 'group'"
         )
 
 
@@ -121,7 +131,7 @@ def _client_module(
     if isinstance(config, kinds.FunctionConfig):
         raise ConfigError(f"{key} is a plain function; a torch.nn.Module is needed here")
     if isinstance(config, kinds.ModuleConfig | kinds.OwnModel):
-        return _users_module(key, config, shape, None)
+        return brought_module(key, config, shape, cardinalities, tokens=tokens)
     if isinstance(config, TextModel) and not tokens:
         raise ConfigError(
             f"{key} is {config.name!r} but a party's features have shape {list(shape)} and are no "
@@ -149,9 +159,9 @@ def _module(
         options = config.model_dump(exclude={"name", "initial"})
         return networks.Filters(shape, **options, oriented=config.initial == "oriented")
     if isinstance(config, kinds.ResnetConfig):
-        return resnet.whole(shape, config.outputs, config.width)
+        return resnet.whole(shape, config.outputs, config.width, config.norm)
     if isinstance(config, kinds.ResnetStemConfig):
-        return resnet.stem(shape, config.width)
+        return resnet.stem(shape, config.width, config.norm)
     if isinstance(config, kinds.BagConfig):
         return networks.Bag(config.vocabulary, config.dimension, config.hidden, config.outputs)
     if isinstance(config, kinds.TextConfig):
@@ -173,39 +183,6 @@ def _begun(module: nn.Module, last_layer: str) -> nn.Module:
         last = [part for part in module.modules() if isinstance(part, nn.Linear)][-1]
         for part in last.parameters():
             nn.init.zeros_(part)
-    return module
-
-
-def _users_module(
-    key: str,
-    config: kinds.ModuleConfig | kinds.OwnModel,
-    shape: tuple[int, ...],
-    outputs: int | None,
-) -> nn.Module:
-    """A module of the user's: from a path, or of a class that is chosen by name."""
-    if isinstance(config, kinds.OwnModel):
-        words = f"{key}.name is {config.name!r}"
-        with somebodys_code(f"{key}: making {config.name} failed"):
-            module: object = config.module(shape, outputs)
-    else:
-        words = f"{key}.path is {config.path!r}"
-        factory = load_object(f"{key}.path", config.path)
-        if not callable(factory):
-            raise ConfigError(
-                f"{words}, which is a {type(factory).__name__}; it must make a torch.nn.Module"
-            )
-        try:
-            with somebodys_code(f"{key}: making {config.path} failed"):
-                module = factory(**config.arguments)
-        except ConfigError as error:
-            if not isinstance(error.__cause__, TypeError):
-                raise
-            reason = first_line(error.__cause__)
-            raise ConfigError(f"{key}.arguments do not fit {config.path}: {reason}") from None
-    if not isinstance(module, nn.Module):
-        raise ConfigError(
-            f"{words}, which makes a {type(module).__name__}; it must make a torch.nn.Module"
-        )
     return module
 
 
@@ -255,6 +232,9 @@ def server_model(
         ConfigError: it cannot be made, does not fit, or mixes records.
     """
     key, tokens = "server.model", own is not None and own.tokens
+    _check_norm(key, config, training)
+    if own is not None:
+        _check_norm("server.encoder", own.encoder, training)
     with stream.torch_default():
         if own is not None:
             model: DifferentiableModel = _with_encoder(config, width, outputs, own, training)
@@ -307,7 +287,7 @@ def server_module(
         ConfigError: it cannot be made, or does not fit.
     """
     if isinstance(config, kinds.ModuleConfig | kinds.OwnModel):
-        return _users_module("server.model", config, (width,), outputs)
+        return brought_module("server.model", config, (width,), outputs=outputs)
     with named("server.model"):
         if isinstance(config, kinds.SumConfig):
             return networks.Sum(width, outputs, parts)

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from vertizo.config.architectures import FiltersConfig, MlpConfig
-from vertizo.config.schema import ClientConfig, ExperimentConfig
+from vertizo.config.client import ClientConfig
+from vertizo.config.schema import ExperimentConfig
 from vertizo.core import kernels, system
 from vertizo.core.errors import ConfigError
 from vertizo.core.names import FITTED, HeadName, PretrainName
@@ -25,7 +26,7 @@ from vertizo.data.vertical import VerticalData
 from vertizo.methods.base import ClientSide
 from vertizo.models.base import DifferentiableModel, Model
 from vertizo.models.losses import Task
-from vertizo.models.optimizers import Frozen, Optimizer, RandomUpdates, Sgd
+from vertizo.models.optimizers import Frozen, Optimizer, RandomUpdates
 from vertizo.models.pretrained import FilterMeans, Padded, Preparation, preparation
 from vertizo.party.batches import Batches
 from vertizo.party.client import ClientParty
@@ -45,7 +46,7 @@ from vertizo.protocol import wire
 from vertizo.protocol.codecs.feedback import Feedback, Received
 from vertizo.protocol.messages import Purpose
 from vertizo.run import build_models as models
-from vertizo.run import data_defaults
+from vertizo.run import build_optimizers, data_defaults
 from vertizo.run.build_privacy import Charge, Protection
 from vertizo.run.lengths import answers_expected, batch_sizes
 from vertizo.zeroth_order.directions import Directions
@@ -141,9 +142,11 @@ def make_client(
         numbers = model(table[:2]).shape[1]
         front, model = _label_free(options, table, cardinalities, numbers, stream)
     dim = models.embedding_dim(model, table[:2], bound, first_order=method.first_order_client)
-    rate, momentum = options.optimizer.learning_rate, options.optimizer.momentum
-    if rate is None:
-        size = model.parameters.numel()
+    rate = options.optimizer.learning_rate
+    if rate is None and options.optimizer.algorithm == "adam":
+        rate = build_optimizers.ADAM_RATE
+    elif rate is None:
+        size, momentum = model.parameters.numel(), options.optimizer.momentum
         rate = data_defaults.client_rate(method, size, dim, config.batch_size, momentum)
     steps = answers_expected(config, records, clients)[index] * method.steps_of(index)
     optimizer = _client_optimizer(config, model, rate, stream, steps)
@@ -219,14 +222,13 @@ def _known_batches(
 def _client_optimizer(
     config: ExperimentConfig, model: Model, rate: float, stream: Stream, steps: int
 ) -> Optimizer:
-    options = config.client.optimizer
     if config.control in ("frozen", "label-free"):
         return Frozen()
-    sgd = Sgd(rate, options.momentum, steps if options.falls else None)
+    descent = build_optimizers.made(config.client.optimizer, rate, steps)
     if config.control == "random":
         directions = Directions("sphere", model.parameters.numel(), stream.child("control"))
-        return RandomUpdates(sgd, lambda step, norm: Along(directions.draw(step), norm))
-    return sgd
+        return RandomUpdates(descent, lambda step, norm: Along(directions.draw(step), norm))
+    return descent
 
 
 def embedding_noise(config: ExperimentConfig, records: int) -> EmbeddingStatement | None:

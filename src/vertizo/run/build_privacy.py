@@ -16,7 +16,6 @@ from vertizo.core.names import PRIVATE
 from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData
 from vertizo.models.base import Model
-from vertizo.models.optimizers import Sgd
 from vertizo.party import private_updates as private
 from vertizo.party.server_model import FirstOrder, NoUpdate, ServerUpdate, ZerothOrder
 from vertizo.privacy import guarantee
@@ -27,10 +26,10 @@ from vertizo.privacy.grid_accounting import GridCorrection
 from vertizo.privacy.ledger import Ledger, MemoryLedger
 from vertizo.privacy.mechanisms import NoiseSource, SeededNoise
 from vertizo.privacy.options import MECHANISMS
-from vertizo.privacy.plan import ClippedGaussian, NoPrivacy, Plan
+from vertizo.privacy.plan import ClippedGaussian, ClippedOnly, NoPrivacy, Plan
 from vertizo.privacy.private_labels import PaidLabels
 from vertizo.privacy.secure_noise import SecureNoise, grid_for
-from vertizo.run import data_defaults
+from vertizo.run import build_optimizers, data_defaults
 from vertizo.run.build_labels import PrivateLabels, private_labels
 from vertizo.run.lengths import planned_rounds
 from vertizo.zeroth_order.directions import Directions
@@ -114,6 +113,8 @@ class Protection:
             own = MECHANISMS.find(privacy.mechanism, "privacy.mechanism")
             plan: Plan = own(privacy, config.batch_size, self._secrets.child("mechanism"))
             return plan
+        if privacy.mechanism == "none" and privacy.clip is not None:
+            return ClippedOnly(config.batch_size, privacy.clip)
         if releases is None or self._reply_noise is None:
             return NoPrivacy(config.batch_size)
         if self.charge is not None:
@@ -271,6 +272,8 @@ class Protection:
         options, noise, sgd = self.config.server, self._server_noise, self.config.server.optimizer
         if sgd.learning_rate is not None:
             return sgd.learning_rate
+        if sgd.algorithm == "adam":
+            return build_optimizers.ADAM_RATE
         sampled = options.secret.sampling * self.data.records
         records = sampled if self._is_secret else self.config.batch_size
         added = 0.0 if noise is None else noise.noise_std / records
@@ -288,27 +291,29 @@ class Protection:
     def update(self) -> ServerUpdate:
         """How the server model is trained; ConfigError where the model does not admit it."""
         options, batch_size = self.config.server, self.config.batch_size
-        steps = self._update_steps if options.optimizer.falls else None
-        sgd = Sgd(self.learning_rate, options.optimizer.momentum, steps)
+        rate, steps = self.learning_rate, self._update_steps
+        descent = build_optimizers.made(options.optimizer, rate, steps)
         if options.update == "none":
             return NoUpdate()
         if options.update == "sgd":
-            return FirstOrder(sgd, batch_size)
+            return FirstOrder(descent, batch_size)
         stream = self.stream.child("directions")
         directions = Directions(options.directions, self.model.parameters.numel(), stream)
         if options.update in ("zeroth-order", "forward-difference"):
             forward = options.update == "forward-difference"
-            return ZerothOrder(sgd, directions, options.smoothing, batch_size, forward=forward)
+            return ZerothOrder(descent, directions, options.smoothing, batch_size, forward=forward)
         noise = self._server_noise
         assert noise is not None
         if options.update == "private-zeroth-order":
-            return private.PrivateZerothOrder(sgd, noise, batch_size, directions, options.smoothing)
+            return private.PrivateZerothOrder(
+                descent, noise, batch_size, directions, options.smoothing
+            )
         if options.update == "private-sgd":
-            return private.PrivateSgd(sgd, noise, batch_size)
+            return private.PrivateSgd(descent, noise, batch_size)
         stream, sampling = self._secrets.child("secret samples"), options.secret.sampling
         seeded = self.config.privacy.noise == "seeded"
         return private.SecretSgd(
-            sgd,
+            descent,
             noise,
             sampling=sampling,
             capacity=guarantee.capacity(self.data.records, sampling),

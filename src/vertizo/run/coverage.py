@@ -88,7 +88,7 @@ def assumptions(
     """
     features = FEATURES in covers
     models = (
-        ("client.model", config.client.model, features and not served),
+        *(("client.model", model, features and not served) for model in config.client.every_model),
         ("server.encoder", config.server.encoder, data.own is not None and config.server.reads_own),
         ("server.model", config.server.model, True),
     )
@@ -97,4 +97,5 @@ def assumptions(
         for key, model, decides in models
         if decides and isinstance(model, Foreign)
     )
+    things = tuple(dict.fromkeys(things))
     return (*things, MEMBERS_OWN) if features and served else things

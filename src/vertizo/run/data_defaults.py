@@ -131,6 +131,8 @@ def complete(config: ExperimentConfig, data: VerticalData) -> ExperimentConfig:
             narrow = privacy.epsilon is not None and is_narrow(config.client)
             wanted = NARROW_EPOCHS if narrow else PRIVATE_EPOCHS
         chosen["epochs"] = _within(EPOCHS, wanted)
+        if config.simulation.activation and config.rounds and privacy.mechanism == "none":
+            chosen["epochs"] = math.ceil(config.rounds / per_epoch)  # as if one made all rounds
     if privacy.mechanism == "teacher":
         teacher = _teacher(privacy, data)
         chosen["privacy"] = privacy.model_copy(update={"teacher": teacher})
@@ -161,11 +163,18 @@ def _teacher(privacy: PrivacyConfig, data: VerticalData) -> TeacherConfig:
 def _additive(config: ExperimentConfig, data: VerticalData) -> dict[str, Any]:
     """Clients whose embeddings are as many numbers as predictions take, and K of their queries."""
     chosen: dict[str, Any] = {}
-    model, method = config.client.model, config.method
-    if isinstance(model, MlpConfig) and "outputs" not in model.model_fields_set:
-        outputs = 1 if data.task.outputs == 2 else data.task.outputs
-        model = model.model_copy(update={"outputs": outputs})
-        chosen["client"] = config.client.model_copy(update={"model": model})
+    client, method = config.client, config.method
+    outputs = 1 if data.task.outputs == 2 else data.task.outputs
+
+    def narrowed(model: Any) -> Any:
+        if isinstance(model, MlpConfig) and "outputs" not in model.model_fields_set:
+            return model.model_copy(update={"outputs": outputs})
+        return model
+
+    each = {party: narrowed(model) for party, model in client.models.items()}
+    model = narrowed(client.model)
+    if (model, each) != (client.model, client.models):
+        chosen["client"] = client.model_copy(update={"model": model, "models": each})
     privacy, known = config.privacy, "num_directions" in method.model_fields_set
     if isinstance(method, AlongDirections) and not known and privacy.epsilon is not None:
         columns = max(map(math.prod, map(data.shape, range(len(data.features)))), default=0)

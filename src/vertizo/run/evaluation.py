@@ -10,27 +10,32 @@ from vertizo.core.errors import NonFiniteError, RunError
 from vertizo.core.system import peak_memory
 from vertizo.core.version import VERSION
 from vertizo.models.losses import Classification
+from vertizo.party.closing_scores import LEVEL, resamples
 from vertizo.party.final_head import MISSING, WORDS
-from vertizo.party.metrics import Scores
+from vertizo.party.metrics import Scores, chosen_by
 from vertizo.protocol.messages import Purpose
-from vertizo.run.job_state import Job, JobState
+from vertizo.run.job_state import Job, JobState, Which
 from vertizo.run.provenance import now
 from vertizo.run.traffic import Traffic
 
 HEAD = "raw_head"
 """What summaries and checkpoints call it; also before its scores on test records in a row."""
+INTERVALS = "percentiles of a bootstrap over test records"
+TESTED = "test_scores"
+"""The file of `tested` among the checkpoints."""
 
 
-def score(job: Job, purpose: Purpose) -> Scores:
+def score(job: Job, purpose: Purpose, *, closing: bool = False) -> Scores:
     """Quality on a partition whose embeddings are all there; nothing where it has no records.
 
+    When ``closing``, test records have all figures of `vertizo.party.closing_scores`.
     Raises NonFiniteError if training diverged; `diverged` says what to do.
     """
     if not len(job.data.labels[purpose]):
         return {}
     if purpose == "train":
         return job.party.score_head()
-    scores = job.party.score(purpose)
+    scores = job.party.score(purpose, whole=closing and purpose == "test")
     if not math.isfinite(scores["loss"]):
         raise NonFiniteError(f"the {purpose} loss is {scores['loss']}")
     return scores
@@ -83,13 +88,26 @@ def _head(state: JobState) -> dict[str, Any]:
     return {HEAD: {"kind": kind, **tested, "words": WORDS}}
 
 
+def tested(job: Job, model: Which) -> dict[str, Any]:
+    """What a run keeps of its test records: logits [records, outputs] by head, and labels.
+
+    Empty where the server's model was not scored in whole, by this process.
+    """
+    logits = job.party.scoring.tested
+    if "private" not in logits:
+        return {}
+    kept = {"model": "last" if model == "now" else model, "labels": job.data.labels["test"]}
+    return kept | {"logits": dict(logits), "positive": getattr(job.data.task, "positive", None)}
+
+
 def summary_of(state: JobState, traffic: Traffic, seconds: float) -> dict[str, Any]:
     """The closing figures; what could not be scored without a silent member is None."""
     job, config, party = state.job, state.job.config, state.job.party
     model = "last" if state.evaluations.best is None else "best"
-    head = _head(state)
+    head, tests = _head(state), len(job.data.labels["test"])
+    scored = state.evaluations.best or state.last
 
-    def tested(name: str) -> dict[str, Any] | None:
+    def of_tests(name: str) -> dict[str, Any] | None:
         row = head.get(HEAD) if config.control == "label-free" else state.scores.get(name)
         return row and {key: value for key, value in row.items() if key.startswith("test_")}
 
@@ -101,14 +119,18 @@ def summary_of(state: JobState, traffic: Traffic, seconds: float) -> dict[str, A
         "clients": party.clients,
         "records": job.data.records,
         "classes": job.data.class_names and list(job.data.class_names),
+        "positive": job.data.positive,
         "control": config.control,
         "timing": config.simulation.timing,
         "mechanism": config.privacy.mechanism,
         "rounds": party.round,
         "epochs": party.round / job.rounds_per_epoch,
+        **({"stopped_early": state.stopping.is_due} if state.stopping.options.patience else {}),
         "model": model,
-        **(tested(model) or {}),
-        "last": tested("last"),
+        "metric": chosen_by(scored, f"{job.progress}_"),
+        "intervals": {"method": INTERVALS, "level": LEVEL, "resamples": resamples(tests)},
+        **(of_tests(model) or {}),
+        "last": of_tests("last"),
         "best": state.evaluations.best,
         **head,
         "bytes_up": traffic.up,

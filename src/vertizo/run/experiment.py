@@ -21,6 +21,7 @@ from vertizo.privacy.options import ON_LABELS
 from vertizo.run import tracking
 from vertizo.run.build_models import check_reads_tokens
 from vertizo.run.build_privacy import record_choice
+from vertizo.run.callbacks import Tracked
 from vertizo.run.data_defaults import complete
 from vertizo.run.federation import build
 from vertizo.run.folder import RunFolder
@@ -28,7 +29,6 @@ from vertizo.run.label_free import controlled
 from vertizo.run.ledger_session import can_go_on, charging
 from vertizo.run.loop import Progress, Result, Training
 from vertizo.run.simulator import Observer
-from vertizo.run.tracking import Tracked
 
 __all__ = ["Experiment", "Progress", "Result"]
 
@@ -66,7 +66,9 @@ class Experiment:
             known = CATALOG.get(options.name)
             if known is not None and known.tokens and options.encoder is None:
                 # before they are made, which takes a while
-                check_reads_tokens("client.model", self.config.client.model)
+                client = self.config.client
+                for model in client.models.values() or (client.model,):
+                    check_reads_tokens("client.model", model)
             self._data = prepare(options, record_choice(self.config))
         self.config = complete(self.config, self._data)
         return self._data
@@ -95,6 +97,7 @@ class Experiment:
         progress: Callable[[Progress], None] | None = None,
         observer: Observer | None = None,
         track: Sequence[str] = (),
+        callbacks: Sequence[Any] = (),
     ) -> Result:
         """Train to the end.
 
@@ -104,14 +107,21 @@ class Experiment:
             progress: called a few times a second.
             observer: sees every frame on the wire.
             track: where evaluations go as well, e.g. ``tensorboard=DIR`` (`vertizo.run.tracking`).
+            callbacks: objects that are told of the start, evaluations, checkpoints and the end, as
+                a `vertizo.run.callbacks.Callback` is.
 
         Raises:
-            ConfigError: a package that ``track`` needs is missing.
+            ConfigError: a package that ``track`` needs is missing, or one is no callback.
             RunError: the folder cannot be used, or training diverged.
             Interrupted: stopped by SIGINT after a checkpoint was written.
         """
         with self.opened(
-            out, resume=resume, progress=progress, observer=observer, track=track
+            out,
+            resume=resume,
+            progress=progress,
+            observer=observer,
+            track=track,
+            callbacks=callbacks,
         ) as training:
             return training.run(resume=resume)
 
@@ -124,6 +134,7 @@ class Experiment:
         progress: Callable[[Progress], None] | None = None,
         observer: Observer | None = None,
         track: Sequence[str] = (),
+        callbacks: Sequence[Any] = (),
     ) -> Iterator[Training]:
         """The training that `run` makes, its folder and ledger held open; all else as of `run`."""
         torch.set_num_threads(self.config.threads)
@@ -149,10 +160,12 @@ class Experiment:
         over = folder is not None and resume and folder.summary() is not None
         with (
             charging(controlled(self.config), self.data(), name) as charge,
-            tracking.opened(() if over else track, Tracked(name, self.config)) as trackers,
+            tracking.opened(
+                () if over else track, Tracked(name, self.config), () if over else callbacks
+            ) as listeners,
         ):
             federation = build(self.config, self.data(), observer=observer, charge=charge)
-            training = Training(federation, folder, progress, trackers)
+            training = Training(federation, folder, progress, listeners, name)
             if folder is None:
                 yield training
                 return

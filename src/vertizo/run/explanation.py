@@ -157,7 +157,7 @@ def _why(config: ExperimentConfig, privacy: Mapping[str, Any]) -> str:
         return f": codec {config.codecs.up.name!r} scales records together"
     if config.data.parties == 1:
         return ": there is one client alone"
-    mixing = config.client.model.name in ("module", "function")
+    mixing = any(model.name in ("module", "function") for model in config.client.every_model)
     return (
         ": statistics of the training records prepared columns (data.ranges and data.categories "
         "give public bounds instead)"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError
 from vertizo.core.randomness import Stream
+from vertizo.core.suggestions import nearest
 from vertizo.data.vertical import VerticalData
 from vertizo.party.server import ServerParty
 from vertizo.privacy import guarantee
@@ -166,6 +168,11 @@ def build(
             raise ConfigError(
                 f"simulation.stragglers names client {straggler}; clients are 0 to {parties - 1}"
             )
+    shares = config.simulation.activation
+    if shares is not None and len(shares) != parties:
+        raise ConfigError(
+            f"simulation.activation has {len(shares)} probabilities; there are {parties} clients"
+        )
     config.method.check(parties)
     cardinalities = data.cardinalities or ((),) * parties
     shared = [root.child("shared", m) for m in range(parties)]
@@ -178,21 +185,27 @@ def build(
         for codec in (config.codecs.up, config.codecs.down)
     )
     encode = wire.InProcessFrame if exact and observer is None else wire.encode
-    made = [
-        make_client(
-            config,
-            m,
-            data.features[m],
-            root,
-            clients=parties,
-            cardinalities=cardinalities[m],
-            shared=shared[m],
-            public=public,
-            noise=noise,
-            encode=encode,
-        )
-        for m in range(parties)
-    ]
+    for name in config.client.models:
+        if name not in data.parties:
+            hint = nearest(name, data.parties) or f"; they are {', '.join(data.parties)}"
+            raise ConfigError(f"client.models names {name!r}, which is none of the clients{hint}")
+    made = []
+    for m, name in enumerate(data.parties):
+        with _as_of(name, config):
+            client = make_client(
+                config.of_party(name),
+                m,
+                data.features[m],
+                root,
+                clients=parties,
+                cardinalities=cardinalities[m],
+                shared=shared[m],
+                public=public,
+                noise=noise,
+                digest=None if noise is None else config.digest,
+                encode=encode,
+            )
+        made.append(client)
     dims = [client.embedding_dim for client in made]
     server = make_server(
         config,
@@ -214,3 +227,15 @@ def build(
         observer=observer,
     )
     return Federation(config, data, made, server, simulator, noise)
+
+
+@contextmanager
+def _as_of(name: str, config: ExperimentConfig) -> Iterator[None]:
+    """What is wrong with a party's own model is said of that key."""
+    try:
+        yield
+    except ConfigError as error:
+        if name not in config.client.models:
+            raise
+        words = str(error).replace("client.model", f"client.models.{name}", 1)
+        raise ConfigError(words) from None

@@ -10,6 +10,7 @@ summary.json             the figures at the end; there is none while a run is un
 checkpoints/last         everything needed to go on
 checkpoints/best         the parameters that were best on the validation records
 checkpoints/raw_head     what was fitted on raw labels at the end, where that was wanted
+checkpoints/test_scores  logits and labels of the test records: what ROC curves are drawn from
 =======================  ============================================================
 """
 
@@ -164,9 +165,10 @@ class RunFolder:
         text = "".join(_json(row) + "\n" for row in kept)
         checkpoint.write_atomically(self.metrics_file, text.encode())
 
-    def save(self, name: str, state: Mapping[str, Any]) -> None:
-        """Write a checkpoint."""
+    def save(self, name: str, state: Mapping[str, Any]) -> Path:
+        """Write a checkpoint, and say where."""
         checkpoint.save(self._checkpoint(name), state)
+        return self._checkpoint(name)
 
     def load(self, name: str, *fields: str) -> Any:
         """Read a checkpoint that has these fields, or raise RunError."""

@@ -32,6 +32,7 @@ from vertizo.privacy.statement import Statement
 from vertizo.protocol import wire
 from vertizo.protocol.messages import Purpose
 from vertizo.run.lengths import planned_rounds, steps_of_client
+from vertizo.run.stopping import Stopping
 
 Phase = Literal["uploading", "training", "closing", "fitting", "done"]
 Which = Literal["now", "best"]
@@ -125,6 +126,8 @@ class JobState:
         self.evaluations = Evaluations(job.party.clients)
         self.last: Row = {}
         """The figures of the last evaluation on the way."""
+        self.stopping = Stopping(job.config.early_stopping)
+        """Whether nothing gets better any more."""
         self.is_due = False
         """Whether a round is over after which `tend` was not called."""
         self.scores: dict[str, Row | None] = {}
@@ -208,7 +211,8 @@ class JobState:
     def stepped(self) -> None:
         """A round is over: begin the evaluation that is due, if one is."""
         job, round_ = self.job, self.job.party.round
-        if round_ >= job.rounds or not (job.synchronous or any(map(self._asks, self._everybody))):
+        over = round_ >= job.rounds or self.stopping.is_due
+        if over or not (job.synchronous or any(map(self._asks, self._everybody))):
             self.close()
         elif round_ % job.evaluate_every == 0:
             self.evaluations.begin(job.progress)
@@ -310,6 +314,11 @@ class JobState:
             self.job.party.side.meter.reset()
             self.job.party.staleness.mark()
             self.last = row
+        if self.phase == "training" and purpose == "validation" and self.job.party.round:
+            self.stopping.hear(row)
+            # It closes the run, unless somebody is in the next round already, which then does.
+            if self.stopping.is_due and not self.job.party.asked:
+                self.phase = "closing"
         if self.phase in ("closing", "fitting"):
             self._closed(purpose, model, row)
 
@@ -360,6 +369,7 @@ class JobState:
             "evaluations": self.evaluations.state(),
             "last": self.last,
             "scores": self.scores,
+            "stopping": self.stopping.state(),
         }
 
     def load(self, state: dict[str, Any]) -> None:
@@ -369,10 +379,11 @@ class JobState:
         self.job.party.load(state["party"])
         self.evaluations.load(state["evaluations"])
         self.last, self.scores = state["last"], state["scores"]
+        self.stopping.load(state.get("stopping", {}))
 
     def go_on(self, last: Row, best: Row | None) -> None:
         """Go on after the round that the party is at, whose evaluation was scored."""
         self.phase, self.last, self.evaluations.best = "training", last, best
-        if self.job.party.round >= self.job.rounds:
+        if self.job.party.round >= self.job.rounds or self.stopping.is_due:
             self.phase = "closing"
             self._closed(self.job.progress, "now", last)

@@ -27,13 +27,15 @@ def controlled(config: ExperimentConfig) -> ExperimentConfig:
     """What parties are made of: the configuration itself, but for this control.
 
     A method's own raw head is kept; where it has none, tables get boosting and all else a logistic
-    head.
+    head; none of which is for a loss other than squares, whose head is the server's model.
     """
     if config.control != "label-free":
         return config
     head = config.server.final_head
     if head == "private":
         head = "boosting" if config.data.name in TABLES else "logistic"
+        if config.data.loss != "squared":
+            head = "refit"
     server = {
         "model": kinds.ServerMlpConfig(hidden=()),
         "update": "none",
@@ -53,7 +55,7 @@ def controlled(config: ExperimentConfig) -> ExperimentConfig:
 
 def controls_of(config: ExperimentConfig) -> tuple[str, ...]:
     """All controls that a method has: no head is fitted on whole texts of word vectors."""
-    whole = isinstance(config.client.model, kinds.TextEmbeddingsConfig)
+    whole = kinds.TextEmbeddingsConfig in map(type, config.client.every_model)
     return tuple(name for name in CONTROLS if not (whole and name == "label-free"))
 
 

@@ -34,6 +34,8 @@ def answers_expected(config: ExperimentConfig, records: int, clients: int) -> li
     rounds = most if config.rounds is None else config.rounds
     if config.rounds is None or config.simulation.timing == "synchronous":
         return [min(most, rounds)] * clients
+    if (shares := config.simulation.activation) is not None:
+        return [max(1, min(most, math.ceil(share * rounds))) for share in shares]
     paces = {client: 1 / config.simulation.stragglers.get(client, 1.0) for client in range(clients)}
     answers, left = [most] * clients, rounds
     while paces and left < most * len(paces):

@@ -65,14 +65,14 @@ def _in_a_notebook(label: str) -> Show:
 
 
 def figures(progress: Progress) -> str:
-    """Rounds, loss, accuracy, megabytes and ε."""
+    """Rounds, loss, what models are chosen by, megabytes and ε."""
     parts = [f"{progress.round:,} of {progress.total:,} rounds"]
     if progress.seconds:
         parts.append(f"{progress.round / progress.seconds:,.0f}/s")
     if progress.loss is not None:
         parts.append(f"loss {progress.loss:.3f}")
-    if progress.accuracy is not None:
-        parts.append(f"acc {100 * progress.accuracy:.1f} %")
+    if progress.metric is not None:
+        parts.append(progress.metric)
     parts.append(f"{progress.megabytes:,.1f} MB")
     parts.append("no ε" if progress.epsilon is None else f"ε {bound_text(progress.epsilon, 3)}")
     return " · ".join(parts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +17,19 @@ import numpy as np
 from vertizo.core.errors import BudgetError, Interrupted, NonFiniteError, RunError
 from vertizo.models.base import State, copied
 from vertizo.run import summary_figures
-from vertizo.run.evaluation import HEAD, diverged, evaluation_row, score, summary_of
+from vertizo.run.callbacks import NOBODY, Listeners, Tracked
+from vertizo.run.evaluation import (
+    HEAD,
+    TESTED,
+    diverged,
+    evaluation_row,
+    score,
+    summary_of,
+    tested,
+)
 from vertizo.run.federation import Federation
 from vertizo.run.folder import RunFolder
 from vertizo.run.job_state import Job, JobState
-from vertizo.run.tracking import Trackers, tell
 
 
 @dataclass(frozen=True)
@@ -34,8 +42,8 @@ class Progress:
     megabytes: float
     loss: float | None
     """Mean training loss since the last evaluation."""
-    accuracy: float | None
-    """Accuracy at the last evaluation, on validation records or else test records."""
+    metric: str | None
+    """What models are chosen by, at the last evaluation, on validation or else test records."""
     epsilon: float | None
     """ε of the whole run, where a guarantee holds."""
 
@@ -73,10 +81,11 @@ class Training:
         federation: Federation,
         folder: RunFolder | None = None,
         progress: Callable[[Progress], None] | None = None,
-        trackers: Trackers | None = None,
+        listeners: Listeners = NOBODY,
+        name: str = "",
     ) -> None:
         self.federation = federation
-        self._trackers = trackers or {}
+        self._listeners, self._name = listeners, name
         self._folder = folder
         self._progress = progress
         server, statement = federation.server, federation.statement()
@@ -104,14 +113,17 @@ class Training:
         folder = self._folder
         if resume and folder is not None and folder.has("last"):
             self._load(folder)
-            tell(self._trackers, lambda tracker: tracker.begin(self._job.party.round))
+            self._started(self._job.party.round)
             return
-        tell(self._trackers, lambda tracker: tracker.begin(-1 if resume else None))
+        self._started(-1 if resume else None)
         if folder is not None:
             folder.rewind_metrics(-1)
         self.federation.start(upload_table=self._job.config.simulation.table == "upload")
         self._state.start()
         self._evaluate()
+
+    def _started(self, round_: int | None) -> None:
+        self._listeners.tell("on_start", Tracked(self._name, self._job.config), round_)
 
     def _train(self, stopped: threading.Event) -> None:
         state, simulator = self._state, self.federation.simulator
@@ -160,7 +172,7 @@ class Training:
             folder.write_summary(summary)
             if self._head is None and folder.has(HEAD):  # of a run that was over before
                 self._head = folder.load(HEAD, "head")["head"]
-        tell(self._trackers, lambda tracker: tracker.end(summary))
+        self._listeners.tell("on_end", summary)
         path = folder.path if folder else None
         parameters = self._best_parameters or self.federation.parameters()
         return Result(summary, self._metrics, self.federation, path, parameters, self._head)
@@ -169,10 +181,10 @@ class Training:
         meter, traffic = self._job.party.side.meter, self.federation.simulator.traffic
         scores = self._state.last
         loss = meter.loss / meter.records if meter.records else None
-        accuracy = scores.get("validation_accuracy", scores.get("test_accuracy"))
+        metric = summary_figures.metric_text(scores)
         here, megabytes = self._job.party.round, (traffic.up + traffic.down) / 1e6
         of_all = self._job.statement.epsilon
-        return Progress(here, self._job.rounds, self._seconds, megabytes, loss, accuracy, of_all)
+        return Progress(here, self._job.rounds, self._seconds, megabytes, loss, metric, of_all)
 
     def _evaluate(self) -> None:
         """Score the evaluation under way; what is on the way is also a row of the metrics."""
@@ -183,9 +195,12 @@ class Training:
         if now is not None:
             federation.load_parameters(self._best_parameters)
         simulator.upload(purpose, len(self._job.data.labels[purpose]))
-        scores = score(self._job, purpose)
+        closing = state.phase != "training"
+        scores = score(self._job, purpose, closing=closing)
         if purpose == "train":
             self._keep_head()
+        if closing and self._folder is not None and (kept := tested(self._job, model)):
+            self._folder.save(TESTED, kept)
         if now is not None:
             federation.load_parameters(now)
         times = {"seconds": self._seconds, "virtual_seconds": simulator.now}
@@ -196,7 +211,7 @@ class Training:
             self._metrics.append(row)
             if self._folder is not None:
                 self._folder.append_metrics(row)
-            tell(self._trackers, lambda tracker: tracker.row(row))
+            self._listeners.tell("on_evaluation", row)
         state.scored(row, improved=improved)
         if improved:
             best = {key: row[key] for key in row if key.startswith("validation_")}
@@ -208,13 +223,12 @@ class Training:
         head = self._job.party.head
         assert head is not None, "it was scored"
         self._head = head.state()
-        if self._folder is not None:
-            self._folder.save(HEAD, {"head": self._head})
+        self._write(HEAD, {"head": self._head})
 
     def _save_best(self) -> None:
         best = self._state.evaluations.best
-        if self._folder is not None and best is not None:
-            self._folder.save("best", {**self._best_parameters, "round": best["round"]})
+        if best is not None:
+            self._write("best", {**self._best_parameters, "round": best["round"]})
 
     def _save(self) -> None:
         """Leave a checkpoint."""
@@ -225,9 +239,15 @@ class Training:
                 "training_seconds": self._training_seconds,
                 "best": self._state.evaluations.best,
                 "last": self._state.last,
+                "stopping": self._state.stopping.state(),
             }
             state["best_parameters"] = self._best_parameters
-            self._folder.save("last", state)
+            self._write("last", state)
+
+    def _write(self, name: str, state: Mapping[str, Any]) -> None:
+        if self._folder is not None:
+            path = self._folder.save(name, state)
+            self._listeners.tell("on_checkpoint", self._job.party.round, path)
 
     def _load(self, folder: RunFolder) -> None:
         state = folder.load("last")
@@ -235,6 +255,7 @@ class Training:
             self.federation.load(state)
             kept = state["standing"]
             self._seconds, self._training_seconds = kept["seconds"], kept["training_seconds"]
+            self._state.stopping.load(kept.get("stopping", {}))
             self._state.go_on(kept["last"], kept["best"])
             self._best_parameters = state["best_parameters"]
         folder.rewind_metrics(self._job.party.round)

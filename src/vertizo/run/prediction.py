@@ -41,7 +41,7 @@ from vertizo.protocol.messages import Purpose
 from vertizo.run import checkpoint
 from vertizo.run.evaluation import HEAD
 from vertizo.run.experiment import Experiment
-from vertizo.run.federation import build
+from vertizo.run.federation import Federation, build
 from vertizo.run.folder import RunFolder
 from vertizo.run.label_free import controlled
 
@@ -179,6 +179,24 @@ class Predictor:
     def _logits(self, data: VerticalData) -> Tensor:
         """Of the test records, [rows, outputs]."""
         torch.set_num_threads(self.config.threads)
+        federation = self.parties(data)
+        try:
+            federation.simulator.upload("test", data.labels["test"].shape[0])
+            return logits_of(federation.server, self.raw_head, self.run)
+        except RefusedError as error:
+            raise DataError(f"the server takes no embeddings of these records: {error}") from None
+
+    def parties(self, data: VerticalData | None = None) -> Federation:
+        """All parties with the trained parameters, for records of that shape.
+
+        Without ``data``: for stand-ins of new records, made without any file where
+        `preparation.json` knows their shape. RunError where the parameters do not fit.
+        """
+        if data is None and self.preparation is not None:
+            known = self.preparation.parties.items()
+            shapes = {name: torch.zeros(STAND_INS, own.width) for name, own in known}
+            data = _without_training(self.preparation, shapes, self.config)
+        data = data or Experiment(self.config).data()
         federation = build(for_predicting(self.config), data)
         try:
             federation.load_parameters(self.parameters)
@@ -187,11 +205,7 @@ class Predictor:
                 f"{self.run}: its checkpoint has parameters of other models than config.yaml and "
                 "the data make"
             ) from None
-        try:
-            federation.simulator.upload("test", data.labels["test"].shape[0])
-            return logits_of(federation.server, self.raw_head, self.run)
-        except RefusedError as error:
-            raise DataError(f"the server takes no embeddings of these records: {error}") from None
+        return federation
 
 
 def raw_head_of(folder: RunFolder, config: ExperimentConfig) -> State:

@@ -5,7 +5,8 @@ order that the links' random draws decide, counts them, and loses some. Given it
 transcript is the same, bit for bit, on one machine.
 
 *Asynchronous*: each client works at its own pace; whenever a query arrives the server answers it
-and steps, and the client, told, starts its next. *Synchronous*: the server names a batch, all
+and steps, and the client, told, starts its next; with activation probabilities, the one that is
+drawn for the round. *Synchronous*: the server names a batch, all
 clients answer for it, and the step waits for the slowest.
 """
 
@@ -23,6 +24,7 @@ from vertizo.party.client import ClientParty
 from vertizo.party.server import ServerParty
 from vertizo.protocol.messages import Purpose
 from vertizo.protocol.wire import Frame
+from vertizo.run.activation import Activation
 from vertizo.run.traffic import Traffic, rows_at_once
 
 Way = Literal["up", "down"]
@@ -83,6 +85,9 @@ class Simulator:
         self._links = links
         self._limit = queries_per_client
         self._observer = observer
+        self._activation = None
+        if links.activation is not None:
+            self._activation = Activation(links.activation, stream.child("activation"))
         self._draws = [LinkDraws(links, client.index, stream) for client in clients]
         self._transmissions = [0] * len(clients)
         self._asked: dict[int, Frame] = {}
@@ -104,7 +109,7 @@ class Simulator:
         """
         before = self.server.round
         while self._events and self.server.round == before:
-            self.now, _, index = heapq.heappop(self._events)
+            index = self._next()
             frame = self._asked[index]
             self._count("up", index, frame)
             if self._links.drop and self._is_lost(index):
@@ -119,6 +124,17 @@ class Simulator:
                 self._begin(receiver, after=len(reply) / bandwidth if bandwidth else 0.0)
         self.server.train_between_queries()
         return self.server.round > before
+
+    def _next(self) -> int:
+        """Whose query arrives next: the earliest, or who is drawn; the clock goes on to then."""
+        if self._activation is None:
+            self.now, _, index = heapq.heappop(self._events)
+            return index
+        waiting = {index: event for event in self._events for index in event[2:]}
+        index = self._activation.draw(sum(self.activations), waiting)
+        self._events.remove(waiting[index])
+        self.now += waiting[index][0]
+        return index
 
     def _begin(self, index: int, after: float = 0.0) -> None:
         """A client makes its next query, which will be at the server after its delay."""
@@ -153,7 +169,8 @@ class Simulator:
             self._observer(self.now, way, index, bytes(frame))
 
     def _schedule(self, index: int, delay: float) -> None:
-        heapq.heappush(self._events, (self.now + delay, self._sequence, index))
+        when = delay if self._activation else self.now + delay  # begins when it is drawn
+        heapq.heappush(self._events, (when, self._sequence, index))
         self._sequence += 1
 
     def upload(self, purpose: Purpose, rows: int) -> None:

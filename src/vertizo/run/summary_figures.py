@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
+from vertizo.party.metrics import chosen_by
 from vertizo.privacy import label_advantage
 from vertizo.privacy.epsilon_text import bound_text
 
 Summary = Mapping[str, Any]
+BOUNDS = "  95 % (bootstrap)"
+"""Below a figure, where it lies by `vertizo.party.closing_scores`."""
 
 
 def size_text(count: float) -> str:
@@ -26,11 +29,11 @@ def size_text(count: float) -> str:
 
 def rows(summary: Summary) -> list[tuple[str, str]]:
     """What to call each figure, and its text; those of test records only where there are some."""
-    lines = _scores("test", summary, summary)
+    lines = scores_of("test", summary, summary)
     if not lines:  # all records were for training and validation
-        lines = _scores("validation", summary, summary.get("best") or {})
-    raw = _scores("test", summary, summary.get("raw_head", {}))
-    heads = [(f"raw head: {name}", text) for name, text in raw if not name.startswith(" ")]
+        lines = scores_of("validation", summary, summary.get("best") or {})
+    raw = scores_of("test", summary, summary.get("raw_head", {}))
+    heads = [(f"raw head: {name}", text) for name, text in raw if name.startswith("test ")]
     staleness, advantage = summary["staleness"], label_advantage.of(summary["privacy"])
     mechanism = summary.get("mechanism", "none")
     memory = summary.get("peak_memory_mib")
@@ -58,25 +61,61 @@ def statements(summary: Summary) -> list[tuple[str, str]]:
     return [(name, summary[key]["words"]) for name, key in sections if key in summary]
 
 
-def _scores(purpose: str, summary: Summary, scores: Summary) -> list[tuple[str, str]]:
+def scores_of(purpose: str, summary: Summary, scores: Summary) -> list[tuple[str, str]]:
     """The task's measures on some records; ``purpose`` says which."""
 
     def score(name: str) -> Any:
         return scores.get(f"{purpose}_{name}")
 
-    accuracy, auc, rmse = score("accuracy"), score("auc"), score("rmse")
-    positive = summary["classes"][1] if auc is not None and summary.get("classes") else None
-    loss = "loss" if accuracy is None else "log loss"
-    figures: list[tuple[str, Any, str]] = [
-        (f"{purpose} accuracy", None if accuracy is None else 100 * accuracy, "{:.2f} %"),
-        (f"{purpose} AUC", auc, "{:.4f}"),
-        ("  positive class", positive, "{}"),
-        ("average precision", None if auc is None else score("average_precision"), "{:.4f}"),
-        (f"{purpose} RMSE", rmse, "{:.4g}"),
-        (f"{purpose} R²", None if rmse is None else score("r2"), "{:.4f}"),
-        (f"{purpose} {loss}", score("loss"), "{:.4f}"),
+    def percent(name: str) -> Any:
+        return None if (value := score(name)) is None else 100 * value
+
+    auc = score("auc")
+    loss = "loss" if score("accuracy") is None else "log loss"
+    figures: list[tuple[str, str, tuple[Any, ...]]] = [
+        (f"{purpose} AUC", "{:.4f}", (auc,)),
+        (BOUNDS, "{:.4f} to {:.4f}", (score("auc_low"), score("auc_high"))),
+        ("  positive class", "{}", (None if auc is None else summary.get("positive"),)),
+        ("average precision", "{:.4f}", (score("average_precision"),)),
+        ("KS, Gini", "{:.4f}, {:.4f}", (score("ks"), score("gini"))),
+        ("top 10 %: lift, recall", "{:.2f}, {:.1f} %", (score("lift_10"), percent("recall_10"))),
+        (
+            "at 0.5: precision, recall, F1",
+            "{:.1f} %, {:.1f} %, {:.3f}",
+            (percent("precision"), percent("recall"), score("f1")),
+        ),
+        ("Brier score", "{:.4f}", (score("brier"),)),
+        (f"{purpose} accuracy", "{:.2f} %", (percent("accuracy"),)),
+        (BOUNDS, "{:.2f} to {:.2f} %", (percent("accuracy_low"), percent("accuracy_high"))),
+        ("balanced accuracy", "{:.2f} %", (percent("balanced_accuracy"),)),
+        ("macro F1", "{:.4f}", (score("f1_macro"),)),
+        ("macro AUC", "{:.4f}", (score("auc_macro"),)),
+        (f"{purpose} pinball loss", "{:.4g}", (score("pinball"),)),
+        (BOUNDS, "{:.4g} to {:.4g}", (score("pinball_low"), score("pinball_high"))),
+        ("labels below", "{:.1f} %", (percent("below"),)),
+        (f"{purpose} Huber loss", "{:.4g}", (score("huber"),)),
+        (BOUNDS, "{:.4g} to {:.4g}", (score("huber_low"), score("huber_high"))),
+        (f"{purpose} RMSE", "{:.4g}", (score("rmse"),)),
+        (BOUNDS, "{:.4g} to {:.4g}", (score("rmse_low"), score("rmse_high"))),
+        (f"{purpose} MAE", "{:.4g}", (score("mae"),)),
+        (f"{purpose} R²", "{:.4f}", (score("r2"),)),
+        (f"{purpose} {loss}", "{:.4f}", (score("loss"),)),
     ]
-    return [(name, text.format(value)) for name, value, text in figures if value is not None]
+    return [(name, text.format(*each)) for name, text, each in figures if None not in each]
+
+
+def metric_text(row: Summary) -> str | None:
+    """The last figure that models are chosen by, of an evaluation; None before the first.
+
+    >>> metric_text({"validation_loss": 0.3, "validation_accuracy": 0.9})
+    'acc 90.0 %'
+    """
+    of = "validation_" if "validation_loss" in row else "test_"
+    name = chosen_by(row, of)
+    value = row.get(f"{of}{name}")
+    if value is None or name == "loss":
+        return None
+    return f"AUC {value:.3f}" if name == "auc" else f"acc {100 * value:.1f} %"
 
 
 def _model(summary: Summary) -> str:

@@ -7,7 +7,7 @@ and writes no evaluation twice.
 ``tensorboard=DIR``      event files, in a folder of the run's own below DIR
 ``mlflow=DIR``           an SQLite store ``DIR/mlflow.db``, with files in ``DIR/artifacts``
 ``mlflow=URI``           a tracking server or store, e.g. ``http://…`` or ``sqlite:///…``
-``package.mod:C=PLACE``  a `Tracker` of one's own, made as ``C(place, tracked)``
+``package.mod:C=PLACE``  a `Callback` of one's own, made as ``C(place, tracked)``
 =======================  ==============================================================
 """
 
@@ -20,13 +20,14 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from vertizo.config.schema import ExperimentConfig
-from vertizo.core.errors import ConfigError, RunError
-from vertizo.core.registry import Registry, short
+from vertizo.core.errors import ConfigError
+from vertizo.core.registry import Registry
+from vertizo.run.callbacks import Callback, Listeners, Tracked, named
+from vertizo.run.callbacks import check as check_callback
 
 EXPERIMENT = "vertizo"
 """What all runs belong to in MLflow."""
@@ -34,75 +35,26 @@ RUN_TAG = "vertizo.run"
 """By which a run is found again."""
 
 
-@dataclass(frozen=True)
-class Tracked:
-    """The run that is written about; its name is of it alone, and the same when it resumes."""
-
-    name: str
-    config: ExperimentConfig
-
-    @property
-    def title(self) -> str:
-        """For people."""
-        config = self.config
-        control = "" if config.control == "none" else f"-{config.control}"
-        return f"{short(config.data.name)}-{short(config.method.name)}-seed{config.seed}{control}"
-
-
-class Tracker(Protocol):
-    """Takes in a run's figures."""
-
-    def begin(self, round_: int | None) -> None:
-        """The run begins, or goes on: what came after that round will be told again."""
-
-    def row(self, row: Mapping[str, Any]) -> None:
-        """An evaluation."""
-
-    def end(self, summary: Mapping[str, Any]) -> None:
-        """The closing figures."""
-
-    def close(self, *, finished: bool) -> None:
-        """Nothing more comes from this process."""
-
-
-Trackers = Mapping[str, Tracker]
-"""By what each was asked for (``--track``)."""
-
-
-def tell(trackers: Trackers, what: Callable[[Tracker], None]) -> None:
-    """Call something of each."""
-    for spec, tracker in trackers.items():
-        with _named(spec):
-            what(tracker)
-
-
 @contextmanager
-def _named(spec: str) -> Iterator[None]:
-    """Whatever goes wrong in somebody else's package is one line that says where."""
-    try:
-        yield
-    except (ConfigError, RunError):
-        raise
-    except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise RunError(f"--track {spec} failed: {reason}") from None
-
-
-@contextmanager
-def opened(targets: Sequence[str], tracked: Tracked) -> Iterator[Trackers]:
-    """Trackers by what they were asked for (the table above), closed at the end.
+def opened(
+    targets: Sequence[str], tracked: Tracked, callbacks: Sequence[Any] = ()
+) -> Iterator[Listeners]:
+    """Trackers by what they were asked for (the table above) and ``callbacks``, closed at the end.
 
     Raises:
-        ConfigError: an unknown kind, or a package is missing.
+        ConfigError: an unknown kind, a package is missing, or what is no callback.
         RunError: a tracker failed.
     """
+    for callback in callbacks:
+        check_callback(callback)
     trackers = {spec: _make(spec, tracked) for spec in dict.fromkeys(targets)}
+    listeners = Listeners(trackers, callbacks)
     try:
-        yield trackers
+        yield listeners
     except BaseException:
-        tell(trackers, lambda tracker: tracker.close(finished=False))
+        listeners.tell("on_close", finished=False)
         raise
-    tell(trackers, lambda tracker: tracker.close(finished=True))
+    listeners.tell("on_close", finished=True)
 
 
 def check(targets: Sequence[str]) -> None:
@@ -129,11 +81,13 @@ def check(targets: Sequence[str]) -> None:
             ) from None
 
 
-def _make(spec: str, tracked: Tracked) -> Tracker:
+def _make(spec: str, tracked: Tracked) -> Callback:
     check([spec])
     kind, _, place = spec.partition("=")
-    with _named(spec):
-        return TRACKERS.find(kind, "--track")(place, tracked)
+    with named(spec):
+        tracker = TRACKERS.find(kind, "--track")(place, tracked)
+        check_callback(tracker)
+        return tracker
 
 
 def figures(row: Mapping[str, Any]) -> dict[str, float]:
@@ -154,7 +108,7 @@ def figures(row: Mapping[str, Any]) -> dict[str, float]:
     return numbers
 
 
-class _TensorBoard:
+class _TensorBoard(Callback):
     """Event files in a folder of many runs."""
 
     def __init__(self, place: str, tracked: Tracked) -> None:
@@ -163,32 +117,32 @@ class _TensorBoard:
         self._writer: Any = None
         self._last = 0
 
-    def begin(self, round_: int | None) -> None:
+    def on_start(self, run: Tracked, round_: int | None) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         make: Any = SummaryWriter
         # What an earlier process wrote of later rounds is passed over by whoever reads the files.
         self._writer = make(str(self._folder), purge_step=None if round_ is None else round_ + 1)
 
-    def row(self, row: Mapping[str, Any]) -> None:
+    def on_evaluation(self, row: Mapping[str, Any]) -> None:
         self._last = row["round"]
         for name, value in figures(row).items():
             self._writer.add_scalar(name, value, self._last)
         self._writer.flush()
 
-    def end(self, summary: Mapping[str, Any]) -> None:
+    def on_end(self, summary: Mapping[str, Any]) -> None:
         for name, value in _closing(summary).items():
             self._writer.add_scalar(name, value, summary["rounds"])
         for name, _, text in _texts(self._config, summary):
             indented = "".join(f"    {line}\n" for line in text.splitlines())  # code, in Markdown
             self._writer.add_text(name, indented, summary["rounds"])
 
-    def close(self, *, finished: bool) -> None:
+    def on_close(self, *, finished: bool) -> None:
         if self._writer is not None:
             self._writer.close()
 
 
-class _MlFlow:
+class _MlFlow(Callback):
     """A run of MLflow's, in a folder or at the address of a store."""
 
     def __init__(self, place: str, tracked: Tracked) -> None:
@@ -207,7 +161,7 @@ class _MlFlow:
         self._known = -1
         """The last round whose evaluation is in the store."""
 
-    def begin(self, round_: int | None) -> None:
+    def on_start(self, run: Tracked, round_: int | None) -> None:
         client, tracked = self._client, self._tracked
         known = client.get_experiment_by_name(EXPERIMENT)
         experiment = known and known.experiment_id
@@ -228,17 +182,17 @@ class _MlFlow:
         for key, value in chosen.items():
             client.log_param(self._run, key, value)
 
-    def row(self, row: Mapping[str, Any]) -> None:
+    def on_evaluation(self, row: Mapping[str, Any]) -> None:
         if row["round"] > self._known:
             self._log(figures(row), row["round"])
 
-    def end(self, summary: Mapping[str, Any]) -> None:
+    def on_end(self, summary: Mapping[str, Any]) -> None:
         self._log(_closing(summary), summary["rounds"])
         for _, file, text in _texts(self._tracked.config, summary):
             self._client.log_text(self._run, text, file)
         self._client.set_tag(self._run, "vertizo.guarantee", summary["privacy"]["guarantee"])
 
-    def close(self, *, finished: bool) -> None:
+    def on_close(self, *, finished: bool) -> None:
         if self._run:
             self._client.set_terminated(self._run, "FINISHED" if finished else "KILLED")
 
@@ -259,7 +213,7 @@ def _import_mlflow() -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
-TRACKERS: Registry[Callable[[str, Tracked], Tracker]] = Registry(
+TRACKERS: Registry[Callable[[str, Tracked], Callback]] = Registry(
     "tracker", {"tensorboard": _TensorBoard, "mlflow": _MlFlow}
 )
 

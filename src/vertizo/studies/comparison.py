@@ -32,8 +32,10 @@ from vertizo.studies.engines import Engine, Forgive, Run, share_done
 Measure = Literal["validation", "train"]
 Summary = Mapping[str, Any]
 QUALITY = (
+    ("test_auc", "test AUC", 1.0),
     ("test_accuracy", "test accuracy %", 100.0),
-    ("test_auc", "AUC", 1.0),
+    ("test_pinball", "test pinball loss", 1.0),
+    ("test_huber", "test Huber loss", 1.0),
     ("test_average_precision", "avg. precision", 1.0),
     ("test_loss", "test loss", 1.0),
     ("test_rmse", "test RMSE", 1.0),
@@ -279,7 +281,7 @@ def lines(found: Sequence[Row]) -> list[list[str]]:
             figures.append((f"raw head: {name}", (raw, size, "none")))
             figures += [(f"  {CONTROLS[control]}", (raw, size, control)) for control in held]
     table = [[name, *(_figure(row, *at) for row in found)] for name, at in figures]
-    for target in found[0].bytes_to if key == "test_accuracy" else ():
+    for target in found[0].bytes_to if found[0].figures("test_accuracy") else ():
         reached = (_reached(row.bytes_to[target]) for row in found)
         table.append([f"bytes to {100 * target:g} %", *reached])
     for name, keys, text in SIZES:

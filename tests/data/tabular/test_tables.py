@@ -19,6 +19,7 @@ from vertizo.data.datasets import catalog
 from vertizo.data.options import DataConfig
 from vertizo.data.pooled import Pooled
 from vertizo.data.prepare import prepare
+from vertizo.data.tabular.prepared import Preparation
 from vertizo.data.vertical import VerticalData
 from vertizo.models.losses import Classification, Regression
 
@@ -193,6 +194,23 @@ class TestTask:
         assert isinstance(made(numbers, parties=2, label_range=[0, 1]).task, Regression)
         words = write("a,b,y\n" + "1,2,no\n3,4,yes\n" * 9)
         refuse(["holds 'no' in line 2"], words, parties=2, label_range=[0, 1])
+
+    def test_the_positive_class(self, write: Write) -> None:
+        """It changes what is measured, and no label's number."""
+        path = write("a,b,y\n" + "1,2,no\n3,4,yes\n" * 9)
+        plain, found = made(path, parties=2), made(path, parties=2, positive="no")
+        assert (plain.positive, found.positive) == ("yes", "no")
+        assert found.class_names == plain.class_names
+        torch.testing.assert_close(found.labels["train"], plain.labels["train"])
+        assert found.preparation is not None
+        again = Preparation.from_json(found.preparation.to_json()).task
+        assert isinstance(again, Classification)
+        assert again.positive == 0
+        refuse(["data.positive is 'on'", "'no' or 'yes'"], path, parties=2, positive="on")
+        three = write("a,b,y\n" + "1,2,0\n3,4,1\n5,6,2\n" * 9)
+        refuse(["data.positive is '1'", "3 classes"], three, parties=2, positive=1)
+        values = write("a,b,y\n" + "1,2,0.5\n3,4,1.5\n" * 9)
+        refuse(["data.positive is '1'", "a regression"], values, parties=2, positive=1)
 
     def test_whether_the_classes_are_public(self, write: Write) -> None:
         """Read off the labels, one label may change the model's size: no guarantee stands on it."""

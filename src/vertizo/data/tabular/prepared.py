@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
-from pydantic import PositiveFloat
+from pydantic import Field, PositiveFloat
 from torch import Tensor
 
 from vertizo.core.errors import DataError
 from vertizo.core.options import Options
+from vertizo.data.labels import regression
 from vertizo.data.tabular.columns import Source, codes, numbers, texts
 from vertizo.data.tabular.frames import Place, row
 from vertizo.data.tabular.preprocessing import Matrix, Preprocessing, alike, validated
-from vertizo.models.losses import Classification, Regression, Task
+from vertizo.models.losses import Classification, Huber, Quantile, Regression, Task
 
 if TYPE_CHECKING:
     import polars as pl
@@ -72,8 +73,12 @@ class _Label(Options):
     column: str
     task: Literal["classification", "regression"]
     classes: tuple[str, ...] | None = None
+    positive: int = Field(default=1, ge=0, le=1)
     mean: float = 0.0
     spread: PositiveFloat = 1.0
+    loss: Literal["squared", "huber", "quantile"] = "squared"
+    huber_delta: PositiveFloat = 1.0
+    quantile: float = Field(default=0.5, gt=0, lt=1)
 
 
 class _File(Options):
@@ -146,8 +151,14 @@ class Preparation:
         label: dict[str, Any] = {"column": self.label}
         if isinstance(self.task, Regression):
             label |= {"task": "regression", "mean": self.task.mean, "spread": self.task.spread}
+            if isinstance(self.task, Huber):
+                label |= {"loss": "huber", "huber_delta": self.task.delta}
+            if isinstance(self.task, Quantile):
+                label |= {"loss": "quantile", "quantile": self.task.level}
         else:
             label |= {"task": "classification", "classes": list(self.class_names or ())}
+            if self.task.positive != 1:
+                label["positive"] = self.task.positive
         parties = {party: own.state() for party, own in self.parties.items()}
         return {"version": VERSION, "label": label, "parties": parties}
 
@@ -167,10 +178,10 @@ class Preparation:
             raise DataError(f"its version is {version!r}; {VERSION} is the one that is known")
         known = validated(_File, content, "a table")
         label = known.label
-        task: Task = Regression(label.mean, label.spread)
+        task: Task = regression(label, label.mean, label.spread)
         if label.task == "classification":
             if len(set(label.classes or ())) < 2:
                 raise DataError("no preparation of a table: label.classes names fewer than two")
-            task = Classification(len(label.classes or ()))
+            task = Classification(len(label.classes or ()), label.positive)
         owns = {party: Preprocessing.from_state(state) for party, state in known.parties.items()}
         return cls(owns, label.column, task, label.classes)

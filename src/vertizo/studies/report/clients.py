@@ -5,12 +5,14 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-from vertizo.studies.report.plot import Tick, ticks
+from vertizo.studies.report.plot import Tick, fitting, ticks
 from vertizo.studies.report.reading import Run, number
 
 MOST_CLIENTS = 40
 """Shown; the others are in the run's own files."""
 MOST_BARS = 120
+ROOM = 18
+"""Characters of the numbers below a strip that a telephone has room for."""
 
 
 def timeline(run: Run) -> dict[str, Any] | None:
@@ -60,7 +62,9 @@ def timeline(run: Run) -> dict[str, Any] | None:
         "run": run,
         "clock": "seconds" if run.served else "seconds of the virtual clock",
         "end": end,
-        "across": [Tick(100 * tick / end, f"{tick:,g}") for tick, _ in ticks(0.0, end, 4)],
+        "across": fitting(
+            [Tick(100 * tick / end, f"{tick:,g}") for tick, _ in ticks(0.0, end, 4)], ROOM
+        ),
         "clients": clients,
         "hidden": len(last) - len(clients),
     }

@@ -21,6 +21,8 @@ class Measure:
     scale: float = 1.0
     digits: int = 4
     from_zero: bool = False
+    diagonal: bool = False
+    """Whether it is held against the axis's own value."""
 
     @property
     def heading(self) -> str:
@@ -40,16 +42,32 @@ class Measure:
 def _scores(purpose: str) -> tuple[Measure, ...]:
     title = purpose.capitalize()
     return (
-        Measure(f"{purpose}_accuracy", f"{title} accuracy", "%", 100, 2),
         Measure(f"{purpose}_auc", f"{title} AUC"),
+        Measure(f"{purpose}_accuracy", f"{title} accuracy", "%", 100, 2),
         Measure(f"{purpose}_average_precision", f"{title} average precision"),
+        Measure(f"{purpose}_pinball", f"{title} pinball loss"),
+        Measure(f"{purpose}_huber", f"{title} Huber loss"),
         Measure(f"{purpose}_rmse", f"{title} RMSE"),
         Measure(f"{purpose}_r2", f"{title} R²"),
         Measure(f"{purpose}_loss", f"{title} loss"),
     )
 
 
-CLOSING = _scores("test")
+CLOSING = (
+    *_scores("test"),
+    Measure("test_ks", "KS"),
+    Measure("test_gini", "Gini"),
+    Measure("test_lift_10", "Lift in the top 10 %", digits=2),
+    Measure("test_recall_10", "Recall in the top 10 %", "%", 100, 1),
+    Measure("test_precision", "Precision at 0.5", "%", 100, 1),
+    Measure("test_recall", "Recall at 0.5", "%", 100, 1),
+    Measure("test_f1", "F1 at 0.5", digits=3),
+    Measure("test_brier", "Brier score"),
+    Measure("test_balanced_accuracy", "Balanced accuracy", "%", 100, 2),
+    Measure("test_f1_macro", "Macro F1"),
+    Measure("test_auc_macro", "Macro AUC"),
+    Measure("test_mae", "Test MAE"),
+)
 """Of a summary, the most telling first."""
 RAW = {measure: replace(measure, key=f"raw_head.{measure.key}") for measure in CLOSING}
 """The same of the raw head."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from vertizo.core.errors import ConfigError, RunError
 from vertizo.core.version import VERSION
 from vertizo.run import checkpoint
-from vertizo.studies.report import curves, measures, plot, statements, tables
+from vertizo.studies.report import curves, measures, plot, ranking, statements, tables
 from vertizo.studies.report.clients import timeline
 from vertizo.studies.report.reading import Material
 from vertizo.studies.report.variants import Study, studies
@@ -90,6 +90,7 @@ def _part(study: Study, place: int) -> dict[str, Any]:
         "study": study,
         "headlines": tables.headlines(study),
         "curves": _figure(study, measures.CURVES, f"curves{place}", "round"),
+        "ranking": ranking.figure(study, f"ranking{place}"),
         "methods": tables.methods(study),
         "heads": tables.heads(study),
         "timing": _figure(study, measures.TIMING, f"timing{place}", "virtual", of_time=True),
@@ -128,6 +129,7 @@ def _figure(
         "readings": plot.readings(drawing, plots),
         "words": {m.key: plot.describe(drawing, m) for m in drawing.measures},
         "table": plot.table(drawing),
+        "about": "some, evenly chosen; metrics.jsonl has all",
         "looks": [plot.look(line) for line in drawing.lines],
     }
 

@@ -18,6 +18,8 @@ MOST_POINTS = 4000
 """Of all lines of one figure."""
 MOST_WORDS = 8
 """Lines that are put into words."""
+ROOM = 40
+"""Characters of the numbers below a figure that a telephone has room for."""
 COLOURS = 7
 SHAPES = 8
 
@@ -27,6 +29,8 @@ class Tick(NamedTuple):
 
     at: float
     text: str
+    is_minor: bool = False
+    """Whether its number is left out on a telephone, where all would run into each other."""
 
 
 class Stroke(NamedTuple):
@@ -54,6 +58,8 @@ class Plot(NamedTuple):
     """At the right end, in the axis's unit."""
     left_out: int
     """Lines that have no place on this axis."""
+    diagonal: str | None = None
+    """The path on which the measure is what the axis says."""
 
 
 def plot(drawing: Drawing, measure: Measure, axis: Axis) -> Plot | None:
@@ -97,10 +103,13 @@ def plot(drawing: Drawing, measure: Measure, axis: Axis) -> Plot | None:
         measure=measure,
         axis=axis,
         title=title,
-        across=[
-            Tick(1000 * tick * divisor / right, _text(tick, step))
-            for tick, step in ticks(0.0, right / divisor)
-        ],
+        across=fitting(
+            [
+                Tick(1000 * tick * divisor / right, _text(tick, step))
+                for tick, step in ticks(0.0, right / divisor)
+            ],
+            ROOM,
+        ),
         upright=[
             Tick(y(tick / scale), _text(tick, step))
             for tick, step in ticks(low * scale, high * scale)
@@ -108,6 +117,7 @@ def plot(drawing: Drawing, measure: Measure, axis: Axis) -> Plot | None:
         strokes=[stroke(place, points) for place, points in lines],
         largest=right / divisor,
         left_out=sum(measure.key in line.points for line in drawing.lines) - len(shown),
+        diagonal=_path([(0.0, y(0.0)), (1000.0, y(right))]) if measure.diagonal else None,
     )
 
 
@@ -142,6 +152,16 @@ def ticks(low: float, high: float, wanted: int = 5) -> list[tuple[float, float]]
     first = math.ceil(low / step - 1e-9)
     last = math.floor(high / step + 1e-9)
     return [(place * step + 0.0, step) for place in range(first, last + 1)]
+
+
+def fitting(across: Sequence[Tick], room: int) -> list[Tick]:
+    """The same, as many of them minor as it takes for ``room`` characters to hold the others.
+
+    >>> [tick.is_minor for tick in fitting([Tick(k, "100,000") for k in range(4)], 20)]
+    [False, True, False, True]
+    """
+    every = -(-sum(len(tick.text) + 2 for tick in across) // room)
+    return [tick._replace(is_minor=bool(place % every)) for place, tick in enumerate(across)]
 
 
 def _text(tick: float, step: float) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +39,27 @@ class Run:
         """Name of its data."""
         return str(self.summary["dataset"]) if self.summary else self.config.data.name
 
+    @property
+    def when(self) -> str:
+        """When it ended, as its summary or else its newest file says: ``2026-05-17 09:30 UTC``."""
+        said = (self.summary or {}).get("finished")
+        if isinstance(said, str):
+            with suppress(ValueError):
+                return _moment(datetime.fromisoformat(said))
+        files = [self.path / name for name in ("summary.json", "metrics.jsonl", "config.yaml")]
+        newest = next(file for file in files if file.is_file())
+        return _moment(datetime.fromtimestamp(newest.stat().st_mtime, UTC))
+
     def figure(self, key: str) -> float | None:
         """A closing figure, ``key`` or ``section.key``."""
         section, _, name = key.rpartition(".")
         found = (self.summary or {}).get(section) if section else self.summary
         return number(found, name) if isinstance(found, Mapping) else None
+
+
+def _moment(when: datetime) -> str:
+    utc = when.replace(tzinfo=UTC) if when.tzinfo is None else when.astimezone(UTC)
+    return f"{utc:%Y-%m-%d %H:%M} UTC"
 
 
 @dataclass(frozen=True)
@@ -113,7 +131,7 @@ def _below(path: Path, name: str) -> Iterator[Path]:
 def _label(path: Path, name: Path) -> str:
     """What a comparison, or else its place, calls the run whose file ``name`` is."""
     parts = [part for part in name.parent.relative_to(path).parts if part != "controls"]
-    if len(parts) > 1 and parts[-1] in ("frozen", "random"):
+    if len(parts) > 1 and parts[-1] in CONTROLS:
         parts.pop()
     if len(parts) > 1 and parts[-1].startswith("seed"):
         parts.pop()

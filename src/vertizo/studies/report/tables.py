@@ -159,8 +159,15 @@ def heads(study: Study) -> dict[str, Any] | None:
 
 def headlines(study: Study) -> list[dict[str, Any]]:
     """What is to be known first of every variant."""
-    main = next(iter(closing(study.variants)), None)
-    return [_headline(variant, main) for variant in study.variants]
+    return [_headline(variant, _main(study, variant)) for variant in study.variants]
+
+
+def _main(study: Study, variant: Variant) -> Measure | None:
+    """The first measure of all that the variant has, such as a trial without test records."""
+    first = closing(study.variants)[:1]
+    return next((m for m in first if _score(variant, m) != NOTHING), None) or next(
+        iter(closing([variant])), None
+    )
 
 
 def _headline(variant: Variant, main: Measure | None) -> dict[str, Any]:
@@ -169,6 +176,8 @@ def _headline(variant: Variant, main: Measure | None) -> dict[str, Any]:
         "name": variant.name,
         "measure": main.name if main and finished else "",
         "controls": [],
+        "interval": "",
+        "when": variant.when,
         "head": None,
         "privacy": privacy_line(privacy if finished else None),
         "guarantee": str(privacy["guarantee"]) if privacy and finished else "unfinished",
@@ -186,6 +195,7 @@ def _headline(variant: Variant, main: Measure | None) -> dict[str, Any]:
     if main is not None:
         quality = f"{_score(variant, main).text} {main.unit}".strip()
         found["controls"] = _controls(variant, main)
+        found["interval"] = _interval(finished, main)
         if variant.raw_head and main in RAW:
             found["head"], name = variant.head_names
             raw = _score(variant, RAW[main])
@@ -202,6 +212,13 @@ def _headline(variant: Variant, main: Measure | None) -> dict[str, Any]:
         "seeds": f"{seeds}, {waiting} unfinished" if waiting > 0 else seeds,
         "bytes": "not counted" if NOTHING in (up, down) else f"{up.text} up, {down.text} down",
     }
+
+
+def _interval(finished: Sequence[Run], measure: Measure) -> str:
+    """Where the figure of the only seed lies, by the test records that it was measured on."""
+    ends = [finished[0].figure(f"{measure.key}_{end}") for end in ("low", "high")]
+    known = [measure.bare(end) for end in ends if end is not None]
+    return " to ".join(known) if len(finished) == 1 and len(known) == 2 else ""
 
 
 def _controls(variant: Variant, measure: Measure) -> list[tuple[str, str]]:

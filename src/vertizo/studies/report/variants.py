@@ -39,6 +39,13 @@ class Variant:
         every = [run for control in ("none", *CONTROLS) for run in self.all_runs(control)]
         return next((run for run in every if run.summary is not None), every[0])
 
+    @property
+    def when(self) -> str:
+        """When its runs ended, the first and the last of them."""
+        moments = sorted(run.when for run in self.runs or (self.example,))
+        first, last = moments[0], moments[-1]
+        return last if first == last else f"{first.removesuffix(' UTC')} to {last}"
+
     def all_runs(self, control: str = "none") -> tuple[Run, ...]:
         """Its runs, or those of a control."""
         return self.runs if control == "none" else self.controls.get(control, ())

@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 from pydantic import TypeAdapter, ValidationError
 
+from vertizo.config.client import ClientConfig
 from vertizo.config.error_lines import explain
-from vertizo.config.schema import ClientConfig
 from vertizo.core.errors import ConfigError, RunError
 from vertizo.core.memory import keep_freed_memory
 from vertizo.core.randomness import Stream

@@ -92,12 +92,12 @@ def tune(
 def _resolved(config: ExperimentConfig) -> Tree:
     """Everything that a configuration leaves open but the rates, as a tree.
 
-    A rate that the program chooses falls to 0, and one that is given need not: trials differ in
+    A rate that the program chooses falls, and one that is given need not: trials differ in
     their rates alone.
     """
     tree: Tree = config.model_dump(mode="json")
     for side, options in (("client", config.client.optimizer), ("server", config.server.optimizer)):
-        tree[side]["optimizer"]["decay"] = "linear" if options.falls else "none"
+        tree[side]["optimizer"]["decay"] = options.schedule
     return tree
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import BudgetError, ConfigError, NonFiniteError, RunError
 from vertizo.data.vertical import Holding, VerticalData
-from vertizo.models.losses import Classification
+from vertizo.models.losses import Classification, Huber, Quantile
 from vertizo.party.metrics import quality
 from vertizo.run.experiment import Experiment, Progress
 from vertizo.run.folder import RunFolder
@@ -63,9 +63,9 @@ class Objective:
 def choose(name: str | None, data: VerticalData) -> Objective:
     """The objective of that name.
 
-    The usual one is the area under the ROC curve with two classes, accuracy with more, and the
-    root of the mean squared error for a regression. ConfigError where there are no validation
-    records, or they have no such figure.
+    The usual one is the area under the ROC curve with two classes, accuracy with more, and for
+    a regression the root of the mean squared error, or its loss where that is another. ConfigError
+    where there are no validation records, or they have no such figure.
     """
     labels = data.labels["validation"]
     if not labels.numel():
@@ -74,6 +74,8 @@ def choose(name: str | None, data: VerticalData) -> Objective:
             "records: use 0.1 or more"
         )
     offered: tuple[ObjectiveName, ...] = ("rmse", "loss")
+    if type(data.task) in (Huber, Quantile):
+        offered = ("loss", "rmse")
     if isinstance(data.task, Classification):
         both = data.task.outputs == 2 and 0 < int(labels.sum()) < labels.numel()
         offered = ("auc", "average_precision", "accuracy") if both else ("accuracy",)

@@ -1,0 +1,34 @@
+"""The ``client`` section of a configuration: the clients' models and their optimiser."""
+
+from __future__ import annotations
+
+from pydantic import Field, PositiveInt
+
+from vertizo.config import architectures as kinds
+from vertizo.config.optimizer import OptimizerConfig
+from vertizo.core.names import PretrainName
+from vertizo.core.options import Options
+
+
+class ClientConfig(Options):
+    """Every client's model and optimiser."""
+
+    model: kinds.ClientModelConfig = kinds.MlpConfig()
+    models: dict[str, kinds.ClientModelConfig] = Field(default_factory=dict)
+    """party name → its model, in place of `client.model`; for simulations."""
+    pretrain: PretrainName = "none"
+    """What a client makes of its own features without labels, in front of its model: principal
+    components, the same with variance 1 (whiten), those of numbers that are cut at their medians
+    (splines), or closeness to centroids; of images also the mean responses of oriented filters,
+    which are fixed beforehand and fitted to nothing."""
+    components: PositiveInt = 64
+    """Numbers that client.pretrain makes, at most."""
+    optimizer: OptimizerConfig = OptimizerConfig()
+    device: kinds.Device = "cpu"
+    """Where the model is. cuda: its parameters and computations are on the graphics card; batches
+    are copied there and embeddings back, and everything else stays on the CPU."""
+
+    @property
+    def every_model(self) -> tuple[kinds.ClientModelConfig, ...]:
+        """All that some party may have."""
+        return self.model, *self.models.values()

@@ -1,0 +1,51 @@
+"""When training ends before its epochs are over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field, PositiveInt
+
+from vertizo.core.options import Options
+
+UNPROTECTED = ("none", "embedding-noise")
+"""Mechanisms beside which labels are open anyway."""
+
+
+class EarlyStopping(Options):
+    """An end by validation figures. That training ends is seen by every client, and it follows from
+    raw labels, so that it is refused beside whatever protects labels."""
+
+    patience: PositiveInt | None = None
+    """Evaluations without a better figure on validation records, the one that the best model is
+    chosen by, after which training ends. Default: it never ends early."""
+    min_delta: float = Field(default=0.0, ge=0)
+    """By how much a figure must be better to count."""
+
+
+def check_early_stopping(config: Any) -> None:
+    """Refuse what would reveal labels that are to be private, or never happen.
+
+    Raises:
+        ValueError: names the key, its value and what would be right.
+    """
+    options, mechanism = config.early_stopping, config.privacy.mechanism
+    if options.patience is None:
+        if options.min_delta:
+            raise ValueError(
+                f"early_stopping.min_delta is {options.min_delta} but early_stopping.patience is "
+                "not set; give the number of evaluations to wait"
+            )
+        return
+    key = f"early_stopping.patience is {options.patience}"
+    if mechanism not in UNPROTECTED:
+        raise ValueError(
+            f"{key} but privacy.mechanism is {mechanism!r}: every client sees when training ends, "
+            "which would follow from raw validation labels; leave early_stopping out and choose "
+            "epochs"
+        )
+    if not config.data.validation:
+        raise ValueError(
+            f"{key} but data.validation is 0, so that there is nothing to stop by; set aside a "
+            "share of the records, such as 0.1"
+        )

@@ -1,0 +1,53 @@
+"""How parameters move: the ``optimizer`` of a client, and of the server."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator
+
+from vertizo.core.options import Options
+
+Share = Annotated[float, Field(gt=0, lt=1)]
+
+
+class OptimizerConfig(Options):
+    """Descent of a client, or of the server."""
+
+    algorithm: Literal["sgd", "adam"] = "sgd"
+    """sgd: stochastic gradient descent. adam: Adam with decoupled weight decay (AdamW). Under noise
+    both move by released numbers alone, so that neither costs any privacy."""
+    learning_rate: float | None = Field(default=None, gt=0)
+    """Step size. Default: by the method and the number of parameters (docs/defaults.md); 0.001 for
+    adam."""
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    """Share of the last step that is added to the next; 0 is plain gradient descent. Adam's β₁."""
+    beta2: float = Field(default=0.999, ge=0, lt=1)
+    """Adam's β₂: share of the mean square so far in the next one."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    """λ of the regulariser λ/2 ‖w‖²: λ w is added to the gradient; of adam, each step shrinks w by
+    η λ instead. It reads no data and costs no privacy."""
+    decay: Literal["none", "linear", "cosine", "step"] | None = None
+    """How the rate falls over the party's own steps of the run. linear: to 0 in a straight line.
+    cosine: to 0 along half a cosine. step: by `factor` at each of the `milestones`. Default: linear
+    for a default learning rate, none for one that you set. If `rounds` ends asynchronous rounds, a
+    client's number of steps is estimated from its pace."""
+    milestones: tuple[Share, ...] = (0.5, 0.75)
+    """Where decay step lowers the rate, as shares of the run, ascending."""
+    factor: Share = 0.1
+    """What decay step multiplies the rate by."""
+
+    @property
+    def schedule(self) -> Literal["none", "linear", "cosine", "step"]:
+        """How the rate falls, chosen or by default."""
+        return self.decay or ("linear" if self.learning_rate is None else "none")
+
+    @field_validator("milestones")
+    @classmethod
+    def _ascending(cls, given: tuple[float, ...]) -> tuple[float, ...]:
+        if not given or list(given) != sorted(set(given)):
+            raise ValueError(
+                f"optimizer.milestones is {list(given)}; give ascending shares of the run, such as "
+                "[0.5, 0.75]"
+            )
+        return given

@@ -1,0 +1,185 @@
+"""What is known of a finished model on test records: every usual figure, the first with its error.
+
+Figures are scikit-learn's where it has them. Intervals are percentiles of a bootstrap: test records
+are drawn with replacement, positives and others apart where two classes are ranked (so that a rare
+class is never absent), by one stream that is the same in all runs. They say how much the figure
+depends on who was in the test set; what depends on the training's seed, only other seeds show.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vertizo.core.randomness import Stream
+from vertizo.models.losses import Classification, Huber, Quantile, Regression, Task
+from vertizo.party.metrics import Scores, ranking, scores
+
+LEVEL = 0.95
+MOST_RESAMPLES, LEAST_RESAMPLES = 1000, 100
+MOST_DRAWS = 20_000_000
+"""Of all resamples; beyond that there are fewer of them."""
+AT_ONCE = 2_000_000
+"""Draws that are in memory together."""
+TOP = 0.1
+"""The share of highest scores that lift is about."""
+THRESHOLD = 0.5
+"""The probability from which on a record counts as positive."""
+
+Array = NDArray[np.float64]
+
+
+def resamples(rows: int) -> int:
+    """How many bootstrap resamples an interval over so many test records is made of."""
+    return max(LEAST_RESAMPLES, min(MOST_RESAMPLES, MOST_DRAWS // max(rows, 1)))
+
+
+def closing_scores(task: Task, logits: Tensor, labels: Tensor) -> Scores:
+    """As `vertizo.party.metrics.scores`, and what is shown of a finished run.
+
+    Two classes: ``auc_low`` and ``auc_high``, ``gini`` (2 AUC − 1), ``ks`` (the largest difference
+    between the shares of positives and of others above a threshold), ``lift_10`` and ``recall_10``
+    (of the tenth with the highest scores: share of positives in it over that in all, and share of
+    all positives), ``brier``, and ``precision``, ``recall`` and ``f1`` at probability 0.5.
+    More classes: ``accuracy_low`` and ``accuracy_high``, ``balanced_accuracy``, ``f1_macro`` and,
+    where all classes occur, ``auc_macro`` (each class against the rest). Regression: ``mae``, and
+    ``rmse_low`` and ``rmse_high``, in the labels' own units, or those of ``huber`` or ``pinball``;
+    of a quantile ``below``, the share of labels that are not above their predictions.
+    """
+    found = dict(scores(task, logits, labels))
+    if not math.isfinite(found["loss"]):
+        return found
+    if not isinstance(task, Classification):
+        return found | _of_values(task, logits, labels)
+    return found | (_of_two if task.outputs == 2 else _of_many)(task, logits, labels)
+
+
+def _of_values(task: Regression, logits: Tensor, labels: Tensor) -> dict[str, float]:
+    errors = (task.predict(logits) - labels).double().numpy()
+    found = {"mae": float(np.abs(errors).mean())}
+    low, high = _interval(_means(task.losses(logits, labels).values.double().numpy()))
+    if isinstance(task, Quantile):
+        found["below"] = float((errors >= 0).mean())
+        return found | {"pinball_low": low * task.spread, "pinball_high": high * task.spread}
+    if isinstance(task, Huber):
+        return found | {"huber_low": low * task.spread**2, "huber_high": high * task.spread**2}
+    low, high = (task.spread * math.sqrt(2 * end) for end in (low, high))
+    return found | {"rmse_low": low, "rmse_high": high}
+
+
+def _of_two(task: Classification, logits: Tensor, labels: Tensor) -> dict[str, float]:
+    from sklearn.metrics import brier_score_loss, precision_recall_fscore_support, roc_curve
+
+    positive, margin = ranking(task, logits, labels)
+    if positive.all() or not positive.any():
+        return {}
+    seen, others = _sorted_by(positive, margin)
+    low, high = _interval(_aucs(seen, others))
+    likely = task.predict(logits)[:, task.positive].double().numpy()
+    false, true, _ = roc_curve(positive, margin, drop_intermediate=False)
+    precision, recall, f1, _ = precision_recall_fscore_support(
+        positive, likely > THRESHOLD, average="binary", zero_division=0.0
+    )
+    caught, size = _in_the_top(positive, margin)
+    return {
+        "auc_low": low,
+        "auc_high": high,
+        "gini": 2 * float(_auc(seen, others)[0]) - 1,
+        "ks": float(np.max(true - false)),
+        "lift_10": caught / size / float(positive.mean()),
+        "recall_10": caught / int(positive.sum()),
+        "brier": float(brier_score_loss(positive, likely)),
+        "precision": float(precision),
+        "recall": float(recall),
+        "f1": float(f1),
+    }
+
+
+def _of_many(task: Classification, logits: Tensor, labels: Tensor) -> dict[str, float]:
+    from sklearn.metrics import f1_score, recall_score, roc_auc_score
+
+    truth, predicted = labels.numpy(), logits.numpy().argmax(1)
+    low, high = _interval(_means((truth == predicted).astype(np.float64)))
+    there = np.unique(truth)
+    macro = {"average": "macro", "zero_division": 0.0}
+    found = {
+        "accuracy_low": low,
+        "accuracy_high": high,
+        "balanced_accuracy": float(recall_score(truth, predicted, labels=there, **macro)),
+        "f1_macro": float(f1_score(truth, predicted, labels=there, **macro)),
+    }
+    if len(there) == task.outputs:
+        likely = task.predict(logits.double()).numpy()
+        found["auc_macro"] = float(roc_auc_score(truth, likely, multi_class="ovr"))
+    return found
+
+
+def _in_the_top(positive: NDArray[np.bool_], margin: Array) -> tuple[float, int]:
+    """Positives among the `TOP` of scores, and how many records that are; equals share places."""
+    size = max(1, round(TOP * len(margin)))
+    last = np.partition(margin, -size)[-size]
+    above, at = margin > last, margin == last
+    share = (size - int(above.sum())) / int(at.sum())
+    return float(positive[above].sum() + share * positive[at].sum()), size
+
+
+def _sorted_by(positive: NDArray[np.bool_], margin: Array) -> tuple[NDArray[np.int64], ...]:
+    """Places of the positives' and of the others' scores among all different scores, from 0."""
+    places = np.unique(margin, return_inverse=True)[1].reshape(-1)
+    return places[positive], places[~positive]
+
+
+def _auc(seen: NDArray[np.int64], others: NDArray[np.int64]) -> Array:
+    """Of places [rows], or of those of many resamples [resamples, rows]."""
+    levels = int(max(seen.max(), others.max())) + 1
+    ahead, behind = (_counts(np.atleast_2d(each), levels) for each in (seen, others))
+    below = np.cumsum(behind, 1) - behind / 2
+    found: Array = (ahead * below).sum(1) / (seen.shape[-1] * others.shape[-1])
+    return found
+
+
+def _counts(places: NDArray[np.int64], levels: int) -> NDArray[np.int64]:
+    """How often each place is there, [resamples, levels]."""
+    offsets = levels * np.arange(len(places))[:, None]
+    flat = np.bincount((places + offsets).ravel(), minlength=levels * len(places))
+    return flat.reshape(len(places), levels)
+
+
+def _aucs(seen: NDArray[np.int64], others: NDArray[np.int64]) -> Array:
+    """The area under the ROC curve of every resample."""
+    size = len(seen) + len(others)
+    return _over(
+        size, lambda drawn, some: _auc(_drawn(drawn, seen, some), _drawn(drawn, others, some))
+    )
+
+
+def _means(values: Array) -> Array:
+    """The mean of every resample."""
+    return _over(len(values), lambda drawn, some: _drawn(drawn, values, some).mean(1))
+
+
+def _over(rows: int, statistic: Callable[[np.random.Generator, int], Array]) -> Array:
+    """A statistic of so many resamples at a time, of all of them."""
+    generator = Stream.from_seed(0).child("bootstrap of test records").generator()
+    return np.concatenate([statistic(generator, some) for some in _batches(rows)])
+
+
+def _batches(rows: int) -> Iterator[int]:
+    wanted, most = resamples(rows), max(1, AT_ONCE // max(rows, 1))
+    for begun in range(0, wanted, most):
+        yield min(most, wanted - begun)
+
+
+def _drawn(generator: np.random.Generator, values: NDArray, some: int) -> NDArray:  # type: ignore[type-arg]
+    """Values drawn with replacement, [resamples, rows]."""
+    return values[generator.integers(0, len(values), (some, len(values)))]
+
+
+def _interval(found: Array) -> tuple[float, float]:
+    """Where the middle `LEVEL` of them lies."""
+    low, high = np.quantile(found, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(low), float(high)

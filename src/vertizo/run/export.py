@@ -1,0 +1,171 @@
+"""A finished run's models for other programs: as ``state_dict`` or as ONNX, a file for each party.
+
+A client's model takes its prepared features [batch, …] and gives embeddings; the server's takes the
+joined embeddings, with the label holder's own prepared features behind them, and gives logits (of a
+regression, the scaled value). Names in a ``state_dict`` are the module's own; what
+`client.pretrain` makes is ``front.`` and the model behind it ``model.``; a server with columns of
+its own is ``top.`` and ``encoder.``.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from vertizo.core.errors import ConfigError, RunError
+from vertizo.core.suggestions import nearest
+from vertizo.models.base import Model
+from vertizo.models.encoded import EncodedModel
+from vertizo.models.linear_stack import LinearStack
+from vertizo.models.parts import first_line
+from vertizo.models.pretrained import Pretrained
+from vertizo.models.torch import TorchModel
+from vertizo.run import checkpoint
+from vertizo.run.prediction import Predictor
+
+SERVER = "server"
+Format = Literal["torch", "onnx"]
+ENDINGS: dict[Format, str] = {"torch": ".pt", "onnx": ".onnx"}
+
+
+@dataclass(frozen=True)
+class Part:
+    """One party's trained model, and rows that it takes."""
+
+    name: str
+    module: nn.Module
+    example: Tensor
+    """[2, …]."""
+
+
+class Encoded(nn.Module):
+    """A server model with an encoder of the label holder's own features, as one module."""
+
+    def __init__(self, model: EncodedModel) -> None:
+        super().__init__()
+        self.top, self.encoder = map(module_of, model.parts)
+        self._width, self._shape, self._dtype = model.layout
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Joined embeddings and own features, [batch, numbers], to logits."""
+        own = rows[:, self._width :].reshape(-1, *self._shape).to(self._dtype)
+        encoded = self.encoder(own).flatten(1)
+        found: Tensor = self.top(torch.cat([rows[:, : self._width], encoded], 1))
+        return found
+
+
+def module_of(model: Model) -> nn.Module:
+    """The module that a model is, in evaluation mode; ConfigError for a plain function."""
+    if isinstance(model, TorchModel | LinearStack) and model.module is not None:
+        return model.module.eval()
+    if isinstance(model, Pretrained):
+        front, behind = model.parts
+        return nn.Sequential(OrderedDict(front=front, model=module_of(behind))).eval()
+    if isinstance(model, EncodedModel):
+        return Encoded(model).eval()
+    raise ConfigError("is a plain function and no module; its parameters are in the checkpoint")
+
+
+def parts_of(run: Path, names: Sequence[str] = ()) -> list[Part]:
+    """The models of a finished run: of all parties, or of those names; ``server`` is one.
+
+    Raises:
+        UserError: it is unfinished, a name is unknown, or a model is no module.
+    """
+    federation = Predictor.load(run).parties()
+    data, server = federation.data, federation.server.side
+    if SERVER in data.parties:
+        raise ConfigError(f"{run} has a client called {SERVER!r}, which is the label holder's file")
+    known = (*data.parties, SERVER)
+    for name in names:
+        if name not in known:
+            hint = nearest(name, known) or f"; there are {', '.join(known)}"
+            raise ConfigError(f"--party {name} is none of the parties{hint}")
+    model = server.model.model
+    numbers = server.table.width
+    if isinstance(model, EncodedModel):
+        numbers = model.layout[0] + torch.Size(model.layout[1]).numel()
+    rows = torch.zeros(2, numbers)
+    found: list[Part] = []
+    for place, name in enumerate(known):
+        if names and name not in names:
+            continue
+        is_server = name == SERVER
+        model = server.model.model if is_server else federation.models[place]
+        example = rows if is_server else data.features[place]["train"][:2]
+        try:
+            found.append(Part(name, module_of(model), example))
+        except ConfigError as error:
+            raise ConfigError(f"the model of {name} {error}; name others with --party") from None
+    return found
+
+
+def export(part: Part, folder: Path, form: Format) -> Path:
+    """Write one model into a folder that is there; the file.
+
+    Raises:
+        ConfigError: a package is missing.
+        RunError: PyTorch cannot write this model as ONNX, or the file cannot be written.
+    """
+    path = folder / f"{part.name.replace('/', '_')}{ENDINGS[form]}"
+    with checkpoint.writing(path):
+        if form == "torch":
+            torch.save(part.module.state_dict(), path)
+        else:
+            _onnx(part, path)
+    return path
+
+
+def _onnx(part: Part, path: Path) -> None:
+    try:
+        import onnx  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError:
+        raise ConfigError(
+            "--format onnx needs packages that are not here; pip install 'vertizo[onnx]'"
+        ) from None
+    try:
+        with _quiet(), torch.no_grad():
+            torch.onnx.export(
+                part.module,
+                (part.example,),
+                str(path),
+                input_names=["rows"],
+                output_names=["logits" if part.name == SERVER else "embeddings"],
+                dynamic_shapes=({0: torch.export.Dim("batch", min=1)},),
+                dynamo=True,
+                external_data=False,
+                verbose=False,
+            )
+    except OSError:
+        raise
+    except Exception as error:
+        reason: BaseException = error
+        while reason.__cause__ is not None:
+            reason = reason.__cause__
+        raise RunError(
+            f"the model of {part.name} cannot be written as ONNX ({first_line(reason)}); use "
+            "--format torch"
+        ) from None
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """PyTorch's exporter says much on its way; what matters is whether it arrives."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)

@@ -1,0 +1,49 @@
+"""When training ends early: by the figures of evaluations on validation records alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from vertizo.config.early_stopping import EarlyStopping
+from vertizo.party.metrics import quality
+
+
+@dataclass
+class Stopping:
+    """How long nothing got better."""
+
+    options: EarlyStopping
+    waited: int = 0
+    """Evaluations since the last that was better."""
+    mark: dict[str, float] = field(default_factory=dict)
+    """The figures of that one."""
+
+    def hear(self, row: Mapping[str, Any]) -> None:
+        """Take in the figures of an evaluation on validation records, once training began."""
+        better = not self.mark or quality(row) > quality(self.mark)
+        if better and self.mark and self.options.min_delta:
+            better = _figure(row) - _figure(self.mark) > self.options.min_delta
+        self.waited = 0 if better else self.waited + 1
+        if better:
+            self.mark = {key: row[key] for key in row if key.startswith("validation_")}
+
+    @property
+    def is_due(self) -> bool:
+        """Whether training is to end."""
+        return self.options.patience is not None and self.waited >= self.options.patience
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint must hold."""
+        return {"waited": self.waited, "mark": self.mark}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from ``state``; checkpoints of earlier versions have none."""
+        self.waited, self.mark = state.get("waited", 0), dict(state.get("mark", {}))
+
+
+def _figure(row: Mapping[str, Any]) -> float:
+    """What models are chosen by: a share where there are classes, else the loss with its sign."""
+    first, loss = quality(row)
+    return first if "validation_accuracy" in row else loss

@@ -1,0 +1,112 @@
+"""Early stopping: when, what is kept, and that a run that was killed stops where it would have."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests import deployments as dep
+from tests.rows import each
+from tests.same import same
+
+from vertizo.config.early_stopping import EarlyStopping
+from vertizo.config.schema import ExperimentConfig, parse
+from vertizo.run.experiment import Experiment, Result
+from vertizo.run.folder import RunFolder
+from vertizo.run.loop import Training
+from vertizo.run.stopping import Stopping
+
+SAVED_OFTEN: dict[str, Any] = {
+    "seed": 0,
+    "epochs": 30,
+    "evaluate_every": 4,
+    "batch_size": 27,
+    "checkpoint_seconds": 0,
+    "data": {"limit": 60},
+    "client": {"optimizer": {"learning_rate": 0.02}},
+    "server": {"optimizer": {"learning_rate": 0.1}},
+}
+
+
+def config(**stopping: Any) -> ExperimentConfig:
+    return parse(SAVED_OFTEN | {"early_stopping": stopping})
+
+
+@each(
+    "figure, min_delta, patience, waited",
+    [
+        ("validation_auc", 0.0, 2, [0, 0, 1, 0, 1, 2]),
+        ("validation_accuracy", 0.05, 3, [0, 0, 1, 2, 3]),
+        ("validation_loss", 0.05, 2, [0, 0, 1, 2]),
+    ],
+)
+def test_patience_is_counted_from_the_last_that_was_better(
+    figure: str, min_delta: float, patience: int, waited: list[int]
+) -> None:
+    stopping = Stopping(EarlyStopping(patience=patience, min_delta=min_delta))
+    for value, expected in zip((0.5, 0.6, 0.6, 0.62, 0.61, 0.6), waited, strict=False):
+        row = {figure: value, "validation_loss": 1.0}
+        if figure == "validation_loss":
+            row = {figure: 1 - value}
+        elif figure == "validation_auc":
+            row["validation_accuracy"] = 0.5
+        assert not stopping.is_due
+        stopping.hear(row)
+        assert stopping.waited == expected, value
+    assert stopping.is_due
+    again = Stopping(stopping.options)
+    again.load(json.loads(json.dumps(stopping.state())))
+    assert again == stopping
+
+
+def ended_early(result: Result, patience: int) -> None:
+    """The last evaluations are no better than the best, and no round follows them."""
+    metrics, best = result.metrics, result.summary["best"]
+    assert result.summary["stopped_early"]
+    assert metrics[-1]["round"] == result.summary["rounds"] < 30 * 2 * 4
+    assert best["round"] == metrics[-1 - patience]["round"]
+    assert len({row["round"] for row in metrics}) == len(metrics)
+    assert result.summary["last"]["test_loss"] > 0
+
+
+def test_training_ends_and_one_that_was_killed_ends_there_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Experiment(config(patience=3)).run(tmp_path / "whole")
+    ended_early(whole, 3)
+    assert not Experiment(config(patience=100)).run().summary["stopped_early"]
+
+    save: Callable[[Training], None] = Training._save
+
+    def dies_after(training: Training) -> None:
+        save(training)
+        if training._job.party.round >= whole.summary["rounds"] - at:
+            raise KeyboardInterrupt
+
+    for at in (12, 0):
+        out = tmp_path / f"killed{at}"
+        with monkeypatch.context() as patch:
+            patch.setattr(Training, "_save", dies_after)
+            with pytest.raises(KeyboardInterrupt):
+                Experiment(config(patience=3)).run(out)
+        again = Experiment(config(patience=3)).run(out, resume=True)
+        assert again.summary["rounds"] == whole.summary["rounds"], at
+        assert same(again.parameters, whole.parameters), at
+        assert len(RunFolder(out).metrics()) == len(whole.metrics), at
+
+
+@each("timing", ["asynchronous", "synchronous"])
+def test_a_served_job_ends_early(tmp_path: Path, timing: str) -> None:
+    keys = {"simulation": {"timing": timing}, "early_stopping": {"patience": 2}, "epochs": 40}
+    hot = {"optimizer": {"learning_rate": 0.02}}
+    served = dep.serve_config(tmp_path, **keys, client=dep.SMALL["client"] | hot, server=hot)
+    done = dep.served(tmp_path, served)
+    summary = json.loads((tmp_path / "server" / "summary.json").read_text())
+    assert summary["stopped_early"]
+    assert summary["epochs"] < 40
+    assert summary["last"]["test_loss"] > 0
+    assert summary["best"]["round"] < summary["rounds"]
+    assert len(done) == len(dep.MEMBERS)
