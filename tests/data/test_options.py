@@ -55,6 +55,11 @@ ROWS: list[tuple[dict[str, Any], list[str]]] = [
     ({**TABLE, "drop": ["y"]}, ["data.drop", "'y'"]),
     ({**TABLE, "drop": ["a"], "columns": {"p": ["a"]}}, ["data.drop", "data.columns", "'a'"]),
     ({**TABLE, "categorical": ["a"], "ranges": {"a": [0, 1]}}, ["data.ranges", "'a'"]),
+    ({**TABLE, "stratify": True, "time": "t"}, ["data.stratify is true", "data.time is 't'"]),
+    ({**TABLE, "stratify": True, "task": "regression"}, ["data.stratify is true", "regression"]),
+    ({**TABLE, "stratify": "often"}, ["data.stratify", "'often'"]),
+    ({**TABLE, "time": "y"}, ["data.time names 'y', which is data.label"]),
+    ({"name": "adult", "time": "year"}, ["data.time", "'adult'", "'table'"]),
     ({"tokenizer": 3}, ["data.tokenizer"]),
     ({"length": 0}, ["data.length is 0"]),
 ]

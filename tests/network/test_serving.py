@@ -303,6 +303,16 @@ def test_other_records_are_refused(tables: Path, tmp_path: Path) -> None:
                 dep.take_part(member(tmp_path, tmp_path, "lab"), channel)
 
 
+def test_a_label_holder_says_who_trains_where_nobody_else_can(tables: Path, tmp_path: Path) -> None:
+    tree = holder_config(tables, tmp_path).model_dump(exclude_unset=True)
+    tree["data"]["stratify"] = True
+    config = ServeConfig.model_validate({**tree, "epochs": 1})
+    dep.served(tmp_path, config, [member(tables, tmp_path, name) for name in NAMES])
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert "read the labels to choose who trains" in summary["privacy"]["words"]
+    assert b'"rows' in (tmp_path / "lab" / "checkpoints" / "terms").read_bytes()
+
+
 def test_new_records_before_the_end_or_without_a_column_are_refused(
     tables: Path, trained: Path, tmp_path: Path
 ) -> None:

@@ -64,6 +64,11 @@ def check_all_used(config: Any) -> None:
     ):
         if not is_used:
             _check_default(config, key, why)
+    if config.data.stratify and mechanism not in ("none", "embedding-noise"):
+        raise ValueError(
+            f"data.stratify is true but privacy.mechanism is {mechanism!r}: who trains then "
+            "depends on labels, clients see who does, and no ε covers that; leave data.stratify out"
+        )
     if config.server.final_head not in HEADS[loss]:
         raise ValueError(
             f"server.final_head is {config.server.final_head!r}, which fits squares, but data.loss "

@@ -71,6 +71,13 @@ class DataConfig(Options):
     """Use at most so many test records, the same ones in every run."""
     test: float | None = Field(default=None, gt=0, lt=1)
     """Share of the records for testing, if the data set has no test records. Default: 0.2."""
+    stratify: bool = False
+    """Whether test and validation records are the same share of each class. Everybody then learns
+    something about labels from who trains: not where labels are to be private."""
+    time: str | None = None
+    """For tables of your own: a column of dates or numbers. The newest records test, the next
+    newest validate; `limit` takes the newest of the others. Not a feature, unless `columns` lists
+    it. Over a network it is the label holder's."""
 
     path: Path | None = None
     """For ``table``: a CSV or Parquet file of the training records, or of all records."""
@@ -146,11 +153,26 @@ class DataConfig(Options):
                     f"data.{unfit} is set but data.name is 'frame', records given in Python, "
                     "all of which are for training"
                 )
-        elif unfit := self._first_set("path", "test_path", "label", "id", "task", "classes"):
+        elif unfit := self._first_set(
+            "path", "test_path", "label", "id", "task", "classes", "time"
+        ):
             raise ValueError(
                 f"data.{unfit} is set but data.name is {self.name!r}; "
                 "a file of your own is data.name 'table'"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _one_choice(self) -> DataConfig:
+        if not self.stratify:
+            return self
+        if self.time is not None:
+            raise ValueError(
+                f"data.stratify is true but data.time is {self.time!r}, by which records are "
+                "chosen; keep one"
+            )
+        if self.task == "regression" or self.label_range is not None or self.loss != "squared":
+            raise ValueError("data.stratify is true but the task is a regression, without classes")
         return self
 
     @model_validator(mode="after")
@@ -198,6 +220,7 @@ class DataConfig(Options):
         owned = [column for wanted in (self.columns or {}).values() for column in wanted]
         uses: dict[str, list[str]] = {
             "id": [] if self.id is None else [self.id],
+            "time": [] if self.time is None else [self.time],
             "drop": self.drop,
             "columns": owned,
             "ranges": list(self.ranges),

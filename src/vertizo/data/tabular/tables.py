@@ -7,15 +7,19 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import torch
+from torch import Tensor
+
 from vertizo.core.errors import ConfigError, DataError
 from vertizo.data.alignment import contents_of, known_keys
-from vertizo.data.datasets.files import set_apart
+from vertizo.data.choosing import criterion_of, set_apart
 from vertizo.data.labels import TaskName, labels_of
 from vertizo.data.options import DataConfig
 from vertizo.data.pooled import Pooled
 from vertizo.data.tabular import frames
 from vertizo.data.tabular.column_checks import notes
 from vertizo.data.tabular.columns import Source, check_known, matrices
+from vertizo.data.tabular.dates import moments
 from vertizo.models.losses import Classification
 
 __all__ = ["Source", "load", "own", "pool", "source_of"]
@@ -38,19 +42,18 @@ def load(_: Path | None, options: DataConfig) -> Pooled:
     train, test = (None if path is None else source_of(path, options.delimiter) for path in files)
     assert train is not None, "it has a path"
     pooled = own(options.path.stem, train, test, options)
-    keys, contents = (partial(_of_training, texts, options) for texts in (_keys, _contents))
+    kept = pooled.kept
+    keys, contents = (partial(_of_training, texts, options, kept) for texts in (_keys, _contents))
     return replace(pooled, keys=keys, contents=contents)
 
 
 def _of_training(
-    texts: Callable[[Source, str | None], list[str]], options: DataConfig
+    texts: Callable[[Source, str | None], list[str]], options: DataConfig, kept: Tensor | None
 ) -> list[str]:
     """A text for each training record, of the file read again: only a run with a ledger has to."""
     assert options.path is not None, "a table has a path"
     rows = texts(source_of(options.path, options.delimiter), options.id)
-    if options.test_path is not None:
-        return rows
-    return [rows[place] for place in set_apart(len(rows), options.test)[0].tolist()]
+    return rows if kept is None else [rows[place] for place in kept.tolist()]
 
 
 def _keys(table: Source, id_: str | None) -> list[str]:
@@ -102,7 +105,7 @@ def pool(
         name: of the data set.
         train, test: rows; the latter may have more columns, and in another order.
         label: the column to predict.
-        options: heeds drop, categorical, categories and test.
+        options: heeds drop, categorical, categories, test, stratify and time.
         task: None to infer it from the label: text and at most `MOST_CLASSES` different whole
             numbers are classes.
         classes: None for those that occur.
@@ -114,7 +117,9 @@ def pool(
     """
     _check_names(train, label, options)
     held = _held(train, options)
-    columns = [c for c in held if c not in (label, options.id, *options.drop)]
+    listed = {column for own in (options.columns or {}).values() for column in own}
+    time = [] if options.time is None or options.time in listed else [options.time]
+    columns = [c for c in held if c not in (label, options.id, *options.drop, *time)]
     if not columns:
         raise DataError(f"{train.name} has no column but {label!r} and what data.drop leaves out")
     if test is None and train.frame.height < 2:
@@ -126,8 +131,12 @@ def pool(
     # The natural parties with the columns that were not dropped; who has none is left out.
     kept = {party: [c for c in own if c in columns] for party, own in (groups or {}).items()}
     left = {party: own for party, own in kept.items() if own}
+    times = None if options.time is None else torch.tensor(moments(train, options.time))
+    rows = None
     if test is None:
-        ids = set_apart(len(features[0]), options.test)
+        by = criterion_of(options, name, learned, labels[0], times)
+        ids = set_apart(len(features[0]), options.test, by)
+        rows, times = ids[0], None if times is None else times[ids[0]]
         features, labels = [features[0][i] for i in ids], [labels[0][i] for i in ids]
     return Pooled(
         name=name,
@@ -142,6 +151,8 @@ def pool(
         levels=levels,
         class_names=class_names,
         notes=tuple(notes(train, columns, levels, options.id)),
+        times=times,
+        kept=rows,
     )
 
 
@@ -160,6 +171,7 @@ def _check_names(train: Source, label: str, options: DataConfig) -> None:
     wanted: list[tuple[str, Iterable[str]]] = [
         ("label names", [label]),
         ("id names", [] if options.id is None else [options.id]),
+        ("time names", [] if options.time is None else [options.time]),
         *((f"columns gives {party!r}", own) for party, own in (options.columns or {}).items()),
         ("drop names", options.drop),
         ("categorical names", options.categorical),

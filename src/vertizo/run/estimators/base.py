@@ -124,7 +124,8 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         config = self._configuration(features, columns, y)
         label = config.data.label
         assert label is not None, "set just now"
-        used = [column for column in features.names if any(column in c for c in columns.values())]
+        needed = {column for own in columns.values() for column in own} | {config.data.time}
+        used = [column for column in features.names if column in needed]
         frame = features.frame(used).with_columns(inputs.column(y, label))
         experiment = Experiment(config, prepare_frame(frame, config.data, record_choice(config)))
         shown = live.bar(config.method.name, Console(stderr=True))
