@@ -8,11 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from vertizo.models.base import Pullback
-
-
-def normal(seed: int, *shape: int) -> Tensor:
-    """Normal numbers of that seed."""
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+from vertizo.testing.models import normal  # noqa: F401 - for those who import this module
 
 
 def flat(module: nn.Module) -> Tensor:

@@ -1,10 +1,10 @@
-"""Small federations, made in one line, and ways to look at everything they hold."""
+"""What `vertizo.testing.federations` has, and beside it twins of small networks by autograd."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -13,9 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from vertizo.config import schema as configuration
-from vertizo.config.schema import ExperimentConfig
-from vertizo.core.errors import ConflictError
 from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData
 from vertizo.methods.base import ClientPair, ClientSide, Method
@@ -26,204 +23,38 @@ from vertizo.models.torch import wrap
 from vertizo.party.server_model import NoUpdate, ServerModel, ServerSide
 from vertizo.party.table import EmbeddingTable
 from vertizo.privacy.plan import NoPrivacy
-from vertizo.protocol import wire
-from vertizo.protocol.codecs.base import Codec
-from vertizo.protocol.codecs.none import NoCompression
-from vertizo.protocol.messages import Message, Query, Reply
+from vertizo.protocol.messages import Query, Reply
 from vertizo.run.federation import Federation
-from vertizo.run.federation import build as build_federation
-
-CODEC = NoCompression()
-HARDLY_ANY = {"privacy.mechanism": "gaussian", "privacy.clip": 1e9, "privacy.noise_std": 1e-9}
-"""Noise that changes no number of float32, on replies whose clip may then be chosen."""
-GAUSSIAN = {"privacy.mechanism": "gaussian", "privacy.clip": 0.5, "privacy.noise_std": 0.3}
-EMBEDDING_NOISE = {**GAUSSIAN, "privacy.mechanism": "embedding-noise"}
-PLANS: dict[str, dict[str, Any]] = {
-    "none": {},
-    "gaussian": GAUSSIAN,
-    "embedding-noise": EMBEDDING_NOISE,
-}
-
-CLASSES, COLUMNS, DIM, HIDDEN = 3, 4, 3, 5
-"""Classes, columns of each client, sizes of its embedding and of the server's hidden layer."""
-
-SMALL = {
-    "batch_size": 8,
-    "epochs": 2,
-    "client.model": {"name": "mlp", "outputs": DIM},
-    "client.optimizer.learning_rate": 0.05,
-    "client.optimizer.momentum": 0.0,
-    "server.model": {"name": "mlp", "hidden": [HIDDEN]},
-    "server.optimizer.learning_rate": 0.1,
-    "server.optimizer.momentum": 0.0,
-    "server.embedding_bound": 1000.0,
-}
-
-
-def data(
-    records: int = 29, parties: int = 3, *, held_out: int = 11, seed: int = 0, sides: tuple = ()
-) -> VerticalData:
-    """Normal features, labels by a linear rule on all of them; ``sides`` makes them images."""
-    generator = torch.Generator().manual_seed(seed)
-    shape = sides or (COLUMNS,)
-    rule = torch.randn(parties * torch.Size(shape).numel(), CLASSES, generator=generator)
-    features: list[dict[Any, Tensor]] = [{} for _ in range(parties)]
-    labels: dict[Any, Tensor] = {}
-    for purpose, rows in (("train", records), ("validation", held_out), ("test", held_out)):
-        values = torch.randn(parties, rows, *shape, generator=generator)
-        for party, own in zip(features, values, strict=True):
-            party[purpose] = own.contiguous()
-        labels[purpose] = (torch.cat([v.flatten(1) for v in values], 1) @ rule).argmax(1)
-    return VerticalData(
-        name="made up",
-        task=Classification(CLASSES),
-        parties=tuple(f"party{index}" for index in range(parties)),
-        features=tuple(features),
-        labels=labels,
-        fitted_scaling=False,
-    )
-
-
-def two_bits(records: int) -> VerticalData:
-    """Each of two clients holds what decides one bit of the label: the side of a line."""
-    generator = torch.Generator().manual_seed(0)
-    lines = torch.tensor([[1.0, -1.0, 1.0, -1.0], [1.0, 1.0, -1.0, -1.0]])
-    features: tuple[dict[Any, Tensor], ...] = ({}, {})
-    labels: dict[Any, Tensor] = {}
-    for purpose, rows in (("train", records), ("validation", 4), ("test", 400)):
-        values = torch.randn(2, rows, 4, generator=generator)
-        sides = [(own @ line > 0).long() for own, line in zip(values, lines, strict=True)]
-        labels[purpose] = 2 * sides[0] + sides[1]
-        for party, own in zip(features, values, strict=True):
-            party[purpose] = own.contiguous()
-    return VerticalData("two bits", Classification(4), ("a", "b"), features, labels, False)
-
-
-def config(
-    method: str = "dpzv", timing: str | None = None, changes: Mapping[str, Any] | None = None
-) -> ExperimentConfig:
-    """A small configuration; ``changes`` by dotted keys."""
-    tree: dict[str, Any] = {}
-    own: dict[str, Any] = {"method.name": method, "seed": 0}
-    if timing is not None:
-        own["simulation.timing"] = timing
-    for key, value in {**SMALL, **own, **(changes or {})}.items():
-        *folders, last = key.split(".")
-        node = tree
-        for folder in folders:
-            node = node.setdefault(folder, {})
-        node[last] = value
-    return configuration.parse(tree)
-
-
-def build(
-    method: str = "dpzv",
-    timing: str | None = None,
-    changes: Mapping[str, Any] | None = None,
-    *,
-    of: VerticalData | None = None,
-    observer: Callable[[float, Any, int, bytes], None] | None = None,
-) -> Federation:
-    """A small federation that has not started."""
-    return build_federation(
-        config(method, timing, changes), of if of is not None else data(), observer=observer
-    )
-
-
-@dataclass
-class Tape:
-    """An observer that keeps what it saw: (virtual time, way, client, frame)."""
-
-    up: Codec = CODEC
-    down: Codec = CODEC
-    seen: list[tuple[float, str, int, bytes]] = field(default_factory=list)
-
-    def __call__(self, now: float, way: str, client: int, frame: bytes) -> None:
-        assert len(self.seen) < 100_000, "a run that does not end"
-        self.seen.append((now, way, client, bytes(frame)))
-
-    def messages(self) -> list[tuple[float, str, int, Message]]:
-        """What was seen, decoded."""
-        codecs = {"up": self.up, "down": self.down}
-        return [(now, way, m, wire.decode(frame, codecs[way])) for now, way, m, frame in self.seen]
-
-    def queries(self) -> list[Query]:
-        """Every query that a reply followed, once, in the order in which the server took them."""
-        taken: dict[tuple[int, int], Query] = {}
-        sent: dict[tuple[int, int], Query] = {}
-        for _, _, _, message in self.messages():
-            if isinstance(message, Query):
-                sent[message.client, message.number] = message
-            elif isinstance(message, Reply):
-                key = message.client, message.number
-                taken.setdefault(key, sent[key])
-        return list(taken.values())
-
-
-def ran(
-    method: str = "dpzv",
-    timing: str | None = None,
-    changes: Mapping[str, Any] | None = None,
-    *,
-    of: VerticalData | None = None,
-    rounds: int | None = None,
-) -> tuple[Federation, Tape]:
-    """A federation after ``rounds`` server steps, or at its end with nothing left on its way."""
-    codecs = config(method, timing, changes).codecs
-    tape = Tape(codecs.up, codecs.down)
-    federation = build(method, timing, changes, of=of, observer=tape)
-    federation.start(upload_table=False)
-    go_on(federation, rounds)
-    return federation, tape
-
-
-def go_on(federation: Federation, rounds: int | None = None) -> None:
-    """Make so many server steps, or all that are left."""
-    while rounds is None or rounds > 0:
-        if not federation.simulator.step():
-            break
-        rounds = None if rounds is None else rounds - 1
-
-
-def ask(federation: Federation, client: int) -> bytes:
-    """A client's open query, begun if need be."""
-    party, server = federation.clients[client], federation.server
-    try:
-        announcement = server.announce(client)
-    except ConflictError:  # asynchronous: clients choose their batches
-        announcement = None
-    return bytes(party.ask(announcement))
-
-
-def converse(federation: Federation, clients: list[int]) -> None:
-    """Each of the clients asks in turn; replies are told as they come."""
-    for client in clients:
-        for receiver, reply in federation.server.receive(ask(federation, client)):
-            federation.clients[receiver].tell(reply)
-
-
-def query(frame: bytes, codec: Codec = CODEC) -> Query:
-    """A frame as a query."""
-    message = wire.decode(frame, codec)
-    assert isinstance(message, Query)
-    return message
-
-
-def reply(frame: bytes) -> Reply:
-    """A frame as a reply."""
-    message = wire.decode(frame, CODEC)
-    assert isinstance(message, Reply)
-    return message
-
-
-def encoded(message: Message, codec: Codec = CODEC) -> bytes:
-    """A message as a frame."""
-    return bytes(wire.encode(message, codec))
-
-
-def back(codec: Codec, array: Tensor) -> Tensor:
-    """What arrives of an array that goes through a codec."""
-    return codec.decode(codec.encode(array), tuple(array.shape))
+from vertizo.testing.codecs import back  # noqa: F401
+from vertizo.testing.federations import (  # noqa: F401 - for those who import this module
+    CLASSES,
+    CODEC,
+    COLUMNS,
+    DIM,
+    EMBEDDING_NOISE,
+    GAUSSIAN,
+    HARDLY_ANY,
+    HIDDEN,
+    PLANS,
+    SMALL,
+    Tape,
+    ask,
+    bits,
+    build,
+    client_holds,
+    config,
+    converse,
+    copied,
+    data,
+    differences,
+    encoded,
+    go_on,
+    query,
+    ran,
+    reply,
+    restore_client,
+    two_bits,
+)
 
 
 def charged(federation: Federation) -> Tensor:
@@ -244,63 +75,11 @@ def server_holds(federation: Federation) -> dict[str, Any]:
     return copied({"party": server.state(), "parameters": server.side.model.parameters})
 
 
-def client_holds(federation: Federation, client: int) -> dict[str, Any]:
-    """A copy of everything that a client keeps."""
-    return copied(
-        {
-            "party": federation.clients[client].state(),
-            "parameters": federation.models[client].parameters,
-            "optimizer": federation.optimizers[client].state(),
-        }
-    )
-
-
 def restore_server(federation: Federation, held: Mapping[str, Any]) -> None:
     """Put back what `server_holds` returned."""
     held = copied(held)
     federation.server.load(held["party"])
     federation.server.side.model.parameters.copy_(held["parameters"])
-
-
-def restore_client(federation: Federation, client: int, held: Mapping[str, Any]) -> None:
-    """Put back what `client_holds` returned."""
-    held = copied(held)
-    federation.clients[client].load(held["party"])
-    federation.models[client].parameters.copy_(held["parameters"])
-    federation.optimizers[client].load(held["optimizer"])
-
-
-def copied(value: Any) -> Any:
-    """A deep copy that shares nothing with what goes on running."""
-    if isinstance(value, Tensor):
-        return value.clone()
-    if isinstance(value, bytes | bytearray | memoryview):
-        return bytes(value)
-    if isinstance(value, Mapping):
-        return {key: copied(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [copied(item) for item in value]
-    return value
-
-
-def differences(a: Any, b: Any, path: str = "") -> list[str]:
-    """Where two states differ, bit for bit; empty where they do not."""
-    if isinstance(a, Tensor) and isinstance(b, Tensor):
-        same = a.dtype == b.dtype and a.shape == b.shape and bits(a) == bits(b)
-        return [] if same else [path]
-    if isinstance(a, Mapping) and isinstance(b, Mapping) and a.keys() == b.keys():
-        return [found for key in a for found in differences(a[key], b[key], f"{path}/{key}")]
-    if isinstance(a, list | tuple) and isinstance(b, list | tuple) and len(a) == len(b):
-        pairs = enumerate(zip(a, b, strict=True))
-        return [found for i, (x, y) in pairs for found in differences(x, y, f"{path}/{i}")]
-    if isinstance(a, bytes | bytearray | memoryview):
-        return [] if bytes(a) == bytes(b) else [path]
-    return [] if repr(a) == repr(b) else [f"{path}: {a!r} {b!r}"]
-
-
-def bits(array: Tensor) -> bytes:
-    """An array's bytes, in which NaN equals itself and −0 differs from 0."""
-    return array.detach().contiguous().numpy().tobytes()
 
 
 def twin(parameters: Tensor, widths: list[int]) -> nn.Sequential:

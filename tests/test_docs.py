@@ -18,6 +18,7 @@ import pytest
 from PIL import ImageFont
 
 import vertizo as vz
+from vertizo.cli.init import init
 from vertizo.config import schema as configuration
 from vertizo.methods.choice import METHODS
 
@@ -147,19 +148,20 @@ def typed() -> Iterator[tuple[str, str, bool]]:
                 yield name_of(page), line, False
 
 
-def test_command_lines_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_lines_exist(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(ROOT)
+    init(tmp_path / "bank", 50)
     commands = {tuple(names[1:]): command for names, command in MADE["commands"].programs()}
     lines = list(typed())
     assert len(lines) > 100
     for page, line, whole in lines:
         try:
-            check_command(line, whole, commands)
+            check_command(line, whole, commands, tmp_path)
         except Exception as error:
             raise AssertionError(f"{page}: vertizo {line}") from error
 
 
-def check_command(line: str, whole: bool, commands: dict[tuple[str, ...], Any]) -> None:
+def check_command(line: str, whole: bool, commands: dict[tuple[str, ...], Any], made: Path) -> None:
     words = [word for word in shlex.split(line, comments=True) if "…" not in word]
     length = max(count for count in range(len(words) + 1) if tuple(words[:count]) in commands)
     command, given = commands[tuple(words[:length])], words[length:]
@@ -179,6 +181,7 @@ def check_command(line: str, whole: bool, commands: dict[tuple[str, ...], Any]) 
     if words[0] in ("train", "compare"):
         files = [Path(word) for word in given if word.endswith(".yaml")]
         ours = [path for path in files if path.parts[0] in ("examples", "experiments")]
+        ours += [made / path for path in files if (made / path).is_file()]  # of vertizo init
         path = ours[0] if ours else None  # others are the reader's own
         methods = given[given.index("--methods") + 1].split(",") if "--methods" in given else [None]
         for method in methods:

@@ -54,6 +54,10 @@ def test_the_pages_commands(folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
         assert len(list(csv.reader(file))) == len(list(csv.reader(records)))
 
 
+def test_the_pages_method_keeps_the_contract(folder: Path) -> None:
+    exec(block("py"), {})
+
+
 def test_a_run_that_stopped_goes_on_to_the_same_end(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

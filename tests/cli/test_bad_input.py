@@ -421,7 +421,7 @@ wrong.yaml | wrong.yaml | data.validation is 2
 --set batch_size=60 --set data.limit=60 | batch_size is 60 | 54
 --set data.validation=0.9999 --set batch_size=1 | data.validation
 --set 'simulation.stragglers={4: 2}' | simulation.stragglers | 4
---set privacy.clip=1 | privacy.mechanism
+--set privacy.clip=0 | privacy.clip
 --set 'privacy={mechanism: gaussian, clip: 1, epsilon: 1}' --set server.update=sgd | privacy.epsilon
     | server.update
 --set method.name=vafl --set client.model.name=function --set client.model.path=mine.py:short

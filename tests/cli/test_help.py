@@ -15,6 +15,8 @@ import vertizo as package
 from vertizo.cli.main import LazyGroup, program
 from vertizo.config import schema
 from vertizo.data.datasets.catalog import CATALOG
+from vertizo.privacy.options import MECHANISMS
+from vertizo.run.tracking import TRACKERS
 
 HEAVY = {"torch", "pydantic", "sklearn", "scipy", "numpy", "polars", "pandas", "yaml", "grpc"}
 RUN = """\
@@ -144,7 +146,7 @@ def test_completion(vertizo: Vertizo, here: Path, monkeypatch: pytest.MonkeyPatc
         ("vertizo compare --methods vafl,dp", ["vafl,dpzv"]),
         ("vertizo attack memb", ["membership"]),
         ("vertizo attack tab", ["table"]),
-        ("vertizo list m", ["methods", "models"]),
+        ("vertizo list me", ["methods", "mechanisms"]),
         ("vertizo reproduce cascaded-table", ["cascaded-table1", "cascaded-table2"]),
     ):
         assert completed(vertizo, monkeypatch, line) == offered, line
@@ -170,6 +172,8 @@ def test_list_names_and_explains_all(vertizo: Vertizo) -> None:
         ("datasets", set(CATALOG)),
         ("models", {"mlp", "cnn", "module", "function"}),
         ("codecs", {"none"}),
+        ("mechanisms", set(MECHANISMS)),
+        ("trackers", set(TRACKERS)),
     ):
         result = vertizo("list", kind)
         assert (result.code, result.err) == (0, "")

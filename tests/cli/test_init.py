@@ -22,14 +22,15 @@ def test_the_example_trains_and_the_next_commands_work(vertizo: Vertizo, here: P
     assert sorted(path.name for path in (here / "a bank").iterdir()) == [
         "config.yaml",
         "customers.csv",
+        "private.yaml",
     ]
     named, *commands = made.out.splitlines()
     assert named.startswith("a bank: ")
-    train, report, plan = (shlex.split(line)[1:] for line in commands)
+    train, report, plan, private = (shlex.split(line)[1:] for line in commands)
 
     config = schema.load(here / "a bank" / "config.yaml", [])
     data = Experiment(config).data()
-    assert len(data.labels["train"]) == example.TRAINED
+    assert len(data.labels["train"]) == example.trained(600)
     assert set(data.parties) == set(example.PARTNERS)
 
     trained = vertizo(*train[:2], "--json", *sets("epochs=30"))
@@ -37,16 +38,16 @@ def test_the_example_trains_and_the_next_commands_work(vertizo: Vertizo, here: P
     assert json.loads(trained.out)["test_auc"] > 0.8
     assert vertizo(*report[:1], *here.glob("runs/*")).code == 0
     assert vertizo(*plan).code == 0
+    guaranteed = vertizo(*private, "--json")
+    assert guaranteed.code == 0, guaranteed.err
+    assert json.loads(guaranteed.out)["privacy"]["epsilon"] <= 1.0
 
 
-def test_the_guarantee_that_the_file_offers_works(vertizo: Vertizo, here: Path) -> None:
-    vertizo("init")
-    path = here / "example" / "config.yaml"
-    text = path.read_text(encoding="utf-8")
-    path.write_text(text.replace("# privacy: ", "privacy: ").replace("# classes: ", "classes: "))
-    trained = vertizo("train", path, "--json", *sets("epochs=5"))
-    assert trained.code == 0, trained.err
-    assert json.loads(trained.out)["privacy"]["epsilon"] <= 8.0
+def test_a_larger_table_begins_as_the_small_one(vertizo: Vertizo, here: Path) -> None:
+    assert vertizo("init", "large", "--customers", "700").code == 0
+    text = (here / "large" / "customers.csv").read_text(encoding="utf-8")
+    assert text.startswith(table().rstrip("\n"))
+    assert len(text.splitlines()) == 701
 
 
 def test_the_table_is_a_banks_and_the_same_everywhere() -> None:

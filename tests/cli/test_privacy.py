@@ -124,8 +124,12 @@ def test_a_ledger_is_made_used_and_shown(vertizo: Vertizo, create: tuple[str, ..
     assert made.code == 0
     assert "0.0 % of μ²" in made.out
     assert vertizo(*create, "own.sqlite", "c.yaml").line
-    charged = vertizo("train", "c.yaml", "--set", "privacy.ledger=own.sqlite", "--out", "run")
-    assert charged.code == 0
+    own = ("train", "c.yaml", "--set", "privacy.ledger=own.sqlite", "--out", "run")
+    with_controls = vertizo(*own, "--controls")  # three runs of a ledger for two
+    assert with_controls.code == 2
+    assert "pays for 2 more runs of this kind, and 3 are to be made" in with_controls.err
+    assert "0.0 % of μ²" in vertizo("privacy", "ledger", "show", "own.sqlite").out
+    assert vertizo(*own).code == 0
     assert "50.0 % of μ²" in vertizo("privacy", "ledger", "show", "own.sqlite").out
     assert vertizo("privacy", "ledger", "accept", "own.sqlite").code == 0
     explained = vertizo("privacy", "explain", "run")

@@ -96,6 +96,26 @@ def test_unknown_keys_are_named_in_full_and_a_near_one_is_offered(refuses: Refus
 
 
 VALUES = """\
+data: {class_weights: fair} | class_weights is 'fair' | 'balanced', or map classes to weights
+data: {class_weights: {"0": x}} | data.class_weights.0 is 'x' | number
+data: {class_weights: {"0": -1}} | data.class_weights.0 is -1 | 0 or above
+data: {class_weights: {"0": .inf}} | data.class_weights.0 is inf | finite number
+data: {class_weights: {"0": 0}} | data.class_weights is | some class must weigh more than 0
+data: {class_shares: {"0": 1}} | data.class_shares is set but data.class_weights is not 'balanced'
+data: {class_weights: {"0": 2}, class_shares: {"0": 1}} | class_shares is set | keep one of them
+data: {class_weights: balanced, class_shares: {"0": 0.5}} | 1 together, not 0.5
+data: {class_weights: balanced, class_shares: {"0": 0, "1": 1}} | above 0 and 1 together
+data: {class_weights: balanced}\\nprivacy: {epsilon: 1} | would tell of them | data.class_shares
+data: {class_weights: balanced}\\nprivacy: {$G, noise_std: 1} | would tell of them
+data: {name: table, path: a, label: y, task: regression, class_weights: balanced} | is a regression
+data: {name: table, path: a, label: y, weight: y} | data.weight names 'y', which is data.label
+data: {name: table, path: a, label: y, weight: w, drop: [w]} | data.weight and data.drop both | 'w'
+data: {name: table, path: a, label: y, person: p, columns: {a: [p]}} | data.person and data.columns
+data: {name: table, path: a, label: y, weight: p, person: p} | data.weight and data.person both
+data: {name: table, path: a, label: y, weight: w}\\nprivacy: {epsilon: 1, mechanism: teacher} | 'w'
+data: {weight: w} | data.weight is set but data.name is 'digits'
+data: {person: p} | data.person is set but data.name is 'digits'
+data: {records_per_person: 0} | data.records_per_person is 0 | greater than 0
 epochs: 0 | epochs is 0 | greater than 0
 epochs: -3 | epochs is -3 | greater than 0
 epochs: many | epochs is 'many' | integer

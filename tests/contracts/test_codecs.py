@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
-from itertools import product
+from typing import ClassVar
 
 import numpy as np
-import torch
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from tests.federations import back
-from tests.refusals import refused
+from tests.rows import each
 
-from vertizo.core.errors import MalformedError
-from vertizo.protocol import wire
 from vertizo.protocol.codecs.base import Codec
 from vertizo.protocol.codecs.chain import Chain
 from vertizo.protocol.codecs.lattice import Hexagonal, Lattice
@@ -24,7 +20,7 @@ from vertizo.protocol.codecs.paired import Paired
 from vertizo.protocol.codecs.sign import Sign
 from vertizo.protocol.codecs.top_k import TopK
 from vertizo.protocol.codecs.uniform import Uniform
-from vertizo.protocol.messages import Query
+from vertizo.testing.codecs import check_codec, comes_back, decodes_or_refuses
 
 
 @dataclass(frozen=True)
@@ -73,67 +69,15 @@ BATCHES = arrays.arrays(np.float32, SHAPES, elements=NORMAL)
 @given(numbers=BATCHES)
 @settings(deadline=None, max_examples=60)
 def test_an_array_comes_back_in_shape_and_nearly_as_it_was(numbers: np.ndarray) -> None:
-    """In as many bytes as were announced; the sender's array stays as it was."""
-    array, before = torch.from_numpy(numbers), numbers.copy()
-    largest = float(np.abs(numbers).max(initial=0.0))
-    for name, case in CASES.items():
-        data = case.codec.encode(array)
-        assert np.array_equal(numbers, before), name
-        assert len(data) == case.codec.size(numbers.shape), name
-        assert bool(len(data)) == bool(numbers.size), name
-        found = case.codec.decode(data, numbers.shape)
-        assert (found.dtype, found.shape) == (torch.float32, numbers.shape), name
-        error = float((found - array).abs().amax() if array.numel() else 0.0)
-        assert error <= case.error * (1 + 1e-5) * largest, name
-
-
-def test_the_bounds_above_are_tight() -> None:
-    """Each codec's error is what its bound says, within a factor of four."""
-    array = torch.linspace(-1.0, 1.0, 2001)
-    for name, case in CASES.items():
-        error = float((back(case.codec, array) - array).abs().amax())
-        assert error <= case.error * (1 + 1e-5), name
-        assert error >= case.error / 4 or not case.tight, name
-
-
-def test_the_same_array_makes_the_same_bytes_however_it_lies_in_memory() -> None:
-    array = torch.randn(4, 3, 2)
-    for name, case in CASES.items():
-        for view in (array, array.transpose(0, 2), array[:, 1], array[::2], array.narrow(1, 1, 1)):
-            one, other = case.codec.encode(view), case.codec.encode(view.contiguous().clone())
-            assert bytes(one) == bytes(other), (name, view.stride())
-
-
-def test_what_was_decoded_is_the_receivers_own() -> None:
-    """Frames are read-only and may be used again: no array may be a window on one."""
-    array = torch.randn(3, 4)
-    for name, case in CASES.items():
-        data = bytearray(case.codec.encode(array))
-        found = case.codec.decode(memoryview(data), (3, 4))
-        kept = found.clone()
-        data[:] = bytes(len(data))
-        assert torch.equal(found, kept), name
-        frame = bytes(case.codec.encode(array))
-        case.codec.decode(memoryview(frame), (3, 4)).add_(1)
-        assert torch.equal(case.codec.decode(memoryview(frame), (3, 4)), kept), name
-
-
-def test_bytes_that_do_not_fit_the_shape_are_refused() -> None:
-    for name, case in CASES.items():
-        data = bytes(case.codec.encode(torch.randn(3, 4)))
-        for wrong in (*(data[:size] for size in range(len(data))), data + b"\0", data + data):
-            named = f"{name}: {len(wrong)} bytes for {len(data)}"
-            refused(named, MalformedError, case.codec.decode, memoryview(wrong), (3, 4))
+    for case in CASES.values():
+        comes_back(case.codec, numbers, case.error)
 
 
 @given(data=st.binary(max_size=64), shape=st.lists(st.integers(0, 2**31 - 1), max_size=3))
-@example(data=b"", shape=[2**31 - 1, 0, 2**31 - 1])
 @settings(deadline=None, max_examples=60)
 def test_any_bytes_for_any_shape_decode_or_are_refused(data: bytes, shape: list[int]) -> None:
-    for name, case in CASES.items():
-        with suppress(MalformedError):
-            found = case.codec.decode(memoryview(data), tuple(shape))
-            assert found.shape == tuple(shape), name
+    for case in CASES.values():
+        decodes_or_refuses(case.codec, memoryview(data), tuple(shape))
 
 
 @given(content=st.binary(min_size=2048, max_size=2048), shape=SHAPES)
@@ -142,75 +86,30 @@ def test_any_bytes_for_any_shape_decode_or_are_refused(data: bytes, shape: list[
 def test_bytes_of_the_right_size_decode_or_are_refused(
     content: bytes, shape: tuple[int, ...]
 ) -> None:
-    for name, case in CASES.items():
-        data = memoryview(content)[: case.codec.size(shape)]
-        assert len(data) == case.codec.size(shape), name
-        with suppress(MalformedError):
-            found = case.codec.decode(data, shape)
-            assert (found.dtype, found.shape) == (torch.float32, shape), name
+    for case in CASES.values():
+        decodes_or_refuses(case.codec, memoryview(content)[: case.codec.size(shape)], shape)
 
 
-def test_zeros_are_exact_and_one_number_without_an_axis_is_an_array_too() -> None:
-    for name, case in CASES.items():
-        data = case.codec.encode(torch.tensor(3.0))
-        assert len(data) == case.codec.size(()), name
-        assert abs(float(case.codec.decode(data, ())) - 3) <= 3 * case.error, name
-        for shape in ((1,), (5,), (3, 3), (2, 3, 5)):
-            zeros = torch.zeros(shape)
-            assert torch.equal(back(case.codec, zeros), zeros), (name, shape)
+@each("name", CASES)
+def test_every_codec_keeps_the_contract(name: str) -> None:
+    case = CASES[name]
+    check_codec(case.codec, error=case.error, tight=case.tight)
 
 
-def test_what_is_not_finite_is_not_finite_for_the_receiver() -> None:
-    """The receiver refuses it then, instead of taking something plausible for it."""
-    inf, nan = float("inf"), float("nan")
-    for name, case in CASES.items():
-        for shape in ((1,), (2,), (9,), (3, 3), (2, 3, 4), (1, 1, 5)):
-            numbers = torch.Size(shape).numel()
-            for value, place in product((inf, -inf, nan), range(numbers)):
-                array = torch.linspace(-1, 1, numbers)
-                array[place] = value
-                found = back(case.codec, array.view(shape))
-                assert not found.isfinite().all(), (name, shape, value, place)
-        for values in ([inf, -inf], [nan] * 2, [inf] * 2):  # everything
-            found = back(case.codec, torch.tensor(values).repeat(2, 3, 2))
-            assert not found.isfinite().all(2).any(), (name, values)
+class Mixing(Sign):
+    """Has one scale for all records, and does not say so."""
+
+    mixes_records: ClassVar[bool] = False
 
 
-def test_they_say_truly_whether_records_mix() -> None:
-    """No scale or selection of more than one record where features are protected.
-
-    docs/mathematics.md, Records must not mix.
-    """
-    array = torch.randn(2, 3, 8)
-    other = array.clone()
-    other[:, 1] *= 100
-    for name, case in CASES.items():
-        before, after = back(case.codec, array), back(case.codec, other)
-        kept = torch.equal(before[:, ::2], after[:, ::2])
-        assert kept != case.codec.mixes_records, name
-
-
-def test_they_say_truly_whether_two_numbers_are_kept() -> None:
-    losses = [torch.tensor(pair) for pair in ([1.1, 0.3], [-2.0, 5e-5], [0.7, 0.7 + 1e-6])]
-    for name, case in CASES.items():
-        kept = all(torch.equal(back(case.codec, pair), pair) for pair in losses)
-        assert kept == case.codec.keeps_two_numbers, name
-
-
-def test_they_say_truly_whether_small_differences_are_kept() -> None:
-    """Half of the difference survives, at the least: bfloat16 and coarse parts keep little more."""
-    middle, shift = torch.randn(64, 16), 3e-3 * torch.randn(64, 16)
-    for name, case in CASES.items():
-        plus, minus = back(case.codec, torch.stack([middle + shift, middle - shift]))
-        error = float((plus - minus - 2 * shift).norm() / (2 * shift).norm())
-        assert (error < 0.6) == case.codec.keeps_differences, name
-
-
-def test_they_fit_the_wire_and_have_a_name() -> None:
-    query = Query(1, 2, torch.tensor([3, 4]), torch.ones(2, 2, 3))
-    for name, case in CASES.items():
-        assert case.codec.name, name
-        assert isinstance(case.codec.encode(torch.ones(2)), memoryview), name
-        found = wire.decode(wire.encode(query, case.codec), case.codec)
-        assert isinstance(found, Query), name
-        assert torch.allclose(found.embeddings, query.embeddings, atol=case.error), name
+@each(
+    "codec, error, words",
+    [
+        (Uniform(), 1 / 300, "an error of .* is claimed"),
+        (Uniform(), 0.5, "better than the error"),
+        (Mixing(scale="array"), 1.0, "mixes_records: False, and it is True"),
+    ],
+)
+def test_a_broken_one_is_told_in_a_line(codec: Codec, error: float, words: str) -> None:
+    with pytest.raises(AssertionError, match=words):
+        check_codec(codec, error=error)

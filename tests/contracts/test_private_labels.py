@@ -10,6 +10,7 @@ import torch
 from tests import federations
 from tests.rows import each
 
+from vertizo.config.schema import parse
 from vertizo.data.vertical import Holding, VerticalData
 from vertizo.methods.choice import METHODS
 from vertizo.run.experiment import Experiment
@@ -108,7 +109,7 @@ def test_they_are_as_good_as_they_are_private(tmp_path: Path) -> None:
                 "method": {"name": "vafl"},
                 "privacy": {"mechanism": mechanism, "epsilon": epsilon},
             }
-            found[mechanism, epsilon] = Experiment(federations.configuration.parse(tree)).run()
+            found[mechanism, epsilon] = Experiment(parse(tree)).run()
     for mechanism in MECHANISMS:
         good, bad = found[mechanism, 8.0].summary, found[mechanism, 0.01].summary
         assert good["test_accuracy"] > 0.8, mechanism

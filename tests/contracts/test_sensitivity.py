@@ -10,33 +10,37 @@ varies it. It found 5.9 and 13 times 2C where norms and sums were computed by di
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
-from tests import federations
 from tests.rows import each
 from torch import Tensor, nn
 
-from vertizo.attacks.audit.rows import Rows
 from vertizo.config.architectures import ResnetRestConfig, SumConfig, TextRestConfig
 from vertizo.core.randomness import Stream
+from vertizo.methods.choice import METHODS
 from vertizo.models.base import DifferentiableModel, Points
 from vertizo.models.encoded import EncodedModel
-from vertizo.models.losses import Classification, Huber, Quantile, Regression, Task
+from vertizo.models.losses import Classification, ClassWeighted, Huber, Quantile, Regression, Task
 from vertizo.models.networks import Bag, Filters, Sum, TableNet, cnn, mlp
 from vertizo.models.optimizers import Sgd
 from vertizo.models.torch import wrap
 from vertizo.party.private_updates import PrivateSgd, PrivateZerothOrder, SecretSgd, SeededSampler
 from vertizo.party.server_model import ServerModel
-from vertizo.protocol.messages import Query
 from vertizo.run.build_models import server_module
+from vertizo.testing.sensitivity import (
+    Heard,
+    Replies,
+    Search,
+    a_record_moves_no_release_too_far,
+    moved,
+)
+from vertizo.testing.subject import Subject
 from vertizo.zeroth_order.directions import Directions
 
 WIDTH, CLASSES = 8, 3
-LARGEST = 1e6
-"""The default of server.embedding_bound."""
 
 
 class Several(nn.Module):
@@ -126,31 +130,6 @@ KINDS = {
 }
 
 
-@dataclass
-class Heard:
-    """A noise source that adds none and tells what it was given."""
-
-    clip_norm: float
-    name: str = "none"
-    noise_std: float = 1.0
-    total: Tensor = field(default_factory=lambda: torch.zeros(0))
-
-    def sum(self, release: int, rows: Tensor) -> Tensor:
-        return self.onto(release, rows.sum(0))
-
-    def each(self, release: int, rows: Tensor) -> Tensor:
-        return self.onto(release, rows)
-
-    def onto(self, release: int, total: Tensor) -> Tensor:
-        assert total.dtype == torch.float64
-        self.total = total.clone()
-        return total
-
-    def fill(self) -> None: ...
-
-    def forget(self) -> None: ...
-
-
 class Game:
     """What an update releases for a batch, before noise."""
 
@@ -172,72 +151,26 @@ class Game:
                 Sgd(1.0), self._heard, sampling=0.5, capacity=8, sampler=sampler
             )
 
-    def released(self, joined: Tensor, labels: Tensor) -> Tensor:
+    def released(
+        self, joined: Tensor, labels: Tensor, weights: Tensor | None = None
+    ) -> list[Tensor]:
+        self._heard.releases.clear()
         head, update = self._head, self._update
         head.parameters.copy_(self._start)
         with np.errstate(all="ignore"):
             if isinstance(update, SecretSgd):
-                update.between(0, head, joined, labels, len(joined), 16)
+                update.between(0, head, joined, labels, len(joined), 16, weights)
             else:
                 update.load({"steps": torch.tensor(0)})
-                update.step(head, head.evaluate(Points(joined), labels), joined, labels)
+                evaluation = head.evaluate(Points(joined), labels, weights=weights)
+                update.step(head, evaluation, joined, labels)
         head.parameters.copy_(self._start)
-        return self._heard.total
-
-    def moved(self, *neighbours: tuple[Tensor, Tensor]) -> float:
-        """How far apart the sums of two batches are, over 2C; they differ in their first record."""
-        one, other = (self.released(rows, labels) for rows, labels in neighbours)
-        assert bool(one.isfinite().all())
-        return float((one - other).norm()) / (2 * self.clip)
+        return list(self._heard.releases)
 
 
-class Search:
-    """Climbs from the families named above."""
-
-    def __init__(self, kind: Kind, task: Task, seed: int = 0) -> None:
-        self._kind, self._task = kind, task
-        self._random = np.random.default_rng(seed)
-        self._rows = Rows(self._random, kind.width, LARGEST)
-
-    def best(self, game: Game) -> float:
-        found: list[tuple[float, Tensor]] = []
-        largest = 0.0
-        for turn in range(self._kind.tries):
-            old = max(found, key=lambda one: one[0])[1] if found and turn % 2 else None
-            row = self._row() if old is None else self._shaped(self._rows.varied(old))
-            ratio = game.moved(*self._batch(row))
-            found.append((ratio, row))
-            largest = max(largest, ratio)
-        return largest
-
-    def _row(self) -> Tensor:
-        return self._shaped(self._rows.fresh())
-
-    def _shaped(self, row: Tensor) -> Tensor:
-        """With tokens and codes in place of numbers."""
-        tokens, codes = self._kind.tokens, self._kind.codes
-        if tokens:
-            row[-tokens:] = torch.from_numpy(self._random.integers(0, 16, tokens)).float()
-        if codes:
-            row[2 : 2 + codes] = float(self._random.integers(0, 5))
-        return row
-
-    def _batch(self, row: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """With companions; the neighbour has another label, or is another record."""
-        companions = [self._row() for _ in range(self._random.integers(0, 4))]
-        rows = torch.stack([row, *companions])
-        labels = self._labels(len(rows))
-        other, changed = rows.clone(), labels.clone()
-        if self._random.random() < 0.3:
-            other[0] = self._row()
-        classes = self._task.outputs
-        changed[0] = (labels[0] + 1) % classes if classes > 1 else -labels[0]
-        return [(rows, labels), (other, changed)]
-
-    def _labels(self, count: int) -> Tensor:
-        if self._task.outputs > 1:
-            return torch.from_numpy(self._random.integers(0, self._task.outputs, count))
-        return torch.from_numpy(self._random.standard_normal(count)).float()
+def searched(kind: Kind, task: Task, *, weighs: bool = False) -> Search:
+    of_rows = {"tokens": kind.tokens, "codes": kind.codes}
+    return Search(kind.width, task, kind.tries, weighs=weighs, **of_rows)
 
 
 @each("update", ["private-sgd", "poisson-dp-sgd", "private-zeroth-order"])
@@ -248,7 +181,7 @@ def test_a_record_moves_no_release_by_more_than_its_sensitivity(name: str, updat
     model = kind.make()
     largest = 0.0
     for clip in (1e-3, 1.0):
-        found = Search(kind, task).best(Game(model, update, clip, task))
+        found = searched(kind, task).furthest(Game(model, update, clip, task))
         assert found <= 1.0, f"{found:.6g} times 2C"
         largest = max(largest, found)
     assert largest > 0.5  # else the search would have shown nothing
@@ -259,7 +192,7 @@ def test_a_regression_keeps_to_it_as_well(update: str) -> None:
     torch.manual_seed(1)
     kind = Kind(lambda: plain(6, outputs=1))
     for task in (Regression(), Huber(delta=0.5), Quantile(level=0.9)):
-        found = Search(kind, task).best(Game(kind.make(), update, 1.0, task))
+        found = searched(kind, task).furthest(Game(kind.make(), update, 1.0, task))
         assert 0.5 < found <= 1.0, task
 
 
@@ -267,48 +200,36 @@ def test_a_regression_keeps_to_it_as_well(update: str) -> None:
 def test_a_sum_of_log_odds_keeps_to_it_as_well(update: str) -> None:
     torch.manual_seed(1)
     kind, task = Kind(lambda: wrap(Sum(3, 2, 3)), width=3), Classification(2)
-    found = Search(kind, task).best(Game(kind.make(), update, 1.0, task))
+    found = searched(kind, task).furthest(Game(kind.make(), update, 1.0, task))
     assert 0.5 < found <= 1.0
 
 
-class AlongTangents(Game):
-    """What a reply releases, before noise; a row is all that a client says of a record."""
-
-    POINTS = 6
-
-    def __init__(self, method: str, clip: float) -> None:
-        changes = {
-            "server.model": {"name": "sum"},
-            "server.update": "none",
-            "method.num_directions": self.POINTS - 1,
-            "batch_size": 29,
-            **federations.GAUSSIAN,
-            "privacy.clip": clip,
-        }
-        self.clip = clip
-        self._side = federations.build(method, None, changes).server.side
-        self._heard = Heard(clip)
-        plan: Any = self._side.plan
-        plan._noise = self._heard
-
-    def released(self, joined: Tensor, labels: Tensor) -> Tensor:
-        self._side.labels = labels
-        self._side.table.values.zero_()
-        sent = joined.view(len(joined), self.POINTS, CLASSES).transpose(0, 1).contiguous()
-        with np.errstate(all="ignore"):
-            self._side.answer([Query(0, 0, torch.arange(len(joined)), sent)], 1)
-        return self._heard.total
+WIDE = {"server.model": {"name": "sum"}, "method.num_directions": 5, "batch_size": 29}
 
 
 @each("method", ["tangent", "label-statistic"])
 def test_no_tangents_move_a_reply_by_more_than_its_sensitivity(method: str) -> None:
-    task, width = Classification(CLASSES), AlongTangents.POINTS * CLASSES
-    kind, largest = Kind(lambda: wrap(Sum(3, CLASSES, CLASSES)), width=width), 0.0
-    for clip in (1e-3, 1.0):
-        found = Search(kind, task).best(AlongTangents(method, clip))
-        assert found <= 1.0 + 1e-14, f"{found:.6g} times 2C"
-        largest = max(largest, found)
-    assert largest > 0.5
+    subject = Subject(method, METHODS[method].timings[0], WIDE)
+    assert a_record_moves_no_release_too_far(subject, tries=150) > 0.5
+
+
+@each("update", ["private-sgd", "poisson-dp-sgd", "private-zeroth-order"])
+@each("name", ["linear", "layer norm alone"])
+def test_no_weight_moves_a_release_further(name: str, update: str) -> None:
+    """Of a record and of its class; the neighbour's are others."""
+    torch.manual_seed(1)
+    kind, task = replace(KINDS[name], tries=80), ClassWeighted(torch.tensor([1e6, 0.0, 30.0]))
+    found = searched(kind, task, weighs=True).furthest(Game(kind.make(), update, 1.0, task))
+    assert 0.5 < found <= 1.0, f"{found:.6g} times 2C"
+
+
+@each("method", list(METHODS))
+def test_no_weight_moves_a_reply_further(method: str) -> None:
+    more = {"data.class_weights": {"0": 1e6, "1": 0.0, "2": 30.0}}
+    game = Replies(Subject(method, METHODS[method].timings[0]), 1.0, more)
+    search = Search(game.width, Classification(CLASSES), 50, weighs=True)
+    found = search.furthest(game)
+    assert 0.4 < found <= 1.0 + 1e-12, f"{found:.6g} times 2C"
 
 
 @each("records", [20_000, 100_000])
@@ -325,5 +246,5 @@ def test_a_huge_batch_adds_no_rounding_of_its_own(hidden: list[int], records: in
         labels = torch.full((records,), 1e4)
         changed = labels.clone()
         changed[0] = -1e4
-        largest = max(largest, game.moved((rows, labels), (rows, changed)))
+        largest = max(largest, moved(game, (rows, labels), (rows, changed)))
     assert 0.999 < largest <= 1.0

@@ -218,7 +218,7 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
         },
     },
 }
-DIGEST = "1d967152eb9aee11680dc835e78b823e"
+DIGEST = "e444bb1adbe15c962272508fbe8dbe26"
 SERVED: dict[str, dict[str, Any]] = {
     "dpzv": {},
     "vafl": {

@@ -402,7 +402,7 @@ def test_members_are_told_before_the_raw_head_is_fitted(
     config = dep.serve_config(tmp_path, server={"final_head": "logistic"})
     fits: list[int] = []
 
-    def fit(head: Fitted, rows: torch.Tensor, labels: torch.Tensor) -> None:
+    def fit(head: Fitted, rows: torch.Tensor, *_: torch.Tensor | None) -> None:
         fits.append(len(rows))
         raise MemoryError
 

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 from vertizo.config.schema import parse
 from vertizo.models.losses import Classification, Regression
 from vertizo.models.torch import wrap
-from vertizo.party.final_head import Fitted, Refitted, _by_trees
+from vertizo.party.final_head import ENOUGH, Fitted, Refitted, _by_trees
 from vertizo.party.server_model import ServerModel
 from vertizo.run import checkpoint
 from vertizo.run.experiment import Experiment
@@ -166,6 +166,34 @@ def test_trees_of_three_numbers_are_as_large_as_the_labels_are_clear(
     state = head.state()
     assert isinstance(state, dict)
     assert int(state["roots"].flatten().diff().max()) == 2 * leaves - 1
+
+
+def test_a_wide_logistic_head_chooses_its_ridge() -> None:
+    """Where one column of many says anything; where a label is too rare to choose by, it is 1."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.preprocessing import StandardScaler
+
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(2600, 200, generator=generator)
+    chances = 0.2 + 0.6 * (rows[:, 0] > 0)
+    labels = torch.bernoulli(chances, generator=generator).long()
+    rare = (torch.arange(600) < ENOUGH - 1).long()
+    scaler = StandardScaler().fit(rows[:600].numpy())
+    inputs, tested = scaler.transform(rows[:600].numpy()), scaler.transform(rows[600:].numpy())
+    for is_rare, own in enumerate((labels[:600], rare)):
+        theirs = LogisticRegression(max_iter=1000).fit(inputs, own.numpy())
+        head = Fitted("logistic", Classification(2))
+        head.fit(rows[:600], own)
+        state, found = head.state(), head.logits(rows[600:])
+        assert isinstance(state, dict)
+        if is_rare:
+            assert np.allclose(state["weights"].numpy(), theirs.coef_)
+            continue
+        worse = torch.from_numpy(theirs.predict_log_proba(tested)).float()
+        assert cross_entropy(found, labels[600:]) < 0.8 * cross_entropy(worse, labels[600:])
+        again = Fitted("logistic", Classification(2))
+        again.fit(rows[:600], own, torch.full((600,), 1.0))
+        assert torch.equal(again.logits(rows[600:]), found)
 
 
 def test_what_is_no_head_is_not_loaded() -> None:

@@ -96,6 +96,20 @@ def test_a_corrected_loss_is_that_of_the_labels_as_they_are_drawn() -> None:
     )
 
 
+def test_weighted_classes_are_learned_from_exchanged_labels_as_from_raw_ones() -> None:
+    """The loss is smallest where the model predicts each class's share times its weight."""
+    response = RandomisedResponse(0.7, 3, os.urandom)
+    shares, weights = torch.tensor([0.9, 0.07, 0.03]), torch.tensor([1.0, 5.0, 30.0])
+    law = response.other + (response.keep - response.other) * shares
+    task = Flipped(3, response.keep, response.other, weights=weights)
+    logits, labels = torch.zeros(3, 3), torch.arange(3)
+    for _ in range(4000):
+        slope = task.losses(logits, labels).slopes(slice(None), law).sum(0)
+        logits = (logits - 40 * slope).contiguous()
+    wanted = shares * weights / (shares * weights).sum()
+    torch.testing.assert_close(torch.softmax(logits[0], 0), wanted, atol=2e-3, rtol=2e-2)
+
+
 class Bare(NoiseSource):
     """Adds nothing."""
 
@@ -174,6 +188,18 @@ def test_a_teacher_predicts_what_can_be_learned() -> None:
     blind = Teacher(SecureNoise(clip_norm=LONGEST, noise_std=1e6), 3, 8, 8, 0.5, 1.0)
     right = [float((blind.make(labels, rows) == labels).double().mean()) for _ in range(30)]
     assert 0.2 < sum(right) / 30 < 0.47
+
+
+def test_a_teacher_of_weighted_classes_finds_a_rare_one() -> None:
+    generator = torch.Generator().manual_seed(0)
+    labels = (torch.rand(3000, generator=generator) < 0.03).long()
+    rows = torch.randn(3000, 2, generator=generator) + labels[:, None]
+    found = []
+    for weights in (None, torch.tensor([1.0, 30.0])):
+        teacher = Teacher(Bare(), 2, 1, 2, 0.5, 3.0, weights)
+        found.append(teacher.make(labels, rows)[labels == 1].float().mean())
+    assert found[0] < 0.2
+    assert found[1] > 0.6
 
 
 def test_a_teacher_is_better_without_what_noise_drowns() -> None:

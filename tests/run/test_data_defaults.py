@@ -206,3 +206,10 @@ class TestTables:
         model = {"name": "module", "path": "own.py:Own"}
         config = parse({"data": {"name": "diabetes"}, "client": {"model": model}})
         assert config.client.model.name == "module"
+
+
+def test_a_server_that_hears_mostly_noise_says_so_before_it_trains() -> None:
+    for epsilon, warns in ((0.1, True), (19.0, False)):
+        config = complete(parse({"privacy": {"epsilon": epsilon}}), people(2000))
+        notes = build(config, people(2000)).notes
+        assert any("mostly noise" in note for note in notes) == warns, epsilon

@@ -292,7 +292,8 @@ class TestUsersModels:
             (3, ["12 joined embeddings", "16"]),
             (4, ["3 outputs", "digits", "10"]),
         ):
-            refusal(["server.model", *words], f"client.model.outputs={outputs}", *server("Net"))
+            wrong = server("Net", "server.model.arguments={inputs: 16, outputs: 3}")
+            refusal(["server.model", *words], f"client.model.outputs={outputs}", *wrong)
 
     @each(
         "path, parameters, words",

@@ -68,7 +68,7 @@ def test_runs_and_seeds_draw_on_one_budget(update: tuple[str, ...], tmp_path: Pa
     for summary in (first, second):
         assert summary["privacy"]["epsilon"] == pytest.approx(3, rel=5e-3)
         assert f"together have ε = {bound_text(budget.epsilon)}" in summary["privacy"]["words"]
-    with pytest.raises((RunError, ConfigError), match="left"):
+    with pytest.raises((RunError, ConfigError), match=r"left|pays for 0 more"):
         run(path, *update, "seed=2")
     assert DurableLedger.inspect(path).spent == budget.clients * budget.share
 
@@ -184,7 +184,9 @@ def test_a_run_on_secret_private_labels_goes_on(
 def test_a_trace_too_little_for_seeded_noise_is_explained(tmp_path: Path) -> None:
     """Secure noise for the same ε is slightly larger, so that its ledger falls short by a trace."""
     path = ledger(tmp_path, "server.update=none", "privacy.noise=secure", runs=1)
-    words = r"has 1 whole replies .* the run needs 2 and is not covered: .* seeded noise is smaller"
+    words = (
+        r"pays for 1 more replies .* the run needs 2; it was not begun: .* seeded noise is smaller"
+    )
     with pytest.raises(RunError, match=words):
         run(path, "server.update=none", "privacy.noise=seeded")
     run(path, "server.update=none", "privacy.noise=secure")

@@ -13,7 +13,7 @@ import vertizo
 PACKAGE = str(Path(vertizo.__file__).parent)
 
 
-def test_a_query_takes_at_most_90_calls_over_18_files() -> None:
+def test_a_query_takes_at_most_94_calls_over_18_files() -> None:
     """A DPZV query from a client's ask to its tell and next ask, when everything is warm."""
     federation = federations.build("dpzv", of=federations.data(400))  # 50 batches an epoch
     federation.start(upload_table=False)
@@ -31,5 +31,5 @@ def test_a_query_takes_at_most_90_calls_over_18_files() -> None:
     files = {file for file, _ in calls}
     assert {"/party/client.py", "/party/server.py", "/methods/dpzv.py"} <= files
     assert [name for _, name in calls].count("ask") == 2  # the party's and the method's, once each
-    assert len(calls) <= 90, calls
+    assert len(calls) <= 94, calls
     assert len(files) <= 18, files

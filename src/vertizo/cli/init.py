@@ -6,19 +6,21 @@ import shlex
 from pathlib import Path
 from typing import Annotated
 
-from vertizo.cli.options import argument
+from vertizo.cli.options import argument, option
 from vertizo.core.errors import RunError
 
-CONFIG_FILE, TABLE_FILE = "config.yaml", "customers.csv"
+CONFIG_FILE, PRIVATE_FILE, TABLE_FILE = "config.yaml", "private.yaml", "customers.csv"
 
 
 def init(
     folder: Annotated[Path, argument("Where to; made if it is missing.")] = Path("example"),
+    customers: Annotated[int, option("How many to make up.", min=50, max=1_000_000)] = 600,
 ) -> None:
-    """Write an example to begin with: a configuration and a small made-up table."""
-    from vertizo.data.example import CONFIG, PARTNERS, RECORDS, TRAINED, table
+    """Write an example to begin with: two configurations and a small made-up table."""
+    from vertizo.data.example import CONFIG, PARTNERS, PRIVATE, table, trained
 
-    written = {folder / CONFIG_FILE: CONFIG, folder / TABLE_FILE: table()}
+    texts = {CONFIG_FILE: CONFIG, PRIVATE_FILE: PRIVATE, TABLE_FILE: table(customers)}
+    written = {folder / name: text for name, text in texts.items()}
     for path in written:
         if path.exists() or path.is_symlink():
             raise RunError(f"{path} exists already, and is kept; name another folder")
@@ -29,9 +31,10 @@ def init(
                 file.write(text)
     except OSError as error:
         raise RunError(f"{folder} cannot be written to: {error.strerror}") from None
-    config = shlex.quote(str(folder / CONFIG_FILE))
-    print(f"{folder}: a configuration, and {RECORDS} made-up customers of a bank. Go on with")
+    config, private = (shlex.quote(str(folder / name)) for name in (CONFIG_FILE, PRIVATE_FILE))
+    print(f"{folder}: two configurations, and {customers} made-up customers of a bank. Go on with")
     print(f"  vertizo train {config} --controls")
     print("  vertizo report runs/*")
-    plan = f"--records {TRAINED} --clients {len(PARTNERS)} --epsilon 1 --delta 1e-5"
+    plan = f"--records {trained(customers)} --clients {len(PARTNERS)} --epsilon 1 --delta 1e-5"
     print(f"  vertizo privacy plan {plan}")
+    print(f"  vertizo train {private}")

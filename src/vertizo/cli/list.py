@@ -8,7 +8,18 @@ from typing import Annotated, Any, Literal
 from vertizo.cli.console import print_list
 from vertizo.cli.options import argument
 
-Kind = Literal["methods", "datasets", "models", "codecs", "attacks"]
+Kind = Literal["methods", "datasets", "models", "codecs", "mechanisms", "trackers", "attacks"]
+MECHANISMS = {
+    "none": "No noise: replies leave as they are, or clipped alone.",
+    "gaussian": "Noise on the server's replies, each record clipped before.",
+    "embedding-noise": "Noise that each client adds to its clipped embeddings.",
+    "randomised-response": "Labels that are kept or exchanged by chance, once before training.",
+    "teacher": "Labels that a softmax regression on one noised statistic predicts.",
+}
+TRACKERS = {
+    "tensorboard": "Event files below DIR, as tensorboard=DIR.",
+    "mlflow": "A run of MLflow's in a folder or at a server, as mlflow=DIR or mlflow=URI.",
+}
 
 
 def list(kind: Annotated[Kind, argument("What to list.")]) -> None:
@@ -38,6 +49,16 @@ def _entries(kind: Kind) -> Iterator[tuple[str, str]]:
     elif kind == "methods":
         registry = METHODS
         yield from ((name, f"{method.paper}: {_doc(method)}") for name, method in METHODS.items())
+    elif kind == "mechanisms":
+        from vertizo.privacy import options
+
+        registry = options.MECHANISMS
+        yield from MECHANISMS.items()
+    elif kind == "trackers":
+        from vertizo.run import tracking
+
+        registry = tracking.TRACKERS
+        yield from TRACKERS.items()
     elif kind == "codecs":
         registry = CODECS
         yield from ((name, _doc(codec)) for name, codec in CODECS.items())

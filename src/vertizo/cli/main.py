@@ -20,7 +20,7 @@ from vertizo.core.suggestions import nearest
 from vertizo.core.version import VERSION
 
 COMMANDS = {
-    "init": "Write an example to begin with: a configuration and a small made-up table.",
+    "init": "Write an example to begin with: two configurations and a small made-up table.",
     "train": "Train one federation in this process and write a run folder.",
     "compare": "Run several methods on the same data and print one table.",
     "tune": "Search hyperparameters on validation records and report what all trials cost in "

@@ -12,6 +12,7 @@ from rich.console import Console
 from vertizo.cli.console import grid, say
 from vertizo.cli.options import AsJson, option
 from vertizo.core.errors import ConfigError
+from vertizo.core.validate import positive
 
 if TYPE_CHECKING:
     from vertizo.privacy import choosing
@@ -51,6 +52,9 @@ def plan(
     ] = "poisson-dp-sgd",
     server_share: Annotated[float, option("Share of the budget (of μ²) for the server.")] = 0.5,
     server_clip: Annotated[float, option("C, the clip of the server's updates.")] = 1.0,
+    records_per_person: Annotated[
+        int, option("k, records of one person at most: ε is stated for such a person as well.")
+    ] = 1,
     steps: Annotated[
         int | None, option("Server steps on secret samples. Default: one for each round.")
     ] = None,
@@ -64,9 +68,12 @@ def plan(
         if (epochs, batch) != (None, None):
             missing, given = ("--batch", "--epochs") if batch is None else ("--epochs", "--batch")
             raise ConfigError(f"{missing} is missing; {given} is for the noise of replies with it")
+        if records_per_person != 1:
+            raise ConfigError("--records-per-person is for --epochs and --batch, which are missing")
         case = choosing.Case(records, clients, classes, width or 1, positives)
         _compare(case, epsilon, delta, cover, as_json=as_json)
         return
+    positive("--records-per-person", records_per_person)
     secret = server == "poisson-dp-sgd"
     if not secret and (steps is not None or sampling is not None):
         raise ConfigError(f"--steps and --sampling are for --server poisson-dp-sgd, not {server!r}")
@@ -88,19 +95,26 @@ def plan(
     noise = reply.noise_std / reply.clip_norm / batch
     about = forecast.REPLY * left, noise, epochs * records / batch, releases
     parameters = classes * (clients * (width or 64) + 1)
+    person = None
+    if records_per_person > 1:
+        from vertizo.privacy.persons import epsilon_of_releases
+
+        person = epsilon_of_releases(found.releases, delta, records_per_person)
     ratios = {
         "replies": forecast.of_queries(*about),
         "server": forecast.of_server(found.releases, records, batch, parameters, positives),
     }
     if as_json:
-        print(json.dumps({"epsilon": found.epsilon, "signal_to_noise": ratios, **asdict(found)}))
+        told = {} if person is None else {"epsilon_per_person": person}
+        about_all = {"epsilon": found.epsilon, "signal_to_noise": ratios}
+        print(json.dumps({**about_all, **told, **asdict(found)}))
         return
     from vertizo.privacy.budget import epsilons, noises, notes
 
     for title, (headings, *rows) in (
         ("noise", [["", ""], *noises(federation, found)]),
         ("signal to noise, a forecast", [["", ""], *forecast.lines(ratios)]),
-        (f"ε at δ = {found.delta:g}", epsilons(found)),
+        (f"ε at δ = {found.delta:g}", epsilons(found, person, records_per_person)),
     ):
         table = grid(headings, rows, title)
         table.title_justify, table.show_header = "left", any(headings)

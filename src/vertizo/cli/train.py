@@ -88,9 +88,17 @@ def _all(
     config: ExperimentConfig, folder: Path, resume: bool, controls: bool, track: Sequence[str]
 ) -> list[dict[str, Any]]:
     """The run's summary, and those of its controls."""
+    from vertizo.privacy.options import ON_LABELS
+    from vertizo.run.experiment import Experiment
     from vertizo.run.label_free import controls_of
-    from vertizo.run.ledger_session import can_go_on
+    from vertizo.run.ledger_session import can_go_on, check_pays
 
+    counted = [name for name in controls_of(config) if name != "label-free"] if controls else []
+    if counted and config.privacy.ledger is not None and config.privacy.mechanism not in ON_LABELS:
+        note = f"note: the ledger is charged {1 + len(counted)} times: {', '.join(counted)} as well"
+        say([note], Console(stderr=True))
+        if not resume:
+            check_pays(config, Experiment(config).data(), 1 + len(counted))
     try:
         summaries = [_run(config, folder, resume, track)]
         for control in controls_of(config) if controls else ():

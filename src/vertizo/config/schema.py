@@ -35,6 +35,7 @@ from vertizo.core.names import (
     UpdateName,
 )
 from vertizo.core.options import Options
+from vertizo.data import weights
 from vertizo.data.options import DataConfig
 from vertizo.methods.choice import MethodConfig
 from vertizo.methods.dpzv import Dpzv
@@ -216,6 +217,7 @@ class ExperimentConfig(Options):
 
     def _noise_fits(self) -> None:
         privacy, update = self.privacy, self.server.update
+        weights.check_public(self.data, privacy.mechanism)
         private = update in PRIVATE
         if private and privacy.mechanism != "gaussian":
             raise ValueError(

@@ -1,4 +1,4 @@
-"""The example of ``vertizo init``: a bank's customers, made up, and the configuration for them.
+"""The example of ``vertizo init``: a bank's customers, made up, and configurations for them.
 
 The bank knows who defaulted, and what everybody told it; a credit bureau and a telephone company
 know what says more. Without any package, and the same everywhere: of `random.Random` only what
@@ -11,25 +11,21 @@ import math
 import random
 
 RECORDS = 600
-TRAINED = 432
-"""Of them: one in five is for the test, and a tenth of the others for validation."""
+"""As many as train in seconds and show what the columns are worth."""
 PARTNERS = ("bureau", "telecom")
 COLUMNS = (
     *("customer", "age", "income", "employment", "open_loans", "utilisation", "late_payments"),
     *("months", "contract", "arrears", "defaulted"),
 )
 JOBS = ("employed", "employed", "employed", "self-employed", "student", "retired")
-CONFIG = """\
-# Who will default? A bank has the labels and some columns of its own; a credit bureau and a
-# telephone company have other columns about the same customers. All run in one process here, to
-# see what their columns are worth.
+DATA = """\
 # Every key, with its default: vertizo schema, or docs/configuration.md.
 data:
   name: table
   path: customers.csv            # CSV or Parquet, beside this file; put your own here
   id: customer                   # what tells customers apart; no model sees it
   label: defaulted               # what is to be predicted
-  # classes: ["no", "yes"]       # public: an ε may not depend on what the labels happen to be
+  classes: ["no", "yes"]         # public: an ε may not depend on what the labels happen to be
   columns:                       # who has which columns
     bank: [age, income, employment]
     bureau: [open_loans, utilisation, late_payments]
@@ -37,21 +33,41 @@ data:
   label_holder: bank             # the party that also has the labels
   test: 0.2                      # share of customers that no model sees before the final figures
 
-method: {name: dpzv}             # others: vertizo list
+"""
+CONFIG = f"""\
+# Who will default? A bank has the labels and some columns of its own; a credit bureau and a
+# telephone company have other columns about the same customers. All run in one process here, to
+# see what their columns are worth.
+{DATA}method: {{name: dpzv}}             # others: vertizo list
 
 seed: 0                          # the same seed repeats a run, bit for bit
-
-# A guarantee for labels: uncomment the line below, and the one with classes above. `vertizo privacy
-# plan` says what an ε costs, `vertizo privacy explain` what a run protects. So few customers give
-# little to learn behind the noise: try it on a table of your own.
-# privacy: {mechanism: gaussian, epsilon: 8.0, delta: 1.0e-5}
+"""
+PRIVATE = f"""\
+# The same with a guarantee for labels, against both partners together. Each sends one number of a
+# customer; the bank answers one noised question of each, once (`vertizo privacy plan` compares
+# the ways to spend an ε, `vertizo privacy explain` says what a run protects).
+{DATA}method: {{name: label-statistic}}
+client: {{model: {{name: mlp, outputs: 1}}}}
+server: {{final_head: boosting}}   # a second model over both numbers and the bank's own columns;
+                                 # it learns from raw labels, costs no ε and stays at the bank
+privacy: {{epsilon: 1.0, delta: 1.0e-5}}
 """
 
 
-def table() -> str:
+def trained(records: int) -> int:
+    """How many train: one in five is for the test, and a tenth of the others for validation.
+
+    >>> trained(600)
+    432
+    """
+    tested = round(records * 0.2)
+    return records - tested - round((records - tested) * 0.1)
+
+
+def table(records: int = RECORDS) -> str:
     """The customers as CSV; the same text at every call."""
     chance = random.Random(20)
-    return "\n".join([",".join(COLUMNS), *(_customer(chance, n) for n in range(RECORDS)), ""])
+    return "\n".join([",".join(COLUMNS), *(_customer(chance, n) for n in range(records)), ""])
 
 
 def _customer(chance: random.Random, number: int) -> str:

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PositiveInt, ValidationInfo, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    PositiveInt,
+    ValidationInfo,
+    WrapValidator,
+    model_validator,
+)
 
 from vertizo.core.names import SplitName
 from vertizo.core.options import Options
+from vertizo.data import weights
 
 
 def _category(value: Any, info: ValidationInfo) -> Any:
@@ -24,6 +34,22 @@ def _category(value: Any, info: ValidationInfo) -> Any:
 
 
 Category = Annotated[str, BeforeValidator(_category)]
+
+
+def _class_weights(value: Any, weights: Callable[[Any], Any]) -> Any:
+    """Weights by class, or the word for those that shares give."""
+    if isinstance(value, str) and value != "balanced":
+        raise ValueError(
+            f"data.class_weights is {value!r}; it must be 'balanced', or map classes to weights"
+        )
+    return value if value == "balanced" else weights(value)
+
+
+ClassWeights = Annotated[
+    dict[Category, float],
+    WrapValidator(_class_weights, json_schema_input_type=dict[str, float] | Literal["balanced"]),
+    PlainSerializer(lambda value: value, return_type=dict[str, float] | Literal["balanced"]),
+]
 
 
 def delimiter(value: Any, key: str = "data.delimiter") -> Any:
@@ -108,6 +134,21 @@ class DataConfig(Options):
     label_range: list[float] | None = None
     """For a regression: [low, high], public bounds that labels are scaled by. Default: the training
     labels' mean and standard deviation."""
+    class_weights: ClassWeights | None = None
+    """For classes: class → how much a record of it counts in training, from public knowledge; 1
+    for those it leaves out. balanced: 1 over the number of classes times the class's share."""
+    class_shares: dict[Category, float] | None = None
+    """For balanced weights: class → its share of the records, from public knowledge. Default:
+    counted from the training labels, which no ε would cover."""
+    weight: str | None = None
+    """For ``table``: the label holder's column of how much each record counts in training; it is
+    no feature."""
+    person: str | None = None
+    """For ``table``: the label holder's column that names the person of a record; it is no feature.
+    ε is then stated for a person as well."""
+    records_per_person: PositiveInt | None = None
+    """Training records of one person at most, from public knowledge: ε is stated for a person of so
+    many. Default: the most that `person` has, or one `id`, or that have the same features."""
     drop: list[str] = Field(default_factory=list)
     """For tables: columns to leave out."""
     categorical: list[str] = Field(default_factory=list)
@@ -154,7 +195,8 @@ class DataConfig(Options):
                     "all of which are for training"
                 )
         elif unfit := self._first_set(
-            "path", "test_path", "label", "id", "task", "classes", "time"
+            *("path", "test_path", "label", "id", "task", "classes"),
+            *("weight", "person", "time"),
         ):
             raise ValueError(
                 f"data.{unfit} is set but data.name is {self.name!r}; "
@@ -216,11 +258,18 @@ class DataConfig(Options):
         return self
 
     @model_validator(mode="after")
+    def _weighs(self) -> DataConfig:
+        weights.check_classes(self)
+        return self
+
+    @model_validator(mode="after")
     def _one_use_of_a_column(self) -> DataConfig:
         owned = [column for wanted in (self.columns or {}).values() for column in wanted]
         uses: dict[str, list[str]] = {
             "id": [] if self.id is None else [self.id],
             "time": [] if self.time is None else [self.time],
+            "weight": [] if self.weight is None else [self.weight],
+            "person": [] if self.person is None else [self.person],
             "drop": self.drop,
             "columns": owned,
             "ranges": list(self.ranges),
@@ -232,7 +281,9 @@ class DataConfig(Options):
                 raise ValueError(f"data.{key} names {self.label!r}, which is data.label")
         numeric = ("categories", "categorical")
         clashes = {
-            "id": ("columns", "drop", "ranges", *numeric),
+            "id": ("weight", "columns", "drop", "ranges", *numeric),
+            "weight": ("person", "columns", "drop", "ranges", *numeric),
+            "person": ("columns", "drop", "ranges", *numeric),
             "drop": ("columns", "ranges", *numeric),
             "ranges": numeric,
         }

@@ -35,6 +35,7 @@ from vertizo.data.tabular.prepared import Preparation
 from vertizo.data.tabular.preprocessing import Preprocessing, check_public
 from vertizo.data.tabular.tables import source_of
 from vertizo.data.vertical import Holding, VerticalData, hold, learned_task
+from vertizo.data.weights import of_records, persons
 from vertizo.models.losses import Classification
 from vertizo.protocol.messages import Purpose
 
@@ -159,14 +160,13 @@ def labels(
     assert options.label is not None, "and a label"
     if options.id is None:
         raise ConfigError("data.id is not set; name the column of keys that all parties have")
-    time = [] if options.time is None else [options.time]
-    sources, keys = _opened(options, label=[options.label], time=time)
+    named = {key: getattr(options, key) for key in ("label", "weight", "person", "time")}
+    sources, keys = _opened(options, **{key: [one] for key, one in named.items() if one})
     train, holder = sources[0], options.label_holder or "label holder"
     task = options.task if options.label_range is None else "regression"
     raw_task, raw, names = labels_of(sources, options.label, task, options.classes)
-    times = torch.tensor(moments(train, time[0])) if time else None
-    by = criterion_of(options, options.path.stem, raw_task, raw[0], times)
-    left_out = {options.id, options.label, *time, *options.drop}
+    by = criterion_of(options, options.path.stem, raw_task, raw[0], moments(train, options.time))
+    left_out = {options.id, *named.values(), *options.drop}
     columns = [column for column in train.frame.columns if column not in left_out]
     rows, own, prepare = _features(holder, sources, columns, options, choice, by)
     chosen, first = rows["train"].tolist(), keys[1 : 1 + train.frame.height]
@@ -175,6 +175,8 @@ def labels(
     public = options.classes if isinstance(raw_task, Classification) else options.label_range
     prepared = {} if prepare is None else {holder: prepare}
     fitted = tuple(party for party, each in prepared.items() if each.fitted)
+    weights = of_records(train, options.weight)
+    people = persons(train, options.person, options.id)
     data = VerticalData(
         name=options.path.stem,
         task=learned,
@@ -189,6 +191,8 @@ def labels(
         preparation=Preparation(prepared, options.label, learned, names),
         keys=lambda: [first[place] for place in chosen],
         contents=lambda: contents_of(train.frame[chosen]),
+        weights=None if weights is None else weights[chosen],
+        persons=None if people is None else people[chosen],
     )
     told = None if by == AT_RANDOM else ChosenRows.of(train.frame.height, _of_first(rows, sources))
     return data, fingerprint(federation, keys), told

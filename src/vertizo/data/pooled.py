@@ -58,6 +58,11 @@ class Pooled:
     contents: Callable[[], Sequence[str]] | None = None
     """All that the label holder has in each of their rows, as text; None where that is the key."""
 
+    weights: Tensor | None = None
+    """How much each training record counts, [records]; None where all count alike."""
+    persons: Tensor | None = None
+    """A number for the person of each training record, [records]; None where nothing names one."""
+
     @property
     def kind(self) -> Kind:
         """What a record is, by the shape and type of the training records."""

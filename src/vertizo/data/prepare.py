@@ -11,7 +11,7 @@ import torch
 from vertizo.core.errors import ConfigError, DataError
 from vertizo.core.randomness import Stream
 from vertizo.data import vertical
-from vertizo.data.alignment import hashed
+from vertizo.data.alignment import contents_of, hashed
 from vertizo.data.datasets import catalog
 from vertizo.data.options import DataConfig
 from vertizo.data.splits import describe
@@ -70,6 +70,7 @@ def prepare_frame(frame: pl.DataFrame, options: DataConfig, stream: Stream) -> V
         ConfigError, DataError: one line that says what does not fit.
     """
     pooled = tables.own(options.name, Source("X", frame), Source("X", frame.clear()), options)
+    pooled = replace(pooled, keys=partial(contents_of, frame))  # all that is known of each
     return _with_every_class(vertical.cut(pooled, options, stream), options)
 
 

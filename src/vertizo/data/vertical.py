@@ -72,6 +72,11 @@ class VerticalData:
     contents: Callable[[], list[str]] | None = None
     """All that the label holder has in each of their rows, as text; None where that is the key."""
 
+    weights: Tensor | None = None
+    """How much each training record counts, [records]; None where all count alike."""
+    persons: Tensor | None = None
+    """A number for the person of each training record, [records]; None where nothing names one."""
+
     @property
     def records(self) -> int:
         """D, the number of training records."""
@@ -158,6 +163,8 @@ def cut(pooled: Pooled, options: DataConfig, stream: Stream) -> VerticalData:
         notes=pooled.notes,
         keys=_chosen(pooled.keys, chosen["train"]),
         contents=_chosen(pooled.contents, chosen["train"]),
+        weights=None if pooled.weights is None else pooled.weights[chosen["train"]],
+        persons=None if pooled.persons is None else pooled.persons[chosen["train"]],
     )
 
 

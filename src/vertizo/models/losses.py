@@ -26,7 +26,7 @@ class Classification:
     def __init__(self, classes: int, positive: int = 1) -> None:
         self.outputs, self.positive = classes, positive
 
-    def losses(self, logits: Tensor, labels: Tensor) -> SoftmaxLosses:
+    def losses(self, logits: Tensor, labels: Tensor) -> RecordLosses:
         """−log softmax at the label."""
         return SoftmaxLosses(logits, labels)
 
@@ -62,19 +62,42 @@ class SoftmaxLosses:
         return kernels.right(self._likeliest, self._labels, first, stop)
 
 
+class ClassWeighted(Classification):
+    """The same, each record's loss times the weight of its class, [classes]."""
+
+    def __init__(self, weights: Tensor, positive: int = 1) -> None:
+        super().__init__(len(weights), positive)
+        self._weights = weights
+
+    def losses(self, logits: Tensor, labels: Tensor) -> RecordLosses:
+        """−w log softmax at the label."""
+        return WeightedLosses(SoftmaxLosses(logits, labels), self._weights[labels])
+
+
 class Flipped(Classification):
     """The same, of labels that were kept with one probability, and else exchanged.
 
     Forward correction (Patrini et al. 2017): ``−log(p_ỹ (keep − q) + q)``, q the chance of each
-    other class; a model that minimises it predicts the labels as they were.
+    other class; a model that minimises it predicts the labels as they were. With weights of classes
+    p is that of logits less log w, so that the model itself predicts p times w.
     """
 
-    def __init__(self, classes: int, keep: float, other: float, positive: int = 1) -> None:
+    def __init__(
+        self,
+        classes: int,
+        keep: float,
+        other: float,
+        positive: int = 1,
+        weights: Tensor | None = None,
+    ) -> None:
         super().__init__(classes, positive)
         self._gain, self._other = keep - other, other
+        self._shift = None if weights is None else log_weights(weights)
 
-    def losses(self, logits: Tensor, labels: Tensor) -> FlippedLosses:
+    def losses(self, logits: Tensor, labels: Tensor) -> RecordLosses:
         """Of labels that may have been exchanged."""
+        if self._shift is not None:
+            logits = logits - self._shift
         return FlippedLosses(logits, labels, self._gain, self._other)
 
 
@@ -181,5 +204,32 @@ class PinballLosses(SquaredLosses):
         self.values = torch.maximum(-level * self._error, (1 - level) * self._error)
 
 
+class WeightedLosses:
+    """Losses of records that count differently: of each, and of its slopes, its weight times as
+    much.
+
+    Whatever is told of a record follows from these, and is clipped afterwards.
+    """
+
+    def __init__(self, losses: RecordLosses, weights: Tensor) -> None:
+        """``weights`` are ≥ 0, float32 [records]; a record of weight 0 counts 0, finite or not."""
+        self._losses, self._weights = losses, weights
+        of_rows = weights.repeat(len(losses.values) // len(weights))
+        self.values: Tensor = torch.where(of_rows == 0, of_rows, losses.values * of_rows)
+
+    def slopes(self, rows: slice, weights: Tensor | float) -> Tensor:
+        """Those of the losses, times both weights."""
+        return self._losses.slopes(rows, self._weights * weights)
+
+    def correct(self, rows: slice) -> int:
+        """How many are predicted right, whatever they weigh."""
+        return self._losses.correct(rows)
+
+
+def log_weights(weights: Tensor) -> Tensor:
+    """log w of classes, float32 [classes]; of 0, of a number so small that no label is its."""
+    return weights.clamp(min=1e-12).log()
+
+
 Task: TypeAlias = Classification | Regression
-RecordLosses: TypeAlias = SoftmaxLosses | SquaredLosses
+RecordLosses: TypeAlias = SoftmaxLosses | SquaredLosses | WeightedLosses

@@ -42,7 +42,7 @@ from vertizo.run.traffic import rows_at_once
 if TYPE_CHECKING:
     from vertizo.run.build_parties import MadeClient
 
-PROTOCOL = 1
+PROTOCOL = 2
 HEADER = struct.Struct("<2sBBI")
 MAGIC = b"VC"
 MAX_BODY = 2**20

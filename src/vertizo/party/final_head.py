@@ -32,7 +32,11 @@ ROUNDS, RATE, LEAVES = 150, 0.08, 31
 """Of the gradient boosting. Trees of a few numbers may have fewer leaves, as many as one split by
 each makes."""
 ENOUGH = 20
-"""Records of each label from which on a tenth of them tells which trees predict better."""
+"""Records of each label from which on a tenth of them tells which head predicts better."""
+WIDE, MANY = 50, 100
+"""Columns from which on a logistic head chooses its ridge; records a column where it need not."""
+RIDGES = (1.0, 0.1, 0.01, 0.001)
+"""The inverse strengths among which it chooses."""
 STEPS = 200
 """Of a refit, at most: each passes over all records a few times."""
 AT_ONCE = 1024
@@ -47,8 +51,11 @@ class FinalHead(Protocol):
     """Whether its rows are what the server's model reads (`server.join`), or else the parties' own
     numbers side by side. The label holder's features are behind them in either case."""
 
-    def fit(self, rows: Tensor, labels: Tensor) -> None:
-        """Learn from the training records' rows, [records, width], and raw labels [records]."""
+    def fit(self, rows: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
+        """Learn from the training records' rows, [records, width], and raw labels [records].
+
+        ``weights`` [records] say how much each counts; None where all count alike.
+        """
 
     def logits(self, rows: Tensor) -> Tensor:
         """Logits of the task, [rows, outputs]; ValueError for rows of another width."""
@@ -74,14 +81,15 @@ class Fitted:
         self._kind, self._task = kind, task
         self._numbers: dict[str, Tensor] = {}
 
-    def fit(self, rows: Tensor, labels: Tensor) -> None:
+    def fit(self, rows: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
         """As of a `FinalHead`; one label alone is predicted for every record."""
         present, classified = np.unique(labels.numpy()), isinstance(self._task, Classification)
         if len(present) == 1:
             value = 0.0 if classified else float(present[0])
             numbers = _linear(np.zeros(rows.shape[1]), np.ones(rows.shape[1]), 0.0, value)
         else:
-            numbers = _learnt(self._kind, self._task, rows.numpy(), labels.numpy())
+            counts = None if weights is None else weights.double().numpy()
+            numbers = _learnt(self._kind, self._task, rows.numpy(), labels.numpy(), counts)
         numbers["present"] = present if classified else present[:0]
         numbers["width"] = np.array(rows.shape[1])
         self._numbers = {name: torch.from_numpy(part) for name, part in numbers.items()}
@@ -129,7 +137,11 @@ _TREES = ("baseline", "roots", "feature", "threshold", "left", "right", "value")
 
 
 def _learnt(
-    kind: str, task: Task, rows: NDArray[np.float32], labels: NDArray[Any]
+    kind: str,
+    task: Task,
+    rows: NDArray[np.float32],
+    labels: NDArray[Any],
+    weights: Array | None,
 ) -> dict[str, NDArray[Any]]:
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
     from sklearn.linear_model import LogisticRegression, Ridge
@@ -138,8 +150,11 @@ def _learnt(
     classified = isinstance(task, Classification)
     if kind == "logistic":
         scaler = StandardScaler().fit(rows)
-        model = LogisticRegression(max_iter=1000) if classified else Ridge()
-        model.fit(scaler.transform(rows), labels)
+        inputs = scaler.transform(rows)
+        model: Any = Ridge()
+        if classified:
+            model = LogisticRegression(C=_ridge(inputs, labels, weights), max_iter=1000)
+        model.fit(inputs, labels, weights)
         return _linear(scaler.mean_, scaler.scale_, model.coef_, model.intercept_)
     boosting = HistGradientBoostingClassifier if classified else HistGradientBoostingRegressor
     options: dict[str, Any] = {"max_iter": ROUNDS, "learning_rate": RATE, "random_state": 0}
@@ -149,7 +164,7 @@ def _learnt(
     def loss(leaves: int) -> float:
         """On a tenth of the records, of trees that are fitted on the others."""
         apart = {"early_stopping": True, "validation_fraction": 0.1, "n_iter_no_change": ROUNDS}
-        tried = boosting(max_leaf_nodes=leaves, **options, **apart).fit(rows, labels)
+        tried = boosting(max_leaf_nodes=leaves, **options, **apart).fit(rows, labels, weights)
         return -float(tried.validation_score_[-1])
 
     counts = np.unique(labels, return_counts=True)[1] if classified else len(labels)
@@ -157,8 +172,35 @@ def _learnt(
     choice = (LEAVES, few) if few < LEAVES and np.min(counts) >= ENOUGH else (LEAVES,)
     leaves = min(choice, key=loss) if len(choice) > 1 else LEAVES
     model = boosting(max_leaf_nodes=leaves, early_stopping=False, **options)
-    model.fit(rows, labels)
+    model.fit(rows, labels, weights)
     return _trees(model)
+
+
+def _ridge(inputs: NDArray[np.float32], labels: NDArray[Any], weights: Array | None) -> float:
+    """scikit-learn's C: where columns are many, the one that predicts a tenth of the records best.
+
+    Else, or where a label is too rare to be told by a tenth, its default.
+    """
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.metrics import log_loss
+    from sklearn.model_selection import train_test_split
+
+    records, columns = inputs.shape
+    is_rare = np.min(np.unique(labels, return_counts=True)[1]) < ENOUGH
+    if is_rare or columns < WIDE or records >= MANY * columns:
+        return RIDGES[0]
+    counts = np.ones(records) if weights is None else weights
+    kept, apart = train_test_split(
+        np.arange(records), test_size=0.1, stratify=labels, random_state=0
+    )
+
+    def loss(strength: float) -> float:
+        model = LogisticRegression(C=strength, max_iter=1000)
+        model.fit(inputs[kept], labels[kept], counts[kept])
+        likely = model.predict_proba(inputs[apart])
+        return float(log_loss(labels[apart], likely, sample_weight=counts[apart]))
+
+    return min(RIDGES, key=loss)
 
 
 def _linear(mean: Any, scale: Any, weights: Any, bias: Any) -> dict[str, NDArray[Any]]:
@@ -224,7 +266,7 @@ class Refitted:
     def __init__(self, model: ServerModel) -> None:
         self._model = model
 
-    def fit(self, rows: Tensor, labels: Tensor) -> None:
+    def fit(self, rows: Tensor, labels: Tensor, weights: Tensor | None = None) -> None:
         """As of a `FinalHead`."""
         from scipy.optimize import minimize
 
@@ -236,7 +278,9 @@ class Refitted:
             loss, slope = float(np.square(point - first).sum()) / 2, point - first
             for start in range(0, len(rows), AT_ONCE):
                 some = slice(start, start + AT_ONCE)
-                evaluation = self._model.evaluate(Points(rows[some]), labels[some])
+                counted = None if weights is None else weights[some]
+                about = Points(rows[some]), labels[some]
+                evaluation = self._model.evaluate(*about, weights=counted)
                 loss += float(evaluation.losses.double().sum())
                 slope += evaluation.gradient(1.0).double().numpy()
             return loss, slope

@@ -107,7 +107,8 @@ class PrivateZerothOrder(Counted, Noised):
     ) -> None:
         """One step along a random direction, as far as the noised slope says."""
         direction, smoothing = self.directions.draw(self.steps), self.smoothing
-        plus, minus = model.losses_along(joined, labels, direction, (smoothing, -smoothing))
+        offsets, weights = (smoothing, -smoothing), evaluation.weights
+        plus, minus = model.losses_along(joined, labels, direction, offsets, weights)
         slopes = clip(two_point(plus, minus, smoothing), self.noise.clip_norm)
         noised = self.noise.sum(self.steps, slopes.unsqueeze(1))
         self.steps += 1
@@ -187,7 +188,11 @@ class SecretSgd(Noised):
         labels: Tensor,
         count: int,
         records: int,
+        weights: Tensor | None = None,
     ) -> None:
-        """Step number ``step``, on the first ``count`` of the given rows, of D = ``records``."""
-        evaluation = model.evaluate(Points(joined), labels)
+        """Step number ``step``, on the first ``count`` of the given rows, of D = ``records``.
+
+        ``weights`` say how much each row's loss counts.
+        """
+        evaluation = model.evaluate(Points(joined), labels, weights=weights)
         self._descend(model, evaluation, step, self.sampling * records, count)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from vertizo.core.names import Head
-from vertizo.models.losses import Classification, Flipped
+from vertizo.models.losses import Classification
 from vertizo.party.checks import Partition
 from vertizo.party.closing_scores import closing_scores
 from vertizo.party.final_head import FinalHead
@@ -30,9 +30,9 @@ class Scoring:
     """The raw head; None for none."""
 
     def __post_init__(self) -> None:
-        task = self.side.model.task  # labels that score are not private
+        task = self.side.model.task  # labels that score are neither private nor weighted
         self._task = task
-        if isinstance(task, Flipped):
+        if isinstance(task, Classification):
             self._task = Classification(task.outputs, task.positive)
         self.tested: dict[Head, Tensor] = {}
         """Logits of the test records, [rows, outputs], as they were scored last and in whole."""
@@ -58,9 +58,9 @@ class Scoring:
         return closing_scores(self._task, logits, self.labels[purpose])
 
     def fit_head(self, rows: Tensor) -> None:
-        """Fit the raw head on the training records' raw labels."""
+        """Fit the raw head on the training records' raw labels; only this weighs records."""
         assert self.head is not None, "the configuration names one"
-        self.head.fit(self._of_head("train", rows), self.labels["train"])
+        self.head.fit(self._of_head("train", rows), self.labels["train"], self.side.head_weights)
 
     def _joined(self, purpose: Purpose, rows: Tensor) -> Tensor:
         """What the server's model reads."""

@@ -237,17 +237,17 @@ class ServerParty:
             noise.fill()
         if schedule is None:
             return
-        update = side.update
+        update, records = side.update, len(side.table.values)
         assert isinstance(update, SecretSgd)
-        records = self.side.table.values.shape[0]
         while self._steps < schedule.due(self.round):
             number = self._steps
             side.plan.begin_step(number)
             self._steps += 1
             ids, count = update.sample(number, records)
             joined, labels = side.table.points(ids).rows, side.labels[ids]
+            weights = side.weights_of(ids)
             with np.errstate(all="ignore"):
-                update.between(number, side.model, joined, labels, count, records)
+                update.between(number, side.model, joined, labels, count, records, weights)
 
     def resume_answered(self) -> None:
         """Know what was answered from the ledger, which may have outlived a later state than ours.

@@ -15,7 +15,7 @@ from vertizo.core.randomness import Stream
 from vertizo.methods.base import Method, Outcome
 from vertizo.models import base
 from vertizo.models.base import DifferentiableModel, Model, Points, RecordGradients
-from vertizo.models.losses import RecordLosses, Task
+from vertizo.models.losses import RecordLosses, Task, WeightedLosses
 from vertizo.models.optimizers import Dense, Optimizer
 from vertizo.party.table import EmbeddingTable
 from vertizo.privacy.plan import Plan
@@ -52,11 +52,13 @@ class ServerModel:
         """Logits of joined embeddings, [batch, width] → [batch, outputs]."""
         return self.model(joined)
 
-    def evaluate(self, points: Points, labels: Tensor, number: int = 0) -> Evaluation:
+    def evaluate(
+        self, points: Points, labels: Tensor, number: int = 0, weights: Tensor | None = None
+    ) -> Evaluation:
         """Losses at every point, and the means to differentiate at the last.
 
-        ``number`` is that of the pass, for a model in training; ConfigError where the model is not
-        differentiable.
+        ``number`` is that of the pass, for a model in training, ``weights`` [batch] say how much
+        each record's loss counts; ConfigError where the model is not differentiable.
         """
         if self._differentiable is None:
             raise ConfigError(
@@ -64,21 +66,30 @@ class ServerModel:
                 "it must be a torch.nn.Module"
             )
         logits, pullback = self._differentiable.forward(points, number)
-        losses, rows, batch = self.task.losses(logits, labels), len(logits), len(labels)
+        losses, rows, batch = self._losses(logits, labels, weights), len(logits), len(labels)
         last = slice(rows - batch, rows)
-        return Evaluation(losses.values.view(-1, batch), last, losses, pullback)
+        return Evaluation(losses.values.view(-1, batch), last, losses, pullback, weights)
 
-    def resting_slopes(self, labels: Tensor) -> Tensor:
+    def resting_slopes(self, labels: Tensor, weights: Tensor | None = None) -> Tensor:
         """``∂f_i/∂logits_i`` at logits of zero, [batch, outputs], whatever the model is."""
         logits = torch.zeros(len(labels), self.task.outputs)
-        return self.task.losses(logits, labels).slopes(slice(0, len(labels)), 1.0)
+        return self._losses(logits, labels, weights).slopes(slice(0, len(labels)), 1.0)
 
     def losses_along(
-        self, joined: Tensor, labels: Tensor, direction: Direction, offsets: Sequence[float]
+        self,
+        joined: Tensor,
+        labels: Tensor,
+        direction: Direction,
+        offsets: Sequence[float],
+        weights: Tensor | None = None,
     ) -> list[Tensor]:
         """Each record's losses at ``w_0 + offset · u``, [batch] for every offset."""
         logits = outputs(self.model, joined, direction, offsets)
-        return [self.task.losses(each, labels).values for each in logits]
+        return [self._losses(each, labels, weights).values for each in logits]
+
+    def _losses(self, logits: Tensor, labels: Tensor, weights: Tensor | None) -> RecordLosses:
+        losses = self.task.losses(logits, labels)
+        return losses if weights is None else WeightedLosses(losses, weights)
 
     def settle(self) -> None:
         """Keep what the last evaluation changed of the model beside its outputs."""
@@ -96,6 +107,8 @@ class Evaluation:
     """The rows of the last point among those of all."""
     _records: RecordLosses
     _pullback: base.Pullback
+    weights: Tensor | None = None
+    """How much each record's loss counts, [batch]; it is in all the others already."""
 
     def correct(self) -> int:
         """How many records are predicted right at the last point."""
@@ -238,7 +251,7 @@ class ZerothOrder(Counted):
         direction, smoothing = self.directions.draw(self.steps), self.smoothing
         self.steps += 1
         offsets = (smoothing,) if self.forward else (smoothing, -smoothing)
-        found = model.losses_along(joined, labels, direction, offsets)
+        found = model.losses_along(joined, labels, direction, offsets, evaluation.weights)
         losses = [float(each.sum()) / self.batch_size for each in found]
         if self.forward:
             plain = float(evaluation.losses[-1].sum()) / self.batch_size
@@ -265,6 +278,11 @@ class ServerSide:
     """η_0, given or chosen."""
     notes: tuple[str, ...] = ()
     """What people should know of the server's model."""
+    weights: Tensor | None = None
+    """How much each training record's loss counts, [records]; None where all count alike. What a
+    class counts is in the model's task."""
+    head_weights: Tensor | None = None
+    """How much each counts in the fit of a raw head, by its class and its own weight."""
     meter: TrainingMeter = field(default_factory=TrainingMeter)
 
     def __post_init__(self) -> None:
@@ -288,14 +306,16 @@ class ServerSide:
                 moved.append((query.client, new))
         points = self.table.points(ids, moved)
         labels = torch.from_numpy(self.labels.numpy().take(ids.numpy()))
-        first_pass = round_ * self._steps
-        evaluation = model.evaluate(points, labels, first_pass)
+        first_pass, weights = round_ * self._steps, self.weights_of(ids)
+        evaluation = model.evaluate(points, labels, first_pass, weights)
         replies, last, plain = [], 0, evaluation.losses[-1]
         for query, count in zip(queries, evaluated, strict=True):
             first, last = last, last + count
             gradient = partial(self._gradient, evaluation, query.client)
-            losses, resting = evaluation.losses[first:last], partial(model.resting_slopes, labels)
-            told = method.told(Outcome(losses, plain, gradient, query, resting))
+            resting = partial(model.resting_slopes, labels, weights)
+            told = method.told(
+                Outcome(evaluation.losses[first:last], plain, gradient, query, resting)
+            )
             answer = method.answered(query, self._released(told), self.plan.noise_std)
             replies.append(Reply(query.client, query.number, answer.values))
             if answer.moved is not None:
@@ -303,11 +323,15 @@ class ServerSide:
         self.meter.add(evaluation)
         for step in range(self._steps):
             if step:
-                evaluation = model.evaluate(points, labels, first_pass + step)
+                evaluation = model.evaluate(points, labels, first_pass + step, weights)
             self.update.step(model, evaluation, points.rows, labels)
             if method.as_pytorch:
                 model.settle()
         return replies
+
+    def weights_of(self, ids: Tensor) -> Tensor | None:
+        """What those records' losses count, [batch]."""
+        return None if self.weights is None else self.weights[ids]
 
     def _gradient(self, evaluation: Evaluation, client: int) -> Tensor:
         """``∂f_i/∂h_m`` of every record, [batch, d_h]."""

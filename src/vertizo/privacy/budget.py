@@ -150,8 +150,11 @@ def noises(federation: Federation, found: Budget) -> list[list[str]]:
     return [*lines, ["replies that may name one record", f"{named:,}"]]
 
 
-def epsilons(found: Budget) -> list[list[str]]:
-    """A heading, then who learns what at most: by this plan, and with the published noise."""
+def epsilons(found: Budget, person: float | None = None, records: int = 1) -> list[list[str]]:
+    """A heading, then who learns what at most: by this plan, and with the published noise.
+
+    ``person`` is ε of a person with so many ``records``.
+    """
     published, views = found.published, found.views
     everything = _figure(views.all_clients)
     replies = _figure(epsilon_of(found.releases.replies_alone_mu, found.delta))
@@ -159,6 +162,11 @@ def epsilons(found: Budget) -> list[list[str]]:
     return [
         ["who, from what", "this plan", "published noise"],
         ["all clients together, whatever they do", everything, "no bound"],
+        *(
+            []
+            if person is None
+            else [[f"  of a person with {records} records", _figure(person), "no bound"]]
+        ),
         ["  from the replies alone", replies, _figure(published.all_replies)],
         ["a single client, from its own replies alone", own, _figure(published.own_replies)],
         ["  with what the others' models carry", everything, "no bound"],

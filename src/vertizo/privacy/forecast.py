@@ -10,7 +10,8 @@ releases, and is √d times longer in d numbers.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from vertizo.core.validate import fraction
 from vertizo.privacy.events import Releases
@@ -54,6 +55,17 @@ def of_server(
         return None
     steps = releases.clients * releases.queries * records / batch
     return of_queries(signal, step.noise_std / step.clip_norm / batch, steps, parameters)
+
+
+def notes(*about: Any) -> Iterator[str]:
+    """What to say before training of a private server, which ``about`` is as of `of_server`."""
+    ratio = of_server(*about)
+    if ratio is not None and ratio < LITTLE:
+        yield (
+            f"the server's training is mostly noise (a forecast of signal to noise: {text(ratio)}, "
+            "and below 1 little is learned); `vertizo privacy plan` names what does better, and "
+            "server.final_head fits a model without noise that stays here"
+        )
 
 
 def text(ratio: float | None) -> str:

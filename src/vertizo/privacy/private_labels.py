@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vertizo.models.losses import log_weights
 from vertizo.privacy import label_advantage
 from vertizo.privacy.discrete_gaussian import RandomBytes
 from vertizo.privacy.epsilon_text import bound_text
@@ -105,6 +106,8 @@ class Teacher(LabelMaker):
     """α: components of variance Λ are scaled by Λ^(−α/2)."""
     spread: float
     """τ, how large a coefficient is expected to be."""
+    weights: Tensor | None = None
+    """Of the classes, public, [classes]: it takes the class of the largest weighted probability."""
 
     @property
     def width(self) -> int:
@@ -143,7 +146,8 @@ class Teacher(LabelMaker):
             before, weights = weights, ahead - (slope + ridge * ahead) / curvature
             last, momentum = momentum, (1 + math.sqrt(1 + 4 * momentum**2)) / 2
             ahead = weights + (last - 1) / momentum * (weights - before)
-        return (inputs @ weights).argmax(1)
+        logits = inputs @ weights
+        return (logits if self.weights is None else logits + log_weights(self.weights)).argmax(1)
 
 
 def whitened(rows: Tensor, power: float, kept: int) -> Tensor:

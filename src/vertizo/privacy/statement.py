@@ -9,9 +9,11 @@ from typing import Any, Literal
 from vertizo.privacy.epsilon_text import BOUNDED
 
 Guarantee = Literal["exact", "simulated", "published", "none"]
+PER_PERSON = ("records_per_person", "epsilon_per_person", "label_advantage_per_person")
 FIGURES = (
     *("epsilon", "delta", "label_advantage", "mu", "replies_alone_mu", "replies_alone_epsilon"),
     *("epsilon_published", "covers", "records", "not_covered", "assumptions"),
+    *PER_PERSON,
 )
 """What is only said where something is guaranteed, or claimed to be."""
 
@@ -61,6 +63,12 @@ class Statement:
     """What it rests on that was tried and not proved."""
     records: int | None = None
     """How many training records there are; nothing is said of any other record."""
+    records_per_person: int | None = None
+    """k, training records of one person at most, where that is known."""
+    epsilon_per_person: float | None = None
+    """ε for all k records of a person together (`vertizo.privacy.persons`), at the same δ."""
+    label_advantage_per_person: float | None = None
+    """That of all k labels of a person, between two ways they may be."""
     not_covered: tuple[str, ...] = ()
     """Records that the figures say nothing of."""
 
@@ -84,6 +92,9 @@ class Statement:
         return replace(self, guarantee="none", words=words, **cleared)
 
     def as_dict(self) -> dict[str, Any]:
-        """For ``summary.json``."""
+        """For ``summary.json``; without what is for a person where nothing is known of persons."""
         lists = ("covers", "not_covered", "assumptions")
-        return {**asdict(self), **{name: list(getattr(self, name)) for name in lists}}
+        whole = {**asdict(self), **{name: list(getattr(self, name)) for name in lists}}
+        if self.records_per_person is None:
+            whole = {name: value for name, value in whole.items() if name not in PER_PERSON}
+        return whole

@@ -14,6 +14,7 @@ from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError
 from vertizo.core.randomness import Stream
 from vertizo.data.vertical import VerticalData
+from vertizo.data.weights import of_classes
 from vertizo.models.losses import Classification, Flipped, Task
 from vertizo.privacy import guarantee, label_advantage
 from vertizo.privacy.discrete_gaussian import RandomBytes
@@ -47,6 +48,7 @@ class PrivateLabels(LabelMaker):
     """The file that keeps them; None for a run of its own."""
 
     def __post_init__(self) -> None:
+        self._weights = of_classes(self.config.data, self.data)
         config, data, privacy = self.config, self.data, self.config.privacy
         assert privacy.epsilon is not None, "a complete configuration has one"
         if not isinstance(data.task, Classification):
@@ -79,7 +81,7 @@ class PrivateLabels(LabelMaker):
         source = self._noise
         assert options.kept is not None, "a complete configuration has it"
         about = options.components, options.kept, options.whitening, options.spread
-        return Teacher(source, classes, *about)
+        return Teacher(source, classes, *about, self._weights)
 
     @cached_property
     def _noise(self) -> NoiseSource:
@@ -142,7 +144,7 @@ class PrivateLabels(LabelMaker):
         if not isinstance(maker, RandomisedResponse):
             return task
         assert isinstance(task, Classification), "it was looked at"
-        return Flipped(task.outputs, maker.keep, maker.other, task.positive)
+        return Flipped(task.outputs, maker.keep, maker.other, task.positive, self._weights)
 
     @property
     def width(self) -> int:

@@ -22,10 +22,11 @@ from vertizo.core import kernels, system
 from vertizo.core.errors import ConfigError
 from vertizo.core.names import FITTED, HeadName, PretrainName
 from vertizo.core.randomness import Stream
+from vertizo.data import weights
 from vertizo.data.vertical import VerticalData
 from vertizo.methods.base import ClientSide
 from vertizo.models.base import DifferentiableModel, Model
-from vertizo.models.losses import Task
+from vertizo.models.losses import Classification, ClassWeighted, Task
 from vertizo.models.optimizers import Frozen, Optimizer, RandomUpdates
 from vertizo.models.pretrained import FilterMeans, Padded, Preparation, preparation
 from vertizo.party.batches import Batches
@@ -34,6 +35,7 @@ from vertizo.party.final_head import FinalHead, Fitted, Refitted
 from vertizo.party.server import ServerParty
 from vertizo.party.server_model import ServerModel, ServerSide
 from vertizo.party.table import EmbeddingTable
+from vertizo.privacy import forecast
 from vertizo.privacy.accounting import mu_of
 from vertizo.privacy.discrete_gaussian import RandomBytes
 from vertizo.privacy.embedding_noise import (
@@ -49,6 +51,7 @@ from vertizo.run import build_models as models
 from vertizo.run import build_optimizers, data_defaults
 from vertizo.run.build_privacy import Charge, Protection
 from vertizo.run.lengths import answers_expected, batch_sizes
+from vertizo.run.persons import check_persons
 from vertizo.zeroth_order.directions import Directions
 from vertizo.zeroth_order.estimators import Along
 
@@ -272,6 +275,7 @@ def make_server(
     """
     options = config.server
     config.method.check_outputs(data.task.outputs, dims)
+    check_persons(config, data)
     own: dict[Purpose, Tensor] = {}
     encoded = None
     notes: tuple[str, ...] = ()
@@ -314,14 +318,21 @@ def make_server(
     orders = [_known_batches(config, data.records, public, client) for client in range(len(dims))]
     known = [order for order in orders if order is not None]
     order = next(iter(known), Batches(data.records, config.batch_size, stream.child("batches")))
+    classes = weights.of_classes(config.data, data)
     protection = Protection(config, data, model, dims, stream, charge, random_bytes, label_file)
-    private = protection.labels
+    private, plan = protection.labels, protection.plan()
+    if plan.releases is not None:
+        shares = (config.data.class_shares or {}).values()
+        rarest = min(shares) if len(shares) == 2 else None
+        size = model.parameters.numel()
+        about = plan.releases, data.records, config.batch_size, size, rarest
+        notes = (*notes, *forecast.notes(*about))
     side = ServerSide(
         method=config.method,
-        model=ServerModel(model, data.task if private is None else private.task),
+        model=ServerModel(model, _task(data.task, classes) if private is None else private.task),
         table=table,
         labels=data.labels["train"] if private is None else data.labels["train"][:0],
-        plan=protection.plan(),
+        plan=plan,
         update=protection.update(),
         shared=shared,
         learning_rate=protection.learning_rate,
@@ -331,6 +342,8 @@ def make_server(
             *kernels.notes(),
             *system.notes(),
         ),
+        weights=data.weights,
+        head_weights=weights.of_labels(data.labels["train"], classes, data.weights),
     )
     feedback = config.codecs.feedback
     return ServerParty(
@@ -351,6 +364,13 @@ def make_server(
         known=known,
         private_labels=private,
     )
+
+
+def _task(task: Task, classes: Tensor | None) -> Task:
+    """What is learned from raw labels, of classes with these weights."""
+    if classes is None or not isinstance(task, Classification):
+        return task
+    return ClassWeighted(classes, task.positive)
 
 
 def _final_head(

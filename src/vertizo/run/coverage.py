@@ -9,9 +9,11 @@ from vertizo.data.vertical import VerticalData
 from vertizo.party.server import ServerParty
 from vertizo.privacy.embedding_noise import EmbeddingStatement
 from vertizo.privacy.options import ON_LABELS
+from vertizo.privacy.persons import of_person
 from vertizo.privacy.statement import Statement
 from vertizo.run import label_free
 from vertizo.run.build_models import Foreign
+from vertizo.run.persons import persons_of
 
 FEATURES = "each client's features against the other clients"
 FITTED_LABELS = (
@@ -42,7 +44,7 @@ def statement_of(
     models_mix: bool,
     served: bool = False,
 ) -> Statement:
-    """What a run guarantees.
+    """What a run guarantees for a record, and for a person where it is known who has several.
 
     ``noise`` is what noise on the clients' embeddings comes to; ``models_mix`` says whether some
     client's model computes a record's embedding from others as well, ``served`` whether clients are
@@ -77,6 +79,20 @@ def _statement_of(
 ) -> Statement:
     if config.control == "label-free":
         return label_free.statement(data.records)
+    found = _of_record(config, data, server, noise, models_mix=models_mix, served=served)
+    persons = persons_of(config, data) if found.is_bounded else None
+    return found if persons is None else of_person(found, server.side.plan.releases, persons)
+
+
+def _of_record(
+    config: ExperimentConfig,
+    data: VerticalData,
+    server: ServerParty,
+    noise: EmbeddingStatement | None,
+    *,
+    models_mix: bool,
+    served: bool,
+) -> Statement:
     side, covers = server.side, _covers(config, data, models_mix=models_mix)
     if config.privacy.mechanism in ON_LABELS:  # made of each label alone, whatever models do
         return side.plan.statement(server_is_private=False, records=data.records)
@@ -126,7 +142,7 @@ def assumptions(
         ("server.model", config.server.model, True),
     )
     things = tuple(
-        f"{key} ({getattr(model, 'path', '')}) treats each record by itself"
+        f"{key} ({getattr(model, 'path', model.name)}) treats each record by itself"
         for key, model, decides in models
         if decides and isinstance(model, Foreign)
     )

@@ -72,6 +72,14 @@ def _protected(config: ExperimentConfig, privacy: Mapping[str, Any]) -> Iterator
     for thing in covers:
         what = thing[0].upper() + thing[1:]
         yield f"{what}, of each training record: {epsilon} at δ = {privacy['delta']:g}."
+    if (most := privacy.get("records_per_person") or 1) > 1:
+        bound, advantage = privacy["epsilon_per_person"], privacy["label_advantage_per_person"]
+        yield (
+            f"A person with up to {most:,} training records, all of them together: "
+            f"{'simulated ' if simulated else ''}ε = {bound_text(bound)} at "
+            f"δ = {privacy['delta']:g}. Who guesses between two ways all their labels may be is "
+            f"right at most {label_advantage.success_text(advantage)} of the time."
+        )
     if simulated:
         yield (
             "All of this would hold if the noise were secret. This run made its noise from its "
@@ -138,10 +146,21 @@ def _not_protected(config: ExperimentConfig, privacy: Mapping[str, Any]) -> Iter
         "Test records, and every other record that was not trained on.",
         "Which records exist and which are in whose batches; sizes and times of messages.",
         "Later predictions that use a record's own columns.",
-        "A person with several records: the bound is for one record and weakens with each more.",
+        _several(privacy),
         "The server's own figures in the run folder (training loss and accuracy, clip fraction): "
         "they carry no noise; keep them as safe as the labels.",
     )
+
+
+def _several(privacy: Mapping[str, Any]) -> str:
+    """What is said of a person with more records than the figures are for."""
+    most = privacy.get("records_per_person")
+    if most is None:
+        return (
+            "A person with several records: the bound is for one record and weakens with each "
+            "more; data.person or data.records_per_person has it stated for a person."
+        )
+    return f"A person with more than {most:,} training record{'s' if most > 1 else ''}."
 
 
 def _why(config: ExperimentConfig, privacy: Mapping[str, Any]) -> str:

@@ -98,8 +98,8 @@ def _check_left(ledger: DurableLedger, releases: Releases) -> None:
     if left >= releases.share:
         return
     words = (
-        f"the ledger has {left // releases.cost} whole replies of this run's kind left for some "
-        f"record and client; the run needs {needed} and is not covered"
+        f"the ledger pays for {left // releases.cost} more replies of this run's kind to some "
+        f"client about some record, and the run needs {needed}; it was not begun"
     )
     if left >= releases.share * (1 - NEARLY):
         raise RunError(
@@ -108,7 +108,20 @@ def _check_left(ledger: DurableLedger, releases: Releases) -> None:
             "was made for, as seeded noise is smaller than secure noise. Set privacy.noise to "
             "what the ledger was made with, or make a ledger with this run's configuration"
         )
-    raise RunError(f"{words}; state an ε beside it, {FURTHER}")
+    raise RunError(f"{words}. Another ledger states an ε beside it, {FURTHER}")
+
+
+def check_pays(config: ExperimentConfig, data: VerticalData, runs: int) -> None:
+    """Raise RunError if ``privacy.ledger`` cannot pay for so many new runs, before the first."""
+    path = config.privacy.ledger
+    assert path is not None, "a run without a ledger is charged to none"
+    share, left = _releases_of(config, data).share, DurableLedger.inspect(path).left
+    if left < runs * share * (1 - NEARLY):
+        raise RunError(
+            f"the ledger {path} pays for {left // share} more runs of this kind, and {runs} are to "
+            "be made, controls included; none was begun. Make one for more (`vertizo privacy "
+            f"ledger create FILE CONFIG --runs {runs}`), or leave the controls out"
+        )
 
 
 def charged_data(config: ExperimentConfig) -> VerticalData:

@@ -357,7 +357,8 @@ def for_predicting(config: ExperimentConfig) -> ExperimentConfig:
     """
     client = config.client.model_copy(update={"device": "cpu"})
     batch_size = min(config.batch_size, STAND_INS)
-    changes: dict[str, object] = {"batch_size": batch_size, "client": client}
+    data = config.data.model_copy(update={"class_weights": None})  # of classes without a name here
+    changes: dict[str, object] = {"batch_size": batch_size, "client": client, "data": data}
     if config.privacy.mechanism in ("gaussian", *ON_LABELS):
         changes["privacy"] = PrivacyConfig()
         if config.server.update in PRIVATE:

@@ -109,7 +109,10 @@ class Simulator:
         """
         before = self.server.round
         while self._events and self.server.round == before:
-            index = self._next()
+            if self._activation is None:
+                self.now, _, index = heapq.heappop(self._events)  # the earliest
+            else:
+                index = self._drawn(self._activation)
             frame = self._asked[index]
             self._count("up", index, frame)
             if self._links.drop and self._is_lost(index):
@@ -125,13 +128,10 @@ class Simulator:
         self.server.train_between_queries()
         return self.server.round > before
 
-    def _next(self) -> int:
-        """Whose query arrives next: the earliest, or who is drawn; the clock goes on to then."""
-        if self._activation is None:
-            self.now, _, index = heapq.heappop(self._events)
-            return index
+    def _drawn(self, activation: Activation) -> int:
+        """Whose query arrives next where that is drawn; the clock goes on to then."""
         waiting = {index: event for event in self._events for index in event[2:]}
-        index = self._activation.draw(sum(self.activations), waiting)
+        index = activation.draw(sum(self.activations), waiting)
         self._events.remove(waiting[index])
         self.now += waiting[index][0]
         return index

@@ -52,7 +52,15 @@ def rows(summary: Summary) -> list[tuple[str, str]]:
         *([] if mechanism == "none" else [("mechanism", mechanism)]),
         ("privacy", privacy_text(summary["privacy"])),
         *([] if advantage is None else [("label advantage", label_advantage.text(advantage))]),
+        *_per_person(summary["privacy"]),
     ]
+
+
+def _per_person(privacy: Summary) -> list[tuple[str, str]]:
+    """ε of a person, where one may have several records."""
+    if (most := privacy.get("records_per_person") or 1) == 1:
+        return []
+    return [("per person", f"ε {bound_text(privacy['epsilon_per_person'], 3)}, {most:,} records")]
 
 
 def statements(summary: Summary) -> list[tuple[str, str]]:

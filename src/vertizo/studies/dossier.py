@@ -209,6 +209,10 @@ def _rates(privacy: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
     delta = f"{privacy['delta']:g}"
     success = label_advantage.success_text(advantage)
     yield "one record", bound_text(privacy["epsilon"]), delta, success
+    if (most := privacy.get("records_per_person") or 1) > 1:
+        success = label_advantage.success_text(privacy["label_advantage_per_person"])
+        bound = bound_text(privacy["epsilon_per_person"])
+        yield f"a person of up to {most:,} records", bound, delta, success
 
 
 def _query(method: Method) -> str:

@@ -65,17 +65,22 @@ def _at(federation: Federation, method: Czofo, stream: Stream, repeats: int) -> 
             side.table.store(m, ids, embeddings, 0)
     for m, client in enumerate(federation.clients):
         ids = client.batches.ids(0)
-        labels = side.labels[ids]
+        labels, weights = side.labels[ids], side.weights_of(ids)
         start = sum(side.table.dims[:m])
         embeddings = side.table.values[ids].narrow(1, start, side.table.dims[m])
 
         def losses(
-            points: Tensor, m: int = m, ids: Tensor = ids, labels: Tensor = labels
+            points: Tensor,
+            m: int = m,
+            ids: Tensor = ids,
+            labels: Tensor = labels,
+            weights: Tensor | None = weights,
         ) -> Tensor:
             given = side.table.points(ids, [(m, points)])
-            return side.model.evaluate(given, labels).losses[:-1]
+            return side.model.evaluate(given, labels, weights=weights).losses[:-1]
 
-        rows = side.model.evaluate(Points(side.table.points(ids).rows), labels).input_gradient(1.0)
+        joined = Points(side.table.points(ids).rows)
+        rows = side.model.evaluate(joined, labels, weights=weights).input_gradient(1.0)
         yield measure(
             losses,
             embeddings,

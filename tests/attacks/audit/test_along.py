@@ -67,7 +67,7 @@ def test_half_of_the_noise_is_caught_and_all_of_it_is_not(
     assert found.epsilon_exact == pytest.approx(1.0)
     assert not found.refutes_accountant
     monkeypatch.setattr(SeededNoise, "onto", _half)
-    assert audit(setting, CraftedTangents(setting), trials=500).refutes_accountant
+    assert audit(setting, CraftedTangents(setting), trials=1000).refutes_accountant
 
 
 def test_the_bias_of_a_sum_tells_no_more_than_is_promised() -> None:

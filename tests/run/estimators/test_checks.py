@@ -17,9 +17,18 @@ FIRST_ORDER = [
 ]
 
 
+NOT_REPEATED = {
+    "check_sample_weight_equivalence_on_dense_data": "a repeated record is in batches of its own, "
+    "and may validate; a record of weight 0 is in a batch as well"
+}
+"""What batches drawn at random do not have; scikit-learn says so of its own SGD."""
+
+
 def run_checks(estimator: Any) -> None:
     failed = []
-    for instance, check in estimator_checks_generator(estimator):
+    for instance, check in estimator_checks_generator(
+        estimator, expected_failed_checks=NOT_REPEATED, mark="skip"
+    ):
         try:
             check(instance)
         except SkipTest:  # for want of an environment variable or a package

@@ -93,9 +93,9 @@ def test_the_test_records_are_not_there_while_it_searches(
 
     score, test, run = ServerParty.score, Predictor.test, Experiment.run
 
-    def spied_score(self: ServerParty, purpose: Any) -> Any:
+    def spied_score(self: ServerParty, purpose: Any, **keys: Any) -> Any:
         scored.append(purpose)
-        return score(self, purpose)
+        return score(self, purpose, **keys)
 
     def spied_test(self: Predictor) -> Any:
         tested.append(self)

@@ -122,14 +122,15 @@ class FinalModel(Scripted):
         joined[:, : len(row)] = 0
         joined[0, : len(row)] = row
         labels = self._setting.labels_of(ids, world)
-        labels[1:] = 0
+        labels[1:], weights = 0, side.weights_of(ids)
         state = {key: value.clone() for key, value in update.state().items()}
         start = side.model.parameters.clone()
         with np.errstate(all="ignore"):
             if isinstance(update, SecretSgd):
-                update.between(0, side.model, joined, labels, size, size)
+                update.between(0, side.model, joined, labels, size, size, weights)
             else:
-                update.step(side.model, side.model.evaluate(Points(joined), labels), joined, labels)
+                evaluation = side.model.evaluate(Points(joined), labels, weights=weights)
+                update.step(side.model, evaluation, joined, labels)
         moved = side.model.parameters.double() - start.double()
         side.model.parameters.copy_(start)
         update.load(state)

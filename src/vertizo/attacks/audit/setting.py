@@ -145,7 +145,9 @@ class Setting:
         ``points`` are a client's ``h+`` and ``h−`` in turn, float32 [2 · pairs, batch, d_h].
         """
         inputs = side.table.points(ids, [(client, points)])
-        losses = side.model.evaluate(inputs, self.labels_of(ids, world)).losses[:-1]
+        weights = side.weights_of(ids)
+        evaluation = side.model.evaluate(inputs, self.labels_of(ids, world), weights=weights)
+        losses = evaluation.losses[:-1]
         assert isinstance(self.config.method, Dpzv)
         return two_point(losses[0::2], losses[1::2], self.config.method.smoothing)
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from vertizo.core.errors import DataError
 from vertizo.data.tabular.column_checks import NEARLY, rows_in_words
@@ -54,12 +56,14 @@ def days(source: Source, column: str) -> NDArray[np.float64]:
     return found
 
 
-def moments(source: Source, column: str) -> NDArray[np.float64]:
-    """When each row was, as days or in numbers of any unit.
+def moments(source: Source, column: str | None) -> Tensor | None:
+    """When each row was, float64 [rows], as days or in numbers of any unit; None without a column.
 
     Raises:
         DataError: a value is missing, or neither a date nor a number; names its line.
     """
+    if column is None:
+        return None
     source.check_has(column)
     found, wrong = _days(source, column)
     if wrong is not None:
@@ -79,7 +83,7 @@ def moments(source: Source, column: str) -> NDArray[np.float64]:
             f"{source.name}: data.time is {column!r}, which is missing in {len(missing)} of "
             f"{len(found)} rows: {rows_in_words(missing, source.place)}; leave those rows out"
         )
-    return found
+    return torch.tensor(found)
 
 
 def _days(source: Source, column: str) -> tuple[NDArray[np.float64], int | None]:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from vertizo.core.errors import ConfigError, DataError
@@ -20,6 +19,7 @@ from vertizo.data.tabular import frames
 from vertizo.data.tabular.column_checks import notes
 from vertizo.data.tabular.columns import Source, check_known, matrices
 from vertizo.data.tabular.dates import moments
+from vertizo.data.weights import of_records, persons
 from vertizo.models.losses import Classification
 
 __all__ = ["Source", "load", "own", "pool", "source_of"]
@@ -118,8 +118,9 @@ def pool(
     _check_names(train, label, options)
     held = _held(train, options)
     listed = {column for own in (options.columns or {}).values() for column in own}
-    time = [] if options.time is None or options.time in listed else [options.time]
-    columns = [c for c in held if c not in (label, options.id, *options.drop, *time)]
+    time = None if options.time in listed else options.time
+    no_features = (label, options.id, options.weight, options.person, time, *options.drop)
+    columns = [c for c in held if c not in no_features]
     if not columns:
         raise DataError(f"{train.name} has no column but {label!r} and what data.drop leaves out")
     if test is None and train.frame.height < 2:
@@ -131,12 +132,13 @@ def pool(
     # The natural parties with the columns that were not dropped; who has none is left out.
     kept = {party: [c for c in own if c in columns] for party, own in (groups or {}).items()}
     left = {party: own for party, own in kept.items() if own}
-    times = None if options.time is None else torch.tensor(moments(train, options.time))
-    rows = None
+    counts, times = of_records(train, options.weight), moments(train, options.time)
+    people, rows = persons(train, options.person, options.id), None
     if test is None:
         by = criterion_of(options, name, learned, labels[0], times)
         ids = set_apart(len(features[0]), options.test, by)
-        rows, times = ids[0], None if times is None else times[ids[0]]
+        rows = ids[0]
+        counts, people, times = (x if x is None else x[rows] for x in (counts, people, times))
         features, labels = [features[0][i] for i in ids], [labels[0][i] for i in ids]
     return Pooled(
         name=name,
@@ -151,8 +153,10 @@ def pool(
         levels=levels,
         class_names=class_names,
         notes=tuple(notes(train, columns, levels, options.id)),
-        times=times,
         kept=rows,
+        times=times,
+        weights=counts,
+        persons=people,
     )
 
 
@@ -170,8 +174,11 @@ def _check_names(train: Source, label: str, options: DataConfig) -> None:
     """Refuse columns that are not there."""
     wanted: list[tuple[str, Iterable[str]]] = [
         ("label names", [label]),
-        ("id names", [] if options.id is None else [options.id]),
-        ("time names", [] if options.time is None else [options.time]),
+        *(
+            (f"{key} names", [column])
+            for key in ("id", "weight", "person", "time")
+            if (column := getattr(options, key)) is not None
+        ),
         *((f"columns gives {party!r}", own) for party, own in (options.columns or {}).items()),
         ("drop names", options.drop),
         ("categorical names", options.categorical),

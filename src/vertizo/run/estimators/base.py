@@ -33,8 +33,8 @@ from vertizo.run.experiment import Experiment, Result
 from vertizo.run.folder import RunFolder
 from vertizo.run.prediction import Predictor, raw_head_of
 
-LABEL = "label"
-"""What y is called among the columns, with underscores before it where X has that name."""
+LABEL, WEIGHT = "label", "weight"
+"""What y and its weights are called among the columns, with underscores where X has that name."""
 
 
 class WrongSetting(ConfigError, ValueError):  # noqa: N818 - scikit-learn asks for a ValueError
@@ -86,6 +86,9 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
     final_head: str | None = None
     head: str = "private"
     config: Mapping[str, Any] | None = None
+    ledger: str | Path | None = None
+    ledger_fits: int = 1
+    n_jobs: int | None = None
     random_state: Any = None
     verbose: bool = False
     out: str | Path | None = None
@@ -99,11 +102,18 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         """Refuse parameters that leave to y what has to be public under a guarantee."""
 
     @value_errors()
-    def fit(self, X: Any, y: Any) -> Self:  # noqa: N803 - scikit-learn's name
+    def fit(
+        self,
+        X: Any,  # noqa: N803 - scikit-learn's name
+        y: Any,
+        sample_weight: Any = None,
+    ) -> Self:
         """Train the federation on records of all parties.
 
         X is a pandas or Polars frame, or an array [records, columns], in which NaN and None are
-        missing; y [records] are the labels.
+        missing; y [records] are the labels. ``sample_weight`` [records], from 0, says how much each
+        record's loss counts, before the clip of ``privacy``; None counts all alike. It is a part of
+        the record at the label holder, and validation counts all records alike.
 
         Raises:
             ValueError: parameters or records that do not fit; one line says what would.
@@ -121,13 +131,18 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         if out is not None and (out / "config.yaml").exists():
             raise RunError(f"out is {out}, which holds a run already; name a new folder")
         columns = settings.columns_of(self.parties, features.names)
-        config = self._configuration(features, columns, y)
-        label = config.data.label
+        weights = inputs.weights(sample_weight, X)
+        config = self._configuration(features, columns, y, weighs=weights is not None)
+        data, label = config.data, config.data.label
         assert label is not None, "set just now"
-        needed = {column for own in columns.values() for column in own} | {config.data.time}
+        needed = {data.person, data.time, *(c for own in columns.values() for c in own)}
         used = [column for column in features.names if column in needed]
         frame = features.frame(used).with_columns(inputs.column(y, label))
-        experiment = Experiment(config, prepare_frame(frame, config.data, record_choice(config)))
+        if data.weight is not None:
+            assert weights is not None, "it is named for them"
+            frame = frame.with_columns(inputs.column(weights, data.weight))
+        experiment = Experiment(config, prepare_frame(frame, data, record_choice(config)))
+        settings.open_ledger(experiment, self.ledger_fits)
         shown = live.bar(config.method.name, Console(stderr=True))
         with shown if self.verbose else nullcontext() as show:
             result = experiment.run(out, progress=show)
@@ -141,7 +156,12 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         return self
 
     def _configuration(
-        self, features: Features, columns: Mapping[str, Sequence[str]], y: NDArray[Any]
+        self,
+        features: Features,
+        columns: Mapping[str, Sequence[str]],
+        y: NDArray[Any],
+        *,
+        weighs: bool,
     ) -> ExperimentConfig:
         """All that decides the run's numbers."""
         parameters = self.get_params(deep=False)
@@ -150,9 +170,7 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         forced = features.categories(held)
         if self.categorical is not None:
             forced += settings.named("categorical names", self.categorical, features.names)
-        label = LABEL
-        while label in features.names:
-            label = f"_{label}"
+        label, weight = (_unlike(name, features.names) for name in (LABEL, WEIGHT))
         own = {
             "seed": _seed(self.random_state),
             "data.name": "frame",
@@ -162,6 +180,8 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             "data.label_holder": self.label_holder,
             "data.categorical": [column for column in held if column in forced],
             **self._label_options(y),
+            **({"data.weight": weight} if weighs else {}),
+            **settings.threads(self.n_jobs),
         }
         tree = settings.tree_of(parameters, self.config, own)
         privacy = tree.get("privacy", {})
@@ -255,6 +275,13 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         tags.input_tags.categorical = True
         tags.target_tags.required = True
         return tags
+
+
+def _unlike(name: str, names: Sequence[str]) -> str:
+    """The name, with underscores before it as long as it is there."""
+    while name in names:
+        name = f"_{name}"
+    return name
 
 
 def _seed(random_state: Any) -> int:

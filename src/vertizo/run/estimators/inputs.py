@@ -156,6 +156,23 @@ def target(given: Any, *, numbers: bool) -> NDArray[Any]:
     return y
 
 
+def weights(given: Any, records: Any) -> NDArray[np.float64] | None:
+    """Weights of records, as scikit-learn checks them; None where there are none."""
+    from sklearn.utils.validation import _check_sample_weight
+
+    if given is None:
+        return None
+    found: NDArray[np.float64] = _check_sample_weight(given, records, dtype=np.float64)
+    below = np.flatnonzero(found < 0)
+    if len(below):
+        raise DataError(
+            f"sample_weight is {found[below[0]]:g} for record {below[0]}; it must be 0 or above"
+        )
+    if not found.any():
+        raise DataError("sample_weight is 0 for every record")
+    return found
+
+
 def column(values: NDArray[Any], name: str) -> pl.Series:
     """Labels as a column of a frame."""
     import polars as pl

@@ -80,7 +80,7 @@ def read(folder: Path, wanted: type[Any]) -> Saved:
 
 def _unpacked(content: Mapping[str, Any], known: set[str]) -> Saved:
     parameters = dict(content["parameters"])
-    if unknown := sorted(set(parameters) ^ known):
+    if unknown := sorted(set(parameters) - known):
         raise ValueError(f"parameter {unknown[0]}")
     privacy = parameters.get("privacy")
     if isinstance(privacy, dict) and PRIVACY in privacy:

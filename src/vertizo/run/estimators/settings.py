@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from vertizo.core.errors import ConfigError
 from vertizo.data.splits import nearest
+from vertizo.privacy.durable_ledger import DurableLedger
+from vertizo.privacy.options import ON_LABELS
 from vertizo.run.estimators.privacy import Privacy
+from vertizo.run.experiment import Experiment
+from vertizo.run.ledger_session import budget_for, set_apart
+from vertizo.run.record_names import names_of
 
 Tree = dict[str, Any]
+MOST_THREADS = 256
+"""Of a configuration's ``threads``."""
 
 KEYS = {
     "epochs": "epochs",
@@ -25,6 +33,7 @@ KEYS = {
     "validation": "data.validation",
     "label_range": "data.label_range",
     "final_head": "server.final_head",
+    "ledger": "privacy.ledger",
 }
 """Parameter of an estimator → key of the configuration."""
 
@@ -57,6 +66,7 @@ def tree_of(parameters: Mapping[str, Any], config: Any, own: Mapping[str, Any]) 
     tree: Tree = deepcopy(plain(config or {}))
     for name, key in KEYS.items():
         value = plain(parameters.get(name))
+        value = str(value) if isinstance(value, Path) else value
         if value is not None:
             _put(tree, key, value, f"the parameter {name}")
     _choose_method(tree, plain(parameters["method"]))
@@ -96,6 +106,35 @@ def _put(tree: Tree, key: str, value: Any, whose: str) -> None:
     if last in tree:
         raise ConfigError(f"config has {key}, which {whose} says as well; keep one of them")
     tree[last] = value
+
+
+def threads(n_jobs: Any) -> Tree:
+    """Threads for so many jobs, as scikit-learn counts them: -1 is every core, None leaves it."""
+    if n_jobs is None:
+        return {}
+    from joblib import effective_n_jobs
+
+    if isinstance(n_jobs, bool) or not isinstance(n_jobs, (int, np.integer)) or n_jobs == 0:
+        raise ConfigError(f"n_jobs is {n_jobs!r}; use a number of threads, or -1 for every core")
+    return {"threads": min(effective_n_jobs(int(n_jobs)), MOST_THREADS)}
+
+
+def open_ledger(experiment: Experiment, fits: Any) -> None:
+    """Make the file that ``privacy.ledger`` names, with a budget for so many fits like this one.
+
+    One that is there stays. Errors as of ``vertizo privacy ledger create``.
+    """
+    path = experiment.config.privacy.ledger
+    if isinstance(fits, bool) or not isinstance(fits, (int, np.integer)) or fits < 1:
+        raise ConfigError(f"ledger_fits is {fits!r}; it must be a whole number from 1")
+    if path is None or path.exists():
+        return
+    data, config = experiment.data(), experiment.config
+    if config.privacy.mechanism in ON_LABELS:
+        set_apart(path, config, data, further=False)
+        return
+    budget = budget_for(config, data, int(fits))
+    DurableLedger.create(path, budget, names=names_of(data))
 
 
 def columns_of(parties: Any, names: Sequence[str]) -> dict[str, list[str]]:

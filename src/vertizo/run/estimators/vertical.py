@@ -44,12 +44,20 @@ class VerticalClassifier(ClassifierMixin, VerticalEstimator):  # type: ignore[mi
             anyway, and so are pandas' and Polars' categories.
         classes: all classes there are, from public knowledge; ``privacy`` needs them. None for
             those of y.
+        class_weight: class → how much a record of it counts, 1 for those it leaves out, from public
+            knowledge; or balanced, which with ``privacy`` takes the classes' public shares, in
+            ``config`` as ``data.class_shares``. None counts all alike.
         final_head: a second model, fitted on the raw labels after the last reply: logistic,
             boosting or refit (the server's model once more); None for none. It costs no privacy
             against the clients, and must stay with the label holder.
         head: which model predicts: private, the server's, or raw, that of ``final_head``. It may be
             set after fit as well; nothing covers what raw predicts.
         config: further keys of a configuration, nested as in its file.
+        ledger: file that fits with ``privacy`` on the same records are charged to; the first makes
+            it. None counts each fit by itself.
+        ledger_fits: fits like the first that the file is then made for.
+        n_jobs: threads of a computation; -1 for every core, None for one. Parties take turns, as
+            their messages depend on each other: for small models one thread is fastest.
         random_state: seed of all that is random, the noise of ``privacy`` included.
         verbose: show progress on a terminal or in a notebook.
         out: folder for the run, which must be new; None keeps it in memory.
@@ -64,6 +72,7 @@ class VerticalClassifier(ClassifierMixin, VerticalEstimator):  # type: ignore[mi
     task = "classification"
     classes_: NDArray[Any] = field(init=False)
     classes: Sequence[Any] | None = None
+    class_weight: Mapping[Any, float] | str | None = None
 
     def predict_proba(self, X: Any) -> NDArray[np.float32]:  # noqa: N803 - scikit-learn's name
         """The probability of each class, [records, classes] in the order of ``classes_``.
@@ -103,7 +112,25 @@ class VerticalClassifier(ClassifierMixin, VerticalEstimator):  # type: ignore[mi
             raise DataError(f"y has one class only, {present[0]!r}; there must be two at least")
         if len(set(texts)) < len(texts):
             raise DataError(f"y has classes that read the same as text: {', '.join(texts)}")
-        return {"data.classes": texts} if self.classes is not None else {}
+        found: dict[str, Any] = {"data.classes": texts} if self.classes is not None else {}
+        if self.class_weight is not None:
+            found["data.class_weights"] = self._class_weights()
+        return found
+
+    def _class_weights(self) -> dict[str, float] | str:
+        """By the classes' texts."""
+        given = self.class_weight
+        if isinstance(given, str):
+            return given
+        if not isinstance(given, Mapping):
+            raise ConfigError(
+                f"class_weight is {given!r}; use 'balanced', or map classes to weights"
+            )
+        unknown = next((name for name in given if name not in self.classes_.tolist()), None)
+        if unknown is not None:
+            raise ConfigError(f"class_weight has {unknown!r}, which is no class of y or classes")
+        names = _texts(np.asarray(list(given), dtype=self.classes_.dtype))
+        return dict(zip(names, map(float, given.values()), strict=True))
 
     def _check_public(self) -> None:
         if self.classes is None:

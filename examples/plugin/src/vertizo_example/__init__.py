@@ -1,0 +1,1 @@
+"""What this package adds to Vertizo; its pyproject.toml says by which names."""

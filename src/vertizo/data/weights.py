@@ -1,0 +1,153 @@
+"""How much a record counts in the loss, and which records are one person's.
+
+A class's weight is a public constant, a record's own weight a part of the record at the label
+holder, like its label. Nothing is divided by a sum of weights, which would depend on all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vertizo.core.deferred import torch
+from vertizo.core.errors import ConfigError, DataError
+from vertizo.core.suggestions import nearest
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from vertizo.data.tabular.columns import Source
+    from vertizo.data.vertical import VerticalData
+
+ROUNDING = 1e-3
+"""By how much shares of classes may miss 1 together."""
+
+
+def check_classes(options: Any) -> None:
+    """Raise ValueError for weights of classes, in a `DataConfig`, that cannot be."""
+    weights, shares = options.class_weights, options.class_shares
+    if weights is None:
+        if shares is not None:
+            raise ValueError("data.class_shares is set but data.class_weights is not 'balanced'")
+        return
+    if options.task == "regression" or options.label_range is not None:
+        raise ValueError("data.class_weights is set but the task is a regression")
+    if isinstance(weights, Mapping):
+        for name, weight in weights.items():
+            if weight < 0:
+                raise ValueError(f"data.class_weights.{name} is {weight}; it must be 0 or above")
+        if not any(weights.values()):
+            raise ValueError(f"data.class_weights is {weights}; some class must weigh more than 0")
+        if shares is not None:
+            raise ValueError(
+                "data.class_shares is set but data.class_weights names the weights themselves; "
+                "keep one of them"
+            )
+    if shares is not None:
+        total = sum(shares.values())
+        if abs(total - 1) > ROUNDING or min(shares.values(), default=0) <= 0:
+            raise ValueError(
+                f"data.class_shares is {shares}; shares must be above 0 and 1 together, "
+                f"not {total:g}"
+            )
+
+
+def check_public(options: Any, mechanism: str) -> None:
+    """Raise ValueError for weights that a mechanism cannot protect, or that are read off labels."""
+    if mechanism in ("none", "embedding-noise"):
+        return
+    if options.class_weights == "balanced" and options.class_shares is None:
+        raise ValueError(
+            f"data.class_weights is 'balanced' but privacy.mechanism is {mechanism!r}: weights "
+            "counted from the labels would tell of them; give the classes' public shares in "
+            "data.class_shares, or the weights themselves"
+        )
+    if options.weight is not None and mechanism in ("randomised-response", "teacher"):
+        raise ValueError(
+            f"data.weight is {options.weight!r} but privacy.mechanism is {mechanism!r}, whose "
+            "replies carry no noise: they would tell of each record's weight; use 'gaussian'"
+        )
+
+
+def of_classes(options: Any, data: VerticalData) -> Tensor | None:
+    """Weights of the classes, float32 [classes]; None where all are alike.
+
+    Balanced ones are ``1 / (k · share)``, as scikit-learn has them. ConfigError for a class that
+    there is not, or a share that is missing.
+    """
+    from vertizo.models.losses import Classification
+
+    given, shares = options.class_weights, options.class_shares
+    if given is None:
+        return None
+    if not isinstance(data.task, Classification):
+        raise ConfigError(f"data.class_weights is set but {data.name} is a regression")
+    names = data.class_names or tuple(map(str, range(data.task.outputs)))
+    if given != "balanced":
+        _check_names("class_weights", given, names)
+        return torch.tensor([given.get(name, 1.0) for name in names])
+    if shares is None:
+        counts = torch.bincount(data.labels["train"], minlength=len(names)).double()
+        found = len(data.labels["train"]) / (len(names) * counts.clamp(min=1))
+        return found.float()
+    _check_names("class_shares", shares, names)
+    missing = next((name for name in names if name not in shares), None)
+    if missing is not None:
+        raise ConfigError(f"data.class_shares has no share of the class {missing!r}")
+    return torch.tensor([1 / (len(names) * shares[name]) for name in names])
+
+
+def _check_names(key: str, given: Mapping[str, float], names: Sequence[str]) -> None:
+    unknown = next((name for name in given if name not in names), None)
+    if unknown is not None:
+        hint = nearest(unknown, names) or f"; they are {', '.join(map(repr, names))}"
+        raise ConfigError(f"data.{key} has {unknown!r}, which is no class{hint}")
+
+
+def of_labels(labels: Tensor, classes: Tensor | None, records: Tensor | None) -> Tensor | None:
+    """What each record counts by its class and its own weight, [records]; None: all alike."""
+    if classes is None:
+        return records
+    return classes[labels] if records is None else classes[labels] * records
+
+
+def of_records(source: Source, column: str | None) -> Tensor | None:
+    """A column of weights, float32 [records]; DataError for one that is missing or below 0."""
+    from vertizo.data.tabular.columns import numbers
+
+    if column is None:
+        return None
+    values, text = numbers(source, column)
+    wrong = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
+    if text is not None or len(wrong):
+        row = int(wrong[0]) if text is None else text
+        raise DataError(
+            f"{source.name}: the weight {column!r} is {source.frame[column][row]!r} in "
+            f"{source.place(row)}; it must be a number from 0"
+        )
+    if not values.any():
+        raise DataError(f"{source.name}: the weight {column!r} is 0 in every row")
+    return torch.from_numpy(values.astype(np.float32))
+
+
+def persons(source: Source, person: str | None, id_: str | None) -> Tensor | None:
+    """A number for the person of each record, int64 [records]; None where nothing names one.
+
+    By the column of persons, else by that of identifiers. A record without an identifier is a
+    person's own; DataError for one without a person.
+    """
+    from vertizo.data.alignment import known_keys
+
+    column = id_ if person is None else person
+    if column is None:
+        return None
+    keys = known_keys(source.frame, column, source.name)
+    if person is not None and None in keys:
+        raise DataError(
+            f"{source.name}: the person {person!r} is missing in {source.place(keys.index(None))}"
+        )
+    known = {key: place for place, key in enumerate(keys)}
+    found = [place if key is None else known[key] for place, key in enumerate(keys)]
+    return torch.tensor(found, dtype=torch.int64)

@@ -1,0 +1,81 @@
+"""How many training records one person has, at most: said in public, or counted.
+
+A count reads which records there are, which parties that hold the same records know, and never a
+label: of records without an identifier, those with the same features count as one person's.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from vertizo.config.schema import ExperimentConfig
+from vertizo.core.errors import DataError
+from vertizo.data.vertical import VerticalData
+from vertizo.privacy.persons import Persons
+
+OWN = ("table", "frame")
+"""Data sets whose records may be anybody's, as often as they like."""
+
+
+def check_persons(config: ExperimentConfig, data: VerticalData) -> None:
+    """Refuse a person with more records than is said, and an identifier that is there twice.
+
+    Raises:
+        DataError: names the key, the count and what would be right.
+    """
+    options, most = config.data, _most(data)
+    if most is None:
+        return
+    column = f"data.person {options.person!r}" if options.person else f"data.id {options.id!r}"
+    bound = options.records_per_person
+    if bound is not None and most > bound:
+        raise DataError(
+            f"{column} names one person in {most} training records but data.records_per_person "
+            f"is {bound}; raise it, or leave records out"
+        )
+    if most > 1 and bound is None and options.person is None and config.privacy.epsilon is not None:
+        raise DataError(
+            f"{column} names one record in {most} training rows, for which ε would be {most} "
+            f"times one record's or more; leave copies out (data.class_weights makes a class count "
+            f"more), or set data.person to {options.id!r} to have ε stated for a person"
+        )
+
+
+def persons_of(config: ExperimentConfig, data: VerticalData) -> Persons | None:
+    """None where nothing says whose records they are."""
+    options, most = config.data, _most(data)
+    if options.records_per_person is not None:
+        return Persons(options.records_per_person, "data.records_per_person")
+    if most is not None:
+        named = f"data.id {options.id!r}"
+        if options.person is not None:
+            named = f"data.person {options.person!r}"
+        return Persons(most, f"counted by {named}")
+    if options.name not in OWN or not data.features:
+        return None
+    most = _alike(data)
+    return Persons(most, "they have the same features") if most > 1 else None
+
+
+def _most(data: VerticalData) -> int | None:
+    """Records of the person who has most; None where nothing names persons."""
+    if data.persons is None or not len(data.persons):
+        return None
+    return int(torch.unique(data.persons, return_counts=True)[1].max())
+
+
+def _alike(data: VerticalData) -> int:
+    """Training records of which no party can tell one from another, at most.
+
+    By a hash of 64 bits of each: one that two records share by chance counts them as alike.
+    """
+    drawn = np.random.default_rng(0)
+    hashes = np.zeros(data.records, np.uint64)
+    for own in (*data.features, *([] if data.own is None else [data.own.values])):
+        rows = own["train"].flatten(1).numpy()
+        for column in range(rows.shape[1]):
+            values = np.ascontiguousarray(rows[:, column], np.float32) + np.float32(0)  # no −0
+            odd = np.uint64(drawn.integers(2**64, dtype=np.uint64)) | np.uint64(1)
+            hashes += (values.view(np.uint32).astype(np.uint64) + np.uint64(1)) * odd
+    return int(np.unique(hashes, return_counts=True)[1].max())
