@@ -98,15 +98,16 @@ def plot(drawing: Drawing, measure: Measure, axis: Axis) -> Plot | None:
         ]
         return Stroke(place, _path(path), band, marks, readings)
 
-    scale = measure.scale
+    scale, least = measure.scale, 1.0 if axis.key == "round" else 0.0
     return Plot(
         measure=measure,
         axis=axis,
         title=title,
         across=fitting(
             [
-                Tick(1000 * tick * divisor / right, _text(tick, step))
+                Tick(1000 * tick * divisor / right, _text(tick, max(step, least)))
                 for tick, step in ticks(0.0, right / divisor)
+                if not least or tick.is_integer()
             ],
             ROOM,
         ),
@@ -201,7 +202,7 @@ def describe(drawing: Drawing, measure: Measure) -> str:
     if any(p.spread is not None for line in main for p in line.points[measure.key]):
         words += " Bands and ± are one standard deviation over seeds."
     if len(main) < len(lines):
-        words += " Dashes are frozen clients, dots random updates."
+        words += " Dashes are frozen clients, dots random updates, both by turns label-free ones."
     return words
 
 

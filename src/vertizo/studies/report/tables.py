@@ -202,7 +202,11 @@ def _headline(variant: Variant, main: Measure | None) -> dict[str, Any]:
             if raw != NOTHING:
                 found["controls"].append((name, f"{raw.text} {main.unit}".strip()))
                 controls = _controls(variant, RAW[main])
-                found["controls"] += [(f"raw, {control}", text) for control, text in controls]
+                found["controls"] += [
+                    (f"raw, {control}", text)
+                    for control, text in controls
+                    if control != CONTROLS["label-free"]  # which has this head alone
+                ]
     seeds = "1 seed, no spread" if len(finished) == 1 else f"{len(finished)} seeds"
     waiting = len(variant.runs) - len(finished)
     up, down = UP(variant), DOWN(variant)
