@@ -509,6 +509,7 @@ IDLE: dict[str, tuple[tuple[str, ...], ...]] = {
     "simulation.timeout=3": (DIGITS, EXACT),
     "client.components=9": (DIGITS, EXACT),
     "data.delimiter=;": (DIGITS,),
+    "data.encoding=gb18030": (DIGITS,),
     "data.tokenizer=minilm": (DIGITS,),
     "data.length=9": (DIGITS,),
     "data.vocabulary=99": (DIGITS,),

@@ -218,7 +218,7 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
         },
     },
 }
-DIGEST = "e444bb1adbe15c962272508fbe8dbe26"
+DIGEST = "b2116890ad145e17f735c881a5db64d0"
 SERVED: dict[str, dict[str, Any]] = {
     "dpzv": {},
     "vafl": {

@@ -28,6 +28,7 @@ ROWS: list[tuple[dict[str, Any], list[str]]] = [
     ({**TABLE, "delimiter": "||"}, ["data.delimiter is '||'", "';'"]),
     ({**TABLE, "delimiter": ""}, ["data.delimiter is ''"]),
     ({**TABLE, "delimiter": '"'}, ["data.delimiter"]),
+    ({**TABLE, "encoding": "gbk"}, ["data.encoding", "'gbk'", "gb18030"]),
     ({**TABLE, "task": "ranking"}, ["data.task", "'ranking'"]),
     ({**TABLE, "test": 1.0}, ["data.test", "1.0"]),
     ({**TABLE, "ranges": {"a": [1]}}, ["data.ranges.a", "[low, high]"]),

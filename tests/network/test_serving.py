@@ -23,6 +23,7 @@ from tests.rows import each
 
 from vertizo.core.errors import ConfigError, DataError, RunError, WireError
 from vertizo.core.names import Head
+from vertizo.data.tabular.csv_lines import CsvFormat
 from vertizo.network import frames, service
 from vertizo.network.frames import Ready, Send
 from vertizo.network.options import JoinConfig, ServeConfig, load_join, load_serve
@@ -268,7 +269,7 @@ def trained(tables: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def new_records(tables: Path, name: str) -> NewRecords:
-    return NewRecords(tables / f"{name}.new.csv", "key", ",", "t")
+    return NewRecords(tables / f"{name}.new.csv", "key", CsvFormat(), "t")
 
 
 @each("head", ["private", "raw"])

@@ -39,6 +39,7 @@ def align(
 
     def own_table(data: DataConfig | HeldTable) -> TableToAlign:
         from vertizo.data.alignment import TableToAlign
+        from vertizo.data.tabular.csv_lines import CsvFormat
 
         output = out or data.path
         if data.id is None or output is None:
@@ -46,7 +47,7 @@ def align(
                 "data.path and data.id are not set; they name the aligned table and its column of "
                 "keys"
             )
-        return TableToAlign(table, data.id, output, data.delimiter, overwrite)
+        return TableToAlign(table, data.id, output, CsvFormat.of(data), overwrite)
 
     errors = Console(stderr=True)
     try:

@@ -56,7 +56,10 @@ def check_all_used(config: Any) -> None:
         *_of_optimizers(config),
         ("client.components", config.client.pretrain != "none", "client.pretrain is 'none'"),
         ("simulation.timeout", config.simulation.drop > 0, no_loss),
-        ("data.delimiter", name == "table", f"data.name is {name!r}; it is for 'table'"),
+        *(
+            (f"data.{key}", name == "table", f"data.name is {name!r}; it is for 'table'")
+            for key in ("delimiter", "encoding")
+        ),
         *(
             (f"data.{key}", known is None or known.tokens, no_texts)
             for key in ("tokenizer", "length", "vocabulary", "encoder")

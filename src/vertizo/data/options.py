@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from vertizo.core.names import SplitName
+from vertizo.core.names import Encoding, SplitName
 from vertizo.core.options import Options
 from vertizo.data import weights
 
@@ -111,6 +111,8 @@ class DataConfig(Options):
     """For ``table``: a file of the test records. Default: a share of `path`."""
     delimiter: Delimiter = ","
     """For ``table``: the character between the values of a CSV file."""
+    encoding: Encoding = "utf-8"
+    """For ``table``: of a CSV file; gb18030 reads GBK and GB2312 as well."""
     label: str | None = None
     """For ``table``: the column to predict."""
     id: str | None = None

@@ -16,6 +16,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from vertizo.core.errors import ConfigError, DataError
+from vertizo.core.names import Encoding
 from vertizo.core.options import Options
 from vertizo.core.randomness import Stream
 from vertizo.data.alignment import contents_of, fingerprint, in_order, keys_of
@@ -30,6 +31,7 @@ from vertizo.data.choosing import (
 from vertizo.data.labels import labels_of
 from vertizo.data.options import Category, DataConfig, Delimiter
 from vertizo.data.tabular.columns import Source, check_known, matrices
+from vertizo.data.tabular.csv_lines import CsvFormat
 from vertizo.data.tabular.dates import moments
 from vertizo.data.tabular.prepared import Preparation
 from vertizo.data.tabular.preprocessing import Preprocessing, check_public
@@ -52,6 +54,8 @@ class OwnTable(Options):
     """The column of keys: the same people have the same keys at all parties."""
     delimiter: Delimiter = ","
     """The character between the values of a CSV file."""
+    encoding: Encoding = "utf-8"
+    """Of a CSV file; gb18030 reads GBK and GB2312 as well."""
     columns: list[str] | None = None
     """The features. Default: all columns but ``id`` and ``drop``."""
     drop: list[str] = Field(default_factory=list)
@@ -234,7 +238,7 @@ def _opened(
     for path in (options.path, options.test_path):
         if path is None:
             continue
-        source = source_of(path, options.delimiter)
+        source = source_of(path, CsvFormat.of(options))
         keys = keys_of(source.frame, options.id, source.name, source.place)
         rows = sorted(range(len(keys)), key=keys.__getitem__)
         sources.append(source.reordered(rows))

@@ -18,6 +18,7 @@ from vertizo.data.pooled import Pooled
 from vertizo.data.tabular import frames
 from vertizo.data.tabular.column_checks import notes
 from vertizo.data.tabular.columns import Source, check_known, matrices
+from vertizo.data.tabular.csv_lines import CsvFormat
 from vertizo.data.tabular.dates import moments
 from vertizo.data.weights import of_records, persons
 from vertizo.models.losses import Classification
@@ -25,9 +26,9 @@ from vertizo.models.losses import Classification
 __all__ = ["Source", "load", "own", "pool", "source_of"]
 
 
-def source_of(path: Path, delimiter: str) -> Source:
+def source_of(path: Path, form: CsvFormat) -> Source:
     """A file as a table; DataError as of `vertizo.data.tabular.frames.read`."""
-    return Source(str(path), frames.read(path, delimiter), frames.place_in(path, delimiter))
+    return Source(str(path), frames.read(path, form), frames.place_in(path, form))
 
 
 def load(_: Path | None, options: DataConfig) -> Pooled:
@@ -38,8 +39,8 @@ def load(_: Path | None, options: DataConfig) -> Pooled:
     """
     if options.path is None or options.label is None:
         raise ConfigError("data.name is 'table', which needs data.path and data.label")
-    files = (options.path, options.test_path)
-    train, test = (None if path is None else source_of(path, options.delimiter) for path in files)
+    files, form = (options.path, options.test_path), CsvFormat.of(options)
+    train, test = (None if path is None else source_of(path, form) for path in files)
     assert train is not None, "it has a path"
     pooled = own(options.path.stem, train, test, options)
     kept = pooled.kept
@@ -52,7 +53,7 @@ def _of_training(
 ) -> list[str]:
     """A text for each training record, of the file read again: only a run with a ledger has to."""
     assert options.path is not None, "a table has a path"
-    rows = texts(source_of(options.path, options.delimiter), options.id)
+    rows = texts(source_of(options.path, CsvFormat.of(options)), options.id)
     return rows if kept is None else [rows[place] for place in kept.tolist()]
 
 
