@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def align(
     config: PartyConfig,
-    table: Annotated[Path, option("This party's whole table, CSV or Parquet.", "FILE")],
+    table: Annotated[Path, option("This party's whole table, CSV, Excel or Parquet.", "FILE")],
     out: Annotated[Path | None, option("The aligned table. Default: data.path.", "FILE")] = None,
     method: Annotated[
         str, option("private needs the extra psi; hashed is not private.", "private|hashed")

@@ -30,7 +30,10 @@ def predict(
     ],
     data: Annotated[
         Path | None,
-        option("New records, CSV or Parquet. Default with a run folder: its test records.", "FILE"),
+        option(
+            "New records, CSV, Excel or Parquet. Default with a run folder: its test records.",
+            "FILE",
+        ),
     ] = None,
     out: Annotated[
         Path | None,

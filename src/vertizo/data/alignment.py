@@ -176,7 +176,7 @@ def align_table(
 
 @dataclass(frozen=True)
 class TableToAlign:
-    """A party's table, CSV or Parquet, and where its aligned rows go."""
+    """A party's table, CSV, Excel or Parquet, and where its aligned rows go."""
 
     path: Path
     column: str

@@ -106,7 +106,7 @@ class DataConfig(Options):
     it. Over a network it is the label holder's."""
 
     path: Path | None = None
-    """For ``table``: a CSV or Parquet file of the training records, or of all records."""
+    """For ``table``: a CSV, Excel (.xlsx) or Parquet file of the training records, or of all."""
     test_path: Path | None = None
     """For ``table``: a file of the test records. Default: a share of `path`."""
     delimiter: Delimiter = ","
@@ -182,7 +182,10 @@ class DataConfig(Options):
                 "data.parties out"
             )
         if self.name == "table":
-            for key, meaning in (("path", "a CSV or Parquet file"), ("label", "a column of it")):
+            for key, meaning in (
+                ("path", "a CSV, Excel or Parquet file"),
+                ("label", "a column of it"),
+            ):
                 if getattr(self, key) is None:
                     raise ValueError(f"data.name is 'table', which needs data.{key}, {meaning}")
             if self.test is not None and self.test_path is not None:

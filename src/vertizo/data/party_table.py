@@ -46,8 +46,8 @@ class OwnTable(Options):
     """A feature holder's table."""
 
     path: Path | None = None
-    """A CSV or Parquet file. Leave it out for a named data set, of which each party takes its
-    part."""
+    """A CSV, Excel (.xlsx) or Parquet file. Leave it out for a named data set, of which each party
+    takes its part."""
     test_path: Path | None = None
     """A file of the test records. Default: a share of ``path``, as the label holder says."""
     id: str | None = None

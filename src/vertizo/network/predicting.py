@@ -49,7 +49,7 @@ REPLACED = Stream.from_seed(0)
 
 
 class NewRecords:
-    """A party's new records in a CSV or Parquet file, in the order of their keys.
+    """A party's new records in a CSV, Excel or Parquet file, in the order of their keys.
 
     The federation's name keys the fingerprint. Raises a DataError of one line that names the file
     and what is wrong.

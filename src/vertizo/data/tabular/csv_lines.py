@@ -22,7 +22,7 @@ HEAD = 4096
 OTHER_FORMATS = {
     b"PK\x03\x04": "a ZIP archive; unpack it",
     b"PAR1": "a Parquet file; let its name end in .parquet",
-    b"\xd0\xcf\x11\xe0": "an Excel workbook; save its sheet as CSV",
+    b"\xd0\xcf\x11\xe0": "an old Excel workbook, or has a password; save its sheet as CSV",
     b"\x28\xb5\x2f\xfd": "compressed by Zstandard; unpack it, or use gzip",
     b"BZh": "compressed by bzip2; unpack it, or use gzip",
     b"\xfd7zXZ": "compressed by xz; unpack it, or use gzip",
@@ -141,14 +141,14 @@ def header(path: Path, form: CsvFormat) -> list[str] | None:
         return None
     names = [name.strip() for name in names]
     _check_delimiter(path, line, names, form.delimiter)
-    _check_names(path, line, names)
+    check_names(path, f"line {line}", names)
     return names
 
 
 def _check_format(path: Path, head: bytes, form: CsvFormat) -> None:
     kind = next((kind for start, kind in OTHER_FORMATS.items() if head.startswith(start)), None)
     if head.startswith(b"PK") and (b"xl/" in head or path.suffix.lower().startswith(".xls")):
-        kind = OTHER_FORMATS[b"\xd0\xcf\x11\xe0"]
+        kind = "an Excel workbook; let its name end in .xlsx, or save its sheet as CSV"
     if kind is None and b"\0" in head:
         kind = "not text; save it as CSV in UTF-8"
     if form.encoding != "utf-8" and head.startswith(codecs.BOM_UTF8):
@@ -173,13 +173,14 @@ def _check_delimiter(path: Path, line: int, names: Sequence[str], delimiter: str
         )
 
 
-def _check_names(path: Path, line: int, names: Sequence[str]) -> None:
-    where = f"{path}: the header, in line {line},"
+def check_names(path: Path, place: str, names: Sequence[str]) -> None:
+    """Refuse a header, in that line or row, that does not name each column, or one twice."""
+    where = f"{path}: the header, in {place},"
     if "" in names:
-        place = names.index("") + 1
+        number = names.index("") + 1
         raise DataError(
-            f"{where} has no name for column {place} of {len(names)}; name it or remove it"
-            + (" (from pandas: to_csv(..., index=False))" if place == 1 else "")
+            f"{where} has no name for column {number} of {len(names)}; name it or remove it"
+            + (" (from pandas: index=False)" if number == 1 else "")
         )
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:

@@ -1,4 +1,4 @@
-"""CSV and Parquet files as frames, and one line for what is wrong with a file."""
+"""CSV, Excel and Parquet files as frames, and one line for what is wrong with a file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING
 
 from vertizo.core.errors import DataError
 from vertizo.core.suggestions import nearest_file
-from vertizo.data.tabular.csv_lines import CsvFormat, check_records, header, records, text_of
+from vertizo.data.tabular import excel
+from vertizo.data.tabular.csv_lines import (
+    CsvFormat,
+    check_names,
+    check_records,
+    header,
+    records,
+    text_of,
+)
 
 if TYPE_CHECKING:
     import polars as pl
@@ -33,15 +41,20 @@ def row(index: int) -> str:
 
 
 def read(path: Path, form: CsvFormat = UTF8) -> pl.DataFrame:
-    """A CSV file (may be compressed), as text, or a Parquet file (``.parquet``), as it is.
+    """A CSV file (may be compressed) or workbook, as text, or a Parquet file, as it is.
+
+    What a file is called says what it is: ``.xlsx`` is a workbook, ``.parquet`` a Parquet file.
 
     Raises:
         DataError: missing, empty, damaged or not of that format.
+        ConfigError: a workbook, and nothing to read it with.
     """
     if not path.is_file():
         if path.is_dir():
             raise DataError(f"{path} is a folder, not a file")
         raise DataError(f"{path} is missing{nearest_file(path)}")
+    if excel.is_workbook(path):
+        return _sheet(path)
     if path.suffix != ".parquet":
         return csv_text(path, form)
     import polars as pl
@@ -89,6 +102,13 @@ def csv_text(
             frame = _by_python(path, form, skip, names, error)
     if own is not None and len(own) == frame.width:
         frame.columns = own
+    return _cleaned(frame, path)
+
+
+def _cleaned(frame: pl.DataFrame, path: Path) -> pl.DataFrame:
+    """Text without spaces around it, and without blank rows."""
+    import polars as pl
+
     stripped = pl.all().str.strip_chars()
     frame = frame.select(
         pl.when(stripped.is_in(MISSING)).then(None).otherwise(stripped).name.keep()
@@ -96,6 +116,15 @@ def csv_text(
     # Blank lines, as at the end of the files of the Adult data set, are no records.
     frame = frame.filter(~pl.all_horizontal(pl.all().is_null()))
     return _filled(frame, path)
+
+
+def _sheet(path: Path) -> pl.DataFrame:
+    import polars as pl
+
+    (number, names), *rows = excel.records(path)
+    check_names(path, f"row {number}", names)
+    values = [row for _, row in rows]
+    return _cleaned(pl.DataFrame(values, dict.fromkeys(names, pl.String), orient="row"), path)
 
 
 def _recoded(path: Path, form: CsvFormat) -> bytes:
@@ -126,19 +155,24 @@ def _by_python(
 
 
 def place_in(path: Path, form: CsvFormat) -> Place:
-    """What to call a row of `read`, counted from 0: its line, where the file has lines."""
+    """What to call a row of `read`, counted from 0: its line, or a sheet's row, if there are any."""
 
     def line(index: int) -> str:
         found = 0 if path.suffix == ".parquet" else line_of(path, form, index)
-        return f"line {found}" if found else row(index)
+        word = "row" if excel.is_workbook(path) else "line"
+        return f"{word} {found}" if found else row(index)
 
     return line
 
 
 def line_of(path: Path, form: CsvFormat, index: int) -> int:
-    """The line of a CSV file in which a row of `read`, from 0, begins; 0 if it is unknown."""
+    """The line of a CSV file, or row of a workbook, in which a row of `read`, from 0, begins.
+
+    It is 0 if it is unknown.
+    """
     try:
-        below = islice(records(path, form), 1, None)
+        lines = excel.records(path) if excel.is_workbook(path) else records(path, form)
+        below = islice(lines, 1, None)
         kept = (line for line, values in below if not {v.strip() for v in values} <= {*MISSING})
         return next(islice(kept, index, None), 0)
     except (OSError, EOFError, ValueError):
