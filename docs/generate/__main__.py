@@ -15,6 +15,7 @@ import commands
 import options
 import traffic
 import widths
+import worth
 from canvas import draw
 from rounds import ROUNDS
 
@@ -49,6 +50,8 @@ def part(name: str) -> str:
             return options.configuration()
         case "api":
             return api.page()
+        case "worth":
+            return worth.tables(method)
     raise ValueError(f"unknown part {name!r}")
 
 

@@ -218,7 +218,7 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
         },
     },
 }
-DIGEST = "b2116890ad145e17f735c881a5db64d0"
+DIGEST = "a8ca15bd743ba7d887823616e6b0a72f"
 SERVED: dict[str, dict[str, Any]] = {
     "dpzv": {},
     "vafl": {

@@ -25,6 +25,7 @@ COMMANDS = {
     "compare": "Run several methods on the same data and print one table.",
     "tune": "Search hyperparameters on validation records and report what all trials cost in "
     "privacy.",
+    "worth": "Measure what each party adds: alone, without each, all together, all in one table.",
     "reproduce": "Reproduce a table or figure of a paper and print it beside the published one.",
     "report": "Write one HTML page about runs: curves, tables, clients, privacy, attacks.",
     "predict": "Predict new records, from a run folder or together with all parties over the "

@@ -72,6 +72,10 @@ class VerticalData:
     contents: Callable[[], list[str]] | None = None
     """All that the label holder has in each of their rows, as text; None where that is the key."""
 
+    seats: tuple[int, ...] = ()
+    """Each client's number among those of the split; empty where `data.without` names none."""
+    seated: int = 0
+    """So many clients the split has then, those without a part among them."""
     weights: Tensor | None = None
     """How much each training record counts, [records]; None where all count alike."""
     persons: Tensor | None = None
@@ -107,6 +111,10 @@ def cut(pooled: Pooled, options: DataConfig, stream: Stream) -> VerticalData:
     cut_by = options.split, options.parties, options.columns, options.sizes
     names, parts = pieces(pooled, *cut_by)
     _check_holder(options.label_holder, names)
+    _check_without(options, names)
+    everybody = [name for name in names if name != options.label_holder]
+    present = [place for place, name in enumerate(names) if name not in options.without]
+    names, parts = tuple(names[place] for place in present), [parts[place] for place in present]
     if pooled.levels is not None:
         check_public(pooled.name, pooled.columns or (), pooled.levels, ranges, categories)
     elif ranges or categories:
@@ -163,6 +171,8 @@ def cut(pooled: Pooled, options: DataConfig, stream: Stream) -> VerticalData:
         notes=pooled.notes,
         keys=_chosen(pooled.keys, chosen["train"]),
         contents=_chosen(pooled.contents, chosen["train"]),
+        seats=tuple(everybody.index(client.name) for client in clients) if options.without else (),
+        seated=len(everybody) if options.without else 0,
         weights=None if pooled.weights is None else pooled.weights[chosen["train"]],
         persons=None if pooled.persons is None else pooled.persons[chosen["train"]],
     )
@@ -213,6 +223,22 @@ def _check_holder(label_holder: str | None, names: Sequence[str]) -> None:
         raise ConfigError(
             f"data.label_holder is {label_holder!r}, the only party, which leaves no client; "
             "cut the features between more parties"
+        )
+
+
+def _check_without(options: DataConfig, names: Sequence[str]) -> None:
+    """Refuse parties without a part that are none, or that leave no client."""
+    for name in options.without:
+        if name not in names:
+            hint = nearest(name, names) or f"; they are {', '.join(map(repr, names))}"
+            raise ConfigError(f"data.without names {name!r}, which is none of the parties{hint}")
+        if name == options.label_holder:
+            raise ConfigError(
+                f"data.without names {name!r}, which is data.label_holder; name clients alone"
+            )
+    if {*options.without, options.label_holder} >= {*names}:
+        raise ConfigError(
+            f"data.without names {', '.join(map(repr, options.without))}, which leaves no client"
         )
 
 

@@ -104,6 +104,10 @@ class ServeConfig(ExperimentConfig):
                 "data.columns, data.parties, data.split and data.sizes are for simulations; over a "
                 "network every party has a table of its own"
             )
+        if data.without:
+            raise ValueError(
+                "data.without is for simulations; leave members out of federation.members"
+            )
         if data.parties not in (None, len(served.members)):
             raise ValueError(
                 f"data.parties is {data.parties} but federation.members names "

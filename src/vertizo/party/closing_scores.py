@@ -58,17 +58,42 @@ def closing_scores(task: Task, logits: Tensor, labels: Tensor) -> Scores:
     return found | (_of_two if task.outputs == 2 else _of_many)(task, logits, labels)
 
 
+def headline(task: Task) -> str:
+    """The figure of `resampled`, by its name among the scores."""
+    if isinstance(task, Classification):
+        return "auc" if task.outputs == 2 else "accuracy"
+    if isinstance(task, Quantile):
+        return "pinball"
+    return "huber" if isinstance(task, Huber) else "rmse"
+
+
+def resampled(task: Task, logits: Tensor, labels: Tensor) -> Array:
+    """The `headline` of every resample, [resamples].
+
+    Resamples of the same labels are the same for all logits, so that differences between models are
+    paired. Of two classes, both must occur.
+    """
+    if isinstance(task, Classification):
+        if task.outputs == 2:
+            return _aucs(*_sorted_by(*ranking(task, logits, labels)))
+        return _means((labels.numpy() == logits.numpy().argmax(1)).astype(np.float64))
+    means = _means(task.losses(logits, labels).values.double().numpy())
+    if isinstance(task, Quantile):
+        return means * task.spread
+    return means * task.spread**2 if isinstance(task, Huber) else task.spread * np.sqrt(2 * means)
+
+
+def _ends(task: Task, logits: Tensor, labels: Tensor) -> dict[str, float]:
+    name, (low, high) = headline(task), interval(resampled(task, logits, labels))
+    return {f"{name}_low": low, f"{name}_high": high}
+
+
 def _of_values(task: Regression, logits: Tensor, labels: Tensor) -> dict[str, float]:
     errors = (task.predict(logits) - labels).double().numpy()
     found = {"mae": float(np.abs(errors).mean())}
-    low, high = _interval(_means(task.losses(logits, labels).values.double().numpy()))
     if isinstance(task, Quantile):
         found["below"] = float((errors >= 0).mean())
-        return found | {"pinball_low": low * task.spread, "pinball_high": high * task.spread}
-    if isinstance(task, Huber):
-        return found | {"huber_low": low * task.spread**2, "huber_high": high * task.spread**2}
-    low, high = (task.spread * math.sqrt(2 * end) for end in (low, high))
-    return found | {"rmse_low": low, "rmse_high": high}
+    return found | _ends(task, logits, labels)
 
 
 def _of_two(task: Classification, logits: Tensor, labels: Tensor) -> dict[str, float]:
@@ -77,18 +102,14 @@ def _of_two(task: Classification, logits: Tensor, labels: Tensor) -> dict[str, f
     positive, margin = ranking(task, logits, labels)
     if positive.all() or not positive.any():
         return {}
-    seen, others = _sorted_by(positive, margin)
-    low, high = _interval(_aucs(seen, others))
     likely = task.predict(logits)[:, task.positive].double().numpy()
     false, true, _ = roc_curve(positive, margin, drop_intermediate=False)
     precision, recall, f1, _ = precision_recall_fscore_support(
         positive, likely > THRESHOLD, average="binary", zero_division=0.0
     )
     caught, size = _in_the_top(positive, margin)
-    return {
-        "auc_low": low,
-        "auc_high": high,
-        "gini": 2 * float(_auc(seen, others)[0]) - 1,
+    return _ends(task, logits, labels) | {
+        "gini": 2 * float(_auc(*_sorted_by(positive, margin))[0]) - 1,
         "ks": float(np.max(true - false)),
         "lift_10": caught / size / float(positive.mean()),
         "recall_10": caught / int(positive.sum()),
@@ -103,12 +124,9 @@ def _of_many(task: Classification, logits: Tensor, labels: Tensor) -> dict[str, 
     from sklearn.metrics import f1_score, recall_score, roc_auc_score
 
     truth, predicted = labels.numpy(), logits.numpy().argmax(1)
-    low, high = _interval(_means((truth == predicted).astype(np.float64)))
     there = np.unique(truth)
     macro = {"average": "macro", "zero_division": 0.0}
-    found = {
-        "accuracy_low": low,
-        "accuracy_high": high,
+    found = _ends(task, logits, labels) | {
         "balanced_accuracy": float(recall_score(truth, predicted, labels=there, **macro)),
         "f1_macro": float(f1_score(truth, predicted, labels=there, **macro)),
     }
@@ -179,7 +197,7 @@ def _drawn(generator: np.random.Generator, values: NDArray, some: int) -> NDArra
     return values[generator.integers(0, len(values), (some, len(values)))]
 
 
-def _interval(found: Array) -> tuple[float, float]:
+def interval(found: Array) -> tuple[float, float]:
     """Where the middle `LEVEL` of them lies."""
     low, high = np.quantile(found, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)

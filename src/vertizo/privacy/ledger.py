@@ -255,7 +255,11 @@ class Tally:
     @property
     def left(self) -> int:
         """Units that every record still has for every client."""
-        return self.budget.share - int(self.charged.max())
+        return self.left_of(range(self.budget.clients))
+
+    def left_of(self, clients: Sequence[int]) -> int:
+        """Units that every record still has for each of those clients."""
+        return self.budget.share - int(self.charged[list(clients)].max())
 
     @property
     def steps(self) -> int:

@@ -186,7 +186,7 @@ def build(
     )
     encode = wire.InProcessFrame if exact and observer is None else wire.encode
     for name in config.client.models:
-        if name not in data.parties:
+        if name not in (*data.parties, *config.data.without):
             hint = nearest(name, data.parties) or f"; they are {', '.join(data.parties)}"
             raise ConfigError(f"client.models names {name!r}, which is none of the clients{hint}")
     made = []

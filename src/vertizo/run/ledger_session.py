@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +19,7 @@ from vertizo.privacy.events import LedgerBudget, Releases
 from vertizo.privacy.ledger import Ledger
 from vertizo.privacy.ledger_register import FURTHER, Register
 from vertizo.privacy.options import ON_LABELS
+from vertizo.privacy.seated_ledger import Seated
 from vertizo.privacy.statement import Statement
 from vertizo.run.build_labels import private_labels
 from vertizo.run.build_privacy import Charge, choice_of
@@ -71,7 +72,8 @@ def charged_to(
     def open_ledger(releases: Releases) -> Ledger:
         ledger = DurableLedger.open(path, run, secret=releases.secret, replays=replays)
         stack.enter_context(ledger)
-        budget, name, clients = ledger.budget, records_name(config, data), len(data.parties)
+        budget, name = ledger.budget, records_name(config, data)
+        clients = data.seated or len(data.parties)
         if (name, data.records, clients) != (budget.name, budget.records, budget.clients):
             raise ConfigError(
                 f"privacy.ledger {path} is for {budget.records} records of {budget.name} and "
@@ -79,8 +81,9 @@ def charged_to(
             )
         if (names := names_of(data)) is not None:
             ledger.claim(names)
-        _check_left(ledger, releases)
-        return ledger
+        seats = data.seats or range(clients)
+        _check_left(ledger, releases, seats)
+        return Seated(ledger, seats) if data.seats else ledger
 
     with stack:
         yield Charge(run, open_ledger)
@@ -90,11 +93,11 @@ NEARLY = 1e-3
 """Share of a budget by which secure and seeded noise for one ε may differ."""
 
 
-def _check_left(ledger: DurableLedger, releases: Releases) -> None:
-    """Refuse a new run that the ledger could not pay for to its end."""
+def _check_left(ledger: DurableLedger, releases: Releases, seats: Sequence[int]) -> None:
+    """Refuse a new run of those clients that the ledger could not pay for to its end."""
     if any(ledger.answered(client) is not None for client in range(ledger.budget.clients)):
         return  # it goes on, and what it needs was found to be there when it began
-    left, needed = ledger.tally.left, releases.queries
+    left, needed = ledger.tally.left_of(seats), releases.queries
     if left >= releases.share:
         return
     words = (

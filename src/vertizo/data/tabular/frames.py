@@ -155,7 +155,7 @@ def _by_python(
 
 
 def place_in(path: Path, form: CsvFormat) -> Place:
-    """What to call a row of `read`, counted from 0: its line, or a sheet's row, if there are any."""
+    """What to call a row of `read`, counted from 0: its line or sheet's row, if it has one."""
 
     def line(index: int) -> str:
         found = 0 if path.suffix == ".parquet" else line_of(path, form, index)

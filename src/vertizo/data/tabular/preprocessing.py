@@ -198,6 +198,17 @@ class Preprocessing:
         """Columns of the result."""
         return len(self.columns) + int(self._missing.sum())
 
+    @property
+    def places(self) -> dict[str, list[int]]:
+        """Raw column → those of the result that are made of it."""
+        coded = [column.name for column in self._kept if isinstance(column, Categories)]
+        numbers = [self._kept[index] for index in self._numbers]
+        absent = [each.name for each in numbers if isinstance(each, Fitted) and each.indicator]
+        found: dict[str, list[int]] = {name: [] for name in self.columns}
+        for place, name in enumerate([*coded, *(each.name for each in numbers), *absent]):
+            found[name].append(place)
+        return found
+
     def __call__(self, values: Matrix) -> Tensor:
         """[records, columns] to float32 [records, codes + numbers + indicators]."""
         codes = np.empty((len(values), len(self._tables)))

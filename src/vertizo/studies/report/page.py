@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from vertizo.core.errors import ConfigError, RunError
 from vertizo.core.version import VERSION
 from vertizo.run import checkpoint
-from vertizo.studies.report import curves, measures, plot, ranking, statements, tables
+from vertizo.studies.report import curves, measures, plot, ranking, statements, tables, worth
 from vertizo.studies.report.clients import timeline
 from vertizo.studies.report.reading import Material
 from vertizo.studies.report.variants import Study, studies
@@ -32,8 +32,9 @@ def render(material: Material, title: str | None = None) -> str:
         environment()
         .get_template("page.html")
         .render(
-            title=title or _title(found),
+            title=title or _title(found, material),
             parts=[_part(study, place) for place, study in enumerate(found)],
+            worths=[worth.part(each) for each in material.worths],
             attacks=[tables.attacks(each) for each in material.attacks],
             commands=material.commands,
             differ=statements.differ(found),
@@ -72,7 +73,10 @@ def policy(style: str, script: str = "") -> str:
     )
 
 
-def _title(found: Sequence[Study]) -> str:
+def _title(found: Sequence[Study], material: Material) -> str:
+    if material.worths:
+        sets = dict.fromkeys(str(each.content.get("dataset")) for each in material.worths)
+        return f"What each party is worth: {', '.join(sets)}"
     if not found:
         return "Attacks"
     words = []

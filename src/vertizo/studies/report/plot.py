@@ -105,14 +105,14 @@ def plot(drawing: Drawing, measure: Measure, axis: Axis) -> Plot | None:
         title=title,
         across=fitting(
             [
-                Tick(1000 * tick * divisor / right, _text(tick, max(step, least)))
+                Tick(1000 * tick * divisor / right, text(tick, max(step, least)))
                 for tick, step in ticks(0.0, right / divisor)
                 if not least or tick.is_integer()
             ],
             ROOM,
         ),
         upright=[
-            Tick(y(tick / scale), _text(tick, step))
+            Tick(y(tick / scale), text(tick, step))
             for tick, step in ticks(low * scale, high * scale)
         ],
         strokes=[stroke(place, points) for place, points in lines],
@@ -165,7 +165,8 @@ def fitting(across: Sequence[Tick], room: int) -> list[Tick]:
     return [tick._replace(is_minor=bool(place % every)) for place, tick in enumerate(across)]
 
 
-def _text(tick: float, step: float) -> str:
+def text(tick: float, step: float) -> str:
+    """A number beside an axis, with as many digits as its step has."""
     digits = max(0, -math.floor(math.log10(step) + 1e-9))
     return f"{tick:,.{digits}f}" if digits <= 6 else f"{tick:g}"
 

@@ -72,12 +72,26 @@ class Attacks:
     results: tuple[Mapping[str, Any], ...]
 
 
+@dataclass(frozen=True)
+class Worth:
+    """Figures of ``vertizo worth``."""
+
+    path: Path
+    content: Mapping[str, Any]
+
+    def has_left_out(self, run: Path) -> bool:
+        """Whether a run is of some parties alone: one of the trainings behind a picture's rows."""
+        whole = self.path / str(self.content.get("federation"))
+        return run.is_relative_to(self.path) and not run.is_relative_to(whole)
+
+
 @dataclass
 class Material:
     """All that a report is made from."""
 
     runs: list[Run] = field(default_factory=list)
     attacks: list[Attacks] = field(default_factory=list)
+    worths: list[Worth] = field(default_factory=list)
     commands: list[tuple[Path, str]] = field(default_factory=list)
     """The command that made a folder, where it says so."""
 
@@ -89,16 +103,22 @@ def read(paths: Sequence[Path]) -> Material:
         if not path.is_dir():
             raise RunError(
                 f"{path} is no folder; name one of `vertizo train`, `vertizo compare`, "
-                "`vertizo serve` or `vertizo attack --out`"
+                "`vertizo worth`, `vertizo serve` or `vertizo attack --out`"
             )
         attacks = [_attacks(found) for found in _below(path, "attacks.json")]
-        runs = _runs(path, material)
-        if not runs and not attacks:
+        worths = [Worth(found.parent, _json(found)) for found in _below(path, "worth.json")]
+        runs = [
+            run
+            for run in _runs(path, material)
+            if not any(each.has_left_out(run.path) for each in worths)
+        ]
+        if not runs and not attacks and not worths:
             raise RunError(
-                f"{path} holds nothing to report: no config.yaml of a run, no comparison.json and "
-                "no attacks.json"
+                f"{path} holds nothing to report: no config.yaml of a run, no comparison.json, no "
+                "worth.json and no attacks.json"
             )
         material.runs += runs
+        material.worths += worths
         material.attacks += attacks
     return material
 

@@ -1,0 +1,1 @@
+"""What each party is worth: federations with and without it, side by side."""

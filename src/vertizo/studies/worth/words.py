@@ -1,0 +1,189 @@
+"""The figures of ``worth.json`` as lines of tables, for a terminal and for the report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+MOST = 5
+"""Parties whose every coalition is trained: 31 of them."""
+Content = Mapping[str, Any]
+METRICS = {
+    "auc": ("test AUC", 1.0, 4),
+    "accuracy": ("test accuracy, %", 100.0, 2),
+    "rmse": ("test RMSE", 1.0, 4),
+    "pinball": ("test pinball loss", 1.0, 4),
+    "huber": ("test Huber loss", 1.0, 4),
+}
+"""What each figure is called, its scale and digits."""
+
+
+def metric(content: Content) -> str:
+    """What is compared."""
+    return METRICS[content["metric"]][0]
+
+
+def figure(content: Content, value: float | None) -> str:
+    """A figure in its own digits."""
+    _, scale, digits = METRICS[content["metric"]]
+    return "-" if value is None else f"{scale * value:.{digits}f}"
+
+
+def difference(content: Content, value: float) -> str:
+    """A difference of two, with its sign."""
+    _, scale, digits = METRICS[content["metric"]]
+    return f"{scale * value:+.{digits}f}".replace("-", "−")
+
+
+def between(content: Content, found: Mapping[str, float]) -> str:
+    """A difference and its interval."""
+    return f"{difference(content, found['value'])} {ends(content, found)}"
+
+
+def ends(content: Content, found: Mapping[str, float]) -> str:
+    """The interval of a difference."""
+    low, high = (difference(content, found[end]) for end in ("low", "high"))
+    return f"({low} to {high})"
+
+
+def holder(content: Content) -> str:
+    """What the label holder is called."""
+    return content["label_holder"] or "the label holder"
+
+
+def who(content: Content, row: Mapping[str, Any]) -> tuple[str, str]:
+    """Who takes part in a row, and what else is to be said of it."""
+    if row["kind"] == "alone":
+        note = "gradient boosting" if content["label_holder"] else "no columns, nothing learnt"
+        return f"{holder(content)} alone", note
+    if row["kind"] == "pooled":
+        return "all in one table", "gradient boosting"
+    present, everybody = row["parties"], content["parties"]
+    if len(present) == len(everybody):
+        return "all, federated", ""
+    absent = [party for party in everybody if party not in present]
+    return (f"without {absent[0]}" if len(absent) == 1 else f"with {', '.join(present)}"), ""
+
+
+def name(content: Content, row: Mapping[str, Any]) -> str:
+    """The same in one line."""
+    called, note = who(content, row)
+    return f"{called} ({note})" if note else called
+
+
+def shown(content: Content) -> list[Mapping[str, Any]]:
+    """Rows that people want to see: one party, all but one, and the ends; the others are kept."""
+    most = len(content["parties"])
+    few = (1, most - 1, most)
+    return [r for r in content["rows"] if r["kind"] != "federated" or len(r["parties"]) in few]
+
+
+def table(content: Content, *, every: bool = False) -> list[list[str]]:
+    """Who takes part, the figure with its interval, and the gain over the label holder alone."""
+    lines = []
+    for row in content["rows"] if every else shown(content):
+        if row["value"] is None:
+            lines.append([name(content, row), "-", row["why"], "-"])
+            continue
+        low, high = (figure(content, row[end]) for end in ("low", "high"))
+        gain = "-" if row["gain"] is None else between(content, row["gain"])
+        value = figure(content, row["value"])
+        lines.append([name(content, row), value, f"{low} to {high}", gain])
+    return lines
+
+
+def parties(content: Content) -> tuple[list[str], list[list[str]]]:
+    """Headings and lines: what each party is worth by its absence, its value and its columns."""
+    headings = ["party", "lost without it"]
+    values = {each["party"]: each for each in content["shapley"] or ()}
+    lost = {each["party"]: each for each in content["left_out"]}
+    used = {each["party"]: each for each in content["importance"] if each["column"] is None}
+    headings += ["Shapley value"] if values else []
+    headings += ["permuted"] if used else []
+    lines = []
+    for party in dict.fromkeys([*content["parties"], *used]):
+        line = [party, between(content, lost[party]) if party in lost else "-"]
+        if values:
+            line.append(between(content, values[party]) if party in values else "-")
+        if used:
+            line.append(_loss(content, used[party]) if party in used else "-")
+        lines.append(line)
+    return headings, lines
+
+
+def columns(content: Content, most: int | None = None) -> list[list[str]]:
+    """The columns that the federation uses most: party, column, and what is lost permuted."""
+    found = [each for each in content["importance"] if each["column"] is not None]
+    found.sort(key=lambda each: -each["value"])
+    return [[each["party"], each["column"], _loss(content, each)] for each in found[:most]]
+
+
+def too_many(parties: int) -> str:
+    """Why there are no Shapley values of so many parties."""
+    return (
+        f"no Shapley values: {parties} parties have {2**parties:,} coalitions, and values are for "
+        f"{MOST} at most; every party is left out once"
+    )
+
+
+def _loss(content: Content, each: Mapping[str, Any]) -> str:
+    return f"{difference(content, each['value'])} ± {figure(content, each['spread'])}"
+
+
+def verdicts(content: Content) -> list[str]:
+    """A sentence on all parties together and on each: whether its absence is seen at all."""
+    said = []
+    whole = next(row["gain"] for row in reversed(content["rows"]) if row["kind"] == "federated")
+    if whole is not None and len(content["parties"]) > 1:
+        said.append(
+            f"All together add {between(content, whole)} {metric(content)} to "
+            f"{holder(content)} alone."
+        )
+    for each in content["left_out"]:
+        party, low, high = each["party"], each["low"], each["high"]
+        seen = f"{between(content, each)} {metric(content)}"
+        if low > 0:
+            said.append(f"{party} adds to what the others have: {seen}.")
+        elif high < 0:
+            said.append(f"{party} makes the federation worse: {seen}.")
+        else:
+            said.append(f"{party} is not shown to add anything to what the others have: {seen}.")
+    return said
+
+
+def notes(content: Content) -> list[str]:
+    """What the figures mean, and what they cost."""
+    level, seeds = f"{100 * content['level']:g} %", len(content["seeds"])
+    better = "" if content["larger_is_better"] else " Gains are what errors fall by."
+    said = [
+        f"Intervals: {level} of {content['resamples']:,} bootstrap resamples of the "
+        f"{content['tests']:,} test records, the same for all rows, so that differences are "
+        f"paired.{better}",
+        "They do not hold what depends on the training's seed"
+        + (f"; figures are means over {seeds} seeds." if seeds > 1 else "; --seeds 3 shows more."),
+        "All in one table: what gradient boosting reaches with every party's columns in one place, "
+        "which a federation avoids; in a simulation only.",
+    ]
+    if content["head"] == "raw":
+        said.append("Federated rows are of the raw head, which stays with the label holder.")
+    if content["head"] != "raw" or content["raw_head"] != "boosting":
+        said.append(
+            "Alone and in one table, gradient boosting predicts; in federations, "
+            + (
+                f"a {content['raw_head']} head"
+                if content["head"] == "raw"
+                else "the server's model"
+            )
+            + ". Gains are of columns and models alike, unless server.final_head is 'boosting'."
+        )
+    if content["shapley"] is None and len(content["parties"]) > MOST:
+        said.append(too_many(len(content["parties"])))
+    elif content["shapley"] is None:
+        said.append("no Shapley values: not every coalition was trained.")
+    if content["importance"]:
+        said.append(
+            "permuted: what the federation of all loses when these columns of the test records "
+            f"are exchanged at random, {content['repeats']} times a seed (± is their standard "
+            "deviation)."
+        )
+    return [*said, *content["cost"]["words"]]
