@@ -119,10 +119,12 @@ class TestCsv:
                 "Chinese",
             ]
             refuse([*words, str(path)], path, delimiter="|")
+        late = "a|y\n" + 1999 * "1|p\n" + "1|中国人\n"
         chinese: dict[str, Any] = {"delimiter": "|", "encoding": "gb18030"}
         rows = [
-            ("a|y\n1|中国人\n".encode(), ["not GB18030", "line 2", "to utf-8"]),
+            (late.encode(), ["not GB18030", "line 2001", "to utf-8"]),
             ("a|y\n1|p\n".encode("utf-8-sig"), ["UTF-8 text", "data.encoding to utf-8"]),
+            ("编号|y\n1|p\n".encode(), ["UTF-8 text", "data.encoding to utf-8"]),
             (b"a|y\n1|p\n\xff|q\n", ["not GB18030", "line 3 holds the byte 0xff, number 9"]),
             ("a|b|y\n1|中|p\n1|p\n".encode("gb18030"), ["line 3", "2 values"]),
         ]

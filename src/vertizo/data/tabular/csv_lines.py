@@ -151,10 +151,19 @@ def _check_format(path: Path, head: bytes, form: CsvFormat) -> None:
         kind = "an Excel workbook; let its name end in .xlsx, or save its sheet as CSV"
     if kind is None and b"\0" in head:
         kind = "not text; save it as CSV in UTF-8"
-    if form.encoding != "utf-8" and head.startswith(codecs.BOM_UTF8):
+    if form.encoding != "utf-8" and _is_utf8(head):
         kind = "UTF-8 text; set data.encoding to utf-8 (--encoding of `vertizo predict`)"
     if kind is not None:
         raise DataError(f"{path} is {kind}")
+
+
+def _is_utf8(head: bytes) -> bool:
+    """Whether that is UTF-8 with its mark or East Asian letters, as hardly any GB18030 text is."""
+    try:
+        text = codecs.getincrementaldecoder("utf-8")().decode(head)
+    except UnicodeDecodeError:
+        return False
+    return max(text, default="") >= "\u2e80"
 
 
 def _check_delimiter(path: Path, line: int, names: Sequence[str], delimiter: str) -> None:
