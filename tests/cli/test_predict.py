@@ -54,6 +54,9 @@ def test_standard_output_is_for_other_programs(
     Path("new.csv").write_text("size,shape\n3,long\n")
     predict_offline(run, Path("new.csv"), None, delimiter=",")
     said = capfd.readouterr()
+    Path("other.csv").write_text("size;shape;名\n3;long;张\n", encoding="gb18030")
+    predict_offline(run, Path("other.csv"), None, encoding="gb18030")
+    assert capfd.readouterr().out == said.out
     assert said.out.splitlines()[0] == "row,prediction,probability_no,probability_yes"
     assert len(said.out.splitlines()) == 2
     assert "1 record\n" in said.err
@@ -89,6 +92,7 @@ def test_what_is_wrong_is_one_line_and_leaves_nothing(run: Path, refuses: Refuse
         ("", new, ["new.csv", "empty"]),
         (good, f"{new} --id nam", ["--id", "'nam'"]),
         (good, f"{new} --delimiter ;;", ["--delimiter", "';;'"]),
+        (good, f"{new} --encoding gbk", ["--encoding", "'gbk'", "gb18030"]),
         (good, "run --data new.csv --out out.txt", ["out.txt", ".csv or .parquet"]),
         (good, "run --data new.csv --out no/out.csv", ["no/out.csv", "no folder"]),
         (good, "run --data new.csv --out new.csv", ["new.csv", "--data"]),

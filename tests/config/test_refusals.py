@@ -405,6 +405,16 @@ def _coded(method: str, codecs: str) -> str:
     return f"method: {{name: {method}}}\ncodecs: {{{codecs}}}"
 
 
+def test_who_trains_may_not_follow_from_private_labels(refuses: Refuses) -> None:
+    why = ("data.stratify is true", "clients see who does", "leave data.stratify out")
+    for privacy in (
+        *("{epsilon: 1}", f"{{{GAUSSIAN}, noise_std: 1}}"),
+        *("{mechanism: teacher, epsilon: 1}", "{mechanism: randomised-response, epsilon: 1}"),
+    ):
+        server = "server: {update: none}"
+        refuses([(f"data: {{stratify: true}}\n{server}\nprivacy: {privacy}", *why)])
+
+
 def test_noise_on_embeddings_leaves_no_upload_for_a_raw_head(refuses: Refuses) -> None:
     noise = "privacy: {mechanism: embedding-noise, clip: 1, noise_std: 1}"
     words = ("server.final_head is 'boosting'", "'embedding-noise'", "use 'private'")
@@ -499,6 +509,7 @@ IDLE: dict[str, tuple[tuple[str, ...], ...]] = {
     "simulation.timeout=3": (DIGITS, EXACT),
     "client.components=9": (DIGITS, EXACT),
     "data.delimiter=;": (DIGITS,),
+    "data.encoding=gb18030": (DIGITS,),
     "data.tokenizer=minilm": (DIGITS,),
     "data.length=9": (DIGITS,),
     "data.vocabulary=99": (DIGITS,),

@@ -218,7 +218,7 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
         },
     },
 }
-DIGEST = "ac72c8032a2309533632e833243063fa"
+DIGEST = "a8ca15bd743ba7d887823616e6b0a72f"
 SERVED: dict[str, dict[str, Any]] = {
     "dpzv": {},
     "vafl": {

@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from tests.data.refusals import refused
 
 from vertizo.core.errors import ConfigError, DataError
+from vertizo.core.names import Encoding
 from vertizo.data.alignment import TableToAlign, align_table, in_order, keys_of
 from vertizo.data.tabular import frames
+from vertizo.data.tabular.csv_lines import CsvFormat
 
 
 def table(values: Any, dtype: Any = None) -> pl.DataFrame:
@@ -89,15 +91,21 @@ def test_the_order_is_that_of_bytes_in_utf_8(keys: set[str]) -> None:
 
 
 def test_what_is_written_can_be_read(tmp_path: Path) -> None:
-    frame = pl.DataFrame({"id": ["b;", "a\n", 'c"'], "x": ["1", None, "3"]})
-    for suffix in (".csv", ".parquet"):
-        folder = tmp_path / suffix[1:]
+    frame = pl.DataFrame({"id": ["张;", "a\n", 'c"'], "x": ["1", None, "3"]})
+    forms: list[tuple[str, Encoding]] = [
+        (".csv", "utf-8"),
+        (".csv", "gb18030"),
+        (".parquet", "utf-8"),
+    ]
+    for suffix, encoding in forms:
+        folder = tmp_path / (suffix[1:] + encoding)
         folder.mkdir()
-        written = TableToAlign(folder / "own", "id", folder / f"out{suffix}", ";")
+        form = CsvFormat(";", encoding)
+        written = TableToAlign(folder / "own", "id", folder / f"out{suffix}", form)
         written.write(frame, keys_of(frame, "id"))
-        found = frames.read(written.output, ";")
-        assert keys_of(found, "id") == ["a", "b;", 'c"'], suffix
-        assert found["x"].to_list() == [None, "1", "3"]
+        found = frames.read(written.output, form)
+        assert keys_of(found, "id") == ["a", 'c"', "张;"], suffix
+        assert found["x"].to_list() == [None, "3", "1"]
         assert list(folder.iterdir()) == [written.output]
 
 

@@ -111,9 +111,9 @@ class TestRawMatrix:
         path.write_text('age,job\n\n1,"a\nb"\n,\n2,c\n x ,d\n')
         read = frames.read(path)
         assert read.height == 3
-        assert [frames.line_of(path, ",", index) for index in range(3)] == [3, 6, 7]
+        assert [frames.line_of(path, frames.UTF8, index) for index in range(3)] == [3, 6, 7]
         words = ["new: column 'age' holds 'x' in line 7, but only"]
-        places = {"name": "new", "place": lambda i: f"line {frames.line_of(path, ',', i)}"}
+        places = {"name": "new", "place": lambda i: f"line {frames.line_of(path, frames.UTF8, i)}"}
         refused(words, DataError, raw_matrix, read, ["age"], {}, **places)
 
 

@@ -70,7 +70,7 @@ def test_a_label_holders_own_table_has_them_as_well(tmp_path: Path) -> None:
         drop=["age"],
     )
     choice = party_table.Choice(Stream.from_seed(0), 0.1, 0.2)
-    data, _ = party_table.labels(options, choice, ("a", "b"), "f")
+    data, _, _ = party_table.labels(options, choice, ("a", "b"), "f")
     assert data.keys is not None
     assert data.weights is not None
     assert data.persons is not None

@@ -23,6 +23,7 @@ from tests.rows import each
 
 from vertizo.core.errors import ConfigError, DataError, RunError, WireError
 from vertizo.core.names import Head
+from vertizo.data.tabular.csv_lines import CsvFormat
 from vertizo.network import frames, service
 from vertizo.network.frames import Ready, Send
 from vertizo.network.options import JoinConfig, ServeConfig, load_join, load_serve
@@ -268,7 +269,7 @@ def trained(tables: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def new_records(tables: Path, name: str) -> NewRecords:
-    return NewRecords(tables / f"{name}.new.csv", "key", ",", "t")
+    return NewRecords(tables / f"{name}.new.csv", "key", CsvFormat(), "t")
 
 
 @each("head", ["private", "raw"])
@@ -301,6 +302,16 @@ def test_other_records_are_refused(tables: Path, tmp_path: Path) -> None:
             channel = DirectChannel(served, "lab")
             with pytest.raises(RunError, match=words):
                 dep.take_part(member(tmp_path, tmp_path, "lab"), channel)
+
+
+def test_a_label_holder_says_who_trains_where_nobody_else_can(tables: Path, tmp_path: Path) -> None:
+    tree = holder_config(tables, tmp_path).model_dump(exclude_unset=True)
+    tree["data"]["stratify"] = True
+    config = ServeConfig.model_validate({**tree, "epochs": 1})
+    dep.served(tmp_path, config, [member(tables, tmp_path, name) for name in NAMES])
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert "read the labels to choose who trains" in summary["privacy"]["words"]
+    assert b'"rows' in (tmp_path / "lab" / "checkpoints" / "terms").read_bytes()
 
 
 def test_new_records_before_the_end_or_without_a_column_are_refused(

@@ -14,7 +14,7 @@ from tests.rows import each
 
 from vertizo.config import schema
 from vertizo.core.errors import DataError, RunError
-from vertizo.data.datasets.files import set_apart
+from vertizo.data.choosing import set_apart
 from vertizo.data.tabular.frames import read
 from vertizo.party.metrics import Scores
 from vertizo.run.experiment import Experiment

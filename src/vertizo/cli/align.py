@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def align(
     config: PartyConfig,
-    table: Annotated[Path, option("This party's whole table, CSV or Parquet.", "FILE")],
+    table: Annotated[Path, option("This party's whole table, CSV, Excel or Parquet.", "FILE")],
     out: Annotated[Path | None, option("The aligned table. Default: data.path.", "FILE")] = None,
     method: Annotated[
         str, option("private needs the extra psi; hashed is not private.", "private|hashed")
@@ -39,6 +39,7 @@ def align(
 
     def own_table(data: DataConfig | HeldTable) -> TableToAlign:
         from vertizo.data.alignment import TableToAlign
+        from vertizo.data.tabular.csv_lines import CsvFormat
 
         output = out or data.path
         if data.id is None or output is None:
@@ -46,7 +47,7 @@ def align(
                 "data.path and data.id are not set; they name the aligned table and its column of "
                 "keys"
             )
-        return TableToAlign(table, data.id, output, data.delimiter, overwrite)
+        return TableToAlign(table, data.id, output, CsvFormat.of(data), overwrite)
 
     errors = Console(stderr=True)
     try:

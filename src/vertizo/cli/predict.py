@@ -13,7 +13,7 @@ from vertizo.cli.console import counted, live_bar, say
 from vertizo.cli.options import Settings, argument, complete_runs, option
 from vertizo.cli.parties import TICK, connect, listening, stop_requests
 from vertizo.core.errors import ConfigError, Interrupted
-from vertizo.core.names import Head
+from vertizo.core.names import Encoding, Head
 
 if TYPE_CHECKING:
     from vertizo.network.options import JoinConfig, ServeConfig
@@ -30,7 +30,10 @@ def predict(
     ],
     data: Annotated[
         Path | None,
-        option("New records, CSV or Parquet. Default with a run folder: its test records.", "FILE"),
+        option(
+            "New records, CSV, Excel or Parquet. Default with a run folder: its test records.",
+            "FILE",
+        ),
     ] = None,
     out: Annotated[
         Path | None,
@@ -44,6 +47,10 @@ def predict(
         str | None,
         option("Character between the values of a CSV file. Default: the run's.", "CHAR"),
     ] = None,
+    encoding: Annotated[
+        Encoding | None,
+        option("Of a CSV file; gb18030 reads GBK as well. Default: the run's."),
+    ] = None,
     head: Annotated[
         Head | None,
         option(
@@ -56,16 +63,18 @@ def predict(
     """Predict new records, from a run folder or together with all parties over the network."""
     chosen = head or "private"
     if run.is_dir():
-        predict_offline(run, data, out, id_column=id_, delimiter=delimiter, head=chosen)
+        predict_offline(
+            run, data, out, id_column=id_, delimiter=delimiter, encoding=encoding, head=chosen
+        )
         return
     if not run.exists():
         raise ConfigError(
             f"{run} is not there; name a run folder of `vertizo train`, or this party's "
             "configuration"
         )
-    for flag, value, key in (("--id", id_, "id"), ("--delimiter", delimiter, "delimiter")):
+    for key, value in {"id": id_, "delimiter": delimiter, "encoding": encoding}.items():
         if value is not None:
-            raise ConfigError(f"{flag} is for a run folder; {run} has data.{key}")
+            raise ConfigError(f"--{key} is for a run folder; {run} has data.{key}")
     if data is None:
         raise ConfigError("--data is missing; name the table of this party's new records")
     try:
@@ -93,6 +102,7 @@ def predict_offline(
     *,
     id_column: str | None = None,
     delimiter: str | None = None,
+    encoding: Encoding | None = None,
     head: Head = "private",
 ) -> None:
     """Predict the records of a file, or the run's own test records.
@@ -105,6 +115,7 @@ def predict_offline(
     """
     from vertizo.data import options
     from vertizo.data.tabular import frames
+    from vertizo.data.tabular.csv_lines import CsvFormat
     from vertizo.network.client_folder import is_of_real_parties
     from vertizo.run.prediction import Predictor, check_file, coverage_of, write_file
 
@@ -127,8 +138,9 @@ def predict_offline(
     if data is None:
         found = predictor.test()
     else:
-        separator = separator or predictor.config.data.delimiter
-        frame, place = frames.read(data, separator), frames.place_in(data, separator)
+        own = predictor.config.data
+        form = CsvFormat(separator or own.delimiter, encoding or own.encoding)
+        frame, place = frames.read(data, form), frames.place_in(data, form)
         found = predictor.predict(frame, id_column=id_column, name=str(data), place=place)
     count = found.frame.height
     lines = [f"predictions: {counted(count, 'record')}"]
@@ -197,9 +209,10 @@ def _as_feature_holder(path: Path, settings: list[str], data: Path) -> None:
 
 def _new_records(config: ServeConfig | JoinConfig, data: Path) -> tuple[str, NewRecords]:
     """The column of keys, and a party's records by them."""
+    from vertizo.data.tabular.csv_lines import CsvFormat
     from vertizo.network.predicting import NewRecords
 
     column = config.data.id
     if column is None:
         raise ConfigError("data.id is not set; name the column of keys")
-    return column, NewRecords(data, column, config.data.delimiter, config.federation.name)
+    return column, NewRecords(data, column, CsvFormat.of(config.data), config.federation.name)

@@ -56,7 +56,10 @@ def check_all_used(config: Any) -> None:
         *_of_optimizers(config),
         ("client.components", config.client.pretrain != "none", "client.pretrain is 'none'"),
         ("simulation.timeout", config.simulation.drop > 0, no_loss),
-        ("data.delimiter", name == "table", f"data.name is {name!r}; it is for 'table'"),
+        *(
+            (f"data.{key}", name == "table", f"data.name is {name!r}; it is for 'table'")
+            for key in ("delimiter", "encoding")
+        ),
         *(
             (f"data.{key}", known is None or known.tokens, no_texts)
             for key in ("tokenizer", "length", "vocabulary", "encoder")
@@ -64,6 +67,11 @@ def check_all_used(config: Any) -> None:
     ):
         if not is_used:
             _check_default(config, key, why)
+    if config.data.stratify and mechanism not in ("none", "embedding-noise"):
+        raise ValueError(
+            f"data.stratify is true but privacy.mechanism is {mechanism!r}: who trains then "
+            "depends on labels, clients see who does, and no ε covers that; leave data.stratify out"
+        )
     if config.server.final_head not in HEADS[loss]:
         raise ValueError(
             f"server.final_head is {config.server.final_head!r}, which fits squares, but data.loss "

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from difflib import SequenceMatcher
 from pathlib import Path
 
 CLOSE = 0.65
 """How alike two names must be for one to be offered for the other, from 0 to 1."""
+CLOSE_SIGNS = 0.5
+"""The same for names in characters that are whole words, such as Chinese: one of two may differ."""
+SIGNS = re.compile(r"[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]{2,}")
 SPREAD = 0.2
 """What is so much less alike than the best is not offered beside it."""
 OFFERED = 3
@@ -17,16 +21,19 @@ OFFERED = 3
 def similar(name: str, known: Sequence[str]) -> list[str]:
     """The names that may have been meant, the likeliest first, at most `OFFERED`.
 
-    Case and what stands between words do not count, and a word of a name counts nearly as the
-    whole of it.
+    Case, width and what stands between words do not count, in any script, and a word of a name
+    counts nearly as the whole of it.
 
     >>> similar("payment", ["age", "Payment_Delay", "payments-late", "income"])
     ['Payment_Delay', 'payments-late']
+    >>> similar("ｉｎｃｏｍｅ", ["age", "income"])
+    ['income']
     >>> similar("zzz", ["age", "income"])
     []
     """
     found = {each: likeness(name, each) for each in known}
-    close = sorted((each for each in found if found[each] >= CLOSE), key=lambda e: -found[e])
+    least = CLOSE_SIGNS if SIGNS.fullmatch("".join(_words(name))) else CLOSE
+    close = sorted((each for each in found if found[each] >= least), key=lambda e: -found[e])
     spread = 0 if close and found[close[0]] == 1 else SPREAD
     return [each for each in close if found[each] >= found[close[0]] - spread][:OFFERED]
 
@@ -47,8 +54,11 @@ def likeness(one: str, other: str) -> float:
 
 
 def _words(name: str) -> list[str]:
-    """The words of a name in small letters: of snake_case, kebab-case and camelCase."""
-    apart = re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", name)
+    """The words of a name in small letters: of snake_case, kebab-case and camelCase.
+
+    Letters are in Unicode's form NFKC, in which full-width ones are like others.
+    """
+    apart = re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", unicodedata.normalize("NFKC", name))
     return re.findall(r"[^\W_]+", apart.casefold())
 
 
@@ -58,7 +68,13 @@ def nearest(name: str, known: Sequence[str]) -> str:
     >>> nearest("incme", ["age", "income"])
     "; did you mean 'income'?"
     """
-    return question(similar(name, known))
+    found = similar(name, known)
+    alike = any(_form(each) == _form(name) for each in found)
+    return question(found) + (" It looks the same, but is coded otherwise." if alike else "")
+
+
+def _form(name: str) -> str:
+    return unicodedata.normalize("NFC", name)
 
 
 def nearest_file(path: Path) -> str:

@@ -21,6 +21,7 @@ from vertizo.core.errors import ConfigError, DataError
 from vertizo.data.tabular import frames
 from vertizo.data.tabular.column_checks import rows_in_words
 from vertizo.data.tabular.columns import unlike
+from vertizo.data.tabular.csv_lines import CsvFormat
 from vertizo.data.tabular.frames import Place, row
 
 if TYPE_CHECKING:
@@ -175,15 +176,15 @@ def align_table(
 
 @dataclass(frozen=True)
 class TableToAlign:
-    """A party's table, CSV or Parquet, and where its aligned rows go."""
+    """A party's table, CSV, Excel or Parquet, and where its aligned rows go."""
 
     path: Path
     column: str
     """Of identifiers."""
     output: Path
     """Ends in ``.csv`` or ``.parquet``."""
-    delimiter: str = ","
-    """Between the values of a CSV file, read or written."""
+    form: CsvFormat = frames.UTF8
+    """Of a CSV file, read or written."""
     overwrite: bool = False
     """Whether ``output`` may be replaced."""
 
@@ -208,8 +209,8 @@ class TableToAlign:
 
     def read(self) -> tuple[pl.DataFrame, list[str]]:
         """The table, and its keys in the order of its rows; DataError also as of `keys_of`."""
-        frame = frames.read(self.path, self.delimiter)
-        place = frames.place_in(self.path, self.delimiter)
+        frame = frames.read(self.path, self.form)
+        place = frames.place_in(self.path, self.form)
         return frame, keys_of(frame, self.column, str(self.path), place)
 
     def write(self, frame: pl.DataFrame, keys: Iterable[str]) -> None:
@@ -228,8 +229,11 @@ class TableToAlign:
             with temporary.open("xb") as file:
                 if path.suffix == ".parquet":
                     rows.write_parquet(file)
+                elif self.form.encoding == "utf-8":
+                    rows.write_csv(file, separator=self.form.delimiter)
                 else:
-                    rows.write_csv(file, separator=self.delimiter)
+                    text = rows.write_csv(separator=self.form.delimiter)
+                    file.write(text.encode(self.form.encoding))
                 file.flush()
                 os.fsync(file.fileno())
             self._check_free()

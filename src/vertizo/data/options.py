@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from vertizo.core.names import SplitName
+from vertizo.core.names import Encoding, SplitName
 from vertizo.core.options import Options
 from vertizo.data import weights
 
@@ -99,13 +99,22 @@ class DataConfig(Options):
     """Use at most so many test records, the same ones in every run."""
     test: float | None = Field(default=None, gt=0, lt=1)
     """Share of the records for testing, if the data set has no test records. Default: 0.2."""
+    stratify: bool = False
+    """Whether test and validation records are the same share of each class. Everybody then learns
+    something about labels from who trains: not where labels are to be private."""
+    time: str | None = None
+    """For tables of your own: a column of dates or numbers. The newest records test, the next
+    newest validate; `limit` takes the newest of the others. Not a feature, unless `columns` lists
+    it. Over a network it is the label holder's."""
 
     path: Path | None = None
-    """For ``table``: a CSV or Parquet file of the training records, or of all records."""
+    """For ``table``: a CSV, Excel (.xlsx) or Parquet file of the training records, or of all."""
     test_path: Path | None = None
     """For ``table``: a file of the test records. Default: a share of `path`."""
     delimiter: Delimiter = ","
     """For ``table``: the character between the values of a CSV file."""
+    encoding: Encoding = "utf-8"
+    """For ``table``: of a CSV file; gb18030 reads GBK and GB2312 as well."""
     label: str | None = None
     """For ``table``: the column to predict."""
     id: str | None = None
@@ -175,7 +184,10 @@ class DataConfig(Options):
                 "data.parties out"
             )
         if self.name == "table":
-            for key, meaning in (("path", "a CSV or Parquet file"), ("label", "a column of it")):
+            for key, meaning in (
+                ("path", "a CSV, Excel or Parquet file"),
+                ("label", "a column of it"),
+            ):
                 if getattr(self, key) is None:
                     raise ValueError(f"data.name is 'table', which needs data.{key}, {meaning}")
             if self.test is not None and self.test_path is not None:
@@ -190,12 +202,26 @@ class DataConfig(Options):
                     "all of which are for training"
                 )
         elif unfit := self._first_set(
-            *("path", "test_path", "label", "id", "task", "classes", "weight", "person")
+            *("path", "test_path", "label", "id", "task", "classes"),
+            *("weight", "person", "time"),
         ):
             raise ValueError(
                 f"data.{unfit} is set but data.name is {self.name!r}; "
                 "a file of your own is data.name 'table'"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _one_choice(self) -> DataConfig:
+        if not self.stratify:
+            return self
+        if self.time is not None:
+            raise ValueError(
+                f"data.stratify is true but data.time is {self.time!r}, by which records are "
+                "chosen; keep one"
+            )
+        if self.task == "regression" or self.label_range is not None or self.loss != "squared":
+            raise ValueError("data.stratify is true but the task is a regression, without classes")
         return self
 
     @model_validator(mode="after")
@@ -248,6 +274,7 @@ class DataConfig(Options):
         owned = [column for wanted in (self.columns or {}).values() for column in wanted]
         uses: dict[str, list[str]] = {
             "id": [] if self.id is None else [self.id],
+            "time": [] if self.time is None else [self.time],
             "weight": [] if self.weight is None else [self.weight],
             "person": [] if self.person is None else [self.person],
             "drop": self.drop,

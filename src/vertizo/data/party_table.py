@@ -16,17 +16,27 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from vertizo.core.errors import ConfigError, DataError
+from vertizo.core.names import Encoding
 from vertizo.core.options import Options
 from vertizo.core.randomness import Stream
 from vertizo.data.alignment import contents_of, fingerprint, in_order, keys_of
-from vertizo.data.datasets.files import set_apart
+from vertizo.data.choosing import (
+    AT_RANDOM,
+    ChosenRows,
+    Criterion,
+    choose,
+    criterion_of,
+    set_apart,
+)
 from vertizo.data.labels import labels_of
 from vertizo.data.options import Category, DataConfig, Delimiter
 from vertizo.data.tabular.columns import Source, check_known, matrices
+from vertizo.data.tabular.csv_lines import CsvFormat
+from vertizo.data.tabular.dates import moments
 from vertizo.data.tabular.prepared import Preparation
 from vertizo.data.tabular.preprocessing import Preprocessing, check_public
 from vertizo.data.tabular.tables import source_of
-from vertizo.data.vertical import Holding, VerticalData, choose, hold, learned_task
+from vertizo.data.vertical import Holding, VerticalData, hold, learned_task
 from vertizo.data.weights import of_records, persons
 from vertizo.models.losses import Classification
 from vertizo.protocol.messages import Purpose
@@ -36,14 +46,16 @@ class OwnTable(Options):
     """A feature holder's table."""
 
     path: Path | None = None
-    """A CSV or Parquet file. Leave it out for a named data set, of which each party takes its
-    part."""
+    """A CSV, Excel (.xlsx) or Parquet file. Leave it out for a named data set, of which each party
+    takes its part."""
     test_path: Path | None = None
     """A file of the test records. Default: a share of ``path``, as the label holder says."""
     id: str | None = None
     """The column of keys: the same people have the same keys at all parties."""
     delimiter: Delimiter = ","
     """The character between the values of a CSV file."""
+    encoding: Encoding = "utf-8"
+    """Of a CSV file; gb18030 reads GBK and GB2312 as well."""
     columns: list[str] | None = None
     """The features. Default: all columns but ``id`` and ``drop``."""
     drop: list[str] = Field(default_factory=list)
@@ -75,18 +87,26 @@ class Choice:
     validation: float
     test: float | None
     limit: int | None = None
+    told: ChosenRows | None = None
+    """The label holder's own choice, which follows from what only it has."""
 
-    def rows(self, records: int, tested: int | None = None) -> dict[Purpose, Tensor]:
+    def rows(
+        self, records: int, tested: int | None = None, by: Criterion = AT_RANDOM
+    ) -> dict[Purpose, Tensor]:
         """Row numbers by purpose, ascending; test records are among the first unless ``tested``.
 
         Raises:
             ConfigError: none is left to train on.
+            DataError: what was told is of other records.
         """
+        if self.told is not None:
+            chosen = self.told.rows(records)
+            return chosen if tested is None else {**chosen, "test": torch.arange(tested)}
         if tested is not None:
             first, test = torch.arange(records), torch.arange(tested)
         else:
-            first, test = set_apart(records, self.test)
-        chosen = choose(len(first), self.validation, self.limit, self.stream)
+            first, test = set_apart(records, self.test, by)
+        chosen = choose(len(first), self.validation, self.limit, self.stream, by.of(first))
         if not chosen["train"].numel():
             raise ConfigError(
                 f"data.validation is {self.validation}, which leaves no record to train on"
@@ -131,10 +151,11 @@ def features(options: OwnTable, choice: Choice, federation: str) -> Held:
 
 def labels(
     options: DataConfig, choice: Choice, members: Sequence[str], federation: str
-) -> tuple[VerticalData, bytes]:
+) -> tuple[VerticalData, bytes, ChosenRows | None]:
     """The label holder's own table for those feature holders, and the fingerprint of its keys.
 
-    Columns beside the key and the label are features of its own; they enter the server model.
+    Columns beside the key and the label are features of its own; they enter the server model. The
+    third is the choice of records, where nobody else can make it.
 
     Raises:
         ConfigError, DataError: one line that names the file, the column and what would be right.
@@ -143,14 +164,15 @@ def labels(
     assert options.label is not None, "and a label"
     if options.id is None:
         raise ConfigError("data.id is not set; name the column of keys that all parties have")
-    named = {key: getattr(options, key) for key in ("label", "weight", "person")}
+    named = {key: getattr(options, key) for key in ("label", "weight", "person", "time")}
     sources, keys = _opened(options, **{key: [one] for key, one in named.items() if one})
     train, holder = sources[0], options.label_holder or "label holder"
     task = options.task if options.label_range is None else "regression"
     raw_task, raw, names = labels_of(sources, options.label, task, options.classes)
+    by = criterion_of(options, options.path.stem, raw_task, raw[0], moments(train, options.time))
     left_out = {options.id, *named.values(), *options.drop}
     columns = [column for column in train.frame.columns if column not in left_out]
-    rows, own, prepare = _features(holder, sources, columns, options, choice)
+    rows, own, prepare = _features(holder, sources, columns, options, choice, by)
     chosen, first = rows["train"].tolist(), keys[1 : 1 + train.frame.height]
     by_purpose = _chosen(raw, rows)
     learned = learned_task(options.path.stem, raw_task, by_purpose["train"], options, names)
@@ -176,7 +198,8 @@ def labels(
         weights=None if weights is None else weights[chosen],
         persons=None if people is None else people[chosen],
     )
-    return data, fingerprint(federation, keys)
+    told = None if by == AT_RANDOM else ChosenRows.of(train.frame.height, _of_first(rows, sources))
+    return data, fingerprint(federation, keys), told
 
 
 def part(whole: VerticalData, index: int) -> Held:
@@ -215,7 +238,7 @@ def _opened(
     for path in (options.path, options.test_path):
         if path is None:
             continue
-        source = source_of(path, options.delimiter)
+        source = source_of(path, CsvFormat.of(options))
         keys = keys_of(source.frame, options.id, source.name, source.place)
         rows = sorted(range(len(keys)), key=keys.__getitem__)
         sources.append(source.reordered(rows))
@@ -235,15 +258,21 @@ def _features(
     columns: Sequence[str],
     options: OwnTable | DataConfig,
     choice: Choice,
+    by: Criterion = AT_RANDOM,
 ) -> tuple[dict[Purpose, Tensor], Holding | None, Preprocessing | None]:
     """The rows by purpose, and what they are in those columns; None where there are no columns."""
     ranges, categories = options.ranges, options.categories
     raw, levels = matrices(sources, columns, {*options.categorical, *categories}, ranges)
     check_public(sources[0].name, columns, levels, ranges, categories)
-    rows = choice.rows(*map(len, raw))
+    rows = choice.rows(len(raw[0]), len(raw[1]) if len(raw) > 1 else None, by)
     if not columns:
         return rows, None, None
     return rows, *hold(name, _chosen(raw, rows), columns, levels, ranges, categories)
+
+
+def _of_first(rows: Mapping[Purpose, Tensor], sources: Sequence[Source]) -> dict[Purpose, Tensor]:
+    """The rows by purpose that are in the first table."""
+    return {p: ids for p, ids in rows.items() if p != "test" or len(sources) == 1}
 
 
 def _chosen(parts: Sequence[Tensor], rows: Mapping[Purpose, Tensor]) -> dict[Purpose, Tensor]:

@@ -48,6 +48,10 @@ class Pooled:
     """Whether the task, or its classes, were read off the labels."""
     notes: tuple[str, ...] = ()
     """What is allowed and probably not meant, a line each."""
+    times: Tensor | None = None
+    """When each training record was, float64 [records], where data.time says so."""
+    kept: Tensor | None = None
+    """The rows of the table that the training records are, where others were set apart."""
     keys: Callable[[], Sequence[str]] | None = None
     """What tells the training records from all others, in their order: worked out when asked for.
     None where nothing does."""

@@ -51,7 +51,8 @@ def _contents(options: DataConfig) -> list[str]:
     It is loaded again, which only a run with a ledger has to, and whatever the keys leave out or
     code otherwise: a record without one of its columns is still that record.
     """
-    whole = DataConfig(name=options.name, root=options.root, test=options.test)
+    known = ("name", "root", "test", "stratify")
+    whole = DataConfig(**{key: getattr(options, key) for key in known})
     pooled = catalog.load(whole.name, whole.root, whole)
     labels = pooled.train_labels.tolist()
     return [

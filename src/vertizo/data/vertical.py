@@ -13,6 +13,7 @@ from torch import Tensor
 from vertizo.core.errors import ConfigError
 from vertizo.core.names import SplitName
 from vertizo.core.randomness import Stream
+from vertizo.data.choosing import choose, criterion_of
 from vertizo.data.labels import regression
 from vertizo.data.options import DataConfig
 from vertizo.data.pooled import Pooled
@@ -120,7 +121,8 @@ def cut(pooled: Pooled, options: DataConfig, stream: Stream) -> VerticalData:
         key = "ranges" if ranges else "categories"
         raise ConfigError(f"data.{key} is set but {describe(pooled)} without raw columns")
 
-    chosen = choose(pooled.train.shape[0], options.validation, options.limit, stream)
+    by = criterion_of(options, pooled.name, pooled.task, pooled.train_labels, pooled.times)
+    chosen = choose(pooled.train.shape[0], options.validation, options.limit, stream, by)
     fits_something = pooled.levels is not None or isinstance(pooled.task, Regression)
     if fits_something and not chosen["train"].numel():
         raise ConfigError(
@@ -193,21 +195,6 @@ def _selected(values: Tensor, ids: Tensor) -> Tensor:
     found = torch.from_numpy(np.empty((len(ids), *values.shape[1:]), values.numpy().dtype))
     torch.index_select(values, 0, ids, out=found)
     return found
-
-
-def choose(
-    records: int, validation: float, limit: int | None, stream: Stream
-) -> dict[Purpose, Tensor]:
-    """Which records train and which validate: row numbers, ascending.
-
-    ``validation`` is the share of those that are used, at most ``limit``. Who has the stream makes
-    the same choice.
-    """
-    order = torch.from_numpy(stream.generator().permutation(records))
-    if limit is not None:
-        order = order[:limit]
-    held_out = round(validation * order.numel())
-    return {"train": order[held_out:].sort()[0], "validation": order[:held_out].sort()[0]}
 
 
 def hold(

@@ -18,6 +18,7 @@ from vertizo.core.errors import ConfigError, RefusedError
 from vertizo.core.names import PRIVATE
 from vertizo.core.randomness import Stream
 from vertizo.data import party_table
+from vertizo.data.choosing import ChosenRows
 from vertizo.data.prepare import prepare
 from vertizo.data.vertical import VerticalData
 from vertizo.network.frames import Ready
@@ -49,6 +50,8 @@ class Records:
     data: VerticalData
     fingerprint: bytes
     """Of their keys; empty for a named data set, which has none."""
+    told: ChosenRows | None = None
+    """Which train, validate and test, where members cannot work it out."""
 
     @property
     def counts(self) -> tuple[int, int, int]:
@@ -87,7 +90,8 @@ def records_of(config: ExperimentConfig, served: ServeOptions) -> Records:
         choice = party_table.Choice(
             stream, config.data.validation, config.data.test, config.data.limit
         )
-        data, fingerprint = party_table.labels(config.data, choice, served.members, served.name)
+        parts = party_table.labels(config.data, choice, served.members, served.name)
+        data, fingerprint, told = parts
     else:
         whole = prepare(config.data, stream)
         if len(whole.parties) != len(served.members):
@@ -96,16 +100,17 @@ def records_of(config: ExperimentConfig, served: ServeOptions) -> Records:
                 f"federation.members names {len(served.members)}"
             )
         data, fingerprint = party_table.without_features(whole, served.members), b""
+        told = None
     check_sizes(complete(config, data), data.records)
     config.method.check(len(served.members))
-    return Records(data, fingerprint)
+    return Records(data, fingerprint, told)
 
 
-def settings_of(config: ExperimentConfig, *, trial: bool) -> str:
+def settings_of(config: ExperimentConfig, *, trial: bool, told: ChosenRows | None = None) -> str:
     """What of a configuration all parties share, JSON; nothing that is the label holder's own.
 
     In a trial members make their noise as the simulator does, from a public seed and the whole
-    configuration's digest.
+    configuration's digest. ``told`` says which records train, validate and test.
     """
     whole = ("epochs", "rounds", "batch_size", "method", "client", "codecs", "control")
     server = {"embedding_bound", "final_head"}
@@ -125,6 +130,8 @@ def settings_of(config: ExperimentConfig, *, trial: bool) -> str:
         chosen["privacy"] = config.privacy.model_dump(mode="json", include=keys)
     if config.privacy.mechanism == "gaussian":
         chosen["noised_replies"] = True
+    if told is not None:
+        chosen["rows"] = told.text
     return json.dumps(chosen)
 
 

@@ -34,7 +34,7 @@ from vertizo.network.client_folder import ClientFolder
 from vertizo.network.frames import Done, Go, Hello, Keep, Next, Ready, Refusal, Send, Sent, Terms
 from vertizo.network.options import JoinConfig
 from vertizo.network.store import Slot, Store, root_of
-from vertizo.network.terms import accepted, told
+from vertizo.network.terms import accepted, chosen_rows, told
 from vertizo.network.transport import Channel
 from vertizo.protocol import wire
 from vertizo.run.build_parties import check_sizes, embedding_noise, make_client
@@ -182,7 +182,8 @@ class Member:
         if data.path is None:
             raise ConfigError("data.path is not set; name this party's own table")
         share = settings.data
-        choice = party_table.Choice(stream, share.validation, share.test, share.limit)
+        rows = chosen_rows(terms)
+        choice = party_table.Choice(stream, share.validation, share.test, share.limit, rows)
         return party_table.features(data, choice, self._options.name)
 
     def _go_on(self, state: Any, journal: Iterator[tuple[int, bytes]]) -> None:

@@ -18,6 +18,7 @@ from vertizo.core.names import Head
 from vertizo.core.randomness import Stream
 from vertizo.data.alignment import align_table, fingerprint, in_order, keys_of
 from vertizo.data.tabular import frames as files
+from vertizo.data.tabular.csv_lines import CsvFormat
 from vertizo.data.tabular.prepared import raw_matrix
 from vertizo.data.tabular.preprocessing import Preprocessing
 from vertizo.data.vertical import Holding, VerticalData
@@ -48,16 +49,16 @@ REPLACED = Stream.from_seed(0)
 
 
 class NewRecords:
-    """A party's new records in a CSV or Parquet file, in the order of their keys.
+    """A party's new records in a CSV, Excel or Parquet file, in the order of their keys.
 
     The federation's name keys the fingerprint. Raises a DataError of one line that names the file
     and what is wrong.
     """
 
-    def __init__(self, path: Path, column: str, delimiter: str, federation: str) -> None:
-        frame = files.read(path, delimiter)
+    def __init__(self, path: Path, column: str, form: CsvFormat, federation: str) -> None:
+        frame = files.read(path, form)
         self.name = str(path)
-        keys = keys_of(frame, column, self.name, files.place_in(path, delimiter))
+        keys = keys_of(frame, column, self.name, files.place_in(path, form))
         self.keys = in_order(keys)
         self.frame = align_table(frame, column, self.keys, self.name)
         self.fingerprint = fingerprint(federation, self.keys)

@@ -222,7 +222,7 @@ class FederationService(MemberService):
             job=self._archive.run,
             index=client,
             members=self.members,
-            settings=settings_of(config, trial=trial),
+            settings=settings_of(config, trial=trial, told=self._archive.records.told),
             own_tables=config.data.name == "table",
             choice=choice_seed(config, trial=trial),
             shared=self._archive.root.child("shared", client).key,

@@ -16,6 +16,7 @@ from vertizo.config.architectures import CLIENT_MODELS, SERVER_MODELS
 from vertizo.config.former_names import today
 from vertizo.config.schema import ExperimentConfig, parse
 from vertizo.core.errors import ConfigError, MalformedError, RefusedError
+from vertizo.data.choosing import ChosenRows
 from vertizo.data.datasets.catalog import CATALOG
 from vertizo.methods.choice import METHODS
 from vertizo.network.frames import PROTOCOL, Hello, Terms
@@ -25,7 +26,7 @@ from vertizo.protocol.codecs.catalog import CODECS
 
 LARGEST_DIM = 2**16
 """Numbers of an embedding."""
-TOLD = {"noised_replies", "digest"}
+TOLD = {"noised_replies", "digest", "rows"}
 """Sections that are no keys of a configuration: see `told`."""
 SECTIONS = TOLD | {
     *("epochs", "rounds", "batch_size", "method", "client", "codecs", "control", "server"),
@@ -117,6 +118,12 @@ def accepted(terms: Terms, config: JoinConfig) -> ExperimentConfig:
     if terms.trial:
         tree["seed"] = terms.choice
     return parse(tree, "the label holder's terms")
+
+
+def chosen_rows(terms: Terms) -> ChosenRows | None:
+    """Which records train, validate and test, where accepted terms say so."""
+    text = json.loads(terms.settings).get("rows")
+    return ChosenRows(text) if isinstance(text, str) else None
 
 
 def told(terms: Terms) -> tuple[bool, str | None]:

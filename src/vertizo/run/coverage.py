@@ -21,6 +21,10 @@ FITTED_LABELS = (
     "scaled by were read off the labels, and every reply depends on it; data.classes, or "
     "data.task and data.label_range, give public knowledge instead."
 )
+STRATIFIED = (
+    "data.stratify read the labels to choose who trains, and every client sees who does: nothing "
+    "that is said here covers that."
+)
 UNDECLARED = (
     "No privacy guarantee: the method does not declare what it releases of a record "
     "(Method.releases_per_query)."
@@ -46,6 +50,33 @@ def statement_of(
     client's model computes a record's embedding from others as well, ``served`` whether clients are
     others, who may choose their models.
     """
+    statement = _statement_of(config, data, server, noise, models_mix=models_mix, served=served)
+    if config.data.stratify:
+        statement = statement.without_guarantee(f"No privacy guarantee for labels: {STRATIFIED}")
+        if noise is not None:
+            statement = replace(statement, words=f"{noise.words()} {STRATIFIED}")
+    if config.data.time is not None:
+        statement = replace(statement, words=f"{statement.words} {by_time(config.data.time)}")
+    return statement
+
+
+def by_time(column: str) -> str:
+    """What a choice of records by time tells."""
+    return (
+        f"Which records test, validate and train follows from the column {column!r} (data.time): "
+        "every party learns which are the newest, and that is not covered."
+    )
+
+
+def _statement_of(
+    config: ExperimentConfig,
+    data: VerticalData,
+    server: ServerParty,
+    noise: EmbeddingStatement | None,
+    *,
+    models_mix: bool,
+    served: bool,
+) -> Statement:
     if config.control == "label-free":
         return label_free.statement(data.records)
     found = _of_record(config, data, server, noise, models_mix=models_mix, served=served)
@@ -83,14 +114,16 @@ def _covers(config: ExperimentConfig, data: VerticalData, *, models_mix: bool) -
     Defined in docs/mathematics.md, What is guaranteed. The label always does. What holds for
     features is as strong as the preparation of each column and the way each client trains:
     statistics of the training records, gradients, and codes whose scale spans several records carry
-    one record's features into the messages about others.
+    one record's features into the messages about others. So does a column that chooses records.
     """
     things = ["labels"]
+    chooses = {p for p, own in (config.data.columns or {}).items() if config.data.time in own}
+    told = chooses | set(data.fitted)
     reads_own = config.server.reads_own  # else nothing that is computed from it leaves
-    if data.own is not None and not (reads_own and data.own.name in data.fitted):
+    if data.own is not None and data.own.name not in (told if reads_own else chooses):
         things.append("the label holder's columns")
     mixes = models_mix or config.method.mixes_features or config.codecs.up.mixes_records
-    if not mixes and not set(data.parties) & set(data.fitted) and len(data.parties) > 1:
+    if not mixes and not set(data.parties) & told and len(data.parties) > 1:
         things.append(FEATURES)
     return tuple(things)
 

@@ -11,6 +11,7 @@ from vertizo.core.names import FITTED, PRIVATE
 from vertizo.privacy import label_advantage
 from vertizo.privacy.epsilon_text import bound_text, is_bounded
 from vertizo.privacy.options import ON_LABELS
+from vertizo.run.coverage import STRATIFIED, by_time
 
 WEAK = 0.8
 """Label advantage from which on a promise is called weak: right nine times of ten."""
@@ -124,7 +125,7 @@ def _not_protected(config: ExperimentConfig, privacy: Mapping[str, Any]) -> Iter
         yield "A client's features against the server: it is trusted and reads all embeddings."
     if config.server.reads_own and "the label holder's columns" not in covers:
         if config.data.label_holder is not None:
-            fitted = ": statistics of the training records prepared them"
+            fitted = ": statistics of the training records prepared them, or data.time names one"
             yield f"The label holder's own columns{fitted if is_bounded(privacy) else ''}."
         elif config.data.name == "table":  # over a network it need not be named to have some
             yield "The label holder's own columns, if it has some."
@@ -135,6 +136,10 @@ def _not_protected(config: ExperimentConfig, privacy: Mapping[str, Any]) -> Iter
         )
     if not _features(covers):
         yield f"Clients' features against other clients{_why(config, privacy)}."
+    if config.data.stratify:
+        yield f"Who is of which class: {STRATIFIED}"
+    if config.data.time is not None:
+        yield by_time(config.data.time)
     if config.data.validation > 0:
         yield "Labels of validation records: they choose the kept model without noise."
     yield from (
@@ -176,6 +181,10 @@ def _why(config: ExperimentConfig, privacy: Mapping[str, Any]) -> str:
         return f": codec {config.codecs.up.name!r} scales records together"
     if config.data.parties == 1:
         return ": there is one client alone"
+    if any(config.data.time in own for own in (config.data.columns or {}).values()):
+        return (
+            f": data.time chooses records by {config.data.time!r}, or statistics prepared columns"
+        )
     mixing = any(model.name in ("module", "function") for model in config.client.every_model)
     return (
         ": statistics of the training records prepared columns (data.ranges and data.categories "

@@ -21,13 +21,11 @@ def records_name(config: ExperimentConfig, data: VerticalData) -> str:
 
     Runs of one name give the same IDs to the same records.
     """
-    apart = {
-        "root",
-        "parties",
-        "split",
-        "columns",
-        "label_holder",
-        "without",
-    }  # who holds what of them
-    chosen = config.data.model_dump_json(exclude=apart).encode()
+    apart = {"root", "parties", "split", "sizes", "columns", "label_holder", "without"}
+    apart |= {"positive", "loss", "huber_delta", "quantile", "encoding"}  # who, what and how
+    # Further keys count where they are set: ledgers have outlived versions without them.
+    later = {"stratify", "time", "class_weights", "class_shares"}
+    later |= {"weight", "person", "records_per_person"}
+    unset = {key for key in later if not getattr(config.data, key)}
+    chosen = config.data.model_dump_json(exclude=apart | unset).encode()
     return f"{data.name} {blake2b(chosen, digest_size=6).hexdigest()}"

@@ -14,7 +14,7 @@ from vertizo.core.randomness import Stream
 from vertizo.data.options import DataConfig
 from vertizo.data.prepare import prepare
 from vertizo.data.tabular import frames
-from vertizo.data.tabular.csv_lines import records
+from vertizo.data.tabular.csv_lines import CsvFormat, records
 
 PIECES = st.sampled_from(
     ["a", "1", "1,5", "nan", '"', '""', '"x"', '"x\ny"', '5" pipe', "\xff", "\0", "é", "\t", ";"]
@@ -25,23 +25,24 @@ CONTENTS = st.one_of(
     st.lists(PIECES, max_size=30).map(lambda parts: b"a,y\n" + b"".join(parts)),
     st.lists(st.lists(PIECES, max_size=4).map(b",".join), max_size=9).map(b"\n".join),
 )
+FORMS = (CsvFormat(), CsvFormat(encoding="gb18030"))
 ONE_FOLDER = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @settings(parent=ONE_FOLDER, max_examples=300)
-@given(content=CONTENTS, packs=st.booleans())
+@given(content=CONTENTS, packs=st.booleans(), form=st.sampled_from(FORMS))
 def test_any_bytes_are_a_table_or_refused_in_a_line(
-    content: bytes, packs: bool, tmp_path: Path
+    content: bytes, packs: bool, form: CsvFormat, tmp_path: Path
 ) -> None:
     """What is read is what Python's own reader has."""
     path = tmp_path / "any.csv"
     path.write_bytes(gzip.compress(content) if packs else content)
-    line = refusal_of(lambda: frames.read(path))
+    line = refusal_of(lambda: frames.read(path, form))
     if line is not None:
         assert str(path) in line
         return
-    found = frames.read(path)
-    expected = [[plain(value) for value in values] for _, values in list(records(path, ","))[1:]]
+    found = frames.read(path, form)
+    expected = [[plain(value) for value in values] for _, values in list(records(path, form))[1:]]
     assert [[plain(value) for value in row] for row in found.rows()] == [
         row for row in expected if any(value is not None for value in row)
     ]

@@ -103,6 +103,34 @@ class TestCsv:
             assert load(path, delimiter=delimiter).columns == ("age", "job", "city")
             refuse([f"is data.delimiter {delimiter!r}?", str(path)], path, parties=2)
 
+    def test_encodings(self, write: Write) -> None:
+        """Values whose second bytes are a bar and a backslash, and one of four bytes."""
+        text = '编号|城市|y\n1|丂俓𠀀|是\n2|北京|否\n3|"上\n海"|是\n'
+        for pack in (bytes, gzip.compress):
+            path = write(pack(text.encode("gb18030")))
+            pooled = load(path, delimiter="|", encoding="gb18030")
+            assert pooled.columns == ("编号", "城市")
+            assert pooled.levels == {"城市": ("丂俓𠀀", "上\n海", "北京")}
+            assert pooled.class_names == ("否", "是")
+            words = [
+                "not UTF-8",
+                "line 1 holds the byte 0xb1, number 1 of",
+                "to gb18030",
+                "Chinese",
+            ]
+            refuse([*words, str(path)], path, delimiter="|")
+        late = "a|y\n" + 1999 * "1|p\n" + "1|中国人\n"
+        chinese: dict[str, Any] = {"delimiter": "|", "encoding": "gb18030"}
+        rows = [
+            (late.encode(), ["not GB18030", "line 2001", "to utf-8"]),
+            ("a|y\n1|p\n".encode("utf-8-sig"), ["UTF-8 text", "data.encoding to utf-8"]),
+            ("编号|y\n1|p\n".encode(), ["UTF-8 text", "data.encoding to utf-8"]),
+            (b"a|y\n1|p\n\xff|q\n", ["not GB18030", "line 3 holds the byte 0xff, number 9"]),
+            ("a|b|y\n1|中|p\n1|p\n".encode("gb18030"), ["line 3", "2 values"]),
+        ]
+        for content, wanted in rows:
+            refuse(wanted, write(content), **chinese)
+
     def test_missing_values_and_spaces(self, write: Write) -> None:
         text = 'a,b,y\n 1 , x ,p\n?,NA,p\n,,q\nnan,"",q\n3, x y,p\n'
         pooled = two(write, text, text)

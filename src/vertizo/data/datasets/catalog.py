@@ -158,7 +158,7 @@ CATALOG: Registry[Entry] = Registry(
             tokens=True,
         ),
         "table": Entry(
-            "a CSV or Parquet file of your own: data.path, data.label, data.columns",
+            "a CSV, Excel or Parquet file of your own: data.path, data.label, data.columns",
             "tabular.tables:load",
             needs_files=False,
             own_test=False,

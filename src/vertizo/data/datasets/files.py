@@ -15,11 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vertizo.core.errors import DataError
-from vertizo.core.randomness import Stream
 from vertizo.data.tabular.frames import first_line
 
-TEST_SHARE = 0.2
-"""Of a data set that has no test records of its own."""
 Shape = tuple[int | None, ...]
 
 
@@ -49,21 +46,6 @@ def folder_of(name: str, root: Path | None, folder: str, names: Sequence[str]) -
     if found is None:
         raise missing(name, root, folder, names)
     return found
-
-
-def set_apart(records: int, share: float | None) -> tuple[Tensor, Tensor]:
-    """IDs of training and of test records, at least one of each, both ascending, by a shuffle.
-
-    The shuffle is the same in every run, whatever its seed, so that runs are compared on the same
-    test records. ``share`` is theirs, in (0, 1); None for `TEST_SHARE`.
-
-    >>> train, test = set_apart(10, 0.3)
-    >>> len(train), len(test), sorted(torch.cat([train, test]).tolist()) == list(range(10))
-    (7, 3, True)
-    """
-    order = torch.from_numpy(Stream.from_seed(0).child("test").generator().permutation(records))
-    count = min(max(round((TEST_SHARE if share is None else share) * records), 1), records - 1)
-    return order[count:].sort()[0], order[:count].sort()[0]
 
 
 def arrays(path: Path, wanted: Mapping[str, Shape]) -> dict[str, NDArray[Any]]:

@@ -13,6 +13,7 @@ from vertizo.data.options import DataConfig
 from vertizo.data.pooled import Pooled
 from vertizo.data.tabular import frames
 from vertizo.data.tabular.columns import Source
+from vertizo.data.tabular.csv_lines import CsvFormat
 from vertizo.data.tabular.tables import pool
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def adult(root: Path | None, options: DataConfig) -> Pooled:
     folder = files.folder_of("adult", root, "adult", ["adult.data", "adult.test"])
     sources = []
     for name, skip in (("adult.data", 0), ("adult.test", 1)):
-        frame = frames.csv_text(folder / name, ",", names=ADULT, skip=skip)
+        frame = frames.csv_text(folder / name, names=ADULT, skip=skip)
         # The labels of the test file end in a full stop.
         frame = frame.with_columns(pl.col("income").str.strip_chars_end("."))
         sources.append(Source(str(folder / name), frame))
@@ -106,7 +107,7 @@ def _frame(
 ) -> tuple[Path, pl.DataFrame]:
     """The published table and its path; another file under that name is refused."""
     path = files.folder_of(name, root, name, [file]) / file
-    frame = frames.csv_text(path, delimiter)
+    frame = frames.csv_text(path, CsvFormat(delimiter))
     for column in columns:
         if column not in frame.columns:
             raise DataError(f"{path} does not have the column {column!r}; it is another file")

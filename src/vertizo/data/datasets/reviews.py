@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from vertizo.core.errors import DataError
+from vertizo.data.choosing import AT_RANDOM, Criterion, set_apart
 from vertizo.data.datasets import files, tokens
 from vertizo.data.options import DataConfig
 from vertizo.data.pooled import Pooled
@@ -50,7 +51,11 @@ def amazon(name: str, file: str) -> Callable[[Path | None, DataConfig], Pooled]:
         folder = files.folder_of(name, root, "amazon-reviews", [file])
         texts, labels = read(folder / file)
         different = list(dict.fromkeys(texts))
-        places = files.set_apart(len(different), options.test)[1].tolist()
+        by = AT_RANDOM
+        if options.stratify:
+            known = dict(zip(texts, labels, strict=True))
+            by = Criterion(classes=torch.tensor([known[text] for text in different]))
+        places = set_apart(len(different), options.test, by)[1].tolist()
         for_test = {different[place] for place in places}
         sides: tuple[Reviews, Reviews] = ([], []), ([], [])
         for text, label in zip(texts, labels, strict=True):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, TextIO
 
 from vertizo.core.errors import DataError
+from vertizo.core.names import Encoding
 
 DELIMITERS = ";\t|,"
 """What may stand between values, likeliest first where it is not a comma."""
@@ -19,7 +22,8 @@ HEAD = 4096
 OTHER_FORMATS = {
     b"PK\x03\x04": "a ZIP archive; unpack it",
     b"PAR1": "a Parquet file; let its name end in .parquet",
-    b"\xd0\xcf\x11\xe0": "an Excel workbook; save its sheet as CSV",
+    b"\xd0\xcf\x11\xe0": "an old Excel workbook, or has a password; save its sheet as CSV",
+    b"\x28\xb5\x2f\xfd": "compressed by Zstandard; unpack it, or use gzip",
     b"BZh": "compressed by bzip2; unpack it, or use gzip",
     b"\xfd7zXZ": "compressed by xz; unpack it, or use gzip",
     b"\xff\xfe": "UTF-16 text; save it as UTF-8",
@@ -30,7 +34,14 @@ OTHER_FORMATS = {
     b"[{": "JSON; save the table as CSV",
 }
 """How files begin that are often given for CSV."""
-ZSTANDARD = b"\x28\xb5\x2f\xfd"
+OTHER: dict[str, tuple[str, str]] = {
+    "utf-8": (
+        "gb18030",
+        "if it is Chinese, set data.encoding to gb18030 (--encoding of `vertizo predict`), else ",
+    ),
+    "gb18030": ("utf-8", "set data.encoding to utf-8 (--encoding of `vertizo predict`), or "),
+}
+"""By encoding, which other one a file may have, and what to do then."""
 QUOTE = '"'
 SHOWN = 60
 """Characters of a header that are shown."""
@@ -44,6 +55,20 @@ FAULTS = {
     "expected after": "has text behind a closing quote; a quote within quotes is written twice",
 }
 """What Python's reader does not like, as people say it."""
+
+
+@dataclass(frozen=True)
+class CsvFormat:
+    """How a party's CSV files are written."""
+
+    delimiter: str = ","
+    """Between values."""
+    encoding: Encoding = "utf-8"
+
+    @classmethod
+    def of(cls, options: Any) -> CsvFormat:
+        """What a section ``data`` says."""
+        return cls(options.delimiter, options.encoding)
 
 
 class BrokenRecordError(ValueError):
@@ -61,13 +86,21 @@ def _one_line(path: Path, where: str) -> Iterator[None]:
     """Say in one line what is wrong with a file's text; ``where`` names the line of a quote."""
     try:
         yield
-    except UnicodeDecodeError:
-        raise DataError(not_utf8(path)) from None
+    except UnicodeDecodeError as error:
+        raise DataError(_not_text(path, error.encoding)) from None
     except BrokenRecordError as error:
         raise DataError(f"{path}: {where.format(error.line)} {error}") from None
 
 
-def records(path: Path, delimiter: str, skip: int = 0) -> Iterator[tuple[int, list[str]]]:
+@contextmanager
+def text_of(path: Path, form: CsvFormat) -> Iterator[TextIO]:
+    """A file as text, unpacked, without the mark that may begin UTF-8."""
+    codec = "utf-8-sig" if form.encoding == "utf-8" else form.encoding
+    with _opened(path) as raw, io.TextIOWrapper(raw, codec, newline="\n") as file:
+        yield file
+
+
+def records(path: Path, form: CsvFormat, skip: int = 0) -> Iterator[tuple[int, list[str]]]:
     """The lines that are not blank, the header first: the number of each one's first line, from 1.
 
     A record in quotes may span several lines. ``skip`` lines are left out at the start.
@@ -75,10 +108,10 @@ def records(path: Path, delimiter: str, skip: int = 0) -> Iterator[tuple[int, li
     Raises:
         OSError, EOFError, ValueError: it cannot be read; `BrokenRecordError` for a wrong quote.
     """
-    with _opened(path) as raw, io.TextIOWrapper(raw, "utf-8-sig", newline="\n") as file:
+    with text_of(path, form) as file:
         for _ in range(skip):
             next(file, None)
-        reader = csv.reader(file, delimiter=delimiter, strict=True)
+        reader = csv.reader(file, delimiter=form.delimiter, strict=True)
         start = skip + 1
         try:
             for values in reader:
@@ -89,8 +122,8 @@ def records(path: Path, delimiter: str, skip: int = 0) -> Iterator[tuple[int, li
             raise BrokenRecordError(start, error) from None
 
 
-def header(path: Path, delimiter: str) -> list[str] | None:
-    """The names of the columns without spaces around them; None for Zstandard and empty files.
+def header(path: Path, form: CsvFormat) -> list[str] | None:
+    """The names of the columns without spaces around them; None for an empty file.
 
     Raises:
         DataError: another format, another delimiter, no header, or a name that is not there or
@@ -99,29 +132,38 @@ def header(path: Path, delimiter: str) -> list[str] | None:
     try:
         with _opened(path) as file:
             head = file.read(HEAD)
-        if head.startswith(ZSTANDARD):
-            return None
-        _check_format(path, head)
+        _check_format(path, head, form)
         with _one_line(path, "the header, in line {},"):
-            line, names = next(records(path, delimiter), (0, []))
+            line, names = next(records(path, form), (0, []))
     except (OSError, EOFError, ValueError) as error:
         raise DataError(f"{path} cannot be read: {error}") from None
     if not names:
         return None
     names = [name.strip() for name in names]
-    _check_delimiter(path, line, names, delimiter)
-    _check_names(path, line, names)
+    _check_delimiter(path, line, names, form.delimiter)
+    check_names(path, f"line {line}", names)
     return names
 
 
-def _check_format(path: Path, head: bytes) -> None:
+def _check_format(path: Path, head: bytes, form: CsvFormat) -> None:
     kind = next((kind for start, kind in OTHER_FORMATS.items() if head.startswith(start)), None)
     if head.startswith(b"PK") and (b"xl/" in head or path.suffix.lower().startswith(".xls")):
-        kind = OTHER_FORMATS[b"\xd0\xcf\x11\xe0"]
+        kind = "an Excel workbook; let its name end in .xlsx, or save its sheet as CSV"
     if kind is None and b"\0" in head:
         kind = "not text; save it as CSV in UTF-8"
+    if form.encoding != "utf-8" and _is_utf8(head):
+        kind = "UTF-8 text; set data.encoding to utf-8 (--encoding of `vertizo predict`)"
     if kind is not None:
         raise DataError(f"{path} is {kind}")
+
+
+def _is_utf8(head: bytes) -> bool:
+    """Whether that is UTF-8 with its mark or East Asian letters, as hardly any GB18030 text is."""
+    try:
+        text = codecs.getincrementaldecoder("utf-8")().decode(head)
+    except UnicodeDecodeError:
+        return False
+    return max(text, default="") >= "\u2e80"
 
 
 def _check_delimiter(path: Path, line: int, names: Sequence[str], delimiter: str) -> None:
@@ -140,13 +182,14 @@ def _check_delimiter(path: Path, line: int, names: Sequence[str], delimiter: str
         )
 
 
-def _check_names(path: Path, line: int, names: Sequence[str]) -> None:
-    where = f"{path}: the header, in line {line},"
+def check_names(path: Path, place: str, names: Sequence[str]) -> None:
+    """Refuse a header, in that line or row, that does not name each column, or one twice."""
+    where = f"{path}: the header, in {place},"
     if "" in names:
-        place = names.index("") + 1
+        number = names.index("") + 1
         raise DataError(
-            f"{where} has no name for column {place} of {len(names)}; name it or remove it"
-            + (" (from pandas: to_csv(..., index=False))" if place == 1 else "")
+            f"{where} has no name for column {number} of {len(names)}; name it or remove it"
+            + (" (from pandas: index=False)" if number == 1 else "")
         )
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -171,24 +214,33 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def not_utf8(path: Path) -> str:
-    """Where a file is not UTF-8, as a complaint."""
+def _not_text(path: Path, encoding: str) -> str:
+    """Where a file is not text of that encoding, as a complaint."""
     with _opened(path) as file:
         offset = 0
         for number, line in enumerate(file, 1):
-            try:
-                line.decode()
-            except UnicodeDecodeError as error:
+            wrong = _first_wrong(line, encoding)
+            if wrong is not None:
+                other, words = OTHER[encoding]
+                hint = words if _first_wrong(line, other) is None else ""
                 return (
-                    f"{path} is not UTF-8 text: line {number} holds the byte "
-                    f"0x{line[error.start]:02x}, number {offset + error.start + 1:,} of the file; "
-                    "save it as UTF-8"
+                    f"{path} is not {encoding.upper()} text: line {number} holds the byte "
+                    f"0x{line[wrong]:02x}, number {offset + wrong + 1:,} of the file; "
+                    f"{hint}save it as UTF-8"
                 )
             offset += len(line)
-    return f"{path} is not UTF-8 text; save it as UTF-8"
+    return f"{path} is not {encoding.upper()} text; save it as UTF-8"
 
 
-def check_records(path: Path, delimiter: str, skip: int = 0, width: int | None = None) -> bool:
+def _first_wrong(line: bytes, encoding: str) -> int | None:
+    try:
+        line.decode(encoding)
+    except UnicodeDecodeError as error:
+        return error.start
+    return None
+
+
+def check_records(path: Path, form: CsvFormat, skip: int = 0, width: int | None = None) -> bool:
     """Refuse a broken quote, and a line of more or fewer values than ``width``, or the first.
 
     Returns:
@@ -200,8 +252,8 @@ def check_records(path: Path, delimiter: str, skip: int = 0, width: int | None =
     quoted = False
     with suppress(OSError, EOFError, ValueError), _one_line(path, "line {}"):
         # Whoever reads it says what else is wrong.
-        for line, values in records(path, delimiter, skip):
-            quoted = quoted or QUOTE in delimiter.join(values)
+        for line, values in records(path, form, skip):
+            quoted = quoted or QUOTE in form.delimiter.join(values)
             width = len(values) if width is None else width
             if len(values) != width:
                 counted = "1 value" if len(values) == 1 else f"{len(values)} values"

@@ -1,4 +1,4 @@
-"""CSV and Parquet files as frames, and one line for what is wrong with a file."""
+"""CSV, Excel and Parquet files as frames, and one line for what is wrong with a file."""
 
 from __future__ import annotations
 
@@ -9,13 +9,23 @@ from typing import TYPE_CHECKING
 
 from vertizo.core.errors import DataError
 from vertizo.core.suggestions import nearest_file
-from vertizo.data.tabular.csv_lines import check_records, header, records
+from vertizo.data.tabular import excel
+from vertizo.data.tabular.csv_lines import (
+    CsvFormat,
+    check_names,
+    check_records,
+    header,
+    records,
+    text_of,
+)
 
 if TYPE_CHECKING:
     import polars as pl
 
 MISSING = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "-nan", "null", "NULL", "?")
 """What stands for a missing value in a CSV file."""
+
+UTF8 = CsvFormat()
 
 Place = Callable[[int], str]
 """From a row, counted from 0, to how a person finds it: ``line 7``."""
@@ -30,18 +40,23 @@ def row(index: int) -> str:
     return f"row {index + 1}"
 
 
-def read(path: Path, delimiter: str = ",") -> pl.DataFrame:
-    """A CSV file (may be compressed), as text, or a Parquet file (``.parquet``), as it is.
+def read(path: Path, form: CsvFormat = UTF8) -> pl.DataFrame:
+    """A CSV file (may be compressed) or workbook, as text, or a Parquet file, as it is.
+
+    What a file is called says what it is: ``.xlsx`` is a workbook, ``.parquet`` a Parquet file.
 
     Raises:
         DataError: missing, empty, damaged or not of that format.
+        ConfigError: a workbook, and nothing to read it with.
     """
     if not path.is_file():
         if path.is_dir():
             raise DataError(f"{path} is a folder, not a file")
         raise DataError(f"{path} is missing{nearest_file(path)}")
+    if excel.is_workbook(path):
+        return _sheet(path)
     if path.suffix != ".parquet":
-        return csv_text(path, delimiter)
+        return csv_text(path, form)
     import polars as pl
 
     try:
@@ -53,27 +68,27 @@ def read(path: Path, delimiter: str = ",") -> pl.DataFrame:
 
 
 def csv_text(
-    path: Path, delimiter: str, *, names: Sequence[str] | None = None, skip: int = 0
+    path: Path, form: CsvFormat = UTF8, *, names: Sequence[str] | None = None, skip: int = 0
 ) -> pl.DataFrame:
     """A CSV file with every value as text, without spaces around it.
 
     What is a number is decided later, for a training and a test file alike. The file may be
-    compressed by gzip or Zstandard. ``names`` are for one without a header; ``skip`` lines come
+    compressed by gzip. ``names`` are for one without a header; ``skip`` lines come
     before the header or the first record.
 
     Raises:
-        DataError: missing, empty, ragged or not UTF-8.
+        DataError: missing, empty, ragged or not of that encoding.
     """
     import polars as pl
 
-    own = header(path, delimiter) if names is None else None
-    if check_records(path, delimiter, skip, None if names is None else len(names)):
-        frame = _by_python(path, delimiter, skip, names)
+    own = header(path, form) if names is None else None
+    if check_records(path, form, skip, None if names is None else len(names)):
+        frame = _by_python(path, form, skip, names)
     else:
         try:
             frame = pl.read_csv(
-                path,
-                separator=delimiter,
+                path if form.encoding == "utf-8" else _recoded(path, form),
+                separator=form.delimiter,
                 has_header=names is None,
                 new_columns=names,
                 schema=None if names is None else dict.fromkeys(names, pl.String),
@@ -84,9 +99,16 @@ def csv_text(
         except pl.exceptions.NoDataError:
             raise DataError(f"{path} is empty") from None
         except (pl.exceptions.PolarsError, OSError) as error:
-            frame = _by_python(path, delimiter, skip, names, error)
+            frame = _by_python(path, form, skip, names, error)
     if own is not None and len(own) == frame.width:
         frame.columns = own
+    return _cleaned(frame, path)
+
+
+def _cleaned(frame: pl.DataFrame, path: Path) -> pl.DataFrame:
+    """Text without spaces around it, and without blank rows."""
+    import polars as pl
+
     stripped = pl.all().str.strip_chars()
     frame = frame.select(
         pl.when(stripped.is_in(MISSING)).then(None).otherwise(stripped).name.keep()
@@ -96,9 +118,24 @@ def csv_text(
     return _filled(frame, path)
 
 
+def _sheet(path: Path) -> pl.DataFrame:
+    import polars as pl
+
+    (number, names), *rows = excel.records(path)
+    check_names(path, f"row {number}", names)
+    values = [row for _, row in rows]
+    return _cleaned(pl.DataFrame(values, dict.fromkeys(names, pl.String), orient="row"), path)
+
+
+def _recoded(path: Path, form: CsvFormat) -> bytes:
+    """A whole file in UTF-8, which alone Polars reads."""
+    with text_of(path, form) as file:
+        return file.read().encode()
+
+
 def _by_python(
     path: Path,
-    delimiter: str,
+    form: CsvFormat,
     skip: int,
     names: Sequence[str] | None,
     error: Exception | None = None,
@@ -110,27 +147,32 @@ def _by_python(
     import polars as pl
 
     try:
-        rows = [values for _, values in records(path, delimiter, skip)]
+        rows = [values for _, values in records(path, form, skip)]
     except (OSError, EOFError, ValueError) as own:
         raise DataError(f"{path} is not a readable CSV file: {first_line(error or own)}") from None
     columns, rows = (rows[0], rows[1:]) if names is None else (names, rows)
     return pl.DataFrame(rows, dict.fromkeys(columns, pl.String), orient="row")
 
 
-def place_in(path: Path, delimiter: str) -> Place:
-    """What to call a row of `read`, counted from 0: its line, where the file has lines."""
+def place_in(path: Path, form: CsvFormat) -> Place:
+    """What to call a row of `read`, counted from 0: its line or sheet's row, if it has one."""
 
     def line(index: int) -> str:
-        found = 0 if path.suffix == ".parquet" else line_of(path, delimiter, index)
-        return f"line {found}" if found else row(index)
+        found = 0 if path.suffix == ".parquet" else line_of(path, form, index)
+        word = "row" if excel.is_workbook(path) else "line"
+        return f"{word} {found}" if found else row(index)
 
     return line
 
 
-def line_of(path: Path, delimiter: str, index: int) -> int:
-    """The line of a CSV file in which a row of `read`, from 0, begins; 0 if it is unknown."""
+def line_of(path: Path, form: CsvFormat, index: int) -> int:
+    """The line of a CSV file, or row of a workbook, in which a row of `read`, from 0, begins.
+
+    It is 0 if it is unknown.
+    """
     try:
-        below = islice(records(path, delimiter), 1, None)
+        lines = excel.records(path) if excel.is_workbook(path) else records(path, form)
+        below = islice(lines, 1, None)
         kept = (line for line, values in below if not {v.strip() for v in values} <= {*MISSING})
         return next(islice(kept, index, None), 0)
     except (OSError, EOFError, ValueError):

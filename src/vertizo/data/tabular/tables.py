@@ -7,24 +7,28 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from torch import Tensor
+
 from vertizo.core.errors import ConfigError, DataError
 from vertizo.data.alignment import contents_of, known_keys
-from vertizo.data.datasets.files import set_apart
+from vertizo.data.choosing import criterion_of, set_apart
 from vertizo.data.labels import TaskName, labels_of
 from vertizo.data.options import DataConfig
 from vertizo.data.pooled import Pooled
 from vertizo.data.tabular import frames
 from vertizo.data.tabular.column_checks import notes
 from vertizo.data.tabular.columns import Source, check_known, matrices
+from vertizo.data.tabular.csv_lines import CsvFormat
+from vertizo.data.tabular.dates import moments
 from vertizo.data.weights import of_records, persons
 from vertizo.models.losses import Classification
 
 __all__ = ["Source", "load", "own", "pool", "source_of"]
 
 
-def source_of(path: Path, delimiter: str) -> Source:
+def source_of(path: Path, form: CsvFormat) -> Source:
     """A file as a table; DataError as of `vertizo.data.tabular.frames.read`."""
-    return Source(str(path), frames.read(path, delimiter), frames.place_in(path, delimiter))
+    return Source(str(path), frames.read(path, form), frames.place_in(path, form))
 
 
 def load(_: Path | None, options: DataConfig) -> Pooled:
@@ -35,23 +39,22 @@ def load(_: Path | None, options: DataConfig) -> Pooled:
     """
     if options.path is None or options.label is None:
         raise ConfigError("data.name is 'table', which needs data.path and data.label")
-    files = (options.path, options.test_path)
-    train, test = (None if path is None else source_of(path, options.delimiter) for path in files)
+    files, form = (options.path, options.test_path), CsvFormat.of(options)
+    train, test = (None if path is None else source_of(path, form) for path in files)
     assert train is not None, "it has a path"
     pooled = own(options.path.stem, train, test, options)
-    keys, contents = (partial(_of_training, texts, options) for texts in (_keys, _contents))
+    kept = pooled.kept
+    keys, contents = (partial(_of_training, texts, options, kept) for texts in (_keys, _contents))
     return replace(pooled, keys=keys, contents=contents)
 
 
 def _of_training(
-    texts: Callable[[Source, str | None], list[str]], options: DataConfig
+    texts: Callable[[Source, str | None], list[str]], options: DataConfig, kept: Tensor | None
 ) -> list[str]:
     """A text for each training record, of the file read again: only a run with a ledger has to."""
     assert options.path is not None, "a table has a path"
-    rows = texts(source_of(options.path, options.delimiter), options.id)
-    if options.test_path is not None:
-        return rows
-    return [rows[place] for place in set_apart(len(rows), options.test)[0].tolist()]
+    rows = texts(source_of(options.path, CsvFormat.of(options)), options.id)
+    return rows if kept is None else [rows[place] for place in kept.tolist()]
 
 
 def _keys(table: Source, id_: str | None) -> list[str]:
@@ -103,7 +106,7 @@ def pool(
         name: of the data set.
         train, test: rows; the latter may have more columns, and in another order.
         label: the column to predict.
-        options: heeds drop, categorical, categories and test.
+        options: heeds drop, categorical, categories, test, stratify and time.
         task: None to infer it from the label: text and at most `MOST_CLASSES` different whole
             numbers are classes.
         classes: None for those that occur.
@@ -115,7 +118,9 @@ def pool(
     """
     _check_names(train, label, options)
     held = _held(train, options)
-    no_features = (label, options.id, options.weight, options.person, *options.drop)
+    listed = {column for own in (options.columns or {}).values() for column in own}
+    time = None if options.time in listed else options.time
+    no_features = (label, options.id, options.weight, options.person, time, *options.drop)
     columns = [c for c in held if c not in no_features]
     if not columns:
         raise DataError(f"{train.name} has no column but {label!r} and what data.drop leaves out")
@@ -128,11 +133,13 @@ def pool(
     # The natural parties with the columns that were not dropped; who has none is left out.
     kept = {party: [c for c in own if c in columns] for party, own in (groups or {}).items()}
     left = {party: own for party, own in kept.items() if own}
-    counts = of_records(train, options.weight)
-    people = persons(train, options.person, options.id)
+    counts, times = of_records(train, options.weight), moments(train, options.time)
+    people, rows = persons(train, options.person, options.id), None
     if test is None:
-        ids = set_apart(len(features[0]), options.test)
-        counts, people = (None if each is None else each[ids[0]] for each in (counts, people))
+        by = criterion_of(options, name, learned, labels[0], times)
+        ids = set_apart(len(features[0]), options.test, by)
+        rows = ids[0]
+        counts, people, times = (x if x is None else x[rows] for x in (counts, people, times))
         features, labels = [features[0][i] for i in ids], [labels[0][i] for i in ids]
     return Pooled(
         name=name,
@@ -147,6 +154,8 @@ def pool(
         levels=levels,
         class_names=class_names,
         notes=tuple(notes(train, columns, levels, options.id)),
+        kept=rows,
+        times=times,
         weights=counts,
         persons=people,
     )
@@ -168,7 +177,7 @@ def _check_names(train: Source, label: str, options: DataConfig) -> None:
         ("label names", [label]),
         *(
             (f"{key} names", [column])
-            for key in ("id", "weight", "person")
+            for key in ("id", "weight", "person", "time")
             if (column := getattr(options, key)) is not None
         ),
         *((f"columns gives {party!r}", own) for party, own in (options.columns or {}).items()),

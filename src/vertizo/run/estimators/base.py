@@ -133,14 +133,15 @@ class VerticalEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         columns = settings.columns_of(self.parties, features.names)
         weights = inputs.weights(sample_weight, X)
         config = self._configuration(features, columns, y, weighs=weights is not None)
-        label, person = config.data.label, config.data.person
+        data, label = config.data, config.data.label
         assert label is not None, "set just now"
-        used = [c for c in features.names if c == person or any(c in p for p in columns.values())]
+        needed = {data.person, data.time, *(c for own in columns.values() for c in own)}
+        used = [column for column in features.names if column in needed]
         frame = features.frame(used).with_columns(inputs.column(y, label))
-        if config.data.weight is not None:
+        if data.weight is not None:
             assert weights is not None, "it is named for them"
-            frame = frame.with_columns(inputs.column(weights, config.data.weight))
-        experiment = Experiment(config, prepare_frame(frame, config.data, record_choice(config)))
+            frame = frame.with_columns(inputs.column(weights, data.weight))
+        experiment = Experiment(config, prepare_frame(frame, data, record_choice(config)))
         settings.open_ledger(experiment, self.ledger_fits)
         shown = live.bar(config.method.name, Console(stderr=True))
         with shown if self.verbose else nullcontext() as show:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -93,14 +94,19 @@ def _series(column: Any, name: str) -> pl.Series:
     """A column of a pandas frame, without what pandas would need pyarrow for."""
     import polars as pl
 
+    if getattr(column.dtype, "kind", "") == "M":  # by the clock of its own zone
+        moments = column.dt.tz_localize(None).to_numpy().astype("datetime64[us]")
+        return pl.Series(name, moments)
     kind = column.dtype.kind if isinstance(column.dtype, np.dtype) else ""
-    if kind in "biufM" and kind:
+    if kind in "biuf" and kind:
         return pl.Series(name, np.ascontiguousarray(column.to_numpy()))
     values = column.astype(object)
     cells = values.where(values.notna(), None).tolist()
     there = [cell for cell in cells if cell is not None]
     if there and all(isinstance(cell, (bool, np.bool_)) for cell in there):
         return pl.Series(name, cells, dtype=pl.Boolean)
+    if there and all(isinstance(cell, date) for cell in there):
+        return pl.Series(name, [None if cell is None else cell.isoformat() for cell in cells])
     if any(isinstance(cell, str) for cell in there):
         cells = [None if cell is None else _text(cell, name) for cell in cells]
         return pl.Series(name, cells, dtype=pl.String)
