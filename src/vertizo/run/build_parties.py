@@ -277,8 +277,7 @@ def make_server(
     options = config.server
     config.method.check_outputs(data.task.outputs, dims)
     check_persons(config, data)
-    if isinstance(data.task, MultiLabel):
-        check_sums(config, data.task.outputs, dims)
+    check_sums(config, data.task.outputs, dims)
     own: dict[Purpose, Tensor] = {}
     encoded = None
     notes: tuple[str, ...] = ()
