@@ -39,6 +39,8 @@ typedef struct {
 #define HEIGHT 6 /* rows of a tile */
 #define CHUNK 64 /* rows of a panel */
 #define PANELS 3
+#define CLASH 256 /* numbers: rows so far apart share few places of the nearest cache */
+#define FEW 4 /* tiles that are not worth a copy of their panel */
 
 /* Rows of a tile, and those that are fetched for the one below it. */
 typedef struct {

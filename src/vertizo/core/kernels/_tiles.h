@@ -193,7 +193,8 @@ static TARGET void OWN(multiply)(const Product *p, size from, size to, float *ro
         size step = vectors * LANES, own = step;
         const float *panel = room;
         if (p->transposed) OWN(turn)(p, p->matrix, first, count, step, room);
-        else if (count < step) OWN(copy)(p, first, count, step, room);
+        else if (count < step || (p->stride % CLASH == 0 && to - from > FEW * HEIGHT))
+            OWN(copy)(p, first, count, step, room);
         else panel = p->matrix + first, own = p->stride;
         if (p->direction) OWN(turn)(p, p->direction, first, count, step, other);
         if (p->left_apart) {
