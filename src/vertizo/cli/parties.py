@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from vertizo.cli import log
 from vertizo.cli.console import live_bar, say
 from vertizo.cli.options import AsJson, PartyConfig, Settings, argument, option
 from vertizo.core.errors import ConfigError, Interrupted, RunError
@@ -59,7 +60,12 @@ def certs(
     )
 
 
-def serve(config: PartyConfig, settings: Settings = None, as_json: AsJson = False) -> None:
+def serve(
+    config: PartyConfig,
+    settings: Settings = None,
+    as_json: AsJson = False,
+    log_format: log.LogFormat = "text",
+) -> None:
     """Serve a job as the label holder, or continue it."""
     try:
         from vertizo.network.options import load_serve
@@ -77,17 +83,15 @@ def serve(config: PartyConfig, settings: Settings = None, as_json: AsJson = Fals
 
 def _served(config: ServeConfig) -> dict[str, Any]:
     """Serve one job to its end, new or where its folder says it was; the summary."""
-    from vertizo.network.certificates import Credentials
-
     served = config.federation
-    credentials = Credentials.load(served.certificates)
+    credentials = identity(served)
     import torch
 
     from vertizo.core.memory import keep_freed_memory
     from vertizo.network.serving import FederationService
     from vertizo.run.folder import RunFolder
 
-    errors = Console(stderr=True)
+    errors = log.errors()
     torch.set_num_threads(config.threads)
     keep_freed_memory()
     service = FederationService(config, lambda line: say(line, errors))
@@ -132,12 +136,15 @@ def _show_served(summary: dict[str, Any], folder: Path) -> None:
     table.add_row("bytes up", size_text(summary["bytes_up"] + summary["bytes_table"]))
     table.add_row("bytes down", size_text(summary["bytes_down"]))
     table.add_row("staleness", "mean {mean:.0f}, max {max}".format(**summary["staleness"]))
-    Console().print(table)
+    out = log.results()
+    out.print(table)
     said = (f"{name}: {words}" for name, words in statements(summary))
-    say([*said, f"run folder: {folder}"])
+    say([*said, f"run folder: {folder}"], out)
 
 
-def join(config: PartyConfig, settings: Settings = None) -> None:
+def join(
+    config: PartyConfig, settings: Settings = None, log_format: log.LogFormat = "text"
+) -> None:
     """Join a job as a feature holder, or continue it."""
     try:
         from vertizo.network.options import load_join
@@ -150,9 +157,12 @@ def join(config: PartyConfig, settings: Settings = None) -> None:
     from vertizo.run.summary_figures import size_text
 
     sent, folder = size_text(done.sent), chosen.federation.folder
-    print(f"done: {done.queries:,} queries, {sent} sent, run folder: {folder}")
-    print(f"privacy of what this party sent: {done.own_words}")
-    print(f"privacy, as the label holder says: {done.words}")
+    lines = (
+        f"done: {done.queries:,} queries, {sent} sent, run folder: {folder}",
+        f"privacy of what this party sent: {done.own_words}",
+        f"privacy, as the label holder says: {done.words}",
+    )
+    say(lines, log.results())
 
 
 def _joined(config: JoinConfig) -> Joined:
@@ -164,7 +174,7 @@ def _joined(config: JoinConfig) -> Joined:
     known = ClientFolder(config.federation.folder).finished()
     if known is not None:
         return Joined(**known)
-    errors = Console(stderr=True)
+    errors = log.errors()
     keep_freed_memory()
     with (
         closing(connect(config.federation, errors)) as channel,
@@ -217,14 +227,23 @@ def listening(
         yield
 
 
+def identity(options: ServeOptions | JoinOptions) -> Credentials:
+    """This party's certificate and key; from here on the log names the party and the job."""
+    from vertizo.network.certificates import Credentials
+
+    log.about(options.name)
+    credentials = Credentials.load(options.certificates)
+    log.about(options.name, credentials.name)
+    return credentials
+
+
 def connect(options: JoinOptions, console: Console) -> GrpcChannel:
     """A channel to the label holder; it reports trouble on the console."""
-    from vertizo.network.certificates import Credentials
     from vertizo.network.grpc_channel import GrpcChannel
 
     return GrpcChannel(
         options.server,
-        Credentials.load(options.certificates),
+        identity(options),
         patience=options.patience,
         server_name=options.server_name,
         on_trouble=lambda line: say(line, console),

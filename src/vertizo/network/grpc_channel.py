@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from vertizo.core.errors import ConfigError, RunError
+from vertizo.core.notices import Alarm
 from vertizo.network.certificates import Credentials
 
 METHOD = "/vertizo.Parties/Ask"
@@ -229,7 +230,7 @@ class _Trouble:
         self._connected = None
         if self._told < 1:
             self._told = 1
-            self._tell(f"no connection to {self._server}: {reason}; trying again")
+            self._tell(Alarm(f"no connection to {self._server}: {reason}; trying again"))
 
     def connected(self) -> None:
         """There is one again."""

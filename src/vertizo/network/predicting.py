@@ -15,6 +15,7 @@ from torch import Tensor
 
 from vertizo.core.errors import DataError, MalformedError, RefusedError, RunError, WireError
 from vertizo.core.names import Head
+from vertizo.core.notices import Alarm
 from vertizo.core.randomness import Stream
 from vertizo.data.alignment import align_table, fingerprint, in_order, keys_of
 from vertizo.data.tabular import frames as files
@@ -165,8 +166,9 @@ class PredictingService(MemberService):
         """Tell a member why not, and people, once for each reason on end."""
         if self._refusals.get(client) != words:
             self._refusals[client] = words
+            member = self.members[client]
             self._notice(
-                f"{self.members[client]} was refused: {words}; waiting for it to be started again"
+                Alarm(f"{member} was refused: {words}; waiting for it to be started again")
             )
         self._answer(client, Refusal(words))
 
@@ -175,7 +177,7 @@ class PredictingService(MemberService):
         with self._lock:
             _, names = self._silent(map(self.members.index, self.missing()))
         if names:
-            self._notice(f"silent: {names}; waiting for them")
+            self._notice(Alarm(f"silent: {names}; waiting for them"))
 
     def _take(self, client: int, frame: bytes) -> None:
         if frames.is_party_frame(frame):

@@ -23,6 +23,7 @@ from vertizo.core.errors import (
     RunError,
     WireError,
 )
+from vertizo.core.notices import Alarm
 from vertizo.network import frames
 from vertizo.network.archive import CLOSE, GIVEN_UP, QUERY, SENT, UPLOAD, Archive
 from vertizo.network.frames import Done, Go, Hello, Keep, Next, Noted, Ready, Refusal, Send, Sent
@@ -181,7 +182,7 @@ class FederationService(MemberService):
         times = self._refused[client]
         if times <= TOLD or times % 1000 == 0:
             often = "" if times <= TOLD else f", {times:,} times"
-            self._notice(f"{self.members[client]} was refused{often}: {words}")
+            self._notice(Alarm(f"{self.members[client]} was refused{often}: {words}"))
         self._answer(client, Refusal(words))
 
     def _fail(self, error: Exception) -> None:
@@ -358,7 +359,7 @@ class FederationService(MemberService):
             going_on = self._served.absent == "go-on" and self.state is not None
             if new:
                 what = "going on without" if going_on else "waiting for"
-                self._notice(f"silent for {self._patience:g} s: {new}; {what} them")
+                self._notice(Alarm(f"silent for {self._patience:g} s: {new}; {what} them"))
             if self.state is not None and self.state.is_over:
                 if silent or self._all_told:  # the silent are told when the job is served again
                     self._work(lambda: self._archive.score(told=True))
