@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from vertizo.config import tree as config_tree
-from vertizo.config.error_lines import explain, override, read_yaml
+from vertizo.config.error_lines import override, read_yaml, refusal
 from vertizo.config.schema import ExperimentConfig
 from vertizo.core.errors import ConfigError
 from vertizo.core.options import Options
@@ -199,7 +199,7 @@ def load_serve(path: Path, overrides: Sequence[str] = ()) -> ServeConfig:
         ConfigError: one line that names the file, the key, its value and what would be right.
     """
     tree = config_tree.read(path, overrides, None, ExperimentConfig())
-    return _validated(tree, path, ServeConfig)
+    return _validated(tree, path, ServeConfig, overrides)
 
 
 def load_join(path: Path, overrides: Sequence[str] = ()) -> JoinConfig:
@@ -208,10 +208,12 @@ def load_join(path: Path, overrides: Sequence[str] = ()) -> JoinConfig:
     override(tree, overrides, OwnTable())
     _section(tree, path)
     config_tree.make_absolute(tree, path.parent)
-    return _validated(tree, path, JoinConfig)
+    return _validated(tree, path, JoinConfig, overrides)
 
 
-def _validated(tree: dict[str, Any], path: Path, kind: type[Loaded]) -> Loaded:
+def _validated(
+    tree: dict[str, Any], path: Path, kind: type[Loaded], settings: Sequence[str]
+) -> Loaded:
     """The configuration; its paths are looked for beside the file, so that it works anywhere."""
     section = _section(tree, path)
     for key in ("certificates", "folder"):
@@ -220,7 +222,7 @@ def _validated(tree: dict[str, Any], path: Path, kind: type[Loaded]) -> Loaded:
     try:
         return kind.model_validate(tree)
     except ValidationError as error:
-        raise ConfigError(f"{path}: {explain(error, kind)}") from None
+        raise refusal(error, kind, str(path), settings) from None
 
 
 def _section(tree: Mapping[str, Any], path: Path) -> dict[str, Any]:
